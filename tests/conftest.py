@@ -1,0 +1,66 @@
+"""Shared test configuration: a private object cache, hypothesis profiles, the `gpu` marker.
+
+Importing stagejit or jax here is deliberately avoided, so that tests/test_imports.py and the
+command line tests see a fresh process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+# Tests neither read nor fill the user's object cache; a test of the cache makes its own folder.
+# Set at import, because a test module may compile while it is collected.
+_CACHE_DIR = tempfile.mkdtemp(prefix="stagejit-tests-")
+os.environ["STAGEJIT_CACHE_DIR"] = _CACHE_DIR
+
+settings.register_profile(
+    "stagejit",
+    deadline=None,  # the first example of a shape compiles
+    derandomize=True,  # a red run is red again; fuzzing proper varies the seed
+    max_examples=int(os.environ.get("STAGEJIT_FUZZ_EXAMPLES", "25")),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    print_blob=True,
+)
+settings.load_profile("stagejit")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip `gpu` tests, with the reason, where they cannot run."""
+    if _has_gpu():
+        return
+    no_gpu = pytest.mark.skip(reason="needs an NVIDIA GPU and the `cuda` extra")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(no_gpu)
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_CACHE_DIR, ignore_errors=True)
+
+
+@pytest.fixture
+def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty object cache folder for this test alone."""
+    folder = tmp_path / "object-cache"
+    monkeypatch.setenv("STAGEJIT_CACHE_DIR", str(folder))
+    yield folder
+
+
+@pytest.fixture
+def repository() -> Path:
+    """The root of the source tree."""
+    return REPOSITORY
+
+
+def _has_gpu() -> bool:
+    return importlib.util.find_spec("pycuda") is not None and os.path.exists("/dev/nvidia0")

@@ -1,0 +1,139 @@
+"""The layout of DESIGN.md, enforced on the source text: import direction, file sizes, names.
+
+Every import statement counts: at module level, inside functions, and under TYPE_CHECKING. There
+is no list of exceptions; a module that needs one belongs in another layer.
+"""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "stagejit"
+
+# From the bottom up; a module may import from its own row and from the rows above it in this list.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("types", "loc", "errors", "options"),
+    ("trace",),
+    ("graph",),
+    ("rewrites",),
+    ("dispatch",),
+    ("schedule",),
+    ("codegen",),
+    ("runtime",),
+    ("inspect",),
+    ("pipeline",),
+    ("stages",),
+    ("api",),
+    ("__init__",),
+    ("bench",),
+    ("__main__",),
+)
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+MAX_LINES = 500
+NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "misc", "common", "manager"}
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    """stagejit/graph/printer.py --> stagejit.graph.printer; a package's __init__ keeps no suffix."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+MODULES = {module_name(path): path for path in FILES}
+
+
+def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
+    """(module of ours, line) for every import statement in the file, resolved to the module."""
+    package = module_name(path).split(".")
+    if path.name != "__init__.py":
+        package = package[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "stagejit":
+                    yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            target = ".".join([*base, *([node.module] if node.module else [])])
+            if target.split(".")[0] != "stagejit":
+                continue
+            for alias in node.names:
+                submodule = f"{target}.{alias.name}"
+                yield (submodule if submodule in MODULES else target), node.lineno
+
+
+def test_the_package_was_found() -> None:
+    assert {"stagejit.types", "stagejit.options"} <= MODULES.keys()
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_point_from_later_layers_to_earlier_ones(module: str) -> None:
+    own = layer_of(module)
+    backwards = [
+        f"line {line}: {own} imports {target}"
+        for target, line in imported_modules(MODULES[module])
+        if RANK[layer_of(target)] > RANK[own]
+    ]
+    assert not backwards, f"{MODULES[module]}: " + "; ".join(backwards)
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    edges = {
+        module: {target for target, _ in imported_modules(path) if target != module}
+        for module, path in MODULES.items()
+    }
+    graphlib.TopologicalSorter(edges).prepare()  # CycleError names the modules of the circle
+
+
+def test_top_level_names_are_those_of_the_design() -> None:
+    names = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py"}
+    folders = {path.parent.relative_to(PACKAGE).parts[0] for path in FILES if path.parent != PACKAGE}
+    assert names | folders <= RANK.keys()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_file_is_short_and_named_for_its_content(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").count("\n")
+    assert lines <= MAX_LINES, f"{path} has {lines} lines; is it still one thing?"
+    assert path.stem not in NAMES_THAT_SAY_NOTHING
+
+
+@pytest.mark.parametrize(
+    ("importer", "statement"),
+    [
+        ("types.py", "from stagejit.graph import ir"),
+        ("types.py", "import stagejit.graph.ir"),
+        ("types.py", "from .graph import ir"),
+        ("types.py", "def f():\n    from stagejit import graph"),
+        ("types.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import stagejit.api"),
+        ("types.py", "import stagejit"),
+        ("graph/ir.py", "from ..rewrites import driver"),
+    ],
+)
+def test_a_backward_import_is_seen_in_every_form(
+    importer: str, statement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "stagejit"
+    for folder in ("graph", "rewrites"):
+        (package / folder).mkdir(parents=True)
+        (package / folder / "__init__.py").touch()
+    (package / importer).write_text(statement)
+    monkeypatch.setitem(globals(), "PACKAGE", package)
+    monkeypatch.setitem(
+        globals(), "MODULES", {module_name(path): path for path in package.rglob("*.py")}
+    )
+    own = layer_of(module_name(package / importer))
+    found = [RANK[layer_of(target)] for target, _ in imported_modules(package / importer)]
+    assert any(rank > RANK[own] for rank in found)
