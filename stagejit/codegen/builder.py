@@ -1,0 +1,361 @@
+"""Builds loop-nest IR, hoisting and numbering values as it goes.
+
+Input: calls from the kernel generators. Output: a `Function`. A pure op is appended to the innermost
+block that defines one of its operands, not to the current block: loop-invariant code leaves its loops
+the moment it is written, and equal ops become one. So kernels need no optimizer afterwards.
+
+Invariant: an op that may fault (a load, an integer division) never leaves a block that may not run;
+an op that reads or writes mutable memory stays where it was written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from stagejit.codegen.ir import I1, I32, I64, Block, Buffer, Function, Op, Type, Value
+
+Number = int | float | bool
+Operand = Value | Number
+
+_FLOAT_NAMES = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
+_INT_NAMES = {"div": "sdiv", "rem": "srem"}
+_MAY_FAULT = {"sdiv", "udiv", "srem", "urem", "load", "gather"}
+
+
+class Builder:
+    """Writes one kernel. Vector and scalar operands mix: scalars are splatted to the lanes needed."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._buffers: list[Buffer] = []
+        self._params: list[Value] = []
+        self._scratch_nbytes = 0
+        self.body = Block()
+        self.block = self.body
+        self.lo, self.hi = self._value(I64, self.body), self._value(I64, self.body)
+
+    # ---------------------------------------------------------------- arguments and memory
+
+    def buffer(self, name: str, elem: Type, *, readonly: bool = False, alignment: int = 0) -> Buffer:
+        """The next buffer argument. `alignment` of 0 means that of one element."""
+        index = sum(b.space == "arg" for b in self._buffers)
+        made = Buffer(f"{name}.{index}", elem, "arg", index, readonly=readonly,
+                      alignment=alignment or elem.bits // 8)
+        self._buffers.append(made)
+        return made
+
+    def param(self) -> Value:
+        """The next run-time `i64` parameter."""
+        value = self._value(I64, self.body)
+        self._params.append(value)
+        return value
+
+    def scratch(self, name: str, elem: Type, size: int) -> Buffer:
+        """`size` elements of the worker's scratch, 64-byte aligned; contents undefined at entry."""
+        made = Buffer(f"{name}.s{len(self._buffers)}", elem, "scratch", size=size,
+                      offset_nbytes=self._scratch_nbytes, alignment=64)
+        self._scratch_nbytes += -(-size * (elem.bits // 8) // 64) * 64
+        self._buffers.append(made)
+        return made
+
+    def stack(self, name: str, elem: Type, size: int) -> Buffer:
+        """A small array (at most a few KiB) in the kernel's frame."""
+        made = Buffer(f"{name}.s{len(self._buffers)}", elem, "stack", size=size, alignment=64)
+        self._buffers.append(made)
+        return made
+
+    # ---------------------------------------------------------------- constants and arithmetic
+
+    def const(self, number: Number, type: Type = I64) -> Value:
+        """A constant of `type`; a vector type gives a splat. Floats round to the type."""
+        number = float(number) if type.is_float else int(number)
+        key = repr(number) if not isinstance(number, float) else number.hex()
+        if isinstance(number, float) and math.isnan(number):
+            key = "nan"
+        value = self._pure("const", (), type, value=key)
+        value.const = number
+        return value
+
+    def as_value(self, operand: Operand, like: Type) -> Value:
+        """`operand` as a value with the lanes of `like`: numbers become constants, scalars splats."""
+        if not isinstance(operand, Value):
+            return self.const(operand, like)
+        if like.lanes and not operand.type.lanes:
+            return self.splat(operand, like.lanes)
+        return operand
+
+    def _unify(self, operands: Sequence[Operand]) -> list[Value]:
+        types = [o.type for o in operands if isinstance(o, Value)]
+        widest = max(types, key=lambda t: t.lanes)
+        return [self.as_value(o, widest) for o in operands]
+
+    def arith(self, name: str, a: Operand, b: Operand) -> Value:
+        """add, sub, mul, div, rem, and, or, xor, shl, lshr, ashr; `div` and `rem` are signed for
+        integers (see `udiv`, `urem`). Folds index arithmetic on constants and neutral elements."""
+        x, y = self._unify((a, b))
+        opcode = (_FLOAT_NAMES if x.type.is_float else _INT_NAMES).get(name, name)
+        return self._folded(opcode, x, y) or self._pure(opcode, (x, y), x.type)
+
+    def _folded(self, opcode: str, x: Value, y: Value) -> Value | None:
+        if x.type.is_float or x.type.elem != "i64":
+            return None
+        if isinstance(x.const, int) and isinstance(y.const, int):
+            table: dict[str, Callable[[int, int], int]] = {
+                "add": int.__add__, "sub": int.__sub__, "mul": int.__mul__}
+            if opcode in table:
+                return self.const(table[opcode](x.const, y.const), x.type)
+        if y.const == 0 and opcode in ("add", "sub", "shl", "lshr", "ashr", "or", "xor"):
+            return x
+        if x.const == 0 and opcode in ("add", "or", "xor"):
+            return y
+        if opcode == "mul" and (y.const == 1 or x.const == 1):
+            return x if y.const == 1 else y
+        if opcode == "mul" and (y.const == 0 or x.const == 0):
+            return self.const(0, x.type)
+        if opcode in ("sdiv", "udiv") and y.const == 1:
+            return x
+        if opcode in ("srem", "urem") and y.const == 1:
+            return self.const(0, x.type)
+        return None
+
+    def udiv(self, a: Operand, b: Operand) -> Value:
+        return self.arith("udiv", a, b)
+
+    def urem(self, a: Operand, b: Operand) -> Value:
+        return self.arith("urem", a, b)
+
+    def ashr(self, a: Operand, b: Operand) -> Value:
+        return self.arith("ashr", a, b)
+
+    def neg(self, a: Value) -> Value:
+        return self.unary("fneg", a) if a.type.is_float else self.arith("sub", 0, a)
+
+    def unary(self, opcode: str, a: Value) -> Value:
+        """fneg fabs sqrt floor ceil trunc roundeven | ctpop ctlz cttz bitreverse abs."""
+        return self._pure(opcode, (a,), a.type)
+
+    def binary(self, opcode: str, a: Operand, b: Operand) -> Value:
+        """copysign; smin smax umin umax; fmin fmax (x86 semantics: `a < b ? a : b`);
+        fminimum fmaximum (NaN propagates, -0 < +0)."""
+        x, y = self._unify((a, b))
+        return self._pure(opcode, (x, y), x.type)
+
+    def fma(self, a: Operand, b: Operand, c: Operand) -> Value:
+        """a * b + c, rounded once. A target without it lowers to mul and add."""
+        x, y, z = self._unify((a, b, c))
+        return self._pure("fma", (x, y, z), x.type)
+
+    def scalef(self, a: Value, exponent: Value) -> Value:
+        """a * 2^exponent for integral float `exponent`, with correct over- and underflow."""
+        return self._pure("scalef", (a, self.as_value(exponent, a.type)), a.type)
+
+    def compare(self, predicate: str, a: Operand, b: Operand, *, signed: bool = True) -> Value:
+        """eq ne lt le gt ge -> i1 lanes. For floats: ordered, except `ne`, which is true for NaN.
+        `uno` (either is NaN) is for floats only."""
+        x, y = self._unify((a, b))
+        if x.type.is_float:
+            name = {"ne": "une", "uno": "uno"}.get(predicate, "o" + predicate)
+            return self._pure("fcmp", (x, y), x.type.with_elem("i1"), predicate=name)
+        ordered = predicate in ("lt", "le", "gt", "ge")
+        name = ("s" if signed else "u") + predicate if ordered else predicate
+        return self._pure("icmp", (x, y), x.type.with_elem("i1"), predicate=name)
+
+    def select(self, condition: Value, a: Operand, b: Operand) -> Value:
+        """a where condition holds, else b; `condition` may be scalar for vector values."""
+        like = next(o.type for o in (a, b) if isinstance(o, Value))
+        lanes = max([condition.type.lanes, *(o.type.lanes for o in (a, b) if isinstance(o, Value))])
+        like = like.with_lanes(lanes)
+        x, y = self.as_value(a, like), self.as_value(b, like)
+        return self._pure("select", (condition, x, y), like)
+
+    def cast(self, opcode: str, a: Value, elem: str) -> Value:
+        """trunc zext sext fptrunc fpext fptosi fptoui sitofp uitofp bitcast; `fptosi`/`fptoui`
+        saturate and send NaN to 0."""
+        to = a.type.with_elem(elem)
+        return a if a.type == to else self._pure(opcode, (a,), to)
+
+    # ---------------------------------------------------------------- vectors
+
+    def splat(self, a: Operand, lanes: int, elem: Type = I64) -> Value:
+        if not isinstance(a, Value):
+            return self.const(a, elem.with_lanes(lanes))
+        if a.type.lanes:
+            return a
+        if a.const is not None:
+            return self.const(a.const, a.type.with_lanes(lanes))
+        return self._pure("splat", (a,), a.type.with_lanes(lanes))
+
+    def lane_ids(self, lanes: int, elem: Type = I64) -> Value:
+        """<0, 1, 2, ...>"""
+        return self._pure("lane_ids", (), elem.with_lanes(lanes))
+
+    def extract(self, a: Value, lane: int) -> Value:
+        return self._pure("extract", (a,), a.type.scalar, lane=lane)
+
+    def insert(self, a: Value, scalar: Value, lane: int) -> Value:
+        return self._pure("insert", (a, scalar), a.type, lane=lane)
+
+    def shuffle(self, a: Value, b: Value | None, lanes: Sequence[int]) -> Value:
+        """Lanes of `a` (0..n) and `b` (n..2n); -1 leaves a lane undefined."""
+        operands = (a,) if b is None else (a, b)
+        return self._pure("shuffle", operands, a.type.with_lanes(len(lanes)), lanes=tuple(lanes))
+
+    def reduce(self, opcode: str, a: Value) -> Value:
+        """Horizontal add mul and or xor smin smax umin umax fadd fmul fminimum fmaximum; float sums
+        are reassociated as a tree."""
+        return self._pure("reduce", (a,), a.type.scalar, op=opcode)
+
+    def mask_below(self, index: Operand, limit: Operand, lanes: int) -> Value:
+        """Lane k is on where `index + k < limit`."""
+        i, n = self.as_value(index, I64), self.as_value(limit, I64)
+        return self._pure("mask_below", (i, n), I1.with_lanes(lanes))
+
+    def active(self, count: int, lanes: int) -> Value:
+        """A constant mask with the first `count` of `lanes` lanes on."""
+        return self.mask_below(0, count, lanes)
+
+    # ---------------------------------------------------------------- memory
+
+    def load(self, buffer: Buffer, index: Operand, lanes: int = 0, *, mask: Value | None = None,
+             alignment: int = 0, nontemporal: bool = False) -> Value:
+        """Element `index`, or `lanes` consecutive ones; lanes that are masked off are zero."""
+        operands = (self.as_value(index, I64), *(() if mask is None else (mask,)))
+        return self._memory("load", operands, buffer, buffer.elem.with_lanes(lanes),
+                            alignment=alignment or buffer.elem.bits // 8, nontemporal=nontemporal)
+
+    def store(self, value: Value, buffer: Buffer, index: Operand, *, mask: Value | None = None,
+              alignment: int = 0, nontemporal: bool = False) -> None:
+        operands = (value, self.as_value(index, I64), *(() if mask is None else (mask,)))
+        self._append("store", operands, None, buffer=buffer,
+                     alignment=alignment or buffer.elem.bits // 8, nontemporal=nontemporal)
+
+    def gather(self, buffer: Buffer, indices: Value, *, mask: Value | None = None) -> Value:
+        """One element per lane of `indices` (i64 or i32); masked-off lanes are zero."""
+        operands = (indices, *(() if mask is None else (mask,)))
+        return self._memory("gather", operands, buffer,
+                            buffer.elem.with_lanes(indices.type.lanes))
+
+    def scatter(self, value: Value, buffer: Buffer, indices: Value, *,
+                mask: Value | None = None) -> None:
+        """Stores lane by lane, in lane order."""
+        self._append("scatter", (value, indices, *(() if mask is None else (mask,))), None,
+                     buffer=buffer)
+
+    def prefetch(self, buffer: Buffer, index: Operand, *, write: bool = False,
+                 locality: int = 3) -> None:
+        """A hint; `index` may lie outside the buffer. locality: 3 = L1, 2 = L2, 0 = streaming."""
+        self._append("prefetch", (self.as_value(index, I64),), None, buffer=buffer, write=write,
+                     locality=locality)
+
+    # ---------------------------------------------------------------- control flow
+
+    def loop(self, lo: Operand, hi: Operand, step: Operand,
+             carried: Sequence[Value], body: Callable[..., Sequence[Value] | None], *,
+             runs: bool | None = None) -> tuple[Value, ...]:
+        """`for i in range(lo, hi, step): carried = body(i, *carried)`; returns the final values.
+
+        runs: True where at least one iteration is certain; found by itself for constant bounds.
+        """
+        start, stop, stride = (self.as_value(v, I64) for v in (lo, hi, step))
+        if runs is None:
+            known = start.const is not None and stop.const is not None
+            runs = known and start.const < stop.const  # type: ignore[operator]
+        with self._nested(bool(runs)) as block:
+            block.args = tuple(self._value(t, block) for t in (I64, *(c.type for c in carried)))
+            block.yields = tuple(body(*block.args) or ())
+        if [y.type for y in block.yields] != [c.type for c in carried]:
+            raise TypeError(f"loop carries {[c.type for c in carried]}, body returned "
+                            f"{[y.type for y in block.yields]}")
+        return self._structured("for", (start, stop, stride, *carried), block.yields, (block,),
+                                runs=bool(runs))
+
+    def if_(self, condition: Value, then: Callable[[], Sequence[Value] | None],
+            otherwise: Callable[[], Sequence[Value] | None] | None = None,
+            ) -> tuple[Value, ...]:
+        """Scalar conditional; the values of the arm that ran. No `otherwise`: no values."""
+        arms = []
+        for arm in (then, otherwise or (lambda: ())):
+            with self._nested(False) as block:
+                block.yields = tuple(arm() or ())
+            arms.append(block)
+        return self._structured("if", (condition,), arms[0].yields, tuple(arms))
+
+    @contextmanager
+    def _nested(self, always_runs: bool) -> Iterator[Block]:
+        parent = self.block
+        self.block = Block(parent, parent.depth + 1, always_runs)
+        try:
+            yield self.block
+        finally:
+            self.block = parent
+
+    def _structured(self, opcode: str, operands: tuple[Value, ...], like: Sequence[Value],
+                    blocks: tuple[Block, ...], **attrs: Any) -> tuple[Value, ...]:
+        results = tuple(self._value(v.type, self.block) for v in like)
+        op = Op(opcode, operands, results, attrs, blocks)
+        for result in results:
+            result.op = op
+        self.block.ops.append(op)
+        return results
+
+    # ---------------------------------------------------------------- finish
+
+    def finish(self) -> Function:
+        return Function(tuple(self._buffers), tuple(self._params), self.lo, self.hi, self.body,
+                        self._scratch_nbytes)
+
+    # ---------------------------------------------------------------- placement
+
+    def _value(self, type: Type, block: Block) -> Value:
+        self._count += 1
+        return Value(type, self._count, block, self)
+
+    def _append(self, opcode: str, operands: tuple[Value, ...], type: Type | None,
+                **attrs: Any) -> Value | None:
+        results = () if type is None else (self._value(type, self.block),)
+        op = Op(opcode, operands, results, attrs)
+        self.block.ops.append(op)
+        for result in results:
+            result.op = op
+        return results[0] if results else None
+
+    def _memory(self, opcode: str, operands: tuple[Value, ...], buffer: Buffer, type: Type,
+                **attrs: Any) -> Value:
+        if buffer.readonly:
+            return self._pure(opcode, operands, type, buffer=buffer, **attrs)
+        loaded = self._append(opcode, operands, type, buffer=buffer, **attrs)
+        return loaded  # type: ignore[return-value]
+
+    def _pure(self, opcode: str, operands: tuple[Value, ...], type: Type, **attrs: Any) -> Value:
+        block = self._home(operands, opcode in _MAY_FAULT)
+        key = (opcode, type, tuple(o.id for o in operands), tuple(sorted(
+            (name, id(value) if isinstance(value, Buffer) else value)
+            for name, value in attrs.items())))
+        known = block.numbering.get(key)
+        if known is not None:
+            return known
+        value = self._value(type, block)
+        value.op = Op(opcode, operands, (value,), attrs)
+        block.ops.append(value.op)
+        block.numbering[key] = value
+        return value
+
+    def _home(self, operands: tuple[Value, ...], may_fault: bool) -> Block:
+        """The outermost block where the op can stand: see Note [Hoisting]."""
+        # Note [Hoisting]: all operand blocks are ancestors of the current block, so the deepest of
+        # them is where the value can first be computed. An open loop is appended to its parent only
+        # when it closes, so appending to an outer block places the op before the loop.
+        depth = max((o.block.depth for o in operands), default=0)
+        block = self.block
+        while block.depth > depth:
+            if may_fault and not block.always_runs:
+                break
+            assert block.parent is not None
+            block = block.parent
+        return block
+
+
+__all__ = ["I1", "I32", "I64", "Builder", "Number", "Operand"]

@@ -1,0 +1,284 @@
+"""The loop-nest IR: structured SSA over scalars, fixed-width vectors and buffers.
+
+One kernel is a `Function`: buffers, run-time `i64` parameters, the chunk `[lo, hi)` of its parallel
+loop, and a body of nested blocks. Loops, conditionals, masked vector memory operations, shuffles and
+prefetches are ops; a target lowers them one by one (`codegen/llvm.py`) without looking back at the
+program they came from. Nothing here knows a target; widths were chosen when the kernel was built.
+
+Invariant: a value is used only inside the block that defines it or blocks nested in that one.
+Integers are signless, as in LLVM; signedness is part of the opcode.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from stagejit.types import DType
+
+_FLOATS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
+_INTS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
+
+
+@dataclass(frozen=True)
+class Type:
+    """An element type and a number of lanes; `lanes == 0` is a scalar."""
+
+    elem: str
+    lanes: int = 0
+
+    def __str__(self) -> str:
+        return f"<{self.lanes} x {self.elem}>" if self.lanes else self.elem
+
+    __repr__ = __str__
+
+    @property
+    def is_float(self) -> bool:
+        return self.elem in _FLOATS
+
+    @property
+    def bits(self) -> int:
+        """Bits of one lane."""
+        return _FLOATS.get(self.elem) or _INTS[self.elem]
+
+    @property
+    def scalar(self) -> Type:
+        return Type(self.elem)
+
+    def with_elem(self, elem: str) -> Type:
+        return Type(elem, self.lanes)
+
+    def with_lanes(self, lanes: int) -> Type:
+        return Type(self.elem, lanes)
+
+    @property
+    def as_int(self) -> Type:
+        """The integer type of the same width and lanes."""
+        return Type(f"i{self.bits}", self.lanes)
+
+
+I1, I8, I16, I32, I64 = (Type(name) for name in _INTS)
+F16, BF16, F32, F64 = (Type(name) for name in _FLOATS)
+
+
+def element_type(dtype: DType) -> Type:
+    """The scalar type that arithmetic on `dtype` uses: a bool is `i1` in registers."""
+    if dtype.kind == "bool":
+        return I1
+    return Type(dtype.name) if dtype.is_float else Type(f"i{dtype.bits}")
+
+
+def storage_type(dtype: DType) -> Type:
+    """The scalar type of one element in memory: a bool is a byte."""
+    return I8 if dtype.kind == "bool" else element_type(dtype)
+
+
+class Value:
+    """The result of one op. Arithmetic operators build ops through the builder that made it."""
+
+    __slots__ = ("block", "builder", "const", "id", "op", "type")
+
+    def __init__(self, type: Type, id: int, block: Block, builder: Any) -> None:
+        self.type, self.id, self.block, self.builder = type, id, block, builder
+        self.op: Op | None = None
+        self.const: int | float | None = None  # the number, where this is a (splat) constant
+
+    def __str__(self) -> str:
+        return f"%{self.id}"
+
+    __repr__ = __str__
+
+    def __add__(self, other: Any) -> Value:
+        return self._binary("add", other)
+
+    def __radd__(self, other: Any) -> Value:
+        return self._binary("add", other, swap=True)
+
+    def __sub__(self, other: Any) -> Value:
+        return self._binary("sub", other)
+
+    def __rsub__(self, other: Any) -> Value:
+        return self._binary("sub", other, swap=True)
+
+    def __mul__(self, other: Any) -> Value:
+        return self._binary("mul", other)
+
+    def __rmul__(self, other: Any) -> Value:
+        return self._binary("mul", other, swap=True)
+
+    def __truediv__(self, other: Any) -> Value:
+        return self._binary("div", other)
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return self._binary("div", other, swap=True)
+
+    def __neg__(self) -> Value:
+        return self.builder.neg(self)  # type: ignore[no-any-return]
+
+    def __and__(self, other: Any) -> Value:
+        return self._binary("and", other)
+
+    def __or__(self, other: Any) -> Value:
+        return self._binary("or", other)
+
+    def __xor__(self, other: Any) -> Value:
+        return self._binary("xor", other)
+
+    def __lshift__(self, other: Any) -> Value:
+        return self._binary("shl", other)
+
+    def __rshift__(self, other: Any) -> Value:
+        """Logical shift right; `builder.ashr` keeps the sign."""
+        return self._binary("lshr", other)
+
+    def __lt__(self, other: Any) -> Value:
+        return self._compare("lt", other)
+
+    def __le__(self, other: Any) -> Value:
+        return self._compare("le", other)
+
+    def __gt__(self, other: Any) -> Value:
+        return self._compare("gt", other)
+
+    def __ge__(self, other: Any) -> Value:
+        return self._compare("ge", other)
+
+    def _binary(self, name: str, other: Any, *, swap: bool = False) -> Value:
+        return self.builder.arith(name, other, self) if swap else self.builder.arith(name, self, other)  # type: ignore[no-any-return]
+
+    def _compare(self, predicate: str, other: Any) -> Value:
+        return self.builder.compare(predicate, self, other)  # type: ignore[no-any-return]
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Memory that a kernel reads or writes, addressed in elements from its base.
+
+    space: "arg" (the `index`-th pointer of the call), "scratch" (`offset_nbytes` into the worker's
+    scratch) or "stack" (fixed `size` elements in the frame, 64-byte aligned).
+    readonly: nothing in this kernel writes it, so its loads may move and merge.
+    alignment: known alignment of the base in bytes.
+    """
+
+    name: str
+    elem: Type
+    space: str
+    index: int = 0
+    offset_nbytes: int = 0
+    size: int = 0
+    readonly: bool = False
+    alignment: int = 1
+
+    def __str__(self) -> str:
+        return f"@{self.name}"
+
+
+@dataclass(eq=False)
+class Op:
+    """`results = opcode operands {attrs} (blocks)`. Buffers are attributes, not operands."""
+
+    opcode: str
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    blocks: tuple[Block, ...] = ()
+
+
+@dataclass(eq=False)
+class Block:
+    """A straight list of ops; `args` are the loop variable and the carried values.
+
+    `yields` are the values handed to the next iteration (or out of an `if` arm).
+    `speculative` is False for blocks that may not run at all although their parent runs: values that
+    could fault must not leave them.
+    """
+
+    parent: Block | None = None
+    depth: int = 0
+    always_runs: bool = True
+    args: tuple[Value, ...] = ()
+    ops: list[Op] = field(default_factory=list)
+    yields: tuple[Value, ...] = ()
+    numbering: dict[Any, Value] = field(default_factory=dict, repr=False)
+
+
+@dataclass(eq=False)
+class Function:
+    """One kernel. `params` are `i64` values read from the call's parameter array."""
+
+    buffers: tuple[Buffer, ...]
+    params: tuple[Value, ...]
+    lo: Value
+    hi: Value
+    body: Block
+    scratch_nbytes: int = 0
+
+    def walk(self) -> Iterator[Op]:
+        """All ops, outer before inner, in order."""
+        yield from _walk(self.body)
+
+    def as_text(self) -> str:
+        """The stable text form; equal text means an equal kernel."""
+        names = _number(self)
+        arguments = [f"{b}: {b.elem}{' readonly' if b.readonly else ''} align {b.alignment}"
+                     for b in self.buffers if b.space == "arg"]
+        arguments += [f"{names[p]}: i64" for p in self.params]
+        lines = [f"kernel({', '.join(arguments)}) for [{names[self.lo]}, {names[self.hi]}) {{"]
+        for buffer in self.buffers:
+            if buffer.space == "scratch":
+                lines.append(f"  {buffer}: {buffer.elem} at scratch + {buffer.offset_nbytes}")
+            elif buffer.space == "stack":
+                lines.append(f"  {buffer}: {buffer.elem}[{buffer.size}] on stack")
+        _print_block(self.body, names, "  ", lines)
+        lines.append("}")
+        return "\n".join(lines)
+
+    def symbol(self) -> str:
+        """A linker name made from the content, so equal kernels share object code."""
+        return "sj_k_" + hashlib.sha256(self.as_text().encode()).hexdigest()[:24]
+
+
+def _walk(block: Block) -> Iterator[Op]:
+    for op in block.ops:
+        yield op
+        for inner in op.blocks:
+            yield from _walk(inner)
+
+
+def _number(function: Function) -> dict[Value, str]:
+    names: dict[Value, str] = {}
+
+    def name(value: Value) -> None:
+        names[value] = f"%{len(names)}"
+
+    def visit(block: Block) -> None:
+        for arg in block.args:
+            name(arg)
+        for op in block.ops:
+            for inner in op.blocks:
+                visit(inner)
+            for result in op.results:
+                name(result)
+
+    for value in (*function.params, function.lo, function.hi):
+        name(value)
+    visit(function.body)
+    return names
+
+
+def _print_block(block: Block, names: dict[Value, str], indent: str, lines: list[str]) -> None:
+    for op in block.ops:
+        results = ", ".join(f"{names[r]}: {r.type}" for r in op.results)
+        operands = ", ".join(names[o] for o in op.operands)
+        attrs = " ".join(f"{key}={value}" for key, value in sorted(op.attrs.items()))
+        text = " ".join(part for part in (op.opcode, operands, f"{{{attrs}}}" if attrs else "") if part)
+        lines.append(f"{indent}{results} = {text}" if results else f"{indent}{text}")
+        for inner in op.blocks:
+            args = ", ".join(f"{names[a]}: {a.type}" for a in inner.args)
+            lines.append(f"{indent}({args}) {{")
+            _print_block(inner, names, indent + "  ", lines)
+            lines.append(f"{indent}}}")
+    if block.yields:
+        lines.append(f"{indent}yield {', '.join(names[y] for y in block.yields)}")

@@ -1,0 +1,172 @@
+"""`Graph`: a dataflow graph of tensor ops over `networkx.MultiDiGraph`.
+
+Nodes are `Op`s, an edge `producer -> consumer` is one operand use (`operand`: its position at the
+consumer, `result`: which result of the producer). `graph.nx` is the graph itself, so networkx
+algorithms apply directly. The op set is documented in `graph/ops.py`.
+
+Invariant: the edges and the `operands` of every op agree, the graph is acyclic, inputs come first and
+there is exactly one `return`. Only `Graph` methods change any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import networkx as nx
+
+from stagejit.loc import UNKNOWN, Loc
+from stagejit.types import TensorType
+
+
+class Value:
+    """One result of an op."""
+
+    __slots__ = ("index", "op", "type")
+
+    def __init__(self, op: Op, index: int, type: TensorType) -> None:
+        self.op, self.index, self.type = op, index, type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    def __repr__(self) -> str:
+        return f"{self.op.kind}.{self.op.id}#{self.index}: {self.type}"
+
+
+class Op:
+    """`results = kind operands {attrs}`. Attributes are immutable and hashable (arrays excepted)."""
+
+    __slots__ = ("attrs", "id", "kind", "loc", "operands", "results")
+
+    def __init__(self, id: int, kind: str, operands: tuple[Value, ...],
+                 types: Sequence[TensorType], attrs: Mapping[str, Any], loc: Loc) -> None:
+        self.id, self.kind, self.operands, self.loc = id, kind, operands, loc
+        self.attrs: Mapping[str, Any] = MappingProxyType(dict(attrs))
+        self.results = tuple(Value(self, i, t) for i, t in enumerate(types))
+
+    @property
+    def result(self) -> Value:
+        """The only result."""
+        (value,) = self.results
+        return value
+
+    def __repr__(self) -> str:
+        return f"{self.kind}.{self.id}"
+
+
+@dataclass(frozen=True)
+class Use:
+    """One operand use: `user.operands[operand]`."""
+
+    user: Op
+    operand: int
+
+
+class Graph:
+    """A program: typed inputs, ops, and returned values.
+
+    `donated[i]` says that the caller gives up input i, so its memory may hold a result.
+    """
+
+    def __init__(self, name: str = "f") -> None:
+        self.name = name
+        self.nx: nx.MultiDiGraph[Op] = nx.MultiDiGraph()
+        self.inputs: list[Value] = []
+        self.input_names: list[str] = []
+        self.donated: list[bool] = []
+        self._next_id = 0
+        self._return = self._insert("return", (), (), {}, UNKNOWN)
+
+    # ---------------------------------------------------------------- reading
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return self._return.operands
+
+    @property
+    def return_op(self) -> Op:
+        return self._return
+
+    def ops(self) -> list[Op]:
+        """All ops but inputs and the return, operands before users, otherwise oldest first."""
+        order = nx.lexicographical_topological_sort(self.nx, key=lambda op: op.id)
+        return [op for op in order if op.kind not in ("input", "return")]
+
+    def uses(self, value: Value) -> list[Use]:
+        """Operand uses of `value`, oldest user first; the return counts as a user."""
+        found = [Use(user, data["operand"])
+                 for _, user, data in self.nx.out_edges(value.op, data=True)
+                 if data["result"] == value.index]
+        return sorted(found, key=lambda use: (use.user.id, use.operand))
+
+    def users(self, value: Value) -> list[Op]:
+        """Ops that read `value`, each once."""
+        return list(dict.fromkeys(use.user for use in self.uses(value)))
+
+    def __iter__(self) -> Iterator[Op]:
+        return iter(self.ops())
+
+    def __len__(self) -> int:
+        return self.nx.number_of_nodes() - len(self.inputs) - 1
+
+    # ---------------------------------------------------------------- writing
+
+    def add_input(self, name: str, type: TensorType, *, donated: bool = False) -> Value:
+        op = self._insert("input", (), (type,), {"index": len(self.inputs)}, UNKNOWN)
+        self.inputs.append(op.result)
+        self.input_names.append(name)
+        self.donated.append(donated)
+        return op.result
+
+    def add(self, kind: str, operands: Sequence[Value], types: TensorType | Sequence[TensorType],
+            loc: Loc = UNKNOWN, **attrs: Any) -> Op:
+        """Append an op. Types are not inferred here: `graph.ops` builds typed ops."""
+        results = (types,) if isinstance(types, TensorType) else tuple(types)
+        return self._insert(kind, tuple(operands), results, attrs, loc)
+
+    def set_outputs(self, values: Sequence[Value]) -> None:
+        self._set_operands(self._return, tuple(values))
+
+    def set_operand(self, op: Op, index: int, value: Value) -> None:
+        operands = list(op.operands)
+        operands[index] = value
+        self._set_operands(op, tuple(operands))
+
+    def replace_uses(self, old: Value, new: Value) -> None:
+        """Every use of `old` reads `new` from now on."""
+        for use in self.uses(old):
+            self.set_operand(use.user, use.operand, new)
+
+    def erase(self, op: Op) -> None:
+        """Remove an op whose results have no uses."""
+        if self.nx.out_degree(op):
+            raise ValueError(f"cannot erase {op}: its results are used")
+        self.nx.remove_node(op)
+
+    def eliminate_dead(self) -> int:
+        """Erase every op that no output depends on; returns how many."""
+        live = nx.ancestors(self.nx, self._return) | {self._return}
+        dead = [op for op in self.nx if op not in live and op.kind != "input"]
+        self.nx.remove_nodes_from(dead)
+        return len(dead)
+
+    def _insert(self, kind: str, operands: tuple[Value, ...], types: Sequence[TensorType],
+                attrs: Mapping[str, Any], loc: Loc) -> Op:
+        op = Op(self._next_id, kind, operands, types, attrs, loc)
+        self._next_id += 1
+        self.nx.add_node(op)
+        self._link(op)
+        return op
+
+    def _set_operands(self, op: Op, operands: tuple[Value, ...]) -> None:
+        self.nx.remove_edges_from(list(self.nx.in_edges(op, keys=True)))
+        op.operands = operands
+        self._link(op)
+
+    def _link(self, op: Op) -> None:
+        for index, value in enumerate(op.operands):
+            self.nx.add_edge(value.op, op, operand=index, result=value.index)

@@ -1,0 +1,92 @@
+"""`Options`: what a user may choose about a compilation, and nothing else.
+
+Input: keyword arguments. Output: a frozen, hashable value; `with Options(...)` makes it the default of
+the functions traced inside. Invariant: an `Options` that exists is valid, so later stages never check.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import difflib
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stagejit.errors import OptionsError
+
+# Every rewrite and optional fusion, by the name that `disable=` takes. tests/rewrites compares this
+# table with what the drivers really run, so a name cannot be forgotten on either side.
+SWITCHES: dict[str, str] = {
+    "fold-views": "compose and cancel transposes, reshapes, broadcasts and slices",
+    "fold-constants": "evaluate ops whose operands are small constants",
+    "simplify-algebra": "x * 1, x + 0, convert to the same dtype, double negation",
+    "eliminate-common-subexpressions": "one op for equal ops on equal operands",
+    "fuse-producers": "evaluate elementwise producers inside the dispatch that reads them",
+    "fuse-epilogues": "apply elementwise consumers where a reduction or contraction stores",
+    "fuse-rows": "one dispatch for reductions over the same rows (softmax, layernorm)",
+    "fuse-insert": "a producer writes straight into the destination of its insert_slice",
+    "pack-slots": "transient buffers whose lives do not overlap share memory",
+    "reuse-arguments": "write a result into a donated argument",
+}
+
+Target = Literal["native"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Choices for one compilation.
+
+    target: "native" compiles for the CPU this process runs on.
+    disable: names of rewrites to switch off (see `SWITCHES`); results never change.
+    verify: run every stage's verifier, and bounds checks inside kernels.
+    delegate: leave what cannot be compiled to XLA; False raises `UnsupportedOpError` instead.
+    full_barriers: order all dispatches one after the other, for debugging.
+    cache_dir: folder of the object cache; None takes $STAGEJIT_CACHE_DIR or the user's cache folder,
+        "" switches the cache off.
+    Raises OptionsError for an unknown rewrite name or target.
+    """
+
+    target: str = "native"
+    disable: tuple[str, ...] = field(default=())
+    verify: bool = False
+    delegate: bool = True
+    full_barriers: bool = False
+    cache_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.disable, str):
+            object.__setattr__(self, "disable", (self.disable,))
+        object.__setattr__(self, "disable", tuple(sorted(set(self.disable))))
+        for name in self.disable:
+            if name not in SWITCHES:
+                raise OptionsError(f"unknown rewrite {name!r} in Options(disable=...)",
+                                   next_step=_suggest(name, list(SWITCHES)))
+        if self.target != "native":
+            raise OptionsError(f"unsupported target {self.target!r}",
+                               next_step='use Options(target="native"), the only one in this version')
+
+    def enabled(self, switch: str) -> bool:
+        """True unless the rewrite named `switch` is disabled."""
+        return switch not in self.disable
+
+    def __enter__(self) -> Options:
+        _stack.set((*_stack.get(), self))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _stack.set(_stack.get()[:-1])
+
+
+_stack: contextvars.ContextVar[tuple[Options, ...]] = contextvars.ContextVar(
+    "stagejit_options", default=(Options(),)
+)
+
+
+def current() -> Options:
+    """The options of the innermost `with Options(...)`, or the defaults."""
+    return _stack.get()[-1]
+
+
+def _suggest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    listing = "known names: " + ", ".join(known)
+    return f"did you mean {close[0]!r}? {listing}" if close else listing
