@@ -1,0 +1,212 @@
+"""Affine index expressions over bounded variables, exact under the index arithmetic of views.
+
+Input: loop variables with known extents. Output: `Affine` sums `const + sum(coeff * var)`. Division and
+remainder, which reshapes need, stay affine where the ranges prove it; otherwise they introduce a derived
+variable that says how it is computed. Invariant: every variable ranges over `0 <= var < extent`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_ids = itertools.count()
+
+
+class Var:
+    """An index variable in `[0, extent)`.
+
+    kind "loop": iterated by a loop. "div" and "mod": `operand // divisor` and `operand % divisor`.
+    "dynamic": a scalar read at run time (`source` names it), already clamped to the range.
+    """
+
+    __slots__ = ("divisor", "extent", "id", "kind", "name", "operand", "source")
+
+    def __init__(self, extent: int, name: str = "i", kind: str = "loop", *,
+                 operand: Affine | None = None, divisor: int = 0, source: Any = None) -> None:
+        self.id = next(_ids)
+        self.extent, self.name, self.kind = extent, name, kind
+        self.operand, self.divisor, self.source = operand, divisor, source
+
+    def __repr__(self) -> str:
+        return f"{self.name}{self.id}<{self.extent}"
+
+
+class SplitNeeded(Exception):
+    """Raised by a strict division: iterating `var` as `(extent // inner, inner)` would make it exact."""
+
+    def __init__(self, var: Var, inner: int) -> None:
+        super().__init__(f"split {var} by {inner}")
+        self.var, self.inner = var, inner
+
+
+@dataclass(frozen=True)
+class Affine:
+    """`const + sum(coeff * var)`; terms are sorted by variable and have no zero coefficients."""
+
+    terms: tuple[tuple[Var, int], ...] = ()
+    const: int = 0
+
+    @staticmethod
+    def of(var: Var) -> Affine:
+        """The variable itself; one of extent 1 is 0."""
+        return Affine(((var, 1),)) if var.extent != 1 else Affine()
+
+    def __add__(self, other: Affine | int) -> Affine:
+        if isinstance(other, int):
+            return Affine(self.terms, self.const + other)
+        coeffs = dict(self.terms)
+        for var, coeff in other.terms:
+            coeffs[var] = coeffs.get(var, 0) + coeff
+        return _make(coeffs, self.const + other.const)
+
+    def __sub__(self, other: Affine | int) -> Affine:
+        return self + (other * -1 if isinstance(other, Affine) else -other)
+
+    def __mul__(self, factor: int) -> Affine:
+        if factor == 0:
+            return Affine()
+        return Affine(tuple((v, c * factor) for v, c in self.terms), self.const * factor)
+
+    @property
+    def is_const(self) -> bool:
+        return not self.terms
+
+    def coeff(self, var: Var) -> int:
+        return next((c for v, c in self.terms if v is var), 0)
+
+    def vars(self) -> Iterable[Var]:
+        return (v for v, _ in self.terms)
+
+    def loop_vars(self) -> set[Var]:
+        """Loop variables that this depends on, also through derived variables."""
+        found: set[Var] = set()
+        for var, _ in self.terms:
+            if var.operand is not None:
+                found |= var.operand.loop_vars()
+            elif var.kind == "loop":
+                found.add(var)
+        return found
+
+    def range(self) -> tuple[int, int]:
+        """Smallest and largest value, both included."""
+        lo = self.const + sum(c * (v.extent - 1) for v, c in self.terms if c < 0)
+        hi = self.const + sum(c * (v.extent - 1) for v, c in self.terms if c > 0)
+        return lo, hi
+
+    def substitute(self, mapping: Mapping[Var, Affine]) -> Affine:
+        """Replace loop variables, also inside derived ones."""
+        total = Affine((), self.const)
+        for var, coeff in self.terms:
+            total = total + _substitute(var, mapping) * coeff
+        return total
+
+    def divmod(self, divisor: int, *, strict: bool = False) -> tuple[Affine, Affine]:
+        """(self // divisor, self % divisor). strict: raise SplitNeeded where splitting a loop
+        variable would avoid a derived variable."""
+        if divisor == 1:
+            return self, Affine()
+        quotient = Affine(tuple((v, c // divisor) for v, c in self.terms if c % divisor == 0),
+                          self.const // divisor)
+        rest = Affine(tuple((v, c) for v, c in self.terms if c % divisor), self.const % divisor)
+        lo, hi = rest.range()
+        if lo // divisor == hi // divisor:
+            shift = lo // divisor
+            return quotient + shift, rest - shift * divisor
+        if strict:
+            _require_split(rest, divisor)
+        return quotient + _derived("div", rest, divisor), _derived("mod", rest, divisor)
+
+    def __str__(self) -> str:
+        parts = [f"{c}*{v!r}" if c != 1 else repr(v) for v, c in self.terms]
+        return " + ".join([*parts, str(self.const)] if self.const or not parts else parts)
+
+
+def _make(coeffs: Mapping[Var, int], const: int) -> Affine:
+    terms = sorted(((v, c) for v, c in coeffs.items() if c), key=lambda term: term[0].id)
+    return Affine(tuple(terms), const)
+
+
+def _require_split(rest: Affine, divisor: int) -> None:
+    for var, coeff in rest.terms:
+        if var.kind == "loop" and 0 < coeff < divisor and divisor % coeff == 0:
+            inner = divisor // coeff
+            if var.extent > inner and var.extent % inner == 0:
+                raise SplitNeeded(var, inner)
+
+
+def _derived(kind: str, operand: Affine, divisor: int) -> Affine:
+    lo, hi = operand.range()
+    if kind == "mod":
+        return Affine.of(Var(divisor, "m", "mod", operand=operand, divisor=divisor))
+    base = lo // divisor
+    shifted = operand - base * divisor
+    return Affine.of(Var(hi // divisor - base + 1, "d", "div", operand=shifted,
+                         divisor=divisor)) + base
+
+
+def _substitute(var: Var, mapping: Mapping[Var, Affine]) -> Affine:
+    if var in mapping:
+        return mapping[var]
+    if var.operand is None:
+        return Affine.of(var)
+    inner = var.operand.substitute(mapping)
+    if inner == var.operand:
+        return Affine.of(var)
+    quotient, remainder = inner.divmod(var.divisor)
+    return quotient if var.kind == "div" else remainder
+
+
+Index = tuple[Affine, ...]
+
+
+def linearize(index: Sequence[Affine], shape: Sequence[int]) -> Affine:
+    """Row-major element offset of `index` in an array of `shape`."""
+    offset = Affine()
+    for part, extent in zip(index, shape, strict=True):
+        offset = offset * extent + part
+    return offset
+
+
+def delinearize(offset: Affine, shape: Sequence[int], *, strict: bool = False) -> Index:
+    """The index whose row-major offset in `shape` is `offset`."""
+    parts: list[Affine] = []
+    for extent in reversed(shape[1:]):
+        offset, part = offset.divmod(extent, strict=strict)
+        parts.append(part)
+    if shape:
+        parts.append(offset)
+    return tuple(reversed(parts))
+
+
+def reshape_index(index: Sequence[Affine], to: Sequence[int], of: Sequence[int], *,
+                  strict: bool = False) -> Index:
+    """Index into an array of shape `of` whose reshape to `to` is read at `index`.
+
+    Dimensions are matched in groups of equal size, so that only dimensions that really merge or split
+    are divided; size-1 dimensions cost nothing.
+    """
+    parts: list[Affine] = []
+    i = 0
+    pending: list[int] = []
+    taken: list[Affine] = []
+    taken_shape: list[int] = []
+    size_of = size_to = 1
+    for extent in of:
+        pending.append(extent)
+        size_of *= extent
+        while size_to < size_of and i < len(to):
+            taken.append(index[i])
+            taken_shape.append(to[i])
+            size_to *= to[i]
+            i += 1
+        if size_to == size_of:
+            parts.extend(delinearize(linearize(taken, taken_shape), pending, strict=strict))
+            pending, taken, taken_shape = [], [], []
+            size_of = size_to = 1
+    if pending:
+        rest = linearize([*taken, *index[i:]], [*taken_shape, *to[i:]])
+        parts.extend(delinearize(rest, pending, strict=strict))
+    return tuple(parts)
