@@ -1,0 +1,77 @@
+"""The least work that a program asks of any machine: multiply-adds and bytes.
+
+Input: a function and its arguments. Output: `Cost`. Invariant: it depends on the jaxpr alone, never on
+how a compiler runs it.
+
+flops counts two for each multiply-add of matrix products and convolutions, as if computed directly
+(border positions of a SAME convolution included, elementwise work not). A while loop counts once,
+since its trip count is unknown; a cond counts its largest branch. nbytes is every argument read once and
+every result written once: intermediate values cost nothing here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+from stagejit.bench.programs import Arguments, Function
+
+
+@dataclass(frozen=True)
+class Cost:
+    """flops: of contractions and convolutions; nbytes: arguments plus results."""
+
+    flops: int
+    nbytes: int
+
+
+def cost_of(function: Function, args: Arguments) -> Cost:
+    """Traces `function` on `args` and adds up its unavoidable work."""
+    closed = jax.make_jaxpr(function)(*args)
+    avals = [*closed.in_avals, *closed.out_avals]
+    nbytes = sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals)
+    return Cost(_jaxpr_flops(closed.jaxpr), nbytes)
+
+
+def _jaxpr_flops(jaxpr: Any) -> int:
+    return sum(_equation_flops(eqn) for eqn in jaxpr.eqns)
+
+
+def _equation_flops(eqn: Any) -> int:
+    name, params = eqn.primitive.name, eqn.params
+    if name == "dot_general":
+        (contracting, _), _ = params["dimension_numbers"]
+        lhs = eqn.invars[0].aval.shape
+        return 2 * _size(eqn.outvars[0]) * math.prod(lhs[axis] for axis in contracting)
+    if name == "conv_general_dilated":
+        return _conv_flops(eqn)
+    nested = [_jaxpr_flops(jaxpr) for value in params.values() for jaxpr in _jaxprs_in(value)]
+    if name == "cond":
+        return max(nested, default=0)
+    return sum(nested) * (params["length"] if name == "scan" else 1)
+
+
+def _conv_flops(eqn: Any) -> int:
+    kernel = eqn.invars[1].aval.shape
+    spec = eqn.params["dimension_numbers"].rhs_spec  # (out channels, in channels, *spatial)
+    taps = math.prod(kernel[axis] for axis in spec[1:])
+    # Of a dilated input only one position in prod(dilation) holds a value.
+    return 2 * _size(eqn.outvars[0]) * taps // math.prod(eqn.params["lhs_dilation"])
+
+
+def _size(var: Any) -> int:
+    return math.prod(var.aval.shape)
+
+
+def _jaxprs_in(value: Any) -> list[Any]:
+    if isinstance(value, ClosedJaxpr):
+        return [value.jaxpr]
+    if isinstance(value, Jaxpr):
+        return [value]
+    if isinstance(value, tuple | list):
+        return [jaxpr for item in value for jaxpr in _jaxprs_in(item)]
+    return []

@@ -1,0 +1,183 @@
+"""What this machine can do, measured: multiply-add rate and memory bandwidth.
+
+Input: nothing but the machine. Output: `Peaks`. Invariant: both figures are the best of several runs of
+two small kernels written for nothing else, so that a floor computed from them is a floor: f32 fused
+multiply-adds on independent registers, and a triad `a = b + s*c` over arrays far larger than any cache,
+with streaming stores (12 bytes move for an element, no line is read to be overwritten).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+_ACCUMULATORS = 12  # latency 4 on two pipes needs 8; 12 and two constants still fit 16 registers
+_TRIAD_ELEMENTS = 16 << 20
+_PAGE = 4096
+_engines: list[Any] = []  # a collected engine would unmap code that threads may still run
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Of all cores that this process may use, and of one. Rates in 1e9 a second."""
+
+    cores: int
+    gflops: float
+    gflops_one_core: float
+    gbytes: float
+    gbytes_one_core: float
+    vector_bits: int
+
+    def floor_seconds(self, flops: int, nbytes: int) -> float:
+        """The least time for so much work, unless the data stays in a cache."""
+        return max(flops / (self.gflops * 1e9), nbytes / (self.gbytes * 1e9))
+
+
+def measure(seconds: float = 1.0) -> Peaks:
+    """Runs both kernels on one core and on all, for about `seconds` altogether."""
+    kernels = _kernels()
+    cores = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(cores) as pool:
+        flops = {n: _fma_rate(kernels, pool, n, seconds / 4) for n in {1, cores}}
+        nbytes = {n: _triad_rate(kernels, pool, n, seconds / 4) for n in {1, cores}}
+    return Peaks(
+        cores,
+        flops[cores] / 1e9,
+        flops[1] / 1e9,
+        # A single core can saturate the memory of a small machine.
+        max(nbytes.values()) / 1e9,
+        nbytes[1] / 1e9,
+        kernels.lanes * 32,
+    )
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    lanes: int
+    fma: Callable[[int, int], None]  # (iterations, address of two vectors: factor, result)
+    triad: Callable[[int, int, int, int], None]  # (a, b, c, elements)
+
+
+def _fma_rate(kernels: _Kernels, pool: ThreadPoolExecutor, threads: int, seconds: float) -> float:
+    iterations = 200_000
+    flops = 2 * _ACCUMULATORS * kernels.lanes * iterations * threads
+    sinks = [_aligned(2 * kernels.lanes) for _ in range(threads)]
+    return flops / _best(
+        pool, [functools.partial(kernels.fma, iterations, sink.ctypes.data) for sink in sinks], seconds
+    )
+
+
+def _triad_rate(kernels: _Kernels, pool: ThreadPoolExecutor, threads: int, seconds: float) -> float:
+    share = _TRIAD_ELEMENTS // threads // (_PAGE // 4) * (_PAGE // 4)
+    a, b, c = (_aligned(_TRIAD_ELEMENTS) for _ in range(3))
+    jobs = [
+        functools.partial(
+            kernels.triad, *(array[i * share :].ctypes.data for array in (a, b, c)), share
+        )
+        for i in range(threads)
+    ]
+    return 3 * 4 * share * threads / _best(pool, jobs, seconds)
+
+
+def _best(pool: ThreadPoolExecutor, jobs: list[Callable[[], None]], seconds: float) -> float:
+    """The shortest time in which all jobs ran side by side; ctypes calls release the GIL."""
+    best, deadline = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < deadline or best == float("inf"):
+        started = time.perf_counter()
+        for future in [pool.submit(job) for job in jobs]:
+            future.result()
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+def _aligned(elements: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Ones in f32 that start on a page."""
+    raw = np.ones(elements + _PAGE // 4, np.float32)
+    offset = -raw.ctypes.data % _PAGE // 4
+    return raw[offset : offset + elements]
+
+
+@functools.cache
+def _kernels() -> _Kernels:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    features = llvm.get_host_cpu_features()
+    lanes = 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=3
+    )
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(_module(lanes)), machine)
+    engine.finalize_object()
+    _engines.append(engine)
+    fma = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)
+    triad = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
+    return _Kernels(
+        lanes,
+        fma(engine.get_function_address("fma")),
+        triad(engine.get_function_address("triad")),
+    )
+
+
+def _module(lanes: int) -> str:
+    vector, numbers = f"<{lanes} x float>", range(_ACCUMULATORS)
+    phis = "\n".join(f"  %a{i} = phi {vector} [%x, %entry], [%b{i}, %loop]" for i in numbers)
+    fmas = "\n".join(
+        f"  %b{i} = call {vector} @llvm.fma.v{lanes}f32({vector} %a{i}, {vector} %x, {vector} %x)"
+        for i in numbers
+    )
+    sums = "\n".join(
+        f"  %s{i + 1} = fadd {vector} {f'%s{i}' if i else '%x'}, %b{i}" for i in numbers
+    )
+    return f"""
+declare {vector} @llvm.fma.v{lanes}f32({vector}, {vector}, {vector})
+
+define void @fma(i64 %n, ptr %sink) {{
+entry:
+  %x = load {vector}, ptr %sink, align 64
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%next, %loop]
+{phis}
+{fmas}
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %n
+  br i1 %more, label %loop, label %done
+done:
+{sums}
+  %result = getelementptr {vector}, ptr %sink, i64 1
+  store volatile {vector} %s{_ACCUMULATORS}, ptr %result, align 64
+  ret void
+}}
+
+define void @triad(ptr noalias %a, ptr noalias %b, ptr noalias %c, i64 %n) {{
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%next, %loop]
+  %pb = getelementptr float, ptr %b, i64 %i
+  %pc = getelementptr float, ptr %c, i64 %i
+  %pa = getelementptr float, ptr %a, i64 %i
+  %vb = load {vector}, ptr %pb, align {lanes * 4}
+  %vc = load {vector}, ptr %pc, align {lanes * 4}
+  %scaled = fadd {vector} %vc, %vc
+  %sum = fadd {vector} %vb, %scaled
+  store {vector} %sum, ptr %pa, align {lanes * 4}, !nontemporal !0
+  %next = add i64 %i, {lanes}
+  %more = icmp slt i64 %next, %n
+  br i1 %more, label %loop, label %done
+done:
+  fence seq_cst
+  ret void
+}}
+
+!0 = !{{i32 1}}
+"""

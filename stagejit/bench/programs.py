@@ -1,0 +1,115 @@
+"""What is measured: a function, its arguments, and how exact it must be.
+
+Input: the registry in `workloads`, or a Python file that defines `BENCH`. Output: `Workload` values.
+Invariant: a `Workload` holds no arrays until `make_args` is called, so listing them is free.
+
+The protocol of a user's file:
+
+    BENCH = {"name": (function, args)}
+
+where `args` is a tuple of arrays (or pytrees of arrays), or a function without parameters that
+returns that tuple.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stagejit.errors import StagejitError
+from stagejit.loc import Loc
+
+Function = Callable[..., Any]
+Arguments = tuple[Any, ...]
+
+USER_TOLERANCE = 1e-4
+_PROTOCOL = 'define BENCH = {"name": (function, args)} with args a tuple or a function returning it'
+
+
+class BenchError(StagejitError, ValueError):
+    """A request to the command line that cannot be carried out."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One program to measure.
+
+    make_args: builds the arguments, the same ones on every call.
+    tolerance: largest accepted `max|result - reference| / max|reference|`, see `accuracy`.
+    summary: what the row stands for, one line.
+    """
+
+    name: str
+    function: Function
+    make_args: Callable[[], Arguments]
+    tolerance: float = USER_TOLERANCE
+    summary: str = ""
+
+
+def select(names: Sequence[str], known: Mapping[str, Workload]) -> list[Workload]:
+    """The workloads called `names`, all of them for no names. A name may be a prefix.
+
+    Raises BenchError for a name that fits nothing.
+    """
+    if not names:
+        return list(known.values())
+    chosen: dict[str, Workload] = {}
+    for name in names:
+        fitting = [name] if name in known else [other for other in known if other.startswith(name)]
+        if not fitting:
+            raise BenchError(
+                f"no workload is called {name!r}", next_step="known names: " + ", ".join(known)
+            )
+        chosen |= {other: known[other] for other in fitting}
+    return list(chosen.values())
+
+
+def load_file(path: Path) -> dict[str, Workload]:
+    """The workloads that a user's file defines, by name, in the file's order.
+
+    Runs the file. Raises BenchError where it cannot be read or does not follow the protocol;
+    an exception of the file's own code passes through.
+    """
+    if not path.is_file():
+        raise BenchError(f"there is no file {str(path)!r}", next_step="give the path of a .py file")
+    spec = importlib.util.spec_from_file_location(f"stagejit_bench_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise BenchError(f"{str(path)!r} is not a Python file", next_step="its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickling look their module up by name
+    spec.loader.exec_module(module)
+    table = getattr(module, "BENCH", None)
+    if not isinstance(table, Mapping) or not table:
+        raise BenchError("the file defines no programs", loc=Loc(str(path)), next_step=_PROTOCOL)
+    return {str(name): _from_entry(str(name), entry, path) for name, entry in table.items()}
+
+
+def _from_entry(name: str, entry: Any, path: Path) -> Workload:
+    if not (isinstance(entry, tuple) and len(entry) == 2 and callable(entry[0])):
+        raise BenchError(
+            f"BENCH[{name!r}] is not a pair (function, args)", loc=Loc(str(path)), next_step=_PROTOCOL
+        )
+    function, args = entry
+    make_args = args if callable(args) else lambda: args
+    if not isinstance(args, tuple) and not callable(args):
+        raise BenchError(
+            f"the args of BENCH[{name!r}] are a {type(args).__name__}, not a tuple",
+            loc=Loc(str(path)),
+            next_step=_PROTOCOL,
+        )
+    return Workload(name, undecorated(function), make_args, summary=f"from {path.name}")
+
+
+def undecorated(function: Function) -> Function:
+    """The plain function inside `jax.jit(f)` or `stagejit.jit(f)`; anything else unchanged.
+
+    Every contender compiles the function itself. Only jit-like objects (those that can be lowered)
+    are opened: `jax.grad(f)` also carries `__wrapped__` and is another function.
+    """
+    while hasattr(function, "lower") and hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function

@@ -1,0 +1,221 @@
+"""The programs that stagejit is measured on, one row each.
+
+Input: nothing. Output: `WORKLOADS`, by name. Invariant: arguments depend on the row alone (each has its
+own seeded generator), so a figure does not change with the choice of rows. Tolerances bound
+`max|result - reference| / max|reference|` in f32 and grow with the length of the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from stagejit.bench import residual_block
+from stagejit.bench.programs import Arguments, Function, Workload
+
+Normal = Callable[..., NDArray[np.float32]]
+
+WORKLOADS: dict[str, Workload] = {}
+
+ELEMENTWISE, PRODUCT, NETWORK = 2e-6, 1e-5, 2e-5
+
+
+def _add(
+    name: str,
+    function: Function,
+    args: Callable[[Normal], Arguments],
+    tolerance: float,
+    summary: str,
+) -> None:
+    WORKLOADS[name] = Workload(name, function, lambda: args(_normal()), tolerance, summary)
+
+
+def _normal() -> Normal:
+    rng = np.random.default_rng(0)
+
+    def normal(*shape: int, scale: float = 1.0) -> NDArray[np.float32]:
+        return rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+
+    return normal
+
+
+def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
+    return a @ b
+
+
+def gemm_bias_gelu(a: jax.Array, b: jax.Array, bias: jax.Array) -> jax.Array:
+    return jax.nn.gelu(a @ b + bias)
+
+
+def conv3x3_nhwc(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jax.lax.conv_general_dilated(
+        x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+def softmax(x: jax.Array) -> jax.Array:
+    return jax.nn.softmax(x, -1)
+
+
+def layernorm(x: jax.Array, gain: jax.Array, bias: jax.Array) -> jax.Array:
+    return normalized(x) * gain + bias
+
+
+def normalized(x: jax.Array) -> jax.Array:
+    centred = x - x.mean(-1, keepdims=True)
+    return centred * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+
+
+def transcendental_chain(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.tanh(x * y + 1) * jnp.exp(-x * x) + jnp.sin(y)
+
+
+def scaled_add(x: jax.Array, y: jax.Array) -> jax.Array:
+    return x * 2 + y
+
+
+def sum_of_squares(x: jax.Array) -> jax.Array:
+    return jnp.sum(x * x)
+
+
+def column_sum(x: jax.Array) -> jax.Array:
+    return jnp.sum(x, 0)
+
+
+def transpose_add(x: jax.Array) -> jax.Array:
+    return x.T + x
+
+
+def transformer_block(x: jax.Array, params: Any, heads: int = 12) -> jax.Array:
+    """Pre-norm block, causal attention, x: (batch, tokens, width)."""
+    wqkv, wo, w1, w2, g1, g2 = params
+    batch, tokens, width = x.shape
+
+    def split_heads(a: jax.Array) -> jax.Array:
+        return a.reshape(batch, tokens, heads, width // heads).transpose(0, 2, 1, 3)
+
+    q, k, v = (split_heads(a) for a in jnp.split(normalized(x) * g1 @ wqkv, 3, -1))
+    scores = q @ k.transpose(0, 1, 3, 2) / np.sqrt(width // heads).astype(np.float32)
+    causal = jnp.tril(jnp.ones((tokens, tokens), bool))
+    attended = jax.nn.softmax(jnp.where(causal, scores, -1e30), -1) @ v
+    x = x + attended.transpose(0, 2, 1, 3).reshape(batch, tokens, width) @ wo
+    return x + jax.nn.gelu(normalized(x) * g2 @ w1) @ w2
+
+
+def transformer_loss(params: Any, x: jax.Array) -> jax.Array:
+    return (transformer_block(x, params) ** 2).mean()
+
+
+def transformer_parameters(normal: Normal, width: int = 768) -> tuple[Any, ...]:
+    shapes = ((width, 3 * width), (width, width), (width, 4 * width), (4 * width, width))
+    return (*(normal(*shape, scale=0.02) for shape in shapes), normal(width), normal(width))
+
+
+def lstm(xs: jax.Array, wx: jax.Array, wh: jax.Array, bias: jax.Array) -> jax.Array:
+    """xs: (time, batch, inputs); the hidden states of all steps."""
+
+    def step(carry: Any, x: jax.Array) -> Any:
+        h, c = carry
+        i, f, g, o = jnp.split(x @ wx + h @ wh + bias, 4, -1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    zeros = jnp.zeros((xs.shape[1], wh.shape[0]))
+    return jax.lax.scan(step, (zeros, zeros), xs)[1]
+
+
+def mlp_loss(params: Any, x: jax.Array) -> jax.Array:
+    for weight, bias in params[:-1]:
+        x = jnp.tanh(x @ weight + bias)
+    weight, bias = params[-1]
+    return ((x @ weight + bias) ** 2).mean()
+
+
+def mlp_parameters(normal: Normal) -> list[tuple[Any, Any]]:
+    return [(normal(8, 32), normal(32)), (normal(32, 32), normal(32)), (normal(32, 1), normal(1))]
+
+
+_add(
+    "dense_block",
+    residual_block.residual_block,
+    lambda r: (r(1, 64, 90, 62), residual_block.parameters(np.random.default_rng(1))),
+    1e-5,
+    "ESRGAN residual dense block, 1x64x90x62",
+)
+_add(
+    "splitk_123x51234x456",
+    matmul,
+    lambda r: (r(123, 51234), r(51234, 456)),
+    PRODUCT,
+    "matrix product with a long contraction",
+)
+_add("gemm_1024", matmul, lambda r: (r(1024, 1024), r(1024, 1024)), PRODUCT, "matrix product")
+_add(
+    "gemm_bias_gelu_512x768x3072",
+    gemm_bias_gelu,
+    lambda r: (r(512, 768), r(768, 3072), r(3072)),
+    PRODUCT,
+    "matrix product with an elementwise epilogue",
+)
+_add("gemv_1x4096x4096", matmul, lambda r: (r(1, 4096), r(4096, 4096)), PRODUCT, "matrix-vector")
+_add(
+    "conv3x3_56_64",
+    conv3x3_nhwc,
+    lambda r: (r(1, 56, 56, 64), r(3, 3, 64, 64)),
+    PRODUCT,
+    "one convolution, NHWC",
+)
+_add("softmax_4096x1024", softmax, lambda r: (r(4096, 1024),), ELEMENTWISE, "rows of 1024")
+_add(
+    "layernorm_4096x1024",
+    layernorm,
+    lambda r: (r(4096, 1024), r(1024), r(1024)),
+    ELEMENTWISE,
+    "rows of 1024",
+)
+_add(
+    "ew_chain_4M",
+    transcendental_chain,
+    lambda r: (r(4 << 20), r(4 << 20)),
+    ELEMENTWISE,
+    "tanh, exp and sin of 4M elements",
+)
+_add("ew_add_16M", scaled_add, lambda r: (r(16 << 20), r(16 << 20)), ELEMENTWISE, "x*2 + y, 64 MiB")
+_add("sum_16M", sum_of_squares, lambda r: (r(16 << 20),), PRODUCT, "sum of squares of 16M elements")
+_add("colsum_4096", column_sum, lambda r: (r(4096, 4096),), PRODUCT, "sum over the outer axis")
+_add("transpose_add_4096", transpose_add, lambda r: (r(4096, 4096),), ELEMENTWISE, "x.T + x")
+_add(
+    "transformer_block_256",
+    transformer_block,
+    lambda r: (r(1, 256, 768), transformer_parameters(r)),
+    NETWORK,
+    "12 heads, width 768, 256 tokens",
+)
+_add(
+    "transformer_grad_256",
+    jax.grad(transformer_loss),
+    lambda r: (transformer_parameters(r), r(1, 256, 768)),
+    NETWORK,
+    "its gradient with respect to the weights",
+)
+_add(
+    "lstm_256x16x128",
+    lstm,
+    lambda r: (r(256, 16, 128), r(128, 512, scale=0.1), r(128, 512, scale=0.1), r(512)),
+    NETWORK,
+    "256 steps under lax.scan",
+)
+_add("tiny_add_16", scaled_add, lambda r: (r(16), r(16)), ELEMENTWISE, "the cost of a call")
+_add(
+    "tiny_mlp_grad",
+    jax.grad(mlp_loss),
+    lambda r: (mlp_parameters(r), r(32, 8)),
+    NETWORK,
+    "gradient of a 3-layer network on 32 samples",
+)
