@@ -47,6 +47,7 @@ class Region:
     inputs: values read from memory (function inputs, constants, results of other regions), each once.
     stores: what is written.
 
+    Kind `map`: all stored values have one shape.
     Kind `reduce`: all reduce ops in `ops` reduce the same axes of operands of one shape (the row space).
     Stores are either in the row space (same shape as the reduces' operand, up to views) or in the kept
     space (shape of the reduces' results, up to views).
