@@ -20,7 +20,7 @@ from stagejit.codegen.ir import I1, I32, I64, Block, Buffer, Function, Op, Type,
 Number = int | float | bool
 Operand = Value | Number
 
-_FLOAT_NAMES = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
+_FLOAT_NAMES = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_NAMES = {"div": "sdiv", "rem": "srem"}
 _MAY_FAULT = {"sdiv", "udiv", "srem", "urem", "load", "gather"}
 
@@ -67,6 +67,17 @@ class Builder:
         self._buffers.append(made)
         return made
 
+    def table(self, name: str, elem: Type, data: Sequence[Number]) -> Buffer:
+        """Constants in memory, for lookups by a computed index; equal tables are one."""
+        values = tuple(data)
+        for known in self._buffers:
+            if known.space == "table" and (known.elem, known.data) == (elem, values):
+                return known
+        made = Buffer(f"{name}.t{len(self._buffers)}", elem, "table", size=len(values),
+                      readonly=True, alignment=64, data=values)
+        self._buffers.append(made)
+        return made
+
     # ---------------------------------------------------------------- constants and arithmetic
 
     def const(self, number: Number, type: Type = I64) -> Value:
@@ -94,7 +105,8 @@ class Builder:
 
     def arith(self, name: str, a: Operand, b: Operand) -> Value:
         """add, sub, mul, div, rem, and, or, xor, shl, lshr, ashr; `div` and `rem` are signed for
-        integers (see `udiv`, `urem`). Folds index arithmetic on constants and neutral elements."""
+        integers (see `udiv`, `urem`; `vmath` has the remainder of floats). Folds index arithmetic on
+        constants and neutral elements."""
         x, y = self._unify((a, b))
         opcode = (_FLOAT_NAMES if x.type.is_float else _INT_NAMES).get(name, name)
         return self._folded(opcode, x, y) or self._pure(opcode, (x, y), x.type)
@@ -138,18 +150,20 @@ class Builder:
         return self._pure(opcode, (a,), a.type)
 
     def binary(self, opcode: str, a: Operand, b: Operand) -> Value:
-        """copysign; smin smax umin umax; fmin fmax (x86 semantics: `a < b ? a : b`);
-        fminimum fmaximum (NaN propagates, -0 < +0)."""
+        """copysign; smin smax umin umax; fmin fmax (x86 semantics: `a < b ? a : b`); fminimum
+        fmaximum (NaN propagates, -0 < +0); umulh (upper half of the unsigned product)."""
         x, y = self._unify((a, b))
         return self._pure(opcode, (x, y), x.type)
 
-    def fma(self, a: Operand, b: Operand, c: Operand) -> Value:
-        """a * b + c, rounded once. A target without it lowers to mul and add."""
+    def fma(self, a: Operand, b: Operand, c: Operand, *, exact: bool = False) -> Value:
+        """a * b + c, rounded once. A target without it lowers to mul and add or, where `exact`
+        asks for it because the rounding error of a * b matters, to a longer emulation."""
         x, y, z = self._unify((a, b, c))
-        return self._pure("fma", (x, y, z), x.type)
+        return self._pure("fma", (x, y, z), x.type, **({"exact": True} if exact else {}))
 
     def scalef(self, a: Value, exponent: Value) -> Value:
-        """a * 2^exponent for integral float `exponent`, with correct over- and underflow."""
+        """a * 2^exponent for integral float `exponent` and |a| in [1/4, 4], with correct over- and
+        underflow. NaN in either gives NaN."""
         return self._pure("scalef", (a, self.as_value(exponent, a.type)), a.type)
 
     def compare(self, predicate: str, a: Operand, b: Operand, *, signed: bool = True) -> Value:
@@ -263,7 +277,7 @@ class Builder:
         if runs is None:
             known = start.const is not None and stop.const is not None
             runs = known and start.const < stop.const  # type: ignore[operator]
-        with self._nested(bool(runs)) as block:
+        with self._nested(bool(runs), is_loop=True) as block:
             block.args = tuple(self._value(t, block) for t in (I64, *(c.type for c in carried)))
             block.yields = tuple(body(*block.args) or ())
         if [y.type for y in block.yields] != [c.type for c in carried]:
@@ -284,9 +298,9 @@ class Builder:
         return self._structured("if", (condition,), arms[0].yields, tuple(arms))
 
     @contextmanager
-    def _nested(self, always_runs: bool) -> Iterator[Block]:
+    def _nested(self, always_runs: bool, *, is_loop: bool = False) -> Iterator[Block]:
         parent = self.block
-        self.block = Block(parent, parent.depth + 1, always_runs)
+        self.block = Block(parent, parent.depth + 1, always_runs, is_loop)
         try:
             yield self.block
         finally:
@@ -330,32 +344,36 @@ class Builder:
         return loaded  # type: ignore[return-value]
 
     def _pure(self, opcode: str, operands: tuple[Value, ...], type: Type, **attrs: Any) -> Value:
-        block = self._home(operands, opcode in _MAY_FAULT)
         key = (opcode, type, tuple(o.id for o in operands), tuple(sorted(
             (name, id(value) if isinstance(value, Buffer) else value)
             for name, value in attrs.items())))
-        known = block.numbering.get(key)
-        if known is not None:
-            return known
-        value = self._value(type, block)
+        depth = max((o.block.depth for o in operands), default=0)
+        home = self.body if not operands else self._home(depth, opcode in _MAY_FAULT)
+        block: Block | None = home
+        while block is not None and block.depth >= depth:
+            known = block.numbering.get(key)
+            if known is not None:
+                return known
+            block = block.parent
+        value = self._value(type, home)
         value.op = Op(opcode, operands, (value,), attrs)
-        block.ops.append(value.op)
-        block.numbering[key] = value
+        home.ops.append(value.op)
+        home.numbering[key] = value
         return value
 
-    def _home(self, operands: tuple[Value, ...], may_fault: bool) -> Block:
-        """The outermost block where the op can stand: see Note [Hoisting]."""
-        # Note [Hoisting]: all operand blocks are ancestors of the current block, so the deepest of
-        # them is where the value can first be computed. An open loop is appended to its parent only
+    def _home(self, depth: int, may_fault: bool) -> Block:
+        """The block where an op whose deepest operand stands at `depth` goes: see Note [Hoisting]."""
+        # Note [Hoisting]: all operand blocks are ancestors of the current block. Leaving a loop pays,
+        # leaving an arm of an `if` alone does not (the arm may be the rare one), so the op goes just
+        # outside the outermost loop that it can leave. An open loop is appended to its parent only
         # when it closes, so appending to an outer block places the op before the loop.
-        depth = max((o.block.depth for o in operands), default=0)
-        block = self.block
-        while block.depth > depth:
-            if may_fault and not block.always_runs:
-                break
+        home = block = self.block
+        while block.depth > depth and (block.always_runs or not may_fault):
             assert block.parent is not None
+            if block.is_loop:
+                home = block.parent
             block = block.parent
-        return block
+        return home
 
 
 __all__ = ["I1", "I32", "I64", "Builder", "Number", "Operand"]

@@ -157,7 +157,8 @@ class Buffer:
     """Memory that a kernel reads or writes, addressed in elements from its base.
 
     space: "arg" (the `index`-th pointer of the call), "scratch" (`offset_nbytes` into the worker's
-    scratch) or "stack" (fixed `size` elements in the frame, 64-byte aligned).
+    scratch), "stack" (fixed `size` elements in the frame, 64-byte aligned) or "table" (the constants
+    `data`, part of the kernel's object code).
     readonly: nothing in this kernel writes it, so its loads may move and merge.
     alignment: known alignment of the base in bytes.
     """
@@ -170,6 +171,7 @@ class Buffer:
     size: int = 0
     readonly: bool = False
     alignment: int = 1
+    data: tuple[int | float, ...] = ()
 
     def __str__(self) -> str:
         return f"@{self.name}"
@@ -191,13 +193,15 @@ class Block:
     """A straight list of ops; `args` are the loop variable and the carried values.
 
     `yields` are the values handed to the next iteration (or out of an `if` arm).
-    `speculative` is False for blocks that may not run at all although their parent runs: values that
+    `always_runs` is False for blocks that may not run at all although their parent runs: values that
     could fault must not leave them.
+    `is_loop` tells a loop's body from an arm of an `if`, which other values have no reason to leave.
     """
 
     parent: Block | None = None
     depth: int = 0
     always_runs: bool = True
+    is_loop: bool = False
     args: tuple[Value, ...] = ()
     ops: list[Op] = field(default_factory=list)
     yields: tuple[Value, ...] = ()
@@ -231,6 +235,8 @@ class Function:
                 lines.append(f"  {buffer}: {buffer.elem} at scratch + {buffer.offset_nbytes}")
             elif buffer.space == "stack":
                 lines.append(f"  {buffer}: {buffer.elem}[{buffer.size}] on stack")
+            elif buffer.space == "table":
+                lines.append(f"  {buffer}: {buffer.elem} = [{', '.join(map(repr, buffer.data))}]")
         _print_block(self.body, names, "  ", lines)
         lines.append("}")
         return "\n".join(lines)

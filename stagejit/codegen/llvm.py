@@ -1,0 +1,182 @@
+"""Lowers a kernel of the loop-nest IR to the text of one LLVM IR module.
+
+Input: a `Function`, its linker symbol, a `Target`. Output: a module that defines exactly that symbol,
+    void symbol(ptr bufs, ptr params, i64 lo, i64 hi, ptr scratch)
+and otherwise declares intrinsics and private constants. Invariant: the text is final. No IR pass runs
+on it (see KERNELS.md, "LLVM"): loops are rotated, invariants hoisted, vectors explicit.
+"""
+
+from __future__ import annotations
+
+from stagejit.codegen.ir import I64, Block, Buffer, Function, Op, Type
+from stagejit.codegen.llvm_memory import Memory
+from stagejit.codegen.llvm_ops import lower_pure
+from stagejit.codegen.llvm_text import Emitter, Ref, type_text
+from stagejit.codegen.target import Target
+
+
+def lower(function: Function, symbol: str, target: Target, *, verify: bool = False) -> str:
+    """LLVM IR of `function` for `target`. With `verify`, each access to an argument is checked."""
+    lowering = _Lowering(function, symbol, target, verify=verify)
+    return lowering.module()
+
+
+class _Lowering:
+    def __init__(self, function: Function, symbol: str, target: Target, *, verify: bool) -> None:
+        self.function = function
+        self.e = Emitter(symbol, target, verify=verify)
+        self.memory = Memory(self.e, function.buffers)
+
+    def module(self) -> str:
+        e = self.e
+        self._prologue()
+        self._block(self.function.body)
+        if e.uses_nontemporal:
+            self._fence()
+        e.line("ret void")
+        arguments = "ptr %bufs, ptr %params, i64 %lo, i64 %hi, ptr %scratch"
+        return "\n".join([
+            *self.memory.tables(self.function.buffers),
+            f"define void @{e.symbol}({arguments}) #0 {{",
+            "entry:",
+            *e.lines,
+            "}",
+            *(e.declarations[name] for name in sorted(e.declarations)),
+            self._attributes(),
+            *self.memory.metadata(),
+            "",
+        ])
+
+    def _attributes(self) -> str:
+        target = self.e.target
+        attributes = ["nounwind", f'"target-cpu"="{target.cpu}"']
+        if target.features:
+            attributes.append(f'"target-features"="{target.features}"')
+        if target.has_avx512:  # LLVM prefers half registers on many such CPUs; these kernels do not
+            attributes += ['"prefer-vector-width"="512"', '"min-legal-vector-width"="512"']
+        return f"attributes #0 = {{ {' '.join(attributes)} }}"
+
+    def _fence(self) -> None:
+        """Nontemporal stores are ordered by nothing else before the kernel signals its end."""
+        if self.e.target.is_x86:
+            self.e.intrinsic("x86.sse.sfence", None, [])
+        else:
+            self.e.line("fence release")
+
+    # ---------------------------------------------------------------- arguments
+
+    def _prologue(self) -> None:
+        e, function = self.e, self.function
+        for number, param in enumerate(function.params):
+            e.bind(param, self._word("%params", number))
+        e.bind(function.lo, Ref(I64, "%lo"))
+        e.bind(function.hi, Ref(I64, "%hi"))
+        for position, buffer in enumerate(function.buffers):
+            self.memory.bases[buffer] = self._base(buffer, position)
+        if e.verify:
+            self._limits([b for b in function.buffers if b.space == "arg"])
+
+    def _word(self, base: str, number: int) -> Ref:
+        pointer = self.e.address(base, I64, self.e.const(number, I64))
+        return self.e.op(f"load i64, {pointer}, align 8, !invariant.load !0", I64)
+
+    def _pointer(self, number: int) -> str:
+        pointer = self.e.address("%bufs", I64, self.e.const(number, I64))
+        name = self.e.fresh()
+        self.e.line(f"{name} = load ptr, {pointer}, align 8, !invariant.load !0")
+        return name
+
+    def _base(self, buffer: Buffer, position: int) -> str:
+        e = self.e
+        if buffer.space == "arg":
+            return self._pointer(buffer.index)
+        if buffer.space == "scratch":
+            offset = e.const(buffer.offset_nbytes, I64)
+            return e.address("%scratch", Type("i8"), offset).removeprefix("ptr ")
+        if buffer.space == "table":
+            return f"@{e.symbol}.t{position}"
+        name = e.fresh()
+        e.line(f"{name} = alloca [{buffer.size} x {type_text(buffer.elem)}], align 64")
+        return name
+
+    def _limits(self, arguments: list[Buffer]) -> None:
+        record = self._pointer(len(arguments))
+        self.memory.fault = record
+        for buffer in arguments:
+            self.memory.limits[buffer] = self._word(record, 1 + buffer.index)
+
+    # ---------------------------------------------------------------- blocks
+
+    def _block(self, block: Block) -> None:
+        for op in block.ops:
+            self._op(op)
+
+    def _op(self, op: Op) -> None:
+        e = self.e
+        match op.opcode:
+            case "const":
+                return
+            case "for":
+                self._for(op)
+            case "if":
+                self._if(op)
+            case "load":
+                e.bind(op.results[0], self.memory.load(op))
+            case "gather":
+                e.bind(op.results[0], self.memory.gather(op))
+            case "store":
+                self.memory.store(op)
+            case "scatter":
+                self.memory.scatter(op)
+            case "prefetch":
+                self.memory.prefetch(op)
+            case _:
+                e.bind(op.results[0], lower_pure(e, op))
+
+    def _for(self, op: Op) -> None:
+        """Tested at the bottom; a test before it unless the first iteration is certain."""
+        e = self.e
+        start, stop, step, *initial = (e.ref(v) for v in op.operands)
+        body, done, before = e.fresh_label("loop"), e.fresh_label("done"), e.block
+        # A constant step may be negative; any other is positive, as is a chunk of a parallel loop.
+        stride = op.operands[2].const
+        predicate = "sgt" if stride is not None and stride < 0 else "slt"
+        if op.attrs["runs"]:
+            e.jump(body)
+        else:
+            e.branch(e.compare(predicate, start, stop), body, done)
+        e.start(body)
+        block = op.blocks[0]
+        names = [Ref(arg.type, e.fresh()) for arg in block.args]
+        for arg, name in zip(block.args, names, strict=True):
+            e.bind(arg, name)
+        phis = len(e.lines)  # the phis need values that the body is yet to define
+        self._block(block)
+        following = e.binary("add nsw", names[0], step)
+        latch = e.block
+        e.branch(e.compare(predicate, following, stop), body, done, ", !llvm.loop !2")
+        last = [following, *(e.ref(y) for y in block.yields)]
+        e.lines[phis:phis] = [
+            f"  {name.text} = phi {type_text(name.type)} [ {first.text}, %{before} ], "
+            f"[ {again.text}, %{latch} ]"
+            for name, first, again in zip(names, [start, *initial], last, strict=True)
+        ]
+        e.start(done)
+        for result, first, again in zip(op.results, initial, last[1:], strict=True):
+            incoming = [(again, latch)] if op.attrs["runs"] else [(first, before), (again, latch)]
+            e.bind(result, e.phi(result.type, incoming))
+
+    def _if(self, op: Op) -> None:
+        e = self.e
+        condition = e.ref(op.operands[0])
+        then, otherwise, done = e.fresh_label("then"), e.fresh_label("else"), e.fresh_label("end")
+        e.branch(condition, then, otherwise)
+        ends = []
+        for label, block in zip((then, otherwise), op.blocks, strict=True):
+            e.start(label)
+            self._block(block)
+            ends.append((e.block, [e.ref(y) for y in block.yields]))
+            e.jump(done)
+        e.start(done)
+        for position, result in enumerate(op.results):
+            e.bind(result, e.phi(result.type, [(values[position], end) for end, values in ends]))

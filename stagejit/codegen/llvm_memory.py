@@ -1,0 +1,238 @@
+"""Loads, stores, gathers, scatters and prefetches as LLVM IR, with bounds checks when verifying.
+
+Input: one memory op with bound operands. Output: lines of LLVM IR and the loaded operand. Invariants:
+16-bit floats move as integers (masked moves of them have instructions); alias scopes say what the
+buffers' declarations promise and nothing more; a checked access touches no memory out of bounds.
+
+Note [Alias scopes]: kernels are handed plain pointers, and two mutable arguments may be one array
+(donation), so nothing is `noalias` by itself. What is known: nothing writes a readonly buffer, and
+scratch and stack memory is the kernel's own. Each of those gets a scope that all other accesses deny.
+
+Note [Checked access]: with `verify`, the pointer after the last buffer points to
+`struct {i64 fault; i64 nelems[n]}`. Lanes outside [0, nelems) are switched off and `fault` becomes
+1 + the buffer's index; the host reads it after the call.
+"""
+
+from __future__ import annotations
+
+from stagejit.codegen.ir import I1, I64, Buffer, Op, Type
+from stagejit.codegen.llvm_text import Emitter, Ref, literal, type_text
+
+READONLY, MUTABLE = "readonly", "mutable"
+
+
+class Memory:
+    """Where each buffer is, and how accesses to it are annotated."""
+
+    def __init__(self, e: Emitter, buffers: tuple[Buffer, ...]) -> None:
+        self.e = e
+        self.bases: dict[Buffer, str] = {}
+        self.limits: dict[Buffer, Ref] = {}  # elements, of the arguments, when verifying
+        self.fault = ""
+        scopes = {_scope(buffer) for buffer in buffers}
+        self.scopes = [READONLY, MUTABLE, *sorted(scopes - {READONLY, MUTABLE})]
+
+    # ---------------------------------------------------------------- ops
+
+    def load(self, op: Op) -> Ref:
+        buffer: Buffer = op.attrs["buffer"]
+        index, mask = self._index_and_mask(op, 0)
+        access = op.results[0].type
+        if buffer in self.limits:
+            return self._checked(buffer, access, None, index, mask)
+        pointer = self.e.address(self.bases[buffer], buffer.elem, index)
+        return self._load(buffer, access, pointer, mask, op.attrs["alignment"],
+                          nontemporal=op.attrs["nontemporal"])
+
+    def store(self, op: Op) -> None:
+        buffer: Buffer = op.attrs["buffer"]
+        value = self.e.ref(op.operands[0])
+        index, mask = self._index_and_mask(op, 1)
+        if buffer in self.limits:
+            self._checked(buffer, value.type, value, index, mask)
+            return
+        pointer = self.e.address(self.bases[buffer], buffer.elem, index)
+        self._store(buffer, value, pointer, mask, op.attrs["alignment"],
+                    nontemporal=op.attrs["nontemporal"])
+
+    def gather(self, op: Op) -> Ref:
+        buffer: Buffer = op.attrs["buffer"]
+        indices, mask = self._index_and_mask(op, 0)
+        access = op.results[0].type
+        if buffer in self.limits:
+            return self._checked(buffer, access, None, indices, mask)
+        return self._gather(buffer, access, indices, mask)
+
+    def scatter(self, op: Op) -> None:
+        buffer: Buffer = op.attrs["buffer"]
+        value = self.e.ref(op.operands[0])
+        indices, mask = self._index_and_mask(op, 1)
+        if buffer in self.limits:
+            self._checked(buffer, value.type, value, indices, mask)
+            return
+        self._scatter(buffer, value, indices, mask)
+
+    def prefetch(self, op: Op) -> None:
+        buffer: Buffer = op.attrs["buffer"]
+        pointer = self.e.address(self.bases[buffer], buffer.elem, self.e.ref(op.operands[0]))
+        self.e.intrinsic("prefetch.p0", None, [
+            pointer, f"i32 {int(op.attrs['write'])}", f"i32 {op.attrs['locality']}", "i32 1"])
+
+    def _index_and_mask(self, op: Op, at: int) -> tuple[Ref, Ref | None]:
+        rest = op.operands[at:]
+        mask = self.e.ref(rest[1]) if len(rest) > 1 else None
+        if mask is not None and mask.text in ("true", "splat (i1 true)"):
+            mask = None
+        return self.e.ref(rest[0]), mask
+
+    # ---------------------------------------------------------------- plain accesses
+
+    def _load(self, buffer: Buffer, access: Type, pointer: str, mask: Ref | None, alignment: int,
+              *, nontemporal: bool = False) -> Ref:
+        e, moved = self.e, _moved(access)
+        if mask is None:
+            hints = self._hints(buffer, nontemporal)
+            if buffer.readonly:
+                hints += ", !invariant.load !0"
+            loaded = e.op(f"load {type_text(moved)}, {pointer}, align {alignment}{hints}", moved)
+        elif not access.lanes:
+            loaded = self._when(mask, moved, lambda: e.op(
+                f"load {type_text(moved)}, {pointer}, align {alignment}", moved))
+        else:
+            zero = Ref(moved, "zeroinitializer")
+            loaded = e.call("masked.load", moved, [pointer, f"i32 {alignment}", mask, zero],
+                            [moved, _POINTER])
+        return e.cast("bitcast", loaded, access)
+
+    def _store(self, buffer: Buffer, value: Ref, pointer: str, mask: Ref | None, alignment: int, *,
+               nontemporal: bool = False) -> None:
+        e = self.e
+        if value.type.bits == 16 or value.type.elem == "f16":
+            value = e.cast("bitcast", value, _moved(value.type))
+        hints = self._hints(buffer, nontemporal)
+        if mask is None:
+            e.uses_nontemporal |= nontemporal
+            e.line(f"store {value}, {pointer}, align {alignment}{hints}")
+        elif not value.type.lanes:
+            self._when(mask, None, lambda: e.line(f"store {value}, {pointer}, align {alignment}"))
+        else:
+            e.intrinsic("masked.store", None, [value, pointer, f"i32 {alignment}", mask],
+                        [value.type, _POINTER])
+
+    def _gather(self, buffer: Buffer, access: Type, indices: Ref, mask: Ref | None) -> Ref:
+        e, moved = self.e, _moved(access)
+        alignment = access.bits // 8
+        pointers = e.address(self.bases[buffer], buffer.elem, indices)
+        if not access.lanes:
+            return self._load(buffer, access, pointers, mask, alignment)
+        mask = mask or Ref(I1.with_lanes(access.lanes), "splat (i1 true)")
+        zero = Ref(moved, "zeroinitializer")
+        loaded = e.call("masked.gather", moved, [pointers, f"i32 {alignment}", mask, zero],
+                        [moved, _POINTER.with_lanes(access.lanes)])
+        return e.cast("bitcast", loaded, access)
+
+    def _scatter(self, buffer: Buffer, value: Ref, indices: Ref, mask: Ref | None) -> None:
+        e = self.e
+        alignment = value.type.bits // 8
+        pointers = e.address(self.bases[buffer], buffer.elem, indices)
+        if not value.type.lanes:
+            self._store(buffer, value, pointers, mask, alignment)
+            return
+        value = e.cast("bitcast", value, _moved(value.type))
+        mask = mask or Ref(I1.with_lanes(value.type.lanes), "splat (i1 true)")
+        e.intrinsic("masked.scatter", None, [value, pointers, f"i32 {alignment}", mask],
+                    [value.type, _POINTER.with_lanes(value.type.lanes)])
+
+    def _when(self, condition: Ref, result: Type | None, access: object) -> Ref:
+        """`access()` where the scalar condition holds, else zero."""
+        e = self.e
+        then, done, before = e.fresh_label("on"), e.fresh_label("off"), e.block
+        e.branch(condition, then, done)
+        e.start(then)
+        value = access()  # type: ignore[operator]
+        e.jump(done)
+        e.start(done)
+        if result is None:
+            return condition
+        return e.phi(result, [(value, then), (e.const(0, result), before)])
+
+    # ---------------------------------------------------------------- checked accesses
+
+    def _checked(self, buffer: Buffer, access: Type, value: Ref | None, index: Ref,
+                 mask: Ref | None) -> Ref:
+        """See Note [Checked access]. A consecutive access becomes one by lane indices."""
+        e = self.e
+        if access.lanes and not index.type.lanes:
+            index = e.binary("add", e.splat(index, access.lanes),
+                             e.lane_ids(I64.with_lanes(access.lanes)))
+        index = e.cast("sext", index, index.type.with_elem("i64"))
+        limit = self.limits[buffer]
+        if access.lanes:
+            limit = e.splat(limit, access.lanes)
+        inside = e.compare("ult", index, limit)
+        outside = e.binary("xor", inside, 1)
+        if mask is not None:
+            inside, outside = e.binary("and", inside, mask), e.binary("and", outside, mask)
+        self._report(e.any(outside), buffer)
+        if value is None:
+            return self._gather(buffer, access, index, inside)
+        self._scatter(buffer, value, index, inside)
+        return value
+
+    def _report(self, faulty: Ref, buffer: Buffer) -> None:
+        e = self.e
+        fault, done = e.fresh_label("fault"), e.fresh_label("checked")
+        e.branch(faulty, fault, done)
+        e.start(fault)
+        e.line(f"store atomic i64 {buffer.index + 1}, ptr {self.fault} monotonic, align 8")
+        e.jump(done)
+        e.start(done)
+
+    # ---------------------------------------------------------------- metadata
+
+    def _hints(self, buffer: Buffer, nontemporal: bool) -> str:
+        own = self.scopes.index(_scope(buffer))
+        count = len(self.scopes)
+        text = f", !alias.scope !{_FIRST + own}, !noalias !{_FIRST + count + own}"
+        return text + (", !nontemporal !1" if nontemporal else "")
+
+    def metadata(self) -> list[str]:
+        """Module-level definitions: !0 invariant, !1 nontemporal, !2 loops, then the scopes."""
+        count = len(self.scopes)
+        node = _FIRST + 2 * count
+        lines = ["!0 = !{}", "!1 = !{i32 1}", "!2 = distinct !{!2, !3}",
+                 '!3 = !{!"llvm.loop.unroll.disable"}']
+        lines += [f"!{_FIRST + k} = !{{!{node + 1 + k}}}" for k in range(count)]
+        for k in range(count):
+            others = ", ".join(f"!{node + 1 + j}" for j in range(count) if j != k)
+            lines.append(f"!{_FIRST + count + k} = !{{{others}}}")
+        lines.append(f"!{node} = distinct !{{!{node}}}")
+        lines += [f"!{node + 1 + k} = distinct !{{!{node + 1 + k}, !{node}}}"
+                  for k in range(count)]
+        return lines
+
+    def tables(self, buffers: tuple[Buffer, ...]) -> list[str]:
+        """Definitions of the constant tables."""
+        lines = []
+        for buffer in buffers:
+            if buffer.space == "table":
+                items = ", ".join(f"{type_text(buffer.elem)} {literal(number, buffer.elem)}"
+                                  for number in buffer.data)
+                lines.append(f"{self.bases[buffer]} = private unnamed_addr constant "
+                             f"[{buffer.size} x {type_text(buffer.elem)}] [{items}], align 64")
+        return lines
+
+
+_FIRST = 4  # metadata nodes before the scopes
+_POINTER = Type("p0")
+
+
+def _scope(buffer: Buffer) -> str:
+    if buffer.readonly:
+        return READONLY
+    return MUTABLE if buffer.space == "arg" else buffer.name
+
+
+def _moved(type: Type) -> Type:
+    """The type in which elements cross memory: 16-bit floats as integers."""
+    return type.as_int if type.is_float and type.bits == 16 else type

@@ -1,0 +1,263 @@
+"""Arithmetic and vector ops of the loop-nest IR as LLVM IR.
+
+Input: one pure op with bound operands. Output: the operand that holds its result. Invariant: only
+instructions and intrinsics that the target has instructions for, so that no kernel calls a function;
+what an old CPU lacks (fused multiply-add, rounding, scaling) is written out here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stagejit.codegen.ir import I1, I32, Op, Type
+from stagejit.codegen.llvm_casts import cast
+from stagejit.codegen.llvm_text import Emitter, Ref, type_text
+from stagejit.errors import InternalError
+
+CASTS = frozenset(("trunc", "zext", "sext", "fptrunc", "fpext", "fptosi", "fptoui", "sitofp",
+                   "uitofp", "bitcast"))  # fmt: skip
+INSTRUCTIONS = frozenset(("add", "sub", "mul", "sdiv", "udiv", "srem", "urem", "and", "or", "xor",
+                          "shl", "lshr", "ashr", "fadd", "fsub", "fmul", "fdiv"))  # fmt: skip
+UNARY = {"fabs": "fabs", "sqrt": "sqrt", "ctpop": "ctpop", "bitreverse": "bitreverse"}
+ROUNDINGS = frozenset(("floor", "ceil", "trunc", "roundeven"))
+ZERO_FLAGGED = frozenset(("ctlz", "cttz", "abs"))  # intrinsics that take a second, constant operand
+BINARY = {name: name for name in ("copysign", "smin", "smax", "umin", "umax")} | {
+    "fminimum": "minimum", "fmaximum": "maximum"}  # fmt: skip
+
+
+def lower_pure(e: Emitter, op: Op) -> Ref:
+    """The result of an op without side effects."""
+    args = [e.ref(operand) for operand in op.operands]
+    result = op.results[0].type
+    opcode = op.opcode
+    if opcode == "trunc" and result.is_float:
+        return _rounded(e, opcode, args[0])
+    if opcode in CASTS:
+        return cast(e, opcode, args[0], result)
+    if opcode in INSTRUCTIONS:
+        return e.binary(opcode, args[0], args[1])
+    if opcode in UNARY:
+        return e.unary_intrinsic(UNARY[opcode], args[0])
+    if opcode in ROUNDINGS:
+        return _rounded(e, opcode, args[0])
+    if opcode in ZERO_FLAGGED:
+        return e.call(opcode, result, [args[0], "i1 false"])
+    if opcode in BINARY:
+        return e.call(BINARY[opcode], result, args)
+    if opcode in _SPECIAL:
+        return _SPECIAL[opcode](e, op, args, result)
+    raise InternalError(f"no LLVM lowering for op `{opcode}`", step="llvm")
+
+
+# -------------------------------------------------------------------- arithmetic
+
+
+def _fneg(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    return e.op(f"fneg {args[0]}", result)
+
+
+def _compare(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    return e.compare(op.attrs["predicate"], args[0], args[1])
+
+
+def _select(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    return e.select(*args)
+
+
+def _fmin(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    predicate = "olt" if op.opcode == "fmin" else "ogt"
+    return e.select(e.compare(predicate, args[0], args[1]), args[0], args[1])
+
+
+def _umulh(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    wide = Type(f"i{2 * result.bits}", result.lanes)
+    a, b = (e.op(f"zext {arg} to {type_text(wide)}", wide) for arg in args)
+    product = e.op(f"mul {a}, {b.text}", wide)
+    shift = f"splat (i{2 * result.bits} {result.bits})" if result.lanes else str(result.bits)
+    upper = e.op(f"lshr {product}, {shift}", wide)
+    return e.op(f"trunc {upper} to {type_text(result)}", result)
+
+
+def _fma(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    a, b, c = args
+    if e.target.has_fma:
+        return e.call("fma", result, args)
+    if not op.attrs.get("exact"):
+        return e.binary("fadd", e.binary("fmul", a, b), c)
+    return _fma_in_f64(e, a, b, c) if result.elem == "f32" else _fma_compensated(e, a, b, c)
+
+
+def _fma_in_f64(e: Emitter, a: Ref, b: Ref, c: Ref) -> Ref:
+    """The product of two f32 is exact in f64."""
+    x, y, z = (e.cast("fpext", arg, arg.type.with_elem("f64")) for arg in (a, b, c))
+    return e.cast("fptrunc", e.binary("fadd", e.binary("fmul", x, y), z), a.type)
+
+
+def _fma_compensated(e: Emitter, a: Ref, b: Ref, c: Ref) -> Ref:
+    """Dekker's exact product and Knuth's exact sum; splitting overflows above 2^996."""
+    product = e.binary("fmul", a, b)
+    (ah, al), (bh, bl) = _halves(e, a), _halves(e, b)
+    error = e.binary("fsub", e.binary("fmul", ah, bh), product)
+    for x, y in ((ah, bl), (al, bh), (al, bl)):
+        error = e.binary("fadd", error, e.binary("fmul", x, y))
+    total = e.binary("fadd", product, c)
+    shadow = e.binary("fsub", total, product)
+    lost = e.binary("fadd", e.binary("fsub", product, e.binary("fsub", total, shadow)),
+                    e.binary("fsub", c, shadow))
+    return e.binary("fadd", total, e.binary("fadd", lost, error))
+
+
+def _halves(e: Emitter, a: Ref) -> tuple[Ref, Ref]:
+    """Upper 26 and lower 27 bits of an f64."""
+    bits = e.binary("and", e.bits(a), ~((1 << 27) - 1))
+    high = e.cast("bitcast", bits, a.type)
+    return high, e.binary("fsub", a, high)
+
+
+def _rounded(e: Emitter, opcode: str, a: Ref) -> Ref:
+    if not e.target.is_x86 or e.target.has("sse4.1"):
+        return e.unary_intrinsic(opcode, a)
+    # Without a rounding instruction: adding 2^mantissa drops the fraction bits, to nearest even.
+    anchor = e.const(2.0 ** (23 if a.type.elem == "f32" else 52), a.type)
+    magnitude = e.unary_intrinsic("fabs", a)
+    near = e.binary("fsub", e.binary("fadd", magnitude, anchor), anchor)
+    near = e.call("copysign", a.type, [near, a])
+    if opcode != "roundeven":
+        near = _directed(e, opcode, a, near)
+    near = e.call("copysign", a.type, [near, a])
+    return e.select(e.compare("olt", magnitude, anchor), near, a)
+
+
+def _directed(e: Emitter, opcode: str, a: Ref, near: Ref) -> Ref:
+    one = e.const(1.0, a.type)
+    if opcode == "trunc":
+        over = e.compare("ogt", e.unary_intrinsic("fabs", near), e.unary_intrinsic("fabs", a))
+        step = e.call("copysign", a.type, [one, a])
+        return e.select(over, e.binary("fsub", near, step), near)
+    if opcode == "floor":
+        return e.select(e.compare("ogt", near, a), e.binary("fsub", near, one), near)
+    return e.select(e.compare("olt", near, a), e.binary("fadd", near, one), near)
+
+
+# -------------------------------------------------------------------- scaling by powers of two
+
+
+def _scalef(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    a, n = args
+    nbytes = result.lanes * result.bits // 8
+    if e.target.has_avx512 and nbytes in (16, 32, 64):
+        return _vscalef(e, a, n)
+    if e.target.has_avx512 and nbytes > 64 and nbytes % 64 == 0:
+        return _vscalef_in_parts(e, a, n)
+    return _scale_by_exponent_bits(e, a, n)
+
+
+def _vscalef(e: Emitter, a: Ref, n: Ref) -> Ref:
+    type = a.type
+    kind = "ps" if type.elem == "f32" else "pd"
+    bits = type.lanes * type.bits
+    args: list[Ref | str] = [a, n, e.const(0.0, type), f"i{max(type.lanes, 8)} -1"]
+    if bits == 512:
+        args.append("i32 4")  # current rounding mode
+    return e.call(f"x86.avx512.mask.scalef.{kind}.{bits}", type, args, [])
+
+
+def _vscalef_in_parts(e: Emitter, a: Ref, n: Ref) -> Ref:
+    lanes = 512 // a.type.bits
+    parts = []
+    for start in range(0, a.type.lanes, lanes):
+        picks = range(start, start + lanes)
+        parts.append(_vscalef(e, e.shuffle(a, None, picks), e.shuffle(n, None, picks)))
+    return _joined(e, parts)
+
+
+def _joined(e: Emitter, parts: list[Ref]) -> Ref:
+    while len(parts) > 1:
+        if len(parts) % 2:  # three registers: pad with one whose lanes are dropped at the end
+            parts.append(parts[-1])
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [e.shuffle(a, b, range(2 * a.type.lanes)) for a, b in pairs]
+    return parts[0]
+
+
+def _scale_by_exponent_bits(e: Emitter, a: Ref, n: Ref) -> Ref:
+    """Two exact factors of half the exponent each, so the product rounds once."""
+    bias, mantissa = (127, 23) if a.type.elem == "f32" else (1023, 52)
+    limit = 2.0 * bias - 2
+    low = e.select(e.compare("olt", n, -limit), e.const(-limit, n.type), n)
+    clamped = e.select(e.compare("ogt", low, limit), e.const(limit, n.type), low)
+    # Adding 1.5 * 2^mantissa leaves the integer in the low bits: vector f64 has no cheap conversion.
+    magic = e.binary("fadd", clamped, 1.5 * 2.0**mantissa)
+    anchor = e.bits(e.const(1.5 * 2.0**mantissa, a.type))
+    exponent = e.binary("sub", e.bits(magic), anchor)
+    half = e.binary("ashr", exponent, 1)
+    rest = e.binary("sub", exponent, half)
+    for part in (half, rest):
+        bits = e.binary("shl", e.binary("add", part, bias), mantissa)
+        a = e.binary("fmul", a, e.cast("bitcast", bits, a.type))
+    return a
+
+
+# -------------------------------------------------------------------- vectors
+
+
+def _splat(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    return e.splat(args[0], result.lanes)
+
+
+def _lane_ids(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    return e.lane_ids(result)
+
+
+def _extract(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    return e.op(f"extractelement {args[0]}, i64 {op.attrs['lane']}", result)
+
+
+def _insert(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    return e.op(f"insertelement {args[0]}, {args[1]}, i64 {op.attrs['lane']}", result)
+
+
+def _shuffle(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    return e.shuffle(args[0], args[1] if len(args) > 1 else None, op.attrs["lanes"])
+
+
+def _reduce(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    name, a = op.attrs["op"], args[0]
+    if name in ("fadd", "fmul"):
+        neutral = e.const(-0.0 if name == "fadd" else 1.0, result)
+        return e.call(f"vector.reduce.{name}", result, [neutral, a], [a.type], flags="reassoc ")
+    return e.call(f"vector.reduce.{name}", result, [a], [a.type])
+
+
+def _mask_below(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    index, limit = op.operands
+    lanes = result.lanes
+    if isinstance(index.const, int) and isinstance(limit.const, int):
+        return constant_mask(limit.const - index.const, lanes)
+    # The number of active lanes, clamped to [0, lanes], against the lane numbers in the narrowest
+    # type whose vector still fills a register: one broadcast and one comparison.
+    count = args[1] if index.const == 0 else e.binary("sub", args[1], args[0])
+    count = e.call("smax", count.type, [count, e.const(0, count.type)])
+    count = e.call("smin", count.type, [count, e.const(lanes, count.type)])
+    if not lanes:
+        return e.compare("sgt", count, 0)
+    elem = I32 if lanes <= 16 else Type("i16") if lanes <= 32 or lanes > 127 else Type("i8")
+    narrow = e.splat(e.cast("trunc", count, elem), lanes)
+    return e.compare("sgt", narrow, e.lane_ids(narrow.type))
+
+
+def constant_mask(active: int, lanes: int) -> Ref:
+    """A literal mask with the first `active` of `lanes` lanes on."""
+    if active <= 0 or active >= lanes:
+        value = "true" if active > 0 else "false"
+        return Ref(I1.with_lanes(lanes), f"splat (i1 {value})" if lanes else value)
+    items = ", ".join("i1 true" if k < active else "i1 false" for k in range(lanes))
+    return Ref(I1.with_lanes(lanes), f"<{items}>")
+
+
+_SPECIAL: dict[str, Callable[[Emitter, Op, list[Ref], Type], Ref]] = {
+    "fneg": _fneg, "fcmp": _compare, "icmp": _compare, "select": _select, "fmin": _fmin,
+    "fmax": _fmin, "umulh": _umulh, "fma": _fma, "scalef": _scalef, "splat": _splat,
+    "lane_ids": _lane_ids, "extract": _extract, "insert": _insert, "shuffle": _shuffle,
+    "reduce": _reduce, "mask_below": _mask_below,
+}  # fmt: skip

@@ -1,0 +1,102 @@
+"""Compiles a kernel for this machine and runs it on NumPy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+
+from stagejit.codegen.ir import Function
+from stagejit.codegen.llvm import lower
+from stagejit.codegen.target import Target
+
+_ENGINES: list[Any] = []  # machine code must outlive its callers
+
+
+def target_machine(target: Target) -> Any:
+    """LLVM's code generator for `target`, as the engine configures it."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    made = llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=2, reloc="pic", jit=True
+    )
+    made.set_asm_verbosity(False)
+    return made
+
+
+def parse(text: str, machine: Any, target: Target) -> Any:
+    module = llvm.parse_assembly(text)
+    module.triple = target.triple
+    module.data_layout = str(machine.target_data)
+    module.verify()
+    return module
+
+
+def assembly(function: Function, target: Target) -> str:
+    """The assembly that a kernel compiles to, for any target that this LLVM knows."""
+    machine = target_machine(target)
+    return str(machine.emit_assembly(parse(lower(function, "k", target), machine, target)))
+
+
+def compile_kernel(
+    function: Function, target: Target | None = None, *, verify: bool = False
+) -> Callable[..., None]:
+    """`kernel(arrays, params, lo, hi)`. Arrays are passed by address and written in place."""
+    target = target or Target.host()
+    machine = target_machine(target)
+    module = parse(lower(function, "k", target, verify=verify), machine, target)
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    _ENGINES.append((engine, machine))
+    entry = ctypes.CFUNCTYPE(
+        None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+    )(engine.get_function_address("k"))
+    scratch = np.zeros(function.scratch_nbytes + 128, np.uint8)
+    base = -(-scratch.ctypes.data // 64) * 64
+
+    def run(
+        arrays: Sequence[np.ndarray[Any, Any] | int],
+        params: Sequence[int] = (),
+        lo: int = 0,
+        hi: int = 0,
+    ) -> None:
+        addresses = [a if isinstance(a, int) else a.ctypes.data for a in arrays]
+        bufs = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
+        words = (ctypes.c_int64 * max(len(params), 1))(*params)
+        entry(ctypes.addressof(bufs), ctypes.addressof(words), lo, hi, base)
+
+    run.scratch = scratch  # type: ignore[attr-defined]  # keeps it alive
+    return run
+
+
+def run_kernel(
+    function: Function,
+    arrays: Sequence[np.ndarray[Any, Any] | int],
+    params: Sequence[int] = (),
+    lo: int = 0,
+    hi: int = 0,
+    *,
+    target: Target | None = None,
+    verify: bool = False,
+) -> None:
+    """Compile `function` and call it once on `arrays` (addresses are taken as they are)."""
+    compile_kernel(function, target, verify=verify)(arrays, params, lo, hi)
+
+
+@pytest.fixture(name="run_kernel")
+def _run_kernel() -> Callable[..., None]:
+    return run_kernel
+
+
+@pytest.fixture(name="compile_kernel")
+def _compile_kernel() -> Callable[..., Callable[..., None]]:
+    return compile_kernel
+
+
+@pytest.fixture(name="assembly")
+def _assembly() -> Callable[[Function, Target], str]:
+    return assembly
