@@ -1,0 +1,255 @@
+"""The host program: which kernels run on which buffers, in which order.
+
+Input: the schedule, through the pipeline. Output: plain frozen data that `handler.py` turns into an XLA
+FFI handler. Invariants (checked by `verify`): every buffer reference lies inside its space, loop
+strides match the nesting, and a step's buffers are only ever addressed through it.
+
+A program is a tree of steps. `Parallel` runs its launches in one parallel region, so they must be
+independent; consecutive steps are ordered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from stagejit.errors import InternalError
+
+Space = Literal["arg", "result", "arena", "fault"]
+
+
+@dataclass(frozen=True)
+class BufferRef:
+    """The address `base + offset_nbytes + sum(iteration * stride)` at the time of a step.
+
+    space: "arg" and "result" are numbered like the FFI call's buffers, "arena" is this call's private
+        memory (index 0), "fault" is one i64 that starts at 0 (index 0): a kernel that writes anything
+        else makes the call fail, for bounds checks.
+    loop_strides_nbytes: bytes per iteration of each enclosing `Loop`, outermost first; shorter
+        tuples mean that the inner loops do not move the buffer.
+    """
+
+    space: Space
+    index: int = 0
+    offset_nbytes: int = 0
+    loop_strides_nbytes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Items [0, total) of one kernel (ARCH: `void k(bufs, params, lo, hi, scratch)`).
+
+    grain: items a chunk; the parallel loop hands out whole chunks, a serial launch gets one call.
+    scratch_nbytes: private memory of each worker, 64-byte aligned.
+    """
+
+    kernel: str
+    buffers: tuple[BufferRef, ...]
+    params: tuple[int, ...] = ()
+    total: int = 1
+    grain: int = 1
+    parallel: bool = False
+    scratch_nbytes: int = 0
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Independent launches whose chunks share one parallel region."""
+
+    launches: tuple[Launch, ...]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Copy `nbytes` bytes; the ranges are equal or do not overlap."""
+
+    destination: BufferRef
+    source: BufferRef
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Run `body` `trip` times."""
+
+    trip: int
+    body: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class While:
+    """Run `condition`; while the byte at `predicate` is not 0, run `body` and `condition` again."""
+
+    condition: tuple[Step, ...]
+    predicate: BufferRef
+    body: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Run `branches[i]` for the integer i of `index_nbytes` bytes at `index`, clamped as lax.switch."""
+
+    index: BufferRef
+    index_nbytes: int
+    branches: tuple[tuple[Step, ...], ...]
+
+
+Step = Launch | Parallel | Copy | Loop | While | Branch
+
+
+@dataclass(frozen=True)
+class HostProgram:
+    """Everything one FFI call does. The same value always gives the same handler text.
+
+    arena_nbytes: private memory of one call, without the workers' scratch.
+    aliases: (result, argument) pairs that share memory: the result starts with the argument's
+        content. Where XLA gave different buffers the handler copies first, so steps refer to such
+        a buffer only as "result".
+    faults: what the value v of the fault word says, as faults[v - 1].
+    """
+
+    name: str
+    steps: tuple[Step, ...]
+    arg_nbytes: tuple[int, ...]
+    result_nbytes: tuple[int, ...]
+    arena_nbytes: int = 0
+    aliases: tuple[tuple[int, int], ...] = ()
+    faults: tuple[str, ...] = ()
+
+    def launches(self) -> Iterator[Launch]:
+        """Every launch, in program order."""
+        for step in walk(self.steps):
+            if isinstance(step, Launch):
+                yield step
+
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the kernels that are launched, each once, in order of first use."""
+        return tuple(dict.fromkeys(launch.kernel for launch in self.launches()))
+
+    def scratch_nbytes(self) -> int:
+        """Scratch of one worker: the most that any launch wants."""
+        return max((launch.scratch_nbytes for launch in self.launches()), default=0)
+
+
+def walk(steps: tuple[Step, ...]) -> Iterator[Step]:
+    """All steps of the tree, each before what it contains."""
+    for step in steps:
+        yield step
+        for body in bodies(step):
+            yield from walk(body)
+
+
+def bodies(step: Step) -> tuple[tuple[Step, ...], ...]:
+    """The step lists inside a step."""
+    match step:
+        case Parallel(launches):
+            return (launches,)
+        case Loop(body=body):
+            return (body,)
+        case While(condition, _, body):
+            return (condition, body)
+        case Branch(branches=branches):
+            return branches
+        case Launch() | Copy():
+            return ()
+
+
+def verify(program: HostProgram) -> None:
+    """Raise InternalError where a reference leaves its space or a count makes no sense."""
+    for result, arg in program.aliases:
+        if program.result_nbytes[result] != program.arg_nbytes[arg]:
+            _broken(program, f"alias of result {result} and argument {arg}: sizes differ")
+    _verify_steps(program, program.steps, ())
+
+
+def _verify_steps(program: HostProgram, steps: tuple[Step, ...], trips: tuple[int, ...]) -> None:
+    for step in steps:
+        for ref, nbytes in _references(step):
+            _verify_reference(program, ref, nbytes, trips)
+        if isinstance(step, Launch) and (step.total < 0 or step.grain < 1):
+            _broken(program, f"launch of {step.kernel}: total {step.total}, grain {step.grain}")
+        inner = (*trips, step.trip) if isinstance(step, Loop) else trips
+        for body in bodies(step):
+            _verify_steps(program, body, inner)
+
+
+def _references(step: Step) -> list[tuple[BufferRef, int]]:
+    """Each reference that a step itself makes, with the bytes it certainly touches."""
+    match step:
+        case Launch(buffers=buffers):
+            return [(ref, 0) for ref in buffers]
+        case Copy(destination, source, nbytes):
+            return [(destination, nbytes), (source, nbytes)]
+        case While(predicate=predicate):
+            return [(predicate, 1)]
+        case Branch(index, index_nbytes):
+            return [(index, index_nbytes)]
+        case _:
+            return []
+
+
+def _verify_reference(
+    program: HostProgram, ref: BufferRef, nbytes: int, trips: tuple[int, ...]
+) -> None:
+    sizes = {
+        "arg": program.arg_nbytes,
+        "result": program.result_nbytes,
+        "arena": (program.arena_nbytes,),
+        "fault": (8,),
+    }[ref.space]
+    if not 0 <= ref.index < len(sizes):
+        _broken(program, f"{ref}: there are {len(sizes)}")
+    if len(ref.loop_strides_nbytes) > len(trips):
+        _broken(program, f"{ref}: {len(trips)} enclosing loops")
+    moves = [stride * max(trip - 1, 0) for stride, trip in zip(ref.loop_strides_nbytes, trips)]
+    first = ref.offset_nbytes + sum(min(move, 0) for move in moves)
+    last = ref.offset_nbytes + sum(max(move, 0) for move in moves) + nbytes
+    if first < 0 or last > sizes[ref.index]:
+        _broken(program, f"{ref}: bytes [{first}, {last}) of {sizes[ref.index]}")
+
+
+def _broken(program: HostProgram, what: str) -> None:
+    raise InternalError(what, step="host program", dump=as_text(program))
+
+
+def as_text(program: HostProgram) -> str:
+    """One line a step, indented by nesting."""
+    lines = [f"host @{program.name}  arena {program.arena_nbytes} B"]
+    lines += [f"  alias result{result} = arg{arg}" for result, arg in program.aliases]
+    lines += _lines(program.steps, "  ")
+    return "\n".join(lines) + "\n"
+
+
+def _lines(steps: tuple[Step, ...], indent: str) -> list[str]:
+    lines = []
+    for step in steps:
+        lines.append(indent + _line(step))
+        for body in bodies(step):
+            lines += _lines(body, indent + "  ")
+    return lines
+
+
+def _line(step: Step) -> str:
+    match step:
+        case Launch(kernel, buffers, params, total, grain, parallel):
+            how = f"parallel grain {grain}" if parallel else "serial"
+            refs = ", ".join(map(_ref_text, buffers))
+            return f"{kernel}({refs}) params {list(params)} items {total} {how}"
+        case Parallel(launches):
+            return f"parallel region of {len(launches)}:"
+        case Copy(destination, source, nbytes):
+            return f"copy {_ref_text(destination)} <- {_ref_text(source)} {nbytes} B"
+        case Loop(trip):
+            return f"loop {trip}:"
+        case While(predicate=predicate):
+            return f"while {_ref_text(predicate)}:"
+        case Branch(index):
+            return f"branch {_ref_text(index)}:"
+
+
+def _ref_text(ref: BufferRef) -> str:
+    index = "" if ref.space in ("arena", "fault") else str(ref.index)
+    offset = f"+{ref.offset_nbytes}" if ref.offset_nbytes else ""
+    strides = "".join(f"+{stride}*i{n}" for n, stride in enumerate(ref.loop_strides_nbytes) if stride)
+    return f"{ref.space}{index}{offset}{strides}"

@@ -1,0 +1,410 @@
+"""The run-time support functions that every handler calls, as LLVM IR compiled once per process.
+
+Input: nothing but the platform. Output: addresses of
+
+    i64  sj_workers(cf)                       threads of XLA's intra-op pool (1 without a pool)
+    void sj_pfor(cf, jobs, nchunks, workers, scratch, scratch_stride)
+    ptr  sj_arena_claim(nbytes)               64-byte aligned memory, or null
+    void sj_arena_release(ptr)
+    void sj_arena_trim()                      give idle arenas back to the system
+    void sj_advise(ptr, nbytes)               ask for huge pages before the first touch
+    ptr  sj_error(cf, code, message)          an XLA_FFI_Error
+
+A job of `sj_pfor` is {kernel, bufs, params, total, grain, first chunk} (`JOB_NBYTES`); the chunks of
+all jobs are numbered through, job j owning [first[j], first[j+1]); behind the last job stands one
+more entry whose first chunk is `nchunks`.
+
+Note [Late workers]: chunks are claimed from an atomic counter, the caller takes part, and it waits
+only for chunks that somebody claimed. A pool thread that starts after the last chunk was claimed
+finds none and goes. It must still find the counter, so the shared state is counted by reference and
+freed by whoever lets go last; everything else (the jobs, their buffers, the scratch) is read only by
+a thread that owns a chunk, while the caller is still there.
+
+Note [Arenas]: the idle blocks of the process wait in a small table of slots, taken by atomic
+exchange. One table serves all programs: what one call leaves warm in the cache, the next one uses,
+and the memory held is the largest arena times the number of concurrent calls, however many programs
+are loaded. A block that is too small is replaced by a larger one, so sizes converge.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from stagejit.runtime import ffi_abi as abi
+from stagejit.runtime.engine import engine, libc_address
+
+JOB_NBYTES = 48
+ARENA_ALIGNMENT_NBYTES = 64
+HUGE_PAGE_NBYTES = 2 * 1024 * 1024
+# glibc recycles smaller blocks, whose pages are then already there (KERNELS.md, "Large outputs").
+ADVISE_FROM_NBYTES = 32 * 1024 * 1024
+_HUGE_ARENA_FROM_NBYTES = 4 * 1024 * 1024
+_SLOTS = 64
+_SPINS_BEFORE_YIELD = 4096
+_MADV_HUGEPAGE = 14
+
+_LIBC = ("aligned_alloc", "free", "sched_yield", "memcpy", "madvise")
+_EXPORTS = (
+    "sj_workers",
+    "sj_arena_claim",
+    "sj_arena_release",
+    "sj_arena_trim",
+    "sj_advise",
+    "sj_error",
+)
+
+
+@cache
+def addresses() -> dict[str, int]:
+    """Address of each support function, and of the C library's functions that handlers use."""
+    libc = {name: libc_address(name) for name in _LIBC}
+    loaded = engine().load({"sj_pfor": support_ir()}, libc, exports={"sj_pfor": _EXPORTS})
+    return {**loaded, **libc}
+
+
+def support_ir() -> str:
+    """The module's text; the same on every run of a platform."""
+    return _DECLARATIONS + _pool_ir() + _pfor_ir() + _arena_ir() + _advise_ir() + _error_ir()
+
+
+_DECLARATIONS = """declare ptr @aligned_alloc(i64, i64)
+declare void @free(ptr)
+declare i32 @sched_yield()
+declare i32 @madvise(ptr, i64, i32)
+"""
+
+
+def _pause_ir() -> str:
+    """One hint to the core that it spins; other architectures need none."""
+    arch = llvm.get_default_triple().split("-")[0]
+    hint = {"x86_64": "pause", "aarch64": "yield", "arm64": "yield"}.get(arch)
+    return f'  call void asm sideeffect "{hint}", ""()\n' if hint else ""
+
+
+def _pool_ir() -> str:
+    return f"""
+define internal void @sj_drop_error(ptr %cf, ptr %error) nounwind {{
+  %args = alloca [3 x i64], align 16
+{abi.load("%api", "ptr", "%cf", abi.FRAME_API)}\
+{abi.load("%destroy", "ptr", "%api", abi.API_ERROR_DESTROY)}\
+{abi.fill("%args", [(0, "i64", "24"), (8, "ptr", "null"), (16, "ptr", "%error")])}\
+  call void %destroy(ptr %args)
+  ret void
+}}
+
+define i64 @sj_workers(ptr %cf) nounwind {{
+entry:
+  %args = alloca [4 x i64], align 16
+  %threads = alloca i64
+  store i64 1, ptr %threads
+{abi.load("%api", "ptr", "%cf", abi.FRAME_API)}\
+{abi.load("%ctx", "ptr", "%cf", abi.FRAME_CONTEXT)}\
+{abi.load("%count", "ptr", "%api", abi.API_POOL_NUM_THREADS)}\
+{abi.fill("%args", [(0, "i64", "32"), (8, "ptr", "null"), (16, "ptr", "%ctx"),
+                    (24, "ptr", "%threads")])}\
+  %error = call ptr %count(ptr %args)
+  %ok = icmp eq ptr %error, null
+  br i1 %ok, label %known, label %unknown
+unknown:
+  call void @sj_drop_error(ptr %cf, ptr %error)
+  ret i64 1
+known:
+  %n = load i64, ptr %threads
+  %some = icmp sgt i64 %n, 1
+  %workers = select i1 %some, i64 %n, i64 1
+  ret i64 %workers
+}}
+"""
+
+
+# The shared state of one parallel loop. The two counters that everybody writes have their own lines.
+_NEXT, _DONE, _REFS, _IDS, _CHUNKS, _JOBS, _SCRATCH, _STRIDE = 0, 64, 128, 136, 192, 200, 208, 216
+_STATE_NBYTES = 256
+
+
+def _pfor_ir() -> str:
+    return f"""
+; Claim and run chunks until none is left, then report how many.
+define internal void @sj_run(ptr %state, i64 %worker) nounwind {{
+entry:
+{abi.field("%done", "%state", _DONE)}{abi.load("%chunks", "i64", "%state", _CHUNKS)}\
+  br label %claim
+claim:
+  %ran = phi i64 [0, %entry], [%ran.next, %run]
+  %from = phi ptr [null, %entry], [%job, %run]
+  %chunk = atomicrmw add ptr %state, i64 1 monotonic
+  %mine = icmp ult i64 %chunk, %chunks
+  br i1 %mine, label %owned, label %finished
+owned:
+{abi.load("%jobs", "ptr", "%state", _JOBS)}\
+{abi.load("%scratch.base", "ptr", "%state", _SCRATCH)}\
+{abi.load("%stride", "i64", "%state", _STRIDE)}\
+  %first.time = icmp eq ptr %from, null
+  %start = select i1 %first.time, ptr %jobs, ptr %from
+  br label %search
+search:                                  ; the sentinel after the last job begins beyond every chunk
+  %job = phi ptr [%start, %owned], [%job.next, %search]
+  %job.next = getelementptr i8, ptr %job, i64 {JOB_NBYTES}
+{abi.load("%next.first", "i64", "%job.next", 40)}\
+  %later = icmp uge i64 %chunk, %next.first
+  br i1 %later, label %search, label %run
+run:
+{abi.load("%kernel", "ptr", "%job", 0)}{abi.load("%bufs", "ptr", "%job", 8)}\
+{abi.load("%params", "ptr", "%job", 16)}{abi.load("%total", "i64", "%job", 24)}\
+{abi.load("%grain", "i64", "%job", 32)}{abi.load("%first", "i64", "%job", 40)}\
+  %index = sub i64 %chunk, %first
+  %lo = mul i64 %index, %grain
+  %end = add i64 %lo, %grain
+  %over = icmp ugt i64 %end, %total
+  %hi = select i1 %over, i64 %total, i64 %end
+  %scratch.offset = mul i64 %worker, %stride
+  %scratch = getelementptr i8, ptr %scratch.base, i64 %scratch.offset
+  call void %kernel(ptr %bufs, ptr %params, i64 %lo, i64 %hi, ptr %scratch)
+  %ran.next = add i64 %ran, 1
+  br label %claim
+finished:
+  %none = icmp eq i64 %ran, 0
+  br i1 %none, label %out, label %report
+report:
+  %was = atomicrmw add ptr %done, i64 %ran release
+  br label %out
+out:
+  ret void
+}}
+
+define internal void @sj_unref(ptr %state) nounwind {{
+{abi.field("%refs", "%state", _REFS)}\
+  %was = atomicrmw sub ptr %refs, i64 1 acq_rel
+  %last = icmp eq i64 %was, 1
+  br i1 %last, label %drop, label %out
+drop:
+  call void @free(ptr %state)
+  br label %out
+out:
+  ret void
+}}
+
+; Runs on a thread of the pool, perhaps long after the loop has ended: see Note [Late workers].
+define internal void @sj_task(ptr %state) nounwind {{
+{abi.field("%ids", "%state", _IDS)}\
+  %before = atomicrmw add ptr %ids, i64 1 monotonic
+  %worker = add i64 %before, 1
+  call void @sj_run(ptr %state, i64 %worker)
+  call void @sj_unref(ptr %state)
+  ret void
+}}
+
+define internal void @sj_wait(ptr %counter, i64 %wanted) nounwind {{
+entry:
+  br label %check
+check:
+  %spins = phi i64 [0, %entry], [%spins.next, %spin], [0, %yield]
+  %value = load atomic i64, ptr %counter acquire, align 8
+  %there = icmp eq i64 %value, %wanted
+  br i1 %there, label %out, label %again
+again:
+  %spins.next = add i64 %spins, 1
+  %long = icmp ugt i64 %spins.next, {_SPINS_BEFORE_YIELD}
+  br i1 %long, label %yield, label %spin
+spin:
+{_pause_ir()}  br label %check
+yield:
+  %ignored = call i32 @sched_yield()
+  br label %check
+out:
+  ret void
+}}
+
+define void @sj_pfor(ptr %cf, ptr %jobs, i64 %nchunks, i64 %threads, ptr %scratch,
+                     i64 %stride) nounwind {{
+entry:
+  %args = alloca [5 x i64], align 16
+  %local = alloca [{_STATE_NBYTES} x i8], align 64
+  %fewer = icmp ult i64 %nchunks, %threads
+  %workers = select i1 %fewer, i64 %nchunks, i64 %threads
+  %helpers = icmp ugt i64 %workers, 1
+  br i1 %helpers, label %shared, label %alone
+shared:
+  %heap = call ptr @aligned_alloc(i64 64, i64 {_STATE_NBYTES})
+  %got = icmp ne ptr %heap, null
+  br i1 %got, label %setup, label %alone
+alone:
+  br label %setup
+setup:
+  %state = phi ptr [%heap, %shared], [%local, %alone]
+  %refs = phi i64 [%workers, %shared], [1, %alone]
+{abi.fill("%state", [(_NEXT, "i64", "0"), (_DONE, "i64", "0"), (_REFS, "i64", "%refs"),
+                     (_IDS, "i64", "0"), (_CHUNKS, "i64", "%nchunks"), (_JOBS, "ptr", "%jobs"),
+                     (_SCRATCH, "ptr", "%scratch"), (_STRIDE, "i64", "%stride")])}\
+  %forks = icmp ugt i64 %refs, 1
+  br i1 %forks, label %fork, label %serial
+serial:
+  call void @sj_run(ptr %state, i64 0)
+  ret void
+fork:
+{abi.load("%api", "ptr", "%cf", abi.FRAME_API)}{abi.load("%ctx", "ptr", "%cf", abi.FRAME_CONTEXT)}\
+{abi.load("%schedule", "ptr", "%api", abi.API_POOL_SCHEDULE)}\
+{abi.fill("%args", [(0, "i64", "40"), (8, "ptr", "null"), (16, "ptr", "%ctx"),
+                    (24, "ptr", "@sj_task"), (32, "ptr", "%state")])}\
+  br label %submit
+submit:
+  %helper = phi i64 [1, %fork], [%helper.next, %submitted]
+  %error = call ptr %schedule(ptr %args)
+  %refused = icmp ne ptr %error, null
+  br i1 %refused, label %undo, label %submitted
+undo:                                    ; nobody will run that task
+  call void @sj_drop_error(ptr %cf, ptr %error)
+  call void @sj_unref(ptr %state)
+  br label %submitted
+submitted:
+  %helper.next = add i64 %helper, 1
+  %more = icmp ult i64 %helper.next, %workers
+  br i1 %more, label %submit, label %run
+run:
+  call void @sj_run(ptr %state, i64 0)
+{abi.field("%done", "%state", _DONE)}\
+  call void @sj_wait(ptr %done, i64 %nchunks)
+  call void @sj_unref(ptr %state)
+  ret void
+}}
+"""
+
+
+def _arena_ir() -> str:
+    """See Note [Arenas]. A block is one line with its capacity, then the memory handed out."""
+    return f"""
+@sj_slots = internal global [{_SLOTS} x ptr] zeroinitializer, align 64
+
+define ptr @sj_arena_claim(i64 %nbytes) nounwind {{
+entry:
+  br label %look
+look:
+  %slot = phi i64 [0, %entry], [%slot.next, %next]
+  %p = getelementptr ptr, ptr @sj_slots, i64 %slot
+  %seen = load atomic ptr, ptr %p monotonic, align 8
+  %empty = icmp eq ptr %seen, null
+  br i1 %empty, label %next, label %take
+take:
+  %block = atomicrmw xchg ptr %p, ptr null acquire
+  %lost = icmp eq ptr %block, null
+  br i1 %lost, label %next, label %taken
+taken:
+  %capacity = load i64, ptr %block
+  %fits = icmp uge i64 %capacity, %nbytes
+  br i1 %fits, label %reuse, label %replace
+reuse:
+  %old = getelementptr i8, ptr %block, i64 {ARENA_ALIGNMENT_NBYTES}
+  ret ptr %old
+replace:
+  call void @free(ptr %block)
+  br label %create
+next:
+  %slot.next = add i64 %slot, 1
+  %more = icmp ult i64 %slot.next, {_SLOTS}
+  br i1 %more, label %look, label %create
+create:
+  %wanted = add i64 %nbytes, {ARENA_ALIGNMENT_NBYTES}
+  %huge = icmp uge i64 %wanted, {_HUGE_ARENA_FROM_NBYTES}
+  %unit = select i1 %huge, i64 {HUGE_PAGE_NBYTES}, i64 4096
+  %align = select i1 %huge, i64 {HUGE_PAGE_NBYTES}, i64 {ARENA_ALIGNMENT_NBYTES}
+  %mask = sub i64 %unit, 1
+  %raised = add i64 %wanted, %mask
+  %inverse = xor i64 %mask, -1
+  %size = and i64 %raised, %inverse
+  %fresh = call ptr @aligned_alloc(i64 %align, i64 %size)
+  %failed = icmp eq ptr %fresh, null
+  br i1 %failed, label %none, label %made
+none:
+  ret ptr null
+made:
+  br i1 %huge, label %advise, label %ready
+advise:
+  call void @sj_advise(ptr %fresh, i64 %size)
+  br label %ready
+ready:
+  %room = sub i64 %size, {ARENA_ALIGNMENT_NBYTES}
+  store i64 %room, ptr %fresh
+  %new = getelementptr i8, ptr %fresh, i64 {ARENA_ALIGNMENT_NBYTES}
+  ret ptr %new
+}}
+
+define void @sj_arena_release(ptr %memory) nounwind {{
+entry:
+  %block = getelementptr i8, ptr %memory, i64 -{ARENA_ALIGNMENT_NBYTES}
+  br label %look
+look:
+  %slot = phi i64 [0, %entry], [%slot.next, %next]
+  %p = getelementptr ptr, ptr @sj_slots, i64 %slot
+  %seen = load atomic ptr, ptr %p monotonic, align 8
+  %empty = icmp eq ptr %seen, null
+  br i1 %empty, label %put, label %next
+put:
+  %swap = cmpxchg ptr %p, ptr null, ptr %block release monotonic
+  %won = extractvalue {{ ptr, i1 }} %swap, 1
+  br i1 %won, label %out, label %next
+next:
+  %slot.next = add i64 %slot, 1
+  %more = icmp ult i64 %slot.next, {_SLOTS}
+  br i1 %more, label %look, label %full
+full:
+  call void @free(ptr %block)
+  br label %out
+out:
+  ret void
+}}
+
+define void @sj_arena_trim() nounwind {{
+entry:
+  br label %look
+look:
+  %slot = phi i64 [0, %entry], [%slot.next, %look]
+  %p = getelementptr ptr, ptr @sj_slots, i64 %slot
+  %block = atomicrmw xchg ptr %p, ptr null acquire
+  call void @free(ptr %block)
+  %slot.next = add i64 %slot, 1
+  %more = icmp ult i64 %slot.next, {_SLOTS}
+  br i1 %more, label %look, label %out
+out:
+  ret void
+}}
+"""
+
+
+def _advise_ir() -> str:
+    """Only Linux has the advice; elsewhere the function does nothing."""
+    advice = f"  %r = call i32 @madvise(ptr %p, i64 %length, i32 {_MADV_HUGEPAGE})\n"
+    return f"""
+define void @sj_advise(ptr %memory, i64 %nbytes) nounwind {{
+entry:
+  %start = ptrtoint ptr %memory to i64
+  %stop = add i64 %start, %nbytes
+  %raised = add i64 %start, {HUGE_PAGE_NBYTES - 1}
+  %lo = and i64 %raised, -{HUGE_PAGE_NBYTES}
+  %hi = and i64 %stop, -{HUGE_PAGE_NBYTES}
+  %some = icmp ugt i64 %hi, %lo
+  br i1 %some, label %advise, label %out
+advise:
+  %p = inttoptr i64 %lo to ptr
+  %length = sub i64 %hi, %lo
+{advice if sys.platform == "linux" else ""}  br label %out
+out:
+  ret void
+}}
+"""
+
+
+def _error_ir() -> str:
+    return f"""
+define ptr @sj_error(ptr %cf, i32 %code, ptr %message) nounwind {{
+  %args = alloca [4 x i64], align 16
+{abi.load("%api", "ptr", "%cf", abi.FRAME_API)}\
+{abi.load("%create", "ptr", "%api", abi.API_ERROR_CREATE)}\
+{abi.fill("%args", [(0, "i64", "28"), (8, "ptr", "null"), (16, "ptr", "%message"),
+                    (24, "i32", "%code")])}\
+  %error = call ptr %create(ptr %args)
+  ret ptr %error
+}}
+"""
