@@ -10,7 +10,6 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,11 +48,11 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture
-def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty object cache folder for this test alone."""
     folder = tmp_path / "object-cache"
     monkeypatch.setenv("STAGEJIT_CACHE_DIR", str(folder))
-    yield folder
+    return folder
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def module_name(path: Path) -> str:
-    """stagejit/graph/printer.py --> stagejit.graph.printer; a package's __init__ keeps no suffix."""
+    """graph/printer.py --> stagejit.graph.printer, graph/__init__.py --> stagejit.graph."""
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -99,7 +99,9 @@ def test_modules_do_not_import_each_other_in_a_circle() -> None:
 
 def test_top_level_names_are_those_of_the_design() -> None:
     names = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py"}
-    folders = {path.parent.relative_to(PACKAGE).parts[0] for path in FILES if path.parent != PACKAGE}
+    folders = {
+        path.parent.relative_to(PACKAGE).parts[0] for path in FILES if path.parent != PACKAGE
+    }
     assert names | folders <= RANK.keys()
 
 
@@ -117,7 +119,10 @@ def test_file_is_short_and_named_for_its_content(path: Path) -> None:
         ("types.py", "import stagejit.graph.ir"),
         ("types.py", "from .graph import ir"),
         ("types.py", "def f():\n    from stagejit import graph"),
-        ("types.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import stagejit.api"),
+        (
+            "types.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import stagejit.api",
+        ),
         ("types.py", "import stagejit"),
         ("graph/ir.py", "from ..rewrites import driver"),
     ],

@@ -1,12 +1,12 @@
 """The least work that a program asks of any machine: multiply-adds and bytes.
 
-Input: a function and its arguments. Output: `Cost`. Invariant: it depends on the jaxpr alone, never on
-how a compiler runs it.
+Input: a function and its arguments. Output: `Cost`. Invariant: it depends on the jaxpr alone, never
+on how a compiler runs it.
 
 flops counts two for each multiply-add of matrix products and convolutions, as if computed directly
 (border positions of a SAME convolution included, elementwise work not). A while loop counts once,
-since its trip count is unknown; a cond counts its largest branch. nbytes is every argument read once and
-every result written once: intermediate values cost nothing here.
+since its trip count is unknown; a cond counts its largest branch. nbytes is every argument read
+once and every result written once: intermediate values cost nothing here.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """What this machine can do, measured: multiply-add rate and memory bandwidth.
 
-Input: nothing but the machine. Output: `Peaks`. Invariant: both figures are the best of several runs of
-two small kernels written for nothing else, so that a floor computed from them is a floor: f32 fused
-multiply-adds on independent registers, and a triad `a = b + s*c` over arrays far larger than any cache,
-with streaming stores (12 bytes move for an element, no line is read to be overwritten).
+Input: nothing but the machine. Output: `Peaks`. Invariant: both figures are the best of several
+runs of two small kernels written for nothing else, so that a floor computed from them is a floor:
+f32 fused multiply-adds on independent registers, and a triad `a = b + s*c` over arrays far larger
+than any cache, with streaming stores (12 bytes move for an element, no line is read to be
+overwritten).
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ def _fma_rate(kernels: _Kernels, pool: ThreadPoolExecutor, threads: int, seconds
     flops = 2 * _ACCUMULATORS * kernels.lanes * iterations * threads
     sinks = [_aligned(2 * kernels.lanes) for _ in range(threads)]
     return flops / _best(
-        pool, [functools.partial(kernels.fma, iterations, sink.ctypes.data) for sink in sinks], seconds
+        pool,
+        [functools.partial(kernels.fma, iterations, sink.ctypes.data) for sink in sinks],
+        seconds,
     )
 
 

@@ -1,7 +1,8 @@
 """What is measured: a function, its arguments, and how exact it must be.
 
-Input: the registry in `workloads`, or a Python file that defines `BENCH`. Output: `Workload` values.
-Invariant: a `Workload` holds no arrays until `make_args` is called, so listing them is free.
+Input: the registry in `workloads`, or a Python file that defines `BENCH`. Output: `Workload`
+values. Invariant: a `Workload` holds no arrays until `make_args` is called, so listing them is
+free.
 
 The protocol of a user's file:
 
@@ -78,7 +79,9 @@ def load_file(path: Path) -> dict[str, Workload]:
         raise BenchError(f"there is no file {str(path)!r}", next_step="give the path of a .py file")
     spec = importlib.util.spec_from_file_location(f"stagejit_bench_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise BenchError(f"{str(path)!r} is not a Python file", next_step="its name must end in .py")
+        raise BenchError(
+            f"{str(path)!r} is not a Python file", next_step="its name must end in .py"
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickling look their module up by name
     spec.loader.exec_module(module)
@@ -91,7 +94,9 @@ def load_file(path: Path) -> dict[str, Workload]:
 def _from_entry(name: str, entry: Any, path: Path) -> Workload:
     if not (isinstance(entry, tuple) and len(entry) == 2 and callable(entry[0])):
         raise BenchError(
-            f"BENCH[{name!r}] is not a pair (function, args)", loc=Loc(str(path)), next_step=_PROTOCOL
+            f"BENCH[{name!r}] is not a pair (function, args)",
+            loc=Loc(str(path)),
+            next_step=_PROTOCOL,
         )
     function, args = entry
     make_args = args if callable(args) else lambda: args

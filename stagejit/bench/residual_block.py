@@ -1,9 +1,9 @@
 """The residual dense block (RDB) of ESRGAN, in JAX and in NumPy float64.
 
-Input: features `(N, 64, H, W)` and five pairs (weight OIHW, bias). Output: features of the same shape.
-Source: Wang et al., "ESRGAN: Enhanced Super-Resolution Generative Adversarial Networks", 2018,
-figure 4. Invariant: `residual_block` and `reference` compute the same function; the second shares no
-code with JAX, so that it can judge both compilers.
+Input: features `(N, 64, H, W)` and five pairs (weight OIHW, bias). Output: features of the same
+shape. Source: Wang et al., "ESRGAN: Enhanced Super-Resolution Generative Adversarial Networks",
+2018, figure 4. Invariant: `residual_block` and `reference` compute the same function; the second
+shares no code with JAX, so that it can judge both compilers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FEATURES, GROWTH = 64, 32
-SHAPES = tuple((FEATURES + GROWTH * i, GROWTH) for i in range(4)) + ((192, FEATURES),)
+SHAPES = ((64, GROWTH), (96, GROWTH), (128, GROWTH), (160, GROWTH), (192, FEATURES))
 SLOPE, RESIDUAL_SCALE = 0.2, 0.2
 
 Array = NDArray[Any]
@@ -58,7 +58,9 @@ def reference_conv3x3(x: Array, weight: Array, bias: Array) -> Array:
     """`conv3x3` in NumPy float64: nine shifted matrix products."""
     height, width = x.shape[2:]
     bordered = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
-    y = np.broadcast_to(bias.astype(np.float64)[None, :, None, None], (x.shape[0], len(bias), *x.shape[2:]))
+    y = np.broadcast_to(
+        bias.astype(np.float64)[None, :, None, None], (x.shape[0], len(bias), *x.shape[2:])
+    )
     for dy, dx in np.ndindex(3, 3):
         window = bordered[:, :, dy : dy + height, dx : dx + width]
         products = np.tensordot(weight[:, :, dy, dx].astype(np.float64), window, axes=(1, 1))

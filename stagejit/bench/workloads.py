@@ -1,7 +1,7 @@
 """The programs that stagejit is measured on, one row each.
 
-Input: nothing. Output: `WORKLOADS`, by name. Invariant: arguments depend on the row alone (each has its
-own seeded generator), so a figure does not change with the choice of rows. Tolerances bound
+Input: nothing. Output: `WORKLOADS`, by name. Invariant: arguments depend on the row alone (each has
+its own seeded generator), so a figure does not change with the choice of rows. Tolerances bound
 `max|result - reference| / max|reference|` in f32 and grow with the length of the sums.
 """
 

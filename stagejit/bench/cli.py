@@ -1,0 +1,191 @@
+"""The command line: `python -m stagejit demo | bench | explain`.
+
+Input: arguments. Output: text on stdout, progress on stderr. Invariant: exit status 0 means that
+every result was right; 1 that one was not; 2 that the request could not be carried out, with the
+next step.
+
+The heavy imports wait until a command runs, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from stagejit.errors import StagejitError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stagejit.bench.contenders import Contender
+    from stagejit.bench.harness import Row
+    from stagejit.bench.peaks import Peaks
+    from stagejit.bench.programs import Workload
+
+app = typer.Typer(
+    name="stagejit",
+    help="A compiler for JAX programs that shows every decision it takes.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_PIPE_WIDTH = 140  # columns of a table that no terminal limits
+
+Names = Annotated[list[str] | None, typer.Argument(help="Workloads; a prefix is enough.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write everything measured here.")]
+Against = Annotated[str, typer.Option(help="Contenders, separated by commas: jax, eager.")]
+UserFile = Annotated[
+    Path | None,
+    typer.Option("--file", help='A Python file with BENCH = {"name": (function, args)}.'),
+]
+Seconds = Annotated[float, typer.Option(min=0.0, help="Time for each contender on each workload.")]
+
+
+@app.command()
+def bench(
+    names: Names = None,
+    json_file: JsonFile = None,
+    against: Against = "jax",
+    file: UserFile = None,
+    seconds: Seconds = 1.0,
+    compile_times: Annotated[
+        bool, typer.Option(help="Measure compile time, cold and warm, in fresh processes.")
+    ] = True,
+    list_only: Annotated[bool, typer.Option("--list", help="Only list the workloads.")] = False,
+) -> None:
+    """Measure programs side by side with jax.jit."""
+    from stagejit.bench import contenders, programs, workloads
+
+    known = programs.load_file(file) if file else workloads.WORKLOADS
+    chosen = programs.select(names or [], known)
+    if list_only:
+        width = max(len(workload.name) for workload in chosen)
+        for workload in chosen:
+            typer.echo(f"{workload.name:{width}}  {workload.summary}".rstrip())
+        return
+    others = contenders.opponents(name.strip() for name in against.split(",") if name.strip())
+    if json_file:
+        json_file.touch()  # a folder that cannot be written must fail now, not after the run
+    rows, peaks = _run(chosen, others, seconds, file, compile_times)
+    _print(rows, peaks, [other.name for other in others])
+    if json_file:
+        from stagejit.bench.report import as_json
+
+        json_file.write_text(json.dumps(as_json(rows, peaks), indent=1) + "\n")
+    if not all(row.right for row in rows):
+        raise typer.Exit(1)
+
+
+def _run(
+    chosen: Sequence[Workload],
+    others: Sequence[Contender],
+    seconds: float,
+    file: Path | None,
+    compile_times: bool,
+) -> tuple[list[Row], Peaks]:
+    from dataclasses import replace
+
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from stagejit.bench import compile_time, harness, peaks
+    from stagejit.bench.contenders import STAGEJIT
+
+    rows: list[Row] = []
+    columns = (TextColumn("{task.description:34}"), BarColumn(), MofNCompleteColumn())
+    stderr = Console(stderr=True)
+    with Progress(
+        *columns,
+        TimeElapsedColumn(),
+        console=stderr,
+        transient=True,
+        disable=not stderr.is_terminal,
+    ) as progress:
+        task = progress.add_task("peaks of this machine", total=len(chosen))
+        machine = peaks.measure()
+        for workload in chosen:
+            progress.update(task, description=workload.name)
+            row = harness.measure(workload, [STAGEJIT, *others], seconds, machine)
+            if compile_times and not row.failure:
+                row = replace(row, compile_times=compile_time.measure(workload, file))
+            rows.append(row)
+            progress.advance(task)
+    return rows, machine
+
+
+def _print(rows: Sequence[Row], peaks: Peaks, opponents: Sequence[str]) -> None:
+    from stagejit.bench.report import plan_table, speed_table
+
+    console = _console()
+    console.print(
+        f"{peaks.cores} cores, {peaks.vector_bits}-bit vectors; peak {peaks.gflops:.0f} GFLOP/s f32"
+        f" ({peaks.gflops_one_core:.0f} on one core), {peaks.gbytes:.0f} GB/s"
+        f" ({peaks.gbytes_one_core:.0f} on one core)",
+        highlight=False,
+    )
+    console.print(speed_table(rows, opponents))
+    console.print(plan_table(rows, opponents))
+    for row in rows:
+        if row.failure:
+            console.print(f"{row.name}: {row.failure}", style="red", markup=False, highlight=False)
+        for entry in row.entries:
+            if entry.error > row.tolerance:
+                console.print(
+                    f"{row.name}: {entry.name} is off by {entry.error:.1e} from float64,"
+                    f" more than {row.tolerance:.0e}",
+                    style="red",
+                    highlight=False,
+                )
+
+
+@app.command()
+def demo(
+    photo: Annotated[Path | None, typer.Option(help="A photograph of yours.")] = None,
+    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH cut from its middle.")] = "256x256",
+    seconds: Seconds = 2.0,
+) -> None:
+    """Run ESRGAN's residual dense block on a photograph, beside jax.jit."""
+    from stagejit.bench import demo as demonstration
+
+    extent = demonstration.parse_size(size)
+    if not demonstration.run(photo, extent, seconds, _console()):
+        raise typer.Exit(1)
+
+
+@app.command()
+def explain(
+    program: Annotated[
+        str, typer.Argument(help="FILE.py, or FILE.py:NAME for one of its programs.")
+    ],
+) -> None:
+    """Print each decision of the compiler on the programs of a file (see `bench --file`)."""
+    import stagejit
+    from stagejit.bench import programs
+
+    path, _, name = program.partition(":") if not Path(program).is_file() else (program, "", "")
+    chosen = programs.select([name] if name else [], programs.load_file(Path(path)))
+    for workload in chosen:
+        if len(chosen) > 1:
+            typer.echo(f"== {workload.name}")
+        typer.echo(str(stagejit.jit(workload.function).explain(*workload.make_args())))
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_PIPE_WIDTH)
+
+
+def main() -> None:
+    """Runs the command line; errors of ours are printed without a traceback."""
+    try:
+        app()
+    except StagejitError as error:
+        Console(stderr=True).print(
+            f"{type(error).__name__}: {error}", markup=False, highlight=False, soft_wrap=True
+        )
+        sys.exit(2)

@@ -1,0 +1,76 @@
+"""Interleaved timing of several calls in one process.
+
+Input: functions that do one call and wait for its result. Output: `Timing` for each, in the same
+order. Invariant: every round times every contender once, in alternating order, so that a
+disturbance of the machine or a change of its clock meets all of them alike.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+Call = Callable[[], object]
+Clock = Callable[[], float]
+
+MIN_ROUNDS, MAX_ROUNDS = 5, 1000
+_MIN_SAMPLE_SECONDS = 200e-6  # below it a sample repeats the call, to drown the clock's own cost
+_WARMUP_CALLS = 2
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of a call. spread is (third quartile - first quartile) / median."""
+
+    median: float
+    spread: float
+    best: float
+    samples: int
+
+
+def interleave(
+    calls: Sequence[Call], seconds: float, clock: Clock = time.perf_counter
+) -> list[Timing]:
+    """Times the calls against each other for about `seconds`, at least MIN_ROUNDS rounds."""
+    repeats = [_repeats(call, clock) for call in calls]
+    samples: list[list[float]] = [[] for _ in calls]
+    order = list(range(len(calls)))
+    deadline = clock() + seconds
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        while len(samples[0]) < MIN_ROUNDS or (clock() < deadline and len(samples[0]) < MAX_ROUNDS):
+            for index in order:
+                samples[index].append(_sample(calls[index], repeats[index], clock))
+            order.reverse()
+    finally:
+        if collecting:
+            gc.enable()
+    return [summarize(found) for found in samples]
+
+
+def summarize(samples: Sequence[float]) -> Timing:
+    """Median, relative spread and best of at least one sample."""
+    median = statistics.median(samples)
+    if len(samples) < 2:
+        return Timing(median, 0.0, median, len(samples))
+    first, _, third = statistics.quantiles(samples, n=4, method="inclusive")
+    return Timing(median, (third - first) / median, min(samples), len(samples))
+
+
+def _repeats(call: Call, clock: Clock) -> int:
+    """How many calls make one sample, found after warming up."""
+    for _ in range(_WARMUP_CALLS):
+        call()
+    fastest = min(_sample(call, 1, clock) for _ in range(3))
+    return max(1, round(_MIN_SAMPLE_SECONDS / max(fastest, 1e-7)))
+
+
+def _sample(call: Call, repeats: int, clock: Clock) -> float:
+    started = clock()
+    for _ in range(repeats):
+        call()
+    return (clock() - started) / repeats

@@ -1,0 +1,96 @@
+"""Unavoidable work, counted by hand for each form that contributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stagejit.bench.cost import Cost, cost_of
+from stagejit.bench.workloads import WORKLOADS
+
+F32 = np.float32
+
+
+def zeros(*shape: int) -> Any:
+    return np.zeros(shape, F32)
+
+
+def test_matrix_product() -> None:
+    assert cost_of(jnp.matmul, (zeros(3, 5), zeros(5, 7))) == Cost(210, 4 * (15 + 35 + 21))
+
+
+def test_batched_product() -> None:
+    found = cost_of(lambda a, b: jnp.einsum("bij,bjk->bik", a, b), (zeros(2, 3, 5), zeros(2, 5, 7)))
+    assert found.flops == 2 * 210
+
+
+def conv(x: Any, w: Any, **keywords: Any) -> jax.Array:
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(
+        x, w, (1, 1), ((0, 0), (0, 0)), dimension_numbers=numbers, **keywords
+    )
+
+
+def test_convolution() -> None:
+    found = cost_of(conv, (zeros(1, 10, 10, 4), zeros(3, 3, 4, 8)))
+    assert found.flops == 2 * 8 * 8 * 8 * 3 * 3 * 4
+
+
+def test_grouped_convolution_counts_one_group_a_channel() -> None:
+    found = cost_of(
+        lambda x, w: conv(x, w, feature_group_count=4), (zeros(1, 10, 10, 4), zeros(3, 3, 1, 8))
+    )
+    assert found.flops == 2 * 8 * 8 * 8 * 3 * 3
+
+
+def test_dilated_input_counts_only_positions_that_hold_values() -> None:
+    found = cost_of(
+        lambda x, w: conv(x, w, lhs_dilation=(2, 2)), (zeros(1, 5, 5, 4), zeros(2, 2, 4, 8))
+    )
+    assert found.flops == 2 * (8 * 8 * 8) * (2 * 2 * 4) // 4
+
+
+def test_scan_counts_every_iteration() -> None:
+    def run(x: Any, w: Any) -> Any:
+        return jax.lax.scan(lambda c, _: (c @ w, None), x, None, length=9)[0]
+
+    assert cost_of(run, (zeros(2, 3), zeros(3, 3))).flops == 9 * 2 * 2 * 3 * 3
+
+
+def test_cond_counts_its_largest_branch() -> None:
+    def run(p: Any, x: Any) -> Any:
+        return jax.lax.cond(p, lambda a: a @ a, lambda a: a @ a @ a, x)
+
+    assert cost_of(run, (np.bool_(True), zeros(3, 3))).flops == 2 * 2 * 27
+
+
+def test_nested_jit_is_entered() -> None:
+    assert cost_of(jax.jit(jnp.matmul), (zeros(3, 5), zeros(5, 7))).flops == 210
+
+
+def test_elementwise_work_is_free_and_bytes_are_not() -> None:
+    assert cost_of(lambda x: jnp.exp(x) + 1, (zeros(10),)) == Cost(0, 80)
+
+
+# Milliseconds in the column `floor` of the published table, at its 233 GFLOP/s and 45 GB/s.
+@pytest.mark.parametrize(
+    ("name", "floor"),
+    [
+        ("dense_block", 11.5),
+        ("gemm_1024", 9.2),
+        ("gemv_1x4096x4096", 1.5),
+        ("conv3x3_56_64", 0.99),
+        ("softmax_4096x1024", 0.75),
+        ("transformer_block_256", 16.4),
+        ("transformer_grad_256", 49.0),
+        ("lstm_256x16x128", 4.6),
+    ],
+)
+def test_floors_are_those_of_the_published_table(name: str, floor: float) -> None:
+    workload = WORKLOADS[name]
+    found = cost_of(workload.function, workload.make_args())
+    assert max(found.flops / 233e9, found.nbytes / 45e9) * 1e3 == pytest.approx(floor, rel=0.01)

@@ -1,0 +1,128 @@
+"""Rows: what is computed from a workload's measurements, and what a failure leaves behind.
+
+The harness does not care who its contenders are, so most tests put jax.jit against variants of it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from stagejit.bench import harness, report
+from stagejit.bench.compile_time import CompileTimes
+from stagejit.bench.contenders import EAGER, JAX, Contender, Footprint, opponents
+from stagejit.bench.cost import Cost
+from stagejit.bench.harness import Entry, Row
+from stagejit.bench.peaks import Peaks
+from stagejit.bench.programs import Arguments, BenchError, Function, Workload
+from stagejit.bench.timing import Timing
+
+MACHINE = Peaks(2, 200.0, 100.0, 50.0, 40.0, 512)
+PRODUCT = Workload("product", jnp.matmul, lambda: (np.ones((8, 8), np.float32),) * 2)
+
+
+def wrong(function: Function) -> Function:
+    return jax.jit(lambda *args: function(*args) + 1)
+
+
+def no_footprint(function: Function, args: Arguments) -> Footprint:
+    return Footprint()
+
+
+WRONG = Contender("wrong", wrong, no_footprint)
+
+
+def test_a_row_has_an_entry_for_each_contender() -> None:
+    row = harness.measure(PRODUCT, [JAX, EAGER], seconds=0.01, peaks=MACHINE)
+    assert not row.failure
+    assert [entry.name for entry in row.entries] == ["jax", "eager"]
+    assert row.right
+    assert row.cost == Cost(2 * 8**3, 3 * 8 * 8 * 4)
+    assert row.ours.footprint.transient_nbytes is not None
+    assert row.floor == pytest.approx(768 / 50e9)
+
+
+def test_a_wrong_result_is_said() -> None:
+    row = harness.measure(PRODUCT, [JAX, WRONG], seconds=0.0, peaks=MACHINE)
+    assert not row.failure
+    assert not row.right
+    assert row.entries[1].error == pytest.approx(1 / 8)
+
+
+def test_an_exception_becomes_the_rows_failure() -> None:
+    def broken(x: Any) -> Any:
+        raise ValueError("first line\nsecond line")
+
+    row = harness.measure(Workload("broken", broken, lambda: (1.0,)), [JAX], seconds=0.0)
+    assert row.failure.startswith("ValueError: first line (")
+    assert "second line" not in row.failure
+    assert not row.right
+
+
+def measured_row(error: float = 1e-7) -> Row:
+    return Row(
+        name="w",
+        tolerance=1e-5,
+        cost=Cost(flops=2_000_000, nbytes=1_000_000),
+        floor=0.5e-4,
+        entries=(
+            Entry("stagejit", Timing(1e-4, 0.02, 0.9e-4, 10), error, Footprint(2048, 3, 0)),
+            Entry("jax", Timing(2e-4, 0.03, 1.9e-4, 10), 1e-7, Footprint(4096)),
+        ),
+        compile_times=CompileTimes(cold=0.1, warm=0.01, jax=0.05),
+    )
+
+
+def test_derived_figures() -> None:
+    row = measured_row()
+    assert row.ratio(row.entries[1]) == pytest.approx(2.0)
+    assert row.gflops == pytest.approx(20.0)
+    assert row.gbytes == pytest.approx(10.0)
+    assert row.percent_of_floor == pytest.approx(50.0)
+
+
+def rendered(table: Any) -> str:
+    console = Console(width=200, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def test_tables_show_the_figures() -> None:
+    failed = Row("broken", 1e-5, failure="ValueError: no")
+    speed = rendered(report.speed_table([measured_row(), failed], ["jax"]))
+    assert ["w", "0.1000", "2", "0.2000", "3", "2.00", "20.0", "10.0", "50", "1e-07"] in [
+        [cell.strip() for cell in line.strip("│ ").split("│")] for line in speed.splitlines()
+    ]
+    assert "failed" in speed
+    plan = rendered(report.plan_table([measured_row(), failed], ["jax"]))
+    assert ["w", "100.00", "10.00", "50.00", "2.0", "4.0", "3", "0"] in [
+        [cell.strip() for cell in line.strip("│ ").split("│")] for line in plan.splitlines()
+    ]
+
+
+def test_json_holds_everything_measured() -> None:
+    found = json.loads(json.dumps(report.as_json([measured_row()], MACHINE)))
+    assert found["peaks"]["gflops"] == 200.0
+    assert found["environment"]["jax"] == jax.__version__
+    (row,) = found["rows"]
+    assert row["ratios"] == {"jax": pytest.approx(2.0)}
+    assert row["entries"][0]["footprint"] == {
+        "transient_nbytes": 2048,
+        "dispatches": 3,
+        "delegated": 0,
+    }
+    assert row["right"] is True
+
+
+def test_unknown_contender() -> None:
+    assert [found.name for found in opponents(["eager", "jax", "eager"])] == ["eager", "jax"]
+    with pytest.raises(BenchError, match=r"'torch'[\s\S]*known contenders: jax"):
+        opponents(["torch"])

@@ -1,0 +1,88 @@
+"""Interleaving and statistics, on a clock that the test advances itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from stagejit.bench import timing
+
+
+class FakeClock:
+    """Time passes only inside the calls made by `costing`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.log: list[str] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def costing(self, name: str, seconds: float) -> Callable[[], None]:
+        def call() -> None:
+            self.log.append(name)
+            self.now += seconds
+
+        return call
+
+
+def test_medians_are_those_of_the_calls() -> None:
+    clock = FakeClock()
+    fast, slow = timing.interleave(
+        [clock.costing("a", 0.01), clock.costing("b", 0.03)], seconds=1.0, clock=clock
+    )
+    assert fast.median == pytest.approx(0.01)
+    assert slow.median == pytest.approx(0.03)
+    assert fast.spread == pytest.approx(0.0, abs=1e-9)
+    assert fast.samples == slow.samples == 25
+
+
+def test_rounds_alternate_their_order() -> None:
+    clock = FakeClock()
+    timing.interleave([clock.costing("a", 1.0), clock.costing("b", 1.0)], seconds=0.0, clock=clock)
+    assert "".join(clock.log[-10:]) == "abbaabbaab"
+
+
+def test_at_least_the_minimum_of_rounds_is_run() -> None:
+    clock = FakeClock()
+    (only,) = timing.interleave([clock.costing("a", 10.0)], seconds=0.5, clock=clock)
+    assert only.samples == timing.MIN_ROUNDS
+
+
+def test_never_more_than_the_maximum_of_rounds() -> None:
+    clock = FakeClock()
+    (only,) = timing.interleave([clock.costing("a", 1e-3)], seconds=1e9, clock=clock)
+    assert only.samples == timing.MAX_ROUNDS
+
+
+def test_short_calls_are_repeated_within_a_sample() -> None:
+    clock = FakeClock()
+    (only,) = timing.interleave([clock.costing("a", 10e-6)], seconds=0.0, clock=clock)
+    assert only.median == pytest.approx(10e-6)
+    assert len(clock.log) >= 20 * timing.MIN_ROUNDS
+
+
+def test_spread_is_the_interquartile_range_over_the_median() -> None:
+    found = timing.summarize([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert found == timing.Timing(median=3.0, spread=pytest.approx(2 / 3), best=1.0, samples=5)
+
+
+def test_one_sample_has_no_spread() -> None:
+    assert timing.summarize([2.0]) == timing.Timing(2.0, 0.0, 2.0, 1)
+
+
+def test_garbage_collection_is_back_on_after_a_failing_call() -> None:
+    import gc
+
+    calls = 0
+
+    def failing() -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 8:
+            raise RuntimeError("later")
+
+    with pytest.raises(RuntimeError):
+        timing.interleave([failing], seconds=100.0, clock=FakeClock())
+    assert gc.isenabled()
