@@ -22,10 +22,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 
-from stagejit.bench.contenders import JAX, STAGEJIT, Contender, waiting_call
+from stagejit.bench.contenders import JAX, STAGEJIT, Contender, on_device, waiting_call
 from stagejit.bench.programs import Workload, load_file
 from stagejit.bench.workloads import WORKLOADS
 
@@ -70,8 +69,7 @@ def _in_fresh_process(name: str, file: Path | None, cache_dir: str) -> dict[str,
 
 
 def _first_call_seconds(contender: Contender, workload: Workload) -> float:
-    args = jax.device_put(workload.make_args())
-    jax.block_until_ready(args)
+    args = on_device(workload.make_args())
     started = time.perf_counter()
     call = waiting_call(contender.compile(workload.function), args)
     call()

@@ -67,13 +67,24 @@ def opponents(names: Iterable[str]) -> list[Contender]:
     return found
 
 
+def on_device(args: Arguments) -> Arguments:
+    """The arguments as JAX arrays, all of them there."""
+    placed: Arguments = jax.device_put(args)
+    _wait(placed)
+    return placed
+
+
+def _wait(tree: Any) -> None:
+    for leaf in jax.tree_util.tree_leaves(tree):
+        leaf.block_until_ready()
+
+
 def waiting_call(compiled: Function, args: Arguments) -> Callable[[], Any]:
     """A call that returns when every result is there; results are freed before the next call."""
 
     def call() -> Any:
         result = compiled(*args)
-        for leaf in jax.tree_util.tree_leaves(result):
-            leaf.block_until_ready()
+        _wait(result)
         return result
 
     return call

@@ -12,6 +12,7 @@ once and every result written once: intermediate values cost nothing here.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ def cost_of(function: Function, args: Arguments) -> Cost:
     """Traces `function` on `args` and adds up its unavoidable work."""
     closed = jax.make_jaxpr(function)(*args)
     avals = [*closed.in_avals, *closed.out_avals]
-    nbytes = sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals)
+    nbytes = sum(_product(aval.shape) * aval.dtype.itemsize for aval in avals)
     return Cost(_jaxpr_flops(closed.jaxpr), nbytes)
 
 
@@ -46,7 +47,7 @@ def _equation_flops(eqn: Any) -> int:
     if name == "dot_general":
         (contracting, _), _ = params["dimension_numbers"]
         lhs = eqn.invars[0].aval.shape
-        return 2 * _size(eqn.outvars[0]) * math.prod(lhs[axis] for axis in contracting)
+        return 2 * _size(eqn.outvars[0]) * _product(lhs[axis] for axis in contracting)
     if name == "conv_general_dilated":
         return _conv_flops(eqn)
     nested = [_jaxpr_flops(jaxpr) for value in params.values() for jaxpr in _jaxprs_in(value)]
@@ -58,13 +59,17 @@ def _equation_flops(eqn: Any) -> int:
 def _conv_flops(eqn: Any) -> int:
     kernel = eqn.invars[1].aval.shape
     spec = eqn.params["dimension_numbers"].rhs_spec  # (out channels, in channels, *spatial)
-    taps = math.prod(kernel[axis] for axis in spec[1:])
+    taps = _product(kernel[axis] for axis in spec[1:])
     # Of a dilated input only one position in prod(dilation) holds a value.
-    return 2 * _size(eqn.outvars[0]) * taps // math.prod(eqn.params["lhs_dilation"])
+    return 2 * _size(eqn.outvars[0]) * taps // _product(eqn.params["lhs_dilation"])
 
 
 def _size(var: Any) -> int:
-    return math.prod(var.aval.shape)
+    return _product(var.aval.shape)
+
+
+def _product(sizes: Iterable[int]) -> int:
+    return math.prod(sizes)
 
 
 def _jaxprs_in(value: Any) -> list[Any]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
@@ -21,7 +20,7 @@ from rich.table import Table
 import stagejit
 from stagejit.bench import residual_block
 from stagejit.bench.accuracy import error_against
-from stagejit.bench.contenders import JAX, STAGEJIT, waiting_call
+from stagejit.bench.contenders import JAX, STAGEJIT, on_device, waiting_call
 from stagejit.bench.programs import BenchError
 from stagejit.bench.timing import Timing, interleave
 
@@ -93,7 +92,7 @@ def features_of(pixels: Array, rng: np.random.Generator) -> Array:
 
 def run_case(name: str, x: Array, params: residual_block.Parameters, seconds: float) -> Case:
     """Runs and times the block on `x` with both compilers."""
-    args = jax.block_until_ready(jax.device_put((x, params)))
+    args = on_device((x, params))
     function = residual_block.residual_block
     calls = [waiting_call(contender.compile(function), args) for contender in (STAGEJIT, JAX)]
     wanted = [residual_block.reference(x, params)]

@@ -9,13 +9,10 @@ from __future__ import annotations
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import jax
 
 from stagejit.bench.accuracy import error_against, reference_of
 from stagejit.bench.compile_time import CompileTimes
-from stagejit.bench.contenders import Contender, Footprint, waiting_call
+from stagejit.bench.contenders import Contender, Footprint, on_device, waiting_call
 from stagejit.bench.cost import Cost, cost_of
 from stagejit.bench.peaks import Peaks
 from stagejit.bench.programs import Workload
@@ -94,7 +91,7 @@ def _measured(
     workload: Workload, contenders: Sequence[Contender], seconds: float, peaks: Peaks | None
 ) -> Row:
     function, raw_args = workload.function, workload.make_args()
-    args: Any = jax.block_until_ready(jax.device_put(raw_args))
+    args = on_device(raw_args)
     cost = cost_of(function, args)
     reference = reference_of(function, raw_args)
     calls = [waiting_call(contender.compile(function), args) for contender in contenders]

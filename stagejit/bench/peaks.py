@@ -13,7 +13,7 @@ import ctypes
 import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -84,14 +84,18 @@ def _triad_rate(kernels: _Kernels, pool: ThreadPoolExecutor, threads: int, secon
     a, b, c = (_aligned(_TRIAD_ELEMENTS) for _ in range(3))
     jobs = [
         functools.partial(
-            kernels.triad, *(array[i * share :].ctypes.data for array in (a, b, c)), share
+            kernels.triad,
+            a[i * share :].ctypes.data,
+            b[i * share :].ctypes.data,
+            c[i * share :].ctypes.data,
+            share,
         )
         for i in range(threads)
     ]
     return 3 * 4 * share * threads / _best(pool, jobs, seconds)
 
 
-def _best(pool: ThreadPoolExecutor, jobs: list[Callable[[], None]], seconds: float) -> float:
+def _best(pool: ThreadPoolExecutor, jobs: Sequence[Callable[[], None]], seconds: float) -> float:
     """The shortest time in which all jobs ran side by side; ctypes calls release the GIL."""
     best, deadline = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < deadline or best == float("inf"):

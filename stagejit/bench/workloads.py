@@ -91,7 +91,7 @@ def transpose_add(x: jax.Array) -> jax.Array:
     return x.T + x
 
 
-def transformer_block(x: jax.Array, params: Any, heads: int = 12) -> jax.Array:
+def transformer_block(x: jax.Array, params: tuple[jax.Array, ...], heads: int = 12) -> jax.Array:
     """Pre-norm block, causal attention, x: (batch, tokens, width)."""
     wqkv, wo, w1, w2, g1, g2 = params
     batch, tokens, width = x.shape
@@ -107,7 +107,7 @@ def transformer_block(x: jax.Array, params: Any, heads: int = 12) -> jax.Array:
     return x + jax.nn.gelu(normalized(x) * g2 @ w1) @ w2
 
 
-def transformer_loss(params: Any, x: jax.Array) -> jax.Array:
+def transformer_loss(params: tuple[jax.Array, ...], x: jax.Array) -> jax.Array:
     return (transformer_block(x, params) ** 2).mean()
 
 
@@ -127,10 +127,11 @@ def lstm(xs: jax.Array, wx: jax.Array, wh: jax.Array, bias: jax.Array) -> jax.Ar
         return (h, c), h
 
     zeros = jnp.zeros((xs.shape[1], wh.shape[0]))
-    return jax.lax.scan(step, (zeros, zeros), xs)[1]
+    states: jax.Array = jax.lax.scan(step, (zeros, zeros), xs)[1]
+    return states
 
 
-def mlp_loss(params: Any, x: jax.Array) -> jax.Array:
+def mlp_loss(params: list[tuple[jax.Array, jax.Array]], x: jax.Array) -> jax.Array:
     for weight, bias in params[:-1]:
         x = jnp.tanh(x @ weight + bias)
     weight, bias = params[-1]
