@@ -220,3 +220,25 @@ _add(
     NETWORK,
     "gradient of a 3-layer network on 32 samples",
 )
+_add("argmax_16M", jnp.argmax, lambda r: (r(16 << 20),), ELEMENTWISE, "index of the largest of 16M")
+_add(
+    "cumsum_rows_4096x1024",
+    lambda x: jnp.cumsum(x, 1),
+    lambda r: (r(4096, 1024),),
+    PRODUCT,
+    "running sums along the contiguous axis",
+)
+_add(
+    "cumsum_columns_4096x1024",
+    lambda x: jnp.cumsum(x, 0),
+    lambda r: (r(4096, 1024),),
+    PRODUCT,
+    "running sums along the outer axis",
+)
+_add(
+    "gather_rows_8192x768",
+    lambda table, rows: table[rows],
+    lambda r: (r(8192, 768), np.random.default_rng(1).permutation(8192).astype(np.int32)),
+    ELEMENTWISE,
+    "every row once, in random order, as an embedding reads them",
+)

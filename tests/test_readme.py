@@ -1,0 +1,58 @@
+"""The README's tour is run: each ```python block, and the ```text block after it is what it prints.
+
+All blocks share one namespace, in order, as a reader would paste them. To write the printed blocks anew:
+`python -m pytest tests/test_readme.py --update-golden`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import linecache
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagejit.options import SWITCHES
+
+_BLOCKS = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<text>.*?)^```\n)?", re.S | re.M)
+
+
+def printed(code: str, namespace: dict[str, Any], position: int) -> str:
+    """What the block prints. Its lines are known to linecache, as those of a user's file are."""
+    name = f"README.md[{position}]"
+    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+    with contextlib.redirect_stdout(io.StringIO()) as stdout:
+        exec(compile(code, name, "exec"), namespace)
+    return stdout.getvalue()
+
+
+def test_the_tour_prints_what_the_readme_says(
+    repository: Path, update_golden: bool
+) -> None:
+    readme = repository / "README.md"
+    namespace: dict[str, Any] = {"__name__": "readme"}
+    position = 0
+
+    def rerun(block: re.Match[str]) -> str:
+        nonlocal position
+        position += 1
+        found = printed(block["code"], namespace, position)
+        if block["text"] is None:
+            assert not found, f"block {position} prints, and the README does not show it"
+            return block[0]
+        return f"```python\n{block['code']}```\n\n```text\n{found.rstrip()}\n```\n"
+
+    before = readme.read_text()
+    after = _BLOCKS.sub(rerun, before)
+    if update_golden:
+        readme.write_text(after)
+    assert position > 0
+    assert after == before or update_golden
+
+
+@pytest.mark.parametrize("switch", sorted(SWITCHES))
+def test_every_rewrite_that_can_be_disabled_is_named(switch: str, repository: Path) -> None:
+    assert f"`{switch}`" in (repository / "README.md").read_text()
