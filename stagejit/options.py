@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextvars
 import difflib
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+import jax
 
 from stagejit.errors import OptionsError
 
@@ -69,21 +71,29 @@ class Options:
         return switch not in self.disable
 
     def __enter__(self) -> Options:
-        _stack.set((*_stack.get(), self))
+        entered = _context(self)
+        entered.__enter__()
+        _entered.set((*_entered.get(), entered))
         return self
 
     def __exit__(self, *exc: object) -> None:
-        _stack.set(_stack.get()[:-1])
+        *rest, entered = _entered.get()
+        _entered.set(tuple(rest))
+        entered.__exit__(None, None, None)
 
 
-_stack: contextvars.ContextVar[tuple[Options, ...]] = contextvars.ContextVar(
-    "stagejit_options", default=(Options(),)
+# The innermost `with Options(...)`. A user context is part of the key of jax.jit's caches, so a function
+# is traced once for each value, and its fast path needs no look-up of ours.
+_context: Any = jax.make_user_context(None)
+_entered: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar(
+    "stagejit_options", default=()
 )
 
 
 def current() -> Options:
     """The options of the innermost `with Options(...)`, or the defaults."""
-    return _stack.get()[-1]
+    chosen: Options | None = _context.value
+    return chosen or Options()
 
 
 def _suggest(name: str, known: list[str]) -> str:

@@ -1,0 +1,19 @@
+"""stagejit: a compiler for JAX programs that shows every decision it takes.
+
+    jaxpr --trace--> program --graph--> networkx graph --rewrites--> graph --dispatch--> regions
+      --schedule--> plan --codegen--> loop-nest IR --llvm--> kernels --runtime--> XLA FFI call
+
+Use `stagejit.jit` where you would use `jax.jit`:
+
+    @stagejit.jit
+    def f(x, w): ...
+
+    f(x, w)            a jax.Array, under jit, grad, vmap, scan, shard_map, checkpoint as well
+    f.plan(x, w)       the dispatches, the subranges they touch, the barriers between them
+    f.explain(x, w)    each decision with its reason and your source line
+"""
+
+from stagejit.api import jit
+from stagejit.options import Options
+
+__all__ = ["Options", "jit"]

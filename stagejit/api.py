@@ -1,0 +1,102 @@
+"""What the user calls: `stagejit.jit`.
+
+Input: a Python function. Output: a `jax.jit` object around a second, marked `jax.jit` of the same
+function, which the embedding's lowering rule recognises. Invariant: what JAX's jit does with arguments
+(pytrees, static arguments, donation, shardings, caching, dispatch) is done by JAX's jit; a call takes
+its C++ fast path and nothing of ours runs.
+
+Note [Two jits]: the outer one is needed because a top-level jit lowers its own jaxpr without asking
+any lowering rule. The inner one carries the options in its name, so there is one inner jit for each
+options value, and `with Options(...)` (a part of JAX's cache key) selects it while tracing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, overload
+
+import jax
+from jax.extend import source_info_util
+
+from stagejit.options import Options, current
+from stagejit.runtime import embedding
+
+# JAX's tracebacks and source locations skip the frames of this file, as they skip JAX's own.
+source_info_util.register_exclusion(__file__)
+
+# The arguments of jax.jit that say how to read the function's arguments: the inner jit needs them too.
+_SHARED = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
+
+
+@overload
+def jit(fun: Callable[..., Any], /, *, options: Options | None = None, **jit_options: Any) -> Any: ...
+
+
+@overload
+def jit(
+    *, options: Options | None = None, **jit_options: Any
+) -> Callable[[Callable[..., Any]], Any]: ...
+
+
+def jit(
+    fun: Callable[..., Any] | None = None, /, *, options: Options | None = None, **jit_options: Any
+) -> Any:
+    """Compile `fun` with stagejit; a drop-in for `jax.jit`, also as `@stagejit.jit(...)`.
+
+    options: fixed for this function; by default those of the innermost `with Options(...)` around
+        the call that traces it.
+    jit_options: all that jax.jit takes (static_argnums, donate_argnames, in_shardings, ...).
+
+    The result is a jax.jit object with more attributes: `.trace`, `.lower`, `.plan`, `.explain`. Raises
+    what jax.jit raises for a wrong `fun` or wrong arguments.
+    """
+    if fun is None:
+        return functools.partial(jit, options=options, **jit_options)
+    jax.jit(fun, **jit_options)  # for its errors, which then name the user's function
+    shared = {name: jit_options[name] for name in _SHARED if name in jit_options}
+    inners: dict[Options, Any] = {}
+
+    def outer(*args: Any, **kwargs: Any) -> Any:
+        chosen = options if options is not None else current()
+        if chosen not in inners:
+            inners[chosen] = _marked(fun, chosen, shared)
+        return inners[chosen](*args, **kwargs)
+
+    jitted = jax.jit(_named_like(fun, outer), **jit_options)
+    _attach(jitted, fun, inners)
+    return jitted
+
+
+def _marked(fun: Callable[..., Any], options: Options, shared: dict[str, Any]) -> Any:
+    """The inner jit. Its name carries the marker, its signature is the user's."""
+
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        return fun(*args, **kwargs)
+
+    _named_like(fun, inner)
+    inner.__name__ = embedding.marked_name(inner.__name__, options)
+    return jax.jit(inner, **shared)
+
+
+def _named_like(fun: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    """`wrapper` with the name and signature of `fun`, which may be a partial or a callable object."""
+    functools.update_wrapper(wrapper, fun)
+    inner = fun.func if isinstance(fun, functools.partial) else fun
+    wrapper.__name__ = getattr(inner, "__name__", type(inner).__name__)
+    return wrapper
+
+
+def _attach(jitted: Any, fun: Callable[..., Any], inners: dict[Options, Any]) -> None:
+    """Set our attributes on JAX's own object: a wrapper around it would cost time in each call."""
+    clear = jitted.clear_cache
+
+    def clear_cache() -> None:
+        """Forget what was traced and compiled for this function."""
+        clear()
+        for inner in inners.values():
+            inner.clear_cache()
+        inners.clear()
+
+    jitted.__wrapped__ = fun
+    jitted.clear_cache = clear_cache
