@@ -33,6 +33,20 @@ settings.register_profile(
 settings.load_profile("stagejit")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write the expected text of golden tests anew; then read the difference",
+    )
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether a golden test should write what it finds, instead of comparing."""
+    return bool(request.config.getoption("--update-golden"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip `gpu` tests, with the reason, where they cannot run."""
     if _has_gpu():
