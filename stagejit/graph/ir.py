@@ -4,8 +4,8 @@ Nodes are `Op`s, an edge `producer -> consumer` is one operand use (`operand`: i
 consumer, `result`: which result of the producer). `graph.nx` is the graph itself, so networkx
 algorithms apply directly. The op set is documented in `graph/ops.py`.
 
-Invariant: the edges and the `operands` of every op agree, the graph is acyclic, inputs come first and
-there is exactly one `return`. Only `Graph` methods change any of it.
+Invariant: the edges and the `operands` of every op agree, the graph is acyclic, inputs come first
+and there is exactly one `return`. Only `Graph` methods change any of it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,20 @@ class Value:
 
 
 class Op:
-    """`results = kind operands {attrs}`. Attributes are immutable and hashable (arrays excepted)."""
+    """`results = kind operands {attrs}`. Attributes are immutable and hashable (arrays
+    excepted)."""
 
     __slots__ = ("attrs", "id", "kind", "loc", "operands", "results")
 
-    def __init__(self, id: int, kind: str, operands: tuple[Value, ...],
-                 types: Sequence[TensorType], attrs: Mapping[str, Any], loc: Loc) -> None:
+    def __init__(
+        self,
+        id: int,
+        kind: str,
+        operands: tuple[Value, ...],
+        types: Sequence[TensorType],
+        attrs: Mapping[str, Any],
+        loc: Loc,
+    ) -> None:
         self.id, self.kind, self.operands, self.loc = id, kind, operands, loc
         self.attrs: Mapping[str, Any] = MappingProxyType(dict(attrs))
         self.results = tuple(Value(self, i, t) for i, t in enumerate(types))
@@ -98,9 +106,11 @@ class Graph:
 
     def uses(self, value: Value) -> list[Use]:
         """Operand uses of `value`, oldest user first; the return counts as a user."""
-        found = [Use(user, data["operand"])
-                 for _, user, data in self.nx.out_edges(value.op, data=True)
-                 if data["result"] == value.index]
+        found = [
+            Use(user, data["operand"])
+            for _, user, data in self.nx.out_edges(value.op, data=True)
+            if data["result"] == value.index
+        ]
         return sorted(found, key=lambda use: (use.user.id, use.operand))
 
     def users(self, value: Value) -> list[Op]:
@@ -111,7 +121,7 @@ class Graph:
         return iter(self.ops())
 
     def __len__(self) -> int:
-        return self.nx.number_of_nodes() - len(self.inputs) - 1
+        return int(self.nx.number_of_nodes()) - len(self.inputs) - 1
 
     # ---------------------------------------------------------------- writing
 
@@ -122,8 +132,14 @@ class Graph:
         self.donated.append(donated)
         return op.result
 
-    def add(self, kind: str, operands: Sequence[Value], types: TensorType | Sequence[TensorType],
-            loc: Loc = UNKNOWN, **attrs: Any) -> Op:
+    def add(
+        self,
+        kind: str,
+        operands: Sequence[Value],
+        types: TensorType | Sequence[TensorType],
+        loc: Loc = UNKNOWN,
+        **attrs: Any,
+    ) -> Op:
         """Append an op. Types are not inferred here: `graph.ops` builds typed ops."""
         results = (types,) if isinstance(types, TensorType) else tuple(types)
         return self._insert(kind, tuple(operands), results, attrs, loc)
@@ -148,14 +164,21 @@ class Graph:
         self.nx.remove_node(op)
 
     def eliminate_dead(self) -> int:
-        """Erase every op that no output depends on; returns how many."""
-        live = nx.ancestors(self.nx, self._return) | {self._return}
+        """Erase every op that neither an output nor an effect depends on; returns how many."""
+        roots = [self._return, *(op for op in self.nx if op.attrs.get("effects"))]
+        live = set(roots).union(*(nx.ancestors(self.nx, root) for root in roots))
         dead = [op for op in self.nx if op not in live and op.kind != "input"]
         self.nx.remove_nodes_from(dead)
         return len(dead)
 
-    def _insert(self, kind: str, operands: tuple[Value, ...], types: Sequence[TensorType],
-                attrs: Mapping[str, Any], loc: Loc) -> Op:
+    def _insert(
+        self,
+        kind: str,
+        operands: tuple[Value, ...],
+        types: Sequence[TensorType],
+        attrs: Mapping[str, Any],
+        loc: Loc,
+    ) -> Op:
         op = Op(self._next_id, kind, operands, types, attrs, loc)
         self._next_id += 1
         self.nx.add_node(op)

@@ -1,0 +1,1 @@
+"""Rewrites of graphs, and the driver that applies them and records why."""

@@ -1,0 +1,1 @@
+"""A jaxpr in, a `Program` in our own op set out."""

@@ -1,7 +1,8 @@
 """`Program`: a traced function as a flat list of equations in our own op set.
 
 Input: built by `trace/`. Output: read by `graph/build.py`, which turns each equation into one op.
-Invariant: equations are in dependency order, nested jits are inlined, and every equation has a `Loc`.
+Invariant: equations are in dependency order, nested jits are inlined, and every equation has a
+    `Loc`.
 """
 
 from __future__ import annotations
@@ -43,8 +44,14 @@ class Program:
     equations: list[Equation] = field(default_factory=list)
     outputs: list[Var] = field(default_factory=list)
 
-    def emit(self, kind: str, operands: Sequence[Var], types: TensorType | Sequence[TensorType],
-             loc: Loc = UNKNOWN, **attrs: Any) -> tuple[Var, ...]:
+    def emit(
+        self,
+        kind: str,
+        operands: Sequence[Var],
+        types: TensorType | Sequence[TensorType],
+        loc: Loc = UNKNOWN,
+        **attrs: Any,
+    ) -> tuple[Var, ...]:
         """Append one equation and return its results."""
         results = (types,) if isinstance(types, TensorType) else tuple(types)
         made = tuple(Var(t) for t in results)

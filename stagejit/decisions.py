@@ -1,0 +1,35 @@
+"""`Decision`: one choice of the compiler, applied or declined, with its reason.
+
+Input: made by rewrite drivers, dispatch formation and the scheduler. Output: `plan.decisions` and
+`explain`. Invariant: plain data without references to graphs, so keeping decisions keeps nothing
+alive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stagejit.loc import UNKNOWN, Loc
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A rewrite tried on one op.
+
+    rewrite: name of the rewrite or fusion, as in `Options(disable=...)`.
+    op: text of the op it was tried on. applied: whether it happened.
+    reason: why, or why not, in one sentence. loc: the user's line that the op came from.
+    """
+
+    rewrite: str
+    op: str
+    applied: bool
+    reason: str
+    loc: Loc = UNKNOWN
+
+    def __str__(self) -> str:
+        where = f"  // {self.loc}" if self.loc else ""
+        return (
+            f"{'applied' if self.applied else 'declined'} {self.rewrite} @ {self.op}: "
+            f"{self.reason}{where}"
+        )

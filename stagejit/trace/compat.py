@@ -1,0 +1,86 @@
+"""Everything that stagejit takes from JAX's internals, in one place, each with its reason.
+
+Input: JAX objects (equations, abstract values, tracebacks). Output: plain Python and our own types.
+Invariant: checked against jax 0.10 and 0.12; nothing else in the package imports `jax._src`.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+# `jax.extend.source_info_util` publishes only `summarize`, which gives text, not the frames that a
+# caller may want to skip (ours), nor the function's name.
+from jax._src import source_info_util
+from jax.extend import core as jex_core
+
+from stagejit.loc import UNKNOWN, Loc
+from stagejit.types import DType, TensorType, from_numpy
+
+Literal = jex_core.Literal
+ClosedJaxpr = jex_core.ClosedJaxpr
+Jaxpr = jex_core.Jaxpr
+
+_OWN_FOLDER = str(Path(__file__).resolve().parent.parent) + "/"
+
+
+def loc_of(equation: Any) -> Loc:
+    """The innermost line of the user's program that made a JAX equation; UNKNOWN where JAX kept
+    none."""
+    return _innermost(equation.source_info.traceback)
+
+
+@functools.lru_cache(maxsize=4096)
+def _innermost(traceback: Any) -> Loc:
+    for frame in source_info_util.user_frames(traceback):
+        if not frame.file_name.startswith(_OWN_FOLDER):
+            return Loc(
+                frame.file_name,
+                frame.start_line,
+                frame.start_column,
+                frame.function_name.rpartition(".")[2],
+            )
+    return UNKNOWN
+
+
+def type_of(aval: Any) -> TensorType:
+    """The type of an abstract value. Tokens, references and PRNG keys get an opaque dtype."""
+    shape, dtype = getattr(aval, "shape", None), getattr(aval, "dtype", None)
+    if shape is None or dtype is None:
+        return TensorType(DType(type(aval).__name__, "opaque", 0, 0), ())
+    if dtype == jax.dtypes.float0:
+        return TensorType(DType("float0", "opaque", 0, 0), tuple(shape))
+    return TensorType(from_numpy(dtype), tuple(shape))
+
+
+def has_static_shape(type: TensorType) -> bool:
+    """False for the symbolic sizes of `jax.export`."""
+    return all(isinstance(size, int) for size in type.shape)
+
+
+def constant_array(value: Any, type: TensorType) -> Any:
+    """A read-only NumPy array of a jaxpr constant or literal.
+
+    A constant of an opaque dtype (a PRNG key) has no NumPy form and is returned as it is.
+    """
+    if type.dtype.kind == "opaque":
+        return value
+    array = np.array(value, dtype=type.dtype.numpy).reshape(type.shape)
+    array.flags.writeable = False
+    return array
+
+
+def evaluate_equation(equation: Any, operands: list[Any]) -> list[Any]:
+    """Run one JAX equation on concrete (or traced) values, as JAX itself would.
+
+    `get_bind_params` and `ctx.manager` are what `jax.core.eval_jaxpr` uses; the public
+    `jaxpr_as_fun` would need a closed jaxpr around the equation and rename its variables.
+    """
+    parameters = equation.primitive.get_bind_params(equation.params)
+    with equation.ctx.manager:
+        results = equation.primitive.bind(*operands, **parameters)
+    return list(results) if equation.primitive.multiple_results else [results]

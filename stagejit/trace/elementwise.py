@@ -1,0 +1,178 @@
+"""Translations of elementwise primitives to `map`, `convert` and `bitcast`.
+
+Input: JAX primitives such as `add`, `select_n`, `clamp`. Output: `map` equations with the same
+names, except where JAX has several for one meaning. Invariant: all operands of a `map` have its
+shape.
+"""
+
+from __future__ import annotations
+
+import math
+
+from stagejit.trace.emitter import Emitter
+from stagejit.trace.program import Var
+from stagejit.trace.translation import Site, Translation, Unsupported, translation
+from stagejit.types import bf16, bool_, dtype_named, f32, f64, from_numpy, u32
+
+# Same name and meaning in JAX and in `map`.
+_SAME = (
+    "neg", "sign", "floor", "ceil", "is_finite", "abs", "not", "square", "exp", "exp2", "expm1",
+    "log", "log1p", "logistic", "tanh", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
+    "asinh", "acosh", "atanh", "sqrt", "rsqrt", "cbrt", "erf", "erfc", "erf_inv",
+    "population_count", "clz",
+    "add", "sub", "div", "rem", "max", "min", "nextafter", "atan2", "and", "or", "xor",
+    "eq", "ne", "lt", "le", "gt", "ge",
+    "shift_left", "shift_right_arithmetic", "shift_right_logical",
+)  # fmt: skip
+
+
+def _same(emit: Emitter, site: Site, *operands: Var) -> Var:
+    return emit.map(site.primitive, *operands)
+
+
+def _add_any(emit: Emitter, site: Site, x: Var, y: Var) -> Var:
+    return emit.map("add", x, y)
+
+
+def _mul(emit: Emitter, site: Site, x: Var, y: Var) -> Var:
+    out = site.result.dtype
+    return emit.map("mul", emit.convert(x, out), emit.convert(y, out))
+
+
+def _identity(emit: Emitter, site: Site, *operands: Var) -> tuple[Var, ...]:
+    return operands
+
+
+def _integer_pow(emit: Emitter, site: Site, x: Var) -> Var:
+    return emit.map("integer_pow", x, y=int(site.params["y"]))
+
+
+def _round(emit: Emitter, site: Site, x: Var) -> Var:
+    rounding = {0: "away", 1: "even"}.get(int(site.params["rounding_method"]))
+    if rounding is None:
+        raise Unsupported(f"rounding method {site.params['rounding_method']}")
+    return emit.map("round", x, rounding=rounding)
+
+
+def _pow(emit: Emitter, site: Site, x: Var, y: Var) -> Var:
+    base, exponent = x.type.dtype, y.type.dtype
+    if not base.is_float:
+        raise Unsupported("an integer raised to a computed power")
+    if exponent is base:
+        return emit.map("pow", x, y)
+    # f32 cannot hold every 32-bit exponent, whose last bit decides the sign of the result.
+    wide = f32 if base.bits < 32 and exponent.bits <= 16 else f64
+    return emit.convert(emit.map("pow", emit.convert(x, wide), emit.convert(y, wide)), base)
+
+
+def _select_n(emit: Emitter, site: Site, which: Var, *cases: Var) -> Var:
+    """Two cases: `select`. More: a chain of them, last case innermost."""
+    if len(cases) == 1:
+        return cases[0]
+    if which.type.dtype is bool_:
+        return emit.map("select", which, cases[1], cases[0])
+    result = cases[-1]
+    for index in range(len(cases) - 2, -1, -1):
+        before = emit.map("lt", which, emit.const(index + 1, which.type.dtype))
+        result = emit.map("select", before, cases[index], result)
+    return result
+
+
+def _clamp(emit: Emitter, site: Site, low: Var, x: Var, high: Var) -> Var:
+    return emit.map("clamp", low, x, high, dtype=x.type.dtype)
+
+
+def _convert(emit: Emitter, site: Site, x: Var) -> Var:
+    return emit.convert(x, from_numpy(site.params["new_dtype"]))
+
+
+def _reduce_precision(emit: Emitter, site: Site, x: Var) -> Var:
+    exponent, mantissa = site.params["exponent_bits"], site.params["mantissa_bits"]
+    own = {"f16": (5, 10), "bf16": (8, 7), "f32": (8, 23), "f64": (11, 52)}[x.type.dtype.name]
+    if exponent >= own[0] and mantissa >= own[1]:
+        return x
+    if x.type.dtype is f32 and (exponent, mantissa) == (8, 7):
+        return emit.convert(emit.convert(x, bf16), f32)
+    raise Unsupported(f"precision of {exponent} exponent and {mantissa} mantissa bits")
+
+
+def _bitcast(emit: Emitter, site: Site, x: Var) -> Var:
+    target = from_numpy(site.params["new_dtype"])
+    if target.itemsize != x.type.dtype.itemsize or bool_ in (target, x.type.dtype):
+        raise Unsupported(f"bitcast from {x.type.dtype} to {target} changes the element size")
+    return emit.bitcast(x, target)
+
+
+def _mulhi(emit: Emitter, site: Site, x: Var, y: Var) -> Var:
+    """The upper half of the product, computed in the next wider integer."""
+    dtype = x.type.dtype
+    if dtype.bits > 32:
+        raise Unsupported(f"mulhi of {dtype} needs {2 * dtype.bits}-bit integers")
+    wide = dtype_named(f"{dtype.name[0]}{2 * dtype.bits}")
+    product = emit.map("mul", emit.convert(x, wide), emit.convert(y, wide))
+    shift = "shift_right_arithmetic" if dtype.is_signed else "shift_right_logical"
+    return emit.convert(emit.map(shift, product, emit.const(dtype.bits, wide)), dtype)
+
+
+def _one_minus_square(emit: Emitter, site: Site, x: Var) -> Var:
+    """1 - x**2  -->  (1 + x) * (1 - x), which keeps the digits that squaring near 1 rounds away"""
+    one = emit.const(1, x.type.dtype)
+    return emit.map("mul", emit.map("add", one, x), emit.map("sub", one, x))
+
+
+def _threefry2x32(emit: Emitter, site: Site, *operands: Var) -> tuple[Var, Var]:
+    """Random123's 20 rounds (Salmon et al. 2011), as JAX's threefry2x32 counts them."""
+    key0, key1, x0, x1 = operands
+    if any(v.type.dtype is not u32 for v in operands):
+        raise Unsupported("threefry2x32 on words other than u32")
+    shape = site.results[0].shape
+    if any(v.type.shape not in ((), shape) for v in operands):
+        raise Unsupported("threefry2x32 on operands of different shapes")
+    parity = emit.map("xor", emit.map("xor", key0, key1), emit.const(0x1BD11BDA, u32))
+    keys = (key0, key1, parity)
+    x0, x1 = emit.map("add", x0, key0), emit.map("add", x1, key1)
+    for group in range(5):
+        for rotation in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
+            x0 = emit.map("add", x0, x1)
+            x1 = emit.map("xor", x0, _rotate_left(emit, x1, rotation))
+        x0 = emit.map("add", x0, keys[(group + 1) % 3])
+        count = emit.const(group + 1, u32)
+        x1 = emit.map("add", emit.map("add", x1, keys[(group + 2) % 3]), count)
+    return x0, x1
+
+
+def _rotate_left(emit: Emitter, x: Var, distance: int) -> Var:
+    left = emit.map("shift_left", x, emit.const(distance, u32))
+    right = emit.map("shift_right_logical", x, emit.const(32 - distance, u32))
+    return emit.map("or", left, right)
+
+
+def _log2(emit: Emitter, site: Site, x: Var) -> Var:
+    """As JAX defines it: a multiple of the natural logarithm."""
+    dtype = x.type.dtype
+    return emit.map("mul", emit.map("log", x), emit.const(1 / math.log(2), dtype))
+
+
+TRANSLATIONS: dict[str, Translation] = {
+    **{name: translation(_same) for name in _SAME},
+    "add_any": translation(_add_any),
+    "mul": translation(_mul, "out_dtype"),
+    "integer_pow": translation(_integer_pow, "y"),
+    "round": translation(_round, "rounding_method"),
+    "pow": translation(_pow),
+    "select_n": translation(_select_n),
+    "clamp": translation(_clamp),
+    "convert_element_type": translation(_convert, "new_dtype", ignored=("weak_type", "sharding")),
+    "reduce_precision": translation(_reduce_precision, "exponent_bits", "mantissa_bits"),
+    "bitcast_convert_type": translation(_bitcast, "new_dtype"),
+    "mulhi": translation(_mulhi),
+    "one_minus_square": translation(_one_minus_square),
+    "log2": translation(_log2),
+    "threefry2x32": translation(_threefry2x32),
+    "copy": translation(_identity),
+    "copy_p": translation(_identity),
+    "stop_gradient": translation(_identity),
+    "optimization_barrier": translation(_identity),
+    "name": translation(_identity, ignored=("name",)),
+    "pvary": translation(_identity, ignored=("axes", "axis_index_groups")),
+}

@@ -1,0 +1,243 @@
+"""`Emitter`: typed construction of equations, shared by all translations.
+
+Input: operands and attributes. Output: `Var`s of the `Program` under construction, with the result
+types computed here. Invariant: every equation is canonical, so no later stage sees a second
+spelling: a scalar becomes a tensor by `fill` (never `broadcast`), `broadcast` never stretches a
+dimension of size 1 (a `reshape` drops it first), a `transpose` moves more than dimensions of size
+1, and views that change nothing are not emitted at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stagejit.loc import UNKNOWN, Loc
+from stagejit.trace.known import Knowledge
+from stagejit.trace.program import Program, Var
+from stagejit.types import DType, TensorType, bool_, i64
+
+PREDICATES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "is_finite"})
+
+
+class Emitter:
+    """Appends equations to `program`, all at `loc` until it is changed."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.loc: Loc = UNKNOWN
+        self._constants: dict[tuple[TensorType, bytes], Var] = {}
+        self._knowledge = Knowledge()
+
+    # ---------------------------------------------------------------- values
+
+    def const(self, value: Any, dtype: DType) -> Var:
+        """A constant array or scalar; equal small constants are emitted once."""
+        array = np.array(value, dtype=dtype.numpy)
+        array.flags.writeable = False
+        type = TensorType(dtype, array.shape)
+        key = (type, array.tobytes()) if array.nbytes <= 64 else None
+        if key is not None and key in self._constants:
+            return self._constants[key]
+        var = self._emit("const", (), type, value=array)
+        if key is not None:
+            self._constants[key] = var
+        return var
+
+    def opaque_const(self, value: Any, type: TensorType) -> Var:
+        """A constant without a NumPy form (a PRNG key), which only delegated equations can read."""
+        return self._emit("const", (), type, value=value)
+
+    def full(self, value: Any, type: TensorType) -> Var:
+        return self.fill(self.const(value, type.dtype), type.shape)
+
+    def fill(self, scalar: Var, shape: Sequence[int]) -> Var:
+        shape = tuple(shape)
+        if not shape:
+            return scalar
+        return self._emit("fill", (scalar,), TensorType(scalar.type.dtype, shape), shape=shape)
+
+    def empty(self, type: TensorType) -> Var:
+        return self._emit("empty", (), type, shape=type.shape, dtype=type.dtype)
+
+    def iota(self, type: TensorType, axis: int) -> Var:
+        return self._emit("iota", (), type, shape=type.shape, dtype=type.dtype, axis=axis)
+
+    def known(self, var: Var) -> np.ndarray[Any, Any] | None:
+        """The value of `var` where it is a small integer or bool computed from constants."""
+        return self._knowledge.value_of(var)
+
+    # ---------------------------------------------------------------- elementwise
+
+    def map(self, fn: str, *operands: Var, dtype: DType | None = None, **params: Any) -> Var:
+        """An elementwise function; scalar operands are filled to the shape of the others."""
+        shape = next((v.type.shape for v in operands if v.type.shape), ())
+        full = tuple(v if v.type.shape else self.fill(v, shape) for v in operands)
+        if dtype is None:
+            dtype = bool_ if fn in PREDICATES else full[-1].type.dtype
+        return self._emit("map", full, TensorType(dtype, shape), fn=fn, dtype=dtype, **params)
+
+    def convert(self, x: Var, dtype: DType) -> Var:
+        if x.type.dtype is dtype:
+            return x
+        return self._emit("convert", (x,), TensorType(dtype, x.type.shape), dtype=dtype)
+
+    def bitcast(self, x: Var, dtype: DType) -> Var:
+        if x.type.dtype is dtype:
+            return x
+        return self._emit("bitcast", (x,), TensorType(dtype, x.type.shape), dtype=dtype)
+
+    # ---------------------------------------------------------------- views
+
+    def reshape(self, x: Var, shape: Sequence[int]) -> Var:
+        shape = tuple(shape)
+        if x.type.shape == shape:
+            return x
+        return self._emit("reshape", (x,), TensorType(x.type.dtype, shape), shape=shape)
+
+    def transpose(self, x: Var, permutation: Sequence[int]) -> Var:
+        permutation = tuple(permutation)
+        if permutation == tuple(range(x.type.rank)):
+            return x
+        shape = tuple(x.type.shape[axis] for axis in permutation)
+        moved = [axis for axis in permutation if x.type.shape[axis] != 1]
+        if moved == sorted(moved):  # only dimensions of size 1 change place
+            return self.reshape(x, shape)
+        return self._emit(
+            "transpose", (x,), TensorType(x.type.dtype, shape), permutation=permutation
+        )
+
+    def reverse(self, x: Var, axes: Iterable[int]) -> Var:
+        axes = tuple(sorted(axis for axis in axes if x.type.shape[axis] != 1))
+        return self._emit("reverse", (x,), x.type, axes=axes) if axes else x
+
+    def broadcast(self, x: Var, shape: Sequence[int], axes: Sequence[int]) -> Var:
+        """Operand dimension i becomes result dimension `axes[i]`; sizes of 1 stretch."""
+        shape, axes = tuple(shape), tuple(axes)
+        kept = [i for i, axis in enumerate(axes) if x.type.shape[i] == shape[axis]]
+        x = self.reshape(x, tuple(x.type.shape[i] for i in kept))
+        axes = tuple(axes[i] for i in kept)
+        if axes == tuple(range(len(shape))):
+            return x
+        if not axes:
+            return self.fill(x, shape)
+        return self._emit(
+            "broadcast", (x,), TensorType(x.type.dtype, shape), shape=shape, axes=axes
+        )
+
+    # ---------------------------------------------------------------- slices
+
+    def extract(
+        self,
+        x: Var,
+        offsets: Sequence[int | Var],
+        sizes: Sequence[int],
+        strides: Sequence[int] | None = None,
+    ) -> Var:
+        """The box of `sizes` elements; a `Var` offset is clamped at run time as in JAX."""
+        sizes = tuple(sizes)
+        strides = _meaningful(strides, sizes)
+        static, starts = self._split_offsets(offsets, x.type.shape, sizes, strides)
+        if sizes == x.type.shape and not any(static):
+            return x
+        return self._emit(
+            "extract_slice",
+            (x, *starts),
+            TensorType(x.type.dtype, sizes),
+            offsets=static,
+            sizes=sizes,
+            strides=strides,
+        )
+
+    def insert(
+        self,
+        source: Var,
+        destination: Var,
+        offsets: Sequence[int | Var],
+        strides: Sequence[int] | None = None,
+    ) -> Var:
+        """`destination` with `source` written at the box; nothing is emitted for an empty
+        source."""
+        sizes = source.type.shape
+        if not source.type.size:
+            return destination
+        strides = _meaningful(strides, sizes)
+        static, starts = self._split_offsets(offsets, destination.type.shape, sizes, strides)
+        if sizes == destination.type.shape:
+            return source
+        return self._emit(
+            "insert_slice",
+            (source, destination, *starts),
+            destination.type,
+            offsets=static,
+            strides=strides,
+        )
+
+    def _split_offsets(
+        self,
+        offsets: Sequence[int | Var],
+        shape: Sequence[int],
+        sizes: Sequence[int],
+        strides: Sequence[int],
+    ) -> tuple[tuple[int | None, ...], list[Var]]:
+        """Static offsets (None where dynamic) and the start operands; known starts become
+        static."""
+        static: list[int | None] = []
+        starts: list[Var] = []
+        for offset, extent, size, stride in zip(offsets, shape, sizes, strides, strict=True):
+            last = extent - (max(size - 1, 0) * stride + 1 if size else 0)
+            if isinstance(offset, Var):
+                value = self.known(offset)
+                if value is None and last > 0:
+                    static.append(None)
+                    starts.append(self.start_index(offset))
+                    continue
+                offset = min(max(int(value), 0), last) if value is not None else 0
+            static.append(int(offset) if size else 0)
+        return tuple(static), starts
+
+    def start_index(self, x: Var) -> Var:
+        """An index as the i32 or i64 scalar that slices take, with the same value after
+        clamping."""
+        dtype = x.type.dtype
+        if dtype.name in ("i32", "i64"):
+            return x
+        if dtype.name == "u64":  # values beyond i64 are beyond every array too
+            x = self.map("min", x, self.const(np.iinfo(np.int64).max, dtype))
+        return self.convert(x, i64)
+
+    def element(self, x: Var, index: tuple[int, ...]) -> Var:
+        """One element as a scalar; looks through the ops that only assembled `x` from scalars."""
+        while True:
+            if not x.type.shape:
+                return x
+            step = self._knowledge.source_of_element(x, index)
+            if step is None:
+                box = self.extract(x, index, (1,) * len(index))
+                return self.reshape(box, ())
+            x, index = step
+
+    # ---------------------------------------------------------------- everything else
+
+    def emit(self, kind: str, operands: Sequence[Var], type: TensorType, **attrs: Any) -> Var:
+        """An equation with one result whose type the caller knows."""
+        return self._emit(kind, tuple(operands), type, **attrs)
+
+    def emit_many(
+        self, kind: str, operands: Sequence[Var], types: Sequence[TensorType], **attrs: Any
+    ) -> tuple[Var, ...]:
+        return self.program.emit(kind, operands, types, self.loc, **attrs)
+
+    def _emit(self, kind: str, operands: tuple[Var, ...], type: TensorType, **attrs: Any) -> Var:
+        (var,) = self.program.emit(kind, operands, type, self.loc, **attrs)
+        self._knowledge.define(var, self.program.equations[-1])
+        return var
+
+
+def _meaningful(strides: Sequence[int] | None, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """A stride for every dimension, 1 where fewer than two elements make it irrelevant."""
+    if strides is None:
+        return (1,) * len(sizes)
+    return tuple(stride if size > 1 else 1 for stride, size in zip(strides, sizes, strict=True))

@@ -1,0 +1,207 @@
+"""Translations of `gather` and the scatter family.
+
+Input: JAX's dimension numbers, modes and update functions. Output: slices where the indices cover
+one box (see `boxes.py`), else one `gather` or `scatter`. Invariant: `mode` "fill" always carries
+its fill value, and index vectors are the last axis of `indices`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax.lax import GatherScatterMode
+
+from stagejit.trace.boxes import Box, Indexing, find_box
+from stagejit.trace.emitter import Emitter
+from stagejit.trace.program import Var
+from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
+from stagejit.types import DType, bool_
+
+_MODES = {
+    GatherScatterMode.CLIP: "clip",
+    GatherScatterMode.FILL_OR_DROP: "fill",
+    GatherScatterMode.PROMISE_IN_BOUNDS: "promise",
+}
+
+
+def _mode(site: Site) -> str:
+    value = site.params["mode"]
+    mode = _MODES.get(
+        GatherScatterMode.from_any(value) if value is not None else GatherScatterMode.CLIP
+    )
+    if mode is None:
+        raise Unsupported(f"mode {value}")
+    return mode
+
+
+# --------------------------------------------------------------------- gather
+
+
+def _gather(emit: Emitter, site: Site, x: Var, indices: Var) -> Var:
+    mode, numbers = _mode(site), site.params["dimension_numbers"]
+    sizes = integers(site.params["slice_sizes"])
+    fill = _fill_value(site.params["fill_value"], x.type.dtype) if mode == "fill" else None
+    offset_axes = integers(numbers.offset_dims)
+    collapsed = integers(numbers.collapsed_slice_dims)
+    indexing = Indexing(
+        integers(numbers.start_index_map),
+        integers(numbers.operand_batching_dims),
+        integers(numbers.start_indices_batching_dims),
+        sizes,
+    )
+    if not site.result.size:
+        return emit.empty(site.result)
+    box = find_box(emit, indexing, x.type.shape, indices, mode)
+    if box == "nowhere":
+        return emit.full(fill, site.result)
+    if box is not None:
+        dropped = {*collapsed, *indexing.operand_batch_axes}
+        return _extract_box(emit, site, x, box, offset_axes, dropped)
+    return emit.emit(
+        "gather", (x, indices), site.result, offset_axes=offset_axes, collapsed_axes=collapsed,
+        start_axes=indexing.start_axes, operand_batch_axes=indexing.operand_batch_axes,
+        index_batch_axes=indexing.index_batch_axes, sizes=sizes, mode=mode, fill_value=fill,
+    )  # fmt: skip
+
+
+def _extract_box(
+    emit: Emitter, site: Site, x: Var, box: Box, offset_axes: tuple[int, ...], dropped: set[int]
+) -> Var:
+    """The box's axes, put where the gather's result wants window and index axes."""
+    value = emit.extract(x, box.offsets, box.sizes, box.strides)
+    value = emit.reverse(value, box.reversed_axes)
+    # A window axis that index vectors drive has size 1 in the window: it stays as a unit axis.
+    order = _axis_order(
+        box, [a for a in range(x.type.rank) if a not in dropped], offset_axes, site.result.rank
+    )
+    return emit.reshape(emit.transpose(value, order), site.result.shape)
+
+
+def _axis_order(
+    box: Box, window_axes: list[int], positions: tuple[int, ...], rank: int
+) -> list[int]:
+    """Array axes in the order that their elements take in the result (or updates) of this rank."""
+    batch = [position for position in range(rank) if position not in positions]
+    placed: dict[int, int] = {}  # array axis -> result axis
+    for position, axis in zip(positions, window_axes, strict=True):
+        placed[axis] = position
+    for axis, driver in enumerate(box.drivers):
+        if driver is not None:
+            placed[axis] = batch[driver]
+    # Unit axes that the result does not have can go anywhere: the reshape drops them.
+    return sorted(range(len(box.sizes)), key=lambda axis: placed.get(axis, -1))
+
+
+def _fill_value(value: Any, dtype: DType) -> Any:
+    """JAX's defaults: NaN, the least signed integer, the greatest unsigned one, True."""
+    if value is not None:
+        return np.asarray(value, dtype.numpy).item()
+    if dtype.is_float:
+        return float("nan")
+    if dtype is bool_:
+        return True
+    info = np.iinfo(dtype.numpy)
+    return int(info.min) if dtype.is_signed else int(info.max)
+
+
+# -------------------------------------------------------------------- scatter
+
+
+def _scatter(fn: str) -> Translation:
+    def rule(emit: Emitter, site: Site, x: Var, indices: Var, updates: Var) -> Var:
+        _check_body(site, fn)
+        if x.type.dtype is bool_ and fn in ("add", "sub", "mul"):
+            raise Unsupported(f"scatter-{fn} of bools")
+        return scatter(emit, site, fn, x, indices, updates)
+
+    return translation(
+        rule,
+        "dimension_numbers",
+        "indices_are_sorted",
+        "unique_indices",
+        "mode",
+        "update_jaxpr",
+        "update_consts",
+    )
+
+
+def scatter(emit: Emitter, site: Site, fn: str, x: Var, indices: Var, updates: Var) -> Var:
+    """Updates combined into windows of `x`; through slices where the windows are one box."""
+    mode, numbers = _mode(site), site.params["dimension_numbers"]
+    window_axes = integers(numbers.update_window_dims)
+    inserted = integers(numbers.inserted_window_dims)
+    batching = integers(numbers.operand_batching_dims)
+    if not updates.type.size:
+        return x
+    kept = [axis for axis in range(x.type.rank) if axis not in {*inserted, *batching}]
+    window = [1] * x.type.rank
+    for axis, position in zip(kept, window_axes, strict=True):
+        window[axis] = updates.type.shape[position]
+    indexing = Indexing(
+        integers(numbers.scatter_dims_to_operand_dims),
+        batching,
+        integers(numbers.scatter_indices_batching_dims),
+        tuple(window),
+    )
+    box = find_box(emit, indexing, x.type.shape, indices, mode)
+    if box == "nowhere":
+        return x
+    if box is not None:
+        order = _axis_order(box, kept, window_axes, updates.type.rank)
+        return _insert_box(emit, fn, x, _box_shaped(emit, updates, box, order), box)
+    if fn == "sub":
+        fn, updates = "add", emit.map("neg", updates)
+    return emit.emit(
+        "scatter", (x, indices, updates), x.type, window_axes=window_axes, inserted_axes=inserted,
+        start_axes=indexing.start_axes, operand_batch_axes=batching,
+        index_batch_axes=indexing.index_batch_axes, fn=fn, mode=mode,
+        unique=bool(site.params["unique_indices"]), sorted=bool(site.params["indices_are_sorted"]),
+    )  # fmt: skip
+
+
+def _box_shaped(emit: Emitter, updates: Var, box: Box, order: list[int]) -> Var:
+    """`updates` with the axes of the array: the inverse of what `_extract_box` does to a value."""
+    value = emit.reshape(updates, [box.sizes[axis] for axis in order])
+    inverse = [order.index(axis) for axis in range(len(order))]
+    return emit.reverse(emit.transpose(value, inverse), box.reversed_axes)
+
+
+def _insert_box(emit: Emitter, fn: str, x: Var, source: Var, box: Box) -> Var:
+    if fn != "set":
+        current = emit.extract(x, box.offsets, box.sizes, box.strides)
+        source = emit.map(fn, current, source)
+    return emit.insert(source, x, box.offsets, box.strides)
+
+
+def _check_body(site: Site, fn: str) -> None:
+    """Raises Unsupported where the update function is not the one that the primitive names."""
+    body = site.params["update_jaxpr"]
+    if body is None:
+        return
+    body = getattr(body, "jaxpr", body)
+    if fn == "set":
+        standard = not body.eqns and body.outvars[0] is body.invars[1]
+    else:
+        standard = [eqn.primitive.name for eqn in body.eqns] in ([fn], [f"{fn}_any"])
+    if not standard:
+        raise Unsupported("scatter with an update function of its own")
+
+
+TRANSLATIONS: dict[str, Translation] = {
+    "gather": translation(
+        _gather,
+        "dimension_numbers",
+        "slice_sizes",
+        "mode",
+        "fill_value",
+        "unique_indices",
+        "indices_are_sorted",
+    ),
+    "scatter": _scatter("set"),
+    "scatter-add": _scatter("add"),
+    "scatter-sub": _scatter("sub"),
+    "scatter-mul": _scatter("mul"),
+    "scatter-min": _scatter("min"),
+    "scatter-max": _scatter("max"),
+}

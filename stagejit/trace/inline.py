@@ -1,0 +1,42 @@
+"""Which JAX equations are calls, and what they call.
+
+Input: a JAX equation. Output: the closed jaxpr to inline in its place, or None. Invariant: inlining
+gives the values of the call; how JAX would differentiate or rematerialise it was decided before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stagejit.trace.compat import ClosedJaxpr, Jaxpr
+
+# Primitive name -> the parameter that holds the called jaxpr. `jit_p` was once named pjit, and the
+# primitive behind jax.checkpoint has had three names.
+_CALLS: dict[str, str] = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "checkpoint": "jaxpr",
+    "remat": "jaxpr",
+    "remat2": "jaxpr",
+    "composite": "jaxpr",
+}
+
+
+def called_jaxpr(equation: Any) -> ClosedJaxpr | None:
+    """The jaxpr that `equation` only calls, or None where it is no call (or takes other
+    operands)."""
+    parameter = _CALLS.get(equation.primitive.name)
+    jaxpr = equation.params.get(parameter) if parameter is not None else None
+    if isinstance(jaxpr, Jaxpr):
+        jaxpr = None if jaxpr.constvars else ClosedJaxpr(jaxpr, ())
+    if not isinstance(jaxpr, ClosedJaxpr):
+        return None
+    fits = len(jaxpr.jaxpr.invars) == len(equation.invars) and len(jaxpr.jaxpr.outvars) == len(
+        equation.outvars
+    )
+    return jaxpr if fits else None

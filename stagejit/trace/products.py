@@ -1,0 +1,90 @@
+"""Translations of `dot_general` and `conv_general_dilated` to `contract` and `conv`.
+
+Input: JAX's dimension numbers. Output: one `contract` or `conv` whose operands have one element
+type; sums are kept in `accumulator` of the wider of operand and result type, and rounded to
+`dtype` once.
+Invariant: all dimension lists are plain ints, and a contraction without elements gives zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from stagejit.trace.emitter import Emitter
+from stagejit.trace.program import Var
+from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
+from stagejit.types import bool_
+
+
+def _dot_general(emit: Emitter, site: Site, lhs: Var, rhs: Var) -> Var:
+    _check_precision(site.params["precision"])
+    contracting, batch = site.params["dimension_numbers"]
+    lhs, rhs = _same_dtype(emit, site, lhs, rhs)
+    return emit.emit(
+        "contract", (lhs, rhs), site.result,
+        contracting=(integers(contracting[0]), integers(contracting[1])),
+        batch=(integers(batch[0]), integers(batch[1])),
+        dtype=site.result.dtype,
+    )  # fmt: skip
+
+
+def _conv(emit: Emitter, site: Site, lhs: Var, rhs: Var) -> Var:
+    params = site.params
+    _check_precision(params["precision"])
+    dimensions = params["dimension_numbers"]
+    lhs, rhs = _same_dtype(emit, site, lhs, rhs)
+    return emit.emit(
+        "conv", (lhs, rhs), site.result,
+        lhs_spec=integers(dimensions.lhs_spec),
+        rhs_spec=integers(dimensions.rhs_spec),
+        out_spec=integers(dimensions.out_spec),
+        strides=integers(params["window_strides"]),
+        padding=tuple(integers(pair) for pair in params["padding"]),
+        lhs_dilation=integers(params["lhs_dilation"]),
+        rhs_dilation=integers(params["rhs_dilation"]),
+        feature_groups=int(params["feature_group_count"]),
+        batch_groups=int(params["batch_group_count"]),
+        dtype=site.result.dtype,
+    )  # fmt: skip
+
+
+def _same_dtype(emit: Emitter, site: Site, lhs: Var, rhs: Var) -> tuple[Var, Var]:
+    """Operands of one type: their own where they agree, else the result's."""
+    if bool_ in (lhs.type.dtype, rhs.type.dtype, site.result.dtype):
+        raise Unsupported("a product of bools")
+    if lhs.type.dtype is rhs.type.dtype and (lhs.type.dtype.is_float == site.result.dtype.is_float):
+        return lhs, rhs
+    return emit.convert(lhs, site.result.dtype), emit.convert(rhs, site.result.dtype)
+
+
+def _check_precision(precision: Any) -> None:
+    """Every `Precision` is met, since operands are never rounded; named algorithms round them."""
+    values = precision if isinstance(precision, tuple) else (precision,)
+    if not all(value is None or isinstance(value, jax.lax.Precision) for value in values):
+        raise Unsupported(f"precision {precision}")
+
+
+TRANSLATIONS: dict[str, Translation] = {
+    "dot_general": translation(
+        _dot_general,
+        "dimension_numbers",
+        "precision",
+        "preferred_element_type",
+        ignored=("out_sharding",),
+    ),
+    "conv_general_dilated": translation(
+        _conv,
+        "window_strides",
+        "padding",
+        "lhs_dilation",
+        "rhs_dilation",
+        "dimension_numbers",
+        "feature_group_count",
+        "batch_group_count",
+        "precision",
+        "preferred_element_type",
+        ignored=("out_sharding",),
+    ),
+}

@@ -1,0 +1,112 @@
+"""Translations of reductions and cumulative operations to `reduce` and `cumulative`.
+
+Input: JAX primitives such as `reduce_sum`, `argmax`, `cumsum` and the generic `reduce`. Output: one
+`reduce` or `cumulative` equation; the initial value of a generic `reduce` is combined once, after
+it.
+Invariant: `fn` is associative and commutative with an identity in every dtype that it is used with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stagejit.trace.emitter import Emitter
+from stagejit.trace.program import Var
+from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
+from stagejit.types import TensorType, bool_, from_numpy
+
+# Bodies that the generic `reduce` recognises, by the primitive that they consist of.
+_FUNCTIONS = ("add", "mul", "max", "min", "and", "or", "xor")
+_MONOIDS = {name: name for name in _FUNCTIONS} | {"add_any": "add"}
+
+
+def _reduce(fn: str) -> Translation:
+    def rule(emit: Emitter, site: Site, x: Var) -> Var:
+        return reduce(emit, fn, x, integers(site.params["axes"]))
+
+    return translation(rule, "axes", ignored=("out_sharding",))
+
+
+def reduce(emit: Emitter, fn: str, x: Var, axes: tuple[int, ...]) -> Var:
+    """`x` reduced over `axes`; over none of them it is `x` itself."""
+    axes = tuple(sorted(axes))
+    if not axes:
+        return x
+    if x.type.dtype is bool_:  # bools have one spelling of each monoid
+        fn = {"mul": "and", "min": "and", "max": "or"}.get(fn, fn)
+    shape = tuple(size for axis, size in enumerate(x.type.shape) if axis not in axes)
+    return emit.emit("reduce", (x,), TensorType(x.type.dtype, shape), fn=fn, axes=axes)
+
+
+def _arg_reduce(fn: str) -> Translation:
+    def rule(emit: Emitter, site: Site, x: Var) -> Var:
+        axes, dtype = integers(site.params["axes"]), from_numpy(site.params["index_dtype"])
+        if len(axes) != 1:
+            raise Unsupported(f"{fn} over {len(axes)} axes")
+        return emit.emit("reduce", (x,), site.result, fn=fn, axes=axes, dtype=dtype)
+
+    return translation(rule, "axes", "index_dtype", ignored=("out_sharding",))
+
+
+def _cumulative(fn: str) -> Translation:
+    def rule(emit: Emitter, site: Site, x: Var) -> Var:
+        return emit.emit(
+            "cumulative",
+            (x,),
+            x.type,
+            fn=fn,
+            axis=int(site.params["axis"]),
+            reverse=bool(site.params["reverse"]),
+        )
+
+    return translation(rule, "axis", "reverse")
+
+
+def _generic_reduce(emit: Emitter, site: Site, *operands: Var) -> list[Var]:
+    """reduce(x, init, body)  -->  body(init, reduce body x)"""
+    jaxpr = site.params["jaxpr"]
+    count = len(site.results)
+    functions = _monoids(getattr(jaxpr, "jaxpr", jaxpr), count)
+    axes = integers(site.params["dimensions"])
+    results = []
+    for fn, x, init in zip(functions, operands[:count], operands[count:], strict=True):
+        results.append(emit.map(fn, init, reduce(emit, fn, x, axes)))
+    return results
+
+
+def _monoids(body: Any, count: int) -> list[str]:
+    """The function of each result of a `reduce` body, if each combines just its own two
+    arguments."""
+    if body.constvars:
+        raise Unsupported("reduce with a body that reads constants")
+    made = {id(result): equation for equation in body.eqns for result in equation.outvars}
+    functions = []
+    for index, result in enumerate(body.outvars):
+        equation = made.get(id(result))
+        own = {id(body.invars[index]), id(body.invars[count + index])}
+        fn = _MONOIDS.get(equation.primitive.name) if equation is not None else None
+        if fn is None or equation is None or {id(operand) for operand in equation.invars} != own:
+            raise Unsupported(f"reduce with a body other than {', '.join(_FUNCTIONS)}")
+        functions.append(fn)
+    return functions
+
+
+TRANSLATIONS: dict[str, Translation] = {
+    "reduce_sum": _reduce("add"),
+    "reduce_prod": _reduce("mul"),
+    "reduce_max": _reduce("max"),
+    "reduce_min": _reduce("min"),
+    "reduce_and": _reduce("and"),
+    "reduce_or": _reduce("or"),
+    "reduce_xor": _reduce("xor"),
+    "argmax": _arg_reduce("argmax"),
+    "argmin": _arg_reduce("argmin"),
+    "reduce": translation(
+        _generic_reduce, "jaxpr", "dimensions", ignored=("out_sharding", "computation")
+    ),
+    "cumsum": _cumulative("add"),
+    "cumprod": _cumulative("mul"),
+    "cummax": _cumulative("max"),
+    "cummin": _cumulative("min"),
+    "cumlogsumexp": _cumulative("logaddexp"),
+}

@@ -1,0 +1,171 @@
+"""From a jaxpr to a `Program`: calls inlined, every equation translated or delegated.
+
+Input: a closed jaxpr. Output: `Program` in the op set of `graph/ops.py`. Invariant: an equation
+whose types, parameters or primitive no translation understands becomes a `delegate` with the
+reason; equations without use are gone, except those with effects, which keep their order through
+tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stagejit.errors import UnsupportedOpError
+from stagejit.loc import Loc
+from stagejit.trace import elementwise, indexing, products, reductions, shapes
+from stagejit.trace.compat import (
+    ClosedJaxpr,
+    Literal,
+    constant_array,
+    has_static_shape,
+    loc_of,
+    type_of,
+)
+from stagejit.trace.emitter import Emitter
+from stagejit.trace.inline import called_jaxpr
+from stagejit.trace.program import Program, Var
+from stagejit.trace.translation import Site, Translation, Unsupported
+from stagejit.types import DType, TensorType
+
+TRANSLATIONS: dict[str, Translation] = {
+    **elementwise.TRANSLATIONS,
+    **shapes.TRANSLATIONS,
+    **reductions.TRANSLATIONS,
+    **products.TRANSLATIONS,
+    **indexing.TRANSLATIONS,
+}
+
+# Orders delegated equations with effects: each takes its predecessor's token after its own operands
+# and gives one after its own results.
+TOKEN = TensorType(DType("token", "opaque", 0, 0), ())
+
+
+def trace_jaxpr(
+    closed_jaxpr: ClosedJaxpr,
+    *,
+    name: str,
+    donated: Sequence[bool] = (),
+    delegate: bool = True,
+    argument_names: Sequence[str] | None = None,
+) -> Program:
+    """The program of a closed jaxpr.
+
+    donated: for each argument whether the caller gives it up; all False where shorter.
+    delegate: False raises UnsupportedOpError, at the user's line, for what has no translation.
+    argument_names: shown in dumps; those of the jaxpr's arguments by position where missing.
+    """
+    jaxpr = closed_jaxpr.jaxpr
+    program = Program(name)
+    names = list(argument_names or ())
+    for index, variable in enumerate(jaxpr.invars):
+        program.inputs.append(Var(type_of(variable.aval)))
+        program.input_names.append(names[index] if index < len(names) else f"arg{index}")
+        program.donated.append(bool(donated[index]) if index < len(donated) else False)
+    tracer = _Tracer(program, delegate)
+    program.outputs = tracer.run(closed_jaxpr, program.inputs, Loc())
+    eliminate_dead(program)
+    return program
+
+
+class _Tracer:
+    def __init__(self, program: Program, delegate: bool) -> None:
+        self.emit = Emitter(program)
+        self.delegate = delegate
+        self.token: Var | None = None
+
+    def run(self, closed_jaxpr: ClosedJaxpr, arguments: Sequence[Var], call: Loc) -> list[Var]:
+        """Translate all equations of a jaxpr; those without a location get the call's."""
+        jaxpr = closed_jaxpr.jaxpr
+        env: dict[Any, Var] = dict(zip(jaxpr.invars, arguments, strict=True))
+        self.emit.loc = call
+        for variable, value in zip(jaxpr.constvars, closed_jaxpr.consts, strict=True):
+            env[variable] = self._constant(value, type_of(variable.aval))
+
+        def read(atom: Any) -> Var:
+            if isinstance(atom, Literal):
+                return self._constant(atom.val, type_of(atom.aval))
+            return env[atom]
+
+        for equation in jaxpr.eqns:
+            loc = loc_of(equation) or call
+            self.emit.loc = loc
+            operands = [read(atom) for atom in equation.invars]
+            called = called_jaxpr(equation)
+            if called is not None:
+                results: Sequence[Var] = self.run(called, operands, loc)
+            else:
+                results = self._equation(equation, operands, loc)
+            env.update(zip(equation.outvars, results, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _equation(self, equation: Any, operands: list[Var], loc: Loc) -> Sequence[Var]:
+        site = Site(
+            equation.primitive.name,
+            equation.params,
+            tuple(type_of(variable.aval) for variable in equation.outvars),
+        )
+        try:
+            results = _translate(self.emit, site, operands, bool(equation.effects))
+        except Unsupported as unsupported:
+            return self._delegate(equation, site, operands, str(unsupported), loc)
+        return results
+
+    def _delegate(
+        self, equation: Any, site: Site, operands: list[Var], reason: str, loc: Loc
+    ) -> Sequence[Var]:
+        if not self.delegate:
+            raise UnsupportedOpError(
+                f"cannot lower `{site.primitive}`: {reason}",
+                loc=loc,
+                next_step="it runs through XLA when Options(delegate=True), the default",
+            )
+        reason = f"{site.primitive}: {reason}"
+        if not equation.effects:
+            return self.emit.emit_many(
+                "delegate", operands, site.results, equation=equation, reason=reason, effects=()
+            )
+        effects = tuple(sorted(str(effect) for effect in equation.effects))
+        previous = [self.token] if self.token is not None else []
+        *results, self.token = self.emit.emit_many(
+            "delegate",
+            [*operands, *previous],
+            [*site.results, TOKEN],
+            equation=equation,
+            reason=reason,
+            effects=effects,
+        )
+        return results
+
+    def _constant(self, value: Any, type: TensorType) -> Var:
+        array = constant_array(value, type)
+        if type.dtype.kind == "opaque":
+            return self.emit.opaque_const(array, type)
+        return self.emit.const(array, type.dtype)
+
+
+def _translate(emit: Emitter, site: Site, operands: list[Var], effects: bool) -> Sequence[Var]:
+    found = TRANSLATIONS.get(site.primitive)
+    if found is None:
+        raise Unsupported("no kernels for this primitive yet")
+    if effects:
+        raise Unsupported("it has side effects")
+    for type in (*(v.type for v in operands), *site.results):
+        if not type.dtype.is_native:
+            raise Unsupported(f"element type {type.dtype}")
+        if not has_static_shape(type):
+            raise Unsupported(f"symbolic size in {type}")
+    found.check(site)
+    made = found.rule(emit, site, *operands)
+    return (made,) if isinstance(made, Var) else made
+
+
+def eliminate_dead(program: Program) -> None:
+    """Drop equations that neither an output nor an effect needs."""
+    needed = set(program.outputs)
+    kept = []
+    for equation in reversed(program.equations):
+        if equation.attrs.get("effects") or not needed.isdisjoint(equation.results):
+            needed.update(equation.operands)
+            kept.append(equation)
+    program.equations = kept[::-1]

@@ -1,0 +1,67 @@
+"""What a translation is: one JAX equation in, a few equations of our op set out.
+
+Input: an `Emitter`, the JAX equation's parameters and types (`Site`), and the operands. Output: the
+result variables, or `Unsupported` with a reason, upon which the equation is delegated. Invariant: a
+translation names every parameter that it understands, so a parameter of a later JAX leads to
+delegation and never to wrong code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stagejit.trace.program import Var
+from stagejit.types import TensorType
+
+
+class Unsupported(Exception):
+    """This equation has no translation; the message is the reason, in the user's terms."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """The JAX equation being translated."""
+
+    primitive: str
+    params: Mapping[str, Any]
+    results: tuple[TensorType, ...]
+
+    @property
+    def result(self) -> TensorType:
+        """The only result's type."""
+        (type,) = self.results
+        return type
+
+
+Rule = Callable[..., Var | Sequence[Var]]  # (emitter, site, *operands)
+
+
+@dataclass(frozen=True)
+class Translation:
+    """`rule` and the parameters it understands.
+
+    `ignored` are parameters that cannot change the values computed on one device (shardings,
+    hints).
+    """
+
+    rule: Rule
+    params: frozenset[str] = frozenset()
+    ignored: frozenset[str] = frozenset()
+
+    def check(self, site: Site) -> None:
+        """Raises Unsupported for a parameter that is neither known, ignored, nor absent (None)."""
+        for name, value in site.params.items():
+            if name not in self.params and name not in self.ignored and value is not None:
+                raise Unsupported(f"parameter {name}={value} is not understood")
+
+
+def translation(rule: Rule, *params: str, ignored: Sequence[str] = ()) -> Translation:
+    """A `Translation` that understands `params`."""
+    return Translation(rule, frozenset(params), frozenset(ignored))
+
+
+def integers(values: Sequence[Any]) -> tuple[int, ...]:
+    """Plain ints from a parameter that may hold NumPy integers."""
+    return tuple(int(value) for value in values)
