@@ -7,6 +7,7 @@ variable that says how it is computed. Invariant: every variable ranges over `0 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,7 +127,22 @@ class Affine:
 
 def _make(coeffs: Mapping[Var, int], const: int) -> Affine:
     terms = sorted(((v, c) for v, c in coeffs.items() if c), key=lambda term: term[0].id)
-    return Affine(tuple(terms), const)
+    made = Affine(tuple(terms), const)
+    return _rejoin(made) if any(v.kind == "mod" for v, _ in terms) else made
+
+
+def _rejoin(affine: Affine) -> Affine:
+    """c*d*(x // d) + c*(x % d)  -->  c*x"""
+    for mod, coeff in affine.terms:
+        if mod.kind != "mod":
+            continue
+        for div, factor in affine.terms:
+            if (div.kind == "div" and div.divisor == mod.divisor and div.operand == mod.operand
+                    and factor == coeff * mod.divisor):
+                assert mod.operand is not None
+                rest = tuple((v, c) for v, c in affine.terms if v is not mod and v is not div)
+                return Affine(rest, affine.const) + mod.operand * coeff
+    return affine
 
 
 def _require_split(rest: Affine, divisor: int) -> None:
@@ -137,6 +153,7 @@ def _require_split(rest: Affine, divisor: int) -> None:
                 raise SplitNeeded(var, inner)
 
 
+@functools.lru_cache(maxsize=16384)  # equal divisions share one variable, so that indices compare equal
 def _derived(kind: str, operand: Affine, divisor: int) -> Affine:
     lo, hi = operand.range()
     if kind == "mod":

@@ -1,0 +1,42 @@
+"""The cost model of generated kernels: flops, bytes, and seconds on one core.
+
+Input: a region and a target description. Output: estimates that decide vector widths and forks. Invariant:
+depends on shapes, dtypes and the target only.
+"""
+
+from __future__ import annotations
+
+from stagejit.codegen import scalars
+from stagejit.codegen.target import Target
+from stagejit.dispatch.region import Region
+
+
+def region_flops(region: Region) -> float:
+    """Scalar operations of the elementwise part; a transcendental counts as many."""
+    total = 0.0
+    for op in region.ops:
+        if op.kind == "map":
+            total += scalars.cost(op.attrs["fn"], op.result.type.dtype) * op.result.type.size
+        elif op.kind in ("reduce", "cumulative", "convert"):
+            total += op.operands[0].type.size
+    return total
+
+
+def region_nbytes(region: Region) -> int:
+    """Bytes of all inputs and stores, each once."""
+    return (sum(value.type.nbytes for value in region.inputs)
+            + sum(store.value.type.nbytes for store in region.stores))
+
+
+def region_seconds(region: Region, target: Target) -> float:
+    """Time of the region's elementwise work on one core: the larger of arithmetic and traffic."""
+    arithmetic = region_flops(region) / target.peak_flops
+    return max(arithmetic, region_nbytes(region) / target.bandwidth)
+
+
+def widest_nbytes(region: Region) -> int:
+    """Bytes of the widest element that the region computes or moves; scalars do not count."""
+    values = [result for op in region.ops for result in op.results]
+    values += [*region.inputs, *(store.value for store in region.stores)]
+    sizes = [v.type.dtype.itemsize for v in values if v.type.rank or len(values) == 1]
+    return max(sizes, default=max(v.type.dtype.itemsize for v in values))

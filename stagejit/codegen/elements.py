@@ -1,0 +1,315 @@
+"""`Elements`: evaluates values of a region, element by element, as loop-nest IR.
+
+Input: a region's values, the buffers of its inputs, and where the loops stand (an environment from index
+variables to IR values). Output: one IR value per request: a scalar where the element is the same for all
+lanes, a vector along the vector variable otherwise. Invariant: a request has no effect but loads, so a
+generator may ask for the same value in several loops.
+
+Note [Lanes]: one index variable may be the vector variable; lane k stands at `env[var] + k`. How a load
+happens follows from the coefficient of that variable in the element's offset: 0 is a scalar load, 1 a
+vector load, -1 a reversed one, anything else a gather, or a register transpose inside a tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from stagejit.codegen import scalars
+from stagejit.codegen.builder import Builder
+from stagejit.codegen.gathers import gather_element
+from stagejit.codegen.ir import I32, I64, Block, Buffer, element_type
+from stagejit.codegen.ir import Value as Register
+from stagejit.codegen.transposes import transpose_registers
+from stagejit.dispatch.affine import Affine, Index, Var, linearize
+from stagejit.dispatch.pull import pull_view
+from stagejit.dispatch.region import VIEWS
+from stagejit.errors import InternalError
+from stagejit.graph.ir import Op, Value
+from stagejit.types import DType
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Where a value lies: `buffer`, whose base is element `base` of the row-major array."""
+
+    buffer: Buffer
+    base: int = 0
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A register tile: rows along `var` are evaluated one by one, `step` after `env[var]`.
+
+    Loads contiguous along `var` fetch all `count` rows at once and transpose them; `blocks` keeps the
+    transposed vectors. `lanes_used`: lanes of the vector variable that exist.
+    """
+
+    var: Var
+    count: int
+    lanes_used: int
+    step: int = 0
+    blocks: dict[tuple[Value, Affine], list[Register]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where the loops stand. `mask`: lanes that exist (None: all)."""
+
+    env: Mapping[Var, Register] = field(default_factory=dict)
+    vector: Var | None = None
+    lanes: int = 0
+    mask: Register | None = None
+    tile: Tile | None = None
+
+
+class Elements:
+    """Evaluates one region. `bound` gives values that a generator has computed itself (a reduction's
+    result, an accumulator tile); they win over evaluation."""
+
+    def __init__(self, builder: Builder, memory: Mapping[Value, Memory]) -> None:
+        self.b = builder
+        self.memory = memory
+        self.bound: dict[Value, Callable[[Index], Register]] = {}
+        self.position = Position()
+        self._known: dict[tuple[Value, Index], Register] = {}
+
+    @contextmanager
+    def at(self, env: Mapping[Var, Register] | None = None, *, vector: Var | None = None,
+           lanes: int = 0, mask: Register | None = None, tile: Tile | None = None,
+           ) -> Iterator[None]:
+        """Evaluate at another position: `env` is added, the rest replaces what it was if given."""
+        before, known = self.position, self._known
+        self.position = Position(
+            {**before.env, **(env or {})}, vector or before.vector, lanes or before.lanes,
+            before.mask if mask is None else mask, tile or before.tile)
+        self._known = {}
+        try:
+            yield
+        finally:
+            self.position, self._known = before, known
+
+    @contextmanager
+    def tile_step(self, step: int) -> Iterator[None]:
+        """Evaluate row `step` of the current tile."""
+        tile = self.position.tile
+        if tile is None:
+            raise InternalError("no tile is open", step="codegen")
+        with self.at(tile=replace(tile, step=step)):
+            yield
+
+    # ---------------------------------------------------------------- values
+
+    def value(self, value: Value, index: Index) -> Register:
+        """The element of `value` at `index`, in the register type of its dtype."""
+        key = (value, index)
+        known = self._known.get(key)
+        if known is not None and _visible(known.block, self.b.block):
+            return known
+        made = self._evaluate(value, index)
+        self._known[key] = made
+        return made
+
+    def _evaluate(self, value: Value, index: Index) -> Register:
+        if value in self.bound:
+            return self.bound[value](index)
+        if value in self.memory:
+            return self.load(value, index)
+        op = value.op
+        if op.kind in VIEWS:
+            return self.value(op.operands[0], pull_view(op, index, start=self.start))
+        if op.kind == "fill":
+            return self.value(op.operands[0], ())
+        if op.kind == "map":
+            return self._map(op, index)
+        if op.kind in ("convert", "bitcast"):
+            source = op.operands[0]
+            emit = scalars.convert if op.kind == "convert" else scalars.bitcast
+            return emit(self.b, self.value(source, index), source.type.dtype, value.type.dtype)
+        if op.kind == "iota":
+            return self._iota(index[op.attrs["axis"]], value.type.dtype)
+        if op.kind == "const":
+            return self._constant(value)
+        if op.kind == "gather":
+            return gather_element(self, op, index)
+        raise InternalError(f"{op} cannot be evaluated element by element", step="codegen",
+                            loc=op.loc)
+
+    def _map(self, op: Op, index: Index) -> Register:
+        args = [self.value(operand, index) for operand in op.operands]
+        lanes = max(arg.type.lanes for arg in args)
+        if lanes:
+            args = [self.b.splat(arg, lanes) for arg in args]
+        # The dtype that decides signedness and width: select's is that of its cases.
+        dtype = op.operands[-1].type.dtype
+        return scalars.emit(self.b, op.attrs["fn"], dtype, args, op.attrs)
+
+    def _iota(self, part: Affine, dtype: DType) -> Register:
+        narrow = part.range()[1] < 2**31
+        number = self.lane_index(part, narrow=narrow)
+        integer = scalars.dtype_of_index(narrow)
+        return scalars.convert(self.b, number, integer, dtype)
+
+    def _constant(self, value: Value) -> Register:
+        array = value.op.attrs["value"]
+        if array.size != 1:
+            raise InternalError("a constant array must be a buffer", step="codegen")
+        return self.b.const(array.reshape(-1)[0].item(), element_type(value.type.dtype))
+
+    # ---------------------------------------------------------------- index arithmetic
+
+    def scalar_index(self, affine: Affine) -> Register:
+        """A uniform index as an i64 scalar. Terms are added from the outermost loop inwards, so that
+        partial sums leave the inner loops."""
+        terms = [self._term(var, coeff) for var, coeff in affine.terms]
+        terms.sort(key=lambda register: register.block.depth)
+        total = self.b.const(affine.const)
+        for term in terms:
+            total = total + term
+        return total
+
+    def _term(self, var: Var, coeff: int) -> Register:
+        return self._scalar_var(var) * coeff
+
+    def _scalar_var(self, var: Var) -> Register:
+        tile = self.position.tile
+        if var in self.position.env:
+            register = self.position.env[var]
+            return register + tile.step if tile and var is tile.var else register
+        if var.operand is None:
+            raise InternalError(f"index variable {var} has no position", step="codegen")
+        operand = self.scalar_index(var.operand)
+        return (self.b.udiv if var.kind == "div" else self.b.urem)(operand, var.divisor)
+
+    def lane_index(self, affine: Affine, *, narrow: bool = False) -> Register:
+        """An index as i64 (i32 if `narrow`): a scalar if uniform, one number per lane otherwise."""
+        coeff, uniform, varying = self.split(affine)
+        elem = I32 if narrow else I64
+        base = self.scalar_index(uniform)
+        if narrow:
+            base = self.b.cast("trunc", base, "i32")
+        if not coeff and not varying:
+            return base
+        lanes = self.position.lanes
+        total = self.b.splat(base, lanes)
+        if coeff:
+            total = total + self.b.lane_ids(lanes, elem) * coeff
+        for var, factor in varying:
+            register = self._lane_var(var)
+            total = total + (self.b.cast("trunc", register, "i32") if narrow else register) * factor
+        return total
+
+    def _lane_var(self, var: Var) -> Register:
+        if var in self.position.env:
+            return self.position.env[var]
+        assert var.operand is not None
+        narrow = var.operand.range()[1] < 2**31
+        operand = self.lane_index(var.operand, narrow=narrow)
+        divided = (self.b.udiv if var.kind == "div" else self.b.urem)(operand, var.divisor)
+        return self.b.cast("zext", divided, "i64") if narrow else divided
+
+    def split(self, affine: Affine) -> tuple[int, Affine, list[tuple[Var, int]]]:
+        """(coefficient of the vector variable, uniform part, terms that vary per lane otherwise).
+
+        The vector variable's own position is part of the uniform part.
+        """
+        vector = self.position.vector
+        coeff, uniform, varying = 0, [], []
+        for var, factor in affine.terms:
+            if var is vector:
+                coeff = factor
+                uniform.append((var, factor))
+            elif self._varies(var):
+                varying.append((var, factor))
+            else:
+                uniform.append((var, factor))
+        return coeff, Affine(tuple(uniform), affine.const), varying
+
+    def _varies(self, var: Var) -> bool:
+        if var in self.position.env:
+            return self.position.env[var].type.lanes > 0
+        vector = self.position.vector
+        return var.operand is not None and any(
+            inner is vector or self._varies(inner) for inner in var.operand.vars())
+
+    def start(self, op: Op, operand: int, extent: int) -> Affine:
+        """A dynamic start of a slice: read, clamped to `[0, extent)`, and given a variable."""
+        source = op.operands[operand]
+        number = scalars.convert(self.b, self.value(source, ()), source.type.dtype,
+                                 scalars.dtype_of_index(False))
+        clamped = self.b.binary("smax", self.b.binary("smin", number, extent - 1), 0)
+        return self.dynamic(clamped, extent)
+
+    def dynamic(self, register: Register, extent: int) -> Affine:
+        """An index variable standing at `register` (scalar or per lane)."""
+        var = Var(extent, "s", "dynamic")
+        self.position = replace(self.position, env={**self.position.env, var: register})
+        return Affine.of(var)
+
+    # ---------------------------------------------------------------- memory
+
+    def load(self, value: Value, index: Index) -> Register:
+        """The element of a value in memory."""
+        memory = self.memory[value]
+        offset = linearize(index, value.shape) - memory.base
+        raw = self._fetch(value, memory.buffer, offset)
+        return self.b.compare("ne", raw, 0) if value.type.dtype.kind == "bool" else raw
+
+    def _fetch(self, value: Value, buffer: Buffer, offset: Affine) -> Register:
+        coeff, uniform, varying = self.split(offset)
+        lanes, mask, tile = self.position.lanes, self.position.mask, self.position.tile
+        if not coeff and not varying:
+            return self.b.load(buffer, self.scalar_index(uniform))
+        if varying or coeff not in (1, -1):
+            if tile and not varying and uniform.coeff(tile.var) == 1:
+                return self._transposed(value, buffer, uniform, coeff, tile)
+            return self.b.gather(buffer, self.lane_index(offset), mask=mask)
+        if coeff == 1:
+            return self.b.load(buffer, self.scalar_index(uniform), lanes, mask=mask)
+        backwards = tuple(reversed(range(lanes)))
+        if mask is not None:
+            mask = self.b.shuffle(mask, None, backwards)
+        first = self.scalar_index(uniform - (lanes - 1))
+        return self.b.shuffle(self.b.load(buffer, first, lanes, mask=mask), None, backwards)
+
+    def _transposed(self, value: Value, buffer: Buffer, uniform: Affine, coeff: int,
+                    tile: Tile) -> Register:
+        key = (value, uniform)
+        if key not in tile.blocks:
+            lanes = self.position.lanes
+            mask = None if tile.count == lanes else self.b.active(tile.count, lanes)
+            with self.tile_step(0):
+                first = self.scalar_index(uniform)
+                rows = [self.b.load(buffer, first + coeff * r, lanes, mask=mask)
+                        for r in range(tile.lanes_used)]
+            tile.blocks[key] = transpose_registers(self.b, rows, lanes)
+        return tile.blocks[key][tile.step]
+
+    def store(self, register: Register, dtype: DType, memory: Memory, offset: Affine, *,
+              nontemporal: bool = False) -> None:
+        """Write `register` at element `offset` of the array at `memory`; a scalar where the offset
+        varies per lane is splatted."""
+        coeff, uniform, varying = self.split(offset - memory.base)
+        lanes, mask = self.position.lanes, self.position.mask
+        if dtype.kind == "bool":
+            register = self.b.cast("zext", register, "i8")
+        if not coeff and not varying:
+            if register.type.lanes:
+                raise InternalError("a store of a vector to one element", step="codegen")
+            self.b.store(register, memory.buffer, self.scalar_index(uniform))
+            return
+        register = self.b.splat(register, lanes)
+        if varying or coeff != 1:
+            self.b.scatter(register, memory.buffer, self.lane_index(offset - memory.base), mask=mask)
+            return
+        width = register.type.lanes * memory.buffer.elem.bits // 8
+        self.b.store(register, memory.buffer, self.scalar_index(uniform), mask=mask,
+                     alignment=width if nontemporal else 0, nontemporal=nontemporal)
+
+
+def _visible(block: Block, current: Block) -> bool:
+    here: Block | None = current
+    while here is not None and here.depth > block.depth:
+        here = here.parent
+    return here is block

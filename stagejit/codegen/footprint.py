@@ -1,0 +1,80 @@
+"""What a region's evaluation reads, as affine forms: the dry run before any code is written.
+
+Input: values and the index at which they are wanted. Output: the element offset of every read of memory
+and every index that is used as a number. Invariant: mirrors `Elements`; a form that is not listed here is
+not needed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from stagejit.codegen.gathers import gather_reads
+from stagejit.dispatch.affine import Affine, Index, linearize
+from stagejit.dispatch.pull import place, pull_view
+from stagejit.dispatch.region import VIEWS, Region, Store
+from stagejit.graph.ir import Value
+
+
+@dataclass
+class Footprint:
+    """Reads and index uses of one region.
+
+    leaves: values that lie in memory. bound: values computed elsewhere; the indices at which they are
+    asked for are kept in `asked`. strict: split loops rather than divide (see Affine.divmod).
+    """
+
+    leaves: Collection[Value]
+    bound: Collection[Value] = ()
+    strict: bool = False
+    reads: list[tuple[Value, Affine]] = field(default_factory=list)
+    numbers: list[Affine] = field(default_factory=list)
+    asked: list[tuple[Value, Index]] = field(default_factory=list)
+    _seen: set[tuple[Value, Index]] = field(default_factory=set)
+
+    @property
+    def forms(self) -> list[Affine]:
+        """Every affine form that merging of loops must respect."""
+        asked = [linearize(index, value.shape) for value, index in self.asked]
+        return [form for _, form in self.reads] + self.numbers + asked
+
+    def visit(self, value: Value, index: Index) -> None:
+        """Record all that evaluating `value` at `index` needs."""
+        if (value, index) in self._seen:
+            return
+        self._seen.add((value, index))
+        op = value.op
+        if value in self.bound:
+            self.asked.append((value, index))
+        elif value in self.leaves:
+            self.reads.append((value, linearize(index, value.shape)))
+        elif op.kind in VIEWS:
+            self.visit(op.operands[0], pull_view(op, index, strict=self.strict))
+            for start in op.operands[1:]:
+                self.visit(start, ())
+        elif op.kind == "iota":
+            self.numbers.append(index[op.attrs["axis"]])
+        elif op.kind == "fill":
+            self.visit(op.operands[0], ())
+        elif op.kind == "gather":
+            for operand, at in gather_reads(op, index):
+                self.visit(operand, at)
+        else:
+            for operand in op.operands:
+                self.visit(operand, index)
+
+    def store_offset(self, store: Store, index: Index) -> Affine:
+        """Element offset in `store.into` of element `index` of `store.value`; recorded too."""
+        for insert in store.inserts:
+            index = place(insert, index)
+            for start in insert.operands[2:]:
+                self.visit(start, ())
+        offset = linearize(index, store.into.shape)
+        self.numbers.append(offset)
+        return offset
+
+
+def leaves_of(region: Region) -> frozenset[Value]:
+    """The values that the region reads from memory."""
+    return frozenset(region.inputs)

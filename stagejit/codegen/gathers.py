@@ -1,0 +1,81 @@
+"""Elements of a `gather`: read the index vector, then the operand there.
+
+Input: the op and the index at which its result is wanted. Output: the element, or for a dry run the reads
+that it takes. Invariant: every address formed is inside the operand: starts are clamped in all modes, and
+mode "fill" replaces what was out of bounds afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from stagejit.codegen import scalars
+from stagejit.codegen.ir import Value as Register
+from stagejit.codegen.ir import element_type
+from stagejit.dispatch.affine import Affine, Index, Var
+from stagejit.graph.ir import Op, Value
+
+if TYPE_CHECKING:
+    from stagejit.codegen.elements import Elements
+
+
+def gather_reads(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
+    """The operand indices that element `index` of the gather reads; starts are unknown variables."""
+    operand, indices = op.operands
+    starts = {}
+    for component, axis in enumerate(op.attrs["start_axes"]):
+        yield indices, _vector_index(op, index, component)
+        starts[axis] = Affine.of(Var(_room(op, axis), "s", "dynamic", source=indices))
+    yield operand, _operand_index(op, index, starts)
+
+
+def gather_element(elements: Elements, op: Op, index: Index) -> Register:
+    """The gathered element; vectors of starts become a vector gather."""
+    b, (operand, indices) = elements.b, op.operands
+    dtype = indices.type.dtype
+    starts, inside = {}, None
+    for component, axis in enumerate(op.attrs["start_axes"]):
+        raw = elements.value(indices, _vector_index(op, index, component))
+        start = scalars.convert(b, raw, dtype, scalars.dtype_of_index(False))
+        room = _room(op, axis)
+        if op.attrs["mode"] == "fill":
+            within = b.compare("lt", start, room, signed=False)
+            inside = within if inside is None else inside & within
+        clamped = b.binary("smax", b.binary("smin", start, room - 1), 0)
+        starts[axis] = elements.dynamic(clamped, room)
+    element = elements.value(operand, _operand_index(op, index, starts))
+    if inside is None:
+        return element
+    lanes = max(element.type.lanes, inside.type.lanes)
+    fill = b.const(op.attrs["fill_value"], element_type(op.result.type.dtype).with_lanes(lanes))
+    return b.select(inside, b.splat(element, lanes) if lanes else element, fill)
+
+
+def _room(op: Op, axis: int) -> int:
+    """Number of positions at which the window may start along an operand axis."""
+    return max(op.operands[0].shape[axis] - op.attrs["sizes"][axis] + 1, 1)
+
+
+def _batch_index(op: Op, index: Index) -> list[Affine]:
+    """The result index without the window axes: an index into `indices` without its last axis."""
+    return [part for axis, part in enumerate(index) if axis not in op.attrs["offset_axes"]]
+
+
+def _vector_index(op: Op, index: Index, component: int) -> Index:
+    return (*_batch_index(op, index), Affine((), component))
+
+
+def _operand_index(op: Op, index: Index, starts: dict[int, Affine]) -> Index:
+    batch = _batch_index(op, index)
+    from_batch = dict(zip(op.attrs["operand_batch_axes"],
+                          (batch[axis] for axis in op.attrs["index_batch_axes"]), strict=True))
+    window: Sequence[Affine] = [index[axis] for axis in op.attrs["offset_axes"]]
+    remaining = iter(window)
+    parts = []
+    for axis in range(op.operands[0].type.rank):
+        part = from_batch.get(axis, starts.get(axis, Affine()))
+        if axis not in op.attrs["collapsed_axes"] and axis not in from_batch:
+            part = part + next(remaining)
+        parts.append(part)
+    return tuple(parts)

@@ -1,0 +1,265 @@
+"""Kernels of `map`, `copy` and `fill` regions: one loop nest over the stored shape.
+
+Input: a region whose stores share a shape. Output: its kernel. The vector variable is the one along which
+most reads and writes are contiguous; reads contiguous along another one are transposed in registers, a
+square tile at a time (KERNELS.md, "Transposes"). Invariant: each stored element is written once, by one
+item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stagejit.codegen.accesses import vector_cost
+from stagejit.codegen.builder import Builder
+from stagejit.codegen.costs import region_seconds, widest_nbytes
+from stagejit.codegen.elements import Elements, Memory, Tile
+from stagejit.codegen.footprint import Footprint, leaves_of
+from stagejit.codegen.ir import Value as Register
+from stagejit.codegen.ir import storage_type
+from stagejit.codegen.items import Items, Loop
+from stagejit.codegen.kernel import Kernel, KernelArg
+from stagejit.codegen.space import Space, merge, refine
+from stagejit.codegen.target import Target
+from stagejit.dispatch.affine import Affine, Index, Var, linearize
+from stagejit.dispatch.pull import place
+from stagejit.dispatch.region import Region, Store
+from stagejit.graph.ir import Value
+
+_BLOCK = 1 << 14  # elements of one item along the vector variable
+_TILE_BLOCK = 1 << 10  # elements of one item along the tile variable
+
+
+@dataclass(frozen=True)
+class _Nest:
+    """The loops of a map: `outer` one by one, `tile` (if any) in squares, `vector` in vectors."""
+
+    index: Index
+    outer: tuple[Var, ...]
+    tile: Var | None
+    vector: Var | None
+    lanes: int
+    offsets: tuple[Affine, ...]  # of each store, in its `into`
+    reads: tuple[tuple[Value, Affine], ...]
+
+
+def map_kernel(region: Region, target: Target) -> Kernel:
+    """The kernel of a region without reductions."""
+    nest = _plan(region, target)
+    builder = Builder()
+    memory, stores, args = bind_memory(builder, region, nest.reads, nest.offsets)
+    elements = Elements(builder, memory)
+    writer = _Writer(region, nest, elements, stores,
+                     streaming=_streams(region, nest, target))
+    total = writer.emit()
+    return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
+
+
+# -------------------------------------------------------------------- planning
+
+
+def _plan(region: Region, target: Target) -> _Nest:
+    shape = region.stores[0].value.shape
+    space = Space(shape)
+
+    def walk(strict: bool) -> tuple[Footprint, tuple[Affine, ...]]:
+        footprint = Footprint(leaves_of(region), strict=strict)
+        for store in region.stores:
+            footprint.visit(store.value, space.index)
+        return footprint, tuple(footprint.store_offset(store, space.index)
+                                for store in region.stores)
+
+    footprint, offsets = refine([space], walk)
+    variables, mapping = merge(space.vars, footprint.forms)
+    reads = tuple((value, form.substitute(mapping)) for value, form in footprint.reads)
+    offsets = tuple(form.substitute(mapping) for form in offsets)
+    index = tuple(part.substitute(mapping) for part in space.index)
+    lanes = target.vector_nbytes // widest_nbytes(region)
+    forms = [form for _, form in reads]
+    vector = _best_vector(variables, forms, offsets, lanes)
+    tile = _best_tile(variables, vector, forms, lanes)
+    outer = tuple(var for var in variables if var not in (vector, tile))
+    return _Nest(index, outer, tile, vector, lanes, offsets, reads)
+
+
+def _best_vector(variables: Sequence[Var], reads: Sequence[Affine], writes: Sequence[Affine],
+                 lanes: int) -> Var | None:
+    """The variable whose vectors cost least; inner ones win ties."""
+    return min(reversed(variables), default=None,
+               key=lambda var: vector_cost(reads, writes, var, lanes))
+
+
+def _best_tile(variables: Sequence[Var], vector: Var | None, reads: Sequence[Affine],
+               lanes: int) -> Var | None:
+    """The variable along which most of the reads that `vector` would gather are contiguous."""
+    if vector is None:
+        return None
+    strided = [form for form in reads if form.coeff(vector) not in (0, 1, -1)]
+    counts = {var: sum(form.coeff(var) == 1 for form in strided)
+              for var in variables if var is not vector and var.extent >= 4}
+    best = max(counts, key=lambda var: counts[var], default=None)
+    return best if best is not None and counts[best] else None
+
+
+def _streams(region: Region, nest: _Nest, target: Target) -> bool:
+    """Whether stores should bypass the caches: see KERNELS.md, "Large outputs"."""
+    traffic = sum(v.type.nbytes for v in region.inputs)
+    traffic += sum(s.value.type.nbytes for s in region.stores)
+    if traffic <= target.l3_nbytes or nest.vector is None:
+        return False
+    for store, offset in zip(region.stores, nest.offsets, strict=True):
+        size = store.value.type.dtype.itemsize
+        width = nest.lanes * size
+        aligned = all(c * size % width == 0 for v, c in offset.terms if v is not nest.vector)
+        if not aligned or offset.const * size % width or offset.coeff(nest.vector) != 1:
+            return False
+        if width != 64 or any(var.kind != "loop" for var in offset.vars()):
+            return False
+    return True
+
+
+# -------------------------------------------------------------------- memory
+
+
+def bind_memory(builder: Builder, region: Region, reads: Sequence[tuple[Value, Affine]],
+                offsets: Sequence[Affine],
+                ) -> tuple[dict[Value, Memory], list[Memory], tuple[KernelArg, ...]]:
+    """Declares the region's buffers: inputs first, then stores. Constant offsets move to the arguments,
+    so that equal work at different places is one kernel."""
+    memory: dict[Value, Memory] = {}
+    args: list[KernelArg] = []
+    written = {store.into for store in region.stores}
+    for value in region.inputs:
+        base = min((form.range()[0] for read, form in reads if read is value), default=0)
+        elem = storage_type(value.type.dtype)
+        memory[value] = Memory(builder.buffer("in", elem, readonly=value not in written), base)
+        args.append(KernelArg(value, base))
+    stores = []
+    for store, form in zip(region.stores, offsets, strict=True):
+        elem = storage_type(store.into.type.dtype)
+        stores.append(Memory(builder.buffer("out", elem), form.const))
+        args.append(KernelArg(store.into, form.const, written=True))
+    return memory, stores, tuple(args)
+
+
+# -------------------------------------------------------------------- emission
+
+
+class _Writer:
+    """Emits the loops of one map."""
+
+    def __init__(self, region: Region, nest: _Nest, elements: Elements, memory: Sequence[Memory], *,
+                 streaming: bool) -> None:
+        self.region, self.nest, self.elements, self.memory = region, nest, elements, memory
+        self.streaming = streaming
+        self.b = elements.b
+
+    def emit(self) -> int:
+        """Writes the kernel's body; returns the number of items."""
+        outer = [Loop(var) for var in self.nest.outer]
+        vector, tile = self.nest.vector, self.nest.tile
+        if vector is None:
+            items = Items.over(outer)
+            items.emit(self.elements, self._store_all)
+        elif tile is None:
+            block = Loop(vector, _BLOCK if vector.extent > _BLOCK else vector.extent)
+            items = Items.over([*outer, block])
+            items.emit(self.elements, lambda: self._row(vector, block.step))
+        else:
+            along = Loop(tile, _TILE_BLOCK if tile.extent > _TILE_BLOCK else tile.extent)
+            items = Items.over([*outer, Loop(vector, self.nest.lanes), along])
+            items.emit(self.elements, lambda: self._tiles(vector, along))
+        return items.total
+
+    def _row(self, vector: Var, block: int) -> None:
+        """One block along the vector variable: full vectors, then one masked."""
+        lanes, extent = self.nest.lanes, vector.extent
+        start = self.elements.position.env[vector]
+        if extent % block:
+            stop = self.b.binary("smin", start + block, extent)
+            full = stop - self.b.urem(stop, lanes) if extent % lanes else stop
+        else:
+            stop = start + block
+            full = start + block // lanes * lanes
+
+        def vectors(position: Register) -> None:
+            with self.elements.at({vector: position}, vector=vector, lanes=lanes):
+                self._store_all()
+
+        def rest() -> None:
+            with self.elements.at({vector: full}, vector=vector, lanes=lanes,
+                                  mask=self.b.mask_below(full, extent, lanes)):
+                self._store_all()
+
+        if block >= lanes:
+            self.b.loop(start, full, lanes, (), vectors)
+        if extent % lanes:
+            if block == extent:
+                rest()
+            else:
+                self.b.if_(self.b.compare("lt", full, stop), rest)
+
+    def _tiles(self, vector: Var, along: Loop) -> None:
+        """Square tiles: `lanes` of the vector variable by `lanes` steps along the tile variable."""
+        lanes, used = self.nest.lanes, vector.extent % self.nest.lanes
+        position = self.elements.position.env[vector]
+
+        def full() -> None:
+            with self.elements.at(vector=vector, lanes=lanes):
+                self._tile_run(along, lanes)
+
+        def partial() -> None:
+            with self.elements.at(vector=vector, lanes=lanes, mask=self.b.active(used, lanes)):
+                self._tile_run(along, used)
+
+        if not used:
+            full()
+        elif vector.extent < lanes:
+            partial()
+        else:
+            inside = self.b.compare("le", position + lanes, vector.extent)
+            self.b.if_(inside, full, partial)
+
+    def _tile_run(self, along: Loop, used: int) -> None:
+        lanes, extent = self.nest.lanes, along.var.extent
+        start = self.elements.position.env[along.var]
+        stop = self.b.binary("smin", start + along.step, extent) if extent % along.step else (
+            start + along.step)
+        rest = extent % lanes
+        full = stop - self.b.urem(stop, lanes) if rest else stop
+
+        def square(position: Register) -> None:
+            self._square(along.var, position, lanes, used)
+
+        if extent >= lanes:
+            self.b.loop(start, full, lanes, (), square)
+        if rest and along.step == extent:
+            self._square(along.var, full, rest, used)
+        elif rest:
+            self.b.if_(self.b.compare("lt", full, stop),
+                       lambda: self._square(along.var, full, rest, used))
+
+    def _square(self, var: Var, position: Register, count: int, used: int) -> None:
+        with self.elements.at({var: position}, tile=Tile(var, count, used)):
+            for step in range(count):
+                with self.elements.tile_step(step):
+                    self._store_all()
+
+    def _store_all(self) -> None:
+        nest = self.nest
+        registers = [self.elements.value(store.value, nest.index) for store in self.region.stores]
+        for store, register, memory, offset in zip(
+                self.region.stores, registers, self.memory, nest.offsets, strict=True):
+            offset = self._with_starts(store, offset)
+            self.elements.store(register, store.value.type.dtype, memory, offset,
+                                nontemporal=self.streaming and self.elements.position.mask is None)
+
+    def _with_starts(self, store: Store, offset: Affine) -> Affine:
+        """Dynamic starts of the store's box have no position yet: find the offset again with them."""
+        if all(var.kind != "dynamic" for var in offset.vars()):
+            return offset
+        index = self.nest.index
+        for insert in store.inserts:
+            index = place(insert, index, self.elements.start)
+        return linearize(index, store.into.shape)

@@ -1,0 +1,167 @@
+"""Kernels of `reduce` regions: all stages of a row (maxima, sums, results) in one pass over the kept space.
+
+Input: a region whose reduces share a row space. Output: its kernel. A stage accumulates the reduces that
+depend on no later one; the last pass stores. Expensive values that several stages need are kept in the
+worker's scratch. Invariant: one item reads and writes its own rows only, so items need no barrier.
+
+Note [Two shapes of vectors]: where the contiguous variable is reduced, a row lies along the lanes and ends
+in a horizontal merge ("inner"). Where it is kept, each lane is a row of its own and several vectors of
+rows advance together ("outer"). See KERNELS.md, "Rows and reductions".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stagejit.codegen import scalars
+from stagejit.codegen.accesses import vector_cost
+from stagejit.codegen.builder import Builder
+from stagejit.codegen.costs import region_seconds, widest_nbytes
+from stagejit.codegen.elements import Elements
+from stagejit.codegen.footprint import Footprint, leaves_of
+from stagejit.codegen.kernel import Kernel
+from stagejit.codegen.maps import bind_memory
+from stagejit.codegen.row_loops import RowNest, RowWriter
+from stagejit.codegen.space import Space, merge, refine
+from stagejit.codegen.target import Target
+from stagejit.dispatch.affine import Affine, Index, Var, reshape_index
+from stagejit.dispatch.region import Region, Store
+from stagejit.errors import InternalError
+from stagejit.graph.ir import Op, Value
+
+_WORTH_KEEPING = 8.0  # flops of a value that is cheaper to reload than to compute again
+
+
+def reduce_kernel(region: Region, target: Target) -> Kernel:
+    """The kernel of a region of kind `reduce`."""
+    nest = _plan(region, target)
+    builder = Builder()
+    memory, stores, args = bind_memory(builder, region, nest.reads, nest.offsets)
+    writer = RowWriter(region, nest, Elements(builder, memory), stores)
+    total = writer.emit()
+    return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
+
+
+# -------------------------------------------------------------------- planning
+
+
+def _plan(region: Region, target: Target) -> RowNest:
+    reduces = [op for op in region.ops if op.kind == "reduce"]
+    shape, axes = reduces[0].operands[0].shape, reduces[0].attrs["axes"]
+    space = Space(shape, "r")
+    stages = _stages(region, reduces)
+    bound = {op.result for op in reduces}
+
+    def walk(strict: bool) -> tuple[Footprint, list[Affine], list[tuple[bool, Index]]]:
+        footprint = Footprint(leaves_of(region), bound, strict=strict)
+        index = space.index
+        kept = tuple(part for axis, part in enumerate(index) if axis not in axes)
+        for op in reduces:
+            footprint.visit(op.operands[0], index)
+            footprint.asked.append((op.result, kept))
+            if op.attrs["fn"] in ("argmax", "argmin"):
+                footprint.numbers.append(index[op.attrs["axes"][0]])
+        offsets, places = [], []
+        for store in region.stores:
+            in_row, at = _place_store(store, shape, index, kept, axes, strict=strict)
+            footprint.visit(store.value, at)
+            offsets.append(footprint.store_offset(store, at))
+            places.append((in_row, at))
+        return footprint, offsets, places
+
+    footprint, offsets, places = refine([space], walk)
+    kept_vars = [v for axis, dim in enumerate(space.dims) if axis not in axes
+                 for v in dim if v.extent != 1]
+    reduced_vars = [v for axis, dim in enumerate(space.dims) if axis in axes
+                    for v in dim if v.extent != 1]
+    kept, kept_map = merge(kept_vars, footprint.forms)
+    reduced, reduced_map = merge(reduced_vars, footprint.forms)
+    mapping = {**kept_map, **reduced_map}
+    reads = tuple((value, form.substitute(mapping)) for value, form in footprint.reads)
+    new_offsets = tuple(form.substitute(mapping) for form in offsets)
+    lanes = target.vector_nbytes // widest_nbytes(region)
+    vector = _best_vector(kept, reduced, [form for _, form in reads], lanes)
+    stored = [(number, in_row, tuple(part.substitute(mapping) for part in at))
+              for number, (in_row, at) in enumerate(places)]
+    nest = RowNest(
+        index=tuple(part.substitute(mapping) for part in space.index),
+        kept=tuple(kept), reduced=tuple(reduced), vector=vector, lanes=lanes if vector else 0,
+        stages=stages,
+        row_stores=tuple((number, at) for number, in_row, at in stored if in_row),
+        kept_stores=tuple((number, at) for number, in_row, at in stored if not in_row),
+        cached=frozenset(), offsets=new_offsets, reads=reads)
+    return _with_cache(region, nest, shape, target)
+
+
+def _stages(region: Region, reduces: Sequence[Op]) -> tuple[tuple[Op, ...], ...]:
+    """Reduces by pass: each one after those that its operand depends on."""
+    inside = set(region.ops)
+    passes: dict[Op, int] = {}
+    for op in region.ops:  # topological order
+        before = max((passes[operand.op] for operand in op.operands if operand.op in inside),
+                     default=0)
+        passes[op] = before + (op.kind == "reduce")
+    last = max(passes[op] for op in reduces)
+    return tuple(tuple(op for op in reduces if passes[op] == level)
+                 for level in range(1, last + 1))
+
+
+def _place_store(store: Store, shape: tuple[int, ...], index: Index, kept: Index,
+                 axes: Sequence[int], *, strict: bool) -> tuple[bool, Index]:
+    """Whether a store is in the row space, and the index of its value for row element `index`."""
+    value = store.value
+    if value.shape == shape:
+        return True, index
+    kept_shape = tuple(extent for axis, extent in enumerate(shape) if axis not in axes)
+    if value.type.size == math.prod(kept_shape):
+        return False, reshape_index(kept, kept_shape, value.shape, strict=strict)
+    if value.type.size == math.prod(shape):
+        return True, reshape_index(index, shape, value.shape, strict=strict)
+    raise InternalError(f"{value} is neither in the row space {shape} nor in the kept space",
+                        step="codegen", loc=value.op.loc)
+
+
+def _best_vector(kept: Sequence[Var], reduced: Sequence[Var], reads: Sequence[Affine],
+                 lanes: int) -> Var | None:
+    """The variable whose vectors load best; see Note [Two shapes of vectors]."""
+    return min((*reversed(reduced), *reversed(kept)), default=None,
+               key=lambda var: vector_cost(reads, (), var, lanes))
+
+
+def _with_cache(region: Region, nest: RowNest, shape: tuple[int, ...],
+                target: Target) -> RowNest:
+    """Keeps in scratch the row-space values that cost much and that several passes need."""
+    passes = [{op.operands[0] for op in stage} for stage in nest.stages]
+    passes.append({region.stores[number].value for number, _ in nest.row_stores})
+    inside, leaves = set(region.ops), set(region.inputs)
+    needed: dict[Value, int] = {}
+    for roots in passes:
+        for value in _reached(roots, inside, leaves):
+            needed[value] = needed.get(value, 0) + 1
+    kept_vector = nest.vector is not None and nest.vector in nest.kept
+    rows = nest.lanes * RowWriter.VECTORS_OF_ROWS if kept_vector else 1
+    elements = math.prod(var.extent for var in nest.reduced) * rows
+    chosen: set[Value] = set()
+    budget = target.l2_nbytes // 2
+    for value, count in needed.items():
+        fits = elements * value.type.dtype.itemsize <= budget
+        if (count > 1 and value.shape == shape and fits and value.op.kind == "map"
+                and scalars.cost(value.op.attrs["fn"], value.type.dtype) >= _WORTH_KEEPING):
+            chosen.add(value)
+            budget -= elements * value.type.dtype.itemsize
+    return replace(nest, cached=frozenset(chosen))
+
+
+def _reached(roots: set[Value], inside: set[Op], leaves: set[Value]) -> list[Value]:
+    """Values evaluated for `roots` in one pass: the walk stops at memory and at reduces."""
+    found: dict[Value, None] = {}
+    pending = list(roots)
+    while pending:
+        value = pending.pop()
+        if value in found or value in leaves or value.op not in inside or value.op.kind == "reduce":
+            continue
+        found[value] = None
+        pending.extend(value.op.operands)
+    return list(found)

@@ -1,0 +1,90 @@
+"""The iteration space of a kernel: loop variables, and the index they form.
+
+Input: a shape and the affine forms that a kernel will evaluate. Output: as few loop variables as those
+forms allow. Invariant: every element of the shape is visited exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from stagejit.dispatch.affine import Affine, Index, SplitNeeded, Var
+
+T = TypeVar("T")
+
+_MOST_SPLITS = 32
+
+
+class Space:
+    """Loop variables in row-major order, and the index of the shape that they stand for.
+
+    `dims[i]` are the variables of dimension i, outermost first.
+    """
+
+    def __init__(self, shape: Sequence[int], name: str = "i") -> None:
+        self.name = name
+        self.dims = [[Var(extent, name)] for extent in shape]
+
+    @property
+    def vars(self) -> list[Var]:
+        """All loop variables that loop, outermost first."""
+        return [var for dim in self.dims for var in dim if var.extent != 1]
+
+    @property
+    def index(self) -> Index:
+        return tuple(_dim_index(dim) for dim in self.dims)
+
+    def split(self, var: Var, inner: int) -> bool:
+        """Iterate `var` as (extent // inner, inner); False if it is not a variable of this space."""
+        for dim in self.dims:
+            if var in dim:
+                at = dim.index(var)
+                dim[at : at + 1] = [Var(var.extent // inner, self.name), Var(inner, self.name)]
+                return True
+        return False
+
+
+def _dim_index(dim: Sequence[Var]) -> Affine:
+    total = Affine()
+    for var in dim:
+        total = total * var.extent + Affine.of(var)
+    return total
+
+
+def refine(spaces: Sequence[Space], evaluate: Callable[[bool], T]) -> T:
+    """Split loop variables until `evaluate(strict)` meets no division that a split avoids."""
+    for _ in range(_MOST_SPLITS):
+        try:
+            return evaluate(True)
+        except SplitNeeded as needed:
+            if not any(space.split(needed.var, needed.inner) for space in spaces):
+                break
+    return evaluate(False)
+
+
+def merge(variables: Sequence[Var], forms: Iterable[Affine],
+          ) -> tuple[list[Var], dict[Var, Affine]]:
+    """Fewer loops for the same forms: adjacent variables u, v become one where every form has
+    coeff(u) == coeff(v) * extent(v), that is, where v runs on into u.
+
+    Returns the new variables and the substitution from old to new. The substituted forms are equal, the
+    index of a single dimension need not be.
+    """
+    current = list(variables)
+    mapping: dict[Var, Affine] = {var: Affine.of(var) for var in current}
+    live = list(dict.fromkeys(forms))
+    derived = {inner for form in live for var in form.vars() if var.operand is not None
+               for inner in var.operand.loop_vars()}
+    at = len(current) - 2
+    while at >= 0:
+        outer, inner = current[at], current[at + 1]
+        if not {outer, inner} & derived and all(
+                form.coeff(outer) == form.coeff(inner) * inner.extent for form in live):
+            joint = Var(outer.extent * inner.extent, inner.name)
+            step = {outer: Affine(), inner: Affine.of(joint)}
+            mapping = {var: form.substitute(step) for var, form in mapping.items()}
+            live = list(dict.fromkeys(form.substitute(step) for form in live))
+            current[at : at + 2] = [joint]
+        at -= 1
+    return current, mapping
