@@ -21,7 +21,8 @@ _EXECUTE = """
 import sys, nbformat
 from nbclient import NotebookClient
 notebook = nbformat.read(sys.argv[1], as_version=4)
-NotebookClient(notebook, timeout=240, kernel_name="python3").execute(cwd=sys.argv[2])
+where = {"metadata": {"path": sys.argv[2]}}
+NotebookClient(notebook, timeout=240, kernel_name="python3", resources=where).execute()
 """
 
 
