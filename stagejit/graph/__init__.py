@@ -1,1 +1,1 @@
-"""The dataflow graph: ops, verifier, text form, and the NumPy interpreter that defines its meaning."""
+"""The dataflow graph: ops, verifier, text form, and the NumPy interpreter: its meaning."""

@@ -9,6 +9,7 @@ dimension of size 1 (a `reshape` drops it first), a `transpose` moves more than 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -72,12 +73,18 @@ class Emitter:
     # ---------------------------------------------------------------- elementwise
 
     def map(self, fn: str, *operands: Var, dtype: DType | None = None, **params: Any) -> Var:
-        """An elementwise function; scalar operands are filled to the shape of the others."""
-        shape = next((v.type.shape for v in operands if v.type.shape), ())
-        full = tuple(v if v.type.shape else self.fill(v, shape) for v in operands)
+        """An elementwise function; scalars and sizes of 1 are broadcast to the other operands."""
+        shape = np.broadcast_shapes(*(v.type.shape for v in operands))
+        full = tuple(self._stretched(v, shape) for v in operands)
         if dtype is None:
             dtype = bool_ if fn in PREDICATES else full[-1].type.dtype
         return self._emit("map", full, TensorType(dtype, shape), fn=fn, dtype=dtype, **params)
+
+    def _stretched(self, x: Var, shape: tuple[int, ...]) -> Var:
+        if x.type.shape == shape:
+            return x
+        axes = range(len(shape) - x.type.rank, len(shape))
+        return self.broadcast(x, shape, axes)
 
     def convert(self, x: Var, dtype: DType) -> Var:
         if x.type.dtype is dtype:
@@ -123,6 +130,8 @@ class Emitter:
             return x
         if not axes:
             return self.fill(x, shape)
+        if math.prod(shape) == x.type.size and list(axes) == sorted(axes):
+            return self.reshape(x, shape)  # only dimensions of size 1 were added
         return self._emit(
             "broadcast", (x,), TensorType(x.type.dtype, shape), shape=shape, axes=axes
         )

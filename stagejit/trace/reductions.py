@@ -50,6 +50,8 @@ def _arg_reduce(fn: str) -> Translation:
 
 def _cumulative(fn: str) -> Translation:
     def rule(emit: Emitter, site: Site, x: Var) -> Var:
+        if x.type.dtype is bool_:
+            raise Unsupported(f"cumulative {fn} of bools")
         return emit.emit(
             "cumulative",
             (x,),

@@ -1,0 +1,145 @@
+"""Reductions, contractions and convolutions in NumPy, for the interpreter.
+
+Input: an op and its operands. Output: the result, floats in float64 and not yet rounded. Invariant:
+written for clarity and from the definitions, not from any kernel that it is meant to check.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from stagejit.graph.dims import ConvDims, dilated
+from stagejit.graph.ir import Op
+from stagejit.types import DType
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_UFUNCS: dict[str, np.ufunc] = {
+    "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "logaddexp": np.logaddexp,
+}  # fmt: skip
+
+
+def identity(fn: str, dtype: DType) -> Any:
+    """The neutral element of a reduction."""
+    if fn in ("add", "or", "xor"):
+        return False if dtype.kind == "bool" else 0
+    if fn == "mul":
+        return 1
+    if fn == "and":
+        return True if dtype.kind == "bool" else np.invert(np.zeros((), dtype.numpy))
+    if dtype.is_float:
+        return -np.inf if fn == "max" else np.inf
+    info = np.iinfo(dtype.numpy)
+    return info.min if fn == "max" else info.max
+
+
+def reduce(op: Op, x: Array) -> Array:
+    fn, axes = op.attrs["fn"], op.attrs["axes"]
+    x = accumulated(x)
+    if fn in ("argmax", "argmin"):
+        search = np.argmax if fn == "argmax" else np.argmin
+        return np.asarray(search(x, axis=axes[0]))
+    initial = identity(fn, op.operands[0].type.dtype)
+    return np.asarray(_UFUNCS[fn].reduce(x, axis=axes, initial=initial, dtype=x.dtype))
+
+
+def cumulative(op: Op, x: Array) -> Array:
+    axis = op.attrs["axis"]
+    x = accumulated(x)
+    if op.attrs["reverse"]:
+        x = np.flip(x, axis)
+    result = _UFUNCS[op.attrs["fn"]].accumulate(x, axis=axis, dtype=x.dtype) if x.size else x
+    return np.flip(result, axis) if op.attrs["reverse"] else result
+
+
+def accumulated(x: Array) -> Array:
+    """`x` in the type that this interpreter accumulates in: floats in float64."""
+    return x if x.dtype.kind in "biu" else x.astype(np.float64)
+
+
+def contract(op: Op, lhs: Array, rhs: Array) -> Array:
+    (lhs_k, rhs_k), (lhs_b, rhs_b) = op.attrs["contracting"], op.attrs["batch"]
+    lhs, rhs = _product_operands(op, lhs, rhs)
+    lhs_free = [axis for axis in range(lhs.ndim) if axis not in (*lhs_b, *lhs_k)]
+    rhs_free = [axis for axis in range(rhs.ndim) if axis not in (*rhs_b, *rhs_k)]
+    a = lhs.transpose(*lhs_b, *lhs_free, *lhs_k)
+    b = rhs.transpose(*rhs_b, *rhs_k, *rhs_free)
+    batch, k = a.shape[: len(lhs_b)], math.prod(a.shape[lhs.ndim - len(lhs_k) :])
+    m_shape, n_shape = (lhs.shape[i] for i in lhs_free), (rhs.shape[i] for i in rhs_free)
+    shape = (*batch, *m_shape, *n_shape)
+    m = math.prod(lhs.shape[axis] for axis in lhs_free)
+    n = math.prod(rhs.shape[axis] for axis in rhs_free)
+    product: Array = np.matmul(a.reshape(*batch, m, k), b.reshape(*batch, k, n))
+    return product.reshape(shape)
+
+
+def conv(op: Op, lhs: Array, rhs: Array) -> Array:
+    dims = ConvDims.of(op.attrs)
+    lhs, rhs = _product_operands(op, lhs, rhs)
+    x = _spread(lhs.transpose(dims.lhs_spec), dims.lhs_dilation, dims.padding)
+    kernel = rhs.transpose(dims.rhs_spec)
+    shape = dims.result_shape(lhs.shape, rhs.shape)
+    sizes = tuple(shape[axis] for axis in dims.out_spec)
+    result = np.zeros(sizes, x.dtype)
+    groups = max(dims.feature_groups, dims.batch_groups)
+    for group in range(groups):
+        features = _part(sizes[1], groups, group)
+        piece = x[_part(x.shape[0], dims.batch_groups, group)]
+        piece = piece[:, _part(x.shape[1], dims.feature_groups, group)]
+        result[:, features] = _one_group(piece, kernel[features], sizes[2:], dims)
+    inverse = np.argsort(dims.out_spec)
+    return result.transpose(inverse)
+
+
+def _one_group(x: Array, kernel: Array, spatial: tuple[int, ...], dims: ConvDims) -> Array:
+    """Sum over kernel positions of (batch, in) x (out, in) products at shifted windows."""
+    total = np.zeros((x.shape[0], kernel.shape[0], *spatial), x.dtype)
+    if not total.size:
+        return total
+    for position in itertools.product(*(range(size) for size in kernel.shape[2:])):
+        window = tuple(
+            slice(at * dilation, at * dilation + (size - 1) * stride + 1, stride)
+            for at, dilation, stride, size in zip(
+                position, dims.rhs_dilation, dims.strides, spatial, strict=True
+            )
+        )
+        place: Any = (slice(None), slice(None), *position)
+        weights = kernel[place]
+        total += np.moveaxis(
+            np.tensordot(x[(slice(None), slice(None), *window)], weights, axes=((1,), (1,))), -1, 1
+        )
+    return total
+
+
+def _spread(x: Array, dilation: tuple[int, ...], padding: tuple[tuple[int, int], ...]) -> Array:
+    """Zeros between the elements, then around them; negative padding crops."""
+    sizes = [dilated(size, step) for size, step in zip(x.shape[2:], dilation, strict=True)]
+    holes = np.zeros((*x.shape[:2], *sizes), x.dtype)
+    holes[(slice(None), slice(None), *(slice(None, None, step) for step in dilation))] = x
+    around = [(0, 0), (0, 0), *((max(low, 0), max(high, 0)) for low, high in padding)]
+    padded = np.pad(holes, around)
+    crop = tuple(
+        slice(max(-low, 0), extent - max(-high, 0))
+        for (low, high), extent in zip(padding, padded.shape[2:], strict=True)
+    )
+    return padded[(slice(None), slice(None), *crop)]
+
+
+def _part(size: int, groups: int, group: int) -> slice:
+    """The share of one group; all of it where this axis is not split."""
+    if groups == 1:
+        return slice(None)
+    share = size // groups
+    return slice(group * share, (group + 1) * share)
+
+
+def _product_operands(op: Op, lhs: Array, rhs: Array) -> tuple[Array, Array]:
+    """Floats in float64; integers in the result's type, in which products wrap."""
+    dtype = op.attrs["dtype"]
+    target = np.dtype(np.float64) if dtype.is_float else dtype.numpy
+    return lhs.astype(target), rhs.astype(target)

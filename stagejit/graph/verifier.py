@@ -1,0 +1,97 @@
+"""Checks every invariant of a `Graph`.
+
+Input: a graph. Output: nothing, or `VerificationError` at the user's line of the op that is wrong.
+Invariant: a graph that passes can be printed, parsed, interpreted and lowered; every later stage
+relies on exactly what is checked here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import networkx as nx
+import numpy as np
+
+from stagejit.errors import VerificationError
+from stagejit.graph.ir import Graph, Op
+from stagejit.graph.ops import infer
+
+_MAY_HOLD_ANYTHING = {("const", "value"), ("delegate", "equation")}
+
+
+def verify(graph: Graph) -> None:
+    """Raises VerificationError for the first broken invariant."""
+    _verify_shape_of_graph(graph)
+    for op in graph.nx:
+        try:
+            _verify_edges(graph, op)
+            _verify_types(op)
+            _verify_attributes(op)
+        except VerificationError as fault:
+            raise VerificationError(f"op {op}: {fault.what}", loc=op.loc) from fault
+    _verify_effect_order(graph)
+
+
+def _verify_shape_of_graph(graph: Graph) -> None:
+    if not nx.is_directed_acyclic_graph(graph.nx):
+        raise VerificationError(f"the graph has a cycle: {nx.find_cycle(graph.nx)}")
+    returns = [op for op in graph.nx if op.kind == "return"]
+    _require(returns == [graph.return_op], f"there are {len(returns)} returns")
+    inputs = [op for op in graph.nx if op.kind == "input"]
+    _require(inputs == [value.op for value in graph.inputs], "input ops differ from the inputs")
+    _require(
+        len(graph.inputs) == len(graph.input_names) == len(graph.donated),
+        "inputs, names and donation differ in number",
+    )
+
+
+def _verify_edges(graph: Graph, op: Op) -> None:
+    edges = sorted(
+        (data["operand"], data["result"], producer.id)
+        for producer, _, data in graph.nx.in_edges(op, data=True)
+    )
+    operands = [(i, value.index, value.op.id) for i, value in enumerate(op.operands)]
+    _require(edges == operands, f"edges {edges} differ from operands {operands}")
+    for value in op.operands:
+        _require(value.op.results[value.index] is value, f"{value} is no result of its op")
+
+
+def _verify_types(op: Op) -> None:
+    expected = infer(op.kind, [value.type for value in op.operands], op.attrs)
+    actual = tuple(value.type for value in op.results)
+    if expected is not None and expected != actual:
+        raise VerificationError(f"results are {actual}, but its operands give {expected}")
+    if op.kind == "delegate" and op.attrs["equation"] is not None:
+        own = len(op.attrs["equation"].outvars) + bool(op.attrs["effects"])
+        _require(len(actual) == own, f"{len(actual)} results where its equation gives {own}")
+
+
+def _verify_attributes(op: Op) -> None:
+    for name, value in op.attrs.items():
+        if (op.kind, name) in _MAY_HOLD_ANYTHING:
+            continue
+        _require(_is_plain(value), f"attribute {name}={value!r} is not a plain value")
+    value = op.attrs.get("value")
+    if isinstance(value, np.ndarray):
+        _require(not value.flags.writeable, "its value can be written to")
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(_is_plain(item) for item in value)
+    return value is None or type(value).__module__ in ("builtins", "stagejit.types")
+
+
+def _verify_effect_order(graph: Graph) -> None:
+    effects = [op for op in graph if op.attrs.get("effects")]
+    for before, after in itertools.pairwise(effects):
+        _require(
+            after.operands[-1:] == before.results[-1:],
+            f"{after} does not take the token of {before}",
+        )
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise VerificationError(message)
