@@ -1,9 +1,9 @@
 """What the user calls: `stagejit.jit`.
 
 Input: a Python function. Output: a `jax.jit` object around a second, marked `jax.jit` of the same
-function, which the embedding's lowering rule recognises. Invariant: what JAX's jit does with arguments
-(pytrees, static arguments, donation, shardings, caching, dispatch) is done by JAX's jit; a call takes
-its C++ fast path and nothing of ours runs.
+function, which the embedding's lowering rule recognises. Invariant: what JAX's jit does with
+arguments (pytrees, static arguments, donation, shardings, caching, dispatch) is done by JAX's
+jit; a call takes its C++ fast path and nothing of ours runs.
 
 Note [Two jits]: the outer one is needed because a top-level jit lowers its own jaxpr without asking
 any lowering rule. The inner one carries the options in its name, so there is one inner jit for each
@@ -25,12 +25,14 @@ from stagejit.runtime import embedding
 # JAX's tracebacks and source locations skip the frames of this file, as they skip JAX's own.
 source_info_util.register_exclusion(__file__)
 
-# The arguments of jax.jit that say how to read the function's arguments: the inner jit needs them too.
+# What says how to read the function's arguments: the inner jit needs it too.
 _SHARED = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
 
 
 @overload
-def jit(fun: Callable[..., Any], /, *, options: Options | None = None, **jit_options: Any) -> Any: ...
+def jit(
+    fun: Callable[..., Any], /, *, options: Options | None = None, **jit_options: Any
+) -> Any: ...
 
 
 @overload
@@ -48,8 +50,8 @@ def jit(
         the call that traces it.
     jit_options: all that jax.jit takes (static_argnums, donate_argnames, in_shardings, ...).
 
-    The result is a jax.jit object with more attributes: `.trace`, `.lower`, `.plan`, `.explain`. Raises
-    what jax.jit raises for a wrong `fun` or wrong arguments.
+    The result is a jax.jit object with more attributes: `.trace`, `.lower`, `.plan`, `.explain`.
+    Raises what jax.jit raises for a wrong `fun` or wrong arguments.
     """
     if fun is None:
         return functools.partial(jit, options=options, **jit_options)
@@ -80,7 +82,7 @@ def _marked(fun: Callable[..., Any], options: Options, shared: dict[str, Any]) -
 
 
 def _named_like(fun: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
-    """`wrapper` with the name and signature of `fun`, which may be a partial or a callable object."""
+    """`wrapper` with the name and signature of `fun`, which may also be a callable object."""
     functools.update_wrapper(wrapper, fun)
     inner = fun.func if isinstance(fun, functools.partial) else fun
     wrapper.__name__ = getattr(inner, "__name__", type(inner).__name__)

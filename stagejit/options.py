@@ -82,9 +82,9 @@ class Options:
         entered.__exit__(None, None, None)
 
 
-# The innermost `with Options(...)`. A user context is part of the key of jax.jit's caches, so a function
-# is traced once for each value, and its fast path needs no look-up of ours.
-_context: Any = jax.make_user_context(None)
+# The innermost `with Options(...)`. A user context is part of the key of jax.jit's caches, so a
+# function is traced once for each value, and its fast path needs no look-up of ours.
+_context: Any = jax.make_user_context(None)  # type: ignore[no-untyped-call]
 _entered: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar(
     "stagejit_options", default=()
 )

@@ -1,0 +1,1 @@
+"""Kernels and host programs as machine code inside JAX: engine, cache, handlers, embedding."""

@@ -1,15 +1,16 @@
 """Where stagejit sits inside JAX: the lowering rule of marked `jit` equations.
 
-Input: lowering requests from JAX for its own jit primitive, on platform cpu. A name that carries the
-marker (`stagejit__<options id>__<user's name>`) goes to the installed compiler, whose `Staged` program
-becomes custom calls and equations left to XLA; everything else takes JAX's original rule.
-Invariants: operands and results of custom calls are row-major; target names are content hashes, so
-JAX's persistent compilation cache works; the compiler runs once per jaxpr object, however often
-the equation is lowered.
+Input: lowering requests from JAX for its own jit primitive, on platform cpu. A name that carries
+the marker (`stagejit__<options id>__<user's name>`) goes to the installed compiler, whose
+`Staged` program becomes custom calls and equations left to XLA; everything else takes JAX's
+original rule. Invariants: operands and results of custom calls are row-major; target names are
+content hashes, so JAX's persistent compilation cache works; the compiler runs once per jaxpr
+object, however often the equation is lowered.
 
 Note [Falling through]: JAX's rule also takes a marked equation that no opaque call can express:
-symbolic shapes, references, and programs that XLA partitions by itself over several devices (it would
-gather every operand of an opaque call). Inside `shard_map` the program is per device, so it is staged.
+symbolic shapes, references, and programs that XLA partitions by itself over several devices (it
+would gather every operand of an opaque call). Inside `shard_map` the program is per device, so it
+is staged.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def install(compiler: Compiler) -> None:
     clear_staged()
     if _original is None:
         # `_lowerings` is the table that `register_lowering` fills; JAX offers no reader for it.
-        entry = mlir._lowerings[jit_p]
+        entry: Any = mlir._lowerings[jit_p]
         _original = getattr(entry, "rule", entry)
         mlir.register_lowering(jit_p, _lower_jit, platform="cpu")
 
@@ -197,7 +198,7 @@ def _is_per_device(axis_context: Any) -> bool:
 
 
 def _emit(ctx: Any, staged: Staged, args: Sequence[Any]) -> list[Any]:
-    """Custom calls and delegated equations in order; `values` maps a number to (IR, abstract value)."""
+    """Custom calls and delegated equations in order, over (IR value, abstract value) pairs."""
     values: dict[int, tuple[Any, Any]] = dict(enumerate(zip(args, ctx.avals_in, strict=True)))
     for number, constant in enumerate(staged.constants, start=len(args)):
         aval = jax.typeof(constant)
@@ -241,8 +242,15 @@ def _emit_equation(
     )
     jaxpr = jex_core.Jaxpr((), list(inputs), outputs, [equation], equation.effects, names)
     results, tokens = mlir.jaxpr_subcomp(
-        ctx.module_context, jaxpr, ctx.name_stack, tokens, (), *inputs.values(),
-        dim_var_values=ctx.dim_var_values, const_lowering=ctx.const_lowering, outer_traceback=None,
+        ctx.module_context,
+        jaxpr,
+        ctx.name_stack,
+        tokens,
+        (),
+        *inputs.values(),
+        dim_var_values=ctx.dim_var_values,
+        const_lowering=ctx.const_lowering,
+        outer_traceback=None,
     )
     return list(zip(results, [var.aval for var in outputs], strict=True)), tokens
 
@@ -271,6 +279,11 @@ def _jit_params(inputs: int, outputs: int) -> dict[str, Any]:
     then repeated.
     """
     template = jax.make_jaxpr(jax.jit(lambda x: x + 1))(0.0).jaxpr.eqns[0].params
-    counts = {"in_shardings": inputs, "in_layouts": inputs, "donated_invars": inputs,
-              "out_shardings": outputs, "out_layouts": outputs}
+    counts = {
+        "in_shardings": inputs,
+        "in_layouts": inputs,
+        "donated_invars": inputs,
+        "out_shardings": outputs,
+        "out_layouts": outputs,
+    }
     return {k: v * counts[k] if k in counts else v for k, v in template.items()}

@@ -1,14 +1,15 @@
 """The one place where machine code is made and kept: LLVM IR text in, addresses out.
 
-Input: modules of LLVM IR text, each named by one content-addressed symbol that it defines, and the
-addresses of the symbols they import. Output: the address of each symbol. Invariants: one LLJIT for the
-process, never closed, and every library tracker is kept for ever, because JAX may call a registered
-address until the process ends; a symbol is loaded once; the IR is the caller's last word (no IR pass
-pipeline runs, see Note [No IR passes]).
+Input: modules of LLVM IR text, each named by one content-addressed symbol that it defines, and
+the addresses of the symbols they import. Output: the address of each symbol. Invariants: one
+LLJIT for the process, never closed, and every library tracker is kept for ever, because JAX may
+call a registered address until the process ends; a symbol is loaded once; the IR is the caller's
+last word (no IR pass pipeline runs, see Note [No IR passes]).
 
-Note [No IR passes]: kernels arrive with explicit vectors, unrolled tiles and hoisted addresses, so the
-middle end finds nothing: same speed, half the compile time (KERNELS.md, "LLVM"). Code generation stays
-at level 2, since level 0 is five times slower code.
+Note [No IR passes]: kernels arrive with explicit vectors, unrolled tiles and hoisted addresses,
+so the middle end finds nothing: same speed, half the compile time (KERNELS.md, "LLVM"). Code
+generation stays at level 2 for them, since level 0 is five times slower code; handlers, which
+only fill in addresses and call, are compiled at level 0 in a quarter of the time.
 
 Note [Position-independent code]: libraries are mapped wherever there is room. With the default JIT
 relocation model the address of an imported function is a 32-bit constant, which cannot reach it.
@@ -34,7 +35,8 @@ from stagejit.runtime.object_cache import ObjectCache, digest
 
 # Part of each cache key: raise it when the meaning of cached objects changes (the kernel ABI, say).
 ABI_VERSION = 1
-_CODEGEN_LEVEL = 2
+KERNEL_LEVEL = 2
+HANDLER_LEVEL = 0
 
 
 @cache
@@ -43,10 +45,10 @@ def host_cpu() -> tuple[str, str]:
     return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 
 
-def cache_key(ir: str) -> str:
-    """What identifies the object code of `ir` on this machine."""
+def cache_key(ir: str, level: int = KERNEL_LEVEL) -> str:
+    """What identifies the object code of `ir`, at a code generation level, on this machine."""
     cpu, features = host_cpu()
-    return digest(ir, cpu, features, llvmlite.__version__, str(ABI_VERSION), str(_CODEGEN_LEVEL))
+    return digest(ir, cpu, features, llvmlite.__version__, str(ABI_VERSION), str(level))
 
 
 class Engine:
@@ -68,11 +70,13 @@ class Engine:
         *,
         exports: Mapping[str, tuple[str, ...]] | None = None,
         cache: ObjectCache | None = None,
+        level: int = KERNEL_LEVEL,
     ) -> dict[str, int]:
         """Addresses of the symbols that name `modules`, compiling and linking those not yet loaded.
 
         imports: address of each symbol that a module declares and none of `modules` defines.
         exports: what a module defines besides the symbol that names it; returned as well.
+        cache: where compiled objects are kept; None compiles in this process only.
         Raises InternalError when LLVM refuses a module or a symbol is missing.
         """
         with self._lock:
@@ -80,18 +84,21 @@ class Engine:
             also = [extra for name in modules for extra in (exports or {}).get(name, ())]
             if missing:
                 fresh = [*missing, *(name for name in also if name not in self._addresses)]
-                self._link(fresh, self._objects(missing, cache), imports or {})
+                self._link(fresh, self._objects(missing, cache, level), imports or {})
             return {name: self._addresses[name] for name in [*modules, *also]}
 
     def address(self, symbol: str) -> int | None:
         """Address of a symbol that is loaded, else None."""
         return self._addresses.get(symbol)
 
-    def _objects(self, modules: Mapping[str, str], cache: ObjectCache | None) -> list[bytes]:
-        keys = {name: cache_key(ir) for name, ir in modules.items()}
+    def _objects(
+        self, modules: Mapping[str, str], cache: ObjectCache | None, level: int
+    ) -> list[bytes]:
+        keys = {name: cache_key(ir, level) for name, ir in modules.items()}
         found = {name: cache.get(key) for name, key in keys.items()} if cache else {}
         misses = [name for name in modules if not found.get(name)]
-        compiled = dict(zip(misses, _map(_compile, [modules[n] for n in misses]), strict=True))
+        objects = _map(lambda name: _compile(modules[name], level), misses)
+        compiled = dict(zip(misses, objects, strict=True))
         self.compiled_count += len(misses)
         self.cached_count += len(modules) - len(misses)
         for name, body in compiled.items():
@@ -111,7 +118,9 @@ class Engine:
         try:
             tracker = library.link(self._jit, f"stagejit.{next(self._names)}")
         except RuntimeError as error:
-            raise InternalError(f"LLVM cannot link {', '.join(symbols)}: {error}", step="link") from error
+            raise InternalError(
+                f"LLVM cannot link {', '.join(symbols)}: {error}", step="link"
+            ) from error
         self._trackers.append(tracker)
         for name in symbols:
             self._addresses[name] = tracker[name]
@@ -146,10 +155,10 @@ def _native_target() -> Any:
     return llvm.Target.from_default_triple()
 
 
-def _target_machine() -> Any:
+def _target_machine(level: int = KERNEL_LEVEL) -> Any:
     cpu, features = host_cpu()
     return _native_target().create_target_machine(
-        cpu=cpu, features=features, opt=_CODEGEN_LEVEL, reloc="pic", codemodel="default"
+        cpu=cpu, features=features, opt=level, reloc="pic", codemodel="default"
     )
 
 
@@ -175,8 +184,8 @@ class _parsed:
         self._module.close()
 
 
-def _compile(ir: str) -> bytes:
-    machine = _target_machine()
+def _compile(ir: str, level: int = KERNEL_LEVEL) -> bytes:
+    machine = _target_machine(level)
     with _parsed(ir, machine) as module:
         return _emit_object(machine, module)
 

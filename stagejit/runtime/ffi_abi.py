@@ -1,7 +1,7 @@
-"""Byte offsets of XLA's FFI structs (xla/ffi/api/c_api.h, API 0.1 to 0.3) and IR text to reach them.
+"""Byte offsets of XLA's FFI structs (xla/ffi/api/c_api.h, API 0.1 to 0.3), and IR to reach them.
 
-Input: names of fields. Output: lines of LLVM IR. Invariant: the offsets hold on every LP64 platform,
-where each field has its natural alignment. Measured against jaxlib 0.10.2 and 0.12.0.
+Input: names of fields. Output: lines of LLVM IR. Invariant: the offsets hold on every LP64
+platform, where each field has its natural alignment. Measured against jaxlib 0.10.2 and 0.12.0.
 """
 
 from __future__ import annotations

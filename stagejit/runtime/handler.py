@@ -1,9 +1,10 @@
 """HostProgram -> LLVM IR text of an XLA FFI handler.
 
-Input: a verified `HostProgram`. Output: the handler's symbol, which is a content hash and also the name
-of the custom call's target, and the module's text. Invariants: the text depends on the program alone
-(no addresses), so object code can be cached and two processes agree on the names; the handler keeps
-no state between calls but its call counter, so any number of threads may run it at once.
+Input: a verified `HostProgram`. Output: the handler's symbol, which is a content hash and also
+the name of the custom call's target, and the module's text. Invariants: the text depends on the
+program alone (no addresses), so object code can be cached and two processes agree on the names;
+the handler keeps no state between calls but its call counter, so any number of threads may run it
+at once.
 
 The handler answers the metadata query, checks the frame, collects the buffers' addresses on its
 stack, claims an arena, runs the steps, and returns null or an XLA_FFI_Error.
@@ -36,6 +37,7 @@ from stagejit.runtime.program import (
 # lines, which the prefetcher of x86 fetches together).
 _SCRATCH_UNIT_NBYTES = 128
 _PLACEHOLDER = "stagejit_handler"
+_REPORT = "Next: this is a bug of stagejit, please report it"
 
 
 @dataclass(frozen=True)
@@ -112,9 +114,7 @@ class _Emitter:
             ("results", len(program.result_nbytes), abi.FRAME_RESULTS),
         ):
             self._decode(kind, count, offset)
-        self.emit(
-            f"  %calls = atomicrmw add ptr @{_PLACEHOLDER}.calls, i64 1 monotonic\n"
-        )
+        self.emit(f"  %calls = atomicrmw add ptr @{_PLACEHOLDER}.calls, i64 1 monotonic\n")
         self._prepare_results()
         self._claim_arena()
         self._steps(program.steps)
@@ -178,7 +178,9 @@ class _Emitter:
         aliased = dict(self.program.aliases)
         for result, nbytes in enumerate(self.program.result_nbytes):
             if result in aliased and nbytes:
-                self._copy_unless_same(f"%results.{result}.data", f"%args.{aliased[result]}.data", nbytes)
+                self._copy_unless_same(
+                    f"%results.{result}.data", f"%args.{aliased[result]}.data", nbytes
+                )
             elif nbytes >= support.ADVISE_FROM_NBYTES:
                 self.emit(f"  call void @sj_advise(ptr %results.{result}.data, i64 {nbytes})\n")
 
@@ -215,33 +217,27 @@ class _Emitter:
     def _errors(self) -> None:
         name = self.program.name
         where = f"stagejit program {name!r}"
-        for label, code, message in (
-            ("unknown.api", abi.INVALID_ARGUMENT,
-             f"{where}: this jaxlib's FFI is unknown. Next: install jax 0.10 to 0.12"),
-            ("wrong.counts", abi.INVALID_ARGUMENT,
-             f"{where}: wrong number of buffers, or a stage other than execute. Next: a bug of "
-             "stagejit, please report it"),
-            ("no.memory", abi.RESOURCE_EXHAUSTED,
-             f"{where}: no memory for {self.program.arena_nbytes} bytes of transients. Next: free "
-             "memory, or smaller arguments"),
-        ):
-            if label == "no.memory" and not self.has_arena:
-                continue
-            self._error(label, code, f"@{self._constant(_string(message))}")
+        unknown = f"{where}: this jaxlib's FFI is unknown. Next: install jax 0.10 to 0.12"
+        counts = f"{where}: wrong number of buffers, or a stage other than execute. {_REPORT}"
+        memory = (
+            f"{where}: no memory for {self.program.arena_nbytes} bytes of transients. "
+            "Next: free memory, or use smaller arguments"
+        )
+        self._error("unknown.api", abi.INVALID_ARGUMENT, unknown)
+        self._error("wrong.counts", abi.INVALID_ARGUMENT, counts)
+        if self.has_arena:
+            self._error("no.memory", abi.RESOURCE_EXHAUSTED, memory)
         self._fault_error(where)
 
     def _error(self, label: str, code: int, message: str) -> None:
-        error = self.fresh("%error")
-        self.emit(f"{label}:\n  {error} = call ptr @sj_error(ptr %cf, i32 {code}, ptr {message})\n")
+        text, error = self._constant(_string(message)), self.fresh("%error")
+        self.emit(f"{label}:\n  {error} = call ptr @sj_error(ptr %cf, i32 {code}, ptr @{text})\n")
         self.emit(f"  ret ptr {error}\n")
 
     def _fault_error(self, where: str) -> None:
         """The fault word v selects the program's message v, counted from 1."""
         texts = self.program.faults or ("a kernel left its bounds",)
-        symbols = [
-            self._constant(_string(f"{where}: {text}. Next: a bug of stagejit, please report it"))
-            for text in texts
-        ]
+        symbols = [self._constant(_string(f"{where}: {text}. {_REPORT}")) for text in texts]
         table = ", ".join(f"ptr @{symbol}" for symbol in symbols)
         name = self._constant(f"private constant [{len(symbols)} x ptr] [{table}]")
         self.emit(
@@ -299,31 +295,39 @@ class _Emitter:
                 continue
             bufs = self._buffers(launch, buffers)
             grain = launch.grain if launch.parallel else launch.total
-            self._job(filled, [
-                ("ptr", f"@{launch.kernel}"), ("ptr", bufs), ("ptr", self._params(launch)),
-                ("i64", str(launch.total)), ("i64", str(grain)), ("i64", str(first)),
-            ])
+            self._job(filled, launch, bufs, grain, first)
             first += chunk_count(launch)
             buffers += len(launch.buffers)
             filled += 1
         if not filled:
             return
-        self.emit(abi.store("i64", str(first), "%jobs", filled * support.JOB_NBYTES + 40, self.fresh("%j")))
+        sentinel = filled * support.JOB_NBYTES + 40
+        self.emit(abi.store("i64", str(first), "%jobs", sentinel, self.fresh("%j")))
         scratch = "%scratch" if self.scratch_stride else "null"
         self.emit(
             f"  call void @sj_pfor(ptr %cf, ptr %jobs, i64 {first}, i64 %workers, ptr {scratch}, "
             f"i64 {self.scratch_stride})\n"
         )
 
-    def _job(self, number: int, fields: list[tuple[str, str]]) -> None:
+    def _job(self, number: int, launch: Launch, bufs: str, grain: int, first: int) -> None:
+        """Entry `number` of the job table: see support.py."""
+        fields = [
+            ("ptr", f"@{launch.kernel}"),
+            ("ptr", bufs),
+            ("ptr", self._params(launch)),
+            ("i64", str(launch.total)),
+            ("i64", str(grain)),
+            ("i64", str(first)),
+        ]
         for i, (kind, value) in enumerate(fields):
             offset = number * support.JOB_NBYTES + 8 * i
             self.emit(abi.store(kind, value, "%jobs", offset, self.fresh("%j")))
 
     def _buffers(self, launch: Launch, start: int) -> str:
-        """Store the launch's addresses from entry `start` of the pointer array; returns its address."""
+        """Store the launch's addresses from entry `start` of the array; returns where that is."""
         for i, ref in enumerate(launch.buffers):
-            self.emit(abi.store("ptr", self._address(ref), "%bufs", 8 * (start + i), self.fresh("%b")))
+            slot = self.fresh("%b")
+            self.emit(abi.store("ptr", self._address(ref), "%bufs", 8 * (start + i), slot))
         base = self.fresh("%bufs.")
         self.emit(abi.field(base, "%bufs", 8 * start))
         return base
@@ -387,13 +391,14 @@ class _Emitter:
         self.emit(f"  br label %while{n}\nend{n}:\n")
 
     def _branch(self, step: Branch) -> None:
-        """Clamped like `lax.switch`: below the first branch is the first, above the last the last."""
+        """Clamped like `lax.switch`: an index out of range takes the first or the last branch."""
         n, last = self.fresh(""), len(step.branches) - 1
         kind = f"i{8 * step.index_nbytes}"
         address = self._address(step.index)
         self.emit(f"  %raw{n} = load {kind}, ptr {address}\n")
-        self.emit(f"  %wide{n} = sext {kind} %raw{n} to i64\n" if kind != "i64" else
-                  f"  %wide{n} = add i64 %raw{n}, 0\n")
+        widen = "add i64 0," if kind == "i64" else f"sext {kind}"
+        target = "" if kind == "i64" else " to i64"
+        self.emit(f"  %wide{n} = {widen} %raw{n}{target}\n")
         self.emit(f"  %neg{n} = icmp slt i64 %wide{n}, 0\n")
         self.emit(f"  %index{n} = select i1 %neg{n}, i64 0, i64 %wide{n}\n")
         cases = " ".join(f"i64 {i}, label %case{n}.{i}" for i in range(last))

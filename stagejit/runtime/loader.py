@@ -1,8 +1,8 @@
 """Host programs and kernels -> FFI targets that JAX can call.
 
-Input: a `HostProgram` and the LLVM IR of its kernels. Output: a `LoadedProgram`, whose `target` is a
-registered XLA FFI target of platform cpu. Invariant: names are content hashes, so the same program
-is loaded and registered once, and its name is the same in every process.
+Input: a `HostProgram` and the LLVM IR of its kernels. Output: a `LoadedProgram`, whose `target`
+is a registered XLA FFI target of platform cpu. Invariant: names are content hashes, so the same
+program is loaded and registered once, and its name is the same in every process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jax
 
 from stagejit.errors import InternalError
 from stagejit.runtime import support
-from stagejit.runtime.engine import engine
+from stagejit.runtime.engine import HANDLER_LEVEL, engine
 from stagejit.runtime.handler import handler_ir
 from stagejit.runtime.object_cache import ObjectCache
 from stagejit.runtime.program import HostProgram
@@ -54,12 +54,13 @@ def load_program(
     with _LOCK:
         if handler.symbol in _LOADED:
             return _LOADED[handler.symbol]
-        imports = {**support.addresses(), **_kernel_addresses(program, kernels, cache)}
+        imports = {**support.addresses(cache), **_kernel_addresses(program, kernels, cache)}
         found = engine().load(
             {handler.symbol: handler.ir},
             imports,
             exports={handler.symbol: (handler.counter,)},
             cache=cache,
+            level=HANDLER_LEVEL,
         )
         _register(handler.symbol, found[handler.symbol])
         counter = ctypes.c_int64.from_address(found[handler.counter])
@@ -96,11 +97,11 @@ def _kernel_addresses(
 
 def _register(name: str, address: int) -> None:
     _start_cpu_client()
-    capsule = jax.ffi.pycapsule(ctypes.c_void_p(address))
+    capsule = jax.ffi.pycapsule(ctypes.c_void_p(address))  # type: ignore[no-untyped-call]
     jax.ffi.register_ffi_target(name, capsule, platform="cpu", api_version=1)
 
 
 @cache
 def _start_cpu_client() -> None:
-    """JAX keeps targets of platforms it has not started yet in a list that it never reads for cpu."""
+    """A target registered before JAX has started the platform is not found later."""
     jax.devices("cpu")

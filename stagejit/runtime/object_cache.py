@@ -1,8 +1,9 @@
 """Object code on disk, by content.
 
-Input: a key (a digest of everything that decides the code) and the folder. Output: the object file's
-bytes, or None. Invariant: an entry that is returned is the entry that was stored (a checksum says so);
-nothing that happens to the folder raises: the worst outcome is that kernels are compiled again.
+Input: a key (a digest of everything that decides the code) and the folder. Output: the object
+file's bytes, or None. Invariant: an entry that is returned is the entry that was stored (a
+checksum says so); nothing that happens to the folder raises: the worst outcome is that kernels
+are compiled again.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class ObjectCache:
         return body
 
     def put(self, key: str, body: bytes) -> None:
-        """Store `body`; a folder that cannot be written gives one warning and is not tried again."""
+        """Store `body`. A folder that cannot be written gives one warning, and is left alone."""
         if not self._writable:
             return
         path = self._path(key)
@@ -87,10 +88,10 @@ class ObjectCache:
         except OSError as error:
             self._writable = False
             warnings.warn(
-                f"stagejit cannot write its object cache in {self.folder} ({error.strerror or error}); "
-                "kernels are compiled again in each process. Next: choose a writable folder with "
-                'Options(cache_dir=...) or $STAGEJIT_CACHE_DIR, or Options(cache_dir="") to switch '
-                "the cache off.",
+                f"stagejit cannot write its object cache in {self.folder} "
+                f"({error.strerror or error}); kernels are compiled again in each process. "
+                "Next: choose a writable folder with Options(cache_dir=...) or "
+                '$STAGEJIT_CACHE_DIR, or switch the cache off with Options(cache_dir="").',
                 CacheWarning,
                 stacklevel=2,
             )

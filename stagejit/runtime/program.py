@@ -1,8 +1,8 @@
 """The host program: which kernels run on which buffers, in which order.
 
-Input: the schedule, through the pipeline. Output: plain frozen data that `handler.py` turns into an XLA
-FFI handler. Invariants (checked by `verify`): every buffer reference lies inside its space, loop
-strides match the nesting, and a step's buffers are only ever addressed through it.
+Input: the schedule, through the pipeline. Output: plain frozen data that `handler.py` turns into
+an XLA FFI handler. Invariants (checked by `verify`): every buffer reference lies inside its
+space, loop strides match the nesting, and a step's buffers are only ever addressed through it.
 
 A program is a tree of steps. `Parallel` runs its launches in one parallel region, so they must be
 independent; consecutive steps are ordered.
@@ -23,9 +23,9 @@ Space = Literal["arg", "result", "arena", "fault"]
 class BufferRef:
     """The address `base + offset_nbytes + sum(iteration * stride)` at the time of a step.
 
-    space: "arg" and "result" are numbered like the FFI call's buffers, "arena" is this call's private
-        memory (index 0), "fault" is one i64 that starts at 0 (index 0): a kernel that writes anything
-        else makes the call fail, for bounds checks.
+    space: "arg" and "result" are numbered like the FFI call's buffers, "arena" is this call's
+        private memory (index 0), "fault" is one i64 that starts at 0 (index 0): a kernel that
+        writes anything else makes the call fail, for bounds checks.
     loop_strides_nbytes: bytes per iteration of each enclosing `Loop`, outermost first; shorter
         tuples mean that the inner loops do not move the buffer.
     """
@@ -88,7 +88,7 @@ class While:
 
 @dataclass(frozen=True)
 class Branch:
-    """Run `branches[i]` for the integer i of `index_nbytes` bytes at `index`, clamped as lax.switch."""
+    """Run `branches[i]` for the integer i of `index_nbytes` bytes at `index`, clamped to them."""
 
     index: BufferRef
     index_nbytes: int
@@ -169,9 +169,18 @@ def _verify_steps(program: HostProgram, steps: tuple[Step, ...], trips: tuple[in
             _verify_reference(program, ref, nbytes, trips)
         if isinstance(step, Launch) and (step.total < 0 or step.grain < 1):
             _broken(program, f"launch of {step.kernel}: total {step.total}, grain {step.grain}")
+        if isinstance(step, Branch):
+            _verify_branch(program, step)
         inner = (*trips, step.trip) if isinstance(step, Loop) else trips
         for body in bodies(step):
             _verify_steps(program, body, inner)
+
+
+def _verify_branch(program: HostProgram, step: Branch) -> None:
+    if step.index_nbytes not in (1, 2, 4, 8):
+        _broken(program, f"branch with an index of {step.index_nbytes} bytes")
+    if not step.branches:
+        _broken(program, "branch with no branches")
 
 
 def _references(step: Step) -> list[tuple[BufferRef, int]]:
@@ -202,7 +211,8 @@ def _verify_reference(
         _broken(program, f"{ref}: there are {len(sizes)}")
     if len(ref.loop_strides_nbytes) > len(trips):
         _broken(program, f"{ref}: {len(trips)} enclosing loops")
-    moves = [stride * max(trip - 1, 0) for stride, trip in zip(ref.loop_strides_nbytes, trips)]
+    moving = zip(ref.loop_strides_nbytes, trips, strict=False)
+    moves = [stride * max(trip - 1, 0) for stride, trip in moving]
     first = ref.offset_nbytes + sum(min(move, 0) for move in moves)
     last = ref.offset_nbytes + sum(max(move, 0) for move in moves) + nbytes
     if first < 0 or last > sizes[ref.index]:
@@ -225,9 +235,21 @@ def _lines(steps: tuple[Step, ...], indent: str) -> list[str]:
     lines = []
     for step in steps:
         lines.append(indent + _line(step))
-        for body in bodies(step):
-            lines += _lines(body, indent + "  ")
+        for title, body in zip(_titles(step), bodies(step), strict=True):
+            lines += [f"{indent}  {title}:"] if title else []
+            lines += _lines(body, indent + ("    " if title else "  "))
     return lines
+
+
+def _titles(step: Step) -> list[str]:
+    """A heading for each body of a step that has several."""
+    match step:
+        case While():
+            return ["condition", "do"]
+        case Branch(branches=branches):
+            return [f"case {i}" for i in range(len(branches))]
+        case _:
+            return [""] * len(bodies(step))
 
 
 def _line(step: Step) -> str:
@@ -251,5 +273,7 @@ def _line(step: Step) -> str:
 def _ref_text(ref: BufferRef) -> str:
     index = "" if ref.space in ("arena", "fault") else str(ref.index)
     offset = f"+{ref.offset_nbytes}" if ref.offset_nbytes else ""
-    strides = "".join(f"+{stride}*i{n}" for n, stride in enumerate(ref.loop_strides_nbytes) if stride)
+    strides = "".join(
+        f"+{stride}*i{n}" for n, stride in enumerate(ref.loop_strides_nbytes) if stride
+    )
     return f"{ref.space}{index}{offset}{strides}"

@@ -10,15 +10,15 @@ Input: nothing but the platform. Output: addresses of
     void sj_advise(ptr, nbytes)               ask for huge pages before the first touch
     ptr  sj_error(cf, code, message)          an XLA_FFI_Error
 
-A job of `sj_pfor` is {kernel, bufs, params, total, grain, first chunk} (`JOB_NBYTES`); the chunks of
-all jobs are numbered through, job j owning [first[j], first[j+1]); behind the last job stands one
-more entry whose first chunk is `nchunks`.
+A job of `sj_pfor` is {kernel, bufs, params, total, grain, first chunk} (`JOB_NBYTES`); the chunks
+of all jobs are numbered through, job j owning [first[j], first[j+1]); behind the last job stands
+one more entry whose first chunk is `nchunks`.
 
-Note [Late workers]: chunks are claimed from an atomic counter, the caller takes part, and it waits
-only for chunks that somebody claimed. A pool thread that starts after the last chunk was claimed
-finds none and goes. It must still find the counter, so the shared state is counted by reference and
-freed by whoever lets go last; everything else (the jobs, their buffers, the scratch) is read only by
-a thread that owns a chunk, while the caller is still there.
+Note [Late workers]: chunks are claimed from an atomic counter, the caller takes part, and it
+waits only for chunks that somebody claimed. A pool thread that starts after the last chunk was
+claimed finds none and goes. It must still find the counter, so the shared state is counted by
+reference and freed by whoever lets go last; everything else (the jobs, their buffers, the
+scratch) is read only by a thread that owns a chunk, while the caller is still there.
 
 Note [Arenas]: the idle blocks of the process wait in a small table of slots, taken by atomic
 exchange. One table serves all programs: what one call leaves warm in the cache, the next one uses,
@@ -28,13 +28,14 @@ are loaded. A block that is too small is replaced by a larger one, so sizes conv
 
 from __future__ import annotations
 
+import functools
 import sys
-from functools import cache
 
 import llvmlite.binding as llvm
 
 from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.engine import engine, libc_address
+from stagejit.runtime.object_cache import ObjectCache
 
 JOB_NBYTES = 48
 ARENA_ALIGNMENT_NBYTES = 64
@@ -57,17 +58,26 @@ _EXPORTS = (
 )
 
 
-@cache
-def addresses() -> dict[str, int]:
+def addresses(cache: ObjectCache | None = None) -> dict[str, int]:
     """Address of each support function, and of the C library's functions that handlers use."""
     libc = {name: libc_address(name) for name in _LIBC}
-    loaded = engine().load({"sj_pfor": support_ir()}, libc, exports={"sj_pfor": _EXPORTS})
+    exports = {"sj_pfor": _EXPORTS}
+    loaded = engine().load({"sj_pfor": support_ir()}, libc, exports=exports, cache=cache)
     return {**loaded, **libc}
 
 
+@functools.cache
 def support_ir() -> str:
     """The module's text; the same on every run of a platform."""
-    return _DECLARATIONS + _pool_ir() + _pfor_ir() + _arena_ir() + _advise_ir() + _error_ir()
+    return (
+        _DECLARATIONS
+        + _pool_ir()
+        + _run_ir()
+        + _pfor_ir()
+        + _arena_ir()
+        + _advise_ir()
+        + _error_ir()
+    )
 
 
 _DECLARATIONS = """declare ptr @aligned_alloc(i64, i64)
@@ -85,12 +95,19 @@ def _pause_ir() -> str:
 
 
 def _pool_ir() -> str:
+    destroy_args = [(0, "i64", "24"), (8, "ptr", "null"), (16, "ptr", "%error")]
+    count_args = [
+        (0, "i64", "32"),
+        (8, "ptr", "null"),
+        (16, "ptr", "%ctx"),
+        (24, "ptr", "%threads"),
+    ]
     return f"""
 define internal void @sj_drop_error(ptr %cf, ptr %error) nounwind {{
   %args = alloca [3 x i64], align 16
 {abi.load("%api", "ptr", "%cf", abi.FRAME_API)}\
 {abi.load("%destroy", "ptr", "%api", abi.API_ERROR_DESTROY)}\
-{abi.fill("%args", [(0, "i64", "24"), (8, "ptr", "null"), (16, "ptr", "%error")])}\
+{abi.fill("%args", destroy_args)}\
   call void %destroy(ptr %args)
   ret void
 }}
@@ -103,8 +120,7 @@ entry:
 {abi.load("%api", "ptr", "%cf", abi.FRAME_API)}\
 {abi.load("%ctx", "ptr", "%cf", abi.FRAME_CONTEXT)}\
 {abi.load("%count", "ptr", "%api", abi.API_POOL_NUM_THREADS)}\
-{abi.fill("%args", [(0, "i64", "32"), (8, "ptr", "null"), (16, "ptr", "%ctx"),
-                    (24, "ptr", "%threads")])}\
+{abi.fill("%args", count_args)}\
   %error = call ptr %count(ptr %args)
   %ok = icmp eq ptr %error, null
   br i1 %ok, label %known, label %unknown
@@ -120,12 +136,32 @@ known:
 """
 
 
-# The shared state of one parallel loop. The two counters that everybody writes have their own lines.
+# The shared state of one parallel loop. The two counters that everybody writes are lines apart.
 _NEXT, _DONE, _REFS, _IDS, _CHUNKS, _JOBS, _SCRATCH, _STRIDE = 0, 64, 128, 136, 192, 200, 208, 216
 _STATE_NBYTES = 256
 
 
-def _pfor_ir() -> str:
+_NEW_STATE = [
+    (_NEXT, "i64", "0"),
+    (_DONE, "i64", "0"),
+    (_REFS, "i64", "%refs"),
+    (_IDS, "i64", "0"),
+    (_CHUNKS, "i64", "%nchunks"),
+    (_JOBS, "ptr", "%jobs"),
+    (_SCRATCH, "ptr", "%scratch"),
+    (_STRIDE, "i64", "%stride"),
+]
+_SCHEDULE_ARGS = [
+    (0, "i64", "40"),
+    (8, "ptr", "null"),
+    (16, "ptr", "%ctx"),
+    (24, "ptr", "@sj_task"),
+    (32, "ptr", "%state"),
+]
+
+
+def _run_ir() -> str:
+    """What a thread does in a parallel loop, and the end of the shared state."""
     return f"""
 ; Claim and run chunks until none is left, then report how many.
 define internal void @sj_run(ptr %state, i64 %worker) nounwind {{
@@ -187,6 +223,11 @@ out:
   ret void
 }}
 
+"""
+
+
+def _pfor_ir() -> str:
+    return f"""
 ; Runs on a thread of the pool, perhaps long after the loop has ended: see Note [Late workers].
 define internal void @sj_task(ptr %state) nounwind {{
 {abi.field("%ids", "%state", _IDS)}\
@@ -236,9 +277,7 @@ alone:
 setup:
   %state = phi ptr [%heap, %shared], [%local, %alone]
   %refs = phi i64 [%workers, %shared], [1, %alone]
-{abi.fill("%state", [(_NEXT, "i64", "0"), (_DONE, "i64", "0"), (_REFS, "i64", "%refs"),
-                     (_IDS, "i64", "0"), (_CHUNKS, "i64", "%nchunks"), (_JOBS, "ptr", "%jobs"),
-                     (_SCRATCH, "ptr", "%scratch"), (_STRIDE, "i64", "%stride")])}\
+{abi.fill("%state", _NEW_STATE)}\
   %forks = icmp ugt i64 %refs, 1
   br i1 %forks, label %fork, label %serial
 serial:
@@ -247,8 +286,7 @@ serial:
 fork:
 {abi.load("%api", "ptr", "%cf", abi.FRAME_API)}{abi.load("%ctx", "ptr", "%cf", abi.FRAME_CONTEXT)}\
 {abi.load("%schedule", "ptr", "%api", abi.API_POOL_SCHEDULE)}\
-{abi.fill("%args", [(0, "i64", "40"), (8, "ptr", "null"), (16, "ptr", "%ctx"),
-                    (24, "ptr", "@sj_task"), (32, "ptr", "%state")])}\
+{abi.fill("%args", _SCHEDULE_ARGS)}\
   br label %submit
 submit:
   %helper = phi i64 [1, %fork], [%helper.next, %submitted]
@@ -397,13 +435,13 @@ out:
 
 
 def _error_ir() -> str:
+    args = [(0, "i64", "28"), (8, "ptr", "null"), (16, "ptr", "%message"), (24, "i32", "%code")]
     return f"""
 define ptr @sj_error(ptr %cf, i32 %code, ptr %message) nounwind {{
   %args = alloca [4 x i64], align 16
 {abi.load("%api", "ptr", "%cf", abi.FRAME_API)}\
 {abi.load("%create", "ptr", "%api", abi.API_ERROR_CREATE)}\
-{abi.fill("%args", [(0, "i64", "28"), (8, "ptr", "null"), (16, "ptr", "%message"),
-                    (24, "i32", "%code")])}\
+{abi.fill("%args", args)}\
   %error = call ptr %create(ptr %args)
   ret ptr %error
 }}

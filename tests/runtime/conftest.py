@@ -1,7 +1,7 @@
 """A compiler of one page, so that the runtime is tested without the pipeline.
 
-It compiles add, sub, mul, neg and max of f32 arrays of one shape (scalars by literal), one launch an
-equation, and delegates everything else.
+It compiles add, sub, mul, neg and max of f32 arrays of one shape (scalars by literal), one launch
+an equation, and delegates everything else.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ def elementwise_kernel(op: str, operands: list[float | None]) -> tuple[str, str]
         if literal is not None:
             names.append(f"0x{np.float64(np.float32(literal)).view(np.uint64):016x}")
             continue
-        loads += (f"  %q{i} = getelementptr float, ptr %b{buffer}, i64 %i\n"
-                  f"  %v{i} = load float, ptr %q{i}\n")
+        loads += (
+            f"  %q{i} = getelementptr float, ptr %b{buffer}, i64 %i\n"
+            f"  %v{i} = load float, ptr %q{i}\n"
+        )
         names.append(f"%v{i}")
         buffer += 1
     pointers = "".join(
@@ -40,8 +42,10 @@ def elementwise_kernel(op: str, operands: list[float | None]) -> tuple[str, str]
         for i in range(buffer + 1)
     )
     if op == "max":
-        compute = (f"  %g = fcmp ogt float {names[0]}, {names[1]}\n"
-                   f"  %r = select i1 %g, float {names[0]}, float {names[1]}\n")
+        compute = (
+            f"  %g = fcmp ogt float {names[0]}, {names[1]}\n"
+            f"  %r = select i1 %g, float {names[0]}, float {names[1]}\n"
+        )
     else:
         compute = f"  %r = {op} float {', '.join(names)}\n"
     body = f"""(ptr %bufs, ptr %params, i64 %lo, i64 %hi, ptr %scratch) nounwind {{
@@ -132,38 +136,57 @@ class _Toy:
             return False
         out = eqn.outvars[0].aval
         arrays = [a for a in map(self.read, eqn.invars) if isinstance(a, int)]
-        return (out.dtype == np.float32 and bool(arrays)
-                and all(self.types[a].shape == out.shape for a in arrays))
+        return (
+            out.dtype == np.float32
+            and bool(arrays)
+            and all(self.types[a].shape == out.shape for a in arrays)
+        )
 
     def native(self, eqn: Any) -> None:
         operands = [self.read(atom) for atom in eqn.invars]
         numbers = [a for a in operands if isinstance(a, int)]
         symbol, ir = elementwise_kernel(
-            OPS[eqn.primitive.name], [None if isinstance(a, int) else a for a in operands])
+            OPS[eqn.primitive.name], [None if isinstance(a, int) else a for a in operands]
+        )
         result = self.define(eqn.outvars[0])
         nbytes = self.types[result].nbytes
         is_last = list(self.request.jaxpr.jaxpr.outvars) == [eqn.outvars[0]]
-        donated = [i for i, n in enumerate(numbers)
-                   if is_last and n < len(self.request.donated) and self.request.donated[n]]
-        refs = [BufferRef("result", 0) if i in donated[:1] else BufferRef("arg", i)
-                for i in range(len(numbers))]
-        launch = Launch(symbol, (*refs, BufferRef("result", 0)), (), self.types[result].size,
-                        self.grain, True)
-        program = HostProgram(eqn.primitive.name, (launch,), (nbytes,) * len(numbers), (nbytes,),
-                              aliases=tuple((0, i) for i in donated[:1]))
+        donated = [
+            i
+            for i, n in enumerate(numbers)
+            if is_last and n < len(self.request.donated) and self.request.donated[n]
+        ]
+        refs = [
+            BufferRef("result", 0) if i in donated[:1] else BufferRef("arg", i)
+            for i in range(len(numbers))
+        ]
+        launch = Launch(
+            symbol, (*refs, BufferRef("result", 0)), (), self.types[result].size, self.grain, True
+        )
+        program = HostProgram(
+            eqn.primitive.name,
+            (launch,),
+            (nbytes,) * len(numbers),
+            (nbytes,),
+            aliases=tuple((0, i) for i in donated[:1]),
+        )
         loaded = load_program(program, {symbol: ir})
         self.items.append(NativeCall(loaded, tuple(numbers), (result,), (self.types[result],)))
 
     def delegate(self, eqn: Any) -> None:
         operands = tuple(
             None if isinstance(atom, jex_core.Literal) else self.constant(atom)
-            for atom in eqn.invars)
-        results = tuple(None if isinstance(v, jex_core.DropVar) else self.define(v)
-                        for v in eqn.outvars)
+            for atom in eqn.invars
+        )
+        results = tuple(
+            None if isinstance(v, jex_core.DropVar) else self.define(v) for v in eqn.outvars
+        )
         self.items.append(DelegatedEquation(eqn, operands, results))
 
     def constant(self, atom: Any) -> int:
-        assert isinstance(self.values[atom], int), "a broadcast literal reached a delegated equation"
+        assert isinstance(self.values[atom], int), (
+            "a broadcast literal reached a delegated equation"
+        )
         return int(self.values[atom])
 
 

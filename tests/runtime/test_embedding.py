@@ -57,16 +57,20 @@ def test_grad_runs_forward_and_backward(toy: Any) -> None:
     assert len(toy.requests) == 2
 
 
-@pytest.mark.parametrize("transform", [
-    jax.jit,
-    lambda f: jax.vmap(f),
-    lambda f: jax.jit(jax.vmap(f, in_axes=(0, None), out_axes=1)),
-    lambda f: lambda x, y: jax.jvp(f, (x, y), (y, x)),
-    lambda f: jax.grad(jax.checkpoint(lambda x, y: jnp.sum(f(x, y)))),
-    lambda f: lambda x, y: jax.lax.scan(lambda c, v: (f(c, v), c), x[0], y),
-    lambda f: lambda x, y: jax.lax.cond(x[0, 0] < 0, f, lambda a, b: a, x, y),
-    lambda f: lambda x, y: jax.linearize(f, x, y)[1](y, x),
-], ids=["jit", "vmap", "vmap axes", "jvp", "checkpoint", "scan", "cond", "linearize"])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        jax.jit,
+        lambda f: jax.vmap(f),
+        lambda f: jax.jit(jax.vmap(f, in_axes=(0, None), out_axes=1)),
+        lambda f: lambda x, y: jax.jvp(f, (x, y), (y, x)),
+        lambda f: jax.grad(jax.checkpoint(lambda x, y: jnp.sum(f(x, y)))),
+        lambda f: lambda x, y: jax.lax.scan(lambda c, v: (f(c, v), c), x[0], y),
+        lambda f: lambda x, y: jax.lax.cond(x[0, 0] < 0, f, lambda a, b: a, x, y),
+        lambda f: lambda x, y: jax.linearize(f, x, y)[1](y, x),
+    ],
+    ids=["jit", "vmap", "vmap axes", "jvp", "checkpoint", "scan", "cond", "linearize"],
+)
 def test_under_transformations(toy: Any, transform: Any) -> None:
     y = Y[0] if "in_axes" in str(transform.__code__.co_consts) else Y
     check(transform(stagejit.jit(cube)), transform(cube), X, y)
@@ -98,14 +102,17 @@ def test_ordered_effects_keep_their_order(toy: Any, capfd: pytest.CaptureFixture
 
 def test_a_function_is_compiled_once_per_jaxpr(toy: Any) -> None:
     f = stagejit.jit(cube)
-    check(jax.jit(lambda x, y: f(f(x, y), f(y, x))), lambda x, y: cube(cube(x, y), cube(y, x)), X, Y)
+    check(
+        jax.jit(lambda x, y: f(f(x, y), f(y, x))), lambda x, y: cube(cube(x, y), cube(y, x)), X, Y
+    )
     assert len(toy.requests) == 1
 
 
 def test_unmarked_functions_take_jax_own_rule(toy: Any) -> None:
     before = call_count()
     jax.block_until_ready(jax.jit(lambda x: jax.jit(cube)(x, x))(X))
-    assert call_count() == before and not toy.requests
+    assert call_count() == before
+    assert not toy.requests
 
 
 def test_symbolic_shapes_fall_through(toy: Any) -> None:
@@ -117,8 +124,11 @@ def test_symbolic_shapes_fall_through(toy: Any) -> None:
 
 
 def test_other_platforms_fall_through(toy: Any) -> None:
-    lowered = jax.jit(lambda x: stagejit.jit(cube)(x, x)).trace(X).lower(lowering_platforms=("cuda",))
-    assert "custom_call" not in lowered.as_text() and not toy.requests
+    lowered = (
+        jax.jit(lambda x: stagejit.jit(cube)(x, x)).trace(X).lower(lowering_platforms=("cuda",))
+    )
+    assert "custom_call" not in lowered.as_text()
+    assert not toy.requests
 
 
 def test_donation_is_in_place(toy: Any) -> None:
@@ -126,7 +136,8 @@ def test_donation_is_in_place(toy: Any) -> None:
     x = jnp.asarray(X) + 0
     address = x.unsafe_buffer_pointer()
     y = f(x)
-    assert y.unsafe_buffer_pointer() == address and x.is_deleted()
+    assert y.unsafe_buffer_pointer() == address
+    assert x.is_deleted()
     np.testing.assert_array_equal(y, X * 2)
 
 
@@ -155,7 +166,8 @@ def test_names_are_the_same_in_every_process() -> None:
     name = embedding.marked_name("f", Options(verify=True))
     assert name == embedding.marked_name("f", Options(verify=True))
     assert embedding.marked_options(f"jvp({name})") == Options(verify=True)
-    assert embedding.user_name(name) == "f" and embedding.marked_options("f") is None
+    assert embedding.user_name(name) == "f"
+    assert embedding.marked_options("f") is None
 
 
 def test_two_devices() -> None:
@@ -193,6 +205,11 @@ def test_two_devices() -> None:
     """)
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     here = str(Path(__file__).parent)
-    done = subprocess.run([sys.executable, "-c", program, here], env=environment,
-                          capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", program, here],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.stdout == "ok\n", done.stderr

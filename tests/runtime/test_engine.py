@@ -1,0 +1,141 @@
+"""The engine: text in, addresses out; every module once; failures are InternalErrors."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+from pathlib import Path
+
+import pytest
+
+from stagejit.errors import InternalError
+from stagejit.runtime.engine import Engine, disassemble, engine, libc_address
+from stagejit.runtime.object_cache import ObjectCache
+
+_numbers = itertools.count(1000)
+
+
+def constant(value: int) -> tuple[str, str]:
+    """A function of no arguments that returns `value`, under a new name."""
+    name = f"test_engine_{next(_numbers)}"
+    return name, f"define i64 @{name}() {{\n  ret i64 {value}\n}}\n"
+
+
+def call(address: int) -> int:
+    return int(ctypes.CFUNCTYPE(ctypes.c_int64)(address)())
+
+
+def test_loads_each_symbol_once() -> None:
+    name, ir = constant(7)
+    first = engine().load({name: ir})
+    count = engine().compiled_count
+    assert engine().load({name: ir}) == first
+    assert engine().compiled_count == count
+    assert call(first[name]) == 7
+    assert engine().address(name) == first[name]
+    assert engine().address("nothing of this name") is None
+
+
+def test_many_modules_in_parallel() -> None:
+    modules = dict(constant(value) for value in range(20))
+    loaded = engine().load(modules)
+    assert [call(loaded[name]) for name in modules] == list(range(20))
+
+
+def test_modules_import_from_each_other_and_from_the_process() -> None:
+    inner, inner_ir = constant(5)
+    outer = f"test_engine_{next(_numbers)}"
+    outer_ir = f"""
+declare i64 @{inner}()
+declare i64 @labs(i64)
+define i64 @{outer}() {{
+  %a = call i64 @{inner}()
+  %b = sub i64 0, %a
+  %c = call i64 @labs(i64 %b)
+  ret i64 %c
+}}
+"""
+    loaded = engine().load({inner: inner_ir, outer: outer_ir}, {"labs": libc_address("labs")})
+    assert call(loaded[outer]) == 5
+    later = f"test_engine_{next(_numbers)}"
+    addresses = {inner: loaded[inner], "labs": libc_address("labs")}
+    loaded = engine().load({later: outer_ir.replace(outer, later)}, addresses)
+    assert call(loaded[later]) == 5
+
+
+def test_further_exports() -> None:
+    name = f"test_engine_{next(_numbers)}"
+    ir = f"@{name}.count = global i64 3\n" + constant(1)[1].replace("test_engine_", "x_", 1)
+    ir += f"define void @{name}() {{\n  ret void\n}}\n"
+    loaded = engine().load({name: ir}, exports={name: (f"{name}.count",)})
+    assert ctypes.c_int64.from_address(loaded[f"{name}.count"]).value == 3
+    assert engine().load({name: ir}, exports={name: (f"{name}.count",)}) == loaded
+
+
+def test_objects_come_from_the_cache(tmp_path: Path) -> None:
+    name, ir = constant(11)
+    cache = ObjectCache(tmp_path)
+    first, second = Engine(), Engine()
+    first.load({name: ir}, cache=cache)
+    assert (first.compiled_count, first.cached_count) == (1, 0)
+    loaded = second.load({name: ir}, cache=cache)
+    assert (second.compiled_count, second.cached_count) == (0, 1)
+    assert call(loaded[name]) == 11
+    (entry,) = tmp_path.glob("*/*")
+    entry.write_bytes(entry.read_bytes()[:-8])
+    third = Engine()
+    assert call(third.load({name: ir}, cache=cache)[name]) == 11
+    assert (third.compiled_count, third.cached_count) == (1, 0)
+    _kept.extend([first, second, third])
+
+
+_kept: list[Engine] = []  # an engine must outlive its code
+
+
+def test_levels_are_different_objects(tmp_path: Path) -> None:
+    name, ir = constant(1)
+    cache, made = ObjectCache(tmp_path), Engine()
+    made.load({name: ir}, cache=cache, level=0)
+    _kept.append(made)
+    assert Engine().load({name: ir}, cache=cache, level=2)
+    assert len(list(tmp_path.glob("*/*"))) == 2
+
+
+@pytest.mark.parametrize("ir", ["no IR", "define i64 @f() {\n  ret i32 1\n}\n"])
+def test_bad_text_is_an_internal_error_with_a_dump(ir: str) -> None:
+    with pytest.raises(InternalError, match="LLVM rejects a module") as caught:
+        engine().load({"test_engine_bad": ir})
+    assert caught.value.dump == ir
+    assert caught.value.step == "llvm"
+
+
+def test_missing_symbols_are_an_internal_error(capfd: pytest.CaptureFixture[str]) -> None:
+    name = f"test_engine_{next(_numbers)}"
+    body = "{\n  call void @nowhere()\n  ret void\n}\n"
+    ir = f"declare void @nowhere()\ndefine void @{name}() {body}"
+    with pytest.raises(InternalError, match="cannot link"):
+        engine().load({name: ir})
+    assert engine().address(name) is None
+
+
+def test_disassemble() -> None:
+    name, ir = constant(42)
+    text = disassemble(ir)
+    assert f"{name}:" in text
+    assert "42" in text
+
+
+def test_threads_load_at_once() -> None:
+    modules = dict(constant(value) for value in range(8))
+    found: dict[str, int] = {}
+
+    def load(name: str) -> None:
+        found[name] = call(engine().load({name: modules[name]})[name])
+
+    threads = [threading.Thread(target=load, args=(name,)) for name in modules for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[name] for name in modules] == list(range(8))

@@ -1,0 +1,87 @@
+"""Host programs: the text form, and what `verify` refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from stagejit.errors import InternalError
+from stagejit.runtime.program import (
+    Branch,
+    BufferRef,
+    Copy,
+    HostProgram,
+    Launch,
+    Loop,
+    Parallel,
+    Step,
+    While,
+    as_text,
+    verify,
+)
+
+ARG, RESULT, ARENA = BufferRef("arg"), BufferRef("result"), BufferRef("arena")
+
+
+def program(*steps: Step, arena_nbytes: int = 64) -> HostProgram:
+    return HostProgram("p", steps, (64,), (64,), arena_nbytes)
+
+
+def test_text() -> None:
+    moving = BufferRef("result", 0, 8, (16,))
+    steps = (
+        Launch("k0", (ARG, ARENA), (1, 2), 10, 3, True, 100),
+        Parallel((Launch("k1", (ARG, RESULT)), Launch("k2", (ARG,), (), 5))),
+        Loop(3, (Copy(moving, ARENA, 8), While((), BufferRef("arena", 0, 4), (Loop(2, ()),)))),
+        Branch(ARENA, 4, ((Launch("k0", ()),), ())),
+    )
+    tested = HostProgram("p", steps, (64,), (64,), 64, ((0, 0),))
+    verify(tested)
+    assert (
+        as_text(tested)
+        == """\
+host @p  arena 64 B
+  alias result0 = arg0
+  k0(arg0, arena) params [1, 2] items 10 parallel grain 3
+  parallel region of 2:
+    k1(arg0, result0) params [] items 1 serial
+    k2(arg0) params [] items 5 serial
+  loop 3:
+    copy result0+8+16*i0 <- arena 8 B
+    while arena+4:
+      condition:
+      do:
+        loop 2:
+  branch arena:
+    case 0:
+      k0() params [] items 1 serial
+    case 1:
+"""
+    )
+    assert tested.kernels() == ("k0", "k1", "k2")
+    assert tested.scratch_nbytes() == 100
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (Copy(RESULT, BufferRef("arg", 1), 8), "there are 1"),
+        (Copy(RESULT, BufferRef("arg", 0, 60), 8), r"bytes \[60, 68\) of 64"),
+        (Copy(RESULT, BufferRef("arg", 0, -8), 8), r"bytes \[-8, 0\)"),
+        (Loop(4, (Copy(BufferRef("result", 0, 0, (24,)), ARG, 8),)), r"bytes \[0, 80\) of 64"),
+        (Loop(4, (Copy(BufferRef("result", 0, 8, (-8,)), ARG, 8),)), r"bytes \[-16, 16\) of 64"),
+        (Launch("k", (BufferRef("arg", 0, 0, (8,)),)), "0 enclosing loops"),
+        (Launch("k", (), total=-1), "total -1"),
+        (Launch("k", (), grain=0), "grain 0"),
+        (Branch(ARENA, 3, ((),)), "index of 3 bytes"),
+        (Branch(ARENA, 4, ()), "no branches"),
+    ],
+)
+def test_verify_refuses(step: Step, message: str) -> None:
+    with pytest.raises(InternalError, match=message) as caught:
+        verify(program(step))
+    assert caught.value.dump.startswith("host @p")
+
+
+def test_verify_refuses_aliases_of_other_sizes() -> None:
+    with pytest.raises(InternalError, match="sizes differ"):
+        verify(HostProgram("p", (), (64,), (32,), aliases=((0, 0),)))
