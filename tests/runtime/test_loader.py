@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,21 @@ def resident_nbytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def least_growth_nbytes(work: Callable[[], None]) -> int:
+    """Growth of the resident memory over `work`, the least of up to five runs.
+
+    A leak grows in each run; results in flight and malloc's own bookkeeping do not.
+    """
+    least = sys.maxsize
+    for _ in range(5):
+        before = resident_nbytes()
+        work()
+        least = min(least, resident_nbytes() - before)
+        if least < 1 << 19:
+            break
+    return least
+
+
 def test_the_same_program_is_loaded_once(toy: Any) -> None:
     jax.block_until_ready(stagejit.jit(lambda x: x + 3)(np.ones(5, np.float32)))
     count = len(loaded_programs())
@@ -40,6 +56,7 @@ def test_a_kernel_without_text_is_an_internal_error() -> None:
         load_program(program, {})
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_four_threads(toy: Any) -> None:
     toy.grain = 1000
     f = stagejit.jit(lambda x: x * x + 1)
@@ -49,11 +66,10 @@ def test_four_threads(toy: Any) -> None:
     wrong: list[int] = []
 
     def work() -> None:
-        for i in range(1000):
-            y = f(x)
-            if i % 50 == 0 and not np.allclose(y, expected, rtol=1e-6):
+        for i in range(100):
+            some = jax.block_until_ready([f(x) for _ in range(10)])
+            if not np.allclose(some[i % 10], expected, rtol=1e-6):
                 wrong.append(i)
-        jax.block_until_ready(y)
 
     def together() -> None:
         threads = [threading.Thread(target=work) for _ in range(4)]
@@ -63,11 +79,10 @@ def test_four_threads(toy: Any) -> None:
             thread.join()
 
     together()
-    before, calls = resident_nbytes(), call_count()
-    together()
+    calls = call_count()
+    assert least_growth_nbytes(together) < 1 << 20
     assert not wrong
-    assert call_count() - calls == 4 * 1000 * 2  # two programs a call
-    assert resident_nbytes() - before < 16 << 20
+    assert (call_count() - calls) % (4 * 1000 * 2) == 0  # two programs a call
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -81,9 +96,7 @@ def test_memory_is_flat_over_ten_thousand_calls(toy: Any) -> None:
         jax.block_until_ready(y)
 
     calls(2000)
-    before = resident_nbytes()
-    calls(10_000)
-    assert resident_nbytes() - before < 2 << 20
+    assert least_growth_nbytes(lambda: calls(10_000)) < 1 << 20
 
 
 def test_trim_gives_idle_arenas_back(toy: Any) -> None:
