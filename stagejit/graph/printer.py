@@ -1,8 +1,8 @@
 """The text form of a graph: stable between processes, minimal, and parsed back by `parser.py`.
 
-Input: a graph. Output: one line an op, in topological order, numbered results. Invariant: equal text
-means an equal graph (up to what `delegate` holds), so attributes that the result type already tells
-(`shape`, `dtype`) are not repeated, and values are spelled so that every bit comes back.
+Input: a graph. Output: one line an op, in topological order, numbered results. Invariant: equal
+text means an equal graph (up to what `delegate` holds), so attributes that the result type already
+tells (`shape`, `dtype`) are not repeated, and values are spelled so that every bit comes back.
 
     graph @f(%x: f32[4,4]) {
       %0: f32[] = const 0.0
@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.types import DType, TensorType
 
 MAX_INLINE_ELEMENTS = 16
 
@@ -112,8 +111,9 @@ def _insert_slice(op: Op, names: Names) -> str:
 
 def _place(op: Op, first_start: int, names: Names) -> str:
     starts = iter(op.operands[first_start:])
-    offsets = ", ".join(names[next(starts)] if offset is None else str(offset)
-                        for offset in op.attrs["offsets"])
+    offsets = ", ".join(
+        names[next(starts)] if offset is None else str(offset) for offset in op.attrs["offsets"]
+    )
     strides = op.attrs["strides"]
     text = f"at ({offsets})"
     return text if all(s == 1 for s in strides) else f"{text} strides {literal_text(strides)}"
@@ -121,8 +121,12 @@ def _place(op: Op, first_start: int, names: Names) -> str:
 
 def _delegate(op: Op, names: Names) -> str:
     effects = op.attrs["effects"]
-    return _join("delegate", literal_text(op.attrs["reason"]), f"({_operands(op, names)})",
-                 f"effects={literal_text(effects)}" if effects else "")
+    return _join(
+        "delegate",
+        literal_text(op.attrs["reason"]),
+        f"({_operands(op, names)})",
+        f"effects={literal_text(effects)}" if effects else "",
+    )
 
 
 _BODIES: dict[str, Callable[[Op, Names], str]] = {
@@ -143,8 +147,11 @@ def _operands(op: Op, names: Names) -> str:
 
 def _attributes(op: Op, hidden: Iterable[str] = ()) -> list[str]:
     implied = IMPLIED.get(op.kind, frozenset())
-    return [f"{name}={literal_text(value)}" for name, value in sorted(op.attrs.items())
-            if name not in implied and name not in hidden]
+    return [
+        f"{name}={literal_text(value)}"
+        for name, value in sorted(op.attrs.items())
+        if name not in implied and name not in hidden
+    ]
 
 
 def _join(*parts: str) -> str:
@@ -167,7 +174,8 @@ def literal_text(value: Any) -> str:
 
 
 def array_text(array: np.ndarray[Any, Any]) -> str:
-    """A scalar as itself, few elements as a flat list, one repeated as `splat`, others in base64."""
+    """A scalar as itself, few elements as a flat list, one repeated as `splat`, others in
+    base64."""
     if array.ndim == 0:
         return element_text(array)
     flat = array.reshape(-1)
@@ -206,5 +214,3 @@ def _input_name(name: str) -> str:
 
 def _identifier(name: str) -> str:
     return re.sub(r"\W", "_", name) or "f"
-
-
