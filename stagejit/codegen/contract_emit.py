@@ -1,0 +1,308 @@
+"""Emits the kernel of a contraction nest: items, blocks of the reduction, packing, tiles, epilogue.
+
+Input: a `ContractPlan`. Output: a `Kernel`. Invariant: each item owns one block of the result; its sums
+live in the result itself or in a scratch panel, and what is stored is evaluated from them once the last
+block of the reduction is in.
+
+Note [Order]: for each block of the reduction an item packs what it must, then runs its tiles with rows
+outside and columns inside: the rows of the broadcast operand stay in L1, the block of the vector operand
+in L2 (KERNELS.md, "Products").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stagejit.codegen import scalars
+from stagejit.codegen.builder import Builder
+from stagejit.codegen.contract_plan import ContractPlan
+from stagejit.codegen.costs import region_seconds
+from stagejit.codegen.elements import Elements, Memory
+from stagejit.codegen.ir import Value as Register
+from stagejit.codegen.ir import element_type
+from stagejit.codegen.kernel import Kernel
+from stagejit.codegen.maps import bind_memory
+from stagejit.codegen.microkernel import MicroKernel, View
+from stagejit.codegen.packing import Packing
+from stagejit.codegen.target import Target
+from stagejit.codegen.tiling import Split
+from stagejit.dispatch.affine import Affine, Var
+
+
+def emit_contraction(plan: ContractPlan, target: Target) -> Kernel:
+    """The kernel that runs `plan`."""
+    builder = Builder()
+    memory, stores, args = bind_memory(builder, plan.region, plan.reads, plan.offsets)
+    emitter = _Emitter(plan, Elements(builder, memory), stores, target)
+    emitter.run()
+    seconds = plan.tiling.cycles / _cycles_per_second(target) + region_seconds(plan.region, target)
+    return Kernel(builder.finish(), args, (), plan.tiling.items, seconds)
+
+
+def _cycles_per_second(target: Target) -> float:
+    """The model counts cycles in which one fused multiply-add per port finishes."""
+    per_cycle = 2 * target.lanes("f32") * (1 if target.has_avx512 else 2)
+    return target.peak_flops / per_cycle
+
+
+@dataclass
+class _Range:
+    """The groups of one axis that the current item owns, and where its block starts."""
+
+    split: Split
+    low: Register
+    high: Register
+    start: Register
+    length: Register
+
+
+class _Emitter:
+    def __init__(self, plan: ContractPlan, elements: Elements, stores: Sequence[Memory],
+                 target: Target) -> None:
+        self.plan, self.elements, self.stores, self.target = plan, elements, stores, target
+        self.b = elements.b
+        self.nest, self.tiling = plan.nest, plan.tiling
+        extents = {split.var: split.span for split in self.tiling.splits}
+        if self.tiling.blocked is not None:
+            extents[self.tiling.blocked] = self.tiling.k_block
+        self.packings = [
+            Packing(self.b, source, self.tiling, extents, self.nest.dtype, name) if packs else None
+            for source, packs, name in zip(plan.sources, self.tiling.pack, ("left", "right"),
+                                           strict=True)]
+        self.panel_buffer = None
+        self.panel_strides: dict[Var, int] = {}
+        if plan.panel is None:
+            self._make_panel()
+
+    def _make_panel(self) -> None:
+        size = 1
+        for split in reversed(self.tiling.splits):
+            self.panel_strides[split.var] = size
+            size *= split.span
+        self.panel_buffer = self.b.scratch("panel", element_type(self.nest.dtype), size)
+
+    # ---------------------------------------------------------------- items and blocks
+
+    def run(self) -> None:
+        self.b.loop(self.b.lo, self.b.hi, 1, (), self._item, runs=True)
+
+    def _item(self, number: Register) -> None:
+        ranges = self._ranges(number)
+        tiling, axis = self.tiling, self.tiling.blocked
+        if axis is None:
+            self._block(ranges, None)
+        else:
+            self.b.loop(0, axis.extent, tiling.k_block, (), lambda k: self._block(ranges, k))
+        if not self._is_done():
+            self._epilogue(ranges)
+
+    def _ranges(self, number: Register) -> dict[Var, _Range]:
+        """The item's block along each axis. Items that share columns are neighbours."""
+        b, ranges = self.b, {}
+        order = sorted(self.tiling.splits, key=self._locality)
+        for split in order:
+            if split.items == 1:
+                low, high = b.const(0), b.const(split.groups)
+            else:
+                at = b.urem(number, split.items) if split is not order[-1] else number
+                number = b.udiv(number, split.items)
+                low = at * split.block
+                high = low + split.block
+                if split.groups % split.block:
+                    high = b.binary("smin", high, split.groups)
+            start = self._group_start(split, low)
+            stop = self._group_start(split, high)
+            if split.unit * (split.small * split.groups + split.big) > split.var.extent:
+                stop = b.binary("smin", stop, split.var.extent) if split.items > 1 else (
+                    b.const(split.var.extent))
+            ranges[split.var] = _Range(split, low, high, start, stop - start)
+        return ranges
+
+    def _locality(self, split: Split) -> int:
+        """Rows vary fastest from item to item, so that neighbours share the vector operand's block."""
+        owners = [split.var in source.depends for source in self.plan.sources]
+        vector = any(split.var in s.depends and self.tiling.lane in s.depends for s in self.plan.sources)
+        return 2 if all(owners) else 1 if vector else 0
+
+    def _group_start(self, split: Split, group: Register) -> Register:
+        """The first element of a group."""
+        extra = self.b.binary("smin", group, split.big) if split.big else self.b.const(0)
+        if isinstance(group.const, int):
+            extra = self.b.const(min(group.const, split.big))
+        return (group * split.small + extra) * split.unit
+
+    def _block(self, ranges: Mapping[Var, _Range], k: Register | None) -> None:
+        """One block of the reduction for the whole item."""
+        b, axis = self.b, self.tiling.blocked
+        starts = {var: r.start for var, r in ranges.items()}
+        lengths = {var: r.length for var, r in ranges.items()}
+        for var in self.nest.reduce:
+            starts[var], lengths[var] = b.const(0), b.const(var.extent)
+        first = None
+        if axis is not None and k is not None:
+            starts[axis] = k
+            lengths[axis] = b.const(self.tiling.k_block)
+            if axis.extent % self.tiling.k_block:
+                lengths[axis] = b.binary("smin", b.const(axis.extent) - k, self.tiling.k_block)
+            first = b.compare("eq", k, 0)
+        for packing in self.packings:
+            if packing is not None:
+                packing.fill(self.elements, starts, lengths)
+        views = (self._view(0, starts), self._view(1, starts))
+        kernel = MicroKernel(b, self.tiling, views, self._panel(starts), self.nest.dtype)
+        self._tiles(kernel, list(ranges.values()), {}, {}, lengths, first, None)
+
+    def _view(self, number: int, starts: Mapping[Var, Register]) -> View:
+        packing, source = self.packings[number], self.plan.sources[number]
+        if packing is not None:
+            return packing.view()
+        assert source.offset is not None
+        leaf = source.operand.value
+        while leaf not in self.elements.memory:
+            leaf = leaf.op.operands[0]
+        memory = self.elements.memory[leaf]
+        return View(memory.buffer, leaf.type.dtype, dict(source.offset.terms),
+                    self._offset(source.offset - memory.base, starts), source.depends)
+
+    def _panel(self, starts: Mapping[Var, Register]) -> View:
+        axes = frozenset(self.nest.axes)
+        if self.plan.panel is None:
+            assert self.panel_buffer is not None
+            return View(self.panel_buffer, self.nest.dtype, self.panel_strides, self.b.const(0), axes,
+                        padded=True)
+        memory = self.stores[self.plan.panel]
+        offset = self.plan.offsets[self.plan.panel]
+        return View(memory.buffer, self.nest.dtype, dict(offset.terms),
+                    self._offset(offset - memory.base, starts), axes)
+
+    def _offset(self, form: Affine, starts: Mapping[Var, Register]) -> Register:
+        total = self.b.const(form.const)
+        for var, coeff in form.terms:
+            total = total + starts[var] * coeff
+        return total
+
+    # ---------------------------------------------------------------- tiles
+
+    def _tiles(self, kernel: MicroKernel, rest: Sequence[_Range], sizes: Mapping[Var, int],
+               at: Mapping[Var, Register], lengths: Mapping[Var, Register], first: Register | None,
+               mask: Register | None) -> None:
+        if not rest:
+            kernel.tile(sizes, at, lengths, first, mask)
+            return
+        current = rest[0]
+        split = current.split
+        for size, low, high, ragged in self._runs(current):
+
+            def group(number: Register, size: int = size, ragged: bool = ragged) -> None:
+                start = self._group_start(split, number)
+                lanes_on = mask
+                if ragged:
+                    last = start + (size - 1) * split.unit
+                    lanes_on = self.b.mask_below(last, split.var.extent, split.unit)
+                self._tiles(kernel, rest[1:], {**sizes, split.var: size},
+                            {**at, split.var: start - current.start}, lengths, first, lanes_on)
+
+            self.b.loop(low, high, 1, (), group)
+
+    def _runs(self, current: _Range) -> list[tuple[int, Register, Register, bool]]:
+        """(units, first group, one past the last, whether the last vector is partial) for each body.
+
+        With AVX-512 a mask costs nothing, so all groups of a partial axis have one; otherwise the last
+        group gets a body of its own.
+        """
+        b, split = self.b, current.split
+        partial = split.unit > 1 and split.var.extent % split.unit > 0
+        bounds = [(split.small + 1, 0, split.big), (split.small, split.big, split.groups)]
+        if partial and not self.target.has_avx512:
+            bounds = [(size, lo, min(hi, split.groups - 1)) for size, lo, hi in bounds]
+            bounds.append((split.small, split.groups - 1, split.groups))
+        runs = []
+        for position, (size, lo, hi) in enumerate(bounds):
+            if lo >= hi:
+                continue
+            low = current.low if lo == 0 else b.binary("smax", current.low, lo)
+            high = current.high if hi == split.groups else b.binary("smin", current.high, hi)
+            if split.items == 1:
+                low, high = b.const(lo), b.const(hi)
+            ragged = partial and (self.target.has_avx512 or position == 2)
+            runs.append((size, low, high, ragged))
+        return runs
+
+    # ---------------------------------------------------------------- epilogue
+
+    def _is_done(self) -> bool:
+        """The sums are the only thing stored, and they lie where they belong."""
+        return self.plan.panel is not None and len(self.plan.region.stores) == 1
+
+    def _epilogue(self, ranges: Mapping[Var, _Range]) -> None:
+        """Evaluate the stores over the item's block, vectors along the axis that suits memory."""
+        vector = self._epilogue_vector()
+        axes = sorted((var for var in self.nest.axes if var is not vector),
+                      key=lambda var: -abs(self.plan.offsets[0].coeff(var)))
+        self._epilogue_loops(axes, vector, ranges, {})
+
+    def _epilogue_vector(self) -> Var | None:
+        if self.tiling.lanes == 1:
+            return None
+        offset = self.plan.offsets[0]
+        unit = [var for var in self.nest.axes if offset.coeff(var) == 1]
+        if unit:
+            return unit[0]
+        return self.tiling.lane if self.tiling.lane in self.nest.axes else None
+
+    def _epilogue_loops(self, axes: Sequence[Var], vector: Var | None, ranges: Mapping[Var, _Range],
+                        at: Mapping[Var, Register]) -> None:
+        b = self.b
+        if axes:
+            b.loop(0, ranges[axes[0]].length, 1, (), lambda i: self._epilogue_loops(
+                axes[1:], vector, ranges, {**at, axes[0]: i}))
+            return
+        if vector is None:
+            self._store_all(ranges, at, None, None)
+            return
+        lanes, length = self.tiling.lanes, ranges[vector].length
+        whole = vector.extent % lanes == 0 and ranges[vector].split.unit == lanes
+
+        def step(i: Register) -> None:
+            mask = None if whole else b.mask_below(i, length, lanes)
+            self._store_all(ranges, {**at, vector: i}, vector, mask)
+
+        b.loop(0, length, lanes, (), step)
+
+    def _store_all(self, ranges: Mapping[Var, _Range], at: Mapping[Var, Register], vector: Var | None,
+                   mask: Register | None) -> None:
+        elements, region = self.elements, self.plan.region
+        assert region.anchor is not None
+        result = region.anchor.result
+        env = {var: ranges[var].start + position for var, position in at.items()}
+        with elements.at(env, vector=vector, lanes=self.tiling.lanes if vector is not None else 0,
+                         mask=mask):
+            elements.bound[result] = lambda _: self._sum(ranges, at, vector, mask)
+            elements._known.clear()
+            for number, store in enumerate(region.stores):
+                if number == self.plan.panel:
+                    continue
+                register = elements.value(store.value, self.plan.indices[number])
+                elements.store(register, store.value.type.dtype, self.stores[number],
+                               self.plan.offsets[number])
+
+    def _sum(self, ranges: Mapping[Var, _Range], at: Mapping[Var, Register], vector: Var | None,
+             mask: Register | None) -> Register:
+        """The finished sums where the epilogue stands, in the type of the anchor's result."""
+        view = self._panel({var: r.start for var, r in ranges.items()})
+        offset = view.base
+        for var, position in at.items():
+            offset = offset + view.moved(var, position)
+        b, lanes = self.b, self.tiling.lanes
+        stride = view.strides.get(vector, 0) if vector is not None else 0
+        if vector is None or not stride:
+            raw = b.load(view.buffer, offset)
+        elif stride == 1:
+            raw = b.load(view.buffer, offset, lanes, mask=mask)
+        else:
+            raw = b.gather(view.buffer, b.splat(offset, lanes) + b.lane_ids(lanes) * stride, mask=mask)
+        assert self.plan.region.anchor is not None
+        return scalars.convert(b, raw, self.nest.dtype, self.plan.region.anchor.result.type.dtype)
+
+

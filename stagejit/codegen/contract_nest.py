@@ -1,0 +1,192 @@
+"""The affine contraction nest: what products and convolutions have in common.
+
+    result[axes] = sum over reduce of left[affine of axes, reduce] * right[affine of axes, reduce]
+
+Input: a contract or conv op. Output: a `Nest` of index variables and, for each operand, the index at which
+it is read. Invariant: every element of the op's result is the sum at exactly one position of `axes`; a
+window position outside its operand reads as zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stagejit.dispatch.affine import Affine, Index, Var
+from stagejit.errors import InternalError
+from stagejit.graph.ir import Op, Value
+from stagejit.types import DType, dtype_named
+
+
+@dataclass(frozen=True)
+class Window:
+    """A source variable that several axes share: source = (at - before) / dilation.
+
+    Positions outside [0, source.extent), and fractional ones, read as zero. `at` is never negative.
+    """
+
+    at: Affine
+    before: int = 0
+    dilation: int = 1
+
+    def exact(self, size: int) -> bool:
+        """True where no position is outside or fractional."""
+        lo, hi = self.at.range()
+        return self.dilation == 1 and lo >= self.before and hi - self.before < size
+
+    def substitute(self, mapping: Mapping[Var, Affine]) -> Window:
+        return Window(self.at.substitute(mapping), self.before, self.dilation)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """`value` is read at `index`, an affine form of axes and of the variables of `windows`."""
+
+    value: Value
+    index: Index
+    windows: Mapping[Var, Window] = field(default_factory=dict)
+
+    @property
+    def exact_index(self) -> Index | None:
+        """The index in terms of axes alone, if no element is a border zero."""
+        if not all(window.exact(var.extent) for var, window in self.windows.items()):
+            return None
+        mapping = {var: window.at - window.before for var, window in self.windows.items()}
+        return tuple(part.substitute(mapping) for part in self.index)
+
+    def depends(self) -> set[Var]:
+        """The axes that choose the element."""
+        found: set[Var] = set()
+        for part in self.index:
+            for var in part.loop_vars():
+                found |= self.windows[var].at.loop_vars() if var in self.windows else {var}
+        return found
+
+    def simplified(self) -> Operand:
+        """Windows of a single tap, without a border, replaced by their axis."""
+        plain = {var: window.at - window.before for var, window in self.windows.items()
+                 if len(window.at.terms) <= 1 and window.exact(var.extent)}
+        rest = {var: window for var, window in self.windows.items() if var not in plain}
+        return Operand(self.value, tuple(part.substitute(plain) for part in self.index), rest)
+
+    def substitute(self, mapping: Mapping[Var, Affine]) -> Operand:
+        return Operand(self.value, tuple(part.substitute(mapping) for part in self.index),
+                       {var: window.substitute(mapping) for var, window in self.windows.items()})
+
+
+@dataclass(frozen=True)
+class Nest:
+    """`axes` and `reduce` in their natural order, outermost first; extents of 1 are left out.
+
+    result: the index of the anchor's result. dtype: the type that products are summed in.
+    """
+
+    axes: tuple[Var, ...]
+    reduce: tuple[Var, ...]
+    result: Index
+    left: Operand
+    right: Operand
+    dtype: DType
+
+    def substitute(self, axes: Sequence[Var], reduce: Sequence[Var],
+                   mapping: Mapping[Var, Affine]) -> Nest:
+        """The same nest over other variables."""
+        return Nest(_loops(axes), _loops(reduce),
+                    tuple(part.substitute(mapping) for part in self.result),
+                    self.left.substitute(mapping), self.right.substitute(mapping), self.dtype)
+
+    def split(self, var: Var, inner: int) -> Nest | None:
+        """`var` iterated as (extent // inner, inner); None if it is not a variable of this nest."""
+        if var not in self.axes and var not in self.reduce:
+            return None
+        pair = (Var(var.extent // inner, var.name), Var(inner, var.name))
+        joined = Affine.of(pair[0]) * inner + Affine.of(pair[1])
+
+        def replaced(variables: Sequence[Var]) -> list[Var]:
+            return [new for old in variables for new in (pair if old is var else (old,))]
+
+        return self.substitute(replaced(self.axes), replaced(self.reduce), {var: joined})
+
+
+def accumulator(operand: DType, result: DType) -> DType:
+    """The type of the running sums: at least f32 for floats, at least 32 bits for integers (which wrap,
+    so the low bits are those of the result)."""
+    if result.is_float or operand.is_float:
+        wider = max((d for d in (operand, result) if d.is_float), key=lambda d: d.bits)
+        return wider.accumulator
+    bits = max(operand.bits, result.bits)
+    return dtype_named("i64" if bits > 32 else "i32")
+
+
+def contract_nest(op: Op) -> Nest:
+    """The nest of a `contract`: each operand dimension is one axis."""
+    lhs, rhs = op.operands
+    (lhs_sum, rhs_sum), (lhs_batch, rhs_batch) = op.attrs["contracting"], op.attrs["batch"]
+    left: dict[int, Var] = {}
+    right: dict[int, Var] = {}
+    batch, rows, columns, reduce = [], [], [], []
+    for i, j in zip(lhs_batch, rhs_batch, strict=True):
+        batch.append(Var(lhs.shape[i], "b"))
+        left[i] = right[j] = batch[-1]
+    for i, j in zip(lhs_sum, rhs_sum, strict=True):
+        reduce.append(Var(lhs.shape[i], "k"))
+        left[i] = right[j] = reduce[-1]
+    for known, shape, free, name in ((left, lhs.shape, rows, "m"), (right, rhs.shape, columns, "n")):
+        for dim, extent in enumerate(shape):
+            if dim not in known:
+                free.append(Var(extent, name))
+                known[dim] = free[-1]
+    axes = [*batch, *rows, *columns]
+    return Nest(
+        _loops(axes), _loops(reduce), tuple(Affine.of(var) for var in axes),
+        Operand(lhs, tuple(Affine.of(left[dim]) for dim in range(len(lhs.shape)))),
+        Operand(rhs, tuple(Affine.of(right[dim]) for dim in range(len(rhs.shape)))),
+        accumulator(lhs.type.dtype, op.result.type.dtype))
+
+
+def conv_nest(op: Op) -> Nest:
+    """The nest of a `conv`: windows join an output axis with a tap axis."""
+    lhs, rhs = op.operands
+    lhs_spec, rhs_spec, out_spec = (op.attrs[f"{name}_spec"] for name in ("lhs", "rhs", "out"))
+    groups, batches = op.attrs["feature_groups"], op.attrs["batch_groups"]
+    if groups > 1 and batches > 1:
+        raise InternalError("a convolution groups features or batches, not both", step="codegen",
+                            loc=op.loc)
+    joint = groups * batches
+    batch = Var(lhs.shape[lhs_spec[0]] // batches, "n")
+    group = Var(joint, "g")
+    feature = Var(rhs.shape[rhs_spec[0]] // joint, "o")
+    channel = Var(rhs.shape[rhs_spec[1]], "i")
+    left, right, out = [Affine()] * lhs.type.rank, [Affine()] * rhs.type.rank, [Affine()] * lhs.type.rank
+    outer = Affine.of(group)
+    grouped_channel = outer * channel.extent if groups > 1 else Affine()
+    grouped_batch = outer * batch.extent if batches > 1 else Affine()
+    left[lhs_spec[0]] = grouped_batch + Affine.of(batch)
+    left[lhs_spec[1]] = grouped_channel + Affine.of(channel)
+    right[rhs_spec[0]] = out[out_spec[1]] = outer * feature.extent + Affine.of(feature)
+    right[rhs_spec[1]] = Affine.of(channel)
+    out[out_spec[0]] = Affine.of(batch)
+    windows: dict[Var, Window] = {}
+    pixels, taps = [], []
+    for d, (stride, (before, _), base, step) in enumerate(zip(
+            op.attrs["strides"], op.attrs["padding"], op.attrs["lhs_dilation"],
+            op.attrs["rhs_dilation"], strict=True)):
+        pixel = Var(op.result.shape[out_spec[2 + d]], "y")
+        tap = Var(rhs.shape[rhs_spec[2 + d]], "t")
+        source = Var(lhs.shape[lhs_spec[2 + d]], "s")
+        pixels.append(pixel)
+        taps.append(tap)
+        windows[source] = Window(Affine.of(pixel) * stride + Affine.of(tap) * step, before, base)
+        # Not Affine.of: a source of extent 1 still has a border.
+        left[lhs_spec[2 + d]] = Affine(((source, 1),))
+        right[rhs_spec[2 + d]] = Affine.of(tap)
+        out[out_spec[2 + d]] = Affine.of(pixel)
+    axes = {2 + d: pixel for d, pixel in enumerate(pixels)} | {0: batch, 1: feature}
+    order = [group, *(axes[k] for k in sorted(axes, key=lambda k: out_spec[k]))]
+    return Nest(_loops(order), _loops([channel, *taps]), tuple(out),
+                Operand(lhs, tuple(left), windows).simplified(), Operand(rhs, tuple(right)),
+                accumulator(lhs.type.dtype, op.result.type.dtype))
+
+
+def _loops(variables: Sequence[Var]) -> tuple[Var, ...]:
+    return tuple(var for var in variables if var.extent != 1)

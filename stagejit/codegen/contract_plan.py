@@ -1,0 +1,182 @@
+"""From a region around a contraction nest to everything its kernel needs to know.
+
+Input: a region and its `Nest`. Output: a `ContractPlan`: the nest over as few axes as its memory accesses
+allow, how each operand and store is addressed, and the `Tiling`. Invariant: nothing is emitted here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stagejit.codegen.contract_nest import Nest, Operand
+from stagejit.codegen.footprint import Footprint, leaves_of
+from stagejit.codegen.space import merge
+from stagejit.codegen.target import Target
+from stagejit.codegen.tiling import Source, Tiling, choose
+from stagejit.dispatch.affine import Affine, Index, SplitNeeded, reshape_index
+from stagejit.dispatch.region import VIEWS, Region, Store
+from stagejit.errors import InternalError
+from stagejit.graph.ir import Op, Value
+
+_MOST_SPLITS = 16
+
+
+@dataclass(frozen=True)
+class ContractPlan:
+    """`indices[i]` and `offsets[i]` belong to `region.stores[i]`: the index of the stored value, and its
+    place in memory. panel: the store whose memory also holds the running sums, None for scratch."""
+
+    region: Region
+    nest: Nest
+    sources: tuple[Source, Source]
+    indices: tuple[Index, ...]
+    offsets: tuple[Affine, ...]
+    reads: tuple[tuple[Value, Affine], ...]
+    tiling: Tiling
+    panel: int | None
+
+
+def make_plan(region: Region, nest: Nest, target: Target) -> ContractPlan:
+    """Split axes where views need it, join them again where nothing does, and choose a tiling."""
+    nest = _refined(region, nest)
+    walk = _Walk(region, nest, strict=False)
+    nest = _merged(nest, walk)
+    walk = _Walk(region, nest, strict=False)
+    left, right = (_source(region, nest, operand) for operand in (nest.left, nest.right))
+    plain = [i for i, store in enumerate(region.stores) if _is_plain(region, nest, store)
+             and _loops_only(walk.offsets[i])]
+    result = walk.offsets[plain[0]] if plain else None
+    tiling = choose(nest, left, right, result, target)
+    direct = result is not None and (
+        tiling.lane is None or tiling.lane in nest.reduce or result.coeff(tiling.lane) == 1)
+    return ContractPlan(region, nest, (left, right), walk.indices, walk.offsets,
+                        tuple(walk.footprint.reads), tiling, plain[0] if direct else None)
+
+
+class _Walk:
+    """A dry run of one nest: what it reads and writes, as affine forms."""
+
+    def __init__(self, region: Region, nest: Nest, *, strict: bool) -> None:
+        anchor = _anchor(region)
+        self.footprint = Footprint(leaves_of(region), bound={anchor.result}, strict=strict)
+        for operand in (nest.left, nest.right):
+            self.footprint.visit(operand.value, operand.exact_index or operand.index)
+        self.indices = tuple(_pushed(region, nest, store, strict=strict) for store in region.stores)
+        for store, index in zip(region.stores, self.indices, strict=True):
+            self.footprint.visit(store.value, index)
+        self.offsets = tuple(self.footprint.store_offset(store, index) for store, index in
+                             zip(region.stores, self.indices, strict=True))
+
+    @property
+    def forms(self) -> list[Affine]:
+        return [form for _, form in self.footprint.reads] + self.footprint.numbers
+
+
+def _anchor(region: Region) -> Op:
+    if region.anchor is None:
+        raise InternalError(f"{region.name} has no anchor", step="codegen", loc=region.loc)
+    return region.anchor
+
+
+def _refined(region: Region, nest: Nest) -> Nest:
+    """Split axes until no memory access divides an axis that could be split instead."""
+    walk = _Walk(region, nest, strict=False)
+    if all(var.operand is None for form in walk.forms for var in form.vars()):
+        return nest
+    for _ in range(_MOST_SPLITS):
+        try:
+            _Walk(region, nest, strict=True)
+            break
+        except SplitNeeded as needed:
+            finer = nest.split(needed.var, needed.inner)
+            if finer is None:
+                break
+            nest = finer
+    return nest
+
+
+def _merged(nest: Nest, walk: _Walk) -> Nest:
+    """Join adjacent axes that every access runs through as one."""
+    forms = walk.forms
+    for operand in (nest.left, nest.right):
+        forms += [window.at for window in operand.windows.values()]
+    axes, mapping = merge(nest.axes, forms)
+    reduce, more = merge(nest.reduce, forms)
+    return nest.substitute(axes, reduce, {**mapping, **more})
+
+
+def _source(region: Region, nest: Nest, operand: Operand) -> Source:
+    memory = _memory_form(region, operand.value, operand.index)
+    exact = operand.exact_index
+    offset = None if exact is None else _memory_form(region, operand.value, exact)
+    narrow = operand.value.type.dtype is not nest.dtype
+    return Source(operand, frozenset(operand.depends()), offset, memory, narrow)
+
+
+def _memory_form(region: Region, value: Value, index: Index) -> Affine | None:
+    """The offset in memory of an element that is only read through views."""
+    leaf = value
+    while leaf not in region.inputs:
+        if leaf.op.kind not in VIEWS:
+            return None
+        leaf = leaf.op.operands[0]
+    footprint = Footprint(leaves_of(region))
+    footprint.visit(value, index)
+    forms = [form for read, form in footprint.reads if read is leaf]
+    return forms[0] if len(footprint.reads) == 1 and _loops_only(forms[0]) else None
+
+
+def _loops_only(form: Affine) -> bool:
+    return all(var.kind == "loop" for var in form.vars())
+
+
+def _is_plain(region: Region, nest: Nest, store: Store) -> bool:
+    """The stored value is the anchor's result, perhaps viewed, in the type of the running sums."""
+    value, result = store.value, _anchor(region).result
+    while value is not result and value.op in region.ops and value.op.kind in VIEWS:
+        value = value.op.operands[0]
+    return value is result and result.type.dtype is nest.dtype
+
+
+def _pushed(region: Region, nest: Nest, store: Store, *, strict: bool) -> Index:
+    """The index of the stored value that belongs to the anchor's result at `nest.result`."""
+    known: dict[Value, Index | None] = {_anchor(region).result: nest.result}
+
+    def find(value: Value) -> Index | None:
+        if value in known:
+            return known[value]
+        known[value] = None
+        if value.op in region.ops:
+            for operand in value.op.operands:
+                index = find(operand)
+                if index is not None:
+                    known[value] = _push(value.op, index, strict=strict)
+                    break
+        return known[value]
+
+    found = find(store.value)
+    if found is None:
+        raise InternalError(f"{store.value} does not depend on the anchor of {region.name}",
+                            step="codegen", loc=region.loc)
+    return found
+
+
+def _push(op: Op, index: Index, *, strict: bool) -> Index:
+    """The index in the op's result at which operand element `index` arrives."""
+    operand, result = op.operands[0], op.result
+    if op.kind in ("map", "convert", "bitcast"):
+        return index
+    if op.kind == "transpose":
+        return tuple(index[axis] for axis in op.attrs["permutation"])
+    if op.kind == "reshape":
+        return reshape_index(index, operand.shape, result.shape, strict=strict)
+    if op.kind == "reverse":
+        return tuple(Affine((), extent - 1) - part if axis in op.attrs["axes"] else part
+                     for axis, (part, extent) in enumerate(zip(index, result.shape, strict=True)))
+    if op.kind == "broadcast" and operand.type.size == result.type.size:
+        parts = [Affine()] * len(result.shape)
+        for axis, part in zip(op.attrs["axes"], index, strict=True):
+            parts[axis] = part
+        return tuple(parts)
+    raise InternalError(f"{op} does not keep the elements of a contraction apart", step="codegen",
+                        loc=op.loc)

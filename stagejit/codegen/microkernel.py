@@ -1,0 +1,327 @@
+"""The register tile: accumulators carried through the reduction loops of a contraction nest.
+
+Input: a `Tiling`, a `View` of each operand and of the result panel, the tile's place. Output: loop-nest IR
+that adds one block of the reduction to one tile. Invariant: distinct elements are loaded once a step; lanes
+beyond the lane axis are never stored, nor read from memory that is not ours.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stagejit.codegen import scalars
+from stagejit.codegen.builder import Builder
+from stagejit.codegen.ir import Buffer, Type, element_type
+from stagejit.codegen.ir import Value as Register
+from stagejit.codegen.tiling import Tiling
+from stagejit.dispatch.affine import Var
+from stagejit.types import DType
+
+_UNROLLED = 4  # reduction axes up to this extent may be unrolled
+
+
+@dataclass(frozen=True)
+class Phased:
+    """A scratch dimension whose positions are stored by remainder: position p lies at
+    `p % modulus * plane + p // modulus * stride`. It makes strided windows contiguous along lanes."""
+
+    coeffs: Mapping[Var, int]
+    modulus: int
+    plane: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class View:
+    """How the nest reads or writes one array: an element offset per axis.
+
+    base: offset where all axes stand at the start of their block. depends: axes that choose the element.
+    padded: reading whole vectors past the end of the lane axis stays inside the array.
+    """
+
+    buffer: Buffer
+    dtype: DType
+    strides: Mapping[Var, int]
+    base: Register
+    depends: frozenset[Var]
+    padded: bool = False
+    phased: tuple[Phased, ...] = field(default=())
+
+    def moved(self, axis: Var, position: Register) -> Register:
+        """The change of offset when `axis` moves from its block's start to `position`."""
+        offset = position * self.strides.get(axis, 0)
+        for dim in self.phased:
+            coeff = dim.coeffs.get(axis, 0)
+            offset = offset + position * (coeff // dim.modulus * dim.stride)
+        return offset
+
+    def constant(self, steps: Mapping[Var, int]) -> int:
+        """The change of offset for constant steps along several axes at once."""
+        offset = sum(self.strides.get(axis, 0) * step for axis, step in steps.items())
+        for dim in self.phased:
+            at = sum(dim.coeffs.get(axis, 0) * step for axis, step in steps.items())
+            offset += at % dim.modulus * dim.plane + at // dim.modulus * dim.stride
+        return offset
+
+    def residues(self, axis: Var) -> int:
+        """Steps of `axis` after which the offset is linear again (1: it always is)."""
+        return math.lcm(*(dim.modulus // math.gcd(dim.coeffs.get(axis, 0), dim.modulus)
+                          for dim in self.phased))
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """One reduction loop after merging: `trips` iterations that move the operands by `steps`."""
+
+    trips: Register
+    steps: tuple[int, int]
+    axis: Var
+    known: int | None  # trips, where constant
+
+
+class MicroKernel:
+    """Emits tiles of one nest. `lengths[axis]`: iterations of each reduction axis in this block."""
+
+    def __init__(self, b: Builder, tiling: Tiling, operands: tuple[View, View], panel: View,
+                 dtype: DType) -> None:
+        self.b, self.tiling, self.operands, self.panel = b, tiling, operands, panel
+        self.dtype = dtype
+        self.elem = element_type(dtype)
+        self.across = tiling.lane in tiling.reduce  # lanes run along the reduction
+        self.vector = tiling.lane is not None
+
+    def tile(self, sizes: Mapping[Var, int], at: Mapping[Var, Register],
+             lengths: Mapping[Var, Register], first: Register | None,
+             mask: Register | None) -> None:
+        """One tile of `sizes` units per axis at block positions `at`. first: whether the panel holds
+        nothing yet (None: always). mask: lanes of the last vector that exist."""
+        points = self._points(sizes)
+        starts = [self._start(view, at) for view in self.operands]
+        target = self._start(self.panel, at)
+        initial = self._initial(points, target, first, mask)
+        sums = self._reduce(points, starts, lengths, initial, mask)
+        if self.across:
+            sums = self._horizontal(points, target, first, sums)
+        for point, total in zip(points, sums, strict=True):
+            offset = target + self.panel.constant(self._elements(point))
+            vector = self.vector and not self.across
+            self.b.store(total, self.panel.buffer, offset,
+                         mask=self._mask(point, points, mask) if vector else None)
+
+    # ---------------------------------------------------------------- points
+
+    def _points(self, sizes: Mapping[Var, int]) -> list[dict[Var, int]]:
+        """All positions of the tile in units; vectors vary fastest."""
+        axes = sorted(sizes, key=lambda v: v in self._vector_side())
+        return [dict(zip(axes, combination, strict=True))
+                for combination in itertools.product(*(range(sizes[axis]) for axis in axes))]
+
+    def _vector_side(self) -> frozenset[Var]:
+        return next((v.depends for v in self.operands if self.tiling.lane in v.depends), frozenset())
+
+    def _elements(self, point: Mapping[Var, int]) -> dict[Var, int]:
+        lane, lanes = self.tiling.lane, self.tiling.lanes
+        return {axis: step * (lanes if axis is lane else 1) for axis, step in point.items()}
+
+    def _start(self, view: View, at: Mapping[Var, Register]) -> Register:
+        offset = view.base
+        for axis, position in at.items():
+            offset = offset + view.moved(axis, position)
+        return offset
+
+    def _mask(self, point: Mapping[Var, int], points: Sequence[Mapping[Var, int]],
+              mask: Register | None) -> Register | None:
+        """The mask applies to the last vector along the lane axis."""
+        lane = self.tiling.lane
+        if mask is None or lane is None or self.across:
+            return None
+        return mask if point.get(lane, 0) == points[-1].get(lane, 0) else None
+
+    # ---------------------------------------------------------------- accumulators
+
+    def _register_type(self) -> Type:
+        return self.elem.with_lanes(self.tiling.lanes if self.vector else 0)
+
+    def _initial(self, points: Sequence[dict[Var, int]], target: Register, first: Register | None,
+                 mask: Register | None) -> list[Register]:
+        zero = self.b.const(0, self._register_type())
+        zeros = [zero] * len(points)
+        if first is None or self.across:
+            return zeros
+
+        def load() -> list[Register]:
+            lanes = self.tiling.lanes if self.vector else 0
+            return [self.b.load(self.panel.buffer, target + self.panel.constant(self._elements(p)), lanes,
+                                mask=self._mask(p, points, mask)) for p in points]
+
+        return list(self.b.if_(first, lambda: zeros, load))
+
+    def _horizontal(self, points: Sequence[dict[Var, int]], target: Register,
+                    first: Register | None, sums: Sequence[Register]) -> list[Register]:
+        name = "fadd" if self.elem.is_float else "add"
+        totals = [self.b.reduce(name, value) for value in sums]
+        if first is None:
+            return totals
+        zero = self.b.const(0, self.elem)
+
+        def load() -> list[Register]:
+            return [self.b.load(self.panel.buffer, target + self.panel.constant(self._elements(p)))
+                    for p in points]
+
+        before = self.b.if_(first, lambda: [zero] * len(points), load)
+        return [old + new for old, new in zip(before, totals, strict=True)]
+
+    # ---------------------------------------------------------------- reduction
+
+    def _reduce(self, points: Sequence[dict[Var, int]], starts: Sequence[Register],
+                lengths: Mapping[Var, Register], initial: Sequence[Register],
+                mask: Register | None) -> Sequence[Register]:
+        unrolled = [axis for axis in self.tiling.reduce if self._is_unrolled(axis, lengths[axis])]
+        residues = {axis: self._residues(axis) for axis in self.tiling.reduce if axis not in unrolled}
+        loops = self._merged([axis for axis in self.tiling.reduce if axis not in unrolled
+                              and residues[axis] == 1], lengths)
+        split = [axis for axis in residues if residues[axis] > 1]
+        step = _Step(self, points, mask, unrolled)
+
+        def nest(depth: int, offsets: Sequence[Register], fixed: Mapping[Var, int],
+                 sums: Sequence[Register]) -> Sequence[Register]:
+            if depth < len(loops):
+                return self._loop(loops[depth], offsets, sums,
+                                  lambda at, inner: nest(depth + 1, at, fixed, inner), step)
+            if depth < len(loops) + len(split):
+                axis = split[depth - len(loops)]
+                return self._residue_loops(axis, residues[axis], offsets, lengths[axis], sums,
+                                           lambda at, r, inner: nest(depth + 1, at, {**fixed, axis: r},
+                                                                     inner))
+            return step.unrolled(offsets, fixed, sums)
+
+        return nest(0, list(starts), {}, list(initial))
+
+    def _is_unrolled(self, axis: Var, length: Register) -> bool:
+        """Short windows along the lanes: their taps are neighbours in memory."""
+        if axis is self.tiling.lane or length.const is None or axis.extent > _UNROLLED:
+            return False
+        if axis is self.tiling.reduce[0]:
+            return False  # some loop must remain, or loads that do not move pile up outside
+        return self._residues(axis) > 1 or axis is self.tiling.reduce[-1]
+
+    def _residues(self, axis: Var) -> int:
+        return math.lcm(*(view.residues(axis) for view in self.operands))
+
+    def _merged(self, axes: Sequence[Var], lengths: Mapping[Var, Register]) -> list[_Loop]:
+        """Reduction loops, those that run on into the next one joined with it."""
+        loops: list[_Loop] = []
+        for axis in axes:
+            length = lengths[axis]
+            known = length.const if isinstance(length.const, int) else None
+            steps = (self._stride(0, axis), self._stride(1, axis))
+            if loops and known is not None and axis is not self.tiling.lane and loops[-1].steps == (
+                    steps[0] * known, steps[1] * known):
+                outer = loops.pop()
+                joint = None if outer.known is None else outer.known * known
+                loops.append(_Loop(outer.trips * known, steps, axis, joint))
+            else:
+                loops.append(_Loop(length, steps, axis, known))
+        return loops
+
+    def _stride(self, operand: int, axis: Var) -> int:
+        return self.operands[operand].constant({axis: 1})
+
+    def _loop(self, loop: _Loop, offsets: Sequence[Register], sums: Sequence[Register],
+              body: Callable[[Sequence[Register], Sequence[Register]], Sequence[Register]],
+              step: _Step) -> Sequence[Register]:
+        def iteration(k: Register, *inner: Register) -> Sequence[Register]:
+            return body([o + k * s for o, s in zip(offsets, loop.steps, strict=True)], inner)
+
+        if loop.axis is not self.tiling.lane:
+            return self.b.loop(0, loop.trips, 1, sums, iteration)
+        lanes = self.tiling.lanes
+        if loop.known is not None and loop.known % lanes == 0:
+            return self.b.loop(0, loop.trips, lanes, sums, iteration)
+        whole = loop.trips - self.b.urem(loop.trips, lanes)
+        sums = self.b.loop(0, whole, lanes, sums, iteration)
+        with step.tail(self.b.mask_below(whole, loop.trips, lanes)):
+            return iteration(whole, *sums)
+
+    def _residue_loops(self, axis: Var, count: int, offsets: Sequence[Register], length: Register,
+                       sums: Sequence[Register],
+                       body: Callable[[Sequence[Register], int, Sequence[Register]],
+                                      Sequence[Register]]) -> Sequence[Register]:
+        """`count` loops, one for each remainder of the axis, since offsets are linear only in each."""
+        moves = [view.constant({axis: count}) for view in self.operands]
+        for residue in range(min(count, axis.extent)):
+            trips = self.b.udiv(length + (count - 1 - residue), count)
+            if isinstance(length.const, int):
+                trips = self.b.const((length.const + count - 1 - residue) // count)
+
+            def iteration(k: Register, *inner: Register, residue: int = residue) -> Sequence[Register]:
+                at = [o + k * m for o, m in zip(offsets, moves, strict=True)]
+                return body(at, residue, inner)
+
+            sums = self.b.loop(0, trips, 1, sums, iteration)
+        return sums
+
+
+class _Step:
+    """One reduction step for all points: loads, then fused multiply-adds."""
+
+    def __init__(self, kernel: MicroKernel, points: Sequence[dict[Var, int]], mask: Register | None,
+                 axes: Sequence[Var]) -> None:
+        self.kernel, self.points, self.lane_mask, self.axes = kernel, points, mask, axes
+        self.tail_mask: Register | None = None
+        self.b = kernel.b
+
+    def tail(self, mask: Register) -> _Tail:
+        return _Tail(self, mask)
+
+    def unrolled(self, offsets: Sequence[Register], fixed: Mapping[Var, int],
+                 sums: Sequence[Register]) -> list[Register]:
+        """All combinations of the unrolled axes; equal loads are shared between them."""
+        loaded: dict[tuple[int, int, bool], Register] = {}
+        current = list(sums)
+        for combination in itertools.product(*(range(axis.extent) for axis in self.axes)):
+            steps = {**fixed, **dict(zip(self.axes, combination, strict=True))}
+            for position, point in enumerate(self.points):
+                a, b = (self._load(i, offsets[i], steps, point, loaded) for i in (0, 1))
+                current[position] = self._multiply_add(a, b, current[position])
+        return current
+
+    def _multiply_add(self, a: Register, b: Register, total: Register) -> Register:
+        lanes = total.type.lanes
+        if lanes:
+            a, b = self.b.splat(a, lanes), self.b.splat(b, lanes)
+        if total.type.is_float:
+            return self.b.fma(a, b, total)
+        return total + a * b
+
+    def _load(self, operand: int, offset: Register, steps: Mapping[Var, int],
+              point: Mapping[Var, int], loaded: dict[tuple[int, int, bool], Register]) -> Register:
+        kernel = self.kernel
+        view, tiling = kernel.operands[operand], kernel.tiling
+        constant = view.constant({**steps, **kernel._elements(point)})
+        vector = tiling.lane is not None and tiling.lane in view.depends
+        mask = self.tail_mask
+        if vector and mask is None and not view.padded:
+            mask = kernel._mask(point, self.points, self.lane_mask)
+        key = (operand, constant, mask is not None)
+        if key not in loaded:
+            raw = self.b.load(view.buffer, offset + constant, tiling.lanes if vector else 0,
+                              mask=mask if vector else None)
+            loaded[key] = scalars.convert(self.b, raw, view.dtype, kernel.dtype)
+        return loaded[key]
+
+
+class _Tail:
+    """Within it, loads along the reduction are masked."""
+
+    def __init__(self, step: _Step, mask: Register) -> None:
+        self.step, self.mask = step, mask
+
+    def __enter__(self) -> None:
+        self.step.tail_mask = self.mask
+
+    def __exit__(self, *_: object) -> None:
+        self.step.tail_mask = None

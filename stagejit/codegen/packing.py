@@ -1,0 +1,308 @@
+"""Copies the block of an operand that an item needs into scratch, in the order its register tiles read.
+
+Input: an `Operand`, the axes' block lengths. Output: a `View` of scratch, and the loops that fill it by
+evaluating the operand element by element (so prologues, borders, layout changes and type conversions all
+happen here). Invariant: every position of the block that a window reaches outside the operand holds zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from stagejit.codegen import scalars
+from stagejit.codegen.builder import Builder
+from stagejit.codegen.elements import Elements, Tile
+from stagejit.codegen.ir import Buffer, element_type
+from stagejit.codegen.ir import Value as Register
+from stagejit.codegen.microkernel import Phased, View
+from stagejit.codegen.tiling import Source, Tiling
+from stagejit.dispatch.affine import Var
+from stagejit.types import DType
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One dimension of the packed block.
+
+    source: the variable that walks the operand. length: positions in the block (constant upper bound).
+    Axes reach position `sum(coeffs * axis)`, counted from the block's start. before, dilation: see
+    `Window`; a plain axis has coefficient 1 and no border.
+    """
+
+    source: Var
+    coeffs: Mapping[Var, int]
+    length: int
+    stride: int = 0
+    modulus: int = 1
+    plane: int = 0
+    before: int = 0
+    dilation: int = 1
+    window: bool = False
+
+
+class Packing:
+    """Scratch for one operand, and the code that fills it."""
+
+    def __init__(self, b: Builder, source: Source, tiling: Tiling, extents: Mapping[Var, int],
+                 dtype: DType, name: str) -> None:
+        self.b, self.source, self.tiling, self.dtype = b, source, tiling, dtype
+        self.dims, self.size = _layout(source, tiling, extents, dtype)
+        self.buffer: Buffer = b.scratch(name, element_type(dtype), self.size)
+
+    def view(self) -> View:
+        """How register tiles read the block: axes count from the start of their block."""
+        strides: dict[Var, int] = {}
+        phased = []
+        for dim in self.dims:
+            if dim.modulus > 1:
+                phased.append(Phased(dim.coeffs, dim.modulus, dim.plane, dim.stride))
+                continue
+            for axis, coeff in dim.coeffs.items():
+                strides[axis] = strides.get(axis, 0) + coeff * dim.stride
+        return View(self.buffer, self.dtype, strides, self.b.const(0), self.source.depends,
+                    padded=True, phased=tuple(phased))
+
+    # ---------------------------------------------------------------- filling
+
+    def fill(self, elements: Elements, starts: Mapping[Var, Register],
+             lengths: Mapping[Var, Register]) -> None:
+        """Copy the block whose axes start at `starts` and have `lengths` elements."""
+        ranges = {dim.source: self._range(dim, starts, lengths) for dim in self.dims}
+        if any(dim.window and not self._never_outside(dim) for dim in self.dims):
+            self._clear()
+        inner = self.dims[-1] if self.dims else None
+        if inner is None:
+            self._write(elements, ranges, None)
+            return
+        vector, tile = self._directions()
+        others = [dim for dim in self.dims if dim.source not in (vector.source, tile)]
+
+        def body() -> None:
+            if tile is None:
+                self._rows(elements, vector, ranges)
+            else:
+                along = next(dim for dim in self.dims if dim.source is tile)
+                self._squares(elements, vector, along, ranges)
+
+        self._loops(elements, others, ranges, body)
+
+    def _never_outside(self, dim: Dim) -> bool:
+        window = self.source.operand.windows[dim.source]
+        return window.exact(dim.source.extent)
+
+    def _clear(self) -> None:
+        lanes = self.tiling.lanes if self.tiling.lanes > 1 else 0
+        zero = self.b.const(0, element_type(self.dtype).with_lanes(lanes))
+        self.b.loop(0, self.size, max(lanes, 1), (),
+                    lambda i: self.b.store(zero, self.buffer, i))
+
+    def _range(self, dim: Dim, starts: Mapping[Var, Register], lengths: Mapping[Var, Register],
+               ) -> tuple[Register, Register, Register]:
+        """(first source position, one past the last, block start in window coordinates)."""
+        b = self.b
+        if not dim.window:
+            start = starts[dim.source]
+            return start, start + lengths[dim.source], start
+        begin, last = b.const(0), b.const(0)
+        for axis, coeff in dim.coeffs.items():
+            begin = begin + starts[axis] * coeff
+            last = last + (lengths[axis] - 1) * coeff
+        first = begin - dim.before
+        stop = first + last + 1
+        if dim.dilation > 1:  # rounded up; both may be negative, so shift by a multiple first
+            shift = -(-(dim.before + 1) // dim.dilation) + 1
+            first = b.udiv(first + (shift * dim.dilation + dim.dilation - 1), dim.dilation) - shift
+            stop = b.udiv(stop + (shift * dim.dilation + dim.dilation - 1), dim.dilation) - shift
+        first = b.binary("smax", first, 0)
+        stop = b.binary("smax", b.binary("smin", stop, dim.source.extent), first)
+        return first, stop, begin
+
+    def _directions(self) -> tuple[Dim, Var | None]:
+        """The dimension of the vectors, and the variable of a register transpose."""
+        inner = self.dims[-1]
+        contiguous = self._contiguous()
+        simple = inner.modulus == 1 and inner.dilation == 1
+        if not simple or contiguous is None or contiguous.source is inner.source:
+            return inner, None
+        if contiguous.modulus > 1 or contiguous.dilation > 1 or self.tiling.lanes < 2:
+            return inner, None
+        return inner, contiguous.source
+
+    def _contiguous(self) -> Dim | None:
+        """The dimension along which the operand lies contiguous in memory."""
+        memory = self.source.memory
+        if memory is None:
+            return None
+        return next((dim for dim in self.dims if memory.coeff(dim.source) == 1
+                     and dim.source.extent > 1), None)
+
+    def _loops(self, elements: Elements, dims: Sequence[Dim], ranges: _Ranges,
+               body: Callable[[], None]) -> None:
+        if not dims:
+            body()
+            return
+        first, stop, _ = ranges[dims[0].source]
+
+        def iteration(position: Register) -> None:
+            with elements.at({dims[0].source: position}):
+                self._loops(elements, dims[1:], ranges, body)
+
+        self.b.loop(first, stop, 1, (), iteration)
+
+    def _rows(self, elements: Elements, vector: Dim, ranges: _Ranges) -> None:
+        """Vectors along the innermost dimension, the last one masked."""
+        lanes = self.tiling.lanes
+        first, stop, _ = ranges[vector.source]
+        if lanes == 1:
+            def scalar(position: Register) -> None:
+                with elements.at({vector.source: position}):
+                    self._write(elements, ranges, None)
+
+            self.b.loop(first, stop, 1, (), scalar)
+            return
+
+        def step(position: Register) -> None:
+            with elements.at({vector.source: position}, vector=vector.source, lanes=lanes):
+                self._write(elements, ranges, None)
+
+        whole = stop - self.b.urem(stop - first, lanes)
+        self.b.loop(first, whole, lanes, (), step)
+        mask = self.b.mask_below(whole, stop, lanes)
+
+        def rest() -> None:
+            with elements.at({vector.source: whole}, vector=vector.source, lanes=lanes, mask=mask):
+                self._write(elements, ranges, mask)
+
+        self.b.if_(self.b.compare("lt", whole, stop), rest)
+
+    def _squares(self, elements: Elements, vector: Dim, along: Dim, ranges: _Ranges) -> None:
+        """Square register transposes; what is left over goes element by element."""
+        lanes = self.tiling.lanes
+        first, stop, _ = ranges[vector.source]
+        low, high, _ = ranges[along.source]
+        whole = stop - self.b.urem(stop - first, lanes)
+        even = high - self.b.urem(high - low, lanes)
+
+        def column(position: Register) -> None:
+            def square(at: Register) -> None:
+                env = {vector.source: position, along.source: at}
+                tile = Tile(along.source, lanes, lanes)
+                with elements.at(env, vector=vector.source, lanes=lanes, tile=tile):
+                    for row in range(lanes):
+                        with elements.tile_step(row):
+                            self._write(elements, ranges, None, {along.source: row})
+
+            def single(at: Register) -> None:
+                with elements.at({vector.source: position, along.source: at},
+                                 vector=vector.source, lanes=lanes):
+                    self._write(elements, ranges, None)
+
+            self.b.loop(low, even, lanes, (), square)
+            self.b.loop(even, high, 1, (), single)
+
+        self.b.loop(first, whole, lanes, (), column)
+        mask = self.b.mask_below(whole, stop, lanes)
+
+        def rest() -> None:
+            def single(at: Register) -> None:
+                with elements.at({vector.source: whole, along.source: at}, vector=vector.source,
+                                 lanes=lanes, mask=mask):
+                    self._write(elements, ranges, mask)
+
+            self.b.loop(low, high, 1, (), single)
+
+        self.b.if_(self.b.compare("lt", whole, stop), rest)
+
+    def _write(self, elements: Elements, ranges: _Ranges, mask: Register | None,
+               steps: Mapping[Var, int] | None = None) -> None:
+        """Evaluate the operand where `elements` stands and store it in scratch."""
+        b, operand = self.b, self.source.operand
+        raw = elements.value(operand.value, operand.index)
+        register = scalars.convert(b, raw, operand.value.type.dtype, self.dtype)
+        position = elements.position
+        lanes = position.lanes if position.vector is not None else 0
+        offset, varying = b.const(0), None
+        for dim in self.dims:
+            at = position.env[dim.source] + (steps or {}).get(dim.source, 0)
+            if dim.source is position.vector and (dim.modulus > 1 or dim.dilation > 1):
+                varying = self._scattered(dim, at, ranges[dim.source][2], lanes)
+                continue
+            offset = offset + self._place(dim, at, ranges[dim.source][2])
+        if varying is not None:
+            register = b.splat(register, lanes)
+            b.scatter(register, self.buffer, b.splat(offset, lanes) + varying, mask=mask)
+        elif lanes:
+            b.store(b.splat(register, lanes), self.buffer, offset, mask=mask)
+        else:
+            b.store(register, self.buffer, offset)
+
+    def _place(self, dim: Dim, at: Register, begin: Register) -> Register:
+        """Scratch offset of source position `at` along one dimension."""
+        position = at * dim.dilation + dim.before - begin
+        if dim.modulus == 1:
+            return position * dim.stride
+        quotient = self.b.udiv(position, dim.modulus)
+        remainder = self.b.urem(position, dim.modulus)
+        return remainder * dim.plane + quotient * dim.stride
+
+    def _scattered(self, dim: Dim, at: Register, begin: Register, lanes: int) -> Register:
+        """The offsets of consecutive source positions, lane by lane."""
+        first = at * dim.dilation + dim.before - begin
+        position = self.b.splat(first, lanes) + self.b.lane_ids(lanes) * dim.dilation
+        if dim.modulus == 1:
+            return position * dim.stride
+        quotient = self.b.udiv(position, dim.modulus)
+        remainder = self.b.urem(position, dim.modulus)
+        return remainder * dim.plane + quotient * dim.stride
+
+
+_Ranges = Mapping[Var, tuple[Register, Register, Register]]
+
+
+def _layout(source: Source, tiling: Tiling, extents: Mapping[Var, int],
+            dtype: DType) -> tuple[list[Dim], int]:
+    """Dimensions in storage order, innermost last, and the number of elements."""
+    dims = _dims(source, extents)
+    lane = tiling.lane
+    if lane in source.depends:
+        dims.sort(key=lambda dim: lane in dim.coeffs)
+    elif source.memory is not None:
+        memory = source.memory
+        dims.sort(key=lambda dim: -abs(memory.coeff(dim.source)) or -math.inf)
+    line = max(64 // dtype.itemsize, 1)
+    placed: list[Dim] = []
+    size = 1
+    for position, dim in enumerate(reversed(dims)):
+        modulus = 1
+        if position == 0 and lane is not None and dim.coeffs.get(lane, 0) > 1:
+            modulus = dim.coeffs[lane]
+        per_plane = -(-dim.length // modulus)
+        if position == 0 and lane in dim.coeffs:
+            per_plane = -(-(per_plane + tiling.lanes) // line) * line
+        placed.append(Dim(dim.source, dim.coeffs, dim.length, size, modulus, size * per_plane,
+                          dim.before, dim.dilation, dim.window))
+        size *= per_plane * modulus
+    return placed[::-1], -(-size // line) * line + line
+
+
+def _dims(source: Source, extents: Mapping[Var, int]) -> list[Dim]:
+    operand = source.operand
+    dims, seen = [], set()
+    for part in operand.index:
+        for var in part.loop_vars():
+            if var in seen:
+                continue
+            seen.add(var)
+            window = operand.windows.get(var)
+            if window is None:
+                dims.append(Dim(var, {var: 1}, extents.get(var, var.extent)))
+                continue
+            coeffs = dict(window.at.terms)
+            length = 1 + sum(c * (extents.get(v, v.extent) - 1) for v, c in coeffs.items())
+            dims.append(Dim(var, coeffs, length, before=window.before - window.at.const,
+                            dilation=window.dilation, window=True))
+    return dims
+
+

@@ -1,0 +1,405 @@
+"""Chooses how a contraction nest runs: lanes, register tile, blocks, packing and parallel items.
+
+Input: a `Nest`, the memory strides of its operands where they are read directly, a target. Output: a
+`Tiling`. Invariant: depends on shapes, strides, dtypes and the target only, and any tiling gives the right
+values; the rules are those of KERNELS.md, "Parameters from a target description".
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stagejit.codegen.contract_nest import Nest, Operand
+from stagejit.codegen.ir import element_type
+from stagejit.codegen.target import Target
+from stagejit.dispatch.affine import Affine, Var
+
+_LATENCY = 4  # cycles until a fused multiply-add's result can be used
+_MOST_K = 512  # reduction steps per block: rows of the broadcast operand stay in L1
+_SMALL_CYCLES = 20_000  # one item below this: about 5 us
+_ITEMS_PER_CORE = 8
+_STREAM_STEPS = 8  # rows in flight where an operand streams from memory
+
+
+@dataclass(frozen=True)
+class Source:
+    """One operand as the tiling sees it.
+
+    offset: the memory offset in terms of axes, None where the operand must be evaluated. Either way it
+    may be packed. memory: the same in terms of the variables of its index, borders aside; None where it
+    is not simply read. narrow: its elements are converted when loaded.
+    """
+
+    operand: Operand
+    depends: frozenset[Var]
+    offset: Affine | None
+    memory: Affine | None
+    narrow: bool = False
+
+    def stride(self, var: Var) -> int:
+        return self.offset.coeff(var) if self.offset is not None else 0
+
+    def box(self, extents: Mapping[Var, int]) -> int:
+        """Elements of the smallest box that holds what a block of these extents reads."""
+        size = 1
+        seen: set[Var] = set()
+        for window in self.operand.windows.values():
+            size *= 1 + sum(c * (extents.get(v, v.extent) - 1) for v, c in window.at.terms)
+            seen |= window.at.loop_vars()
+        for var in self.depends - seen:
+            size *= extents.get(var, var.extent)
+        return size
+
+
+@dataclass(frozen=True)
+class Split:
+    """An axis cut into `groups` of nearly equal numbers of units: the first `big` have one more than
+    `small`. A unit is one element, or one vector of the lane axis. An item takes `block` groups."""
+
+    var: Var
+    unit: int
+    groups: int
+    small: int
+    big: int
+    block: int
+
+    @staticmethod
+    def of(var: Var, unit: int, most: int) -> Split:
+        units = -(-var.extent // unit)
+        groups = -(-units // most)
+        small, big = divmod(units, groups)
+        return Split(var, unit, groups, small, big, groups)
+
+    @property
+    def items(self) -> int:
+        return -(-self.groups // self.block)
+
+    @property
+    def most(self) -> int:
+        """Units of the largest group."""
+        return self.small + (self.big > 0)
+
+    @property
+    def span(self) -> int:
+        """Elements of the largest block, rounded up to whole units."""
+        whole = min(self.block, self.big) * (self.small + 1) + max(self.block - self.big, 0) * self.small
+        return whole * self.unit
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """(units, number of groups) for each distinct group size."""
+        runs = [(self.small + 1, self.big), (self.small, self.groups - self.big)]
+        return [(size, count) for size, count in runs if count]
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a nest runs.
+
+    lane: the axis of the vector lanes, a reduction axis for dot products; None: scalars.
+    splits: one per result axis, outermost loop first. pack: for (left, right), whether to copy into
+    scratch first. blocked: the reduction axis that is cut into blocks of `k_block` steps.
+    reduce: reduction axes, outermost first.
+    """
+
+    lane: Var | None
+    lanes: int
+    splits: tuple[Split, ...]
+    pack: tuple[bool, bool]
+    reduce: tuple[Var, ...]
+    blocked: Var | None
+    k_block: int
+    cycles: float
+
+    @property
+    def items(self) -> int:
+        return math.prod(split.items for split in self.splits)
+
+    def split(self, var: Var) -> Split | None:
+        return next((split for split in self.splits if split.var is var), None)
+
+    @property
+    def k_blocks(self) -> int:
+        return 1 if self.blocked is None else -(-self.blocked.extent // self.k_block)
+
+
+def choose(nest: Nest, left: Source, right: Source, result: Affine | None, target: Target) -> Tiling:
+    """The cheapest tiling. result: memory offset of the result, None where it is not stored plainly."""
+    lanes = target.lanes(element_type(nest.dtype))
+    planner = _Planner(nest, (left, right), result, target, lanes)
+    best = min((planner.candidate(lane) for lane in planner.lane_choices()),
+               key=lambda tiling: tiling.cycles)
+    return planner.with_items(planner.with_blocks(best))
+
+
+class _Planner:
+    def __init__(self, nest: Nest, sources: tuple[Source, Source], result: Affine | None,
+                 target: Target, lanes: int) -> None:
+        self.nest, self.sources, self.result = nest, sources, result
+        self.target, self.lanes = target, lanes
+        self.steps = math.prod(var.extent for var in nest.reduce)
+        self.fma_rate = 1.0 if target.has_avx512 else 2.0
+        self.nbytes = nest.dtype.itemsize
+
+    # ---------------------------------------------------------------- lanes and register tile
+
+    def lane_choices(self) -> list[Var | None]:
+        choices: list[Var | None] = list(self.nest.axes)
+        for var in self.nest.reduce:
+            # Lanes along the reduction pay off only where both operands are read as they lie.
+            if all(source.stride(var) == 1 for source in self.sources):
+                choices.append(var)
+        return choices or [max(self.nest.reduce, key=lambda var: var.extent, default=None)]
+
+    def candidate(self, lane: Var | None) -> Tiling:
+        pack = tuple(self._packs(source, lane) for source in self.sources)
+        lanes = self.lanes if lane is not None else 1
+        splits, cycles = self._best_tile(lane, lanes)
+        cycles += sum(self._pack_cycles(source, lane) for source, packs in
+                      zip(self.sources, pack, strict=True) if packs)
+        cycles += self._store_cycles(lane)
+        return Tiling(lane, lanes, splits, (pack[0], pack[1]), self._reduce_order(lane), None, 0, cycles)
+
+    def _packs(self, source: Source, lane: Var | None) -> bool:
+        if source.offset is None:
+            return True
+        return lane in source.depends and lane is not None and source.stride(lane) != 1
+
+    def _pack_cycles(self, source: Source, lane: Var | None) -> float:
+        """Copying costs per element: little along lanes, more when transposing or de-interleaving."""
+        elements = source.box({})
+        unit = source.offset is not None and lane is not None and source.stride(lane) == 1
+        if lane not in source.depends or unit:
+            return elements * 4.0 / self.lanes
+        strided = any(lane in window.at.loop_vars() and window.at.coeff(lane) > 1
+                      for window in source.operand.windows.values() if lane is not None)
+        return elements * (3.0 if strided else 0.7)
+
+    def _store_cycles(self, lane: Var | None) -> float:
+        elements = math.prod(var.extent for var in self.nest.axes)
+        if lane in self.nest.reduce:
+            return elements * 8.0
+        plain = self.result is not None and lane is not None and self.result.coeff(lane) == 1
+        return elements * (1.0 / self.lanes if plain else 2.0)
+
+    def _reduce_order(self, lane: Var | None) -> tuple[Var, ...]:
+        """Reduction axes so that the vector operand is read in memory order, lanes innermost."""
+        source = next((s for s in self.sources if lane in s.depends), self.sources[1])
+        other = self.sources[0] if source is self.sources[1] else self.sources[1]
+
+        def stride(var: Var) -> tuple[int, int, int]:
+            known = source if source.offset is not None else other
+            return (var is not lane, abs(known.stride(var)), -self.nest.reduce.index(var))
+
+        return tuple(sorted(self.nest.reduce, key=stride, reverse=True))
+
+    def _best_tile(self, lane: Var | None, lanes: int) -> tuple[tuple[Split, ...], float]:
+        order = self._axis_order(lane)
+        best: tuple[float, dict[Var, int]] = (math.inf, {})
+        for tile in self._tiles(lane, lanes):
+            cycles = self._tile_cycles(tile, lane, lanes)
+            if cycles < best[0]:
+                best = (cycles, tile)
+        splits = tuple(Split.of(var, lanes if var is lane else 1, best[1].get(var, 1)) for var in order)
+        return splits, best[0]
+
+    def _axis_order(self, lane: Var | None) -> list[Var]:
+        """Loops of an item, outermost first: shared axes, then rows, then those of the vector operand."""
+        def rank(var: Var) -> tuple[int, int]:
+            owners = [var in source.depends for source in self.sources]
+            if all(owners):
+                group = 0
+            elif lane is not None and any(var in s.depends and lane in s.depends for s in self.sources):
+                group = 2
+            else:
+                group = 1
+            return (3 if var is lane else group, self.nest.axes.index(var))
+
+        return sorted(self.nest.axes, key=rank)
+
+    def _tiles(self, lane: Var | None, lanes: int) -> list[dict[Var, int]]:
+        """Register tiles that fit: up to two axes of each operand beside the lanes."""
+        per_side: list[list[dict[Var, int]]] = []
+        registers = self.target.vector_registers
+        for source, other in (self.sources, self.sources[::-1]):
+            own = [v for v in self.nest.axes if v in source.depends - other.depends]
+            own.sort(key=lambda v: (v is lane, self._tile_preference(source, v)), reverse=True)
+            per_side.append(_side_tiles(own[:2], lane, lanes, registers))
+        shared = lane if lane in self.sources[0].depends & self.sources[1].depends else None
+        common: list[dict[Var, int]] = [{}]
+        if shared is not None and shared in self.nest.axes:
+            common = [{shared: n} for n in range(1, min(4, -(-shared.extent // lanes)) + 1)]
+        tiles = [{**a, **b, **c} for a, b, c in itertools.product(*per_side, common)]
+        return [tile for tile in tiles if self._fits(tile)] or [{}]
+
+    def _tile_preference(self, source: Source, var: Var) -> tuple[int, int, int]:
+        """Longest axes first; among long ones those that lie close together."""
+        stride = abs(source.stride(var))
+        return (min(var.extent, 8), -stride, self.nest.axes.index(var))
+
+    def _loads(self, tile: Mapping[Var, int]) -> tuple[int, int]:
+        a, b = (math.prod(n for v, n in tile.items() if v in source.depends)
+                for source in self.sources)
+        return a, b
+
+    def _fits(self, tile: Mapping[Var, int]) -> bool:
+        points = math.prod(tile.values())
+        return points + min(self._loads(tile)) + 1 <= self.target.vector_registers
+
+    def _tile_cycles(self, tile: Mapping[Var, int], lane: Var | None, lanes: int) -> float:
+        """Modelled cycles of the whole nest with this tile."""
+        sizes = [[(var, size, count) for size, count in
+                  Split.of(var, lanes if var is lane else 1, most).sizes()]
+                 for var, most in tile.items()]
+        rest = math.prod(-(-var.extent // (lanes if var is lane else 1))
+                         for var in self.nest.axes if var not in tile)
+        steps = self.steps / (lanes if lane in self.nest.reduce else 1)
+        total = 0.0
+        for combination in itertools.product(*sizes):
+            shape = {var: size for var, size, _ in combination}
+            count = math.prod(n for _, _, n in combination)
+            points = math.prod(shape.values())
+            total += count * (steps * self._step_cycles(shape, points, lane) + 2 * points + 12)
+        return total * rest
+
+    def _step_cycles(self, shape: Mapping[Var, int], points: int, lane: Var | None) -> float:
+        loads = 0.0
+        for source, count in zip(self.sources, self._loads(shape), strict=True):
+            vector = lane in source.depends
+            direct = vector and not self._packs(source, lane)
+            each = (1.3 if direct else 1.0) if vector else 0.5
+            if source.narrow and not self._packs(source, lane):
+                each += 1.0
+            loads += count * each / self.fma_rate
+        arithmetic = max(points, _LATENCY * self.fma_rate) / self.fma_rate
+        return max(arithmetic, loads) + 0.03 * loads + 0.5
+
+    # ---------------------------------------------------------------- blocks
+
+    def with_blocks(self, tiling: Tiling) -> Tiling:
+        """Cut the reduction and the result so that the blocks fit the caches."""
+        tiling = self._with_k_block(tiling)
+        for _ in range(64):
+            excess = self._excess(tiling)
+            if not excess:
+                break
+            smaller = self._halved(tiling, excess)
+            if smaller is None:
+                break
+            tiling = smaller
+        return tiling
+
+    def _with_k_block(self, tiling: Tiling) -> Tiling:
+        lane_step = self.lanes if tiling.lane in self.nest.reduce else 1
+        most = _MOST_K * lane_step
+        vector = self._vector_source(tiling)
+        if vector is not None and self._streams(tiling, vector):
+            columns = vector.box({var: 1 for var in self.nest.reduce})
+            fitting = self.target.l2_nbytes // (8 * self.nbytes * max(columns, 1))
+            most = min(most, max(_STREAM_STEPS, fitting // _STREAM_STEPS * _STREAM_STEPS))
+        if self.steps <= most * 3 // 2 or not tiling.reduce:
+            return tiling
+        axis = max(tiling.reduce, key=lambda var: var.extent)
+        rest = self.steps // axis.extent
+        wanted = max(most // rest, 1)
+        blocks = -(-axis.extent // wanted)
+        size = -(-axis.extent // blocks)
+        size = -(-size // lane_step) * lane_step
+        return replace(tiling, blocked=axis, k_block=size) if size < axis.extent else tiling
+
+    def _vector_source(self, tiling: Tiling) -> Source | None:
+        found = [i for i, source in enumerate(self.sources) if tiling.lane in source.depends]
+        return self.sources[found[0]] if len(found) == 1 else None
+
+    def _streams(self, tiling: Tiling, vector: Source) -> bool:
+        """A large operand that each element of is used in few rows: it must come in memory order."""
+        rows = math.prod(var.extent for var in self.nest.axes if var not in vector.depends)
+        size = vector.box({}) * self.nbytes
+        return vector.offset is not None and size > self.target.l2_nbytes and (
+            rows <= 2 * max((s.most for s in tiling.splits if s.var not in vector.depends), default=1)
+            or size > self.target.l3_nbytes)
+
+    def _extents(self, tiling: Tiling) -> dict[Var, int]:
+        extents = {split.var: split.span for split in tiling.splits}
+        if tiling.blocked is not None:
+            extents[tiling.blocked] = tiling.k_block
+        return extents
+
+    def _excess(self, tiling: Tiling) -> list[frozenset[Var]]:
+        """For each block that is too large, the axes that it depends on."""
+        extents = self._extents(tiling)
+        half = self.target.l2_nbytes // 2
+        found = []
+        for source, packs in zip(self.sources, tiling.pack, strict=True):
+            vector = tiling.lane in source.depends
+            if (packs or (vector and self.steps > 1)) and source.box(extents) * self.nbytes > half:
+                streamed = not packs and self._streams(tiling, source)
+                if not streamed:
+                    found.append(source.depends)
+        panel = math.prod(split.span for split in tiling.splits) * self.nbytes
+        if panel > half and not self.is_direct(tiling):
+            found.append(frozenset(self.nest.axes))
+        return found
+
+    def is_direct(self, tiling: Tiling) -> bool:
+        """Accumulators go straight to the result's memory."""
+        if self.result is None:
+            return False
+        return tiling.lane in self.nest.reduce or tiling.lane is None or (
+            self.result.coeff(tiling.lane) == 1)
+
+    def _halved(self, tiling: Tiling, excess: Sequence[frozenset[Var]]) -> Tiling | None:
+        guilty = frozenset().union(*excess)
+        moves = [self._with_block(tiling, split, -(-split.block // 2)) for split in tiling.splits
+                 if split.var in guilty and split.block > 1]
+        axis = tiling.blocked or max(tiling.reduce, key=lambda v: v.extent, default=None)
+        if axis is not None and axis in guilty and axis is not tiling.lane:
+            size = tiling.k_block or axis.extent
+            if size * (self.steps // axis.extent) >= _MOST_K // 2 and size > 1:
+                moves.append(replace(tiling, blocked=axis, k_block=-(-size // 2)))
+        return min(moves, key=self._traffic, default=None)
+
+    def _with_block(self, tiling: Tiling, split: Split, block: int) -> Tiling:
+        items = -(-split.groups // block)
+        even = replace(split, block=-(-split.groups // items))
+        return replace(tiling, splits=tuple(even if s is split else s for s in tiling.splits))
+
+    def _traffic(self, tiling: Tiling) -> float:
+        """Elements moved by all items, packed ones counted as often as they are copied."""
+        extents = self._extents(tiling)
+        total = 0.0
+        for source, packs in zip(self.sources, tiling.pack, strict=True):
+            total += tiling.items * tiling.k_blocks * source.box(extents) * (4 if packs else 1)
+        if tiling.k_blocks > 1:
+            total += 2 * tiling.k_blocks * math.prod(var.extent for var in self.nest.axes)
+        return total
+
+    # ---------------------------------------------------------------- items
+
+    def with_items(self, tiling: Tiling) -> Tiling:
+        """Split over cores: the axes whose splitting moves least."""
+        wanted = min(_ITEMS_PER_CORE * self.target.cores, int(tiling.cycles / _SMALL_CYCLES))
+        while tiling.items < wanted:
+            moves = [self._with_block(tiling, split, -(-split.block // 2)) for split in tiling.splits
+                     if split.block > 1]
+            if not moves:
+                break
+            tiling = min(moves, key=self._traffic)
+        return tiling
+
+
+def _side_tiles(axes: Sequence[Var], lane: Var | None, lanes: int,
+                registers: int) -> list[dict[Var, int]]:
+    """Tile extents over one operand's own axes; the second axis joins once the first is covered."""
+    if not axes:
+        return [{}]
+    first = axes[0]
+    units = -(-first.extent // lanes) if first is lane else first.extent
+    most = min(units, registers // 2)
+    tiles = [{first: n} for n in range(1, most + 1)]
+    if len(axes) > 1 and most == units:
+        tiles += [{first: units, axes[1]: n}
+                  for n in range(2, min(axes[1].extent, registers // (2 * units)) + 1)]
+    return tiles

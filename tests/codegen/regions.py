@@ -1,0 +1,163 @@
+"""Compiles one region made of a whole traced function, runs it, and compares with the interpreter.
+
+The region reaches memory as formation would let it: outputs that are `insert_slice`s store their source
+into the destination's buffer, whose other elements must survive.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from stagejit.codegen.kernel import Kernel
+from stagejit.codegen.target import Target
+from stagejit.dispatch.region import Region, Store
+from stagejit.graph.build import graph_of
+from stagejit.graph.interpreter import interpret
+from stagejit.graph.ir import Graph, Op, Value
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Compile = Callable[..., Callable[..., None]]
+
+_GENERATORS = {
+    "map": ("maps", "map_kernel"),
+    "reduce": ("rows", "reduce_kernel"),
+    "cumulative": ("cumulative", "cumulative_kernel"),
+    "scatter": ("scatter", "scatter_kernel"),
+    "contract": ("contract", "contract_kernel"),
+    "conv": ("conv", "conv_kernel"),
+}
+_TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "f32": 2e-5, "f64": 1e-12}
+
+
+def region_of(graph: Graph) -> Region:
+    """The whole graph as one region; constant arrays are inputs."""
+    graph.eliminate_dead()
+    ops = graph.ops()
+    arrays = [op.result for op in ops if op.kind == "const" and op.result.type.size > 1]
+    stores = [store for output in graph.outputs for store in _stores(output)]
+    # A destination is the buffer itself, what fills it runs before this region.
+    outside = {op for store in stores for op in _destination(store)}
+    inside = tuple(op for op in ops if op.result not in arrays and op not in outside)
+    anchors = [op for op in inside if op.kind in _GENERATORS and op.kind != "map"]
+    kind = anchors[0].kind if anchors else "map"
+    return Region("r", kind, inside, (*graph.inputs, *arrays), tuple(stores),
+                  anchors[0] if anchors else None)
+
+
+def _stores(output: Value) -> list[Store]:
+    stores = []
+    while output.op.kind == "insert_slice":
+        stores.append(Store(output.op.operands[0], output, (output.op,)))
+        output = output.op.operands[1]
+    return stores[::-1] or [Store(output, output)]
+
+
+def _destination(store: Store) -> list[Op]:
+    found = []
+    value = store.into
+    while value.op.kind == "insert_slice":
+        found.append(value.op)
+        value = value.op.operands[1]
+        if value.op.kind in ("empty", "fill"):
+            found.append(value.op)
+    return found
+
+
+@dataclass
+class Runner:
+    """Runs regions on `target`; `compile` is the fixture `compile_kernel`."""
+
+    compile: Compile
+    target: Target
+
+    def check(self, fn: Callable[..., Any], *args: Any, rtol: float | None = None,
+              atol: float | None = None) -> Kernel:
+        """Compare the region of `fn` with the interpreter, in any order of its items."""
+        with jax.enable_x64(True):
+            graph = graph_of(fn, *args)
+        region = region_of(graph)
+        kernel = self.generate(region)
+        inputs = [np.array(a, order="C") for a in jax.tree.leaves(args)]
+        wanted = interpret(graph, inputs)
+        for verify in (False, True):
+            found = self.run(graph, region, kernel, inputs, verify=verify)
+            for output, got, want in zip(graph.outputs, found, wanted, strict=True):
+                _compare(output, got, want, rtol, atol)
+        return kernel
+
+    def generate(self, region: Region) -> Kernel:
+        module, name = _GENERATORS[region.kind]
+        generator = getattr(importlib.import_module(f"stagejit.codegen.{module}"), name)
+        kernel: Kernel = generator(region, self.target)
+        return kernel
+
+    def run(self, graph: Graph, region: Region, kernel: Kernel, inputs: Sequence[Array], *,
+            verify: bool = False) -> list[Array]:
+        """The outputs; the last chunk of items runs first."""
+        env = dict(zip(graph.inputs, inputs, strict=True))
+        arrays = {v: np.array(env[v] if v in env else v.op.attrs["value"], order="C")
+                  for v in region.inputs}
+        roots: dict[Value, Array] = {}
+        buffers = [_buffer(arg.value, roots, arrays) if arg.written else arrays[arg.value]
+                   for arg in kernel.args]
+        addresses = [array.ctypes.data + arg.offset * array.itemsize
+                     for array, arg in zip(buffers, kernel.args, strict=True)]
+        record = np.array([0, *(array.size - arg.offset for array, arg in
+                                zip(buffers, kernel.args, strict=True))], np.int64)
+        call = self.compile(kernel.function, self.target, verify=verify)
+        cuts = sorted({0, kernel.total // 3, kernel.total * 2 // 3, kernel.total})
+        for lo, hi in reversed(list(zip(cuts, cuts[1:], strict=False))):
+            call([*addresses, record.ctypes.data], kernel.params, lo, hi)
+        assert record[0] == 0, f"out of bounds access to argument {record[0] - 1}"
+        return [roots[_root(output)] for output in graph.outputs]
+
+
+def _root(value: Value) -> Value:
+    """The value whose buffer `value` lies in: one for a chain of insertions."""
+    while value.op.kind == "insert_slice":
+        value = value.op.operands[1]
+    return value
+
+
+def _buffer(into: Value, roots: dict[Value, Array], arrays: dict[Value, Array]) -> Array:
+    root = _root(into)
+    if root not in roots:
+        dtype = into.type.dtype.numpy
+        array = np.full(into.shape, np.array(77).astype(dtype))
+        if root.op.kind == "fill":
+            array[...] = root.op.operands[0].op.attrs["value"]
+        elif root.op.kind == "scatter":
+            array = arrays[root.op.operands[0]].copy()
+        elif into is not root and root in arrays:
+            array = arrays[root].copy()
+        elif into is not root:  # `empty`: as the interpreter poisons it
+            array = interpret_root(into)
+        roots[root] = array
+    return roots[root]
+
+
+def interpret_root(into: Value) -> Array:
+    """What the interpreter makes of the uninitialised destination of `into`."""
+    op = _root(into).op
+    graph = Graph()
+    (result,) = graph.add(op.kind, (), [op.result.type], **op.attrs).results
+    graph.set_outputs([result])
+    return np.array(interpret(graph, [])[0])
+
+
+def _compare(output: Value, got: Array, want: Array, rtol: float | None,
+             atol: float | None) -> None:
+    assert got.shape == want.shape
+    dtype = output.type.dtype
+    if not dtype.is_float:
+        np.testing.assert_array_equal(got, want)
+        return
+    tolerance = rtol or _TOLERANCE[dtype.name]
+    np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=tolerance,
+                               atol=tolerance if atol is None else atol)
