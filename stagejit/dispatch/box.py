@@ -1,0 +1,158 @@
+"""`Box`: an N-d strided subrange of a buffer, and the arithmetic of such boxes.
+
+Input: offsets, sizes and strides in elements of a shape. Output: exact overlap, union and difference.
+Invariant: sizes are positive or the box is empty; strides are positive, 1 where the size is 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Box:
+    """Elements `offsets[d] + strides[d] * i`, `0 <= i < sizes[d]`, of each dimension d."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        strides = tuple(
+            1 if n <= 1 else s for s, n in zip(self.strides, self.sizes, strict=True)
+        )
+        object.__setattr__(self, "strides", strides)
+
+    @staticmethod
+    def whole(shape: Sequence[int]) -> Box:
+        return Box((0,) * len(shape), tuple(shape), (1,) * len(shape))
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return math.prod(self.sizes)
+
+    @property
+    def last(self) -> tuple[int, ...]:
+        """The largest index along each dimension."""
+        return tuple(o + (n - 1) * s for o, n, s in self.dims())
+
+    def dims(self) -> Iterable[tuple[int, int, int]]:
+        """(offset, size, stride) of each dimension."""
+        return zip(self.offsets, self.sizes, self.strides, strict=True)
+
+    def overlaps(self, other: Box) -> bool:
+        """Exact: whether some element is in both."""
+        if not self.count or not other.count:
+            return False
+        return all(
+            _progressions_meet(*a, *b) for a, b in zip(self.dims(), other.dims(), strict=True)
+        )
+
+    def contains(self, other: Box) -> bool:
+        """Exact: whether every element of `other` is in this box."""
+        return not other.count or all(
+            _progression_within(*b, *a) for a, b in zip(self.dims(), other.dims(), strict=True)
+        )
+
+    def intersection(self, other: Box) -> Box:
+        """The elements in both; empty boxes have a zero size."""
+        dims = [_common(*a, *b) for a, b in zip(self.dims(), other.dims(), strict=True)]
+        return Box(
+            tuple(d[0] for d in dims), tuple(d[1] for d in dims), tuple(d[2] for d in dims)
+        )
+
+    def hull(self, other: Box) -> tuple[Box, bool]:
+        """The smallest box around both, and whether it has no element besides theirs."""
+        if self.contains(other):
+            return self, True
+        if other.contains(self):
+            return other, True
+        dims, exact, differing = [], True, 0
+        for a, b in zip(self.dims(), other.dims(), strict=True):
+            dims.append(_union(*a, *b))
+            if a != b:
+                differing += 1
+                exact = _is_union(dims[-1], a, b)
+        box = Box(
+            tuple(d[0] for d in dims), tuple(d[1] for d in dims), tuple(d[2] for d in dims)
+        )
+        return box, exact and differing == 1
+
+    def hull_elements(self, shape: Sequence[int]) -> tuple[int, int]:
+        """Half-open range of row-major element offsets in a buffer of `shape`."""
+        if not self.count:
+            return 0, 0
+        start = stop = 0
+        for (first, _, _), last, extent in zip(self.dims(), self.last, shape, strict=True):
+            start, stop = start * extent + first, stop * extent + last
+        return start, stop + 1
+
+    def without(self, inner: Box) -> list[Box] | None:
+        """Disjoint boxes that cover this box but `inner`; None where strides make it complicated."""
+        if any(s != 1 for s in (*self.strides, *inner.strides)):
+            return None
+        pieces: list[Box] = []
+        offsets, sizes = list(self.offsets), list(self.sizes)
+        for axis, (start, size, _) in enumerate(inner.dims()):
+            before = start - offsets[axis]
+            after = offsets[axis] + sizes[axis] - (start + size)
+            for at, extent in ((offsets[axis], before), (start + size, after)):
+                if extent > 0:
+                    piece_at, piece = offsets.copy(), sizes.copy()
+                    piece_at[axis], piece[axis] = at, extent
+                    pieces.append(Box(tuple(piece_at), tuple(piece), self.strides))
+            offsets[axis], sizes[axis] = start, size
+        return pieces
+
+    def __str__(self) -> str:
+        parts = []
+        for (first, _, stride), last in zip(self.dims(), self.last, strict=True):
+            parts.append(f"{first}:{last + 1}" + (f":{stride}" if stride != 1 else ""))
+        return f"[{', '.join(parts)}]"
+
+
+def cover(boxes: Sequence[Box], shape: Sequence[int]) -> bool:
+    """True where pairwise disjoint boxes fill the shape; False also where some overlap."""
+    if sum(box.count for box in boxes) != math.prod(shape):
+        return False
+    return not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
+def _progressions_meet(a: int, n: int, s: int, b: int, m: int, t: int) -> bool:
+    return _common(a, n, s, b, m, t)[1] > 0
+
+
+def _common(a: int, n: int, s: int, b: int, m: int, t: int) -> tuple[int, int, int]:
+    """Offset, size and stride of the elements common to two arithmetic progressions."""
+    step = math.gcd(s, t)
+    lo, hi = max(a, b), min(a + (n - 1) * s, b + (m - 1) * t)
+    if (b - a) % step or hi < lo or n <= 0 or m <= 0:
+        return max(a, b), 0, 1
+    period = s // step * t
+    # First element of the first progression that the second one hits too.
+    i = (b - a) // step * pow(s // step, -1, t // step) % (t // step) if t != step else 0
+    first = a + i * s
+    first += -((first - lo) // period) * period
+    return (first, (hi - first) // period + 1, period) if first <= hi else (lo, 0, 1)
+
+
+def _progression_within(a: int, n: int, s: int, b: int, m: int, t: int) -> bool:
+    """Whether `a + s*i` (n items) lies within `b + t*j` (m items)."""
+    if (a - b) % t or (n > 1 and s % t):
+        return False
+    return b <= a and a + (n - 1) * s <= b + (m - 1) * t
+
+
+def _union(a: int, n: int, s: int, b: int, m: int, t: int) -> tuple[int, int, int]:
+    first, last = min(a, b), max(a + (n - 1) * s, b + (m - 1) * t)
+    step = math.gcd(abs(a - b), s if n > 1 else 0, t if m > 1 else 0) or 1
+    return first, (last - first) // step + 1, step
+
+
+def _is_union(union: tuple[int, int, int], a: tuple[int, int, int],
+              b: tuple[int, int, int]) -> bool:
+    common = _common(*a, *b)[1]
+    return union[1] == a[1] + b[1] - common

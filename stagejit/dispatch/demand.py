@@ -1,0 +1,162 @@
+"""Which floating values are stored: those that would cost more to evaluate again than to read.
+
+Input: a state after the forward walk. Output: homes for the dear ones. Invariant: a transcendental is never
+evaluated more often than once for each element of its own shape; everything else by Note [Recompute or
+store] of `cost.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stagejit.dispatch import cost
+from stagejit.dispatch.coordinates import coordinates, keeps_row_major_order
+from stagejit.dispatch.group import Group, Location
+from stagejit.dispatch.legality import refuse_order, refuse_rows
+from stagejit.dispatch.state import State
+from stagejit.graph.ir import Op, Value
+
+_ELEMENTWISE = frozenset({"map", "convert", "bitcast"})
+_LONGEST_CHAIN = 64
+
+
+@dataclass
+class _Demand:
+    """How often one group evaluates an op: `aligned` by elementwise readers (one evaluation serves them
+    all), `other` through views. `location`: where in the group's space, if anywhere."""
+
+    aligned: float = 0.0
+    other: float = 0.0
+    location: Location | None = None
+
+    @property
+    def evaluations(self) -> float:
+        return self.aligned + self.other
+
+
+@dataclass
+class _Demands:
+    of: dict[Op, dict[Group, _Demand]] = field(default_factory=dict)
+
+    def add(self, op: Op, group: Group, evaluations: float, *, aligned: bool,
+            location: Location | None = None) -> None:
+        demand = self.of.setdefault(op, {}).setdefault(group, _Demand())
+        if aligned:
+            demand.aligned = max(demand.aligned, evaluations)
+        else:
+            demand.other += evaluations
+        demand.location = demand.location or location
+
+
+def store_what_is_dear(state: State) -> None:
+    """Walks backwards: the demands on an op are complete before it is looked at."""
+    demands = _Demands()
+    for op in reversed(state.order):
+        home = state.home.get(op)
+        if home is None:
+            wanted = demands.of.get(op)
+            if wanted is None or not state.is_floating(op.result):
+                continue
+            reason = _too_dear(state, op, wanted)
+            if reason:
+                home = _store(state, op, wanted)
+                state.decide("fuse-producers", op, False, reason)
+        if home is not None:
+            _demand_operands(state, op, home, _Demand(op.results[0].type.size), demands)
+        else:
+            for group, demand in demands.of[op].items():
+                _demand_operands(state, op, group, demand, demands)
+
+
+def _demand_operands(state: State, op: Op, group: Group, demand: _Demand,
+                     demands: _Demands) -> None:
+    here = group.located.get(op.result) if len(op.results) == 1 else None
+    for at, operand in enumerate(op.operands):
+        if not state.is_floating(operand):
+            continue
+        times = demand.evaluations
+        aligned = op.kind in _ELEMENTWISE
+        location = (here or demand.location) if aligned else None
+        if op.kind == "reduce":
+            location, aligned = Location("row", coordinates(operand.shape)), True
+        if op.kind in ("reduce", "contract", "conv", "cumulative", "scatter", "delegate"):
+            times = operand.type.size
+        elif op.kind == "gather" and at == 1:
+            times *= operand.shape[-1]
+        demands.add(operand.op, group, times, aligned=aligned, location=location)
+
+
+def _too_dear(state: State, op: Op, wanted: dict[Group, _Demand]) -> str:
+    """Why `op` should be evaluated once and stored; empty if its readers evaluate it."""
+    flops = cost.element_flops(op)
+    total = sum(demand.evaluations for demand in wanted.values())
+    size, nbytes = op.result.type.size, op.result.type.nbytes
+    if not flops or total <= size:
+        return ""
+    chain, transcendental, leaves = _chain(state, op)
+    if transcendental:
+        return f"{transcendental} would be evaluated {total / max(size, 1):.3g} times an element"
+    readers = len(wanted)
+    leaf_nbytes = sum(leaf.type.nbytes for leaf in leaves)
+    again = total * chain * cost.BYTES_PER_FLOP + readers * leaf_nbytes
+    stored = size * chain * cost.BYTES_PER_FLOP + leaf_nbytes + nbytes * (1 + readers)
+    if again <= stored + cost.DISPATCH_NBYTES:
+        return ""
+    return f"cheaper stored than evaluated {total / max(size, 1):.3g} times an element"
+
+
+def _chain(state: State, op: Op) -> tuple[float, str, set[Value]]:
+    """Flops of an element through the floating ops of its size, a transcendental among them, and the
+    values of its size that it reads."""
+    flops, transcendental = 0.0, ""
+    leaves: set[Value] = set()
+    pending, seen = [op], {op}
+    while pending and len(seen) < _LONGEST_CHAIN:
+        current = pending.pop()
+        flops += cost.element_flops(current)
+        if cost.is_transcendental(current):
+            transcendental = current.attrs["fn"]
+        for operand in current.operands:
+            if operand.op in seen or operand.type.size != op.result.type.size:
+                continue
+            seen.add(operand.op)
+            if state.is_floating(operand):
+                pending.append(operand.op)
+            else:
+                leaves.add(operand)
+    return flops, transcendental, leaves
+
+
+def _store(state: State, op: Op, wanted: dict[Group, _Demand]) -> Group:
+    """A home for `op`: a reader that has it at hand, else a dispatch of its own."""
+    home = None
+    for group, demand in wanted.items():
+        if demand.location is not None and _may_store(state, group, op, demand.location, wanted):
+            home = group
+            home.located[op.result] = demand.location
+            break
+    if home is None:
+        home = state.new_group("map", None, op.result.shape, state.deps[op])
+        home.located[op.result] = Location("out", coordinates(op.result.shape))
+    home.members.add(op)
+    state.settle(op, home)
+    for group in wanted:
+        if group is not home:
+            state.reach.order(1 << home.id, group.id)
+    return home
+
+
+def _may_store(state: State, group: Group, op: Op, location: Location,
+               wanted: dict[Group, _Demand]) -> bool:
+    if group.kind not in ("map", "reduce") or not location.one_to_one:
+        return False
+    into = group.shape if location.space != "kept" else group.kept_shape
+    if not keeps_row_major_order(location.index, op.result.shape, into):
+        return False
+    if group.kind == "map" and op.result.shape != group.shape:
+        return False
+    if location.space == "row" and refuse_rows(group):
+        return False
+    if refuse_order(state, group, state.deps[op]):
+        return False
+    return not any(state.reach.reaches(other.id, group.id) for other in wanted)

@@ -1,0 +1,217 @@
+"""Destinations: which buffer an `insert_slice` or `scatter` writes, and who writes it.
+
+Input: inserts and scatters in program order. Output: placements of stores in groups, copies where a
+destination must not be overwritten. Invariant: the groups that write one buffer are ordered wherever their
+boxes overlap, in the order of the value chain; a buffer is shared only by values that nobody else reads.
+
+Note [Copy on write]: the result of `insert_slice src into dst` takes over the buffer of `dst` if this is
+the only use of `dst` and `dst` is the result of another insert or scatter, uninitialised, or a donated
+argument. Otherwise the result gets a buffer of its own, and somebody stores the contents of `dst` there
+first: the group that computes `dst` (as one more store), or a copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stagejit.dispatch.box import Box, cover
+from stagejit.dispatch.group import Group, Placement
+from stagejit.dispatch.state import State
+from stagejit.graph.ir import Op, Value
+
+_FREE = frozenset({"fill", "iota", "const"})
+
+
+@dataclass(eq=False)
+class Contents:
+    """One buffer that is written in pieces. `writers`: groups with the boxes they write, in program
+    order. `outer`: the insert that places all of it in a larger buffer, which then is its memory."""
+
+    writers: list[tuple[Group, Box]] = field(default_factory=list)
+    outer: Op | None = None
+    scattered: bool = False
+    of_argument: bool = False
+
+    @property
+    def groups(self) -> int:
+        total = 0
+        for group, _ in self.writers:
+            total |= 1 << group.id
+        return total
+
+    def overlapping(self, box: Box) -> int:
+        """Bit set of the groups that write into `box`."""
+        total = 0
+        for group, written in self.writers:
+            if written.overlaps(box):
+                total |= 1 << group.id
+        return total
+
+
+class Destinations:
+    """The contents of every buffer that inserts and scatters write."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.of: dict[Value, Contents] = {}
+
+    # ----------------------------------------------------------------- entry
+
+    def insert(self, op: Op) -> None:
+        contents = self._contents(op, op.operands[1])
+        self._place(op, contents)
+        self.of[op.result] = contents
+        self.state.deps[op] = contents.groups
+
+    def scatter(self, op: Op) -> None:
+        state = self.state
+        contents = self._contents(op, op.operands[0])
+        group = state.new_group("scatter", op, (), state.deps_of_all(op.operands[1:]) | contents.groups)
+        state.settle(op, group)
+        contents.writers.append((group, Box.whole(op.result.shape)))
+        contents.scattered = True
+        self.of[op.result] = contents
+
+    def path(self, placement: Placement) -> tuple[Value, tuple[Op, ...]]:
+        """Where a placement goes: the value whose buffer it writes, and the inserts that say where."""
+        inserts = [placement.insert] if placement.insert is not None else []
+        into = placement.into if placement.insert is None else placement.insert.result
+        assert into is not None
+        while (outer := self.of[into].outer) is not None:
+            inserts.append(outer)
+            into = outer.result
+        return into, tuple(inserts)
+
+    # --------------------------------------------------------------- contents
+
+    def _contents(self, op: Op, destination: Value) -> Contents:
+        """The buffer that `op` writes, with the contents of `destination` in it."""
+        state, producer = self.state, destination.op
+        only_use = state.users[destination] == [op] and op.operands.count(destination) == 1
+        if producer.kind == "empty":
+            return Contents()
+        known = self.of.get(destination)
+        if known is not None and only_use:
+            return known
+        if producer.kind == "input" and only_use and state.graph.donated[producer.attrs["index"]]:
+            if state.enabled("reuse-arguments"):
+                state.decide("reuse-arguments", op, True, "writes into the donated argument")
+                return Contents(of_argument=True)
+            state.decide("reuse-arguments", op, False, "reuse-arguments is disabled")
+        contents = Contents()
+        group = self._first_contents(op, destination)
+        if group is not None:
+            contents.writers.append((group, Box.whole(op.result.shape)))
+        return contents
+
+    def _first_contents(self, op: Op, destination: Value) -> Group | None:
+        """Has the contents of `destination` stored in the new buffer of the result of `op`."""
+        state = self.state
+        placement = Placement(destination, into=op.result)
+        if is_free(destination) and self._covered(op):
+            state.decide("fuse-insert", op, True, "the inserts cover the destination: no fill")
+            return None
+        home = state.home.get(destination.op)
+        if home is not None and home.kind not in ("delegate", "scatter") and (
+                state.enabled("fuse-insert")):
+            home.placements.append(placement)
+            return home
+        if not is_free(destination):
+            state.decide("fuse-insert", op, False, "copied on write: " + self._why_copied(destination))
+        group = state.new_group("map", None, destination.shape, state.deps_of(destination))
+        group.placements.append(placement)
+        return group
+
+    def _why_copied(self, destination: Value) -> str:
+        producer = destination.op
+        if producer.kind == "const":
+            return "the destination is a constant"
+        if producer.kind == "input" and not self.state.graph.donated[producer.attrs["index"]]:
+            return "the destination is an argument that is not donated"
+        if producer.kind == "delegate":
+            return "the destination is the result of a delegated equation"
+        if len(self.state.users[destination]) > 1:
+            return "the destination is also read elsewhere"
+        return "fuse-insert is disabled"
+
+    def _covered(self, op: Op) -> bool:
+        """Whether the inserts that follow each other into one destination fill it."""
+        boxes, current = [], op
+        while current.kind == "insert_slice":
+            if any(offset is None for offset in current.attrs["offsets"]):
+                return False
+            boxes.append(box_of(current))
+            users = self.state.users[current.result]
+            if len(users) != 1 or users[0].kind != "insert_slice" or (
+                    users[0].operands[1] is not current.result):
+                break
+            current = users[0]
+        return cover(boxes, op.result.shape)
+
+    # -------------------------------------------------------------- placement
+
+    def _place(self, op: Op, contents: Contents) -> None:
+        """Has the source of `op` stored in its box of the destination's buffer."""
+        state, source, box = self.state, op.operands[0], box_of(op)
+        starts = state.deps_of_all(op.operands[2:])
+        before = starts | contents.overlapping(box)
+        if not box.count:
+            return
+        writers = self._writers(op, source)
+        reason = self._refuse(writers, before)
+        if not reason:
+            inner = self.of.get(source)
+            if inner is not None:
+                inner.outer = op
+            else:
+                writers[0].placements.append(Placement(source, insert=op))
+            state.decide("fuse-insert", op, True, "the producer writes into the destination")
+        else:
+            group = state.new_group("map", None, source.shape, state.deps_of(source) | before)
+            group.placements.append(Placement(source, insert=op))
+            writers = [group]
+            if not is_free(source):
+                state.decide("fuse-insert", op, False, reason)
+        for group in writers:
+            state.reach.order(before, group.id)
+            contents.writers.append((group, box))
+
+    def _writers(self, op: Op, source: Value) -> list[Group]:
+        """The groups that could write the source into its box."""
+        state = self.state
+        inner = self.of.get(source)
+        if inner is not None:
+            placeable = not (inner.scattered or inner.of_argument) and state.users[source] == [op]
+            return [group for group, _ in inner.writers] if placeable else []
+        home = state.home.get(source.op)
+        return [home] if home is not None and home.kind not in ("delegate", "scatter") else []
+
+    def _refuse(self, writers: list[Group], before: int) -> str:
+        state = self.state
+        if not state.enabled("fuse-insert"):
+            return "fuse-insert is disabled"
+        if not writers:
+            return "no dispatch computes the source for this use alone"
+        for group in writers:
+            if before >> group.id & 1:
+                return "the producer writes the same place of the destination before"
+            if state.reach.reaches_any(group.id, before):
+                return "the destination depends on the producer"
+        return ""
+
+
+def is_free(value: Value) -> bool:
+    """Whether every reader makes the value itself, at no cost."""
+    return value.op.kind in _FREE and (value.op.kind != "const" or value.type.size == 1)
+
+
+def box_of(insert: Op) -> Box:
+    """The box that an insert writes; all of a dimension where its start is known at run time only."""
+    source, into = insert.operands[0], insert.result
+    offsets, sizes, strides = [], [], []
+    for offset, size, stride, extent in zip(
+            insert.attrs["offsets"], source.shape, insert.attrs["strides"], into.shape, strict=True):
+        offsets.append(0 if offset is None else offset)
+        sizes.append((extent if size else 0) if offset is None else size)
+        strides.append(1 if offset is None else stride)
+    return Box(tuple(offsets), tuple(sizes), tuple(strides))

@@ -1,0 +1,124 @@
+"""Groups become regions: what each one reads, evaluates and stores.
+
+Input: a state in which everything has its place. Output: `Region`s in an order that respects all
+dependences. Invariant: a value is stored iff some other region, a placement or the caller reads it; ops
+that nobody needs are in no region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import networkx as nx
+
+from stagejit.dispatch.destinations import Destinations
+from stagejit.dispatch.group import Group
+from stagejit.dispatch.outputs import stored_outputs
+from stagejit.dispatch.region import Region, Store
+from stagejit.dispatch.state import State
+from stagejit.graph.ir import Op, Value
+
+_MOVES = frozenset({"broadcast", "reshape", "transpose", "reverse", "extract_slice", "insert_slice"})
+
+
+def emit(state: State, destinations: Destinations) -> list[Region]:
+    """Consumers first, because what they read decides what producers store."""
+    for value in stored_outputs(state.graph).values():
+        _store_plain(state, value)
+    order = _ordered(state)
+    regions = []
+    for group in reversed(order):
+        stores = _stores(state, destinations, group)
+        if not stores and group.kind != "delegate":
+            continue
+        ops, inputs = _walk(state, group, stores)
+        for value in inputs:
+            _store_plain(state, value)
+        regions.append((group, ops, inputs, stores))
+    names: dict[str, int] = {}
+    return [_region(*parts, names=names) for parts in reversed(regions)]
+
+
+def _ordered(state: State) -> list[Group]:
+    """Groups before those that need them, otherwise in the order of what they finish."""
+    graph: nx.DiGraph[Group] = nx.DiGraph()
+    graph.add_nodes_from(state.groups)
+    for group in state.groups:
+        graph.add_edges_from((state.groups[b], group) for b in state.reach.direct[group.id])
+    key = {group: (_finish(state, group), group.id) for group in state.groups}
+    return list(nx.lexicographical_topological_sort(graph, key=lambda group: key[group]))
+
+
+def _finish(state: State, group: Group) -> int:
+    """Program position of the last op that the group evaluates or places."""
+    places = [placement.insert or (placement.into.op if placement.into else placement.value.op)
+              for placement in group.placements]
+    ops = [*group.members, *places, *([group.anchor] if group.anchor else [])]
+    return max((state.position.get(op, -1) for op in ops), default=-1)
+
+
+def _store_plain(state: State, value: Value) -> None:
+    home = state.home.get(value.op)
+    if home is not None and home.kind not in ("delegate", "scatter"):
+        home.plain[value] = None
+
+
+def _stores(state: State, destinations: Destinations, group: Group) -> list[Store]:
+    if group.anchor is not None and group.kind in ("scatter", "delegate"):
+        return [Store(value, value) for value in group.anchor.results]
+    stores = [Store(value, value) for value in sorted(
+        group.plain, key=lambda value: (state.position[value.op], value.index))]
+    for placement in group.placements:
+        into, inserts = destinations.path(placement)
+        stores.append(Store(placement.value, into, inserts))
+    return stores
+
+
+def _walk(state: State, group: Group, stores: Iterable[Store]) -> tuple[list[Op], list[Value]]:
+    """Ops that the group evaluates for its stores, and the values that it reads from memory."""
+    ops: set[Op] = set()
+    inputs: dict[Value, None] = {}
+    pending: list[Value] = [] if group.kind != "delegate" or group.anchor is None else (
+        list(group.anchor.results))
+    for store in stores:
+        pending.append(store.value)
+        ops.update(store.inserts)
+        pending.extend(start for insert in store.inserts for start in insert.operands[2:])
+    while pending:
+        value = pending.pop()
+        if value.op in ops or value in inputs:
+            continue
+        if state.is_floating(value) or state.home.get(value.op) is group:
+            ops.add(value.op)
+            # A scatter updates the buffer that its result shares with its operand.
+            operands = value.op.operands[1:] if value.op.kind == "scatter" else value.op.operands
+            pending.extend(operands)
+        else:
+            inputs[value] = None
+    position = state.position
+    return (sorted(ops, key=lambda op: position[op]),
+            sorted(inputs, key=lambda value: (position.get(value.op, -1), value.op.id, value.index)))
+
+
+def _region(group: Group, ops: list[Op], inputs: list[Value], stores: list[Store], *,
+            names: dict[str, int]) -> Region:
+    kind, anchor = group.kind, group.anchor
+    if anchor is None:
+        kind = _kind_without_anchor(ops)
+    elif kind == "reduce":
+        anchor = next((op for op in ops if op.kind == "reduce"), None)
+        kind = "reduce" if anchor is not None else _kind_without_anchor(ops)
+    fns = {op.attrs["fn"] for op in ops if op.kind == "map"}
+    base = fns.pop() if kind == "map" and len(fns) == 1 else kind
+    number = names.get("", 0)
+    names[""] = number + 1
+    return Region(f"{base}.{number}", kind, tuple(ops), tuple(inputs), tuple(stores), anchor)
+
+
+def _kind_without_anchor(ops: Iterable[Op]) -> str:
+    kinds = {op.kind for op in ops} - {"insert_slice"}
+    if kinds and kinds <= {"fill", "const"}:
+        return "fill"
+    return "copy" if kinds <= _MOVES else "map"
+
+

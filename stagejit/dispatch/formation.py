@@ -1,0 +1,170 @@
+"""Dispatch formation: a graph is divided into regions, each of which becomes one dispatch.
+
+Input: a verified graph. Output: regions in an order that respects their dependences, and decisions.
+Invariant: everything is decided from shapes, bytes and flops, so every target gets the same regions; each
+fusion that is possible but not done leaves a decision with its reason.
+
+Note [Steps]: `outputs` gives every returned value memory of its own. The forward walk makes a group of each
+anchor (reduce, contract, conv, cumulative, scatter, delegate) and lets elementwise consumers join it, so
+that they are applied before the result reaches memory. What joins nothing floats: it is evaluated by
+whoever reads it. `demand` walks backwards and stores those floating values that would cost more to
+evaluate again. `emission` turns groups into regions.
+"""
+
+from __future__ import annotations
+
+from stagejit.decisions import Decision
+from stagejit.dispatch.coordinates import coordinates
+from stagejit.dispatch.demand import store_what_is_dear
+from stagejit.dispatch.destinations import Destinations, is_free
+from stagejit.dispatch.emission import emit
+from stagejit.dispatch.group import Group, Location, bits
+from stagejit.dispatch.joins import join, refuse_prologue, store
+from stagejit.dispatch.legality import Refusal, locate, refuse_order, refuse_rows
+from stagejit.dispatch.outputs import require_outputs
+from stagejit.dispatch.region import POINTWISE, Region
+from stagejit.dispatch.state import State, in_memory
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.options import Options
+
+_COMPUTES = frozenset({"map", "convert", "bitcast", "gather"})
+_NEIGHBOURS = 8  # how many earlier reductions of a shape are looked at for a merge
+
+
+def form(graph: Graph, options: Options | None = None) -> tuple[list[Region], list[Decision]]:
+    """Regions of `graph`, producers before consumers. An output that shares its value with an input, a
+    constant or another output gets a `reshape` to its own shape in `graph`, which the copy evaluates."""
+    return _Former(graph, options or Options()).run()
+
+
+class _Former:
+    """The forward walk."""
+
+    def __init__(self, graph: Graph, options: Options) -> None:
+        outputs = require_outputs(graph)
+        self.state = State(graph, options)
+        self.state.required.update(outputs)
+        self.destinations = Destinations(self.state)
+        self.reductions: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Group]] = {}
+
+    def run(self) -> tuple[list[Region], list[Decision]]:
+        self._require()
+        for op in self.state.order:
+            self._visit(op)
+        store_what_is_dear(self.state)
+        return emit(self.state, self.destinations), self.state.decisions
+
+    def _require(self) -> None:
+        """Values that must be stored: what is placed, delegated, or the first contents of a buffer."""
+        for op in self.state.order:
+            if op.kind == "delegate":
+                self.state.required.update(op.operands)
+            elif op.kind == "insert_slice":
+                self.state.required.update(v for v in op.operands[:2] if not is_free(v))
+            elif op.kind == "scatter" and not is_free(op.operands[0]):
+                self.state.required.add(op.operands[0])
+
+    def _visit(self, op: Op) -> None:
+        state = self.state
+        if op.kind in POINTWISE:
+            self._pointwise(op)
+        elif op.kind == "reduce":
+            self._reduce(op)
+        elif op.kind in ("contract", "conv", "cumulative"):
+            self._anchor(op)
+        elif op.kind == "scatter":
+            self.destinations.scatter(op)
+        elif op.kind == "insert_slice":
+            self.destinations.insert(op)
+        elif op.kind == "delegate":
+            group = state.new_group("delegate", op, (), state.deps_of_all(op.operands))
+            state.settle(op, group)
+
+    # ------------------------------------------------------------- pointwise
+
+    def _pointwise(self, op: Op) -> None:
+        state = self.state
+        if in_memory(op.result):
+            return
+        state.deps[op] = state.deps_of_all(op.operands)
+        state.note_origins(op)
+        required = op.result in state.required
+        if op.kind in _COMPUTES and op.kind != "convert":
+            if not join(state, op) and (required or not state.enabled("fuse-producers")
+                                        or refuse_prologue(state, op)):
+                store(state, op)
+        elif required:
+            store(state, op)
+
+    # --------------------------------------------------------------- anchors
+
+    def _anchor(self, op: Op) -> None:
+        state = self.state
+        group = state.new_group(op.kind, op, op.result.shape, state.deps_of_all(op.operands))
+        group.claim(op, "out")
+        state.settle(op, group)
+
+    def _reduce(self, op: Op) -> None:
+        state, operand = self.state, op.operands[0]
+        needed = state.deps_of(operand)
+        key = (operand.shape, tuple(op.attrs["axes"]))
+        group = self._same_rows(op, needed) or self._neighbour(op, needed, key)
+        if group is None:
+            group = state.new_group("reduce", op, operand.shape, needed, key[1])
+            self.reductions.setdefault(key, []).append(group)
+        group.claim(op, "kept")
+        state.settle(op, group)
+
+    def _same_rows(self, op: Op, needed: int) -> Group | None:
+        """A group whose rows `op` reduces again: its operand is computed from the rows' results."""
+        state, operand = self.state, op.operands[0]
+        for number in reversed(list(bits(needed))):
+            group = state.groups[number]
+            if group.kind != "reduce" or group.shape != operand.shape or (
+                    group.axes != tuple(op.attrs["axes"])):
+                continue
+            place = locate(state, group, operand)
+            reason = _refuse_same_rows(state, group, place, needed)
+            state.decide("fuse-rows", op, not reason, reason or
+                         f"reduces rows that %{_anchor_id(group)} reduces too")
+            if not reason:
+                return group
+        return None
+
+    def _neighbour(self, op: Op, needed: int, key: tuple[tuple[int, ...], tuple[int, ...]],
+                   ) -> Group | None:
+        """A group that reads the same array along the same rows."""
+        state, operand = self.state, op.operands[0]
+        for group in reversed(self.reductions.get(key, [])[-_NEIGHBOURS:]):
+            assert group.anchor is not None
+            shared = [value for value in state.origins_of([operand])
+                      & self._origins_of_rows(group) if 2 * value.type.size >= operand.type.size]
+            if not shared or needed >> group.id & 1:
+                continue
+            reason = "" if state.enabled("fuse-rows") else "fuse-rows is disabled"
+            reason = reason or refuse_order(state, group, needed) or ""
+            state.decide("fuse-rows", op, not reason, reason or
+                         f"reads what %{_anchor_id(group)} reads, along the same rows")
+            if not reason:
+                return group
+        return None
+
+    def _origins_of_rows(self, group: Group) -> frozenset[Value]:
+        return self.state.origins_of([op.operands[0] for op in group.members
+                                      if op.kind == "reduce"])
+
+
+def _refuse_same_rows(state: State, group: Group, place: Location | Refusal | None,
+                      needed: int) -> str:
+    if not state.enabled("fuse-rows"):
+        return "fuse-rows is disabled"
+    if isinstance(place, Refusal):
+        return place
+    if place is None or place.space != "row" or place.index != coordinates(group.shape):
+        return f"it does not reduce the rows of {group.kind}"
+    return refuse_rows(group) or refuse_order(state, group, needed) or ""
+
+
+def _anchor_id(group: Group) -> int:
+    assert group.anchor is not None
+    return group.anchor.id

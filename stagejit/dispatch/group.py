@@ -1,0 +1,115 @@
+"""`Group`: a region while it grows, and the reachability between groups.
+
+Input: ops in topological order. Output: groups that `emission.py` turns into regions. Invariant: the order
+between groups never has a cycle: every edge is checked with `Reach.reaches` first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stagejit.dispatch.affine import Index
+from stagejit.dispatch.coordinates import Shape, coordinates, without
+from stagejit.graph.ir import Op, Value
+
+Space = Literal["out", "row", "kept"]
+
+
+@dataclass(frozen=True)
+class Location:
+    """Which element of a group's space holds an element of a value.
+
+    index: in terms of the value's own coordinates. one_to_one: False for a kept value that is spread
+    over its row (a broadcast).
+    """
+
+    space: Space
+    index: Index
+    one_to_one: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """A store to be: `value` placed by `insert`, or the first contents of the buffer of `into`."""
+
+    value: Value
+    insert: Op | None = None
+    into: Value | None = None
+
+
+@dataclass(eq=False)
+class Group:
+    """A region to be. `shape` is the space of its result, for reduces the row space; `axes` are those
+    that reduces reduce. `located` are the values that have a place in that space."""
+
+    id: int
+    kind: str
+    shape: Shape
+    anchor: Op | None = None
+    axes: tuple[int, ...] = ()
+    members: set[Op] = field(default_factory=set)
+    located: dict[Value, Location] = field(default_factory=dict)
+    placements: list[Placement] = field(default_factory=list)
+    plain: dict[Value, None] = field(default_factory=dict)
+
+    @property
+    def kept_shape(self) -> Shape:
+        return tuple(size for axis, size in enumerate(self.shape) if axis not in self.axes)
+
+    def kept_index(self, row: Index) -> Index:
+        """The kept-space index of a row-space index."""
+        return without(row, self.axes)
+
+    def claim(self, op: Op, space: Space, index: Index | None = None) -> None:
+        """`op` is evaluated here, at `index` of the space (its own coordinates by default)."""
+        self.members.add(op)
+        shape = op.result.shape
+        self.located[op.result] = Location(space, coordinates(shape) if index is None else index)
+
+
+class Reach:
+    """Which groups come before which, as bit sets closed under transitivity."""
+
+    def __init__(self) -> None:
+        self.before: list[int] = []
+        self.direct: list[set[int]] = []
+
+    def add(self, after: int) -> int:
+        """A new last group, after those of the bit set."""
+        self.before.append(self.closure(after))
+        self.direct.append(set(bits(after)))
+        return len(self.before) - 1
+
+    def closure(self, groups: int) -> int:
+        total = groups
+        for group in bits(groups):
+            total |= self.before[group]
+        return total
+
+    def reaches(self, first: int, second: int) -> bool:
+        """Whether `first` has to come before `second`."""
+        return bool(self.before[second] >> first & 1)
+
+    def reaches_any(self, first: int, groups: int) -> bool:
+        """Whether `first` has to come before one of the groups of the bit set, or is one."""
+        return bool(self.closure(groups) >> first & 1)
+
+    def order(self, groups: int, after: int) -> None:
+        """From now on all of the bit set `groups` come before `after`."""
+        self.direct[after].update(bits(groups & ~(1 << after)))
+        new = self.closure(groups) & ~(1 << after)
+        if not new & ~self.before[after]:
+            return
+        for group in range(len(self.before)):
+            if group == after or self.before[group] >> after & 1:
+                self.before[group] |= new
+
+
+def bits(groups: int) -> Iterator[int]:
+    """Members of a bit set, smallest first."""
+    while groups:
+        lowest = groups & -groups
+        yield lowest.bit_length() - 1
+        groups ^= lowest

@@ -1,0 +1,118 @@
+"""Pointwise ops enter groups: as consumers of what a group computes, or as a result stored beside others.
+
+Input: a state and a pointwise op without a home. Output: the op has one, with a decision. Invariant: a
+refused fusion that would have been possible by shape leaves its reason.
+"""
+
+from __future__ import annotations
+
+from stagejit.dispatch import cost
+from stagejit.dispatch.group import Group, Location, bits
+from stagejit.dispatch.legality import Refusal, locate, refuse_join, refuse_order
+from stagejit.dispatch.region import VIEWS
+from stagejit.dispatch.state import State
+from stagejit.graph.ir import Op
+
+_NEIGHBOURS = 4  # how many earlier maps of a shape are looked at for a merge
+
+
+def join(state: State, op: Op) -> Group | None:
+    """Evaluate `op` in a group that computes one of its operands, the latest that may."""
+    for number in reversed(list(bits(state.deps[op]))):
+        group = state.groups[number]
+        if group.kind in ("delegate", "scatter"):
+            continue
+        place = locate(state, group, op.result)
+        refusal = place if isinstance(place, Refusal) else None
+        if isinstance(place, Location):
+            refusal = refuse_join(state, group, op, place)
+        switch = _switch(group, place)
+        if refusal is not None or not isinstance(place, Location):
+            if refusal:
+                state.decide(switch, op, False, refusal)
+            continue
+        group.members.add(op)
+        group.located[op.result] = place
+        state.settle(op, group)
+        state.decide(switch, op, True, f"applied where {group.kind} stores")
+        return group
+    return None
+
+
+def store(state: State, op: Op) -> Group:
+    """Give a pointwise `op` a home, so that it is evaluated once and stored."""
+    group = join(state, op) or _neighbour(state, op)
+    if group is None:
+        group = state.new_group("map", None, op.result.shape, state.deps[op])
+        state.maps.setdefault(op.result.shape, []).append(group)
+    if op not in state.home:
+        group.claim(op, "out")
+        state.settle(op, group)
+    return group
+
+
+def _neighbour(state: State, op: Op) -> Group | None:
+    """A map of the same shape that reads the same array: both results are stored in one pass."""
+    if not state.enabled("fuse-producers"):
+        return None
+    origins = state.origins_of(op.results)
+    for group in reversed(state.maps.get(op.result.shape, [])[-_NEIGHBOURS:]):
+        others = state.origins_of([member.result for member in group.members])
+        shared = [v for v in origins & others if 2 * v.type.size >= op.result.type.size]
+        if not shared or state.deps[op] >> group.id & 1:
+            continue
+        if refuse_order(state, group, state.deps[op]) is None:
+            state.decide("fuse-producers", op, True, "stored beside a result that reads the same array")
+            return group
+    return None
+
+
+def _switch(group: Group, place: Location | Refusal | None) -> str:
+    if group.anchor is None:
+        return "fuse-producers"
+    row = isinstance(place, Location) and place.space == "row"
+    return "fuse-rows" if row else "fuse-epilogues"
+
+
+def refuse_prologue(state: State, op: Op) -> Refusal | None:
+    """Why a floating `op` that is an operand of a contraction must be stored, None for other ops too.
+
+    An operand is evaluated where it is packed, once for each parallel item: cheap work only."""
+    product = _product_of(state, op)
+    if product is None:
+        return None
+    flops, reason = _chain_flops(state, op)
+    if not reason and flops > cost.PROLOGUE_FLOPS:
+        reason = f"{flops:g} flops an element, more than once where {product.kind} packs"
+    state.decide("fuse-producers", op, not reason,
+                 reason or f"evaluated where {product.kind} packs its operand, once an item")
+    return Refusal(reason) if reason else None
+
+
+def _product_of(state: State, op: Op) -> Op | None:
+    """The contraction that reads `op`, directly or through views and converts."""
+    pending = list(state.users[op.result])
+    while pending:
+        user = pending.pop()
+        if user.kind in ("contract", "conv"):
+            return user
+        if user.kind in VIEWS or user.kind == "convert":
+            pending.extend(state.users[user.result])
+    return None
+
+
+def _chain_flops(state: State, op: Op) -> tuple[float, str]:
+    """Flops an element of a floating op takes, and why it must not be evaluated more than once."""
+    total, pending, seen = 0.0, [op], {op}
+    while pending:
+        current = pending.pop()
+        if current.kind == "gather":
+            return total, "a gather is done once"
+        if cost.is_transcendental(current):
+            return total, f"{current.attrs['fn']} is evaluated once for each element"
+        total += cost.element_flops(current)
+        for operand in current.operands:
+            if state.is_floating(operand) and operand.op not in seen:
+                seen.add(operand.op)
+                pending.append(operand.op)
+    return total, ""

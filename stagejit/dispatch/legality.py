@@ -1,0 +1,150 @@
+"""When an op may be evaluated inside a group: its place in the group's space, order, size of the rows.
+
+Input: a state, an op, a group. Output: a location, or the reason for a refusal. Invariant: pure questions;
+nothing here changes the state.
+
+Note [Spaces]: a group's results live in one space ("out"), those of reductions in two: an element of the
+"row" space is an element that is reduced, an element of the "kept" space is a whole row. A value may be
+computed in a group if each of its elements needs only elements of the group at one place of that space.
+"""
+
+from __future__ import annotations
+
+import math
+
+from stagejit.dispatch.coordinates import coordinates, keeps_row_major_order, through_view
+from stagejit.dispatch.group import Group, Location
+from stagejit.dispatch.region import VIEWS
+from stagejit.dispatch.state import State
+from stagejit.graph.ir import Op, Value
+
+# A space of this size is not worth spreading over workers.
+SMALL_SPACE_NBYTES = 64 << 10
+# The largest row that is read again from a near cache.
+ROW_NBYTES = 256 << 10
+# Fewer rows than this would leave workers idle.
+FEWEST_ROWS = 8
+# Neighbours along a kept innermost dimension that are reduced together.
+_ROWS_ABREAST = 16
+
+_ELEMENTWISE = frozenset({"map", "convert", "bitcast"})
+
+
+class Refusal(str):
+    """Why an op cannot be evaluated in a group."""
+
+
+Place = Location | Refusal | None  # None: does not depend on the group
+
+
+def locate(state: State, group: Group, value: Value) -> Place:
+    """Where the elements of `value` lie in the space of `group`."""
+    known = group.located.get(value)
+    if known is not None:
+        return known
+    if value.op in state.home:
+        if state.home[value.op] is group:
+            return Refusal(f"it reads what {group.kind} has to finish first")
+        return None
+    if not state.deps.get(value.op, 0) >> group.id & 1:
+        return None
+    if not state.is_floating(value):
+        return Refusal(f"it reads memory that {group.kind} writes")
+    return _locate_pointwise(state, group, value.op)
+
+
+def _locate_pointwise(state: State, group: Group, op: Op) -> Place:
+    if op.kind in VIEWS or op.kind == "fill":
+        return _locate_view(state, group, op)
+    if op.kind not in _ELEMENTWISE:
+        return Refusal(f"{op.kind} reads elements of {group.kind} at computed places")
+    places = [locate(state, group, operand) for operand in op.operands]
+    found: list[Location] = []
+    for place in places:
+        if isinstance(place, Refusal):
+            return place
+        if place is not None:
+            found.append(place)
+    return _combine(group, op, found)
+
+
+def _locate_view(state: State, group: Group, op: Op) -> Place:
+    place = locate(state, group, op.operands[0])
+    if place is None:
+        return Refusal(f"the offset of {op.kind} depends on {group.kind}")
+    if isinstance(place, Refusal):
+        return place
+    if any(locate(state, group, start) is not None for start in op.operands[1:]):
+        return Refusal(f"the offset of {op.kind} depends on {group.kind}")
+    same_size = op.result.type.size == op.operands[0].type.size
+    if not same_size and (place.space != "kept" or op.kind not in ("broadcast", "fill")):
+        return Refusal(f"{op.kind} takes it out of the space of {group.kind}")
+    index = through_view(op, place.index)
+    return Location(place.space, index, place.one_to_one and same_size)
+
+
+def _combine(group: Group, op: Op, found: list[Location]) -> Place:
+    """The place that all operands share; a row element may read the kept element of its row."""
+    if not found:
+        return None
+    exact = [place for place in found if place.one_to_one]
+    row = next((place for place in exact if place.space == "row"), None)
+    if row is None and len(exact) == len(found):
+        first = exact[0]
+        return first if all(place == first for place in exact) else Refusal(
+            f"its operands are different elements of {group.kind}")
+    if row is None and not exact and op.result.shape == group.shape:
+        row = Location("row", coordinates(group.shape))
+    if row is None:
+        return Refusal(f"it is not in the row space of {group.kind}")
+    kept = group.kept_index(row.index)
+    for place in found:
+        if place.index != (row.index if place.space == "row" else kept):
+            return Refusal(f"its operands are different elements of {group.kind}")
+    return row
+
+
+def refuse_join(state: State, group: Group, op: Op, place: Location) -> Refusal | None:
+    """Why a pointwise `op` at `place` must not be evaluated in `group`; None if it may."""
+    if not place.one_to_one:
+        return Refusal("it repeats elements of a row")
+    switch = "fuse-rows" if place.space == "row" else "fuse-epilogues"
+    switch = "fuse-producers" if group.anchor is None else switch
+    if not state.enabled(switch):
+        return Refusal(f"{switch} is disabled")
+    if group.kind in ("map", "reduce", "cumulative"):
+        into = group.shape if place.space != "kept" else group.kept_shape
+        if not keeps_row_major_order(place.index, op.result.shape, into):
+            return Refusal(f"it permutes the elements of {group.kind}")
+        if group.kind == "map" and op.result.shape != group.shape:
+            return Refusal("it has another shape")
+    if place.space == "row" and (reason := refuse_rows(group)):
+        return reason
+    return refuse_order(state, group, state.deps_of_all(op.operands))
+
+
+def refuse_order(state: State, group: Group, needed: int) -> Refusal | None:
+    """Why `group` cannot wait for the groups of the bit set `needed`."""
+    others = needed & ~(1 << group.id)
+    if state.reach.reaches_any(group.id, others):
+        return Refusal(f"another operand is computed from {group.kind} by a later dispatch")
+    return None
+
+
+def refuse_rows(group: Group) -> Refusal | None:
+    """Why results of a reduction must not be read again by the dispatch that reduces."""
+    assert group.anchor is not None
+    itemsize = group.anchor.operands[0].type.dtype.itemsize
+    size = math.prod(group.shape)
+    if size * itemsize <= SMALL_SPACE_NBYTES:
+        return None
+    rows = math.prod(group.kept_shape)
+    if rows < FEWEST_ROWS:
+        return Refusal(f"{rows} rows of {size // max(rows, 1)} elements: "
+                       "reading them again in one dispatch would serialise")
+    abreast = 1 if len(group.shape) - 1 in group.axes else _ROWS_ABREAST
+    nbytes = size // rows * itemsize * abreast
+    if nbytes > ROW_NBYTES:
+        return Refusal(f"a row takes {nbytes} bytes, over {ROW_NBYTES}: "
+                       "reading it again would come from memory")
+    return None

@@ -1,0 +1,116 @@
+"""`State`: what dispatch formation knows so far. The steps of `formation.py` read and extend it.
+
+Input: a graph and options. Output: groups, and for every op where it is evaluated. Invariant: an op with a
+`home` is evaluated in that group and stored where others need it; a pointwise op without one is evaluated
+by every group that reads it; every other value lies in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stagejit.decisions import Decision
+from stagejit.dispatch.group import Group, Reach
+from stagejit.dispatch.region import POINTWISE
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.options import Options
+
+_MOST_ORIGINS = 24
+
+
+class State:
+    """See the module's docstring.
+
+    deps[op]: bit set of the groups that must have run before `op` can be evaluated elsewhere.
+    required: values that have to be stored, whoever reads them.
+    """
+
+    def __init__(self, graph: Graph, options: Options) -> None:
+        self.graph, self.options = graph, options
+        self.order: list[Op] = graph.ops()
+        self.position = {op: at for at, op in enumerate(self.order)}
+        self.users: dict[Value, list[Op]] = _users(graph, self.order)
+        self.groups: list[Group] = []
+        self.maps: dict[tuple[int, ...], list[Group]] = {}  # groups without an anchor, by shape
+        self.reach = Reach()
+        self.home: dict[Op, Group] = {}
+        self.deps: dict[Op, int] = {}
+        self.origins: dict[Op, frozenset[Value]] = {}
+        self.required: set[Value] = set()
+        self.decisions: list[Decision] = []
+
+    # ------------------------------------------------------------- questions
+
+    def is_floating(self, value: Value) -> bool:
+        """Whether readers of `value` evaluate it themselves."""
+        return value.op.kind in POINTWISE and value.op not in self.home and not in_memory(value)
+
+    def deps_of(self, value: Value) -> int:
+        """Groups that must have run before `value` can be read or evaluated outside of them."""
+        home = self.home.get(value.op)
+        return 1 << home.id if home is not None else self.deps.get(value.op, 0)
+
+    def deps_of_all(self, values: Iterable[Value]) -> int:
+        total = 0
+        for value in values:
+            total |= self.deps_of(value)
+        return total
+
+    def origins_of(self, values: Iterable[Value]) -> frozenset[Value]:
+        """Values in memory that evaluating `values` reads, those behind elementwise results too."""
+        found: set[Value] = set()
+        for value in values:
+            found |= self.origins.get(value.op) or {value}
+        return frozenset(found)
+
+    # --------------------------------------------------------------- changes
+
+    def new_group(self, kind: str, anchor: Op | None, shape: tuple[int, ...], after: int,
+                  axes: tuple[int, ...] = ()) -> Group:
+        """A group that runs after those of the bit set."""
+        group = Group(self.reach.add(after), kind, shape, anchor, axes)
+        self.groups.append(group)
+        return group
+
+    def settle(self, op: Op, group: Group) -> None:
+        """`op` is evaluated in `group` from now on; its operands' groups come before."""
+        before = self.deps_of_all(op.operands) & ~(1 << group.id)
+        self.reach.order(before, group.id)
+        self.home[op] = group
+        self.deps[op] = 1 << group.id
+
+    def note_origins(self, op: Op) -> None:
+        """Remember which values in memory lie behind `op`."""
+        if op.kind not in POINTWISE or in_memory(op.result):
+            return
+        behind = self.origins_of(op.operands)
+        self.origins[op] = behind if len(behind) <= _MOST_ORIGINS else frozenset(op.results)
+
+    def decide(self, rewrite: str, op: Op, applied: bool, reason: str) -> None:
+        self.decisions.append(Decision(rewrite, describe(op), applied, reason, op.loc))
+
+    def enabled(self, switch: str) -> bool:
+        return self.options.enabled(switch)
+
+
+def in_memory(value: Value) -> bool:
+    """Inputs, and constants of more than one element, are read from memory."""
+    return value.op.kind == "input" or (value.op.kind == "const" and value.type.size != 1)
+
+
+def describe(op: Op) -> str:
+    """The op as decisions name it: the same in every process."""
+    fn = op.attrs.get("fn")
+    name = f"{op.kind} {fn}" if isinstance(fn, str) else op.kind
+    return f"%{op.id} {name}" + (f" {op.results[0].type}" if op.results else "")
+
+
+def _users(graph: Graph, order: list[Op]) -> dict[Value, list[Op]]:
+    users: dict[Value, list[Op]] = {value: [] for value in graph.inputs}
+    for op in order:
+        users.update((result, []) for result in op.results)
+        for value in dict.fromkeys(op.operands):
+            users[value].append(op)
+    for value in dict.fromkeys(graph.outputs):
+        users[value].append(graph.return_op)
+    return users
