@@ -8,7 +8,7 @@ becomes a call of a compiler support routine (LLVM's own lowering of f64 to a 16
 from __future__ import annotations
 
 from stagejit.codegen.ir import Type
-from stagejit.codegen.llvm_text import Emitter, Ref
+from stagejit.codegen.llvm_text import Emitter, Ref, type_text
 
 _SIGNIFICANT_BITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
 _DIRECT = ("trunc", "zext", "sext", "bitcast")
@@ -79,7 +79,9 @@ def _round_to_odd(e: Emitter, a: Ref) -> Ref:
 def _f32_to_bf16(e: Emitter, a: Ref) -> Ref:
     result = a.type.with_elem("bf16")
     if e.target.has_avx512 and e.target.has("avx512bf16") and a.type.lanes * 32 >= 128:
-        return e.cast("fptrunc", a, result)
+        native = f"<{a.type.lanes} x bfloat>"
+        narrow = e.op(f"fptrunc {a} to {native}", result)
+        return e.op(f"bitcast {native} {narrow.text} to {type_text(result)}", result)
     bits = e.bits(a)
     upper = e.binary("lshr", bits, 16)
     bias = e.binary("add", e.binary("and", upper, 1), 0x7FFF)

@@ -53,6 +53,8 @@ def lower_pure(e: Emitter, op: Op) -> Ref:
 
 
 def _fneg(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    if result.elem == "bf16":
+        return e.binary("xor", args[0], e.const(-0.0, result))
     return e.op(f"fneg {args[0]}", result)
 
 

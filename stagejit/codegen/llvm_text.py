@@ -17,7 +17,9 @@ import numpy as np
 from stagejit.codegen.ir import I1, I64, Type, Value
 from stagejit.codegen.target import Target
 
-_LLVM_FLOATS = {"f16": "half", "bf16": "bfloat", "f32": "float", "f64": "double"}
+# LLVM scalarizes what it does to vectors of bfloat, bitcasts included, on CPUs without instructions for
+# them: their bits travel as integers, and only conversions look at the value.
+_LLVM_FLOATS = {"f16": "half", "bf16": "i16", "f32": "float", "f64": "double"}
 
 
 def type_text(type: Type) -> str:
@@ -28,7 +30,8 @@ def type_text(type: Type) -> str:
 
 def mangled(type: Type) -> str:
     """The suffix that names `type` in an overloaded intrinsic: v16f32, i64, ..."""
-    return f"v{type.lanes}{type.elem}" if type.lanes else type.elem
+    elem = "i16" if type.elem == "bf16" else type.elem
+    return f"v{type.lanes}{elem}" if type.lanes else elem
 
 
 def literal(number: int | float, type: Type) -> str:
@@ -49,7 +52,7 @@ def _float_literal(number: float, elem: str) -> str:
         with np.errstate(over="ignore"):
             return f"0xH{int(np.float16(number).view(np.uint16)):04X}"
     if elem == "bf16":
-        return f"0xR{int(np.array(number, ml_dtypes.bfloat16).view(np.uint16)):04X}"
+        return str(int(np.array(number, ml_dtypes.bfloat16).view(np.int16)))
     if elem == "f32":  # LLVM writes floats as the double of equal value
         with np.errstate(over="ignore"):
             number = float(np.float32(number))
