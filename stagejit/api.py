@@ -14,16 +14,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import jax
-from jax.extend import source_info_util
 
 from stagejit.options import Options, current
 from stagejit.runtime import embedding
+from stagejit.trace.compat import hide_frames
 
-# JAX's tracebacks and source locations skip the frames of this file, as they skip JAX's own.
-source_info_util.register_exclusion(__file__)
+if TYPE_CHECKING:
+    from stagejit.inspect.explain import Explanation
+    from stagejit.schedule.plan import Plan
+    from stagejit.stages import Lowered, Traced
+
+hide_frames(__file__)  # the two wrappers below would stand in every traceback of a user
 
 # What says how to read the function's arguments: the inner jit needs it too.
 _SHARED = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
@@ -91,14 +95,34 @@ def _named_like(fun: Callable[..., Any], wrapper: Callable[..., Any]) -> Callabl
 
 def _attach(jitted: Any, fun: Callable[..., Any], inners: dict[Options, Any]) -> None:
     """Set our attributes on JAX's own object: a wrapper around it would cost time in each call."""
-    clear = jitted.clear_cache
+    jax_trace, jax_clear_cache = jitted.trace, jitted.clear_cache
+
+    def trace(*args: Any, **kwargs: Any) -> Traced:
+        """Trace for these arguments, which may be `jax.ShapeDtypeStruct`."""
+        from stagejit.stages import Traced
+
+        traced = jax_trace(*args, **kwargs)
+        return Traced(embedding.request_in(traced.jaxpr), traced)
+
+    def lower(*args: Any, **kwargs: Any) -> Lowered:
+        """Trace and compile for these arguments, up to kernels and a schedule."""
+        return trace(*args, **kwargs).lower()
+
+    def plan(*args: Any, **kwargs: Any) -> Plan:
+        """What a call with these arguments runs, and why it is in this order."""
+        return lower(*args, **kwargs).plan
+
+    def explain(*args: Any, **kwargs: Any) -> Explanation:
+        """Each decision of the compilation for these arguments, with its reason."""
+        return lower(*args, **kwargs).explanation
 
     def clear_cache() -> None:
         """Forget what was traced and compiled for this function."""
-        clear()
+        jax_clear_cache()
         for inner in inners.values():
             inner.clear_cache()
         inners.clear()
 
     jitted.__wrapped__ = fun
-    jitted.clear_cache = clear_cache
+    for attribute in (trace, lower, plan, explain, clear_cache):
+        setattr(jitted, attribute.__name__, attribute)

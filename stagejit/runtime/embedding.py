@@ -122,6 +122,32 @@ def request_of(equation: Any) -> Request | None:
     return _request(equation.params["name"], equation.params)
 
 
+def request_in(closed_jaxpr: Any) -> Request:
+    """The request of a traced call of `stagejit.jit`, whose only equation is the marked one."""
+    found = [request_of(equation) for equation in closed_jaxpr.jaxpr.eqns]
+    if len(found) != 1 or found[0] is None:
+        raise InternalError("a traced call is not one marked equation", dump=str(closed_jaxpr))
+    return found[0]
+
+
+def donation_pairs(request: Request) -> tuple[tuple[int, int], ...]:
+    """(result, argument) pairs that JAX gives one buffer when the whole call donates.
+
+    JAX's order: each result takes the first donated argument of its type that is left. A pair that
+    the program does not alias costs a copy, made by XLA.
+    """
+    left: dict[Any, list[int]] = {}
+    for i, (aval, donated) in enumerate(zip(request.jaxpr.in_avals, request.donated, strict=True)):
+        if donated:
+            left.setdefault((aval.shape, aval.dtype), []).append(i)
+    pairs = []
+    for i, aval in enumerate(request.jaxpr.out_avals):
+        candidates = left.get((aval.shape, aval.dtype))
+        if candidates:
+            pairs.append((i, candidates.pop(0)))
+    return tuple(pairs)
+
+
 def _request(name: str, params: dict[str, Any]) -> Request | None:
     options = marked_options(name)
     if options is None:

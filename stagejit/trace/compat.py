@@ -15,7 +15,8 @@ import numpy as np
 
 # `jax.extend.source_info_util` publishes only `summarize`, which gives text, not the frames that a
 # caller may want to skip (ours), nor the function's name.
-from jax._src import source_info_util
+# `traceback_util` has no public counterpart: it is what keeps JAX's own frames out of tracebacks.
+from jax._src import source_info_util, traceback_util
 from jax.extend import core as jex_core
 
 from stagejit.loc import UNKNOWN, Loc
@@ -32,6 +33,12 @@ def loc_of(equation: Any) -> Loc:
     """The innermost line of the user's program that made a JAX equation; UNKNOWN where JAX kept
     none."""
     return _innermost(equation.source_info.traceback)
+
+
+def hide_frames(file: str) -> None:
+    """Keep the frames of a source file out of JAX's tracebacks and source locations."""
+    traceback_util.register_exclusion(file)
+    source_info_util.register_exclusion(file)
 
 
 @functools.lru_cache(maxsize=4096)

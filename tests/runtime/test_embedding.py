@@ -178,7 +178,7 @@ def test_two_devices() -> None:
         import jax, jax.numpy as jnp, numpy as np
         from jax.sharding import NamedSharding, PartitionSpec as P
         import stagejit
-        from conftest import ToyCompiler
+        from toy_compiler import ToyCompiler
         from stagejit.runtime import embedding
         from stagejit.runtime.loader import call_count
         toy = ToyCompiler()

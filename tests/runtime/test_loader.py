@@ -118,7 +118,7 @@ PROGRAM = textwrap.dedent("""
     events = []
     jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
     import stagejit
-    from conftest import ToyCompiler
+    from toy_compiler import ToyCompiler
     from stagejit.runtime import embedding
     from stagejit.runtime.loader import call_count, loaded_programs
     embedding.install(ToyCompiler())
