@@ -100,10 +100,11 @@ class _Lowering:
         return name
 
     def _limits(self, arguments: list[Buffer]) -> None:
-        record = self._pointer(len(arguments))
-        self.memory.fault = record
+        self.memory.fault = self._pointer(len(arguments))
+        first = len(self.function.params)
         for buffer in arguments:
-            self.memory.limits[buffer] = self._word(record, 1 + buffer.index)
+            self.memory.limits[buffer] = self._word("%params", first + buffer.index)
+        self.memory.fault_base = self._word("%params", first + len(arguments))
 
     # ---------------------------------------------------------------- blocks
 

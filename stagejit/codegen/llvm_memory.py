@@ -8,9 +8,10 @@ Note [Alias scopes]: kernels are handed plain pointers, and two mutable argument
 (donation), so nothing is `noalias` by itself. What is known: nothing writes a readonly buffer, and
 scratch and stack memory is the kernel's own. Each of those gets a scope that all other accesses deny.
 
-Note [Checked access]: with `verify`, the pointer after the last buffer points to
-`struct {i64 fault; i64 nelems[n]}`. Lanes outside [0, nelems) are switched off and `fault` becomes
-1 + the buffer's index; the host reads it after the call.
+Note [Checked access]: with `verify`, the pointer after the last buffer points to one i64, the fault
+word, and the run-time parameters go on with the number of elements of each argument buffer and a
+base number. Lanes outside [0, nelems) are switched off and the fault word becomes base + 1 + the
+buffer's index; the host reads it after the call.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Memory:
         self.bases: dict[Buffer, str] = {}
         self.limits: dict[Buffer, Ref] = {}  # elements, of the arguments, when verifying
         self.fault = ""
+        self.fault_base = Ref(I64, "0")
         scopes = {_scope(buffer) for buffer in buffers}
         self.scopes = [READONLY, MUTABLE, *sorted(scopes - {READONLY, MUTABLE})]
 
@@ -184,7 +186,8 @@ class Memory:
         fault, done = e.fresh_label("fault"), e.fresh_label("checked")
         e.branch(faulty, fault, done)
         e.start(fault)
-        e.line(f"store atomic i64 {buffer.index + 1}, ptr {self.fault} monotonic, align 8")
+        number = e.binary("add", self.fault_base, buffer.index + 1)
+        e.line(f"store atomic i64 {number.text}, ptr {self.fault} monotonic, align 8")
         e.jump(done)
         e.start(done)
 
