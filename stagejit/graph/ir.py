@@ -86,7 +86,7 @@ class Graph:
         self.inputs: list[Value] = []
         self.input_names: list[str] = []
         self.donated: list[bool] = []
-        self._next_id = 0
+        self._made: list[Op] = []  # by id, erased ones included
         self._return = self._insert("return", (), (), {}, UNKNOWN)
 
     # ---------------------------------------------------------------- reading
@@ -103,6 +103,15 @@ class Graph:
         """All ops but inputs and the return, operands before users, otherwise oldest first."""
         order = nx.lexicographical_topological_sort(self.nx, key=lambda op: op.id)
         return [op for op in order if op.kind not in ("input", "return")]
+
+    @property
+    def next_id(self) -> int:
+        """The id that the next op will get."""
+        return len(self._made)
+
+    def ops_since(self, first_id: int) -> list[Op]:
+        """Ops added since `next_id` was `first_id` that are still there, oldest first."""
+        return [op for op in self._made[first_id:] if op in self.nx]
 
     def uses(self, value: Value) -> list[Use]:
         """Operand uses of `value`, oldest user first; the return counts as a user."""
@@ -179,8 +188,8 @@ class Graph:
         attrs: Mapping[str, Any],
         loc: Loc,
     ) -> Op:
-        op = Op(self._next_id, kind, operands, types, attrs, loc)
-        self._next_id += 1
+        op = Op(len(self._made), kind, operands, types, attrs, loc)
+        self._made.append(op)
         self.nx.add_node(op)
         self._link(op)
         return op

@@ -144,7 +144,9 @@ def scatter(emit: Emitter, site: Site, fn: str, x: Var, indices: Var, updates: V
         integers(numbers.scatter_indices_batching_dims),
         tuple(window),
     )
-    box = find_box(emit, indexing, x.type.shape, indices, mode)
+    # XLA drops an update that breaks its promise; where that is known here, so do we.
+    strict = "fill" if mode == "promise" and emit.known(indices) is not None else mode
+    box = find_box(emit, indexing, x.type.shape, indices, strict)
     if box == "nowhere":
         return x
     if box is not None:

@@ -1,0 +1,173 @@
+"""simplify-algebra: elementwise ops that change nothing, or that a simpler one replaces.
+
+Input: a `map` or `convert`. Output: one of its operands, or a cheaper op. Invariant: results keep
+every bit, for NaN, infinities and signed zeros too, except the payload of a NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops import build
+from stagejit.rewrites.driver import Outcome, declined, rewrite
+from stagejit.types import DType, bool_
+
+NAME = "simplify-algebra"
+
+# fn -> the constant on the right that leaves the other operand as it is.
+_RIGHT_IDENTITY: dict[str, Any] = {
+    "add": -0.0, "sub": 0.0, "mul": 1, "div": 1, "pow": 1, "or": 0, "xor": 0, "max": -np.inf,
+    "min": np.inf, "shift_left": 0, "shift_right_logical": 0, "shift_right_arithmetic": 0,
+}  # fmt: skip
+_COMMUTATIVE = frozenset({"add", "mul", "or", "xor", "and", "max", "min"})
+
+# x -> fn(fn(x)) is x.
+_INVOLUTIONS = frozenset({"neg", "not"})
+# fn(fn(x)) is fn(x).
+_IDEMPOTENT = frozenset({"abs", "floor", "ceil", "round"})
+
+
+def scalar_of(value: Value) -> Any:
+    """The number that every element of `value` is, as a NumPy scalar; None where not constant."""
+    op = value.op
+    if op.kind == "fill":
+        op = op.operands[0].op
+    if op.kind != "const" or not isinstance(op.attrs["value"], np.ndarray):
+        return None
+    array = op.attrs["value"]
+    return array.reshape(-1)[0] if array.size == 1 else None
+
+
+@rewrite(NAME, roots="map")
+def operand_and_identity(graph: Graph, op: Op) -> Outcome:
+    """map fn %x, (fill identity of fn)  -->  %x"""
+    fn = op.attrs["fn"]
+    if len(op.operands) != 2 or op.result.type != op.operands[0].type:
+        return None
+    for x, other in _orders(op):
+        number = scalar_of(other)
+        if number is None:
+            continue
+        if _is_identity(fn, number, x.type.dtype):
+            return x
+        if fn in ("add", "sub") and x.type.dtype.is_float and number == 0:
+            return declined("adding this zero turns a zero of the other sign into it")
+    return None
+
+
+def _orders(op: Op) -> list[tuple[Value, Value]]:
+    x, y = op.operands
+    return [(x, y), (y, x)] if op.attrs["fn"] in _COMMUTATIVE else [(x, y)]
+
+
+def _is_identity(fn: str, number: Any, dtype: DType) -> bool:
+    if fn == "and":
+        return bool(np.all(np.invert(number) == 0)) if not dtype.is_float else False
+    if fn not in _RIGHT_IDENTITY:
+        return False
+    identity = _RIGHT_IDENTITY[fn]
+    if dtype.is_float:
+        wide = np.float64(number)
+        return bool(wide == identity and np.signbit(wide) == np.signbit(np.float64(identity)))
+    if fn in ("max", "min"):
+        return dtype.is_integer and bool(number == _extreme(fn, dtype))
+    if dtype is bool_:  # add is or, mul is and
+        return bool(number == bool(identity))
+    return bool(number == int(identity))
+
+
+def _extreme(fn: str, dtype: DType) -> int:
+    info = np.iinfo(dtype.numpy)
+    return int(info.min) if fn == "max" else int(info.max)
+
+
+@rewrite(NAME, roots="map")
+def repeated_function(graph: Graph, op: Op) -> Outcome:
+    """map neg (map neg %x)  -->  %x;  map abs (map abs %x)  -->  map abs %x"""
+    fn = op.attrs["fn"]
+    inner = op.operands[0].op
+    if inner.kind != "map" or dict(inner.attrs) != dict(op.attrs):
+        return None
+    if fn in _INVOLUTIONS:
+        return inner.operands[0]
+    return inner.result if fn in _IDEMPOTENT else None
+
+
+@rewrite(NAME, roots="map")
+def small_power(graph: Graph, op: Op) -> Outcome:
+    """map integer_pow %x y=2  -->  map square %x;  y=1  -->  %x"""
+    if op.attrs["fn"] != "integer_pow":
+        return None
+    x = op.operands[0]
+    match op.attrs["y"]:
+        case 1:
+            return x
+        case 2:
+            return build(graph, "map", [x], fn="square", dtype=x.type.dtype)
+    return None
+
+
+@rewrite(NAME, roots="map")
+def select_of_known(graph: Graph, op: Op) -> Outcome:
+    """map select %p, %x, %x  -->  %x;  map select (fill true), %x, %y  -->  %x"""
+    if op.attrs["fn"] != "select":
+        return None
+    predicate, on_true, on_false = op.operands
+    if on_true is on_false:
+        return on_true
+    known = scalar_of(predicate)
+    if known is None:
+        return None
+    return on_true if known else on_false
+
+
+@rewrite(NAME, roots="map convert")
+def elementwise_of_fills(graph: Graph, op: Op) -> Outcome:
+    """map fn (fill %a), (fill %b)  -->  fill (map fn %a, %b)"""
+    if not op.result.shape or any(x.op.kind != "fill" for x in op.operands):
+        return None
+    scalars = [x.op.operands[0] for x in op.operands]
+    scalar = build(graph, op.kind, scalars, **op.attrs)
+    return build(graph, "fill", [scalar], shape=op.result.shape)
+
+
+@rewrite(NAME, roots="convert")
+def needless_convert(graph: Graph, op: Op) -> Outcome:
+    """convert %x to its own type  -->  %x;  convert (convert %x to wider) back  -->  %x"""
+    x = op.operands[0]
+    if x.type == op.result.type:
+        return x
+    if x.op.kind != "convert":
+        return None
+    original = x.op.operands[0]
+    if original.type != op.result.type:
+        return None
+    if not holds_all_values(x.type.dtype, original.type.dtype):
+        return declined(f"{x.type.dtype} does not hold every {original.type.dtype}")
+    return original
+
+
+def holds_all_values(wide: DType, narrow: DType) -> bool:
+    """Whether every value of `narrow`, NaN and infinities too, comes back from `wide`."""
+    if wide is narrow or narrow is bool_:
+        return True
+    if narrow.is_float:
+        return wide.is_float and wide.bits > narrow.bits
+    if wide.is_float:
+        digits = {"bf16": 8, "f16": 11, "f32": 24, "f64": 53}[wide.name]
+        return narrow.bits - narrow.is_signed < digits
+    same_sign = wide.is_signed == narrow.is_signed
+    return wide.bits > narrow.bits if same_sign or wide.is_signed else wide.bits >= narrow.bits
+
+
+RULES = (
+    operand_and_identity,
+    repeated_function,
+    small_power,
+    select_of_known,
+    elementwise_of_fills,
+    needless_convert,
+)

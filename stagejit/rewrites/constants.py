@@ -1,0 +1,94 @@
+"""fold-constants: evaluate, once and now, what only constants determine.
+
+Input: an op whose operands are constants. Output: a `const`. Invariant: a folded value is small or
+no larger than a constant that it was made from, so folding never trades computing for reading;
+what is cheaper to make than to read (`fill`, `iota`, `broadcast`) stays as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stagejit.graph.interpreter import evaluate_op
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops import build
+from stagejit.rewrites.driver import Outcome, declined, rewrite
+
+NAME = "fold-constants"
+
+SMALL_NBYTES = 512  # free to read: a few cache lines
+MAX_NBYTES = 1 << 20  # more takes longer to evaluate here than it is worth
+
+_FOLDABLE = (
+    "map convert bitcast reshape transpose reverse extract_slice insert_slice reduce cumulative"
+    " contract gather scatter"
+)
+# Made again at no cost wherever they are read; constants only together with another operand.
+_SOURCES = frozenset({"fill", "iota", "broadcast", "reshape"})
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@rewrite(NAME, roots=_FOLDABLE)
+def constant_operands(graph: Graph, op: Op) -> Outcome:
+    """op of constants  -->  const"""
+    operands = [_constant(value) for value in op.operands]
+    known = [array for array in operands if array is not None]
+    if len(known) < len(operands) or not op.result.type.dtype.is_native:
+        return None
+    nbytes = op.result.type.nbytes
+    if nbytes > SMALL_NBYTES and nbytes > max(array.nbytes for array in known):
+        return declined(f"the result of {nbytes} bytes is larger than the constants it is made of")
+    if max(nbytes, *(array.nbytes for array in known)) > MAX_NBYTES:
+        return declined(f"more than {MAX_NBYTES} bytes are not evaluated at compile time")
+    (array,) = evaluate_op(op, known)
+    return graph.add("const", (), op.result.type, op.loc, value=_frozen(array)).result
+
+
+@rewrite(NAME, roots="extract_slice insert_slice")
+def constant_start(graph: Graph, op: Op) -> Outcome:
+    """extract_slice %x at (const)  -->  extract_slice %x at a plain offset"""
+    fixed = 1 if op.kind == "extract_slice" else 2
+    x = op.operands[fixed - 1]
+    sizes = op.result.shape if op.kind == "extract_slice" else op.operands[0].shape
+    starts = iter(op.operands[fixed:])
+    offsets: list[int | None] = []
+    kept = []
+    for axis, offset in enumerate(op.attrs["offsets"]):
+        if offset is None:
+            start = next(starts)
+            value = _constant(start)
+            if value is None:
+                kept.append(start)
+            else:
+                extent = (sizes[axis] - 1) * op.attrs["strides"][axis] + 1 if sizes[axis] else 0
+                offset = min(max(int(value), 0), x.shape[axis] - extent)
+        offsets.append(offset)
+    if len(kept) == len(op.operands) - fixed:
+        return None
+    attrs = dict(op.attrs) | {"offsets": tuple(offsets)}
+    return build(graph, op.kind, [*op.operands[:fixed], *kept], op.loc, **attrs)
+
+
+def _constant(value: Value) -> Array | None:
+    """The value of a constant, or of a small array that ops without cost make from constants."""
+    op = value.op
+    if op.kind == "const":
+        array = op.attrs["value"]
+        return array if isinstance(array, np.ndarray) and value.type.dtype.is_native else None
+    if op.kind not in _SOURCES or value.type.nbytes > SMALL_NBYTES:
+        return None
+    operands = [_constant(operand) for operand in op.operands]
+    known = [array for array in operands if array is not None]
+    return evaluate_op(op, known)[0] if len(known) == len(operands) else None
+
+
+def _frozen(array: Array) -> Array:
+    frozen = np.array(array)
+    frozen.flags.writeable = False
+    return frozen
+
+
+RULES = (constant_operands, constant_start)

@@ -1,0 +1,236 @@
+"""fold-views: compose and cancel ops that only move elements.
+
+Input: a view (transpose, reshape, broadcast, reverse, slice) and its producer. Output: one view of
+the producer's operand, or no view at all. Invariant: no rule here adds an op that computes or
+copies, and `fill`s move outwards, so a scalar stays a scalar for as long as possible.
+"""
+
+from __future__ import annotations
+
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops import build
+from stagejit.rewrites.driver import Outcome, declined, rewrite
+
+NAME = "fold-views"
+
+
+@rewrite(NAME, roots="reshape transpose broadcast reverse extract_slice")
+def identity_view(graph: Graph, op: Op) -> Outcome:
+    """view %x of the same shape, every element in place  -->  %x"""
+    x = op.operands[0]
+    if x.shape != op.result.shape:
+        return None
+    if op.kind == "reshape" or x.type.size <= 1:
+        return x
+    if op.kind in ("transpose", "broadcast"):
+        order = op.attrs["permutation" if op.kind == "transpose" else "axes"]
+        moved = [axis for axis in order if x.shape[axis] != 1]
+        return x if moved == sorted(moved) else None
+    if op.kind == "reverse":
+        return x if all(x.shape[axis] == 1 for axis in op.attrs["axes"]) else None
+    return x  # a box of the whole shape can only be at the origin
+
+
+@rewrite(NAME, roots="reshape transpose broadcast reverse extract_slice")
+def view_of_fill(graph: Graph, op: Op) -> Outcome:
+    """view (fill %s)  -->  fill %s"""
+    producer = op.operands[0].op
+    if producer.kind != "fill":
+        return None
+    scalar = producer.operands[0]
+    if not op.result.shape:
+        return scalar
+    return build(graph, "fill", [scalar], shape=op.result.shape)
+
+
+@rewrite(NAME, roots="reshape")
+def reshape_of_reshape(graph: Graph, op: Op) -> Outcome:
+    """reshape (reshape %x)  -->  reshape %x"""
+    producer = op.operands[0].op
+    if producer.kind != "reshape":
+        return None
+    return build(graph, "reshape", producer.operands, shape=op.result.shape)
+
+
+@rewrite(NAME, roots="transpose")
+def transpose_of_transpose(graph: Graph, op: Op) -> Outcome:
+    """transpose (transpose %x by p) by q  -->  transpose %x by p[q]"""
+    producer = op.operands[0].op
+    if producer.kind != "transpose":
+        return None
+    inner = producer.attrs["permutation"]
+    permutation = tuple(inner[axis] for axis in op.attrs["permutation"])
+    return build(graph, "transpose", producer.operands, permutation=permutation)
+
+
+@rewrite(NAME, roots="transpose broadcast")
+def unit_dims_only(graph: Graph, op: Op) -> Outcome:
+    """transpose or broadcast %x, only dims of size 1 move or appear  -->  reshape %x"""
+    x = op.operands[0]
+    if x.type.size != op.result.type.size:
+        return None
+    if op.kind == "transpose":
+        moved = [axis for axis in op.attrs["permutation"] if x.shape[axis] != 1]
+    else:
+        moved = [to for to, size in zip(op.attrs["axes"], x.shape, strict=True) if size != 1]
+    if moved != sorted(moved):
+        return None
+    return build(graph, "reshape", [x], shape=op.result.shape)
+
+
+@rewrite(NAME, roots="broadcast")
+def broadcast_of_view(graph: Graph, op: Op) -> Outcome:
+    """broadcast (broadcast or transpose %x)  -->  broadcast %x"""
+    producer = op.operands[0].op
+    outer = op.attrs["axes"]
+    if producer.kind == "broadcast":
+        axes = tuple(outer[axis] for axis in producer.attrs["axes"])
+    elif producer.kind == "transpose":
+        permutation = producer.attrs["permutation"]
+        axes = tuple(outer[permutation.index(axis)] for axis in range(len(permutation)))
+    else:
+        return None
+    return build(graph, "broadcast", producer.operands, shape=op.result.shape, axes=axes)
+
+
+@rewrite(NAME, roots="transpose")
+def transpose_of_broadcast(graph: Graph, op: Op) -> Outcome:
+    """transpose (broadcast %x)  -->  broadcast %x with permuted axes"""
+    producer = op.operands[0].op
+    if producer.kind != "broadcast":
+        return None
+    permutation = op.attrs["permutation"]
+    axes = tuple(permutation.index(axis) for axis in producer.attrs["axes"])
+    return build(graph, "broadcast", producer.operands, shape=op.result.shape, axes=axes)
+
+
+@rewrite(NAME, roots="reverse")
+def reverse_of_reverse(graph: Graph, op: Op) -> Outcome:
+    """reverse (reverse %x along a) along b  -->  reverse %x along the axes in one of a, b"""
+    producer = op.operands[0].op
+    if producer.kind != "reverse":
+        return None
+    axes = tuple(sorted({*op.attrs["axes"]} ^ {*producer.attrs["axes"]}))
+    (x,) = producer.operands
+    return build(graph, "reverse", [x], axes=axes) if axes else x
+
+
+@rewrite(NAME, roots="extract_slice")
+def extract_of_extract(graph: Graph, op: Op) -> Outcome:
+    """extract_slice (extract_slice %x at a) at b  -->  extract_slice %x at a + b * strides of a"""
+    producer = op.operands[0].op
+    if producer.kind != "extract_slice":
+        return None
+    if None in op.attrs["offsets"] or None in producer.attrs["offsets"]:
+        return declined("a computed start is clamped to its own operand")
+    offsets = tuple(
+        a + b * stride if size else 0
+        for a, b, stride, size in zip(
+            producer.attrs["offsets"], op.attrs["offsets"], producer.attrs["strides"],
+            op.result.shape, strict=True
+        )
+    )  # fmt: skip
+    strides = tuple(
+        a * b if size > 1 else 1
+        for a, b, size in zip(
+            producer.attrs["strides"], op.attrs["strides"], op.result.shape, strict=True
+        )
+    )
+    return build(
+        graph,
+        "extract_slice",
+        producer.operands,
+        offsets=offsets,
+        sizes=op.result.shape,
+        strides=strides,
+    )
+
+
+# ------------------------------------------------------------ forwarding
+
+
+@rewrite(NAME, roots="extract_slice")
+def extract_of_insert(graph: Graph, op: Op) -> Outcome:
+    """extract_slice (insert_slice %s into %d at a) at b  -->  a box of %s, or of %d where
+    disjoint"""
+    producer = op.operands[0].op
+    if producer.kind != "insert_slice":
+        return None
+    if None in op.attrs["offsets"] or None in producer.attrs["offsets"]:
+        return declined("the boxes of a computed start are not known")
+    source, destination = producer.operands
+    if _disjoint(op, producer, source):
+        return build(graph, "extract_slice", [destination], **op.attrs)
+    inside = _within(op, producer, source)
+    if inside is None:
+        return declined("the box is partly inserted, partly not")
+    offsets, strides = inside
+    return build(
+        graph, "extract_slice", [source], offsets=offsets, sizes=op.result.shape, strides=strides
+    )
+
+
+@rewrite(NAME, roots="insert_slice")
+def insert_over_insert(graph: Graph, op: Op) -> Outcome:
+    """insert_slice %b into (insert_slice %a into %d at p) at p  -->  insert_slice %b into %d at
+    p"""
+    source, inner = op.operands[:2]
+    producer = inner.op
+    if producer.kind != "insert_slice" or producer.operands[0].shape != source.shape:
+        return None
+    same = all(op.attrs[name] == producer.attrs[name] for name in ("offsets", "strides"))
+    if not same or producer.operands[2:] != op.operands[2:]:
+        return None
+    return build(
+        graph, "insert_slice", [source, producer.operands[1], *op.operands[2:]], **op.attrs
+    )
+
+
+def _disjoint(extract: Op, insert: Op, source: Value) -> bool:
+    """Whether no element of the extracted box was inserted: true if one axis already tells."""
+    for axis, size in enumerate(extract.result.shape):
+        wanted = _line(extract, axis, size)
+        written = _line(insert, axis, source.shape[axis])
+        if not wanted or not written or wanted[-1] < written[0] or written[-1] < wanted[0]:
+            return True
+        if wanted.step == written.step and (wanted[0] - written[0]) % wanted.step:
+            return True
+    return False
+
+
+def _within(
+    extract: Op, insert: Op, source: Value
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Offsets and strides of the extracted box within the source, if all of it was inserted."""
+    offsets, strides = [], []
+    for axis, size in enumerate(extract.result.shape):
+        wanted = _line(extract, axis, size)
+        written = _line(insert, axis, source.shape[axis])
+        if not (
+            wanted[0] in written and wanted[-1] in written and wanted[min(1, size - 1)] in written
+        ):
+            return None
+        offsets.append(written.index(wanted[0]))
+        strides.append(wanted.step // written.step if size > 1 else 1)
+    return tuple(offsets), tuple(strides)
+
+
+def _line(op: Op, axis: int, size: int) -> range:
+    """The positions along one axis of the box that a slice op reads or writes."""
+    offset, stride = op.attrs["offsets"][axis], op.attrs["strides"][axis]
+    return range(offset, offset + (size - 1) * stride + 1 if size else offset, stride)
+
+
+RULES = (
+    identity_view,
+    view_of_fill,
+    reshape_of_reshape,
+    transpose_of_transpose,
+    unit_dims_only,
+    broadcast_of_view,
+    transpose_of_broadcast,
+    reverse_of_reverse,
+    extract_of_extract,
+    extract_of_insert,
+    insert_over_insert,
+)
