@@ -22,6 +22,8 @@ _MOST_K = 512  # reduction steps per block: rows of the broadcast operand stay i
 _SMALL_CYCLES = 20_000  # one item below this: about 5 us
 _ITEMS_PER_CORE = 8
 _STREAM_STEPS = 8  # rows in flight where an operand streams from memory
+_SHORT_NBYTES = 192  # reading less of each row than this defeats the prefetchers
+_SHORT_STALL = 6.0  # cycles a step that it costs
 
 
 @dataclass(frozen=True)
@@ -129,9 +131,8 @@ def choose(nest: Nest, left: Source, right: Source, result: Affine | None, targe
     """The cheapest tiling. result: memory offset of the result, None where it is not stored plainly."""
     lanes = target.lanes(element_type(nest.dtype))
     planner = _Planner(nest, (left, right), result, target, lanes)
-    best = min((planner.candidate(lane) for lane in planner.lane_choices()),
-               key=lambda tiling: tiling.cycles)
-    return planner.with_items(planner.with_blocks(best))
+    complete = [planner.complete(planner.candidate(lane)) for lane in planner.lane_choices()]
+    return min(complete, key=lambda tiling: tiling.cycles)
 
 
 class _Planner:
@@ -157,10 +158,16 @@ class _Planner:
         pack = tuple(self._packs(source, lane) for source in self.sources)
         lanes = self.lanes if lane is not None else 1
         splits, cycles = self._best_tile(lane, lanes)
-        cycles += sum(self._pack_cycles(source, lane) for source, packs in
-                      zip(self.sources, pack, strict=True) if packs)
-        cycles += self._store_cycles(lane)
         return Tiling(lane, lanes, splits, (pack[0], pack[1]), self._reduce_order(lane), None, 0, cycles)
+
+    def complete(self, tiling: Tiling) -> Tiling:
+        """With blocks and items; what these make of packing and storing joins the cost."""
+        tiling = self.with_items(self.with_blocks(tiling))
+        extents = self._extents(tiling)
+        moved = sum(tiling.items * tiling.k_blocks * source.box(extents)
+                    * self._pack_cycles(source, tiling.lane)
+                    for source, packs in zip(self.sources, tiling.pack, strict=True) if packs)
+        return replace(tiling, cycles=tiling.cycles + moved + self._store_cycles(tiling.lane))
 
     def _packs(self, source: Source, lane: Var | None) -> bool:
         if source.offset is None:
@@ -168,21 +175,23 @@ class _Planner:
         return lane in source.depends and lane is not None and source.stride(lane) != 1
 
     def _pack_cycles(self, source: Source, lane: Var | None) -> float:
-        """Copying costs per element: little along lanes, more when transposing or de-interleaving."""
-        elements = source.box({})
-        unit = source.offset is not None and lane is not None and source.stride(lane) == 1
-        if lane not in source.depends or unit:
-            return elements * 4.0 / self.lanes
-        strided = any(lane in window.at.loop_vars() and window.at.coeff(lane) > 1
-                      for window in source.operand.windows.values() if lane is not None)
-        return elements * (3.0 if strided else 0.7)
+        """Cycles to copy one element: few along lanes, more when transposing or de-interleaving."""
+        along = [(var, window.at.coeff(lane)) for var, window in source.operand.windows.items()
+                 if lane is not None] + ([(lane, 1)] if lane is not None else [])
+        coeff = next(((var, c) for var, c in along if c), None)
+        if lane not in source.depends or coeff is None:
+            return 4.0 / self.lanes
+        if coeff[1] > 1:
+            return 3.0
+        unit = source.memory is not None and source.memory.coeff(coeff[0]) == 1
+        return 4.0 / self.lanes if unit else 0.8
 
     def _store_cycles(self, lane: Var | None) -> float:
         elements = math.prod(var.extent for var in self.nest.axes)
         if lane in self.nest.reduce:
             return elements * 8.0
         plain = self.result is not None and lane is not None and self.result.coeff(lane) == 1
-        return elements * (1.0 / self.lanes if plain else 2.0)
+        return elements * (1.0 / self.lanes if plain else 3.0)
 
     def _reduce_order(self, lane: Var | None) -> tuple[Var, ...]:
         """Reduction axes so that the vector operand is read in memory order, lanes innermost."""
@@ -265,7 +274,7 @@ class _Planner:
         return total * rest
 
     def _step_cycles(self, shape: Mapping[Var, int], points: int, lane: Var | None) -> float:
-        loads = 0.0
+        loads = stall = 0.0
         for source, count in zip(self.sources, self._loads(shape), strict=True):
             vector = lane in source.depends
             direct = vector and not self._packs(source, lane)
@@ -273,8 +282,14 @@ class _Planner:
             if source.narrow and not self._packs(source, lane):
                 each += 1.0
             loads += count * each / self.fma_rate
+            if direct and lane is not None and lane in self.nest.axes:
+                chunk = shape.get(lane, 1) * self.lanes * self.nbytes
+                size = self.steps * lane.extent * self.nbytes
+                if chunk < _SHORT_NBYTES and chunk < lane.extent * self.nbytes and (
+                        size > self.target.l1_nbytes):
+                    stall = _SHORT_STALL
         arithmetic = max(points, _LATENCY * self.fma_rate) / self.fma_rate
-        return max(arithmetic, loads) + 0.03 * loads + 0.5
+        return max(arithmetic, loads) + stall + 0.03 * loads + 0.5
 
     # ---------------------------------------------------------------- blocks
 
