@@ -188,7 +188,7 @@ def test_options_are_left_after_an_exception() -> None:
 def test_wrong_options_name_the_next_step() -> None:
     with pytest.raises(OptionsError, match="did you mean 'fold-views'"):
         Options(disable=("fold-view",))
-    with pytest.raises(OptionsError, match='Next: use Options.target="native"'):
+    with pytest.raises(OptionsError, match=r'Next: use Options.target="native"'):
         Options(target="cuda")
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from stagejit import types
-from stagejit.runtime import embedding
 from stagejit.runtime.embedding import DelegatedEquation, NativeCall, Request, Staged
 from stagejit.runtime.loader import load_program
 from stagejit.runtime.object_cache import digest
