@@ -51,8 +51,8 @@ class Reducer:
 
     @property
     def accumulator_dtype(self) -> DType:
-        """Sums and products of 16-bit floats are kept in f32."""
-        return self.dtype.accumulator if self.fn in ("add", "mul") else self.dtype
+        """16-bit floats are kept in f32: sums round once, and CPUs compare f32."""
+        return self.dtype.accumulator
 
     def initial(self, b: Builder, lanes: int) -> Accumulator:
         elem = element_type(self.accumulator_dtype).with_lanes(lanes)
@@ -75,9 +75,9 @@ class Reducer:
                    position: Value | None, mask: Value | None) -> Accumulator:
         """The accumulator with one more element a lane; `position` is for argmax and argmin."""
         lanes = accumulator[0].type.lanes
+        element = scalars.convert(b, element, self.dtype, self.accumulator_dtype)
         element = b.splat(element, lanes) if lanes else element
         if not self.is_arg:
-            element = scalars.convert(b, element, self.dtype, self.accumulator_dtype)
             merged = scalars.emit(b, self.fn, self.accumulator_dtype, [accumulator[0], element], {})
             return (merged if mask is None else b.select(mask, merged, accumulator[0]),)
         assert position is not None
