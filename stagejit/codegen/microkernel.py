@@ -114,13 +114,14 @@ class MicroKernel:
     # ---------------------------------------------------------------- points
 
     def _points(self, sizes: Mapping[Var, int]) -> list[dict[Var, int]]:
-        """All positions of the tile in units; vectors vary fastest."""
-        axes = sorted(sizes, key=lambda v: v in self._vector_side())
+        """All positions of the tile in units. The axes of the operand with fewer loads vary fastest, so
+        that its registers are kept and those of the other live shortly."""
+        counts = [math.prod(n for v, n in sizes.items() if v in view.depends)
+                  for view in self.operands]
+        kept = self.operands[counts.index(min(counts))].depends
+        axes = sorted(sizes, key=lambda v: v in kept)
         return [dict(zip(axes, combination, strict=True))
                 for combination in itertools.product(*(range(sizes[axis]) for axis in axes))]
-
-    def _vector_side(self) -> frozenset[Var]:
-        return next((v.depends for v in self.operands if self.tiling.lane in v.depends), frozenset())
 
     def _elements(self, point: Mapping[Var, int]) -> dict[Var, int]:
         lane, lanes = self.tiling.lane, self.tiling.lanes
@@ -179,7 +180,8 @@ class MicroKernel:
     def _reduce(self, points: Sequence[dict[Var, int]], starts: Sequence[Register],
                 lengths: Mapping[Var, Register], initial: Sequence[Register],
                 mask: Register | None) -> Sequence[Register]:
-        unrolled = [axis for axis in self.tiling.reduce if self._is_unrolled(axis, lengths[axis])]
+        unrolled = [axis for axis in self.tiling.reduce
+                    if self._is_unrolled(axis, lengths[axis], points)]
         residues = {axis: self._residues(axis) for axis in self.tiling.reduce if axis not in unrolled}
         loops = self._merged([axis for axis in self.tiling.reduce if axis not in unrolled
                               and residues[axis] == 1], lengths)
@@ -200,13 +202,26 @@ class MicroKernel:
 
         return nest(0, list(starts), {}, list(initial))
 
-    def _is_unrolled(self, axis: Var, length: Register) -> bool:
-        """Short windows along the lanes: their taps are neighbours in memory."""
+    def _is_unrolled(self, axis: Var, length: Register, points: Sequence[Mapping[Var, int]]) -> bool:
+        """Short windows: taps that are neighbours in memory cost no loop."""
         if axis is self.tiling.lane or length.const is None or axis.extent > _UNROLLED:
             return False
         if axis is self.tiling.reduce[0]:
             return False  # some loop must remain, or loads that do not move pile up outside
-        return self._residues(axis) > 1 or axis is self.tiling.reduce[-1]
+        if self._residues(axis) > 1:
+            return True
+        shared = all(self.tiling.lane in view.depends for view in self.operands)
+        return axis is self.tiling.reduce[-1] and (shared or not self._repeats(axis, points))
+
+    def _repeats(self, axis: Var, points: Sequence[Mapping[Var, int]]) -> bool:
+        """Different taps load the same elements: unrolled, these would crowd the registers."""
+        for view in self.operands:
+            once = {view.constant(self._elements(point)) for point in points}
+            taps = {view.constant({**self._elements(point), axis: tap})
+                    for point in points for tap in range(axis.extent)}
+            if axis in view.depends and len(taps) < len(once) * axis.extent:
+                return True
+        return False
 
     def _residues(self, axis: Var) -> int:
         return math.lcm(*(view.residues(axis) for view in self.operands))

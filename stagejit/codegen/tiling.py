@@ -19,11 +19,16 @@ from stagejit.dispatch.affine import Affine, Var
 
 _LATENCY = 4  # cycles until a fused multiply-add's result can be used
 _MOST_K = 512  # reduction steps per block: rows of the broadcast operand stay in L1
+_MOST_WINDOW_K = 2048  # the same where windows overlap, so that fewer bytes stand for more steps
 _SMALL_CYCLES = 20_000  # one item below this: about 5 us
 _ITEMS_PER_CORE = 8
 _STREAM_STEPS = 8  # rows in flight where an operand streams from memory
 _SHORT_NBYTES = 192  # reading less of each row than this defeats the prefetchers
-_SHORT_STALL = 6.0  # cycles a step that it costs
+_SHORT_STALL = 0.2  # part of a step that it costs
+_STREAM_CHUNK = 4096  # bytes of each row that an item should read at least when streaming
+_STREAM_VECTORS = 4
+_WAYS = 8  # lines at addresses that agree modulo a page which L1 can hold
+_PAGE = 4096
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,8 @@ def choose(nest: Nest, left: Source, right: Source, result: Affine | None, targe
     """The cheapest tiling. result: memory offset of the result, None where it is not stored plainly."""
     lanes = target.lanes(element_type(nest.dtype))
     planner = _Planner(nest, (left, right), result, target, lanes)
-    complete = [planner.complete(planner.candidate(lane)) for lane in planner.lane_choices()]
+    complete = [planner.complete(planner.candidate(lane, copied=copied))
+                for lane in planner.lane_choices() for copied in (False, True)]
     return min(complete, key=lambda tiling: tiling.cycles)
 
 
@@ -154,10 +160,12 @@ class _Planner:
                 choices.append(var)
         return choices or [max(self.nest.reduce, key=lambda var: var.extent, default=None)]
 
-    def candidate(self, lane: Var | None) -> Tiling:
-        pack = tuple(self._packs(source, lane) for source in self.sources)
+    def candidate(self, lane: Var | None, *, copied: bool) -> Tiling:
+        """The best register tile for a lane axis. copied: pack the vector operand in any case."""
+        pack = tuple(self._packs(source, lane) or (copied and lane in source.depends)
+                     for source in self.sources)
         lanes = self.lanes if lane is not None else 1
-        splits, cycles = self._best_tile(lane, lanes)
+        splits, cycles = self._best_tile(lane, lanes, pack)
         return Tiling(lane, lanes, splits, (pack[0], pack[1]), self._reduce_order(lane), None, 0, cycles)
 
     def complete(self, tiling: Tiling) -> Tiling:
@@ -170,9 +178,21 @@ class _Planner:
         return replace(tiling, cycles=tiling.cycles + moved + self._store_cycles(tiling.lane))
 
     def _packs(self, source: Source, lane: Var | None) -> bool:
+        """Whether an operand cannot be read as it lies, or had better not be."""
         if source.offset is None:
             return True
-        return lane in source.depends and lane is not None and source.stride(lane) != 1
+        if lane is not None and lane in source.depends:
+            return source.stride(lane) != 1
+        return self._collides(source)
+
+    def _collides(self, source: Source) -> bool:
+        """Steps of the reduction fall on so few cache sets that they evict each other."""
+        strides = [abs(source.stride(var)) * self.nbytes for var in self.nest.reduce]
+        stride = min((stride for stride in strides if stride), default=0)
+        if stride < 64:
+            return False
+        held = _PAGE // math.gcd(stride, _PAGE) * _WAYS
+        return held * _WAYS < min(self.steps, _MOST_K)
 
     def _pack_cycles(self, source: Source, lane: Var | None) -> float:
         """Cycles to copy one element: few along lanes, more when transposing or de-interleaving."""
@@ -191,7 +211,7 @@ class _Planner:
         if lane in self.nest.reduce:
             return elements * 8.0
         plain = self.result is not None and lane is not None and self.result.coeff(lane) == 1
-        return elements * (1.0 / self.lanes if plain else 3.0)
+        return elements * (1.0 / self.lanes if plain else 5.0)
 
     def _reduce_order(self, lane: Var | None) -> tuple[Var, ...]:
         """Reduction axes so that the vector operand is read in memory order, lanes innermost."""
@@ -204,11 +224,12 @@ class _Planner:
 
         return tuple(sorted(self.nest.reduce, key=stride, reverse=True))
 
-    def _best_tile(self, lane: Var | None, lanes: int) -> tuple[tuple[Split, ...], float]:
+    def _best_tile(self, lane: Var | None, lanes: int,
+                   pack: Sequence[bool]) -> tuple[tuple[Split, ...], float]:
         order = self._axis_order(lane)
         best: tuple[float, dict[Var, int]] = (math.inf, {})
         for tile in self._tiles(lane, lanes):
-            cycles = self._tile_cycles(tile, lane, lanes)
+            cycles = self._tile_cycles(tile, lane, lanes, pack)
             if cycles < best[0]:
                 best = (cycles, tile)
         splits = tuple(Split.of(var, lanes if var is lane else 1, best[1].get(var, 1)) for var in order)
@@ -241,7 +262,14 @@ class _Planner:
         if shared is not None and shared in self.nest.axes:
             common = [{shared: n} for n in range(1, min(4, -(-shared.extent // lanes)) + 1)]
         tiles = [{**a, **b, **c} for a, b, c in itertools.product(*per_side, common)]
-        return [tile for tile in tiles if self._fits(tile)] or [{}]
+        return [tile for tile in tiles if self._fits(tile, shared is not None)
+                and self._flows(tile, lane)] or [{}]
+
+    def _flows(self, tile: Mapping[Var, int], lane: Var | None) -> bool:
+        """An operand that streams past few rows is read in short pieces of several rows."""
+        vector = self._vector_source(lane)
+        return vector is None or lane is None or lane in self.nest.reduce or not self._passes(vector) or (
+            tile.get(lane, 1) <= _STREAM_VECTORS)
 
     def _tile_preference(self, source: Source, var: Var) -> tuple[int, int, int]:
         """Longest axes first; among long ones those that lie close together."""
@@ -253,11 +281,15 @@ class _Planner:
                 for source in self.sources)
         return a, b
 
-    def _fits(self, tile: Mapping[Var, int]) -> bool:
+    def _fits(self, tile: Mapping[Var, int], shared: bool) -> bool:
+        """Accumulators, the operand that is kept, and one more. Where both operands have lanes nothing
+        is broadcast, and what neighbouring taps share is kept instead."""
         points = math.prod(tile.values())
-        return points + min(self._loads(tile)) + 1 <= self.target.vector_registers
+        kept = points + 2 if shared else min(self._loads(tile))
+        return points + kept + 1 <= self.target.vector_registers
 
-    def _tile_cycles(self, tile: Mapping[Var, int], lane: Var | None, lanes: int) -> float:
+    def _tile_cycles(self, tile: Mapping[Var, int], lane: Var | None, lanes: int,
+                     pack: Sequence[bool]) -> float:
         """Modelled cycles of the whole nest with this tile."""
         sizes = [[(var, size, count) for size, count in
                   Split.of(var, lanes if var is lane else 1, most).sizes()]
@@ -270,26 +302,34 @@ class _Planner:
             shape = {var: size for var, size, _ in combination}
             count = math.prod(n for _, _, n in combination)
             points = math.prod(shape.values())
-            total += count * (steps * self._step_cycles(shape, points, lane) + 2 * points + 12)
+            total += count * (steps * self._step_cycles(shape, points, lane, pack) + 2 * points + 12)
         return total * rest
 
-    def _step_cycles(self, shape: Mapping[Var, int], points: int, lane: Var | None) -> float:
-        loads = stall = 0.0
-        for source, count in zip(self.sources, self._loads(shape), strict=True):
-            vector = lane in source.depends
-            direct = vector and not self._packs(source, lane)
-            each = (1.3 if direct else 1.0) if vector else 0.5
-            if source.narrow and not self._packs(source, lane):
-                each += 1.0
+    def _step_cycles(self, shape: Mapping[Var, int], points: int, lane: Var | None,
+                     pack: Sequence[bool]) -> float:
+        loads, stalls = 0.0, False
+        for source, packs, count in zip(self.sources, pack, self._loads(shape), strict=True):
+            each = self._load_cycles(source, lane, packs)
             loads += count * each / self.fma_rate
-            if direct and lane is not None and lane in self.nest.axes:
-                chunk = shape.get(lane, 1) * self.lanes * self.nbytes
-                size = self.steps * lane.extent * self.nbytes
-                if chunk < _SHORT_NBYTES and chunk < lane.extent * self.nbytes and (
-                        size > self.target.l1_nbytes):
-                    stall = _SHORT_STALL
+            if not packs and lane is not None and lane in source.depends and lane in self.nest.axes:
+                stalls |= self._reads_short_rows(shape.get(lane, 1), lane)
         arithmetic = max(points, _LATENCY * self.fma_rate) / self.fma_rate
+        stall = _SHORT_STALL * arithmetic if stalls else 0.0
         return max(arithmetic, loads) + stall + 0.03 * loads + 0.5
+
+    def _load_cycles(self, source: Source, lane: Var | None, packs: bool) -> float:
+        """One load, on a port that does one vector (or two scalars) a cycle."""
+        convert = 1.0 if source.narrow and not packs else 0.0
+        if lane is None or lane not in source.depends:
+            return 0.5 + convert
+        crossing = any(lane in window.at.loop_vars() and len(window.at.terms) > 1
+                       for window in source.operand.windows.values())
+        return (1.7 if crossing else 1.0 if packs else 1.3) + convert
+
+    def _reads_short_rows(self, vectors: int, lane: Var) -> bool:
+        chunk = vectors * self.lanes * self.nbytes
+        row = lane.extent * self.nbytes
+        return chunk < min(_SHORT_NBYTES, row) and self.steps * row > self.target.l1_nbytes
 
     # ---------------------------------------------------------------- blocks
 
@@ -309,8 +349,10 @@ class _Planner:
     def _with_k_block(self, tiling: Tiling) -> Tiling:
         lane_step = self.lanes if tiling.lane in self.nest.reduce else 1
         most = _MOST_K * lane_step
-        vector = self._vector_source(tiling)
-        if vector is not None and self._streams(tiling, vector):
+        if any(source.operand.windows for source in self.sources):
+            most = _MOST_WINDOW_K
+        vector = self._vector_source(tiling.lane)
+        if vector is not None and self._streams(vector):
             columns = vector.box({var: 1 for var in self.nest.reduce})
             fitting = self.target.l2_nbytes // (8 * self.nbytes * max(columns, 1))
             most = min(most, max(_STREAM_STEPS, fitting // _STREAM_STEPS * _STREAM_STEPS))
@@ -324,17 +366,21 @@ class _Planner:
         size = -(-size // lane_step) * lane_step
         return replace(tiling, blocked=axis, k_block=size) if size < axis.extent else tiling
 
-    def _vector_source(self, tiling: Tiling) -> Source | None:
-        found = [i for i, source in enumerate(self.sources) if tiling.lane in source.depends]
-        return self.sources[found[0]] if len(found) == 1 else None
+    def _vector_source(self, lane: Var | None) -> Source | None:
+        """The operand that is read as vectors, if it is only one."""
+        found = [source for source in self.sources if lane in source.depends]
+        return found[0] if len(found) == 1 else None
 
-    def _streams(self, tiling: Tiling, vector: Source) -> bool:
-        """A large operand that each element of is used in few rows: it must come in memory order."""
+    def _streams(self, vector: Source) -> bool:
+        """The vector operand comes from memory, row by row."""
+        return self._passes(vector) or (
+            vector.offset is not None and vector.box({}) * self.nbytes > self.target.l3_nbytes)
+
+    def _passes(self, vector: Source) -> bool:
+        """A large operand of which each element is used in one register tile only."""
         rows = math.prod(var.extent for var in self.nest.axes if var not in vector.depends)
-        size = vector.box({}) * self.nbytes
-        return vector.offset is not None and size > self.target.l2_nbytes and (
-            rows <= 2 * max((s.most for s in tiling.splits if s.var not in vector.depends), default=1)
-            or size > self.target.l3_nbytes)
+        return (vector.offset is not None and rows <= self.target.vector_registers // 2
+                and vector.box({}) * self.nbytes > self.target.l2_nbytes)
 
     def _extents(self, tiling: Tiling) -> dict[Var, int]:
         extents = {split.var: split.span for split in tiling.splits}
@@ -350,7 +396,7 @@ class _Planner:
         for source, packs in zip(self.sources, tiling.pack, strict=True):
             vector = tiling.lane in source.depends
             if (packs or (vector and self.steps > 1)) and source.box(extents) * self.nbytes > half:
-                streamed = not packs and self._streams(tiling, source)
+                streamed = not packs and self._streams(source)
                 if not streamed:
                     found.append(source.depends)
         panel = math.prod(split.span for split in tiling.splits) * self.nbytes
@@ -396,6 +442,10 @@ class _Planner:
     def with_items(self, tiling: Tiling) -> Tiling:
         """Split over cores: the axes whose splitting moves least."""
         wanted = min(_ITEMS_PER_CORE * self.target.cores, int(tiling.cycles / _SMALL_CYCLES))
+        vector = self._vector_source(tiling.lane)
+        if vector is not None and self._streams(vector) and not any(tiling.pack):
+            row = vector.box({var: 1 for var in self.nest.reduce}) * self.nbytes
+            wanted = min(wanted, max(self.target.cores, row // _STREAM_CHUNK))
         while tiling.items < wanted:
             moves = [self._with_block(tiling, split, -(-split.block // 2)) for split in tiling.splits
                      if split.block > 1]
