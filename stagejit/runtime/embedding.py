@@ -8,9 +8,11 @@ content hashes, so JAX's persistent compilation cache works; the compiler runs o
 object, however often the equation is lowered.
 
 Note [Falling through]: JAX's rule also takes a marked equation that no opaque call can express:
-symbolic shapes, references, and programs that XLA partitions by itself over several devices (it
-would gather every operand of an opaque call). Inside `shard_map` the program is per device, so it
-is staged.
+symbolic shapes, references, programs for other platforms or for several (`jax.export`), and
+programs that XLA partitions by itself over several devices (it would gather every operand of an
+opaque call). Inside `shard_map` the program is per device, so it is staged. Our rule stands in the
+table of all platforms and looks at the platform itself: a rule for cpu alone would make jit a
+platform-dependent primitive, which JAX cannot lower for several platforms at once.
 """
 
 from __future__ import annotations
@@ -173,7 +175,8 @@ def install(compiler: Compiler) -> None:
         # `_lowerings` is the table that `register_lowering` fills; JAX offers no reader for it.
         entry: Any = mlir._lowerings[jit_p]
         _original = getattr(entry, "rule", entry)
-        mlir.register_lowering(jit_p, _lower_jit, platform="cpu")
+        # For every platform, see Note [Falling through]; not cacheable, as JAX registers its own.
+        mlir.register_lowering(jit_p, _lower_jit, cacheable=False)
 
 
 def clear_staged() -> None:
@@ -205,6 +208,8 @@ def _lower_jit(ctx: Any, *args: Any, name: str, **params: Any) -> Any:
 
 def _is_stageable(ctx: Any) -> bool:
     """False for the cases of Note [Falling through]."""
+    if tuple(ctx.module_context.platforms) != ("cpu",):
+        return False
     avals = (*ctx.avals_in, *ctx.avals_out)
     if not all(type(aval) is jax.core.ShapedArray for aval in avals):
         return False

@@ -151,7 +151,6 @@ def libc_address(name: str) -> int:
 def _native_target() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    llvm.initialize_native_asmparser()  # the support functions contain a line of inline assembly
     return llvm.Target.from_default_triple()
 
 

@@ -87,11 +87,17 @@ declare i32 @madvise(ptr, i64, i32)
 """
 
 
-def _pause_ir() -> str:
-    """One hint to the core that it spins; other architectures need none."""
+def _pause_ir() -> tuple[str, str]:
+    """(declaration, call) of the hint to the core that it spins; some architectures need none."""
     arch = llvm.get_default_triple().split("-")[0]
-    hint = {"x86_64": "pause", "aarch64": "yield", "arm64": "yield"}.get(arch)
-    return f'  call void asm sideeffect "{hint}", ""()\n' if hint else ""
+    name, kind, argument = {
+        "x86_64": ("llvm.x86.sse2.pause", "", ""),
+        "aarch64": ("llvm.aarch64.hint", "i32", "i32 1"),
+        "arm64": ("llvm.aarch64.hint", "i32", "i32 1"),
+    }.get(arch, ("", "", ""))
+    if not name:
+        return "", ""
+    return f"declare void @{name}({kind})\n", f"  call void @{name}({argument})\n"
 
 
 def _pool_ir() -> str:
@@ -227,7 +233,8 @@ out:
 
 
 def _pfor_ir() -> str:
-    return f"""
+    declare_pause, pause = _pause_ir()
+    return f"""{declare_pause}
 ; Runs on a thread of the pool, perhaps long after the loop has ended: see Note [Late workers].
 define internal void @sj_task(ptr %state) nounwind {{
 {abi.field("%ids", "%state", _IDS)}\
@@ -251,7 +258,7 @@ again:
   %long = icmp ugt i64 %spins.next, {_SPINS_BEFORE_YIELD}
   br i1 %long, label %yield, label %spin
 spin:
-{_pause_ir()}  br label %check
+{pause}  br label %check
 yield:
   %ignored = call i32 @sched_yield()
   br label %check

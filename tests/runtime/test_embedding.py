@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.serialize_executable import deserialize_and_load, serialize
 from jax.extend import core as jex_core
 
 import stagejit
 from stagejit.options import Options
 from stagejit.runtime import embedding
-from stagejit.runtime.loader import call_count
+from stagejit.runtime.loader import call_count, loaded_programs
 
 X = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
 Y = np.linspace(2, 3, 48, dtype=np.float32).reshape(6, 8)
@@ -131,6 +132,25 @@ def test_other_platforms_fall_through(toy: Any) -> None:
     assert not toy.requests
 
 
+def test_programs_for_several_platforms_are_jax_own(toy: Any) -> None:
+    marked, plain = stagejit.jit(cube), jax.jit(cube)
+    for f in (jax.jit(lambda x: marked(x, x)), jax.jit(lambda x: plain(x, x))):
+        exported = jax.export.export(f, platforms=("cpu", "cuda"))(X)
+        np.testing.assert_allclose(exported.call(X), cube(X, X), rtol=1e-6)
+    assert not toy.requests
+
+
+def test_exported_and_serialized_programs_run_ours(toy: Any) -> None:
+    def call(x: Any) -> Any:
+        return stagejit.jit(cube)(x, x)
+
+    compiled = jax.jit(call).lower(X).compile()
+    names = [jax.export.DisabledSafetyCheck.custom_call(p.target) for p in loaded_programs()]
+    exported = jax.export.export(jax.jit(call), disabled_checks=names)(X)
+    check(exported.call, lambda x: cube(x, x), X)
+    check(deserialize_and_load(*serialize(compiled)), lambda x: cube(x, x), X)
+
+
 def test_donation_is_in_place(toy: Any) -> None:
     f = stagejit.jit(lambda x: x * 2, donate_argnums=0)
     x = jnp.asarray(X) + 0
@@ -180,7 +200,7 @@ def test_two_devices() -> None:
         import stagejit
         from toy_compiler import ToyCompiler
         from stagejit.runtime import embedding
-        from stagejit.runtime.loader import call_count
+        from stagejit.runtime.loader import call_count, loaded_programs
         toy = ToyCompiler()
         embedding.install(toy)
         mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -7,12 +7,15 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
 from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime import support
 from stagejit.runtime.engine import engine
+from stagejit.runtime.handler import handler_ir
+from stagejit.runtime.program import BufferRef, HostProgram, Launch, Loop
 
 TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 API_CALL = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
@@ -240,6 +243,23 @@ def test_advice_is_for_whole_huge_pages() -> None:
     advise(data.ctypes.data + 5, data.nbytes - 5)
     advise(data.ctypes.data, 100)  # holds no whole huge page
     assert (data == 7).all()
+
+
+@pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu", "x86_64-unknown-linux-gnu"])
+def test_other_architectures_compile_it(triple: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    monkeypatch.setattr(llvm, "get_default_triple", lambda: triple)
+    launch = Launch("k", (BufferRef("arg"),), (1,), 100, 1, True, 64)
+    program = HostProgram("p", (Loop(3, (launch,)),), (64,), (), 64)
+    machine = llvm.Target.from_triple(triple).create_target_machine(reloc="pic")
+    for text in (support.support_ir.__wrapped__(), handler_ir(program).ir):
+        module = llvm.parse_assembly(text, llvm.create_context())
+        module.triple, module.data_layout = triple, str(machine.target_data)
+        assembly = machine.emit_assembly(module)
+        assert ".globl" in assembly
+        if "sj_run:" in assembly:
+            assert ("\tyield" if "aarch64" in triple else "\tpause") in assembly
 
 
 def test_text_is_stable() -> None:
