@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 
 from stagejit.trace.emitter import Emitter
+from stagejit.trace.precision import reduce_precision
 from stagejit.trace.program import Var
 from stagejit.trace.translation import Site, Translation, Unsupported, translation
-from stagejit.types import bf16, bool_, dtype_named, f32, f64, from_numpy, u32
+from stagejit.types import bool_, dtype_named, f32, f64, from_numpy, u32
 
 # Same name and meaning in JAX and in `map`.
 _SAME = (
@@ -86,16 +87,6 @@ def _convert(emit: Emitter, site: Site, x: Var) -> Var:
     return emit.convert(x, from_numpy(site.params["new_dtype"]))
 
 
-def _reduce_precision(emit: Emitter, site: Site, x: Var) -> Var:
-    exponent, mantissa = site.params["exponent_bits"], site.params["mantissa_bits"]
-    own = {"f16": (5, 10), "bf16": (8, 7), "f32": (8, 23), "f64": (11, 52)}[x.type.dtype.name]
-    if exponent >= own[0] and mantissa >= own[1]:
-        return x
-    if x.type.dtype is f32 and (exponent, mantissa) == (8, 7):
-        return emit.convert(emit.convert(x, bf16), f32)
-    raise Unsupported(f"precision of {exponent} exponent and {mantissa} mantissa bits")
-
-
 def _bitcast(emit: Emitter, site: Site, x: Var) -> Var:
     target = from_numpy(site.params["new_dtype"])
     if target.itemsize != x.type.dtype.itemsize or bool_ in (target, x.type.dtype):
@@ -163,7 +154,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "select_n": translation(_select_n),
     "clamp": translation(_clamp),
     "convert_element_type": translation(_convert, "new_dtype", ignored=("weak_type", "sharding")),
-    "reduce_precision": translation(_reduce_precision, "exponent_bits", "mantissa_bits"),
+    "reduce_precision": translation(reduce_precision, "exponent_bits", "mantissa_bits"),
     "bitcast_convert_type": translation(_bitcast, "new_dtype"),
     "mulhi": translation(_mulhi),
     "one_minus_square": translation(_one_minus_square),

@@ -15,26 +15,34 @@ import jax
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.program import Var
 from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
-from stagejit.types import bool_
+from stagejit.types import TensorType, bool_, i32
 
 
 def _dot_general(emit: Emitter, site: Site, lhs: Var, rhs: Var) -> Var:
     _check_precision(site.params["precision"])
     contracting, batch = site.params["dimension_numbers"]
-    lhs, rhs = _same_dtype(emit, site, lhs, rhs)
-    return emit.emit(
-        "contract", (lhs, rhs), site.result,
+    result = site.result
+    if result.dtype is bool_:  # "any of the pairwise ands": count them
+        result = TensorType(i32, result.shape)
+    lhs, rhs = _same_dtype(emit, result, lhs, rhs)
+    product = emit.emit(
+        "contract", (lhs, rhs), result,
         contracting=(integers(contracting[0]), integers(contracting[1])),
         batch=(integers(batch[0]), integers(batch[1])),
-        dtype=site.result.dtype,
+        dtype=result.dtype,
     )  # fmt: skip
+    if site.result.dtype is bool_:
+        return emit.map("ne", product, emit.const(0, i32))
+    return product
 
 
 def _conv(emit: Emitter, site: Site, lhs: Var, rhs: Var) -> Var:
     params = site.params
     _check_precision(params["precision"])
     dimensions = params["dimension_numbers"]
-    lhs, rhs = _same_dtype(emit, site, lhs, rhs)
+    if site.result.dtype is bool_:
+        raise Unsupported("a convolution of bools")
+    lhs, rhs = _same_dtype(emit, site.result, lhs, rhs)
     return emit.emit(
         "conv", (lhs, rhs), site.result,
         lhs_spec=integers(dimensions.lhs_spec),
@@ -50,13 +58,13 @@ def _conv(emit: Emitter, site: Site, lhs: Var, rhs: Var) -> Var:
     )  # fmt: skip
 
 
-def _same_dtype(emit: Emitter, site: Site, lhs: Var, rhs: Var) -> tuple[Var, Var]:
+def _same_dtype(emit: Emitter, result: TensorType, lhs: Var, rhs: Var) -> tuple[Var, Var]:
     """Operands of one type: their own where they agree, else the result's."""
-    if bool_ in (lhs.type.dtype, rhs.type.dtype, site.result.dtype):
-        raise Unsupported("a product of bools")
-    if lhs.type.dtype is rhs.type.dtype and (lhs.type.dtype.is_float == site.result.dtype.is_float):
+    dtype, wanted = lhs.type.dtype, result.dtype
+    fits = dtype is not bool_ and dtype.is_float == wanted.is_float
+    if rhs.type.dtype is dtype and fits:
         return lhs, rhs
-    return emit.convert(lhs, site.result.dtype), emit.convert(rhs, site.result.dtype)
+    return emit.convert(lhs, wanted), emit.convert(rhs, wanted)
 
 
 def _check_precision(precision: Any) -> None:
