@@ -1,0 +1,250 @@
+"""Which subrange of which value a region reads and writes.
+
+Input: a region. Output: boxes for each input and for each store, exact or a conservative hull with the
+reason. Invariant: no element outside the boxes is ever touched; an exact box is touched all over.
+
+The iteration space of each store is pulled through the region's ops (`pull.py`) to its inputs. Anchors are
+evaluated whole, so they want their operands whole, except for borders that a convolution never reaches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from stagejit.dispatch.affine import Affine, Index, Var, linearize
+from stagejit.dispatch.box import Box
+from stagejit.dispatch.coordinates import coordinates
+from stagejit.dispatch.pull import place, pull_view
+from stagejit.dispatch.region import VIEWS, Region, Store
+from stagejit.graph.dims import ConvDims, GatherDims, dilated
+from stagejit.graph.ir import Op, Value
+
+# More separate boxes of one value than this become one hull.
+MOST_BOXES = 4
+
+_DYNAMIC = "an offset is known at run time only"
+_HULL = "the hull of several ranges"
+_UNEVEN = "elements between are not touched"
+
+
+@dataclass(frozen=True)
+class Touch:
+    """Part of `value` (for a write: of the memory of `value`) that a region touches. `reason`: why the
+    box is not exact, empty if it is."""
+
+    value: Value
+    box: Box
+    reason: str = ""
+
+    @property
+    def exact(self) -> bool:
+        return not self.reason
+
+
+def reads_of(region: Region) -> list[Touch]:
+    """What the region reads, in the order of its inputs."""
+    walk = _Walk(region)
+    for store in region.stores:
+        walk.visit(store.value, coordinates(store.value.shape))
+        for insert in store.inserts:
+            for start in insert.operands[2:]:
+                walk.visit(start, ())
+    if region.kind == "delegate" and region.anchor is not None:
+        walk.visit_whole(region.anchor.operands)
+    return [touch for value in region.inputs for touch in _joined(walk.touches.get(value, []))]
+
+
+def writes_of(region: Region) -> list[Touch]:
+    """What the region writes: one touch for each of its stores."""
+    return [_write_of(region, store) for store in region.stores]
+
+
+def _write_of(region: Region, store: Store) -> Touch:
+    if region.kind == "scatter":
+        return Touch(store.into, Box.whole(store.into.shape), "indices are known at run time only")
+    return touch_of(store.into, store_index(store))
+
+
+def store_index(store: Store) -> Index:
+    """Where element `coordinates` of the stored value goes in `store.into`."""
+    index = coordinates(store.value.shape)
+    for insert in store.inserts:
+        index = place(insert, index)
+    return index
+
+
+def indices_read(region: Region, value: Value) -> set[Index]:
+    """The indices at which a map reads `value`, in terms of coordinates of what it stores."""
+    walk = _Walk(region)
+    for store in region.stores:
+        walk.visit(store.value, coordinates(store.value.shape))
+    return walk.indices.get(value, set())
+
+
+class _Walk:
+    """Pulls indices through a region to its inputs."""
+
+    def __init__(self, region: Region) -> None:
+        self.inputs = frozenset(region.inputs)
+        self.touches: dict[Value, list[Touch]] = {}
+        self.indices: dict[Value, set[Index]] = {}
+        self._seen: set[tuple[Value, Index]] = set()
+
+    def visit(self, value: Value, index: Index) -> None:
+        pending = [(value, index)]
+        while pending:
+            value, index = pending.pop()
+            if (value, index) in self._seen:
+                continue
+            self._seen.add((value, index))
+            if value in self.inputs:
+                self.indices.setdefault(value, set()).add(index)
+                self.touches.setdefault(value, []).append(touch_of(value, index))
+            else:
+                pending.extend(_operands_at(value.op, index))
+
+    def visit_whole(self, values: Sequence[Value]) -> None:
+        for value in values:
+            self.visit(value, coordinates(value.shape))
+
+
+def _operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
+    """What evaluating `op` at `index` reads; of an anchor, what evaluating all of it reads."""
+    if op.kind in VIEWS:
+        yield op.operands[0], pull_view(op, index)
+        yield from ((start, ()) for start in op.operands[1:])
+    elif op.kind == "fill":
+        yield op.operands[0], ()
+    elif op.kind == "gather":
+        yield from gather_operands_at(op, index)
+    elif op.kind == "conv":
+        if math.prod(op.result.shape):
+            yield op.operands[0], _window_index(op)
+            yield op.operands[1], coordinates(op.operands[1].shape)
+    elif op.kind in ("reduce", "contract", "cumulative"):
+        yield from ((operand, coordinates(operand.shape)) for operand in op.operands)
+    elif op.kind == "scatter":
+        yield from ((operand, coordinates(operand.shape)) for operand in op.operands[1:])
+    else:
+        yield from ((operand, index) for operand in op.operands)
+
+
+def gather_operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
+    """The index vector and the element that a gather reads; starts are unknown within their range."""
+    dims = GatherDims.of(op.attrs)
+    operand, indices = op.operands
+    batch = [index[axis] for axis in dims.batch_axes(len(index))]
+    vector = Affine.of(Var(len(dims.start_axes), "c"))
+    yield indices, (*batch, vector)
+    parts: list[Affine] = [Affine()] * operand.type.rank
+    for axis in dims.start_axes:
+        room = max(operand.shape[axis] - dims.sizes[axis] + 1, 1)
+        parts[axis] = Affine.of(Var(room, "s", "dynamic", source=indices))
+    for axis, of_indices in zip(dims.operand_batch_axes, dims.index_batch_axes, strict=True):
+        parts[axis] = batch[of_indices]
+    for axis, own in zip(dims.offset_axes, dims.window_axes, strict=True):
+        parts[own] = parts[own] + index[axis]
+    yield operand, tuple(parts)
+
+
+def _window_index(op: Op) -> Index:
+    """The part of its left operand that a convolution reads."""
+    dims = ConvDims.of(op.attrs)
+    lhs, rhs, out = op.operands[0].shape, op.operands[1].shape, op.result.shape
+    index = list(coordinates(lhs))
+    for d, (low, _) in enumerate(dims.padding):
+        axis, window = dims.lhs_spec[2 + d], rhs[dims.rhs_spec[2 + d]]
+        outputs, stride = out[dims.out_spec[2 + d]], dims.strides[d]
+        hole, step = dims.rhs_dilation[d], dims.lhs_dilation[d]
+        reached = Affine((), -low)
+        for extent, coeff in ((outputs, stride), (window, hole)):
+            reached = reached + Affine.of(Var(extent, "w")) * coeff
+        offsets, stride, _ = _progression(reached)
+        first, last = max(offsets[0], 0), min(offsets[1], dilated(lhs[axis], step) - 1)
+        first += -(first - offsets[0]) % stride
+        if step != 1:  # every step-th position is an element, the others are holes
+            first, last, stride = -(-first // step), last // step, 1
+        count = max((last - first) // stride + 1, 0)
+        index[axis] = Affine((), first) + Affine.of(Var(count, "w")) * stride
+    return tuple(index)
+
+
+# ------------------------------------------------------------------- boxes
+
+
+def touch_of(value: Value, index: Index) -> Touch:
+    """The box of `value` that `index` runs over."""
+    dims, reason = [], ""
+    seen: set[Var] = set()
+    shared = False
+    for part in index:
+        (first, last), stride, even = _progression(part)
+        dims.append((first, (last - first) // stride + 1 if last >= first else 0, stride))
+        if any(var.kind == "dynamic" for var in part.vars()):
+            reason = _DYNAMIC
+        elif not even:
+            reason = reason or _UNEVEN
+        variables = part.loop_vars()
+        shared = shared or bool(variables & seen)
+        seen |= variables
+    box = Box(tuple(d[0] for d in dims), tuple(d[1] for d in dims), tuple(d[2] for d in dims))
+    if (shared or any(var.operand is not None for part in index for var in part.vars())) and not (
+            reason):
+        reason = "" if _covers_as_rows(value, index, box) else _UNEVEN
+    return Touch(value, box, reason)
+
+
+def _progression(part: Affine) -> tuple[tuple[int, int], int, bool]:
+    """First and last value, the step between values, and whether every step of it is taken."""
+    if any(var.extent == 0 for var in part.vars()):
+        return (0, -1), 1, True
+    steps = sorted((abs(coeff), var.extent) for var, coeff in part.terms)
+    if any(var.kind == "dynamic" for var in part.vars()):
+        return part.range(), 1, False
+    stride = math.gcd(*(step for step, _ in steps)) or 1
+    covered, even = 1, True
+    for step, extent in steps:
+        even = even and step <= covered * stride
+        covered += step // stride * (extent - 1)
+    return part.range(), stride, even
+
+
+def _covers_as_rows(value: Value, index: Index, box: Box) -> bool:
+    """Whether the row-major offsets, in which reshapes are affine, touch each element of the box."""
+    offset = linearize(index, value.shape)
+    if any(var.operand is not None for var in offset.vars()):
+        return False
+    (first, last), stride, even = _progression(offset)
+    return even and (last - first) // stride + 1 == box.count
+
+
+def _joined(touches: Sequence[Touch]) -> list[Touch]:
+    """Fewer boxes for the same elements; the hull of all where too many are left."""
+    boxes: list[Touch] = []
+    for touch in touches:
+        if not touch.box.count:
+            continue
+        merged = touch
+        kept = []
+        for other in boxes:
+            hull, exact = other.box.hull(merged.box)
+            if exact:
+                merged = Touch(merged.value, hull, _reason(hull, merged, other))
+            else:
+                kept.append(other)
+        boxes = [*kept, merged]
+    if len(boxes) <= MOST_BOXES:
+        return sorted(boxes, key=lambda touch: touch.box.offsets)
+    hull = boxes[0].box
+    for touch in boxes[1:]:
+        hull, _ = hull.hull(touch.box)
+    return [Touch(boxes[0].value, hull, next((t.reason for t in boxes if t.reason), _HULL))]
+
+
+def _reason(hull: Box, *parts: Touch) -> str:
+    """A part that is the whole hull and exact makes the hull exact."""
+    if any(part.exact and part.box == hull for part in parts):
+        return ""
+    return next((part.reason for part in parts if part.reason), "")

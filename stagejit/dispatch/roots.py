@@ -1,0 +1,37 @@
+"""Whose memory a value lies in: the chains of inserts and scatters that share one buffer.
+
+Input: a graph and its regions. Output: for each stored or read value the root of its buffer. Invariant: two
+values have one root iff they are one buffer at different times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stagejit.dispatch.region import Region
+from stagejit.graph.ir import Value
+
+_PLACES = {"insert_slice": 1, "scatter": 0}  # the operand that is the destination
+
+
+class Roots:
+    """`roots[value]` is the value that stands for the buffer of `value`.
+
+    An insert or a scatter takes over the buffer of its destination, unless some region stores first
+    contents in a buffer of its own, or the destination has no memory (`empty`, a covered `fill`).
+    """
+
+    def __init__(self, regions: Iterable[Region]) -> None:
+        self._own = {store.into for region in regions for store in region.stores
+                     if not store.inserts and store.value is not store.into}
+
+    def __getitem__(self, value: Value) -> Value:
+        while value not in self._own:
+            place = _PLACES.get(value.op.kind)
+            if place is None:
+                break
+            destination = value.op.operands[place]
+            if destination.op.kind not in ("insert_slice", "scatter", "input"):
+                break
+            value = destination
+        return value

@@ -1,0 +1,257 @@
+"""From regions to a schedule: order, buffers, barriers, memory, runs.
+
+Input: a graph, its regions and options. Output: a `Schedule`. Invariant: `verifier.verify_plan` accepts the
+plan; the same input gives the same plan in every process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stagejit.decisions import Decision
+from stagejit.dispatch import cost
+from stagejit.dispatch.accesses import Touch, indices_read, reads_of, store_index, writes_of
+from stagejit.dispatch.box import Box
+from stagejit.dispatch.donation import donations
+from stagejit.dispatch.outputs import stored_outputs
+from stagejit.dispatch.region import Region
+from stagejit.dispatch.roots import Roots
+from stagejit.dispatch.state import describe, in_memory
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.options import Options
+from stagejit.schedule import hazards, memory
+from stagejit.schedule.names import Names
+from stagejit.schedule.order import execution_order, runs
+from stagejit.schedule.plan import Access, Buffer, Delegated, Dispatch, Plan
+from stagejit.schedule.schedule import Schedule
+from stagejit.schedule.segments import segments_of
+
+
+@dataclass(frozen=True, eq=False)
+class _Item:
+    """A region with what it touches."""
+
+    region: Region
+    reads: tuple[Touch, ...]
+    writes: tuple[Touch, ...]
+
+    @property
+    def delegated(self) -> bool:
+        return self.region.kind == "delegate"
+
+
+def schedule(graph: Graph, regions: Sequence[Region], options: Options | None = None,
+             decisions: Iterable[Decision] = ()) -> Schedule:
+    """The schedule of `graph`, whose regions are those of `dispatch.formation.form`."""
+    return _Builder(graph, regions, options or Options(), list(decisions)).build()
+
+
+class _Builder:
+    """Builds one schedule."""
+
+    def __init__(self, graph: Graph, regions: Sequence[Region], options: Options,
+                 decisions: list[Decision]) -> None:
+        self.graph, self.options, self.decisions = graph, options, decisions
+        self.roots = Roots(regions)
+        self.items = [_Item(region, tuple(reads_of(region)), tuple(writes_of(region)))
+                      for region in regions]
+        self.outputs = {self.roots[stored]: number for number, stored in
+                        enumerate(stored_outputs(graph)[value] for value in graph.outputs)}
+        self.reused: dict[Value, Value] = {}  # root of a result --> the argument it lies in
+
+    def build(self) -> Schedule:
+        self._sort()
+        if self.options.enabled("reuse-arguments"):
+            self._reuse_arguments()
+        buffers = self._buffers()
+        dispatches = [self._dispatch(item, buffers) for item in self.items]
+        by_name = {buffer.name: buffer for buffer in buffers.values()}
+        found = hazards.conflicts(dispatches)
+        barriers = hazards.barriers(dispatches, by_name, found, full=self.options.full_barriers)
+        segment = runs([item.delegated for item in self.items])
+        by_name = self._with_slots(by_name, dispatches, found, segment)
+        plan = Plan(self.graph.name, tuple(dispatches), tuple(barriers), tuple(by_name.values()),
+                    tuple(self._delegated()), tuple(self.decisions))
+        names = {root: buffer.name for root, buffer in buffers.items()}
+        buffer_of = {value: names[self._home(value)] for value in self._values()}
+        outputs = tuple(names[self._home(stored)] for stored in self.outputs_in_order())
+        parts = segments_of([item.region for item in self.items], plan, segment, buffer_of, outputs)
+        aliases = tuple((buffer.result, buffer.index) for buffer in plan.buffers
+                        if buffer.result is not None and buffer.index is not None)
+        return Schedule(plan, parts, outputs, aliases, buffer_of)
+
+    def outputs_in_order(self) -> list[Value]:
+        stored = stored_outputs(self.graph)
+        return [stored[value] for value in self.graph.outputs]
+
+    # ----------------------------------------------------------------- order
+
+    def _sort(self) -> None:
+        """Brings the items in execution order."""
+        names = Names()
+        made: dict[Value, Buffer] = {}
+        for value in self._values():
+            root = self.roots[value]
+            if root not in made:
+                made[root] = Buffer(names.new("b"), root.shape, root.type.dtype, "transient")
+        dispatches = [self._dispatch(item, made) for item in self.items]
+        before = hazards.predecessors(hazards.conflicts(dispatches))
+        order = execution_order([item.delegated for item in self.items], before)
+        self.items = [self.items[at] for at in order]
+
+    def _values(self) -> list[Value]:
+        """Every value that a region reads, writes or the function returns."""
+        found: dict[Value, None] = dict.fromkeys(self.graph.inputs)
+        for item in self.items:
+            found.update(dict.fromkeys(item.region.inputs))
+            found.update(dict.fromkeys(store.into for store in item.region.stores))
+        found.update(dict.fromkeys(self.outputs_in_order()))
+        return list(found)
+
+    # --------------------------------------------------------------- buffers
+
+    def _home(self, value: Value) -> Value:
+        """The value that stands for the memory of `value`."""
+        root = self.roots[value]
+        return self.reused.get(root, root)
+
+    def _buffers(self) -> dict[Value, Buffer]:
+        """By root, in order of first use: arguments, results, constants, transients."""
+        names = Names(self.graph.input_names)
+        results = {self._home(root): number for root, number in self.outputs.items()}
+        made: dict[Value, Buffer] = {}
+        for value, name in zip(self.graph.inputs, names.given, strict=True):
+            made[value] = Buffer(name, value.shape, value.type.dtype, "argument",
+                                 value.op.attrs["index"], result=results.get(value))
+        for root, number in sorted(results.items(), key=lambda item: item[1]):
+            if root not in made:
+                made[root] = Buffer(names.new("r"), root.shape, root.type.dtype, "result", number)
+        constants = 0
+        for value in self._values():
+            root = self._home(value)
+            if root in made:
+                continue
+            if in_memory(root):
+                made[root] = Buffer(names.new("c"), root.shape, root.type.dtype, "constant",
+                                    constants)
+                constants += 1
+            else:
+                made[root] = Buffer(names.new("t"), root.shape, root.type.dtype, "transient")
+        return made
+
+    def _dispatch(self, item: _Item, buffers: Mapping[Value, Buffer]) -> Dispatch:
+        region = item.region
+        reads = self._accesses(item.reads, buffers)
+        writes = self._accesses(item.writes, buffers)
+        return Dispatch(region.name, region.kind, _op_names(region), reads, writes,
+                        sum(cost.flops(op) for op in region.ops), region.loc)
+
+    def _accesses(self, touches: Iterable[Touch], buffers: Mapping[Value, Buffer],
+                  ) -> tuple[Access, ...]:
+        made = []
+        for touch in touches:
+            buffer = buffers[self._home(touch.value)]
+            box = touch.box if touch.value.shape == buffer.shape else Box.whole(buffer.shape)
+            made.append(Access.of(buffer, box, exact=touch.exact and box is touch.box))
+        return tuple(dict.fromkeys(made))
+
+    # ----------------------------------------------------- reuse of arguments
+
+    def _reuse_arguments(self) -> None:
+        """Results that lie in the donated argument with which JAX pairs them."""
+        stored = self.outputs_in_order()
+        for number, argument in donations(self.graph).items():
+            value, root = self.graph.inputs[argument], self.roots[stored[number]]
+            if root is value:
+                continue
+            reason = self._refuse_reuse(value, root)
+            self.decisions.append(Decision(
+                "reuse-arguments", describe(root.op), not reason,
+                reason or f"written into the donated argument {self.graph.input_names[argument]}",
+                root.op.loc))
+            if not reason:
+                self.reused[root] = value
+
+    def _refuse_reuse(self, argument: Value, root: Value) -> str:
+        """Why `root` cannot lie in the memory of `argument`; empty if it can."""
+        if argument.op.kind == "input" and any(self.roots[r] is argument for r in self.outputs):
+            return "another result lies in it"
+        if root.op.kind == "delegate":
+            return "a delegated equation makes the result"
+        reading = [at for at, item in enumerate(self.items)
+                   if any(self.roots[value] is argument for value in item.region.inputs)]
+        writing = [at for at, item in enumerate(self.items)
+                   if any(self.roots[store.into] is root for store in item.region.stores)]
+        if not reading or not writing or reading[-1] < writing[0]:
+            return ""
+        if any(self.items[at].delegated for at in writing):
+            return "a delegated equation makes the result"
+        if reading[-1] > writing[0]:
+            return "the argument is read after the result is written"
+        return _refuse_in_place(self.items[writing[0]].region, argument, root)
+
+    # ---------------------------------------------------------------- memory
+
+    def _with_slots(self, buffers: dict[str, Buffer], dispatches: Sequence[Dispatch],
+                    found: Sequence[hazards.Conflict], segment: Sequence[int],
+                    ) -> dict[str, Buffer]:
+        """Transients of one run get arena slots; those that pass between segments do not."""
+        users: dict[str, int] = {}
+        for at, dispatch in enumerate(dispatches):
+            for access in (*dispatch.reads, *dispatch.writes):
+                users[access.buffer] = users.get(access.buffer, 0) | 1 << at
+        before = hazards.ancestors(len(dispatches), hazards.predecessors(found))
+        lives: dict[int, list[memory.Life]] = {}
+        for name, buffer in buffers.items():
+            touching = [at for at in range(len(dispatches)) if users.get(name, 0) >> at & 1]
+            if buffer.kind != "transient" or not touching:
+                continue
+            if len({segment[at] for at in touching}) == 1 and not self.items[touching[0]].delegated:
+                lives.setdefault(segment[touching[0]], []).append(
+                    memory.Life(name, buffer.nbytes, users[name]))
+        share = self.options.enabled("pack-slots")
+        slots: dict[str, int] = {}
+        for of_run in lives.values():
+            slots |= memory.pack(of_run, before, share=share)
+        return {name: replace(buffer, slot=slots.get(name)) for name, buffer in buffers.items()}
+
+    def _delegated(self) -> Iterable[Delegated]:
+        for item in self.items:
+            anchor = item.region.anchor
+            if item.delegated and anchor is not None:
+                yield Delegated(item.region.name, _equation_name(anchor),
+                                " ".join(str(anchor.attrs.get("reason", "")).split()), anchor.loc)
+
+
+def _refuse_in_place(region: Region, argument: Value, root: Value) -> str:
+    """Why a region that reads `argument` cannot write its result over it."""
+    if region.kind not in ("map", "copy"):
+        return f"a {region.kind} reads the argument while it writes the result"
+    places = {store_index(store) for store in region.stores if store.into is root}
+    if len(places) != 1 or indices_read(region, argument) != places:
+        return "the dispatch reads other elements of the argument than it writes"
+    if any(store.value.shape != root.shape for store in region.stores if store.into is root):
+        return "the dispatch writes a part of the result"
+    return ""
+
+
+def _op_names(region: Region) -> tuple[str, ...]:
+    """What the region does, for people: constants and reshapes go without saying."""
+    silent = {"const", "broadcast", "insert_slice", "reshape"} | (
+        {"fill"} if region.kind != "fill" else set())
+    return tuple(_op_name(op) for op in region.ops if op.kind not in silent)
+
+
+def _op_name(op: Op) -> str:
+    if op.kind == "delegate":
+        return _equation_name(op)
+    fn = op.attrs.get("fn")
+    return op.kind if fn is None else str(fn) if op.kind == "map" else f"{op.kind}_{fn}"
+
+
+def _equation_name(op: Op) -> str:
+    equation = op.attrs.get("equation")
+    primitive = getattr(equation, "primitive", None)
+    return str(getattr(primitive, "name", "equation"))
+

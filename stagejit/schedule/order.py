@@ -1,0 +1,52 @@
+"""Execution order: few switches between native dispatches and delegated equations.
+
+Input: regions in program order and the order that conflicts demand. Output: a permutation. Invariant: every
+conflict keeps its direction; without delegated equations the order is that of the regions.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+
+
+def execution_order(delegated: Sequence[bool], predecessors: Mapping[int, int]) -> list[int]:
+    """Positions in execution order: all native dispatches that can run, then all delegated ones.
+
+    predecessors: bit sets of the positions that have to come first.
+    """
+    waiting = {at: predecessors.get(at, 0).bit_count() for at in range(len(delegated))}
+    successors: dict[int, list[int]] = {}
+    for at, before in predecessors.items():
+        while before:
+            lowest = before & -before
+            successors.setdefault(lowest.bit_length() - 1, []).append(at)
+            before ^= lowest
+    ready: dict[bool, list[int]] = {False: [], True: []}
+    for at, count in waiting.items():
+        if not count:
+            heapq.heappush(ready[delegated[at]], at)
+    order: list[int] = []
+    kind = False
+    while ready[False] or ready[True]:
+        if not ready[kind]:
+            kind = not kind
+        at = heapq.heappop(ready[kind])
+        order.append(at)
+        for after in successors.get(at, ()):
+            waiting[after] -= 1
+            if not waiting[after]:
+                heapq.heappush(ready[delegated[after]], after)
+    return order
+
+
+def runs(delegated: Sequence[bool]) -> list[int]:
+    """For each position in execution order the number of its segment: neighbours of one kind share a
+    native run, each delegated equation is a segment of its own."""
+    numbers: list[int] = []
+    for at, is_delegated in enumerate(delegated):
+        if not at:
+            numbers.append(0)
+        else:
+            numbers.append(numbers[-1] + (is_delegated or delegated[at - 1]))
+    return numbers

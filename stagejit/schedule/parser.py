@@ -1,0 +1,130 @@
+"""From text back to a `Plan`: the inverse of `Plan.as_text`.
+
+Input: the text form. Output: the plan; locations, decisions and kernels are not in the text. Invariant:
+`parse_plan(text).as_text() == text`. Raises ParseError with the line for anything else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import cast
+
+from stagejit.dispatch.box import Box
+from stagejit.errors import ParseError
+from stagejit.schedule.plan import (
+    Access,
+    Barrier,
+    Buffer,
+    BufferKind,
+    Delegated,
+    Dispatch,
+    Hazard,
+    Plan,
+)
+from stagejit.types import dtype_named
+
+_NAME = r"[\w.<>\-]+(?:\[\w+\])*"
+_BOX = r"\[((?:\d+:\d+(?::\d+)?(?:, )?)*)\]"
+_HEADER = re.compile(r"plan @(\S+) \{")
+_BUFFER = re.compile(
+    rf"buffer ({_NAME}): ([\w.<>]+)\[([\d,]*)\] (argument|result|transient|constant)"
+    r"(?: (\d+))?(?: (?:slot (\d+)|(passed)))?(?: result (\d+))?"
+)
+_DISPATCH = re.compile(
+    r"dispatch @(\S+) (\w+) \((.*?)\)(?:  reads (.*?))?(?:  writes (.*?))?(?:  flops (\d+))?"
+)
+_BARRIER = re.compile(r"barrier (.*?)  // (RAW|WAR|WAW|FULL) @(\S+) -> @(\S+)")
+_DELEGATED = re.compile(r"delegated @(\S+) (.*?)  // (.*)")
+_ACCESS = re.compile(rf"(~?)({_NAME}?){_BOX}")
+
+
+def parse_plan(text: str) -> Plan:
+    """The plan that `text` describes."""
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)
+             if line.strip()]
+    if not lines or lines[-1][1] != "}":
+        raise ParseError("a plan starts with 'plan @name {' and ends with '}'")
+    (name,) = _match(_HEADER, *lines[0])
+    buffers: dict[str, Buffer] = {}
+    dispatches: list[Dispatch] = []
+    barriers: list[Barrier] = []
+    delegated: list[Delegated] = []
+    for number, line in lines[1:-1]:
+        word = line.split(" ", 1)[0]
+        if word == "buffer":
+            buffer = _buffer(number, line)
+            buffers[buffer.name] = buffer
+        elif word == "dispatch":
+            dispatches.append(_dispatch(number, line, buffers))
+        elif word == "barrier":
+            barriers.append(_barrier(number, line, buffers))
+        elif word == "delegated":
+            dispatch, equation, reason = _match(_DELEGATED, number, line)
+            delegated.append(Delegated(dispatch, equation, reason))
+        else:
+            raise ParseError(f"line {number}: a plan has no {word!r}")
+    return Plan(name, tuple(dispatches), tuple(barriers), tuple(buffers.values()),
+                tuple(delegated))
+
+
+def _match(pattern: re.Pattern[str], number: int, line: str) -> tuple[str, ...]:
+    found = pattern.fullmatch(line)
+    if found is None:
+        raise ParseError(f"line {number}: cannot read {line!r}")
+    return found.groups()
+
+
+def _buffer(number: int, line: str) -> Buffer:
+    name, dtype, shape, kind, index, slot, _, result = _match(_BUFFER, number, line)
+    return Buffer(name, tuple(int(n) for n in shape.split(",") if n), dtype_named(dtype),
+                  cast(BufferKind, kind), _int(index), _int(slot), _int(result))
+
+
+def _int(text: str | None) -> int | None:
+    return None if text is None else int(text)
+
+
+def _dispatch(number: int, line: str, buffers: dict[str, Buffer]) -> Dispatch:
+    name, kind, ops, reads, writes, flops = _match(_DISPATCH, number, line)
+    return Dispatch(name, kind, tuple(op for op in ops.split(", ") if op),
+                    tuple(_accesses(number, reads or "", buffers)),
+                    tuple(_accesses(number, writes or "", buffers)), int(flops or 0))
+
+
+def _accesses(number: int, text: str, buffers: dict[str, Buffer]) -> Iterator[Access]:
+    for name, box, inexact in _boxes(number, text):
+        if name not in buffers:
+            raise ParseError(f"line {number}: no buffer is called {name!r}")
+        yield Access.of(buffers[name], box, exact=not inexact)
+
+
+def _boxes(number: int, text: str) -> Iterator[tuple[str, Box, bool]]:
+    rest = text
+    while rest:
+        found = _ACCESS.match(rest)
+        if found is None:
+            raise ParseError(f"line {number}: cannot read the ranges {text!r}")
+        rest = rest[found.end():].removeprefix(", ")
+        yield found[2], _box(found[3]), bool(found[1])
+
+
+def _box(text: str) -> Box:
+    offsets, sizes, strides = [], [], []
+    for part in text.split(", ") if text else []:
+        numbers = [int(number) for number in part.split(":")]
+        step = numbers[2] if len(numbers) == 3 else 1
+        offsets.append(numbers[0])
+        sizes.append(-(-(numbers[1] - numbers[0]) // step))
+        strides.append(step)
+    return Box(tuple(offsets), tuple(sizes), tuple(strides))
+
+
+def _barrier(number: int, line: str, buffers: dict[str, Buffer]) -> Barrier:
+    ranges, hazard, src, dst = _match(_BARRIER, number, line)
+    boxes = [] if ranges == "*" else list(_boxes(number, ranges))
+    name = boxes[0][0] if boxes else ""
+    if name and name not in buffers:
+        raise ParseError(f"line {number}: no buffer is called {name!r}")
+    nbytes = sum(box.count for _, box, _ in boxes) * (buffers[name].dtype.itemsize if name else 0)
+    return Barrier(src, dst, cast(Hazard, hazard), name, tuple(box for _, box, _ in boxes), nbytes)

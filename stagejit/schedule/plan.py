@@ -1,0 +1,249 @@
+"""`Plan`: which dispatches run, what each one touches, what has to wait for what, and where memory lies.
+
+Input: made by `schedule/build.py`, or parsed from text. Output: plain data for people, tests and the
+backend. Invariant: `parser.parse_plan(plan.as_text())` gives the same text again; nothing here depends on a
+target.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import networkx as nx
+
+from stagejit.decisions import Decision
+from stagejit.dispatch.box import Box
+from stagejit.loc import UNKNOWN, Loc
+from stagejit.types import DType
+
+BufferKind = Literal["argument", "result", "transient", "constant"]
+Hazard = Literal["RAW", "WAR", "WAW", "FULL"]
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Contiguous row-major memory.
+
+    index: number of the argument, result or constant. slot: byte offset in the arena of its run, for
+    transients; None for those that pass between runs as XLA values. result: number of the result that
+    lies in this argument's memory, if any.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    kind: BufferKind
+    index: int | None = None
+    slot: int | None = None
+    result: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        size = self.dtype.itemsize
+        for extent in self.shape:
+            size *= extent
+        return size
+
+
+@dataclass(frozen=True)
+class Access:
+    """A box of a buffer, in elements of the buffer's shape.
+
+    hull: half-open byte range around it. nbytes: bytes of its elements. exact: False where the box is a
+    conservative hull of what is touched.
+    """
+
+    buffer: str
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    hull: tuple[int, int]
+    nbytes: int
+    exact: bool = True
+
+    @staticmethod
+    def of(buffer: Buffer, box: Box, *, exact: bool = True) -> Access:
+        start, stop = box.hull_elements(buffer.shape)
+        size = buffer.dtype.itemsize
+        return Access(buffer.name, box.offsets, box.sizes, box.strides, (start * size, stop * size),
+                      box.count * size, exact)
+
+    @property
+    def box(self) -> Box:
+        return Box(self.offsets, self.sizes, self.strides)
+
+    def overlaps(self, other: Access) -> bool:
+        """Whether the two boxes have an element in common."""
+        return self.buffer == other.buffer and self.box.overlaps(other.box)
+
+    def __str__(self) -> str:
+        return f"{'' if self.exact else '~'}{self.buffer}{self.box}"
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """One launch: the ops it evaluates and the boxes it touches.
+
+    ops: what it evaluates, in order, as text. flops: arithmetic operations, a multiply-add counting two.
+    nbytes: bytes read plus bytes written. kernel: name of the kernel, once there is one.
+    """
+
+    name: str
+    kind: str
+    ops: tuple[str, ...]
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    flops: int = 0
+    loc: Loc = UNKNOWN
+    kernel: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(access.nbytes for access in (*self.reads, *self.writes))
+
+    def __str__(self) -> str:
+        parts = [f"dispatch @{self.name} {self.kind} ({', '.join(self.ops)})"]
+        for word, accesses in (("reads", self.reads), ("writes", self.writes)):
+            if accesses:
+                parts.append(f"{word} {', '.join(map(str, accesses))}")
+        return "  ".join([*parts, f"flops {self.flops}"] if self.flops else parts)
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """`dst` starts after `src` has settled `ranges` of `buffer`.
+
+    hazard: "FULL" where only `Options(full_barriers=True)` asks for it; then there are no ranges.
+    """
+
+    src: str
+    dst: str
+    hazard: Hazard
+    buffer: str = ""
+    ranges: tuple[Box, ...] = ()
+    nbytes: int = 0
+
+    def __str__(self) -> str:
+        where = ", ".join(f"{self.buffer}{box}" for box in self.ranges)
+        return f"barrier {where or '*'}  // {self.hazard} @{self.src} -> @{self.dst}"
+
+
+@dataclass(frozen=True)
+class Delegated:
+    """An equation left to XLA, and why."""
+
+    dispatch: str
+    equation: str
+    reason: str
+    loc: Loc = UNKNOWN
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The schedule of one function. Dispatches are in execution order.
+
+    peak_nbytes: memory for all transient buffers, those that share memory counted once.
+    """
+
+    name: str
+    dispatches: tuple[Dispatch, ...]
+    barriers: tuple[Barrier, ...]
+    buffers: tuple[Buffer, ...]
+    delegated: tuple[Delegated, ...] = ()
+    decisions: tuple[Decision, ...] = field(default=(), repr=False)
+
+    @property
+    def copies(self) -> tuple[Dispatch, ...]:
+        """The dispatches that only move data."""
+        return tuple(d for d in self.dispatches if d.kind == "copy")
+
+    @property
+    def fills(self) -> tuple[Dispatch, ...]:
+        """The dispatches that only fill."""
+        return tuple(d for d in self.dispatches if d.kind == "fill")
+
+    @property
+    def transient_nbytes(self) -> int:
+        """Sum of all transient buffers, as if none shared memory."""
+        return sum(b.nbytes for b in self.buffers if b.kind == "transient")
+
+    @property
+    def peak_nbytes(self) -> int:
+        transients = [b for b in self.buffers if b.kind == "transient"]
+        arena = max((b.slot + b.nbytes for b in transients if b.slot is not None), default=0)
+        return arena + sum(b.nbytes for b in transients if b.slot is None)
+
+    def buffer(self, name: str) -> Buffer:
+        """The buffer of that name. Raises KeyError."""
+        for buffer in self.buffers:
+            if buffer.name == name:
+                return buffer
+        raise KeyError(name)
+
+    def with_kernels(self, kernels: Sequence[str]) -> Plan:
+        """The plan with the name of each dispatch's kernel."""
+        named = tuple(replace(dispatch, kernel=kernel) for dispatch, kernel in
+                      zip(self.dispatches, kernels, strict=True))
+        return replace(self, dispatches=named)
+
+    def to_networkx(self) -> nx.DiGraph[str]:
+        """Dispatches by name (attribute `dispatch`); an edge has the list of its `barriers`."""
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        for dispatch in self.dispatches:
+            graph.add_node(dispatch.name, dispatch=dispatch)
+        for barrier in self.barriers:
+            if not graph.has_edge(barrier.src, barrier.dst):
+                graph.add_edge(barrier.src, barrier.dst, barriers=[])
+            graph.edges[barrier.src, barrier.dst]["barriers"].append(barrier)
+        return graph
+
+    def as_text(self) -> str:
+        """See STYLE: buffers, then dispatches in order, each after the barriers it waits for."""
+        lines = [f"plan @{self.name} {{", *(f"  {_buffer_text(b)}" for b in self.buffers)]
+        delegated = {item.dispatch: item for item in self.delegated}
+        waits: dict[str, list[Barrier]] = {}
+        for barrier in self.barriers:
+            waits.setdefault(barrier.dst, []).append(barrier)
+        for dispatch in self.dispatches:
+            lines += [f"  {barrier}" for barrier in waits.get(dispatch.name, ())]
+            lines.append(f"  {dispatch}")
+            if dispatch.name in delegated:
+                item = delegated[dispatch.name]
+                lines.append(f"  delegated @{item.dispatch} {item.equation}  // {item.reason}")
+        return "\n".join([*lines, "}"])
+
+    def __str__(self) -> str:
+        return self.as_text()
+
+    def _repr_html_(self) -> str:
+        """A table of dispatches, for notebooks."""
+        head = "".join(f"<th>{title}</th>" for title in
+                       ("dispatch", "kind", "reads", "writes", "flops", "bytes", "line"))
+        rows = "".join(f"<tr>{_cells(dispatch)}</tr>" for dispatch in self.dispatches)
+        summary = (f"{len(self.dispatches)} dispatches, {len(self.copies)} copies, "
+                   f"{len(self.fills)} fills, {len(self.barriers)} barriers, "
+                   f"{self.transient_nbytes:,} transient bytes (peak {self.peak_nbytes:,})")
+        return (f"<table><caption>{html.escape(self.name)}: {summary}</caption>"
+                f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
+
+
+def _buffer_text(buffer: Buffer) -> str:
+    shape = ",".join(map(str, buffer.shape))
+    parts = [f"buffer {buffer.name}: {buffer.dtype}[{shape}] {buffer.kind}"]
+    if buffer.index is not None:
+        parts.append(str(buffer.index))
+    if buffer.kind == "transient":
+        parts.append("passed" if buffer.slot is None else f"slot {buffer.slot}")
+    if buffer.result is not None:
+        parts.append(f"result {buffer.result}")
+    return " ".join(parts)
+
+
+def _cells(dispatch: Dispatch) -> str:
+    texts = (dispatch.name, dispatch.kind, "\n".join(map(str, dispatch.reads)),
+             "\n".join(map(str, dispatch.writes)), f"{dispatch.flops:,}", f"{dispatch.nbytes:,}",
+             str(dispatch.loc) if dispatch.loc else "")
+    return "".join(f"<td style='white-space:pre'>{html.escape(text)}</td>" for text in texts)

@@ -1,0 +1,71 @@
+"""The plan cut into native runs and delegated equations.
+
+Input: regions and plan in execution order, and the segment of each. Output: `Run`s and `Delegation`s with
+the values that pass between them. Invariant: every result of the function leaves some segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stagejit.dispatch.region import Region
+from stagejit.graph.ir import Value
+from stagejit.schedule.memory import aligned
+from stagejit.schedule.plan import Buffer, Plan
+from stagejit.schedule.schedule import Delegation, Run, Step
+
+
+def segments_of(regions: Sequence[Region], plan: Plan, segment: Sequence[int],
+                buffer_of: Mapping[Value, str], outputs: Sequence[str],
+                ) -> tuple[Run | Delegation, ...]:
+    """The segments in order."""
+    steps: dict[int, list[Step]] = {}
+    for number, region, dispatch in zip(segment, regions, plan.dispatches, strict=True):
+        steps.setdefault(number, []).append(Step(
+            dispatch, region, tuple(buffer_of[value] for value in region.inputs),
+            tuple(buffer_of[store.into] for store in region.stores)))
+    buffers = {buffer.name: buffer for buffer in plan.buffers}
+    written = {name for group in steps.values() for step in group for name in step.writes}
+    unwritten = [name for name in dict.fromkeys(outputs) if name not in written]
+    known = {name for name, buffer in buffers.items() if buffer.kind in ("argument", "constant")}
+    parts: list[Run | Delegation] = []
+    for group in steps.values():
+        part: Run | Delegation
+        if group[0].region.kind == "delegate":
+            part = _delegation(group[0], buffer_of)
+        else:
+            part = _run(group, buffers, known, unwritten)
+            unwritten = []
+        known.update(part.results)
+        parts.append(part)
+    if unwritten or not parts:  # results without elements
+        parts.append(_run([], buffers, known, unwritten))
+    return tuple(parts)
+
+
+def _delegation(step: Step, buffer_of: Mapping[Value, str]) -> Delegation:
+    anchor = step.region.anchor
+    assert anchor is not None
+    return Delegation(step, tuple(buffer_of[value] for value in anchor.operands),
+                      tuple(buffer_of[value] for value in anchor.results))
+
+
+def _run(steps: Sequence[Step], buffers: Mapping[str, Buffer], known: set[str],
+         more_results: Sequence[str]) -> Run:
+    arguments: dict[str, None] = {}
+    results: dict[str, None] = {}
+    arena_nbytes = 0
+    for step in steps:
+        for name in dict.fromkeys((*step.reads, *step.writes)):
+            buffer = buffers[name]
+            if buffer.slot is not None:
+                arena_nbytes = max(arena_nbytes, buffer.slot + aligned(buffer.nbytes))
+                continue
+            if name in known:
+                arguments[name] = None
+            if name in step.writes:
+                results[name] = None
+    results.update(dict.fromkeys(more_results))
+    positions = {name: at for at, name in enumerate(arguments)}
+    aliases = tuple((at, positions[name]) for at, name in enumerate(results) if name in positions)
+    return Run(tuple(steps), tuple(arguments), tuple(results), aliases, arena_nbytes)
