@@ -51,8 +51,6 @@ def reads_of(region: Region) -> list[Touch]:
         for insert in store.inserts:
             for start in insert.operands[2:]:
                 walk.visit(start, ())
-    if region.kind == "delegate" and region.anchor is not None:
-        walk.visit_whole(region.anchor.operands)
     return [touch for value in region.inputs for touch in _joined(walk.touches.get(value, []))]
 
 
@@ -105,10 +103,6 @@ class _Walk:
             else:
                 pending.extend(_operands_at(value.op, index))
 
-    def visit_whole(self, values: Sequence[Value]) -> None:
-        for value in values:
-            self.visit(value, coordinates(value.shape))
-
 
 def _operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
     """What evaluating `op` at `index` reads; of an anchor, what evaluating all of it reads."""
@@ -123,7 +117,7 @@ def _operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
         if math.prod(op.result.shape):
             yield op.operands[0], _window_index(op)
             yield op.operands[1], coordinates(op.operands[1].shape)
-    elif op.kind in ("reduce", "contract", "cumulative"):
+    elif op.kind in ("reduce", "contract", "cumulative", "delegate"):
         yield from ((operand, coordinates(operand.shape)) for operand in op.operands)
     elif op.kind == "scatter":
         yield from ((operand, coordinates(operand.shape)) for operand in op.operands[1:])
@@ -177,8 +171,6 @@ def _window_index(op: Op) -> Index:
 def touch_of(value: Value, index: Index) -> Touch:
     """The box of `value` that `index` runs over."""
     dims, reason = [], ""
-    seen: set[Var] = set()
-    shared = False
     for part in index:
         (first, last), stride, even = _progression(part)
         dims.append((first, (last - first) // stride + 1 if last >= first else 0, stride))
@@ -186,14 +178,34 @@ def touch_of(value: Value, index: Index) -> Touch:
             reason = _DYNAMIC
         elif not even:
             reason = reason or _UNEVEN
-        variables = part.loop_vars()
-        shared = shared or bool(variables & seen)
-        seen |= variables
     box = Box(tuple(d[0] for d in dims), tuple(d[1] for d in dims), tuple(d[2] for d in dims))
-    if (shared or any(var.operand is not None for part in index for var in part.vars())) and not (
-            reason):
-        reason = "" if _covers_as_rows(value, index, box) else _UNEVEN
+    if not reason and not _independent(index) and not _covers_as_rows(value, index, box):
+        reason = _UNEVEN
     return Touch(value, box, reason)
+
+
+def _independent(index: Index) -> bool:
+    """Whether the variables of the index take all combinations of their values."""
+    seen: set[object] = set()
+    divided: dict[Var, object] = {}
+    for var in (var for part in index for var in part.vars()):
+        key, divisor = _split_of(var)
+        bases = {var} if var.operand is None else var.operand.loop_vars()
+        if key in seen or any(divided.setdefault(base, divisor) != divisor for base in bases):
+            return False
+        seen.add(key)
+    return True
+
+
+def _split_of(var: Var) -> tuple[object, object]:
+    """An identity of `var`, and of the division that it comes from. Quotient and remainder of a number
+    that runs over all of `range(n * divisor)` take every combination: two variables, one division."""
+    if var.operand is None:
+        return var, None
+    (first, last), stride, even = _progression(var.operand)
+    if even and stride == 1 and first == 0 and (last + 1) % var.divisor == 0:
+        return (var.kind, var.divisor, var.operand), (var.divisor, var.operand)
+    return var, var
 
 
 def _progression(part: Affine) -> tuple[tuple[int, int], int, bool]:

@@ -54,6 +54,7 @@ class Destinations:
     def __init__(self, state: State) -> None:
         self.state = state
         self.of: dict[Value, Contents] = {}
+        self.copies: dict[Value, Group] = {}  # dispatches that copy a value somewhere
 
     # ----------------------------------------------------------------- entry
 
@@ -118,7 +119,18 @@ class Destinations:
             return home
         if not is_free(destination):
             state.decide("fuse-insert", op, False, "copied on write: " + self._why_copied(destination))
-        group = state.new_group("map", None, destination.shape, state.deps_of(destination))
+        return self._copy(placement, 0)
+
+    def _copy(self, placement: Placement, before: int) -> Group:
+        """A dispatch that stores the value, which lies in memory or costs nothing to make, after the
+        groups `before`: one that copies it elsewhere too if there is one."""
+        state, value = self.state, placement.value
+        group = self.copies.get(value)
+        if group is None or is_free(value) or self._refuse([group], before):
+            group = state.new_group("map", None, value.shape, state.deps_of(value) | before)
+            self.copies[value] = group
+        else:
+            state.reach.order(before, group.id)
         group.placements.append(placement)
         return group
 
@@ -167,9 +179,7 @@ class Destinations:
                 writers[0].placements.append(Placement(source, insert=op))
             state.decide("fuse-insert", op, True, "the producer writes into the destination")
         else:
-            group = state.new_group("map", None, source.shape, state.deps_of(source) | before)
-            group.placements.append(Placement(source, insert=op))
-            writers = [group]
+            writers = [self._copy(Placement(source, insert=op), before)]
             if not is_free(source):
                 state.decide("fuse-insert", op, False, reason)
         for group in writers:

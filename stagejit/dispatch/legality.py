@@ -76,6 +76,8 @@ def _locate_view(state: State, group: Group, op: Op) -> Place:
         return place
     if any(locate(state, group, start) is not None for start in op.operands[1:]):
         return Refusal(f"the offset of {op.kind} depends on {group.kind}")
+    if op.kind == "extract_slice":
+        return Refusal(f"extract_slice takes a part of the results of {group.kind}")
     same_size = op.result.type.size == op.operands[0].type.size
     if not same_size and (place.space != "kept" or op.kind not in ("broadcast", "fill")):
         return Refusal(f"{op.kind} takes it out of the space of {group.kind}")
