@@ -33,7 +33,8 @@ from stagejit.dispatch.affine import Affine, Var
 def emit_contraction(plan: ContractPlan, target: Target) -> Kernel:
     """The kernel that runs `plan`."""
     builder = Builder()
-    memory, stores, args = bind_memory(builder, plan.region, plan.reads, plan.offsets)
+    lowest = [Affine((), offset.range()[0]) for offset in plan.offsets]  # views may run backwards
+    memory, stores, args = bind_memory(builder, plan.region, plan.reads, lowest)
     emitter = _Emitter(plan, Elements(builder, memory), stores, target)
     emitter.run()
     seconds = plan.tiling.cycles / _cycles_per_second(target) + region_seconds(plan.region, target)

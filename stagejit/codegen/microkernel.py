@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from stagejit.codegen import scalars
 from stagejit.codegen.builder import Builder
-from stagejit.codegen.ir import Buffer, Type, element_type
+from stagejit.codegen.ir import Buffer, element_type
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.tiling import Tiling
 from stagejit.dispatch.affine import Var
@@ -91,7 +91,6 @@ class MicroKernel:
         self.dtype = dtype
         self.elem = element_type(dtype)
         self.across = tiling.lane in tiling.reduce  # lanes run along the reduction
-        self.vector = tiling.lane is not None
 
     def tile(self, sizes: Mapping[Var, int], at: Mapping[Var, Register],
              lengths: Mapping[Var, Register], first: Register | None,
@@ -101,15 +100,29 @@ class MicroKernel:
         points = self._points(sizes)
         starts = [self._start(view, at) for view in self.operands]
         target = self._start(self.panel, at)
-        initial = self._initial(points, target, first, mask)
-        sums = self._reduce(points, starts, lengths, initial, mask)
+        if first is not None:  # the sums so far are wanted at the end, when they would stall
+            for point in points:
+                self.b.prefetch(self.panel.buffer, target + self.panel.constant(self._elements(point)),
+                                write=True)
+        sums = self._reduce(points, starts, lengths, mask)
         if self.across:
-            sums = self._horizontal(points, target, first, sums)
+            sums = [self.b.reduce("fadd" if self.elem.is_float else "add", total) for total in sums]
+        if first is None:
+            self._store(points, target, sums, mask, add=False)
+        else:
+            self.b.if_(first, lambda: self._store(points, target, sums, mask, add=False),
+                       lambda: self._store(points, target, sums, mask, add=True))
+
+    def _store(self, points: Sequence[dict[Var, int]], target: Register, sums: Sequence[Register],
+               mask: Register | None, *, add: bool) -> None:
+        """Blocks of the reduction are summed on their own and then added, which also keeps errors small."""
+        buffer = self.panel.buffer
         for point, total in zip(points, sums, strict=True):
             offset = target + self.panel.constant(self._elements(point))
-            vector = self.vector and not self.across
-            self.b.store(total, self.panel.buffer, offset,
-                         mask=self._mask(point, points, mask) if vector else None)
+            lanes_on = self._mask(point, points, mask)
+            if add:
+                total = total + self.b.load(buffer, offset, total.type.lanes, mask=lanes_on)
+            self.b.store(total, buffer, offset, mask=lanes_on)
 
     # ---------------------------------------------------------------- points
 
@@ -141,45 +154,12 @@ class MicroKernel:
             return None
         return mask if point.get(lane, 0) == points[-1].get(lane, 0) else None
 
-    # ---------------------------------------------------------------- accumulators
-
-    def _register_type(self) -> Type:
-        return self.elem.with_lanes(self.tiling.lanes if self.vector else 0)
-
-    def _initial(self, points: Sequence[dict[Var, int]], target: Register, first: Register | None,
-                 mask: Register | None) -> list[Register]:
-        zero = self.b.const(0, self._register_type())
-        zeros = [zero] * len(points)
-        if first is None or self.across:
-            return zeros
-
-        def load() -> list[Register]:
-            lanes = self.tiling.lanes if self.vector else 0
-            return [self.b.load(self.panel.buffer, target + self.panel.constant(self._elements(p)), lanes,
-                                mask=self._mask(p, points, mask)) for p in points]
-
-        return list(self.b.if_(first, lambda: zeros, load))
-
-    def _horizontal(self, points: Sequence[dict[Var, int]], target: Register,
-                    first: Register | None, sums: Sequence[Register]) -> list[Register]:
-        name = "fadd" if self.elem.is_float else "add"
-        totals = [self.b.reduce(name, value) for value in sums]
-        if first is None:
-            return totals
-        zero = self.b.const(0, self.elem)
-
-        def load() -> list[Register]:
-            return [self.b.load(self.panel.buffer, target + self.panel.constant(self._elements(p)))
-                    for p in points]
-
-        before = self.b.if_(first, lambda: [zero] * len(points), load)
-        return [old + new for old, new in zip(before, totals, strict=True)]
-
     # ---------------------------------------------------------------- reduction
 
     def _reduce(self, points: Sequence[dict[Var, int]], starts: Sequence[Register],
-                lengths: Mapping[Var, Register], initial: Sequence[Register],
-                mask: Register | None) -> Sequence[Register]:
+                lengths: Mapping[Var, Register], mask: Register | None) -> Sequence[Register]:
+        lanes = self.tiling.lanes if self.tiling.lane is not None else 0
+        zero = self.b.const(0, self.elem.with_lanes(lanes))
         unrolled = [axis for axis in self.tiling.reduce
                     if self._is_unrolled(axis, lengths[axis], points)]
         residues = {axis: self._residues(axis) for axis in self.tiling.reduce if axis not in unrolled}
@@ -200,7 +180,7 @@ class MicroKernel:
                                                                      inner))
             return step.unrolled(offsets, fixed, sums)
 
-        return nest(0, list(starts), {}, list(initial))
+        return nest(0, list(starts), {}, [zero] * len(points))
 
     def _is_unrolled(self, axis: Var, length: Register, points: Sequence[Mapping[Var, int]]) -> bool:
         """Short windows: taps that are neighbours in memory cost no loop."""

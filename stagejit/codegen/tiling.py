@@ -192,7 +192,7 @@ class _Planner:
         if stride < 64:
             return False
         held = _PAGE // math.gcd(stride, _PAGE) * _WAYS
-        return held * _WAYS < min(self.steps, _MOST_K)
+        return held <= 2 * _WAYS < self.steps
 
     def _pack_cycles(self, source: Source, lane: Var | None) -> float:
         """Cycles to copy one element: few along lanes, more when transposing or de-interleaving."""
