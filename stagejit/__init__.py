@@ -14,6 +14,23 @@ Use `stagejit.jit` where you would use `jax.jit`:
 """
 
 from stagejit.api import jit
+from stagejit.decisions import Decision
+from stagejit.errors import StagejitError
 from stagejit.options import Options
+from stagejit.schedule.plan import Access, Barrier, Buffer, Dispatch, Plan
+from stagejit.stages import Compiled, Lowered, Traced
 
-__all__ = ["Options", "jit"]
+__all__ = [
+    "Access",
+    "Barrier",
+    "Buffer",
+    "Compiled",
+    "Decision",
+    "Dispatch",
+    "Lowered",
+    "Options",
+    "Plan",
+    "StagejitError",
+    "Traced",
+    "jit",
+]

@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import jax
 
+from stagejit.inspect.explain import Explanation
 from stagejit.options import Options, current
+from stagejit.pipeline import compile_request
 from stagejit.runtime import embedding
+from stagejit.schedule.plan import Plan
+from stagejit.stages import Lowered, Traced
 from stagejit.trace.compat import hide_frames
 
-if TYPE_CHECKING:
-    from stagejit.inspect.explain import Explanation
-    from stagejit.schedule.plan import Plan
-    from stagejit.stages import Lowered, Traced
-
+embedding.install(compile_request)
 hide_frames(__file__)  # the two wrappers below would stand in every traceback of a user
 
 # What says how to read the function's arguments: the inner jit needs it too.
@@ -99,8 +99,6 @@ def _attach(jitted: Any, fun: Callable[..., Any], inners: dict[Options, Any]) ->
 
     def trace(*args: Any, **kwargs: Any) -> Traced:
         """Trace for these arguments, which may be `jax.ShapeDtypeStruct`."""
-        from stagejit.stages import Traced
-
         traced = jax_trace(*args, **kwargs)
         return Traced(embedding.request_in(traced.jaxpr), traced)
 

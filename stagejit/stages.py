@@ -29,10 +29,19 @@ class Traced:
     def jaxpr(self) -> Any:
         return self.request.jaxpr
 
+    @property
+    def fun_name(self) -> str:
+        """The name of the traced function; `jax.export` asks for it."""
+        return str(self._jax.fun_name)
+
     def as_text(self) -> str:
         return str(self.jaxpr)
 
-    def lower(self) -> Lowered:
+    def lower(self, **jax_options: Any) -> Any:
+        """Lowered by stagejit; with options of jax's own `lower` (as `jax.export` calls it), JAX's
+        lowering of the whole call, which contains ours."""
+        if jax_options:
+            return self._jax.lower(**jax_options)
         return Lowered(self.request, self._jax)
 
 

@@ -27,6 +27,7 @@ from typing import Any
 import jax
 from jax.extend import core as jex_core
 from jax.extend.core.primitives import jit_p
+from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
 from stagejit.errors import InternalError
@@ -75,6 +76,15 @@ class DelegatedEquation:
 
 
 @dataclass(frozen=True)
+class Reshape:
+    """Value `result` is `operand` under another shape of the same elements; XLA moves nothing."""
+
+    operand: int
+    result: int
+    type: TensorType
+
+
+@dataclass(frozen=True)
 class Staged:
     """A compiled function over numbered values.
 
@@ -82,7 +92,7 @@ class Staged:
     their choice, each once, before use. outputs: the values returned.
     """
 
-    items: tuple[NativeCall | DelegatedEquation, ...]
+    items: tuple[NativeCall | DelegatedEquation | Reshape, ...]
     outputs: tuple[int, ...]
     constants: tuple[Any, ...] = ()
 
@@ -237,6 +247,9 @@ def _emit(ctx: Any, staged: Staged, args: Sequence[Any]) -> list[Any]:
         values[number] = (value, aval)
     tokens = ctx.tokens_in  # ordered effects: each delegated equation follows the one before
     for item in staged.items:
+        if isinstance(item, Reshape):
+            values[item.result] = _emit_reshape(values[item.operand][0], item.type)
+            continue
         operands = [None if n is None else values[n] for n in item.operands]
         if isinstance(item, NativeCall):
             results = _emit_call(ctx, item, operands)
@@ -246,6 +259,11 @@ def _emit(ctx: Any, staged: Staged, args: Sequence[Any]) -> list[Any]:
         values.update(zip(numbers, results, strict=True))
     ctx.set_tokens_out(tokens)
     return [values[n][0] for n in staged.outputs]
+
+
+def _emit_reshape(value: Any, type: TensorType) -> tuple[Any, Any]:
+    aval = jax.core.ShapedArray(type.shape, type.dtype.numpy)
+    return stablehlo.reshape(mlir.aval_to_ir_type(aval), value), aval
 
 
 def _emit_call(ctx: Any, item: NativeCall, operands: list[Any]) -> list[tuple[Any, Any]]:

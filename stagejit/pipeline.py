@@ -1,0 +1,169 @@
+"""The whole compiler, as one list of steps.
+
+Input: a `Request`, a marked function's jaxpr with its options. Output: a `Staged` function for the
+embedding. Invariant: data flows one way; a step reads what earlier steps made and adds its own; verifiers
+run between steps under `Options(verify=True)`, never inside one.
+
+    jaxpr --trace--> Program --build--> Graph --rewrite--> Graph --form--> Regions --schedule--> Plan
+          --codegen--> loop-nest IR, LLVM IR --host--> HostPrograms --load--> machine code, FFI targets
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from stagejit.codegen.generate import Generated, kernel_cache
+from stagejit.codegen.target import Target
+from stagejit.decisions import Decision
+from stagejit.dispatch.formation import form
+from stagejit.dispatch.region import Region
+from stagejit.graph.build import build_graph
+from stagejit.graph.ir import Graph
+from stagejit.graph.printer import as_text as graph_text
+from stagejit.graph.verifier import verify as verify_graph
+from stagejit.rewrites import rewrite_graph
+from stagejit.runtime import program as host
+from stagejit.runtime.embedding import Request, Staged
+from stagejit.runtime.engine import disassemble
+from stagejit.runtime.hosting import host_program
+from stagejit.runtime.loader import LoadedProgram, load_program
+from stagejit.runtime.object_cache import cache_in
+from stagejit.runtime.program import HostProgram
+from stagejit.runtime.staging import stage_schedule
+from stagejit.schedule.build import schedule
+from stagejit.schedule.plan import Plan
+from stagejit.schedule.schedule import Run, Schedule
+from stagejit.schedule.verifier import verify_plan
+from stagejit.trace.program import Program
+from stagejit.trace.translate import trace_jaxpr
+
+
+@dataclass
+class Compilation:
+    """One function on its way through the steps; a field exists once its step has run.
+
+    seconds: time of each step that has run, by name.
+    """
+
+    request: Request
+    target: Target = field(default_factory=Target.host)
+    seconds: dict[str, float] = field(default_factory=dict)
+    program: Program = field(init=False)
+    graph: Graph = field(init=False)
+    decisions: list[Decision] = field(default_factory=list)
+    regions: list[Region] = field(init=False)
+    schedule: Schedule = field(init=False)
+    kernels: dict[Region, Generated] = field(default_factory=dict)
+    hosts: dict[Run, HostProgram] = field(default_factory=dict)
+    loaded: dict[Run, LoadedProgram] = field(default_factory=dict)
+    staged: Staged = field(init=False)
+
+    @property
+    def plan(self) -> Plan:
+        return self.schedule.plan
+
+    def run_until(self, name: str) -> Compilation:
+        """Run the steps up to `name` that have not run yet; returns itself."""
+        for step in STEPS:
+            if step.name not in self.seconds:
+                start = time.perf_counter()
+                step.run(self)
+                self.seconds[step.name] = time.perf_counter() - start
+                if self.request.options.verify:
+                    step.verify(self)
+            if step.name == name:
+                break
+        return self
+
+    def texts(self) -> dict[str, Callable[[], str]]:
+        """The text form of each stage; each runs the steps that it needs."""
+        return {
+            "jaxpr": lambda: str(self.request.jaxpr),
+            "graph": lambda: graph_text(self.run_until("rewrite").graph),
+            "plan": lambda: self.run_until("schedule").plan.as_text(),
+            "loops": lambda: self._each_kernel(lambda g: f"// {g.symbol}\n"
+                                               f"{g.kernel.function.as_text()}"),
+            "llvm": lambda: self._each_kernel(lambda g: g.llvm),
+            "asm": lambda: self._each_kernel(lambda g: disassemble(g.llvm)),
+            "host": lambda: "\n".join(map(host.as_text, self.run_until("host").hosts.values())),
+        }
+
+    def _each_kernel(self, text: Callable[[Generated], str]) -> str:
+        kernels = self.run_until("codegen").kernels.values()
+        distinct = {generated.symbol: generated for generated in kernels}
+        return "\n".join(text(generated) for generated in distinct.values())
+
+
+# -- steps ----------------------------------------------------------------------------------------
+
+
+def _trace(c: Compilation) -> None:
+    options = c.request.options
+    names = tuple(c.request.jaxpr.jaxpr.debug_info.safe_arg_names(len(c.request.donated)))
+    c.program = trace_jaxpr(c.request.jaxpr, name=c.request.name, donated=c.request.donated,
+                            delegate=options.delegate, argument_names=names)
+
+
+def _build(c: Compilation) -> None:
+    c.graph = build_graph(c.program)
+
+
+def _rewrite(c: Compilation) -> None:
+    c.decisions += rewrite_graph(c.graph, c.request.options)
+
+
+def _form(c: Compilation) -> None:
+    c.regions, decisions = form(c.graph, c.request.options)
+    c.decisions += decisions
+
+
+def _schedule(c: Compilation) -> None:
+    c.schedule = schedule(c.graph, c.regions, c.request.options, c.decisions)
+
+
+def _codegen(c: Compilation) -> None:
+    cache = kernel_cache(c.target, verify=c.request.options.verify)
+    c.kernels = {region: cache.generate(region) for region in c.regions
+                 if region.kind != "delegate"}
+
+
+def _host(c: Compilation) -> None:
+    verify = c.request.options.verify
+    c.hosts = {run: host_program(run, c.schedule, c.kernels, c.target, verify=verify)
+               for run in c.schedule.segments if isinstance(run, Run)}
+
+
+def _load(c: Compilation) -> None:
+    cache = cache_in(c.request.options.cache_dir)
+    texts = {generated.symbol: generated.llvm for generated in c.kernels.values()}
+    c.loaded = {run: load_program(program, texts, cache) for run, program in c.hosts.items()}
+    c.staged = stage_schedule(c.schedule, c.graph, c.loaded, c.request.options)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A named step and the verifier of what it made."""
+
+    name: str
+    run: Callable[[Compilation], None]
+    verify: Callable[[Compilation], Any] = lambda compilation: None
+
+
+STEPS = (
+    Step("trace", _trace),
+    Step("build", _build, lambda c: verify_graph(c.graph)),
+    Step("rewrite", _rewrite, lambda c: verify_graph(c.graph)),
+    Step("form", _form),
+    Step("schedule", _schedule, lambda c: verify_plan(c.plan)),
+    Step("codegen", _codegen),  # kernels are verified one by one, when they are generated
+    Step("host", _host, lambda c: [host.verify(program) for program in c.hosts.values()]),
+    Step("load", _load),
+)
+
+
+def compile_request(request: Request) -> Staged:
+    """What the embedding installs: all steps."""
+    return Compilation(request).run_until("load").staged

@@ -1,0 +1,126 @@
+"""From a schedule and its loaded programs to a `Staged` function, which the embedding lowers.
+
+Input: the schedule, the graph it came from, a loaded program for each run. Output: `Staged`. Invariant:
+each write of a buffer by a segment defines a new value for XLA, and every segment reads the latest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jax.extend.core import Literal
+
+from stagejit.graph.ir import Graph, Value
+from stagejit.options import Options
+from stagejit.runtime.embedding import (
+    DelegatedEquation,
+    NativeCall,
+    Reshape,
+    Staged,
+    wrap_body,
+)
+from stagejit.runtime.loader import LoadedProgram
+from stagejit.schedule.plan import Buffer
+from stagejit.schedule.schedule import Delegation, Run, Schedule
+from stagejit.types import TensorType
+
+# Where the jaxprs are that run many times or on one side only: their bodies are compiled by us even
+# where the equation itself stays with XLA. The condition of a while loop is not worth a call.
+_BODIES = {"scan": ("jaxpr",), "while": ("body_jaxpr",), "cond": ("branches",)}
+
+
+def stage_schedule(schedule: Schedule, graph: Graph, programs: Mapping[Run, LoadedProgram],
+                   options: Options) -> Staged:
+    """The function as custom calls and delegated equations."""
+    return _Staging(schedule, graph, programs, options).staged()
+
+
+class _Staging:
+    def __init__(self, schedule: Schedule, graph: Graph, programs: Mapping[Run, LoadedProgram],
+                 options: Options) -> None:
+        self.schedule, self.graph, self.programs, self.options = schedule, graph, programs, options
+        self.buffers: dict[str, Buffer] = {b.name: b for b in schedule.plan.buffers}
+        self.output_types = dict(zip(schedule.outputs, (v.type for v in graph.outputs), strict=True))
+        self.items: list[NativeCall | DelegatedEquation | Reshape] = []
+        self.latest: dict[str, tuple[int, TensorType]] = {}
+        self.count = 0
+
+    def staged(self) -> Staged:
+        for value in self.graph.inputs:
+            self._define(self.schedule.buffer_of[value], value.type)
+        constants = self._constants()
+        for segment in self.schedule.segments:
+            if isinstance(segment, Run):
+                self._run(segment)
+            else:
+                self._delegation(segment)
+        outputs = [self._as_type(name, value.type) for name, value in
+                   zip(self.schedule.outputs, self.graph.outputs, strict=True)]
+        return Staged(tuple(self.items), tuple(outputs), constants)
+
+    def _define(self, name: str, type: TensorType) -> int:
+        number = self.count
+        self.count += 1
+        self.latest[name] = (number, type)
+        return number
+
+    def _constants(self) -> tuple[Any, ...]:
+        arrays: dict[str, tuple[Any, TensorType]] = {}
+        for value, name in self.schedule.buffer_of.items():
+            if self.buffers[name].kind == "constant" and value.op.kind == "const":
+                arrays[name] = (value.op.attrs["value"], value.type)
+        for name, (_, type) in arrays.items():
+            self._define(name, type)
+        return tuple(array for array, _ in arrays.values())
+
+    def _type_of(self, name: str) -> TensorType:
+        """The type under which a run's result is known to XLA."""
+        buffer = self.buffers[name]
+        if buffer.kind == "result":
+            return self.output_types[name]
+        return TensorType(buffer.dtype, buffer.shape)
+
+    def _as_type(self, name: str, type: TensorType) -> int:
+        """The latest value of a buffer, under a shape of the same elements."""
+        number, known = self.latest[name]
+        if known == type:
+            return number
+        self.items.append(Reshape(number, self.count, type))
+        self.count += 1
+        return self.count - 1
+
+    def _run(self, run: Run) -> None:
+        types = tuple(self._type_of(name) for name in run.results)
+        aliased = {run.arguments[argument]: types[result] for result, argument in run.aliases}
+        operands = tuple(self._as_type(name, aliased.get(name, self.latest[name][1]))
+                         for name in run.arguments)
+        results = tuple(self._define(name, type)
+                        for name, type in zip(run.results, types, strict=True))
+        self.items.append(NativeCall(self.programs[run], operands, results, types))
+
+    def _delegation(self, delegation: Delegation) -> None:
+        op = delegation.step.region.anchor
+        assert op is not None
+        equation = staged_bodies(op.attrs["equation"], self.options)
+        operands = tuple(
+            None if isinstance(atom, Literal) else self._as_type(name, value.type)
+            for atom, value, name in zip(equation.invars, op.operands, delegation.operands,
+                                         strict=False))  # a token, the last operand, only orders
+        results = tuple(self._result(value, name) for _, value, name in
+                        zip(equation.outvars, op.results, delegation.results, strict=False))
+        self.items.append(DelegatedEquation(equation, operands, results))
+
+    def _result(self, value: Value, name: str) -> int:
+        return self._define(name, value.type)
+
+
+def staged_bodies(equation: Any, options: Options) -> Any:
+    """The equation with the jaxprs of its loop or branches marked, so that our rule lowers them."""
+    names = _BODIES.get(equation.primitive.name, ())
+    params = dict(equation.params)
+    for name in names:
+        body = params[name]
+        params[name] = (tuple(wrap_body(b, options) for b in body)
+                        if isinstance(body, Sequence) else wrap_body(body, options))
+    return equation.replace(params=params) if names else equation
