@@ -1,7 +1,7 @@
 """What an access costs along a candidate vector variable.
 
-Input: the affine offset of an access. Output: memory operations for one vector. Invariant: depends on the
-form only, so every generator ranks variables alike.
+Input: the affine offset of an access. Output: memory operations for one vector. Invariant:
+depends on the form only, so every generator ranks variables alike.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from stagejit.dispatch.affine import Affine, Var
 
 
 def access_cost(form: Affine, var: Var, lanes: int) -> float:
-    """About 0 where the element is the same for all lanes, 1 where contiguous, else one per lane."""
+    """About 0 where the element is the same for all lanes, 1 where contiguous, else one per
+    lane."""
     if any(inner.operand is not None and var in inner.operand.loop_vars()
            for inner in form.vars()):
         return 2.0 * lanes
@@ -21,7 +22,8 @@ def access_cost(form: Affine, var: Var, lanes: int) -> float:
 
 
 def vector_cost(reads: Iterable[Affine], writes: Iterable[Affine], var: Var, lanes: int) -> float:
-    """Memory operations per element, unused lanes of the last vector included; writes count twice."""
+    """Memory operations per element, unused lanes of the last vector included; writes count
+    twice."""
     total = sum(access_cost(form, var, lanes) for form in reads)
     total += 2 * sum(access_cost(form, var, lanes) for form in writes)
     return total * -(-var.extent // lanes) / var.extent

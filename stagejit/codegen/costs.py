@@ -1,7 +1,7 @@
 """The cost model of generated kernels: flops, bytes, and seconds on one core.
 
-Input: a region and a target description. Output: estimates that decide vector widths and forks. Invariant:
-depends on shapes, dtypes and the target only.
+Input: a region and a target description. Output: estimates that decide vector widths and forks.
+Invariant: depends on shapes, dtypes and the target only.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """`Elements`: evaluates values of a region, element by element, as loop-nest IR.
 
-Input: a region's values, the buffers of its inputs, and where the loops stand (an environment from index
-variables to IR values). Output: one IR value per request: a scalar where the element is the same for all
-lanes, a vector along the vector variable otherwise. Invariant: a request has no effect but loads, so a
-generator may ask for the same value in several loops.
+Input: a region's values, the buffers of its inputs, and where the loops stand (an environment
+from index variables to IR values). Output: one IR value per request: a scalar where the element
+is the same for all lanes, a vector along the vector variable otherwise. Invariant: a request has
+no effect but loads, so a generator may ask for the same value in several loops.
 
-Note [Lanes]: one index variable may be the vector variable; lane k stands at `env[var] + k`. How a load
-happens follows from the coefficient of that variable in the element's offset: 0 is a scalar load, 1 a
-vector load, -1 a reversed one, anything else a gather, or a register transpose inside a tile.
+Note [Lanes]: one index variable may be the vector variable; lane k stands at `env[var] + k`. How
+a load happens follows from the coefficient of that variable in the element's offset: 0 is a
+scalar load, 1 a vector load, -1 a reversed one, anything else a gather, or a register transpose
+inside a tile.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from stagejit.codegen.ir import I32, I64, Block, Buffer, element_type
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.transposes import transpose_registers
 from stagejit.dispatch.affine import Affine, Index, Var, linearize
-from stagejit.dispatch.pull import pull_view
-from stagejit.dispatch.region import VIEWS
+from stagejit.dispatch.pull import place, pull_view
+from stagejit.dispatch.region import VIEWS, Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.types import DType
@@ -42,8 +43,8 @@ class Memory:
 class Tile:
     """A register tile: rows along `var` are evaluated one by one, `step` after `env[var]`.
 
-    Loads contiguous along `var` fetch all `count` rows at once and transpose them; `blocks` keeps the
-    transposed vectors. `lanes_used`: lanes of the vector variable that exist.
+    Loads contiguous along `var` fetch all `count` rows at once and transpose them; `blocks` keeps
+    the transposed vectors. `lanes_used`: lanes of the vector variable that exist.
     """
 
     var: Var
@@ -65,8 +66,8 @@ class Position:
 
 
 class Elements:
-    """Evaluates one region. `bound` gives values that a generator has computed itself (a reduction's
-    result, an accumulator tile); they win over evaluation."""
+    """Evaluates one region. `bound` gives values that a generator has computed itself (a
+    reduction's result, an accumulator tile); they win over evaluation."""
 
     def __init__(self, builder: Builder, memory: Mapping[Value, Memory]) -> None:
         self.b = builder
@@ -160,8 +161,8 @@ class Elements:
     # ---------------------------------------------------------------- index arithmetic
 
     def scalar_index(self, affine: Affine) -> Register:
-        """A uniform index as an i64 scalar. Terms are added from the outermost loop inwards, so that
-        partial sums leave the inner loops."""
+        """A uniform index as an i64 scalar. Terms are added from the outermost loop inwards, so
+        that partial sums leave the inner loops."""
         terms = [self._term(var, coeff) for var, coeff in affine.terms]
         terms.sort(key=lambda register: register.block.depth)
         total = self.b.const(affine.const)
@@ -247,6 +248,15 @@ class Elements:
         self.position = replace(self.position, env={**self.position.env, var: register})
         return Affine.of(var)
 
+    def with_starts(self, store: Store, index: Index, offset: Affine) -> Affine:
+        """`offset` of element `index` in `store.into`, with positions for the dynamic starts of its
+        box, which a dry run cannot know."""
+        if all(var.kind != "dynamic" for var in offset.vars()):
+            return offset
+        for insert in store.inserts:
+            index = place(insert, index, self.start)
+        return linearize(index, store.into.shape)
+
     # ---------------------------------------------------------------- memory
 
     def load(self, value: Value, index: Index) -> Register:
@@ -267,11 +277,10 @@ class Elements:
             return self.b.gather(buffer, self.lane_index(offset), mask=mask)
         if coeff == 1:
             return self.b.load(buffer, self.scalar_index(uniform), lanes, mask=mask)
-        backwards = tuple(reversed(range(lanes)))
         if mask is not None:
-            mask = self.b.shuffle(mask, None, backwards)
+            mask = self._reversed(mask)
         first = self.scalar_index(uniform - (lanes - 1))
-        return self.b.shuffle(self.b.load(buffer, first, lanes, mask=mask), None, backwards)
+        return self._reversed(self.b.load(buffer, first, lanes, mask=mask))
 
     def _transposed(self, value: Value, buffer: Buffer, uniform: Affine, coeff: int,
                     tile: Tile) -> Register:
@@ -300,12 +309,19 @@ class Elements:
             self.b.store(register, memory.buffer, self.scalar_index(uniform))
             return
         register = self.b.splat(register, lanes)
-        if varying or coeff != 1:
-            self.b.scatter(register, memory.buffer, self.lane_index(offset - memory.base), mask=mask)
+        if varying or coeff not in (1, -1):
+            at = self.lane_index(offset - memory.base)
+            self.b.scatter(register, memory.buffer, at, mask=mask)
             return
+        if coeff == -1:
+            register, mask = self._reversed(register), mask and self._reversed(mask)
+            uniform = uniform - (lanes - 1)
         width = register.type.lanes * memory.buffer.elem.bits // 8
         self.b.store(register, memory.buffer, self.scalar_index(uniform), mask=mask,
                      alignment=width if nontemporal else 0, nontemporal=nontemporal)
+
+    def _reversed(self, register: Register) -> Register:
+        return self.b.shuffle(register, None, tuple(reversed(range(register.type.lanes))))
 
 
 def _visible(block: Block, current: Block) -> bool:

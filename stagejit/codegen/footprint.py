@@ -1,8 +1,8 @@
 """What a region's evaluation reads, as affine forms: the dry run before any code is written.
 
-Input: values and the index at which they are wanted. Output: the element offset of every read of memory
-and every index that is used as a number. Invariant: mirrors `Elements`; a form that is not listed here is
-not needed there.
+Input: values and the index at which they are wanted. Output: the element offset of every read of
+memory and every index that is used as a number. Invariant: mirrors `Elements`; a form that is not
+listed here is not needed there.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from stagejit.graph.ir import Value
 class Footprint:
     """Reads and index uses of one region.
 
-    leaves: values that lie in memory. bound: values computed elsewhere; the indices at which they are
-    asked for are kept in `asked`. strict: split loops rather than divide (see Affine.divmod).
+    leaves: values that lie in memory. bound: values computed elsewhere; the indices at which they
+    are asked for are kept in `asked`. strict: split loops rather than divide (see Affine.divmod).
     """
 
     leaves: Collection[Value]

@@ -1,8 +1,8 @@
 """Elements of a `gather`: read the index vector, then the operand there.
 
-Input: the op and the index at which its result is wanted. Output: the element, or for a dry run the reads
-that it takes. Invariant: every address formed is inside the operand: starts are clamped in all modes, and
-mode "fill" replaces what was out of bounds afterwards.
+Input: the op and the index at which its result is wanted. Output: the element, or for a dry run
+the reads that it takes. Invariant: every address formed is inside the operand: starts are clamped
+in all modes, and mode "fill" replaces what was out of bounds afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def gather_reads(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
-    """The operand indices that element `index` of the gather reads; starts are unknown variables."""
+    """The operand indices that element `index` of the gather reads; starts are unknown
+    variables."""
     operand, indices = op.operands
     starts = {}
     for component, axis in enumerate(op.attrs["start_axes"]):
@@ -54,7 +55,8 @@ def gather_element(elements: Elements, op: Op, index: Index) -> Register:
 
 def _room(op: Op, axis: int) -> int:
     """Number of positions at which the window may start along an operand axis."""
-    return max(op.operands[0].shape[axis] - op.attrs["sizes"][axis] + 1, 1)
+    size: int = op.attrs["sizes"][axis]
+    return max(op.operands[0].shape[axis] - size + 1, 1)
 
 
 def _batch_index(op: Op, index: Index) -> list[Affine]:

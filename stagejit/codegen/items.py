@@ -1,7 +1,8 @@
 """Parallel items: how the outer loops of a kernel become the range `[0, total)` that threads share.
 
-Input: loops, outermost first. Output: the number of items and the code that turns an item back into loop
-positions. Invariant: items are independent; which thread runs one never changes a value.
+Input: loops, outermost first. Output: the number of items and the code that turns an item back
+into loop positions. Invariant: items are independent; which thread runs one never changes a
+value.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Loop:
 
 @dataclass(frozen=True)
 class Items:
-    """The loops before `inner` are flattened into items, outermost slowest; `inner` loops run inside."""
+    """The loops before `inner` are flattened into items, outermost slowest; `inner` loops run
+    inside."""
 
     leading: tuple[Loop, ...]
     inner: tuple[Loop, ...]

@@ -1,8 +1,8 @@
 """`Kernel`: what a generator returns for one region, and the work estimate the host program needs.
 
-Input: a region's loop-nest IR. Output: everything needed to launch it. Invariant: the function depends
-only on shapes, dtypes and relative layout; constant base offsets live in the arguments, so equal
-computations at different places share one kernel.
+Input: a region's loop-nest IR. Output: everything needed to launch it. Invariant: the function
+depends only on shapes, dtypes and relative layout; constant base offsets live in the arguments,
+so equal computations at different places share one kernel.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Kernels of `map`, `copy` and `fill` regions: one loop nest over the stored shape.
 
-Input: a region whose stores share a shape. Output: its kernel. The vector variable is the one along which
-most reads and writes are contiguous; reads contiguous along another one are transposed in registers, a
-square tile at a time (KERNELS.md, "Transposes"). Invariant: each stored element is written once, by one
-item.
+Input: a region whose stores share a shape. Output: its kernel. The vector variable is the one
+along which most reads and writes are contiguous; reads contiguous along another one are
+transposed in registers, a square tile at a time (KERNELS.md, "Transposes"). Invariant: each
+stored element is written once, by one item.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from stagejit.codegen.items import Items, Loop
 from stagejit.codegen.kernel import Kernel, KernelArg
 from stagejit.codegen.space import Space, merge, refine
 from stagejit.codegen.target import Target
-from stagejit.dispatch.affine import Affine, Index, Var, linearize
-from stagejit.dispatch.pull import place
-from stagejit.dispatch.region import Region, Store
+from stagejit.dispatch.affine import Affine, Index, Var
+from stagejit.dispatch.region import Region
 from stagejit.graph.ir import Value
 
 _BLOCK = 1 << 14  # elements of one item along the vector variable
@@ -125,8 +124,8 @@ def _streams(region: Region, nest: _Nest, target: Target) -> bool:
 def bind_memory(builder: Builder, region: Region, reads: Sequence[tuple[Value, Affine]],
                 offsets: Sequence[Affine],
                 ) -> tuple[dict[Value, Memory], list[Memory], tuple[KernelArg, ...]]:
-    """Declares the region's buffers: inputs first, then stores. Constant offsets move to the arguments,
-    so that equal work at different places is one kernel."""
+    """Declares the region's buffers: inputs first, then stores. Constant offsets move to the
+    arguments, so that equal work at different places is one kernel."""
     memory: dict[Value, Memory] = {}
     args: list[KernelArg] = []
     written = {store.into for store in region.stores}
@@ -137,9 +136,9 @@ def bind_memory(builder: Builder, region: Region, reads: Sequence[tuple[Value, A
         args.append(KernelArg(value, base))
     stores = []
     for store, form in zip(region.stores, offsets, strict=True):
-        elem = storage_type(store.into.type.dtype)
-        stores.append(Memory(builder.buffer("out", elem), form.const))
-        args.append(KernelArg(store.into, form.const, written=True))
+        elem, base = storage_type(store.into.type.dtype), form.range()[0]
+        stores.append(Memory(builder.buffer("out", elem), base))
+        args.append(KernelArg(store.into, base, written=True))
     return memory, stores, tuple(args)
 
 
@@ -251,15 +250,6 @@ class _Writer:
         registers = [self.elements.value(store.value, nest.index) for store in self.region.stores]
         for store, register, memory, offset in zip(
                 self.region.stores, registers, self.memory, nest.offsets, strict=True):
-            offset = self._with_starts(store, offset)
+            offset = self.elements.with_starts(store, nest.index, offset)
             self.elements.store(register, store.value.type.dtype, memory, offset,
                                 nontemporal=self.streaming and self.elements.position.mask is None)
-
-    def _with_starts(self, store: Store, offset: Affine) -> Affine:
-        """Dynamic starts of the store's box have no position yet: find the offset again with them."""
-        if all(var.kind != "dynamic" for var in offset.vars()):
-            return offset
-        index = self.nest.index
-        for insert in store.inserts:
-            index = place(insert, index, self.elements.start)
-        return linearize(index, store.into.shape)

@@ -1,8 +1,8 @@
 """The monoids of `reduce`: identity, accumulation, and merging of partial results.
 
-Input: registers (scalar or vector). Output: accumulators as tuples of registers. Invariant: merging is
-associative and commutative up to float rounding; maxima and minima propagate NaN, as NumPy does, and
-argmax/argmin return the first of equal elements, the first NaN before all else.
+Input: registers (scalar or vector). Output: accumulators as tuples of registers. Invariant:
+merging is associative and commutative up to float rounding; maxima and minima propagate NaN, as
+NumPy does, and argmax/argmin return the first of equal elements, the first NaN before all else.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def identity_of(fn: str, dtype: DType) -> int | float:
     if fn == "mul":
         return 1
     if fn == "and":
-        return 1 if dtype.kind == "bool" else -1 if dtype.is_signed else 2**dtype.bits - 1
+        return 1 if dtype.kind == "bool" else -1 if dtype.is_signed else (1 << dtype.bits) - 1
     lowest = fn in ("max", "argmax")
     if dtype.is_float:
         return -math.inf if lowest else math.inf
     if dtype.kind == "bool":
         return int(not lowest)
     if dtype.is_signed:
-        return -(2 ** (dtype.bits - 1)) if lowest else 2 ** (dtype.bits - 1) - 1
-    return 0 if lowest else 2**dtype.bits - 1
+        return -(1 << (dtype.bits - 1)) if lowest else (1 << (dtype.bits - 1)) - 1
+    return 0 if lowest else (1 << dtype.bits) - 1
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Emits the loops of a `reduce` region: passes over each row, then its stores.
 
-Input: a `RowNest`, planned by `rows.py`. Output: the kernel body. Invariant: within a pass the order of
-accumulation depends on shapes and lanes only, never on the number of threads.
+Input: a `RowNest`, planned by `rows.py`. Output: the kernel body. Invariant: within a pass the
+order of accumulation depends on shapes and lanes only, never on the number of threads.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from stagejit.graph.ir import Op, Value
 class RowNest:
     """The loops of a reduce region.
 
-    index: of an element of the row space. kept, reduced: merged loop variables. vector: one of them.
-    stages[s]: reduces accumulated in pass s. row_stores, kept_stores: (store number, index of the stored
-    value). cached: values kept in scratch. offsets, reads: as in maps.
+    index: of an element of the row space. kept, reduced: merged loop variables. vector: one of
+    them. stages[s]: reduces accumulated in pass s. row_stores, kept_stores: (store number, index
+    of the stored value). cached: values kept in scratch. offsets, reads: as in maps.
     """
 
     index: Index
@@ -296,8 +296,8 @@ class RowWriter:
         for number, index in places:
             store = self.region.stores[number]
             register = self.elements.value(store.value, index)
-            self.elements.store(register, store.value.type.dtype, self.memory[number],
-                                self.nest.offsets[number])
+            offset = self.elements.with_starts(store, index, self.nest.offsets[number])
+            self.elements.store(register, store.value.type.dtype, self.memory[number], offset)
 
     # ---------------------------------------------------------------- values kept in scratch
 

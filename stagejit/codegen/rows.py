@@ -1,12 +1,14 @@
-"""Kernels of `reduce` regions: all stages of a row (maxima, sums, results) in one pass over the kept space.
+"""Kernels of `reduce` regions: all stages of a row (maxima, sums, results) in one pass over the
+kept space.
 
-Input: a region whose reduces share a row space. Output: its kernel. A stage accumulates the reduces that
-depend on no later one; the last pass stores. Expensive values that several stages need are kept in the
-worker's scratch. Invariant: one item reads and writes its own rows only, so items need no barrier.
+Input: a region whose reduces share a row space. Output: its kernel. A stage accumulates the
+reduces that depend on no later one; the last pass stores. Expensive values that several stages
+need are kept in the worker's scratch. Invariant: one item reads and writes its own rows only, so
+items need no barrier.
 
-Note [Two shapes of vectors]: where the contiguous variable is reduced, a row lies along the lanes and ends
-in a horizontal merge ("inner"). Where it is kept, each lane is a row of its own and several vectors of
-rows advance together ("outer"). See KERNELS.md, "Rows and reductions".
+Note [Two shapes of vectors]: where the contiguous variable is reduced, a row lies along the lanes
+and ends in a horizontal merge ("inner"). Where it is kept, each lane is a row of its own and
+several vectors of rows advance together ("outer"). See KERNELS.md, "Rows and reductions".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The iteration space of a kernel: loop variables, and the index they form.
 
-Input: a shape and the affine forms that a kernel will evaluate. Output: as few loop variables as those
-forms allow. Invariant: every element of the shape is visited exactly once.
+Input: a shape and the affine forms that a kernel will evaluate. Output: as few loop variables as
+those forms allow. Invariant: every element of the shape is visited exactly once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Space:
         return tuple(_dim_index(dim) for dim in self.dims)
 
     def split(self, var: Var, inner: int) -> bool:
-        """Iterate `var` as (extent // inner, inner); False if it is not a variable of this space."""
+        """Iterate `var` as (extent // inner, inner); False if it is not a variable of this
+        space."""
         for dim in self.dims:
             if var in dim:
                 at = dim.index(var)
@@ -68,8 +69,8 @@ def merge(variables: Sequence[Var], forms: Iterable[Affine],
     """Fewer loops for the same forms: adjacent variables u, v become one where every form has
     coeff(u) == coeff(v) * extent(v), that is, where v runs on into u.
 
-    Returns the new variables and the substitution from old to new. The substituted forms are equal, the
-    index of a single dimension need not be.
+    Returns the new variables and the substitution from old to new. The substituted forms are
+    equal, the index of a single dimension need not be.
     """
     current = list(variables)
     mapping: dict[Var, Affine] = {var: Affine.of(var) for var in current}

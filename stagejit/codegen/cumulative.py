@@ -1,0 +1,343 @@
+"""Kernels of `cumulative` regions: running sums, products, maxima, minima and log-sums of
+exponentials.
+
+Input: a region whose anchor is a `cumulative` op. Output: its kernel. The other dimensions are
+the items. Where the axis is contiguous, a vector lies along it: its lanes are combined by shifts,
+and a carry joins vectors. Where another dimension is, each lane runs on its own, and a panel of
+running values stays in the nearest cache while rows stream past. Invariant: each stored element
+is written once, by one item, and the order of accumulation depends on shapes and lanes only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stagejit.codegen import scalars
+from stagejit.codegen.accesses import vector_cost
+from stagejit.codegen.builder import Builder
+from stagejit.codegen.costs import region_seconds, widest_nbytes
+from stagejit.codegen.elements import Elements, Memory
+from stagejit.codegen.footprint import Footprint, leaves_of
+from stagejit.codegen.ir import Buffer, element_type
+from stagejit.codegen.ir import Value as Register
+from stagejit.codegen.items import Items, Loop
+from stagejit.codegen.kernel import Kernel
+from stagejit.codegen.maps import bind_memory
+from stagejit.codegen.reducers import identity_of
+from stagejit.codegen.space import Space, merge, refine
+from stagejit.codegen.target import Target
+from stagejit.dispatch.affine import Affine, Index, Var, linearize, reshape_index
+from stagejit.dispatch.region import Region
+from stagejit.errors import InternalError
+from stagejit.graph.ir import Op, Value
+from stagejit.types import DType
+
+_RUN = 2048  # elements after which a carry is added to the carry of carries, for accuracy
+_PANEL = 512  # running values that stay in the nearest cache
+_NARROWEST_PANEL = 8  # vectors
+_ROWS_AT_ONCE = 4  # rows that pass while a running value is in a register
+
+
+@dataclass(frozen=True)
+class _Nest:
+    """kept: item loops; axis: loops along the axis, in order of accumulation; vector: one of them
+    all."""
+
+    index: Index
+    places: tuple[Index, ...]  # of each store's value
+    kept: tuple[Var, ...]
+    axis: tuple[Var, ...]
+    vector: Var | None
+    lanes: int
+    offsets: tuple[Affine, ...]
+    reads: tuple[tuple[Value, Affine], ...]
+
+
+def cumulative_kernel(region: Region, target: Target) -> Kernel:
+    """The kernel of a region of kind `cumulative`."""
+    nest = _plan(region, target)
+    builder = Builder()
+    memory, stores, args = bind_memory(builder, region, nest.reads, nest.offsets)
+    writer = _Writer(region, nest, Elements(builder, memory), stores, target)
+    total = writer.emit()
+    return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
+
+
+# -------------------------------------------------------------------- planning
+
+
+def _plan(region: Region, target: Target) -> _Nest:
+    op = _anchor(region)
+    shape, axis = op.result.shape, op.attrs["axis"]
+    space = Space(shape, "c")
+
+    def index_of() -> Index:
+        index = list(space.index)
+        if op.attrs["reverse"]:
+            index[axis] = Affine((), shape[axis] - 1) - index[axis]
+        return tuple(index)
+
+    def walk(strict: bool) -> tuple[Footprint, list[Affine], list[Index]]:
+        footprint = Footprint(leaves_of(region), {op.result}, strict=strict)
+        index = index_of()
+        footprint.visit(op.operands[0], index)
+        footprint.asked.append((op.result, index))
+        places = [reshape_index(index, shape, store.value.shape, strict=strict)
+                  for store in region.stores]
+        offsets = []
+        for store, place in zip(region.stores, places, strict=True):
+            footprint.visit(store.value, place)
+            offsets.append(footprint.store_offset(store, place))
+        return footprint, offsets, places
+
+    footprint, offsets, places = refine([space], walk)
+    before, along, after = space.dims[:axis], space.dims[axis], space.dims[axis + 1 :]
+    groups = [[v for dim in dims for v in dim if v.extent != 1]
+              for dims in (before, [along], after)]
+    merged = [merge(group, footprint.forms) for group in groups]
+    mapping = {var: form for _, forms in merged for var, form in forms.items()}
+    kept, inner = (*merged[0][0], *merged[2][0]), tuple(merged[1][0])
+    reads = tuple((value, form.substitute(mapping)) for value, form in footprint.reads)
+    new_offsets = tuple(form.substitute(mapping) for form in offsets)
+    lanes = target.vector_nbytes // widest_nbytes(region)
+    vector = min((*reversed(kept), *inner[-1:]), default=None,
+                 key=lambda var: vector_cost([form for _, form in reads], new_offsets, var, lanes))
+    substituted = [tuple(part.substitute(mapping) for part in index)
+                   for index in (index_of(), *places)]
+    return _Nest(substituted[0], tuple(substituted[1:]), kept, inner, vector,
+                 lanes if vector else 0, new_offsets, reads)
+
+
+def _anchor(region: Region) -> Op:
+    if region.anchor is None:
+        raise InternalError(f"{region.name} has no anchor", step="codegen")
+    return region.anchor
+
+
+# -------------------------------------------------------------------- emission
+
+
+class _Writer:
+    """Emits the loops of one cumulative region."""
+
+    def __init__(self, region: Region, nest: _Nest, elements: Elements, memory: Sequence[Memory],
+                 target: Target) -> None:
+        self.region, self.nest, self.elements, self.memory = region, nest, elements, memory
+        self.b, self.op, self.target = elements.b, _anchor(region), target
+        self.fn: str = self.op.attrs["fn"]
+        self.dtype = self.op.result.type.dtype
+        self.held: DType = self.dtype.accumulator
+        self.current: Register | None = None  # the running value, in `dtype`
+        elements.bound[self.op.result] = self._read_result
+
+    def emit(self) -> int:
+        """Writes the kernel's body; returns the number of items."""
+        vector = self.nest.vector
+        if vector is None or vector in self.nest.axis:
+            items = Items.over([Loop(var) for var in self.nest.kept])
+            items.emit(self.elements, self._line)
+            return items.total
+        outer = [Loop(var) for var in self.nest.kept if var is not vector]
+        width = self._panel_width(vector, math.prod(loop.trips for loop in outer))
+        items = Items.over([*outer, Loop(vector, width)])
+        panel = self.b.scratch("running", element_type(self.held), width)
+        items.emit(self.elements, lambda: self._panel(vector, width, panel))
+        return items.total
+
+    def _read_result(self, index: Index) -> Register:
+        if linearize(index, self.op.result.shape) != linearize(
+                self.nest.index, self.op.result.shape) or self.current is None:
+            raise InternalError(f"{self.op} is used at another element", step="codegen",
+                                loc=self.op.loc)
+        return self.current
+
+    # ---------------------------------------------------------------- arithmetic
+
+    def _combine(self, first: Register, second: Register) -> Register:
+        if self.fn == "logaddexp":
+            return _log_add_exp(self.b, self.held, first, second)
+        return scalars.emit(self.b, self.fn, self.held, [first, second], {})
+
+    def _identity(self, lanes: int) -> Register:
+        number = -math.inf if self.fn == "logaddexp" else identity_of(self.fn, self.held)
+        return self.b.const(number, element_type(self.held).with_lanes(lanes))
+
+    def _operand(self) -> Register:
+        element = self.elements.value(self.op.operands[0], self.nest.index)
+        element = scalars.convert(self.b, element, self.dtype, self.held)
+        return self.b.splat(element, self.nest.lanes) if self.nest.lanes else element
+
+    def _store(self, running: Register) -> None:
+        self.current = scalars.convert(self.b, running, self.held, self.dtype)
+        for store, place, memory, offset in zip(self.region.stores, self.nest.places, self.memory,
+                                                self.nest.offsets, strict=True):
+            register = self.elements.value(store.value, place)
+            offset = self.elements.with_starts(store, place, offset)
+            self.elements.store(register, store.value.type.dtype, memory, offset)
+
+    # ---------------------------------------------------------------- a vector along the axis
+
+    def _line(self) -> None:
+        """One line along the axis, from carry to carry."""
+        self._over_axis(0, self._identity(self.nest.lanes), self._along)
+
+    def _over_axis(self, depth: int, carry: Register,
+                   body: Callable[[Register], Register]) -> Register:
+        """Loops over the axis variables that are not the vector variable, around `body`."""
+        loops = [var for var in self.nest.axis if var is not self.nest.vector]
+        if depth == len(loops):
+            return body(carry)
+
+        def iteration(position: Register, value: Register) -> Sequence[Register]:
+            with self.elements.at({loops[depth]: position}):
+                return (self._over_axis(depth + 1, value, body),)
+
+        return self.b.loop(0, loops[depth].extent, 1, (carry,), iteration)[0]
+
+    def _along(self, carry: Register) -> Register:
+        """The run along the vector variable."""
+        vector, lanes = self.nest.vector, self.nest.lanes
+        if vector is None:
+            running = self._combine(carry, self._operand())
+            self._store(running)
+            return running
+        full = vector.extent // lanes * lanes
+        far = full // _RUN * _RUN if self.fn == "add" and self.held.is_float else 0
+
+        def run(start: Register, before: Register) -> Sequence[Register]:
+            local = self._vectors(start, start + _RUN, self._identity(lanes), before)
+            return (self._combine(before, local),)
+
+        if far:
+            carry = self.b.loop(0, far, _RUN, (carry,), run)[0]
+        if full > far:
+            carry = self._vectors(self.b.const(far), self.b.const(full), carry, None)
+        if vector.extent > full:
+            carry = self._rest(vector, full, carry)
+        return carry
+
+    def _vectors(self, start: Register, stop: Register, carry: Register,
+                 before: Register | None) -> Register:
+        """Full vectors; the running value is `before`, then `carry`, then the vector's own."""
+        vector, lanes = self.nest.vector, self.nest.lanes
+        assert vector is not None
+
+        def body(position: Register, value: Register) -> Sequence[Register]:
+            with self.elements.at({vector: position}, vector=vector, lanes=lanes):
+                scanned = self._scan(self._operand())
+                last = self.b.shuffle(scanned, None, (lanes - 1,) * lanes)
+                running = self._combine(value, scanned)
+                self._store(running if before is None else self._combine(before, running))
+            # The chain from vector to vector is this one operation.
+            return (self._combine(value, last),)
+
+        return self.b.loop(start, stop, lanes, (carry,), body, runs=True)[0]
+
+    def _rest(self, vector: Var, full: int, carry: Register) -> Register:
+        lanes, used = self.nest.lanes, vector.extent - full
+        with self.elements.at({vector: self.b.const(full)}, vector=vector, lanes=lanes,
+                              mask=self.b.active(used, lanes)):
+            running = self._combine(carry, self._scan(self._operand()))
+            self._store(running)
+        return self.b.shuffle(running, None, (used - 1,) * lanes)
+
+    def _scan(self, register: Register) -> Register:
+        """Lane k becomes the combination of lanes 0 to k (Hillis and Steele, 1986)."""
+        lanes = register.type.lanes
+        identity = self._identity(lanes)
+        distance = 1
+        while distance < lanes:
+            shifted = self.b.shuffle(register, identity, [
+                lane - distance if lane >= distance else lanes for lane in range(lanes)])
+            register = self._combine(shifted, register)
+            distance *= 2
+        return register
+
+    # ---------------------------------------------------------------- a line in each lane
+
+    def _panel_width(self, vector: Var, others: int) -> int:
+        """Elements of the vector variable that one item takes."""
+        lanes = self.nest.lanes
+        wanted = -(-4 * self.target.cores // others)  # panels, for a few items a core
+        width = -(-vector.extent // wanted)
+        width = max(min(width, _PANEL), _NARROWEST_PANEL * lanes)
+        return min(-(-width // lanes), -(-vector.extent // lanes)) * lanes
+
+    def _panel(self, vector: Var, width: int, panel: Buffer) -> None:
+        """A panel of lines, all along the axis; their running values are in `panel`."""
+        start = self.elements.position.env[vector]
+        identity = self._identity(self.nest.lanes)
+        self.b.loop(0, width, self.nest.lanes, (), lambda at: self.b.store(identity, panel, at))
+        self._over_rows(0, lambda count: self._across(vector, width, start, panel, count))
+
+    def _over_rows(self, depth: int, body: Callable[[int], None]) -> None:
+        """Loops over the axis; `body(count)` handles `count` rows from the current one."""
+        axis = self.nest.axis
+        if not axis:
+            body(1)
+            return
+        var, last = axis[depth], depth == len(axis) - 1
+        step = _ROWS_AT_ONCE if last else 1
+        blocks = var.extent // step * step
+
+        def iteration(count: int) -> Callable[[Register], None]:
+            def at(position: Register) -> None:
+                with self.elements.at({var: position}):
+                    if last:
+                        body(count)
+                    else:
+                        self._over_rows(depth + 1, body)
+
+            return at
+
+        if blocks:
+            self.b.loop(0, blocks, step, (), iteration(step))
+        if blocks < var.extent:
+            self.b.loop(blocks, var.extent, 1, (), iteration(1))
+
+    def _across(self, vector: Var, width: int, start: Register, panel: Buffer,
+                count: int) -> None:
+        """Some rows of the panel, vector by vector."""
+        b, lanes, extent = self.b, self.nest.lanes, vector.extent
+        stop = b.binary("smin", start + width, extent) if extent % width else start + width
+        full = stop - b.urem(stop, lanes) if extent % lanes else stop
+
+        def vectors(position: Register) -> None:
+            with self.elements.at({vector: position}, vector=vector, lanes=lanes):
+                self._rows(panel, position - start, count)
+
+        def rest() -> None:
+            with self.elements.at({vector: full}, vector=vector, lanes=lanes,
+                                  mask=b.mask_below(full, extent, lanes)):
+                self._rows(panel, full - start, count)
+
+        if extent >= lanes:
+            b.loop(start, full, lanes, (), vectors)
+        if extent % lanes and width >= extent:
+            rest()
+        elif extent % lanes:
+            b.if_(b.compare("lt", full, stop), rest)
+
+    def _rows(self, panel: Buffer, at: Register, count: int) -> None:
+        axis = self.nest.axis[-1] if self.nest.axis else None
+        running = self.b.load(panel, at, self.nest.lanes)
+        for row in range(count):
+            env = {axis: self.elements.position.env[axis] + row} if axis else {}
+            with self.elements.at(env):
+                running = self._combine(running, self._operand())
+                self._store(running)
+        self.b.store(running, panel, at)
+
+
+def _log_add_exp(b: Builder, dtype: DType, x: Register, y: Register) -> Register:
+    """log(exp(x) + exp(y)) as JAX writes it: max + log1p(exp(-|x - y|)), infinities apart."""
+
+    def emit(fn: str, *args: Register) -> Register:
+        return scalars.emit(b, fn, dtype, list(args), {})
+
+    delta = emit("sub", x, y)
+    decay = emit("exp", emit("neg", emit("abs", delta)))
+    total = emit("add", emit("max", x, y), emit("log1p", decay))
+    return b.select(b.compare("uno", delta, delta), emit("add", x, y), total)
