@@ -55,10 +55,14 @@ class Drawn:
 
 @dataclass
 class RandomProgram:
-    """`source` defines `f(v0, v1, ...)`, which takes `args`."""
+    """`source` defines `f(v0, v1, ...)`, which takes `args`.
+
+    coarsest: the float type with the fewest digits that a value has; all errors are measured in it.
+    """
 
     source: str
     args: list[Any]
+    coarsest: str
     fn: Callable[..., Any] = field(repr=False)
 
     def __repr__(self) -> str:
@@ -89,19 +93,22 @@ def evaluate(program: RandomProgram) -> list[np.ndarray]:
     return [np.asarray(x) for x in jax.jit(program.fn)(*program.args)]
 
 
-def assert_agrees(actual: Sequence[Any], expected: Sequence[Any], *, slack: float = 1.0) -> None:
-    """Integers equal; floats within what a few roundings in their type can do.
+# What a few roundings in a type do to values of moderate size, relative to the greatest of them.
+_ROUNDING = {"float32": 2e-4, "float16": 6e-3, "bfloat16": 4e-2}
+
+
+def assert_agrees(program: RandomProgram, actual: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Integers equal; floats within what a few roundings in the coarsest type of the program do.
 
     expected may be in float64 where actual is narrower.
     """
-    unit = {"bfloat16": 4e-2, "float16": 6e-3, "float32": 2e-4, "float64": 1e-9}
+    tolerance = _ROUNDING[program.coarsest]
     assert len(actual) == len(expected)
     for ours, theirs in zip(map(np.asarray, actual), map(np.asarray, expected), strict=True):
         assert ours.shape == theirs.shape
         if ours.dtype.kind in "biu":
             np.testing.assert_array_equal(ours, theirs)
             continue
-        tolerance = slack * unit[ours.dtype.name]
         wide, reference = ours.astype(np.float64), theirs.astype(np.float64)
         finite = np.abs(reference[np.isfinite(reference)])
         scale = max(1.0, float(finite.max())) if finite.size else 1.0
@@ -164,7 +171,9 @@ class _Builder:
         source = "\n".join(body)
         scope = dict(self.scope)
         exec(source, scope)
-        return RandomProgram(source, self.args, scope["f"])
+        present = {v.dtype for v in self.values}
+        coarsest = next((t for t in ("bfloat16", "float16") if t in present), "float32")
+        return RandomProgram(source, self.args, coarsest, scope["f"])
 
     # ---------------------------------------------------------------- choices
 

@@ -39,9 +39,9 @@ def interpret(
         raise ValueError(f"{graph.name} takes {len(graph.inputs)} inputs, not {len(inputs)}")
     evaluate = _Evaluator(precision)
     values: dict[Value, Any] = {}
-    for value, array in zip(graph.inputs, inputs, strict=True):
-        values[value] = evaluate.stored(_checked_input(value, array), value.type.dtype)
     with np.errstate(all="ignore"):
+        for value, array in zip(graph.inputs, inputs, strict=True):
+            values[value] = evaluate.stored(_checked_input(value, array), value.type.dtype)
         for op in graph.ops():
             results = evaluate.op(op, [values[operand] for operand in op.operands])
             for result, array in zip(op.results, results, strict=True):

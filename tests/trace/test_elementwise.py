@@ -1,0 +1,136 @@
+"""Elementwise primitives become `map`s of one shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from stagejit.graph.build import graph_of
+from stagejit.graph.functions import MAP_FUNCTIONS
+from stagejit.graph.interpreter import interpret
+from stagejit.graph.printer import as_text
+from stagejit.trace.elementwise import TRANSLATIONS
+
+
+def ops_of(fn: Any, *args: Any) -> list[str]:
+    return [line.strip() for line in as_text(graph_of(fn, *args)).splitlines()[1:-2]]
+
+
+X = np.array([1.5, -2.0, 0.0], np.float32)
+
+
+def test_scalars_are_filled_to_the_shape_of_the_other_operand() -> None:
+    assert ops_of(lambda x: x * 2, X) == [
+        "%0: f32[] = const 2.0",
+        "%1: f32[3] = fill %0",
+        "%2: f32[3] = map mul %arg0, %1",
+    ]
+
+
+def test_sizes_of_one_are_broadcast() -> None:
+    x = np.ones((2, 3), np.float32)
+    assert ops_of(lambda x, y: lax.sub(x, y), x, x[:, :1]) == [
+        "%0: f32[2] = reshape %arg1",
+        "%1: f32[2,3] = broadcast %0 axes=(0)",
+        "%2: f32[2,3] = map sub %arg0, %1",
+    ]
+
+
+def test_select_takes_the_true_case_first() -> None:
+    p = np.array([True, False, True])
+    assert ops_of(lambda p, x, y: lax.select_n(p, x, y), p, X, X)[-1].endswith(
+        "map select %arg0, %arg2, %arg1"
+    )
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_select_of_many_cases_is_a_chain(count: int) -> None:
+    which = np.array([0, count - 1, count // 2], np.int32)
+    cases = [X + k for k in range(count)]
+    graph = graph_of(lambda w, *c: lax.select_n(w, *c), which, *cases)
+    np.testing.assert_array_equal(interpret(graph, [which, *cases])[0], lax.select_n(which, *cases))
+    assert sum(op.attrs.get("fn") == "select" for op in graph) == count - 1
+
+
+def test_clamp_fills_scalar_bounds() -> None:
+    assert ops_of(lambda x: lax.clamp(0.0, x, 1.0), X)[-1].endswith("map clamp %2, %arg0, %3")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32"])
+def test_a_power_with_an_integer_exponent_is_exact_about_its_sign(dtype: str) -> None:
+    base = np.array([-1, -1, 2, 0], np.float32)
+    exponent = np.array([3, 4, 5, 0]).astype(dtype)
+    graph = graph_of(lax.pow, base, exponent)
+    np.testing.assert_array_equal(interpret(graph, [base, exponent])[0], [-1, 1, 32, 1])
+
+
+def test_a_large_odd_exponent_keeps_its_parity() -> None:
+    base, exponent = np.float32(-1), np.int32(2**24 + 1)
+    assert interpret(graph_of(lax.pow, base, exponent), [base, exponent])[0] == -1
+
+
+def test_round_has_both_modes() -> None:
+    for mode, word in ((0, "away"), (1, "even")):
+        text = ops_of(lambda x, m=mode: lax.round(x, lax.RoundingMethod(m)), X)[0]
+        assert text == f'%0: f32[3] = map round %arg0 rounding="{word}"'
+
+
+def test_identities_are_not_emitted() -> None:
+    assert ops_of(lambda x: lax.stop_gradient(jnp.copy(lax.optimization_barrier(x))), X) == []
+
+
+def test_convert_to_the_same_type_is_not_emitted() -> None:
+    assert ops_of(lambda x: x.astype(jnp.float32), X) == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize(("exponent", "mantissa"), [(5, 10), (8, 7), (4, 3), (8, 23), (11, 52)])
+def test_reduce_precision_gives_the_bits_that_xla_gives(
+    dtype: str, exponent: int, mantissa: int
+) -> None:
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        target = np.dtype(jnp.dtype(dtype))
+        bits = rng.integers(0, 256, 4000 * target.itemsize, dtype=np.uint8)
+        x = bits.view(target)
+
+        def f(x: Any) -> Any:
+            return lax.reduce_precision(x, exponent, mantissa)
+
+        ours = interpret(graph_of(f, x, delegate=False), [x])[0]
+        theirs = np.asarray(jax.jit(f)(x))
+    with np.errstate(invalid="ignore"):  # signalling NaNs of bfloat16
+        both_nan = np.isnan(ours) & np.isnan(theirs)
+    width = np.dtype(f"u{target.itemsize}")
+    same = (ours.view(width) == theirs.view(width)) | both_nan
+    assert same.all(), (x[~same], ours[~same], theirs[~same])
+
+
+def test_threefry_is_native_and_exact() -> None:
+    from jax.extend.random import threefry_2x32
+
+    key = np.array([12, 34], np.uint32)
+    count = np.arange(10, dtype=np.uint32)
+    graph = graph_of(threefry_2x32, key, count, delegate=False)
+    np.testing.assert_array_equal(interpret(graph, [key, count])[0], threefry_2x32(key, count))
+
+
+def test_every_same_named_translation_has_a_map_function() -> None:
+    names = {name for name, t in TRANSLATIONS.items() if t.rule.__name__ == "_same"}
+    assert names <= MAP_FUNCTIONS.keys()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32])
+def test_mulhi_is_the_upper_half_of_the_product(dtype: Any) -> None:
+    if not hasattr(lax, "mulhi"):
+        pytest.skip("this JAX has no public mulhi")
+    info = np.iinfo(dtype)
+    x = np.array([info.max, info.min, 3, info.max], dtype)
+    y = np.array([info.max, info.max, 5, 2], dtype)
+    graph = graph_of(lax.mulhi, x, y)
+    np.testing.assert_array_equal(interpret(graph, [x, y])[0], lax.mulhi(x, y))

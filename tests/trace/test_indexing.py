@@ -1,0 +1,163 @@
+"""Which gathers and scatters become slices, and that all of them keep JAX's values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stagejit.graph.build import graph_of
+from stagejit.graph.interpreter import interpret
+from stagejit.graph.printer import as_text
+from stagejit.graph.verifier import verify
+
+Fn = Callable[..., Any]
+
+
+def traced(fn: Fn, *args: Any) -> str:
+    """The dump, after checking the values against JAX."""
+    graph = graph_of(fn, *args)
+    verify(graph)
+    for ours, theirs in zip(
+        interpret(graph, args), jax.tree.leaves(jax.jit(fn)(*args)), strict=True
+    ):
+        np.testing.assert_array_equal(ours, np.asarray(theirs))
+    return as_text(graph)
+
+
+def arange(*shape: int) -> np.ndarray:
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+AS_SLICES: dict[str, Fn] = {
+    "slice": lambda x: x.at[2:5].set(1.0),
+    "row": lambda x: x.at[3].set(1.0),
+    "negative row": lambda x: x.at[-1].set(1.0),
+    "element": lambda x: x.at[1, 2].set(1.0),
+    "strided": lambda x: x.at[::2].set(1.0),
+    "strided column": lambda x: x.at[1::3, 2].set(jnp.arange(3.0)),
+    "reversed": lambda x: x.at[::-1].set(jnp.arange(24.0).reshape(8, 3)),
+    "two strides": lambda x: x.at[::2, ::2].set(jnp.arange(8.0).reshape(4, 2)),
+    "progression in an array": lambda x: x.at[jnp.array([6, 4, 2])].set(
+        jnp.arange(9.0).reshape(3, 3)
+    ),
+    "add": lambda x: x.at[2:5].add(1.0),
+    "multiply": lambda x: x.at[2:5].multiply(3.0),
+    "min": lambda x: x.at[1].min(4.0),
+    "max": lambda x: x.at[1].max(4.0),
+    "subtract": lambda x: x.at[1].add(-4.0),
+    "out of bounds drops": lambda x: x.at[9].set(1.0),
+    "empty": lambda x: x.at[3:3].set(1.0),
+    "clip": lambda x: x.at[jnp.array([9])].set(1.0, mode="clip"),
+    "gather row": lambda x: x[2],
+    "gather progression": lambda x: x[jnp.array([1, 3, 5])],
+    "gather downwards": lambda x: x[jnp.array([5, 3, 1])],
+    "gather column progression": lambda x: jnp.take(x, jnp.array([0, 2]), axis=1),
+    "gather element": lambda x: x[1, 2],
+    "gather out of bounds fills": lambda x: jnp.take(x, jnp.array([90]), axis=0),
+    "mixed": lambda x: x[jnp.array([1, 3, 5]), 1:3],
+}
+
+
+@pytest.mark.parametrize("name", AS_SLICES)
+def test_constant_windows_become_slices(name: str) -> None:
+    text = traced(AS_SLICES[name], arange(8, 3))
+    assert "scatter" not in text
+    assert "gather" not in text
+
+
+NOT_AS_SLICES: dict[str, Fn] = {
+    "repeated rows": lambda x: x.at[jnp.array([1, 1])].add(1.0),
+    "no progression": lambda x: x.at[jnp.array([0, 1, 3])].set(1.0),
+    "some out of bounds": lambda x: x.at[jnp.array([6, 8])].set(1.0),
+    "diagonal": lambda x: x.at[jnp.array([0, 1]), jnp.array([0, 1])].set(1.0),
+    "gather repeated rows": lambda x: x[jnp.array([1, 1])],
+    "gather no progression": lambda x: x[jnp.array([0, 1, 3])],
+    "gather some out of bounds": lambda x: jnp.take(x, jnp.array([6, 8]), axis=0),
+    "gather diagonal": lambda x: x[jnp.array([0, 1]), jnp.array([0, 1])],
+}
+
+
+@pytest.mark.parametrize("name", NOT_AS_SLICES)
+def test_dont_slice_what_is_no_box(name: str) -> None:
+    text = traced(NOT_AS_SLICES[name], arange(8, 3))
+    assert "= scatter" in text or "= gather" in text
+
+
+@pytest.mark.parametrize("index", [-9, -1, 0, 3, 7, 8, 100])
+def test_a_computed_index_is_a_slice_where_it_is_clamped_anyway(index: int) -> None:
+    i = np.int32(index)
+    text = traced(lambda x, i: x[i], arange(8, 3), i)
+    assert "extract_slice %arg0 at (%" in text
+    text = traced(lambda x, i: x.at[i].set(2.0, mode="clip"), arange(8, 3), i)
+    assert "insert_slice" in text
+    text = traced(lambda x, i: x.at[i].add(2.0, mode="clip"), arange(8, 3), i)
+    assert "insert_slice" in text
+
+
+@pytest.mark.parametrize("index", [-9, -1, 0, 7, 8, 100])
+def test_dont_slice_a_computed_index_that_may_be_dropped(index: int) -> None:
+    text = traced(lambda x, i: x.at[i].set(2.0), arange(8, 3), np.int32(index))
+    assert "= scatter set" in text
+    assert 'mode="fill"' in text
+
+
+def test_a_mixed_index_vector_keeps_its_constant_part_static() -> None:
+    text = traced(lambda x, i: x.at[i, 1].set(2.0, mode="clip"), arange(8, 3), np.int32(2))
+    assert "insert_slice" in text
+    assert ", 1)" in text
+
+
+@pytest.mark.parametrize("mode", ["clip", "fill", "promise_in_bounds"])
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint8, np.bool_])
+def test_gather_modes_and_fill_values(mode: str, dtype: Any) -> None:
+    index = np.array([0, 3, 2]) if mode == "promise_in_bounds" else np.array([0, 9, -9, 2])
+    x = (arange(4, 3) > 3).astype(dtype)
+    text = traced(lambda x, i: x.at[i].get(mode=mode), x, index.astype(np.int32))
+    assert "= gather" in text
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (4, 0), (1, 3)])
+def test_empty_and_unit_operands(shape: tuple[int, ...]) -> None:
+    index = np.zeros(2 if shape[0] else 0, np.int32)
+    traced(lambda x, i: x[i], arange(*shape), index)
+    traced(lambda x, i: x.at[i].add(1.0), arange(*shape), index)
+
+
+def test_batched_gather_and_scatter() -> None:
+    x, i = arange(4, 5, 3), np.array([[0, 1], [2, 9], [4, 4], [1, 0]], np.int32)
+    traced(jax.vmap(lambda x, i: x[i]), x, i)
+    traced(jax.vmap(lambda x, i: x.at[i].add(1.0)), x, i)
+    traced(jax.vmap(lambda x: x.at[2].set(1.0)), x)
+    traced(lambda x, i: jnp.take_along_axis(x, i[..., None], axis=1), x, i)
+
+
+def test_dont_translate_an_update_function_of_its_own() -> None:
+    graph = graph_of(lambda x, i: x.at[i].apply(jnp.sin), arange(4), np.array([1]))
+    (op,) = [op for op in graph if op.kind == "delegate"]
+    assert op.attrs["reason"] == "scatter: scatter with an update function of its own"
+
+
+def test_dont_translate_scatter_add_of_bools() -> None:
+    x = np.array([True, False])
+    numbers = jax.lax.ScatterDimensionNumbers((), (0,), (0,))
+
+    def f(x: Any, i: Any) -> Any:
+        return jax.lax.scatter_add(x, i, jnp.array([True]), numbers)
+
+    try:
+        graph = graph_of(f, x, np.array([[0]]))
+    except TypeError:
+        pytest.skip("JAX refuses it itself")
+    assert [op.kind for op in graph if op.kind == "delegate"]
+
+
+def test_an_index_vector_is_looked_through_to_its_scalars() -> None:
+    graph = graph_of(lambda x, i: x.at[i, 2].set(2.0, mode="clip"), arange(8, 3), np.int32(1))
+    (insert,) = [op for op in graph if op.kind == "insert_slice"]
+    assert insert.attrs["offsets"] == (None, 2)
+    assert insert.operands[2].shape == ()

@@ -1,0 +1,134 @@
+"""Contractions and convolutions keep JAX's dimension numbers as plain tuples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from stagejit.graph.build import graph_of
+from stagejit.graph.interpreter import interpret
+from stagejit.graph.ir import Graph
+from stagejit.graph.verifier import verify
+
+RNG = np.random.default_rng(0)
+
+
+def checked(fn: Any, *args: Any) -> Graph:
+    graph = graph_of(fn, *args)
+    verify(graph)
+    ours, theirs = interpret(graph, args)[0], np.asarray(jax.jit(fn)(*args))
+    assert ours.dtype == theirs.dtype
+    np.testing.assert_allclose(
+        ours.astype(np.float64), theirs.astype(np.float64), rtol=1e-2, atol=1e-2
+    )
+    return graph
+
+
+def only(graph: Graph, kind: str) -> Any:
+    (op,) = [op for op in graph if op.kind == kind]
+    return op
+
+
+def test_batch_and_contracting_dimensions() -> None:
+    graph = checked(
+        lambda x, y: jnp.einsum("bmk,nbk->bmn", x, y), RNG.random((2, 3, 4), np.float32),
+        RNG.random((5, 2, 4), np.float32),
+    )  # fmt: skip
+    op = only(graph, "contract")
+    assert op.attrs["contracting"] == ((2,), (2,))
+    assert op.attrs["batch"] == ((0,), (1,))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32])
+def test_integer_products_keep_narrow_operands_and_a_wide_result(dtype: Any) -> None:
+    x = RNG.integers(0, 100, (3, 4)).astype(dtype)
+    graph = checked(lambda x: lax.dot(x, x.T, preferred_element_type=jnp.int32), x)
+    assert only(graph, "contract").operands[0].type.dtype.numpy == dtype
+
+
+def test_integer_products_wrap() -> None:
+    x = np.full((2, 2), 100, np.int8)
+    checked(lambda x: lax.dot(x, x), x)
+
+
+def test_bf16_products_with_an_f32_result() -> None:
+    x = RNG.random((3, 4)).astype(jnp.bfloat16)
+    graph = checked(lambda x: lax.dot(x, x.T, preferred_element_type=jnp.float32), x)
+    assert only(graph, "contract").attrs["dtype"].name == "f32"
+
+
+def test_mixed_operands_are_converted_to_the_result() -> None:
+    x, y = RNG.random((3, 4), np.float32), RNG.integers(0, 9, (4, 2)).astype(np.int8)
+    graph = checked(
+        lambda x, y: lax.dot_general(x, y, (((1,), (0,)), ((), ())),
+                                     preferred_element_type=jnp.float32), x, y,
+    )  # fmt: skip
+    assert [op.kind for op in graph].count("convert") == 1
+
+
+def test_a_product_of_bools_is_any_of_ands() -> None:
+    x = RNG.random((3, 4)) > 0.7
+    graph = checked(lambda x: lax.dot(x, x.T), x)
+    assert "delegate" not in [op.kind for op in graph]
+
+
+def test_every_precision_is_met() -> None:
+    x = RNG.random((3, 4), np.float32)
+    for precision in lax.Precision:
+        checked(lambda x, p=precision: lax.dot(x, x.T, precision=p), x)
+
+
+def test_dont_translate_a_named_algorithm() -> None:
+    x = np.ones((3, 4), np.float32)
+    algorithm = lax.DotAlgorithmPreset.BF16_BF16_F32
+    graph = graph_of(lambda x: lax.dot(x, x.T, precision=algorithm), x)
+    assert only(graph, "delegate").attrs["reason"].startswith("dot_general: precision")
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(0, 3, 2), (2, 0, 3), (1, 1, 1), (3, 4, 0)])
+def test_empty_and_unit_products(m: int, k: int, n: int) -> None:
+    checked(lax.dot, np.ones((m, k), np.float32), np.ones((k, n), np.float32))
+
+
+CONVOLUTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "strided": {"window_strides": (2, 1)},
+    "padded": {"padding": ((1, 2), (0, 3))},
+    "cropped": {"padding": ((-1, 0), (0, -2))},
+    "lhs dilation": {"lhs_dilation": (2, 3), "padding": ((1, 1), (2, 0))},
+    "rhs dilation": {"rhs_dilation": (2, 1)},
+    "feature groups": {"feature_group_count": 2, "kernel": (6, 2, 3, 2)},
+    "depthwise": {"feature_group_count": 4, "kernel": (4, 1, 3, 2)},
+    "batch groups": {"batch_group_count": 2, "kernel": (6, 4, 3, 2)},
+    "NHWC": {"dimension_numbers": ("NHWC", "HWIO", "NHWC"), "image": (2, 6, 5, 4),
+             "kernel": (3, 2, 4, 3)},
+    "mixed layouts": {"dimension_numbers": ("NCHW", "HWIO", "HWNC"), "kernel": (3, 2, 4, 3)},
+    "bf16 to f32": {"preferred_element_type": jnp.float32, "dtype": jnp.bfloat16},
+    "empty result": {"padding": ((-4, 0), (0, 0))},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(name: str) -> None:
+    params = dict(CONVOLUTIONS[name])
+    dtype = params.pop("dtype", np.float32)
+    image = RNG.random(params.pop("image", (2, 4, 6, 5))).astype(dtype)
+    kernel = RNG.random(params.pop("kernel", (3, 4, 3, 2))).astype(dtype)
+    params = {"window_strides": (1, 1), "padding": "VALID"} | params
+    graph = checked(lambda x, k: lax.conv_general_dilated(x, k, **params), image, kernel)
+    assert [op.kind for op in graph] == ["conv"]
+
+
+def test_convolutions_of_one_and_three_dimensions() -> None:
+    for rank in (1, 3):
+        image = RNG.random((2, 3, *(5,) * rank)).astype(np.float32)
+        kernel = RNG.random((4, 3, *(2,) * rank)).astype(np.float32)
+        checked(
+            lambda x, k, rank=rank: lax.conv_general_dilated(x, k, (2,) * rank, "SAME"),
+            image, kernel,
+        )  # fmt: skip

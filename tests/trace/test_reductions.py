@@ -1,0 +1,117 @@
+"""Reductions, argmin/argmax, cumulative ops and the generic `reduce`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+
+from stagejit.graph.build import graph_of
+from stagejit.graph.interpreter import interpret
+from stagejit.graph.ir import Graph
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4) - 5
+
+
+def checked(fn: Any, *args: Any) -> Graph:
+    graph = graph_of(fn, *args)
+    for ours, theirs in zip(interpret(graph, args), jax.tree.leaves(jax.jit(fn)(*args)),
+                            strict=True):  # fmt: skip
+        np.testing.assert_allclose(ours, np.asarray(theirs), rtol=1e-6)
+    return graph
+
+
+def kinds(graph: Graph) -> list[str]:
+    return [op.kind for op in graph]
+
+
+def test_axes_are_ascending() -> None:
+    graph = checked(lambda x: lax.reduce_sum(x, (1, 0)), X)
+    assert [op.attrs["axes"] for op in graph] == [(0, 1)]
+
+
+def test_a_reduction_over_no_axes_is_the_operand() -> None:
+    assert kinds(checked(lambda x: lax.reduce_max(x, ()), X)) == []
+
+
+@pytest.mark.parametrize(
+    ("monoid", "fn", "initial"),
+    [(lax.add, "add", 1.0), (lax.mul, "mul", 2.0), (lax.max, "max", 3.0), (lax.min, "min", 3.0)],
+)
+def test_a_generic_reduce_combines_its_initial_value_once(
+    monoid: Any, fn: str, initial: float
+) -> None:
+    graph = checked(lambda x: lax.reduce(x, np.float32(initial), lambda a, b: monoid(b, a), (0,)),
+                    X)  # fmt: skip
+    (reduction,) = [op for op in graph if op.kind == "reduce"]
+    assert reduction.attrs["fn"] == fn
+    assert [op.attrs["fn"] for op in graph if op.kind == "map"] == [fn]
+
+
+def test_a_generic_reduce_of_independent_operands_becomes_several() -> None:
+    graph = checked(
+        lambda x: lax.reduce((x, x), (np.float32(1), np.float32(2)),
+                             lambda a, b: (lax.add(a[0], b[0]), lax.max(a[1], b[1])), (0,)), X,
+    )  # fmt: skip
+    assert kinds(graph).count("reduce") == 2
+
+
+def test_dont_translate_a_reduce_whose_operands_mix() -> None:
+    def body(a: Any, b: Any) -> Any:
+        return lax.add(a[0], b[1]), lax.add(a[1], b[0])
+
+    graph = graph_of(lambda x: lax.reduce((x, x), (np.float32(0), np.float32(0)), body, (0,)), X)
+    assert kinds(graph)[-1] == "delegate"
+
+
+def test_dont_translate_a_reduce_with_another_body() -> None:
+    graph = graph_of(lambda x: lax.reduce(x, np.float32(0), lambda a, b: a + 2 * b, (0,)), X)
+    (op,) = [op for op in graph if op.kind == "delegate"]
+    assert op.attrs["reason"].startswith("reduce: reduce with a body other than add, mul")
+
+
+def test_bools_reduce_with_and_or_and_xor_only() -> None:
+    p = X > 0
+    for fn, name in ((lax.reduce_max, "or"), (lax.reduce_min, "and"), (lax.reduce_and, "and")):
+        graph = checked(lambda p, fn=fn: fn(p, (0,)), p)
+        assert [op.attrs["fn"] for op in graph] == [name]
+
+
+@pytest.mark.parametrize("fn", [lax.argmax, lax.argmin])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_argument_reductions_take_the_first_tie_and_the_first_nan(fn: Any, axis: int) -> None:
+    ties = np.array([[1, 2, 2], [2, 1, 1]], np.float32)
+    checked(lambda x: fn(x, axis, np.int32), ties)
+    checked(lambda x: fn(x, axis, np.uint8), ties)
+    checked(lambda x: fn(x, axis, np.int32), np.array([[1, np.nan, 2], [np.nan, 1, np.nan]],
+                                                      np.float32))  # fmt: skip
+    checked(lambda x: fn(x, axis, np.int32), ties > 1)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("fn", [lax.cumsum, lax.cumprod, lax.cummax, lax.cummin, lax.cumlogsumexp])
+def test_cumulative_ops(fn: Any, reverse: bool) -> None:
+    for axis in (0, 1):
+        graph = checked(lambda x, axis=axis: fn(x, axis, reverse), X)
+        assert kinds(graph) == ["cumulative"]
+
+
+def test_dont_accumulate_bools() -> None:
+    p = X > 0
+    try:
+        graph = graph_of(lambda p: lax.cumsum_p.bind(p, axis=0, reverse=False), p)
+    except TypeError:
+        pytest.skip("JAX refuses it itself")
+    assert "cumulative" not in kinds(graph)
+
+
+def test_empty_reductions_give_the_identity() -> None:
+    empty = X[:0]
+    checked(lambda x: lax.reduce_sum(x, (0,)), empty)
+    checked(lambda x: lax.reduce_prod(x, (0,)), empty)
+    checked(lambda x: lax.reduce_max(x, (0,)), empty)
+    checked(lambda x: lax.reduce_min(x.astype(np.int32), (0,)), empty)
+    checked(lambda x: lax.cumsum(x, 0), empty)

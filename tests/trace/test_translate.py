@@ -1,0 +1,214 @@
+"""Inlining, delegation with reasons, effects, dead code, locations."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from stagejit.errors import UnsupportedOpError
+from stagejit.graph.build import graph_of
+from stagejit.graph.interpreter import interpret
+from stagejit.graph.ir import Graph, Op
+from stagejit.graph.verifier import verify
+from stagejit.trace.translate import TRANSLATIONS, trace_jaxpr
+from stagejit.trace.translation import Site, Unsupported
+
+X = np.arange(6, dtype=np.float32)
+
+
+def delegates(graph: Graph) -> list[Op]:
+    return [op for op in graph if op.kind == "delegate"]
+
+
+# ----------------------------------------------------------------- inlining
+
+
+@jax.custom_jvp
+def with_jvp(x: Any) -> Any:
+    return jnp.sin(x)
+
+
+with_jvp.defjvp(lambda p, t: (with_jvp(*p), t[0] * 2))
+
+
+@jax.custom_vjp
+def with_vjp(x: Any) -> Any:
+    return jnp.cos(x)
+
+
+with_vjp.defvjp(lambda x: (jnp.cos(x), x), lambda x, g: (g * 3,))
+
+
+def test_calls_of_every_kind_are_inlined() -> None:
+    def f(x: Any) -> Any:
+        y = jax.jit(jax.jit(jnp.exp))(x)
+        y = jax.checkpoint(lambda v: v * 2)(y)
+        y = with_vjp(with_jvp(y))
+        return jnp.where(y > 0, y, jax.nn.relu(x))
+
+    graph = graph_of(f, X, delegate=False)
+    verify(graph)
+    np.testing.assert_allclose(interpret(graph, [X])[0], jax.jit(f)(X), rtol=1e-5)
+
+
+def test_gradients_are_inlined_too() -> None:
+    def f(x: Any) -> Any:
+        return jnp.sum(with_vjp(with_jvp(jax.checkpoint(jnp.tanh)(x))))
+
+    graph = graph_of(jax.grad(f), X, delegate=False)
+    np.testing.assert_allclose(interpret(graph, [X])[0], jax.grad(f)(X), atol=1e-5)
+
+
+def test_closed_over_arrays_become_constants() -> None:
+    table = jnp.arange(6.0) ** 2
+    graph = graph_of(lambda x: x + table, X)
+    (const,) = [op for op in graph if op.kind == "const"]
+    np.testing.assert_array_equal(const.attrs["value"], table)
+    assert not const.attrs["value"].flags.writeable
+
+
+def test_equal_small_constants_are_emitted_once() -> None:
+    graph = graph_of(lambda x: (x + 2.0) * 2.0, X)
+    assert [op.kind for op in graph].count("const") == 1
+
+
+# --------------------------------------------------------------- delegation
+
+
+def test_what_has_no_translation_is_delegated_with_its_name() -> None:
+    graph = graph_of(lambda x: jnp.sort(x) + 1, X)
+    verify(graph)
+    (op,) = delegates(graph)
+    assert op.attrs["equation"].primitive.name == "sort"
+    assert op.attrs["reason"] == "sort: no kernels for this primitive yet"
+    assert op.attrs["effects"] == ()
+    np.testing.assert_array_equal(interpret(graph, [X[::-1]])[0], X + 1)
+
+
+def test_loops_are_delegated_with_their_bodies() -> None:
+    graph = graph_of(lambda x: lax.scan(lambda c, v: (c + v, c), 0.0, x), X)
+    (op,) = delegates(graph)
+    assert op.attrs["equation"].params["jaxpr"].jaxpr.eqns
+    np.testing.assert_allclose(interpret(graph, [X])[0], X.sum())
+
+
+def test_complex_elements_are_delegated() -> None:
+    graph = graph_of(lambda x: jnp.real(x * (1 + 2j)), X)
+    reasons = [op.attrs["reason"] for op in delegates(graph)]
+    assert reasons[0] == "convert_element_type: element type c64"
+    assert len(reasons) == len([op for op in graph if op.kind not in ("const", "fill")])
+    np.testing.assert_allclose(interpret(graph, [X])[0], X)
+
+
+def test_prng_keys_pass_through_as_opaque_values() -> None:
+    def f(seed: Any) -> Any:
+        return jax.random.uniform(jax.random.key(seed), (3,))
+
+    graph = graph_of(f, np.uint32(3))
+    verify(graph)
+    np.testing.assert_array_equal(interpret(graph, [np.uint32(3)])[0], jax.jit(f)(np.uint32(3)))
+
+
+def test_a_key_constant_is_opaque() -> None:
+    key = jax.random.key(1)
+    graph = graph_of(lambda x: x + jax.random.uniform(key, (6,)), X)
+    verify(graph)
+    expected = X + np.asarray(jax.random.uniform(key, (6,)))
+    np.testing.assert_allclose(interpret(graph, [X])[0], expected, rtol=1e-6)
+
+
+def test_a_parameter_of_a_later_jax_leads_to_delegation() -> None:
+    site = Site("exp", {"accuracy": None, "brand_new": "mode"}, ())
+    with pytest.raises(Unsupported, match="parameter brand_new=mode is not understood"):
+        TRANSLATIONS["exp"].check(site)
+    TRANSLATIONS["exp"].check(Site("exp", {"accuracy": None, "brand_new": None}, ()))
+
+
+def test_requested_accuracy_is_delegated() -> None:
+    graph = graph_of(lambda x: lax.exp(x, accuracy=lax.AccuracyMode.HIGHEST), X)
+    assert "accuracy" in delegates(graph)[0].attrs["reason"]
+
+
+def test_symbolic_sizes_are_delegated() -> None:
+    from jax import export
+
+    (shape,) = (export.symbolic_shape("n, 3"),)
+    graph = graph_of(lambda x: x * 2, jax.ShapeDtypeStruct(shape, np.float32))
+    assert {op.attrs["reason"].split(": ")[1].split(" in ")[0] for op in delegates(graph)} == {
+        "symbolic size"
+    }
+
+
+def test_delegation_can_be_forbidden() -> None:
+    def f(x: Any) -> Any:
+        return jnp.sort(x)
+
+    with pytest.raises(UnsupportedOpError, match="cannot lower `sort`") as caught:
+        graph_of(f, X, delegate=False)
+    text = str(caught.value)
+    line = inspect.getsourcelines(f)[1] + 1
+    assert f"--> {__file__}:{line} in f" in text
+    assert "return jnp.sort(x)" in text
+    assert "Next: it runs through XLA when Options(delegate=True), the default" in text
+
+
+# ------------------------------------------------------------------ effects
+
+
+def test_effects_are_never_dead_and_keep_their_order() -> None:
+    seen: list[int] = []
+
+    def f(x: Any) -> Any:
+        for k in range(3):
+            jax.debug.callback(lambda _, k=k: seen.append(k), x, ordered=True)
+        return x + 1
+
+    graph = graph_of(f, X)
+    verify(graph)
+    ops = delegates(graph)
+    assert len(ops) == 3
+    assert all(op.attrs["effects"] for op in ops)
+    assert ops[1].operands[-1] is ops[0].results[-1]
+    assert ops[2].operands[-1] is ops[1].results[-1]
+    graph.eliminate_dead()
+    assert delegates(graph) == ops
+
+
+def test_dead_equations_are_dropped() -> None:
+    def f(x: Any) -> Any:
+        jnp.sort(x)
+        return x + 1
+
+    assert not delegates(graph_of(f, X))
+
+
+# ------------------------------------------------------- inputs and locations
+
+
+def test_names_and_donation_of_arguments() -> None:
+    jaxpr = jax.make_jaxpr(lambda x, y: x + y)(X, X)
+    program = trace_jaxpr(jaxpr, name="f", donated=(True,), argument_names=("x",))
+    assert program.input_names == ["x", "arg1"]
+    assert program.donated == [True, False]
+
+
+def test_an_output_may_be_an_input_or_a_constant() -> None:
+    graph = graph_of(lambda x: (x, 3.0, x), X)
+    results = interpret(graph, [X])
+    np.testing.assert_array_equal(results[0], X)
+    assert results[1] == 3.0
+
+
+def test_every_op_has_the_users_line() -> None:
+    def f(x: Any) -> Any:
+        return jnp.where(x > 1, jnp.pad(x[1:], (0, 1)), x)
+
+    line = inspect.getsourcelines(f)[1] + 1
+    for op in graph_of(f, X):
+        assert (op.loc.file, op.loc.line, op.loc.function) == (__file__, line, "f"), op
