@@ -88,6 +88,8 @@ def _demand_operands(state: State, op: Op, group: Group, demand: _Demand,
 
 def _too_dear(state: State, op: Op, wanted: dict[Group, _Demand]) -> str:
     """Why `op` should be evaluated once and stored; empty if its readers evaluate it."""
+    if op in state.recomputed or any(state.deps[op] >> group.id & 1 for group in wanted):
+        return ""  # a reader computes what this is made of: it cannot come in between
     flops = cost.element_flops(op)
     total = sum(demand.evaluations for demand in wanted.values())
     size, nbytes = op.result.type.size, op.result.type.nbytes

@@ -7,7 +7,7 @@ fusion that is possible but not done leaves a decision with its reason.
 Note [Steps]: `outputs` gives every returned value memory of its own. The forward walk makes a group of each
 anchor (reduce, contract, conv, cumulative, scatter, delegate) and lets elementwise consumers join it, so
 that they are applied before the result reaches memory. What joins nothing floats: it is evaluated by
-whoever reads it. `demand` walks backwards and stores those floating values that would cost more to
+whoever reads it. `recompute` lets results float again that readers make cheaply. `demand` walks backwards and stores those floating values that would cost more to
 evaluate again. `emission` turns groups into regions.
 """
 
@@ -22,6 +22,7 @@ from stagejit.dispatch.group import Group, Location, bits
 from stagejit.dispatch.joins import join, refuse_prologue, store
 from stagejit.dispatch.legality import Refusal, locate, refuse_order, refuse_rows
 from stagejit.dispatch.outputs import require_outputs
+from stagejit.dispatch.recompute import drop_what_is_cheap
 from stagejit.dispatch.region import POINTWISE, Region
 from stagejit.dispatch.state import State, in_memory
 from stagejit.graph.ir import Graph, Op, Value
@@ -51,6 +52,8 @@ class _Former:
         self._require()
         for op in self.state.order:
             self._visit(op)
+        if self.state.enabled("fuse-producers"):
+            drop_what_is_cheap(self.state)
         store_what_is_dear(self.state)
         return emit(self.state, self.destinations), self.state.decisions
 

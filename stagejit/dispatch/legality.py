@@ -31,7 +31,7 @@ _ELEMENTWISE = frozenset({"map", "convert", "bitcast"})
 
 
 class Refusal(str):
-    """Why an op cannot be evaluated in a group."""
+    """Why an op cannot be evaluated in a group; empty where nobody would expect it to be."""
 
 
 Place = Location | Refusal | None  # None: does not depend on the group
@@ -49,7 +49,7 @@ def locate(state: State, group: Group, value: Value) -> Place:
     if not state.deps.get(value.op, 0) >> group.id & 1:
         return None
     if not state.is_floating(value):
-        return Refusal(f"it reads memory that {group.kind} writes")
+        return Refusal()  # through memory: there is nothing to fuse
     return _locate_pointwise(state, group, value.op)
 
 

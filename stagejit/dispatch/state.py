@@ -37,7 +37,9 @@ class State:
         self.deps: dict[Op, int] = {}
         self.origins: dict[Op, frozenset[Value]] = {}
         self.required: set[Value] = set()
+        self.recomputed: set[Op] = set()  # evaluated by each reader, whatever the times
         self.decisions: list[Decision] = []
+        self._decided: set[Decision] = set()
 
     # ------------------------------------------------------------- questions
 
@@ -87,7 +89,10 @@ class State:
         self.origins[op] = behind if len(behind) <= _MOST_ORIGINS else frozenset(op.results)
 
     def decide(self, rewrite: str, op: Op, applied: bool, reason: str) -> None:
-        self.decisions.append(Decision(rewrite, describe(op), applied, reason, op.loc))
+        decision = Decision(rewrite, describe(op), applied, reason, op.loc)
+        if decision not in self._decided:
+            self._decided.add(decision)
+            self.decisions.append(decision)
 
     def enabled(self, switch: str) -> bool:
         return self.options.enabled(switch)

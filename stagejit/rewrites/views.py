@@ -78,6 +78,15 @@ def unit_dims_only(graph: Graph, op: Op) -> Outcome:
     return build(graph, "reshape", [x], shape=op.result.shape)
 
 
+@rewrite(NAME, roots="reduce")
+def reduce_of_unit_axes(graph: Graph, op: Op) -> Outcome:
+    """reduce %x over axes of size 1  -->  reshape %x"""
+    (x,) = op.operands
+    if op.attrs["fn"] in ("argmax", "argmin") or x.type.size != op.result.type.size:
+        return None
+    return build(graph, "reshape", [x], shape=op.result.shape)
+
+
 @rewrite(NAME, roots="broadcast")
 def broadcast_of_view(graph: Graph, op: Op) -> Outcome:
     """broadcast (broadcast or transpose %x)  -->  broadcast %x"""
@@ -227,6 +236,7 @@ RULES = (
     reshape_of_reshape,
     transpose_of_transpose,
     unit_dims_only,
+    reduce_of_unit_axes,
     broadcast_of_view,
     transpose_of_broadcast,
     reverse_of_reverse,

@@ -1,0 +1,133 @@
+"""Results of a group that its readers had better compute themselves.
+
+Input: a state after the forward walk. Output: some pointwise members of groups float again. Invariant: no
+transcendental, no anchor and nothing that a caller wants is ever recomputed; bytes moved never grow.
+
+Note [What to keep]: consumers join a group eagerly, so a group may store many functions of one result (the
+residuals that a gradient reads, say). A stored value is dropped if its readers can compute it cheaply
+from values that are stored anyway, or from fewer bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stagejit.dispatch import cost
+from stagejit.dispatch.group import Group
+from stagejit.dispatch.region import POINTWISE
+from stagejit.dispatch.state import State
+from stagejit.graph.ir import Op, Value
+
+# Most flops an element that a reader spends to save reading a value.
+_CHEAP_FLOPS = 8.0
+_KEEPS_SHAPE = frozenset({"map", "convert", "bitcast", "reshape", "transpose"})
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """How readers compute a value: from `leaves` in memory, by `ops` with `flops` an element."""
+
+    leaves: frozenset[Value]
+    ops: tuple[Op, ...]
+    flops: float
+
+
+def drop_what_is_cheap(state: State) -> None:
+    """Later members first: what they are computed from may become needed only by them."""
+    for group in state.groups:
+        if group.kind in ("delegate", "scatter"):
+            continue
+        members = sorted(group.members, key=lambda op: state.position[op], reverse=True)
+        readers = {op.result: _readers(state, group, op.result) for op in members}
+        for op in members:
+            if readers[op.result] and _may_float(state, group, op):
+                _try_drop(state, group, op, readers)
+
+
+def _may_float(state: State, group: Group, op: Op) -> bool:
+    return (op.kind in POINTWISE and op is not group.anchor and op.result not in state.required
+            and not cost.is_transcendental(op)
+            and all(placement.value is not op.result for placement in group.placements))
+
+
+def _readers(state: State, group: Group, value: Value) -> frozenset[Group] | None:
+    """The other groups that read `value`, elementwise; None if somebody reads it in another way."""
+    found: set[Group] = set()
+    if value in state.required:
+        return None
+    pending, seen = [value], {value}
+    while pending:
+        current = pending.pop()
+        for user in state.users[current]:
+            home = state.home.get(user)
+            if user.kind not in _KEEPS_SHAPE and user.kind != "reduce":
+                if home is group:
+                    continue
+                return None
+            if home is None:
+                if user.result not in seen:
+                    seen.add(user.result)
+                    pending.append(user.result)
+            elif home is not group:
+                found.add(home)
+    return frozenset(found)
+
+
+def _try_drop(state: State, group: Group, op: Op,
+              readers: dict[Value, frozenset[Group] | None]) -> None:
+    wanted = readers[op.result]
+    recipe = _recipe(state, group, op, readers)
+    if not wanted or recipe is None:
+        return
+    saved = op.result.type.nbytes * (1 + len(wanted))
+    added = cost.BYTES_PER_FLOP * recipe.flops * op.result.type.size * len(wanted)
+    for leaf in recipe.leaves:
+        others = readers.get(leaf, frozenset()) if leaf.op in group.members else frozenset()
+        known = _readers(state, group, leaf) if others is None else others
+        reading = known or frozenset()
+        added += leaf.type.nbytes * len(wanted - reading)
+        if leaf.op in group.members and not known and leaf not in state.required:
+            added += leaf.type.nbytes  # it would be stored for this purpose
+    if added >= saved:
+        return
+    for leaf in recipe.leaves:
+        if leaf.op in group.members and readers.get(leaf) is not None:
+            readers[leaf] = (readers[leaf] or frozenset()) | wanted
+    for dropped in recipe.ops:
+        state.home.pop(dropped, None)
+        state.recomputed.add(dropped)
+        state.deps[dropped] = state.deps_of_all(dropped.operands)
+    for reader in wanted:
+        state.reach.order(state.deps_of_all(recipe.leaves), reader.id)
+    state.decide("fuse-producers", op, True, "its readers compute it: cheaper than storing it")
+
+
+def _recipe(state: State, group: Group, op: Op,
+            readers: dict[Value, frozenset[Group] | None]) -> _Recipe | None:
+    """How to compute `op` outside of its group; None if that would not be cheap."""
+    leaves: set[Value] = set()
+    ops: dict[Op, None] = {op: None}
+    pending, flops = [op], cost.element_flops(op)
+    while pending:
+        for operand in pending.pop().operands:
+            producer = operand.op
+            inside = state.home.get(producer) is group
+            if producer in ops:
+                continue
+            if not inside and not state.is_floating(operand):
+                leaves.add(operand)
+                continue
+            stored = inside and (readers.get(operand) is None or bool(readers.get(operand)))
+            if stored or producer.kind not in POINTWISE or cost.is_transcendental(producer):
+                if not inside:
+                    return None  # a floating transcendental
+                leaves.add(operand)
+                continue
+            ops[producer] = None
+            flops += cost.element_flops(producer)
+            pending.append(producer)
+            if flops > _CHEAP_FLOPS:
+                return None
+    members = tuple(o for o in sorted(ops, key=lambda o: state.position[o])
+                    if state.home.get(o) is group)
+    return _Recipe(frozenset(leaves), members, flops)

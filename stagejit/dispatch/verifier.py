@@ -1,0 +1,103 @@
+"""Checks the regions of a graph.
+
+Input: a graph and its regions in order. Output: nothing, or a VerificationError. Invariant: accepts what
+`formation.form` makes; a region list that passes computes every output and can be executed in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stagejit.dispatch.outputs import stored_outputs
+from stagejit.dispatch.region import POINTWISE, Region, Store
+from stagejit.dispatch.roots import Roots
+from stagejit.dispatch.state import in_memory
+from stagejit.errors import VerificationError
+from stagejit.graph.ir import Graph, Op, Value
+
+_ANCHORED = frozenset({"contract", "conv", "cumulative", "scatter", "delegate"})
+_KINDS = _ANCHORED | {"map", "copy", "fill", "reduce"}
+
+
+def verify_regions(graph: Graph, regions: Sequence[Region]) -> None:
+    """Raises VerificationError for the first fault."""
+    names = [region.name for region in regions]
+    _require(len(set(names)) == len(names), "two regions have one name")
+    roots = Roots(regions)
+    stored: set[Value] = set()
+    for region in regions:
+        _check_kind(region)
+        _check_ops(region)
+        for value in region.inputs:
+            _require(in_memory(value) or roots[value] in stored or roots[value].op.kind == "input"
+                     or not value.type.size,
+                     f"{region.name} reads {value} before a region stores it")
+        for store in region.stores:
+            _check_store(region, store)
+        stored.update(roots[store.into] for store in region.stores)
+    for value in stored_outputs(graph).values():
+        _require(roots[value] in stored or not value.type.size or _uninitialised(value),
+                 f"no region stores the output {value}")
+
+
+def _require(holds: bool, fault: str) -> None:
+    if not holds:
+        raise VerificationError(f"regions: {fault}")
+
+
+def _uninitialised(value: Value) -> bool:
+    return value.op.kind == "empty" or (
+        value.op.kind == "insert_slice" and not value.op.operands[0].type.size
+        and _uninitialised(value.op.operands[1]))
+
+
+def _check_kind(region: Region) -> None:
+    _require(region.kind in _KINDS, f"{region.name} has the unknown kind {region.kind}")
+    anchors = [op for op in region.ops if op.kind not in POINTWISE and op.kind != "insert_slice"]
+    if region.kind in _ANCHORED:
+        _require(anchors == [region.anchor], f"{region.name} does not have its one anchor")
+    elif region.kind == "reduce":
+        _check_reduces(region, anchors)
+    else:
+        _require(not anchors and region.anchor is None, f"{region.name} has an anchor")
+        shapes = {store.value.shape for store in region.stores}
+        _require(len(shapes) == 1, f"{region.name} stores values of different shapes")
+
+
+def _check_reduces(region: Region, anchors: Sequence[Op]) -> None:
+    _require(bool(anchors) and all(op.kind == "reduce" for op in anchors),
+             f"{region.name} has another anchor than reduces")
+    _require(region.anchor is anchors[0], f"{region.name} has not its first reduce as anchor")
+    spaces = {(op.operands[0].shape, tuple(op.attrs["axes"])) for op in anchors}
+    _require(len(spaces) == 1, f"{region.name} reduces different rows")
+    sizes = {anchors[0].operands[0].type.size, anchors[0].result.type.size}
+    for store in region.stores:
+        _require(store.value.type.size in sizes, f"{region.name} stores {store.value}, "
+                 "which is neither in its row space nor in its kept space")
+
+
+def _check_ops(region: Region) -> None:
+    known = set(region.inputs)
+    _require(len(known) == len(region.inputs), f"{region.name} names an input twice")
+    placing = {op for store in region.stores for op in store.inserts}
+    for op in region.ops:
+        if op.kind == "insert_slice":
+            _require(op in placing, f"{region.name} has {op}, which places no store")
+            operands = op.operands[2:]
+        else:
+            operands = op.operands[1:] if op.kind == "scatter" else op.operands
+            _require(not known & set(op.results), f"{region.name} evaluates an input, {op}")
+            known.update(op.results)
+        _require(known >= set(operands), f"{region.name}: {op} comes before its operands")
+
+
+def _check_store(region: Region, store: Store) -> None:
+    evaluated = {result for op in region.ops for result in op.results} | set(region.inputs)
+    _require(store.value in evaluated, f"{region.name} stores {store.value} but does not evaluate it")
+    placed = store.value
+    for insert in store.inserts:
+        _require(insert in region.ops, f"{region.name} lacks {insert}")
+        _require(insert.operands[0].shape == placed.shape, f"{insert} places another value")
+        placed = insert.result
+    _require(placed is store.into or (not store.inserts and placed.type == store.into.type),
+             f"{region.name} stores {store.value} into {store.into}")

@@ -1,0 +1,154 @@
+"""Carries out a schedule in NumPy, over real memory laid out by the memory plan.
+
+Input: a graph, its schedule, inputs. Output: the results. Invariant: a region sees only what it declares to
+read, everything else is poisoned; it changes only what it declares to write.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stagejit.dispatch.box import Box
+from stagejit.graph.interpreter import evaluate_op
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.schedule.plan import Access, Buffer
+from stagejit.schedule.schedule import Delegation, Run, Schedule, Step
+
+Array = np.ndarray[Any, np.dtype[Any]]
+POISON = 0xFF  # NaN in every float type
+
+
+class Executor:
+    """Runs one schedule. order: draws an order that the barriers allow, None for the plan's."""
+
+    def __init__(self, graph: Graph, schedule: Schedule, order: random.Random | None = None) -> None:
+        self.graph, self.schedule, self.order = graph, schedule, order
+        self.buffers = {buffer.name: buffer for buffer in schedule.plan.buffers}
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Array]:
+        memory: dict[str, Any] = {
+            name: np.full(max(b.nbytes, 1), POISON, np.uint8) for name, b in self.buffers.items()
+            if b.slot is None}
+        for value, name in self.schedule.buffer_of.items():
+            if value.op.kind == "const" and self.buffers[name].kind == "constant":
+                memory[name][:] = _bytes(value.op.attrs["value"])
+        for value, array in zip(self.graph.inputs, inputs, strict=True):
+            if value in self.schedule.buffer_of:
+                memory[self.schedule.buffer_of[value]] = _bytes(
+                    np.asarray(array, value.type.dtype.numpy))
+        for segment in self.schedule.segments:
+            if isinstance(segment, Delegation):
+                self._step(segment.step, memory)
+            else:
+                self._run(segment, memory)
+        return [self._array(memory, name, value) for name, value in
+                zip(self.schedule.outputs, self.graph.outputs, strict=True)]
+
+    def _run(self, run: Run, memory: dict[str, Any]) -> None:
+        arena = np.full(run.arena_nbytes + 1, POISON, np.uint8)
+        known = dict(memory)
+        for name in {name for step in run.steps for name in (*step.reads, *step.writes)}:
+            buffer = self.buffers[name]
+            if buffer.slot is not None:
+                assert buffer.slot % 64 == 0
+                known[name] = arena[buffer.slot:buffer.slot + buffer.nbytes]
+            else:
+                assert name in run.arguments or name in run.results, name
+        for step in self._in_some_order(run.steps):
+            self._step(step, known)
+
+    def _in_some_order(self, steps: Sequence[Step]) -> Sequence[Step]:
+        if self.order is None:
+            return steps
+        waits = {step.dispatch.name: {b.src for b in self.schedule.plan.barriers
+                                      if b.dst == step.dispatch.name} for step in steps}
+        pending, done, result = list(steps), set[str](), []
+        inside = {step.dispatch.name for step in steps}
+        while pending:
+            ready = [s for s in pending if not (waits[s.dispatch.name] & inside) - done]
+            step = self.order.choice(ready)
+            pending.remove(step)
+            done.add(step.dispatch.name)
+            result.append(step)
+        return result
+
+    def _step(self, step: Step, memory: dict[str, Any]) -> None:
+        region = step.region
+        values: dict[Value, Any] = {}
+        for value, name in zip(region.inputs, step.reads, strict=True):
+            values[value] = self._read(memory, name, value, step.dispatch.reads)
+        for op in region.ops:
+            if op.kind == "insert_slice":
+                continue
+            operands = [self._contents(memory, op) if op.kind == "scatter" and not at
+                        else values[operand] for at, operand in enumerate(op.operands)]
+            values.update(zip(op.results, evaluate_op(op, operands), strict=True))
+        for store, name in zip(region.stores, step.writes, strict=True):
+            target = self._array(memory, name, store.into)
+            before = target.copy()
+            part = target
+            for insert in reversed(store.inserts):
+                part = part[_slices(insert, part.shape, values)]
+            part[...] = values[store.value]
+            self._check_written(name, before, target, step.dispatch.writes)
+
+    def _contents(self, memory: dict[str, Any], op: Op) -> Array:
+        return self._array(memory, self.schedule.buffer_of[op.result], op.result).copy()
+
+    def _array(self, memory: dict[str, Any], name: str, value: Value) -> Array:
+        flat: Array = memory[name]
+        size = value.type.nbytes
+        return flat[:size].view(value.type.dtype.numpy).reshape(value.shape)
+
+    def _read(self, memory: dict[str, Any], name: str, value: Value,
+              reads: Sequence[Access]) -> Array:
+        """The value with all elements poisoned that the dispatch does not declare to read."""
+        array = self._array(memory, name, value)
+        seen = np.frombuffer(bytes([POISON]) * max(value.type.nbytes, 1), np.uint8).copy()
+        shown = seen[:value.type.nbytes].view(value.type.dtype.numpy).reshape(value.shape)
+        if array.dtype == np.bool_:
+            shown[...] = ~array
+        for access in reads:
+            if access.buffer == name:
+                box = _box_slices(access, self.buffers[name], value)
+                shown[box] = array[box]
+        return shown
+
+    def _check_written(self, name: str, before: Array, after: Array,
+                       writes: Sequence[Access]) -> None:
+        allowed = np.zeros(before.shape, bool)
+        for access in writes:
+            if access.buffer == name:
+                allowed[_box_slices(access, self.buffers[name], None)] = True
+        same = (before == after) | ((before != before) & (after != after))
+        assert np.all(same | allowed), f"undeclared write to {name}"
+
+
+def _bytes(array: Any) -> Any:
+    array = np.array(array, order="C")
+    return array.reshape(-1).view(np.uint8).copy() if array.nbytes else np.zeros(1, np.uint8)
+
+
+def _box_slices(access: Access, buffer: Buffer, value: Value | None) -> tuple[slice, ...]:
+    if value is not None and value.shape != buffer.shape:
+        return (Ellipsis,)  # type: ignore[return-value]
+    return box_slices(access.box)
+
+
+def box_slices(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(o, o + (n - 1) * s + 1 if n else o, s) for o, n, s in box.dims())
+
+
+def _slices(insert: Op, shape: tuple[int, ...], values: dict[Value, Any]) -> tuple[slice, ...]:
+    starts = iter(values[start] for start in insert.operands[2:])
+    box = []
+    for offset, stride, extent, size in zip(insert.attrs["offsets"], insert.attrs["strides"], shape,
+                                            insert.operands[0].shape, strict=True):
+        span = (size - 1) * stride + 1 if size else 0
+        start = min(max(int(next(starts)), 0), extent - span) if offset is None else offset
+        box.append(slice(start, start + span, stride))
+    return tuple(box)

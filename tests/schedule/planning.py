@@ -1,0 +1,88 @@
+"""From a function to its schedule, with every verifier on the way, and to results by the executor."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stagejit.dispatch.formation import form
+from stagejit.dispatch.region import Region
+from stagejit.dispatch.verifier import verify_regions
+from stagejit.graph.build import graph_of
+from stagejit.graph.interpreter import interpret
+from stagejit.graph.ir import Graph
+from stagejit.graph.verifier import verify
+from stagejit.options import Options
+from stagejit.rewrites import rewrite_graph
+from stagejit.schedule.build import schedule
+from stagejit.schedule.parser import parse_plan
+from stagejit.schedule.plan import Plan
+from stagejit.schedule.schedule import Schedule
+from stagejit.schedule.verifier import verify_plan
+from tests.schedule.executor import Executor
+
+
+def schedule_graph(graph: Graph, options: Options | None = None) -> Schedule:
+    options = options or Options()
+    regions, decisions = form(graph, options)
+    verify(graph)
+    verify_regions(graph, regions)
+    made = schedule(graph, regions, options, decisions)
+    verify_plan(made.plan)
+    text = made.plan.as_text()
+    assert parse_plan(text).as_text() == text
+    verify_plan(parse_plan(text))
+    return made
+
+
+def prepared(fn: Callable[..., Any], args: Sequence[Any], donated: Sequence[bool] = (),
+             options: Options | None = None) -> Graph:
+    graph = graph_of(fn, *args, donated=donated)
+    rewrite_graph(graph, options or Options())
+    graph.eliminate_dead()
+    return graph
+
+
+def plan_of(fn: Callable[..., Any], *args: Any, donated: Sequence[bool] = (),
+            options: Options | None = None) -> Plan:
+    return schedule_graph(prepared(fn, args, donated, options), options).plan
+
+
+def regions_of(fn: Callable[..., Any], *args: Any, options: Options | None = None) -> list[Region]:
+    graph = prepared(fn, args, (), options)
+    regions, _ = form(graph, options or Options())
+    verify_regions(graph, regions)
+    return regions
+
+
+def check(fn: Callable[..., Any], *args: Any, donated: Sequence[bool] = (),
+          options: Options | None = None, orders: int = 2) -> Plan:
+    """Schedules and runs `fn`; its results must be those of the interpreter, bit by bit."""
+    graph = prepared(fn, args, donated, options)
+    return check_graph(graph, _leaves(args), options, orders)
+
+
+def check_graph(graph: Graph, arrays: Sequence[Any], options: Options | None = None,
+                orders: int = 2) -> Plan:
+    expected = interpret(graph, arrays)
+    made = schedule_graph(graph, options)
+    for seed in range(orders):
+        got = Executor(graph, made, random.Random(seed) if seed else None)(arrays)
+        for a, b in zip(got, expected, strict=True):
+            np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+    return made.plan
+
+
+def _leaves(args: Sequence[Any]) -> list[Any]:
+    leaves: list[Any] = []
+    for arg in args:
+        if isinstance(arg, (list, tuple)):
+            leaves += _leaves(arg)
+        elif isinstance(arg, dict):
+            leaves += _leaves([arg[key] for key in sorted(arg)])
+        else:
+            leaves.append(np.asarray(arg))
+    return leaves
