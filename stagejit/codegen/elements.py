@@ -261,9 +261,11 @@ class Elements:
 
     def load(self, value: Value, index: Index) -> Register:
         """The element of a value in memory."""
-        memory = self.memory[value]
-        offset = linearize(index, value.shape) - memory.base
-        raw = self._fetch(value, memory.buffer, offset)
+        return self.load_at(value, self.memory[value], linearize(index, value.shape))
+
+    def load_at(self, value: Value, memory: Memory, offset: Affine) -> Register:
+        """The element at `offset` of the array at `memory`, which holds `value`."""
+        raw = self._fetch(value, memory.buffer, offset - memory.base)
         return self.b.compare("ne", raw, 0) if value.type.dtype.kind == "bool" else raw
 
     def _fetch(self, value: Value, buffer: Buffer, offset: Affine) -> Register:

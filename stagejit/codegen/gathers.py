@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from stagejit.codegen import scalars
+from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.ir import element_type
 from stagejit.dispatch.affine import Affine, Index, Var
 from stagejit.graph.ir import Op, Value
+from stagejit.types import DType
 
 if TYPE_CHECKING:
     from stagejit.codegen.elements import Elements
@@ -38,7 +40,7 @@ def gather_element(elements: Elements, op: Op, index: Index) -> Register:
     starts, inside = {}, None
     for component, axis in enumerate(op.attrs["start_axes"]):
         raw = elements.value(indices, _vector_index(op, index, component))
-        start = scalars.convert(b, raw, dtype, scalars.dtype_of_index(False))
+        start = start_of(b, raw, dtype)
         room = _room(op, axis)
         if op.attrs["mode"] == "fill":
             within = b.compare("lt", start, room, signed=False)
@@ -51,6 +53,13 @@ def gather_element(elements: Elements, op: Op, index: Index) -> Register:
     lanes = max(element.type.lanes, inside.type.lanes)
     fill = b.const(op.attrs["fill_value"], element_type(op.result.type.dtype).with_lanes(lanes))
     return b.select(inside, b.splat(element, lanes) if lanes else element, fill)
+
+
+def start_of(b: Builder, raw: Register, dtype: DType) -> Register:
+    """A component of an index vector as i64; unsigned numbers beyond it are beyond every array."""
+    if dtype.bits == 64 and not dtype.is_signed:
+        raw = b.binary("umin", raw, (1 << 63) - 1)
+    return scalars.convert(b, raw, dtype, scalars.dtype_of_index(False))
 
 
 def _room(op: Op, axis: int) -> int:

@@ -41,6 +41,12 @@ def region_of(graph: Graph) -> Region:
     graph.eliminate_dead()
     ops = graph.ops()
     arrays = [op.result for op in ops if op.kind == "const" and op.result.type.size > 1]
+    # A scatter's operand is in its result's buffer; whatever made it ran before.
+    for op in [op for op in ops if op.kind == "scatter"]:
+        others = [v for o in ops if o is not op for v in o.operands]
+        others += op.operands[1:]
+        if op.operands[0].op.kind == "fill" and op.operands[0] not in others:
+            ops.remove(op.operands[0].op)
     stores = [store for output in graph.outputs for store in _stores(output)]
     # A destination is the buffer itself, what fills it runs before this region.
     outside = {op for store in stores for op in _destination(store)}

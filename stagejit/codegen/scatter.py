@@ -1,0 +1,292 @@
+"""Kernels of `scatter` regions: updates written into, or combined with, an array at computed
+places.
+
+Input: a region whose anchor is a `scatter`; its result's buffer holds the operand already. Output:
+its kernel. Invariant: deterministic. Updates of one element are applied in the order of the index
+vectors, by one item: items differ in window elements, in the batch they belong to, or in the
+range of the destination that they own.
+
+Note [Owned ranges]: where windows are too small to share out, every item reads all index vectors
+and applies those that start in its range of one axis, along which windows have size 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stagejit.codegen import scalars
+from stagejit.codegen.accesses import vector_cost
+from stagejit.codegen.builder import Builder
+from stagejit.codegen.costs import region_seconds, widest_nbytes
+from stagejit.codegen.elements import Elements, Memory
+from stagejit.codegen.footprint import Footprint, leaves_of
+from stagejit.codegen.gathers import start_of
+from stagejit.codegen.ir import Value as Register
+from stagejit.codegen.items import Items, Loop
+from stagejit.codegen.kernel import Kernel
+from stagejit.codegen.maps import bind_memory
+from stagejit.codegen.space import Space, merge, refine
+from stagejit.codegen.target import Target
+from stagejit.dispatch.affine import Affine, Index, Var, linearize
+from stagejit.dispatch.region import Region
+from stagejit.errors import InternalError
+from stagejit.graph.dims import ScatterDims
+from stagejit.graph.ir import Op, Value
+
+_BLOCK = 8  # vectors of a window that one item takes, where windows are shared out
+
+
+@dataclass(frozen=True)
+class _Nest:
+    """index: of an element of the updates. place: its index in the destination, but for the
+    starts. free: loops whose iterations are independent; ordered: those over index vectors;
+    window: over the elements of a window. vector: a window loop. owned: the axis of Note [Owned
+    ranges], or None, and ranges the number of them."""
+
+    index: Index
+    place: Index
+    free: tuple[Var, ...]
+    ordered: tuple[Var, ...]
+    window: tuple[Var, ...]
+    vector: Var | None
+    lanes: int
+    owned: int | None
+    ranges: int
+    offset: Affine
+    reads: tuple[tuple[Value, Affine], ...]
+
+
+def scatter_kernel(region: Region, target: Target) -> Kernel:
+    """The kernel of a region of kind `scatter`."""
+    nest = _plan(region, target)
+    builder = Builder()
+    memory, (into,), args = bind_memory(builder, region, nest.reads, (nest.offset,))
+    total = _Writer(_anchor(region), nest, Elements(builder, memory), into).emit()
+    return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
+
+
+def _anchor(region: Region) -> Op:
+    if region.anchor is None:
+        raise InternalError(f"{region.name} has no anchor", step="codegen")
+    return region.anchor
+
+
+# -------------------------------------------------------------------- planning
+
+
+def _plan(region: Region, target: Target) -> _Nest:
+    op = _anchor(region)
+    _, indices, updates = op.operands
+    dims, shape = ScatterDims.of(op.attrs), op.result.shape
+    space = Space(updates.shape, "u")
+    starts = {axis: Affine.of(Var(room, "s", "dynamic", source=indices))
+              for axis, room in _rooms(op).items()}
+
+    def walk(strict: bool) -> tuple[Footprint, Affine]:
+        footprint = Footprint(leaves_of(region), strict=strict)
+        footprint.visit(updates, space.index)
+        for component in range(len(dims.start_axes)):
+            footprint.visit(indices, _vector_index(op, space.index, component))
+        place = _place(op, space.index)
+        offset = linearize([part + starts.get(axis, Affine()) for axis, part in enumerate(place)],
+                           shape)
+        footprint.numbers.append(offset)
+        return footprint, offset
+
+    footprint, offset = refine([space], walk)
+    batch = dims.batch_axes(len(updates.shape))
+    apart = {batch[axis] for axis in dims.index_batch_axes}
+    if op.attrs["unique"]:
+        apart = set(batch)
+    groups = [[v for axis in axes for v in space.dims[axis] if v.extent != 1]
+              for axes in (sorted(apart), [axis for axis in batch if axis not in apart],
+                           dims.window_axes)]
+    merged = [merge(group, footprint.forms) for group in groups]
+    free, ordered, window = (tuple(variables) for variables, _ in merged)
+    mapping = {var: form for _, forms in merged for var, form in forms.items()}
+    reads = tuple((value, form.substitute(mapping)) for value, form in footprint.reads)
+    offset = offset.substitute(mapping)
+    lanes = target.vector_nbytes // widest_nbytes(region)
+    vector = min(reversed(window), default=None, key=lambda var: vector_cost(
+        [form for value, form in reads if value is not indices], (offset,), var, lanes))
+    owned, ranges = _ranges(op, free, vector, lanes, target)
+    return _Nest(
+        tuple(part.substitute(mapping) for part in space.index),
+        tuple(part.substitute(mapping) for part in _place(op, space.index)),
+        free, ordered, window, vector, lanes if vector else 0, owned, ranges, offset, reads)
+
+
+def _rooms(op: Op) -> dict[int, int]:
+    """Positions at which a window may start, by the axis that index vectors move along."""
+    dims, shape = ScatterDims.of(op.attrs), op.result.shape
+    window = dims.window(len(shape), op.operands[2].shape)
+    return {axis: max(shape[axis] - window[axis] + 1, 1) for axis in dims.start_axes}
+
+
+def _vector_index(op: Op, index: Index, component: int) -> Index:
+    batch = ScatterDims.of(op.attrs).batch_axes(len(index))
+    return (*(index[axis] for axis in batch), Affine((), component))
+
+
+def _place(op: Op, index: Index) -> Index:
+    """Where element `index` of the updates goes, relative to its start."""
+    dims, rank = ScatterDims.of(op.attrs), op.result.type.rank
+    batch = [index[axis] for axis in dims.batch_axes(len(index))]
+    parts = [Affine()] * rank
+    for axis, driver in zip(dims.operand_batch_axes, dims.index_batch_axes, strict=True):
+        parts[axis] = batch[driver]
+    for axis, position in zip(dims.kept_axes(rank), dims.window_axes, strict=True):
+        parts[axis] = index[position]
+    return tuple(parts)
+
+
+def _ranges(op: Op, free: Sequence[Var], vector: Var | None, lanes: int,
+            target: Target) -> tuple[int | None, int]:
+    """The axis whose ranges are owned, and how many ranges; (None, 1) where it does not pay."""
+    dims, shape = ScatterDims.of(op.attrs), op.result.shape
+    window = dims.window(len(shape), op.operands[2].shape)
+    axes = [axis for axis in dims.start_axes if window[axis] == 1 and shape[axis] > 1]
+    blocks = -(-vector.extent // (lanes * _BLOCK)) if vector else 1
+    items = math.prod(var.extent for var in free) * blocks
+    wanted = -(-2 * target.cores // items)
+    # To pass over an index costs about as much as to combine one element, unless it is predictable.
+    pays = op.attrs["sorted"] or math.prod(window) >= lanes or (
+        op.result.type.nbytes > target.l2_nbytes)
+    if wanted == 1 or not axes or not pays:
+        return None, 1
+    axis = max(axes, key=lambda axis: shape[axis])
+    return axis, min(wanted, shape[axis])
+
+
+# -------------------------------------------------------------------- emission
+
+
+class _Writer:
+    """Emits the loops of one scatter."""
+
+    def __init__(self, op: Op, nest: _Nest, elements: Elements, into: Memory) -> None:
+        self.op, self.nest, self.elements, self.into = op, nest, elements, into
+        self.b = elements.b
+        self.range = Var(nest.ranges, "p")
+
+    def emit(self) -> int:
+        """Writes the kernel's body; returns the number of items."""
+        nest = self.nest
+        loops = [Loop(var) for var in nest.free]
+        if nest.owned is not None:
+            loops.append(Loop(self.range))
+        block = Loop(nest.vector, self._block()) if nest.vector else None
+        items = Items.over([*loops, block] if block else loops)
+        items.emit(self.elements, lambda: self._vectors_in_order(0, block))
+        return items.total
+
+    def _block(self) -> int:
+        """Elements along the vector variable that one item takes."""
+        assert self.nest.vector is not None
+        whole = -(-self.nest.vector.extent // self.nest.lanes) * self.nest.lanes
+        return min(self.nest.lanes * _BLOCK, whole)
+
+    def _vectors_in_order(self, depth: int, block: Loop | None) -> None:
+        """Loops over the index vectors, in order."""
+        ordered = self.nest.ordered
+        if depth == len(ordered):
+            self._one_window(block)
+            return
+
+        def iteration(position: Register) -> None:
+            with self.elements.at({ordered[depth]: position}):
+                self._vectors_in_order(depth + 1, block)
+
+        self.b.loop(0, ordered[depth].extent, 1, (), iteration)
+
+    def _one_window(self, block: Loop | None) -> None:
+        with self.elements.at():
+            starts, inside = self._starts()
+            place = [part + starts.get(axis, Affine())
+                     for axis, part in enumerate(self.nest.place)]
+            offset = linearize(place, self.op.result.shape)
+            if inside is None:
+                self._window(block, offset)
+            else:
+                self.b.if_(inside, lambda: self._window(block, offset))
+
+    def _starts(self) -> tuple[dict[int, Affine], Register | None]:
+        """Where the window starts, and whether this item applies it (None: always)."""
+        b, (_, indices, _) = self.b, self.op.operands
+        starts: dict[int, Affine] = {}
+        conditions = []
+        rooms = _rooms(self.op)
+        for component, axis in enumerate(self.op.attrs["start_axes"]):
+            raw = self.elements.value(indices, _vector_index(self.op, self.nest.index, component))
+            start = start_of(b, raw, indices.type.dtype)
+            if self.op.attrs["mode"] != "clip":
+                conditions.append(b.compare("lt", start, rooms[axis], signed=False))
+            start = b.binary("smax", b.binary("smin", start, rooms[axis] - 1), 0)
+            if axis == self.nest.owned:
+                conditions.append(self._owns(start, rooms[axis]))
+            starts[axis] = self.elements.dynamic(start, rooms[axis])
+        inside = conditions[0] if conditions else None
+        for condition in conditions[1:]:
+            inside = condition if inside is None else inside & condition
+        return starts, inside
+
+    def _owns(self, start: Register, extent: int) -> Register:
+        size = -(-extent // self.nest.ranges)
+        first = self.elements.position.env[self.range] * size
+        return self.b.compare("lt", start - first, size, signed=False)
+
+    def _window(self, block: Loop | None, offset: Affine) -> None:
+        """All elements of the window that belong to this item."""
+        loops = [var for var in self.nest.window if var is not self.nest.vector]
+
+        def nested(depth: int) -> None:
+            if depth < len(loops):
+                def iteration(position: Register) -> None:
+                    with self.elements.at({loops[depth]: position}):
+                        nested(depth + 1)
+
+                self.b.loop(0, loops[depth].extent, 1, (), iteration)
+            elif block is None:
+                self._combine(offset)
+            else:
+                self._run(block, offset)
+
+        nested(0)
+
+    def _run(self, block: Loop, offset: Affine) -> None:
+        """The item's part along the vector variable: full vectors, then one masked."""
+        b, lanes, vector, extent = self.b, self.nest.lanes, block.var, block.var.extent
+        start = self.elements.position.env[vector]
+        stop = b.binary("smin", start + block.step, extent) if extent % block.step else (
+            start + block.step)
+        full = stop - b.urem(stop, lanes) if extent % lanes else stop
+
+        def vectors(position: Register) -> None:
+            with self.elements.at({vector: position}, vector=vector, lanes=lanes):
+                self._combine(offset)
+
+        def rest() -> None:
+            with self.elements.at({vector: full}, vector=vector, lanes=lanes,
+                                  mask=b.mask_below(full, extent, lanes)):
+                self._combine(offset)
+
+        if extent >= lanes:
+            b.loop(start, full, lanes, (), vectors)
+        if extent % lanes and block.step >= extent:
+            rest()
+        elif extent % lanes:
+            b.if_(b.compare("lt", full, stop), rest)
+
+    def _combine(self, offset: Affine) -> None:
+        """One element, or a vector of them, of the destination."""
+        dtype, fn = self.op.result.type.dtype, self.op.attrs["fn"]
+        update = self.elements.value(self.op.operands[2], self.nest.index)
+        if fn != "set":
+            before = self.elements.load_at(self.op.result, self.into, offset)
+            lanes = max(update.type.lanes, before.type.lanes)
+            if lanes:
+                update, before = self.b.splat(update, lanes), self.b.splat(before, lanes)
+            update = scalars.emit(self.b, fn, dtype, [before, update], {})
+        self.elements.store(update, dtype, self.into, offset)

@@ -1,0 +1,168 @@
+"""Kernels of scatter regions against the interpreter, on every target that this machine can run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax import lax
+
+from stagejit.codegen.scatter import scatter_kernel
+from stagejit.codegen.target import Target
+from stagejit.graph.build import graph_of
+from tests.codegen.regions import Runner, region_of
+
+RNG = np.random.default_rng(0)
+TARGETS = {"host": Target.host, "avx2": Target.avx2, "sse2": Target.sse2}
+MODES = ["clip", "fill", "promise_in_bounds"]
+INDICES = np.array([3, 4, 19, 3, 0, 7, 70, -60, 3, 20], np.int32)
+
+
+def array(*shape: int, dtype: Any = np.float32) -> np.ndarray[Any, np.dtype[Any]]:
+    if np.dtype(dtype) == np.bool_:
+        return RNG.random(shape) > 0.5
+    if np.dtype(dtype).kind in "iu":
+        return RNG.integers(0, 100, shape).astype(dtype)
+    return np.asarray(RNG.standard_normal(shape)).astype(dtype)
+
+
+@pytest.fixture(params=TARGETS)
+def runner(request: pytest.FixtureRequest, compile_kernel: Any) -> Runner:
+    return Runner(compile_kernel, TARGETS[request.param]())
+
+
+@pytest.fixture
+def host(compile_kernel: Any) -> Runner:
+    return Runner(compile_kernel, Target.host())
+
+
+def update(x: Any, fn: str, indices: Any, updates: Any, mode: str = "fill", axis: int = 0) -> Any:
+    """`x.at[indices].fn(updates)` along an axis, without JAX's treatment of negative indices."""
+    window = tuple(k for k in range(x.ndim) if k != axis)
+    numbers = lax.ScatterDimensionNumbers(window, (axis,), (axis,))
+    scatter = {"set": lax.scatter, "add": lax.scatter_add, "mul": lax.scatter_mul,
+               "min": lax.scatter_min, "max": lax.scatter_max}[fn]
+    return scatter(x, indices[:, None], updates, numbers, mode=mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fn", ["set", "add", "mul", "min", "max"])
+def test_rows(runner: Runner, fn: str, mode: str) -> None:
+    indices = INDICES % 20 if mode == "promise_in_bounds" else INDICES
+    runner.check(lambda x, i, u: update(x, fn, i, u, mode), array(20, 37), indices,
+                 array(10, 37))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fn", ["set", "add"])
+def test_elements(runner: Runner, fn: str, mode: str) -> None:
+    indices = RNG.integers(0, 20, 1000).astype(np.int32)
+    if mode != "promise_in_bounds":
+        indices[:5] = -3, 20, 1000, -1000, 19
+    runner.check(lambda x, i, u: update(x, fn, i, u, mode), array(20), indices, array(1000),
+                 rtol=1e-4)
+
+
+def test_columns(runner: Runner) -> None:
+    """The updates' last axis is that of the index vectors."""
+    numbers = lax.ScatterDimensionNumbers((0,), (1,), (1,))
+    runner.check(lambda x, i, u: lax.scatter_add(x, i[:, None], u, numbers), array(37, 20),
+                 INDICES % 20, array(37, 10))
+
+
+def test_windows_at_points(runner: Runner) -> None:
+    """Windows that move along two axes and overlap."""
+    numbers = lax.ScatterDimensionNumbers((1, 2), (), (0, 1))
+    at = np.array([[0, 0], [3, 5], [4, 6], [17, 30], [18, 30], [-1, 3]], np.int32)
+    for mode in ("clip", "fill"):
+        runner.check(lambda x, i, u, mode=mode: lax.scatter_add(x, i, u, numbers, mode=mode),
+                     array(20, 37), at, array(6, 3, 7))
+    points = lax.ScatterDimensionNumbers((), (0, 1), (0, 1))
+    runner.check(lambda x, i, u: lax.scatter(x, i, u, points), array(20, 37), at, array(6))
+
+
+def test_batches(runner: Runner) -> None:
+    """Index vectors that belong to rows of the destination."""
+    numbers = lax.ScatterDimensionNumbers((), (1,), (1,), (0,), (0,))
+    at = RNG.integers(-2, 22, (6, 15, 1)).astype(np.int32)
+    runner.check(lambda x, i, u: lax.scatter_add(x, i, u, numbers, mode="fill"), array(6, 20), at,
+                 array(6, 15))
+
+
+def test_promised_unique(host: Runner) -> None:
+    numbers = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+    at = RNG.permutation(100)[:60].astype(np.int32)[:, None]
+    host.check(lambda x, i, u: lax.scatter_add(x, i, u, numbers, unique_indices=True),
+               array(100, 20), at, array(60, 20))
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.int32, np.uint64, np.float16,
+                                   ml_dtypes.bfloat16, np.float64], ids=lambda d: np.dtype(d).name)
+def test_dtypes(host: Runner, dtype: Any) -> None:
+    x, u = array(20, 37, dtype=dtype), array(10, 37, dtype=dtype)
+    rtol = 0.03 if np.dtype(dtype).itemsize == 2 else None
+    for fn in ("set", "max") if np.dtype(dtype) == np.bool_ else ("set", "add", "max"):
+        host.check(lambda x, i, u, fn=fn: update(x, fn, i, u), x, INDICES, u, rtol=rtol)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.uint32, np.uint64])
+@pytest.mark.parametrize("mode", ["clip", "fill"])
+def test_index_types(host: Runner, dtype: Any, mode: str) -> None:
+    top = np.iinfo(dtype).max
+    at = np.array([0, 5, 19, 20, 7, top, top - 1], dtype)
+    host.check(lambda x, i, u: update(x, "add", i, u, mode), array(20, 9), at, array(7, 9))
+
+
+def test_prologue(runner: Runner) -> None:
+    runner.check(lambda x, i, u: update(x, "add", i * 2 + 1, u.T * 3), array(20, 37),
+                 INDICES % 9, array(37, 10))
+    runner.check(lambda x, i, u: update(x, "add", i, u[:, None] + np.zeros((10, 37), np.float32)),
+                 array(20, 37), INDICES % 9, array(10))
+    runner.check(lambda i, u: update(np.zeros((20, 37), np.float32), "add", i, u), INDICES % 9,
+                 array(10, 37))
+
+
+def test_nan_and_infinity(runner: Runner) -> None:
+    x, u = array(20, 37), array(10, 37)
+    x[3, 4], u[0, 5], u[1, 6] = np.nan, np.nan, np.inf
+    for fn in ("add", "max", "min"):
+        runner.check(lambda x, i, u, fn=fn: update(x, fn, i, u), x, INDICES, u)
+
+
+def test_owned_ranges(host: Runner) -> None:
+    """Many cores, small windows: items own ranges of the destination, and bits do not change."""
+    many = Runner(host.compile, replace(host.target, cores=16))
+    x, at, u = array(301, 18), RNG.integers(-5, 310, 2000).astype(np.int32), array(2000, 18)
+    kernel = many.check(lambda x, i, u: update(x, "add", i, u), x, at, u, rtol=1e-4)
+    assert kernel.total >= 16
+    graph = graph_of(lambda x, i, u: update(x, "add", i, u), x, at, u)
+    region = region_of(graph)
+    found = [runner.run(graph, region, scatter_kernel(region, runner.target), [x, at, u])[0]
+             for runner in (host, many)]
+    np.testing.assert_array_equal(*found)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 50), st.data())
+def test_random(rows: int, columns: int, count: int, data: st.DataObject) -> None:
+    fn = data.draw(st.sampled_from(["set", "add", "max"]))
+    mode = data.draw(st.sampled_from(["clip", "fill"]))
+    at = data.draw(st.lists(st.integers(-3, rows + 3), min_size=count, max_size=count))
+    target = TARGETS[data.draw(st.sampled_from(sorted(TARGETS)))]()
+    cores = data.draw(st.sampled_from([1, 2, 16]))
+    runner = Runner(_COMPILE[0], replace(target, cores=cores))
+    runner.check(lambda x, i, u: update(x, fn, i, u, mode), array(rows, columns),
+                 np.array(at, np.int64), array(count, columns), rtol=1e-4)
+
+
+_COMPILE: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _remember(compile_kernel: Any) -> None:
+    """Hypothesis tests take no function-scoped fixtures."""
+    _COMPILE[:] = [compile_kernel]
