@@ -10,6 +10,7 @@ from values that are stored anyway, or from fewer bytes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stagejit.dispatch import cost
@@ -32,16 +33,22 @@ class _Recipe:
     flops: float
 
 
+_Readers = dict[Value, frozenset[Group] | None]  # None: stored, whoever else reads it
+
+
 def drop_what_is_cheap(state: State) -> None:
-    """Later members first: what they are computed from may become needed only by them."""
+    """All candidates of a group together, else one by one: later members first, because what they are
+    computed from may become needed by their readers only."""
     for group in state.groups:
         if group.kind in ("delegate", "scatter"):
             continue
         members = sorted(group.members, key=lambda op: state.position[op], reverse=True)
-        readers = {op.result: _readers(state, group, op.result) for op in members}
-        for op in members:
-            if readers[op.result] and _may_float(state, group, op):
-                _try_drop(state, group, op, readers)
+        readers: _Readers = {op.result: _readers(state, group, op.result) for op in members}
+        candidates = [op for op in members if readers[op.result] and _may_float(state, group, op)]
+        if len(candidates) > 1 and _try_drop(state, group, candidates, readers):
+            continue
+        for op in candidates:
+            _try_drop(state, group, [op], readers)
 
 
 def _may_float(state: State, group: Group, op: Op) -> bool:
@@ -73,37 +80,51 @@ def _readers(state: State, group: Group, value: Value) -> frozenset[Group] | Non
     return frozenset(found)
 
 
-def _try_drop(state: State, group: Group, op: Op,
-              readers: dict[Value, frozenset[Group] | None]) -> None:
-    wanted = readers[op.result]
-    recipe = _recipe(state, group, op, readers)
-    if not wanted or recipe is None:
-        return
-    saved = op.result.type.nbytes * (1 + len(wanted))
-    added = cost.BYTES_PER_FLOP * recipe.flops * op.result.type.size * len(wanted)
-    for leaf in recipe.leaves:
-        others = readers.get(leaf, frozenset()) if leaf.op in group.members else frozenset()
-        known = _readers(state, group, leaf) if others is None else others
-        reading = known or frozenset()
-        added += leaf.type.nbytes * len(wanted - reading)
-        if leaf.op in group.members and not known and leaf not in state.required:
+def _try_drop(state: State, group: Group, dropped: Sequence[Op], readers: _Readers) -> bool:
+    """Let the members `dropped` float if that saves bytes."""
+    recipes = {op: _recipe(state, group, op, dropped, readers) for op in dropped}
+    wanted: dict[Value, set[Group]] = {}  # leaf --> who would read it
+    saved, added = 0.0, 0.0
+    for op, recipe in recipes.items():
+        reading = readers[op.result]
+        if recipe is None or not reading:
+            return False
+        size, nbytes = op.result.type.size, op.result.type.nbytes
+        saved += nbytes * (1 + len(reading))
+        added += cost.BYTES_PER_FLOP * recipe.flops * size * len(reading)
+        for leaf in recipe.leaves:
+            wanted.setdefault(leaf, set()).update(reading)
+    for leaf, reading_leaf in wanted.items():
+        inside = leaf in readers
+        known = readers[leaf] if inside else _readers(state, group, leaf)
+        added += leaf.type.nbytes * len(reading_leaf - (known or frozenset()))
+        if inside and known is not None and not known:
             added += leaf.type.nbytes  # it would be stored for this purpose
     if added >= saved:
-        return
-    for leaf in recipe.leaves:
-        if leaf.op in group.members and readers.get(leaf) is not None:
-            readers[leaf] = (readers[leaf] or frozenset()) | wanted
+        return False
+    for leaf, reading_leaf in wanted.items():
+        before = readers.get(leaf)
+        if before is not None:
+            readers[leaf] = before | reading_leaf
+    for op, recipe in recipes.items():
+        assert recipe is not None
+        _let_float(state, op, recipe, readers)
+    return True
+
+
+def _let_float(state: State, op: Op, recipe: _Recipe, readers: _Readers) -> None:
     for dropped in recipe.ops:
-        state.home.pop(dropped, None)
-        state.recomputed.add(dropped)
-        state.deps[dropped] = state.deps_of_all(dropped.operands)
-    for reader in wanted:
+        if state.home.pop(dropped, None) is not None:
+            state.recomputed.add(dropped)
+            state.deps[dropped] = state.deps_of_all(dropped.operands)
+    for reader in readers[op.result] or ():
         state.reach.order(state.deps_of_all(recipe.leaves), reader.id)
+    readers[op.result] = frozenset()
     state.decide("fuse-producers", op, True, "its readers compute it: cheaper than storing it")
 
 
-def _recipe(state: State, group: Group, op: Op,
-            readers: dict[Value, frozenset[Group] | None]) -> _Recipe | None:
+def _recipe(state: State, group: Group, op: Op, dropped: Sequence[Op],
+            readers: _Readers) -> _Recipe | None:
     """How to compute `op` outside of its group; None if that would not be cheap."""
     leaves: set[Value] = set()
     ops: dict[Op, None] = {op: None}
@@ -111,13 +132,13 @@ def _recipe(state: State, group: Group, op: Op,
     while pending:
         for operand in pending.pop().operands:
             producer = operand.op
-            inside = state.home.get(producer) is group
             if producer in ops:
                 continue
+            inside = state.home.get(producer) is group
             if not inside and not state.is_floating(operand):
                 leaves.add(operand)
                 continue
-            stored = inside and (readers.get(operand) is None or bool(readers.get(operand)))
+            stored = inside and producer not in dropped and readers[operand] != frozenset()
             if stored or producer.kind not in POINTWISE or cost.is_transcendental(producer):
                 if not inside:
                     return None  # a floating transcendental
@@ -128,6 +149,5 @@ def _recipe(state: State, group: Group, op: Op,
             pending.append(producer)
             if flops > _CHEAP_FLOPS:
                 return None
-    members = tuple(o for o in sorted(ops, key=lambda o: state.position[o])
-                    if state.home.get(o) is group)
+    members = tuple(o for o in ops if state.home.get(o) is group)
     return _Recipe(frozenset(leaves), members, flops)
