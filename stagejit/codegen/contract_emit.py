@@ -19,8 +19,8 @@ from stagejit.codegen.builder import Builder
 from stagejit.codegen.contract_plan import ContractPlan
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.elements import Elements, Memory
+from stagejit.codegen.ir import Buffer, element_type
 from stagejit.codegen.ir import Value as Register
-from stagejit.codegen.ir import element_type
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.maps import bind_memory
 from stagejit.codegen.microkernel import MicroKernel, View
@@ -58,6 +58,16 @@ class _Range:
     length: Register
 
 
+@dataclass(frozen=True)
+class _Tiles:
+    """What all tiles of one block of the reduction share."""
+
+    kernel: MicroKernel
+    lengths: Mapping[Var, Register]
+    first: Register | None
+    views: tuple[View, View]
+
+
 class _Emitter:
     def __init__(self, plan: ContractPlan, elements: Elements, stores: Sequence[Memory],
                  target: Target) -> None:
@@ -71,7 +81,7 @@ class _Emitter:
             Packing(self.b, source, self.tiling, extents, self.nest.dtype, name) if packs else None
             for source, packs, name in zip(plan.sources, self.tiling.pack, ("left", "right"),
                                            strict=True)]
-        self.panel_buffer = None
+        self.panel_buffer: Buffer | None = None
         self.panel_strides: dict[Var, int] = {}
         if plan.panel is None:
             self._make_panel()
@@ -152,7 +162,7 @@ class _Emitter:
                 packing.fill(self.elements, starts, lengths)
         views = (self._view(0, starts), self._view(1, starts))
         kernel = MicroKernel(b, self.tiling, views, self._panel(starts), self.nest.dtype)
-        self._tiles(kernel, list(ranges.values()), {}, {}, lengths, first, None)
+        self._tiles(_Tiles(kernel, lengths, first, views), list(ranges.values()), {}, {}, {}, None)
 
     def _view(self, number: int, starts: Mapping[Var, Register]) -> View:
         packing, source = self.packings[number], self.plan.sources[number]
@@ -185,11 +195,14 @@ class _Emitter:
 
     # ---------------------------------------------------------------- tiles
 
-    def _tiles(self, kernel: MicroKernel, rest: Sequence[_Range], sizes: Mapping[Var, int],
-               at: Mapping[Var, Register], lengths: Mapping[Var, Register], first: Register | None,
+    def _tiles(self, tiles: _Tiles, rest: Sequence[_Range], sizes: Mapping[Var, int],
+               at: Mapping[Var, Register], groups: Mapping[Var, Register],
                mask: Register | None) -> None:
+        """The loops over groups of the axes in `rest`, and the tile inside."""
         if not rest:
-            kernel.tile(sizes, at, lengths, first, mask)
+            if self.tiling.ahead:
+                self._prefetch(tiles, sizes, at, groups)
+            tiles.kernel.tile(sizes, at, tiles.lengths, tiles.first, mask)
             return
         current = rest[0]
         split = current.split
@@ -201,10 +214,44 @@ class _Emitter:
                 if ragged:
                     last = start + (size - 1) * split.unit
                     lanes_on = self.b.mask_below(last, split.var.extent, split.unit)
-                self._tiles(kernel, rest[1:], {**sizes, split.var: size},
-                            {**at, split.var: start - current.start}, lengths, first, lanes_on)
+                self._tiles(tiles, rest[1:], {**sizes, split.var: size},
+                            {**at, split.var: start - current.start},
+                            {**groups, split.var: number - current.low}, lanes_on)
 
             self.b.loop(low, high, 1, (), group)
+
+    def _prefetch(self, tiles: _Tiles, sizes: Mapping[Var, int], at: Mapping[Var, Register],
+                  groups: Mapping[Var, Register]) -> None:
+        """Each tile fetches its share of both operands for a later block of the reduction: whole rows of
+        the vector operand, and what the other holds of this tile's rows."""
+        lane, axis = self.tiling.lane, self.tiling.blocked
+        assert lane is not None and axis is not None
+        line = 64 // self.nest.dtype.itemsize
+        for view in tiles.views:
+            vector = lane in view.depends
+            if not vector and view.strides.get(axis) != 1:
+                continue
+            share, first = self._share(view, axis, groups)
+            first = view.base + first + view.constant({axis: self.tiling.k_block * (
+                self.tiling.ahead if vector else 1)})
+            for var, position in at.items():
+                first = first + view.moved(var, position)
+            along = lane if vector else next(iter(v for v in sizes if v in view.depends), lane)
+            for step in range(0, share, 1 if vector else line):
+                for unit in range(sizes[along]):
+                    moved = unit * (self.tiling.lanes if vector else 1)
+                    offset = view.constant({axis: step, along: moved})
+                    self.b.prefetch(view.buffer, first + offset, locality=2)
+
+    def _share(self, view: View, axis: Var, groups: Mapping[Var, Register]) -> tuple[int, Register]:
+        """Steps of the reduction that one tile fetches of an operand, and the offset of the first: the
+        tiles that read the same rows divide them."""
+        others = [split for split in self.tiling.splits if split.var not in view.depends]
+        longest = max(others, key=lambda split: split.block, default=None)
+        if longest is None:
+            return self.tiling.k_block, self.b.const(0)
+        share = -(-self.tiling.k_block // longest.block)
+        return share, groups[longest.var] * (share * view.constant({axis: 1}))
 
     def _runs(self, current: _Range) -> list[tuple[int, Register, Register, bool]]:
         """(units, first group, one past the last, whether the last vector is partial) for each body.
@@ -280,7 +327,6 @@ class _Emitter:
         with elements.at(env, vector=vector, lanes=self.tiling.lanes if vector is not None else 0,
                          mask=mask):
             elements.bound[result] = lambda _: self._sum(ranges, at, vector, mask)
-            elements._known.clear()
             for number, store in enumerate(region.stores):
                 if number == self.plan.panel:
                     continue

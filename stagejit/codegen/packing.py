@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stagejit.codegen import scalars
 from stagejit.codegen.builder import Builder
@@ -18,7 +18,7 @@ from stagejit.codegen.ir import Buffer, element_type
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.microkernel import Phased, View
 from stagejit.codegen.tiling import Source, Tiling
-from stagejit.dispatch.affine import Var
+from stagejit.dispatch.affine import Affine, Var
 from stagejit.types import DType
 
 
@@ -69,24 +69,62 @@ class Packing:
     def fill(self, elements: Elements, starts: Mapping[Var, Register],
              lengths: Mapping[Var, Register]) -> None:
         """Copy the block whose axes start at `starts` and have `lengths` elements."""
-        ranges = {dim.source: self._range(dim, starts, lengths) for dim in self.dims}
+        _Fill(self, elements, starts, lengths).emit()
+
+
+class _Fill:
+    """One copy into the scratch of a packing. Dimensions that run on into each other, in memory and in
+    scratch, are walked as one."""
+
+    def __init__(self, packing: Packing, elements: Elements, starts: Mapping[Var, Register],
+                 lengths: Mapping[Var, Register]) -> None:
+        self.b, self.elements, self.source = packing.b, elements, packing.source
+        self.tiling, self.dtype = packing.tiling, packing.dtype
+        self.buffer, self.size = packing.buffer, packing.size
+        self.dims = list(packing.dims)
+        self.index, self.memory = packing.source.operand.index, packing.source.memory
+        starts, lengths = dict(starts), dict(lengths)
+        if self.memory is not None:
+            self._merge(starts, lengths)
+        self.ranges = {dim.source: self._range(dim, starts, lengths) for dim in self.dims}
+
+    def emit(self) -> None:
         if any(dim.window and not self._never_outside(dim) for dim in self.dims):
             self._clear()
-        inner = self.dims[-1] if self.dims else None
-        if inner is None:
-            self._write(elements, ranges, None)
+        if not self.dims:
+            self._write(None)
             return
-        vector, tile = self._directions()
-        others = [dim for dim in self.dims if dim.source not in (vector.source, tile)]
+        vector, along = self._directions()
+        others = [dim for dim in self.dims if dim is not vector and dim is not along]
+        if along is None:
+            self._loops(others, lambda: self._rows(vector))
+        else:
+            self._loops(others, lambda: self._squares(vector, along))
 
-        def body() -> None:
-            if tile is None:
-                self._rows(elements, vector, ranges)
-            else:
-                along = next(dim for dim in self.dims if dim.source is tile)
-                self._squares(elements, vector, along, ranges)
+    def _merge(self, starts: dict[Var, Register], lengths: dict[Var, Register]) -> None:
+        at = len(self.dims) - 2
+        while at >= 0:
+            outer, inner = self.dims[at], self.dims[at + 1]
+            if self._joins(outer, inner, lengths):
+                extent = inner.source.extent
+                joint = Var(outer.source.extent * extent, inner.source.name)
+                high, low = Affine.of(joint).divmod(extent)
+                mapping = {outer.source: high, inner.source: low}
+                self.index = tuple(part.substitute(mapping) for part in self.index)
+                assert self.memory is not None
+                self.memory = self.memory.substitute(mapping)
+                starts[joint] = starts[outer.source] * extent
+                lengths[joint] = lengths[outer.source] * extent
+                self.dims[at : at + 2] = [replace(inner, source=joint, coeffs={joint: 1},
+                                                  length=outer.length * extent)]
+            at -= 1
 
-        self._loops(elements, others, ranges, body)
+    def _joins(self, outer: Dim, inner: Dim, lengths: Mapping[Var, Register]) -> bool:
+        if outer.window or inner.window or inner.modulus > 1 or self.memory is None:
+            return False
+        extent = inner.source.extent
+        return (lengths[inner.source].const == extent and outer.stride == inner.stride * extent
+                and self.memory.coeff(outer.source) == self.memory.coeff(inner.source) * extent)
 
     def _never_outside(self, dim: Dim) -> bool:
         window = self.source.operand.windows[dim.source]
@@ -119,8 +157,8 @@ class Packing:
         stop = b.binary("smax", b.binary("smin", stop, dim.source.extent), first)
         return first, stop, begin
 
-    def _directions(self) -> tuple[Dim, Var | None]:
-        """The dimension of the vectors, and the variable of a register transpose."""
+    def _directions(self) -> tuple[Dim, Dim | None]:
+        """The dimension of the vectors, and the other one of a register transpose."""
         inner = self.dims[-1]
         contiguous = self._contiguous()
         simple = inner.modulus == 1 and inner.dilation == 1
@@ -128,60 +166,59 @@ class Packing:
             return inner, None
         if contiguous.modulus > 1 or contiguous.dilation > 1 or self.tiling.lanes < 2:
             return inner, None
-        return inner, contiguous.source
+        return inner, contiguous
 
     def _contiguous(self) -> Dim | None:
         """The dimension along which the operand lies contiguous in memory."""
-        memory = self.source.memory
+        memory = self.memory
         if memory is None:
             return None
         return next((dim for dim in self.dims if memory.coeff(dim.source) == 1
                      and dim.source.extent > 1), None)
 
-    def _loops(self, elements: Elements, dims: Sequence[Dim], ranges: _Ranges,
-               body: Callable[[], None]) -> None:
+    def _loops(self, dims: Sequence[Dim], body: Callable[[], None]) -> None:
         if not dims:
             body()
             return
-        first, stop, _ = ranges[dims[0].source]
+        first, stop, _ = self.ranges[dims[0].source]
 
         def iteration(position: Register) -> None:
-            with elements.at({dims[0].source: position}):
-                self._loops(elements, dims[1:], ranges, body)
+            with self.elements.at({dims[0].source: position}):
+                self._loops(dims[1:], body)
 
         self.b.loop(first, stop, 1, (), iteration)
 
-    def _rows(self, elements: Elements, vector: Dim, ranges: _Ranges) -> None:
+    def _rows(self, vector: Dim) -> None:
         """Vectors along the innermost dimension, the last one masked."""
         lanes = self.tiling.lanes
-        first, stop, _ = ranges[vector.source]
+        first, stop, _ = self.ranges[vector.source]
         if lanes == 1:
             def scalar(position: Register) -> None:
-                with elements.at({vector.source: position}):
-                    self._write(elements, ranges, None)
+                with self.elements.at({vector.source: position}):
+                    self._write(None)
 
             self.b.loop(first, stop, 1, (), scalar)
             return
 
         def step(position: Register) -> None:
-            with elements.at({vector.source: position}, vector=vector.source, lanes=lanes):
-                self._write(elements, ranges, None)
+            with self.elements.at({vector.source: position}, vector=vector.source, lanes=lanes):
+                self._write(None)
 
         whole = stop - self.b.urem(stop - first, lanes)
         self.b.loop(first, whole, lanes, (), step)
         mask = self.b.mask_below(whole, stop, lanes)
 
         def rest() -> None:
-            with elements.at({vector.source: whole}, vector=vector.source, lanes=lanes, mask=mask):
-                self._write(elements, ranges, mask)
+            with self.elements.at({vector.source: whole}, vector=vector.source, lanes=lanes, mask=mask):
+                self._write(mask)
 
         self.b.if_(self.b.compare("lt", whole, stop), rest)
 
-    def _squares(self, elements: Elements, vector: Dim, along: Dim, ranges: _Ranges) -> None:
+    def _squares(self, vector: Dim, along: Dim) -> None:
         """Square register transposes; what is left over goes element by element."""
         lanes = self.tiling.lanes
-        first, stop, _ = ranges[vector.source]
-        low, high, _ = ranges[along.source]
+        first, stop, _ = self.ranges[vector.source]
+        low, high, _ = self.ranges[along.source]
         whole = stop - self.b.urem(stop - first, lanes)
         even = high - self.b.urem(high - low, lanes)
 
@@ -189,15 +226,15 @@ class Packing:
             def square(at: Register) -> None:
                 env = {vector.source: position, along.source: at}
                 tile = Tile(along.source, lanes, lanes)
-                with elements.at(env, vector=vector.source, lanes=lanes, tile=tile):
+                with self.elements.at(env, vector=vector.source, lanes=lanes, tile=tile):
                     for row in range(lanes):
-                        with elements.tile_step(row):
-                            self._write(elements, ranges, None, {along.source: row})
+                        with self.elements.tile_step(row):
+                            self._write(None, {along.source: row})
 
             def single(at: Register) -> None:
-                with elements.at({vector.source: position, along.source: at},
+                with self.elements.at({vector.source: position, along.source: at},
                                  vector=vector.source, lanes=lanes):
-                    self._write(elements, ranges, None)
+                    self._write(None)
 
             self.b.loop(low, even, lanes, (), square)
             self.b.loop(even, high, 1, (), single)
@@ -207,29 +244,28 @@ class Packing:
 
         def rest() -> None:
             def single(at: Register) -> None:
-                with elements.at({vector.source: whole, along.source: at}, vector=vector.source,
+                with self.elements.at({vector.source: whole, along.source: at}, vector=vector.source,
                                  lanes=lanes, mask=mask):
-                    self._write(elements, ranges, mask)
+                    self._write(mask)
 
             self.b.loop(low, high, 1, (), single)
 
         self.b.if_(self.b.compare("lt", whole, stop), rest)
 
-    def _write(self, elements: Elements, ranges: _Ranges, mask: Register | None,
-               steps: Mapping[Var, int] | None = None) -> None:
+    def _write(self, mask: Register | None, steps: Mapping[Var, int] | None = None) -> None:
         """Evaluate the operand where `elements` stands and store it in scratch."""
-        b, operand = self.b, self.source.operand
-        raw = elements.value(operand.value, operand.index)
-        register = scalars.convert(b, raw, operand.value.type.dtype, self.dtype)
-        position = elements.position
+        b, value = self.b, self.source.operand.value
+        raw = self.elements.value(value, self.index)
+        register = scalars.convert(b, raw, value.type.dtype, self.dtype)
+        position = self.elements.position
         lanes = position.lanes if position.vector is not None else 0
         offset, varying = b.const(0), None
         for dim in self.dims:
             at = position.env[dim.source] + (steps or {}).get(dim.source, 0)
             if dim.source is position.vector and (dim.modulus > 1 or dim.dilation > 1):
-                varying = self._scattered(dim, at, ranges[dim.source][2], lanes)
+                varying = self._scattered(dim, at, self.ranges[dim.source][2], lanes)
                 continue
-            offset = offset + self._place(dim, at, ranges[dim.source][2])
+            offset = offset + self._place(dim, at, self.ranges[dim.source][2])
         if varying is not None:
             register = b.splat(register, lanes)
             b.scatter(register, self.buffer, b.splat(offset, lanes) + varying, mask=mask)
@@ -256,9 +292,6 @@ class Packing:
         quotient = self.b.udiv(position, dim.modulus)
         remainder = self.b.urem(position, dim.modulus)
         return remainder * dim.plane + quotient * dim.stride
-
-
-_Ranges = Mapping[Var, tuple[Register, Register, Register]]
 
 
 def _layout(source: Source, tiling: Tiling, extents: Mapping[Var, int],

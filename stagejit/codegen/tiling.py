@@ -27,6 +27,7 @@ _SHORT_NBYTES = 192  # reading less of each row than this defeats the prefetcher
 _SHORT_STALL = 0.2  # part of a step that it costs
 _STREAM_CHUNK = 4096  # bytes of each row that an item should read at least when streaming
 _STREAM_VECTORS = 4
+_STREAM_AHEAD = 3  # blocks of the reduction; with them the vector operand fills half of L2
 _WAYS = 8  # lines at addresses that agree modulo a page which L1 can hold
 _PAGE = 4096
 
@@ -108,7 +109,7 @@ class Tiling:
     lane: the axis of the vector lanes, a reduction axis for dot products; None: scalars.
     splits: one per result axis, outermost loop first. pack: for (left, right), whether to copy into
     scratch first. blocked: the reduction axis that is cut into blocks of `k_block` steps.
-    reduce: reduction axes, outermost first.
+    reduce: reduction axes, outermost first. ahead: blocks by which the vector operand is prefetched.
     """
 
     lane: Var | None
@@ -119,6 +120,7 @@ class Tiling:
     blocked: Var | None
     k_block: int
     cycles: float
+    ahead: int = 0
 
     @property
     def items(self) -> int:
@@ -364,7 +366,12 @@ class _Planner:
         blocks = -(-axis.extent // wanted)
         size = -(-axis.extent // blocks)
         size = -(-size // lane_step) * lane_step
-        return replace(tiling, blocked=axis, k_block=size) if size < axis.extent else tiling
+        if size >= axis.extent:
+            return tiling
+        ahead = _STREAM_AHEAD if vector is not None and len(tiling.reduce) == 1 and (
+            self._streams(vector) and not self._passes(vector) and not tiling.pack[
+                self.sources.index(vector)]) else 0
+        return replace(tiling, blocked=axis, k_block=size, ahead=ahead)
 
     def _vector_source(self, lane: Var | None) -> Source | None:
         """The operand that is read as vectors, if it is only one."""
