@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from stagejit.codegen.ir import I1, I64, Type, Value
+from stagejit.codegen.ir import I1, Type, Value
 from stagejit.codegen.target import Target
 
 # LLVM scalarizes what it does to vectors of bfloat, bitcasts included, on CPUs without instructions for

@@ -1,0 +1,141 @@
+"""The error function family as loop-nest IR: erf, erfc, erf_inv.
+
+Input and output: one f32 or f64 `Value`. Method: erf by a polynomial near 0 and through erfc or its
+logarithm beyond; erfc as e^(-x^2) / (1 + 2x) times a polynomial in (x - k) / (x + k), with x^2 in two
+words; erf_inv by polynomials in log(1 - x^2), for f64 followed by one Halley step. Invariants: at most
+2 units in the last place (f64 erfc: 3), NaN passes.
+"""
+
+from __future__ import annotations
+
+import math
+
+from stagejit.codegen import vmath_coefficients as c
+from stagejit.codegen.builder import Builder
+from stagejit.codegen.ir import Value
+from stagejit.codegen.vmath_core import (
+    F32,
+    F64,
+    INFINITY,
+    LOG2_E,
+    NAN,
+    absolute,
+    at_most,
+    bits_of,
+    copy_sign,
+    fast_two_sum,
+    from_bits,
+    horner,
+    narrow,
+    power_of_two,
+    reciprocal_corrected,
+    rounded,
+    two_product,
+    widen,
+)
+from stagejit.codegen.vmath_exp import exp_tail
+from stagejit.codegen.vmath_log import log
+
+
+def erf(b: Builder, x: Value) -> Value:
+    a = absolute(b, x)
+    z = x * x
+    if x.type.elem == "f64":
+        small = b.fma(horner(b, c.ERF_F64, z), x, x)
+        large = 1.0 - _erfc_f64(b, a)
+        return b.select(a < 1.0, small, copy_sign(b, large, x))
+    small = b.fma(horner(b, c.ERF_F32, z), x, x)
+    tail = horner(b, c.ERF_TAIL_F32, at_most(b, a, 3.95))
+    large = copy_sign(b, 1.0 - _exp_moderate(b, tail), x)
+    return b.select(a < 0.927, small, large)
+
+
+def _exp_moderate(b: Builder, x: Value) -> Value:
+    """f32 e^x without clamps, for |x| < 87."""
+    n, bits = rounded(b, x, LOG2_E)
+    r = b.fma(n, -F32.ln2[1], b.fma(n, -F32.ln2[0], x, exact=True))
+    return (b.fma(r * r, horner(b, c.EXP_F32, r), r) + 1.0) * power_of_two(b, bits, 0, F32)
+
+
+def erfc(b: Builder, x: Value) -> Value:
+    if x.type.elem == "f32":
+        a = widen(b, absolute(b, x))
+        y = _erfc_short(b, a)
+        return narrow(b, b.select(x < 0.0, 2.0 - y, y), "f32")
+    a = absolute(b, x)
+    y = _erfc_f64(b, a)
+    near = 1.0 - b.fma(horner(b, c.ERF_F64, x * x), x, x)
+    return b.select(a < 0.4, near, b.select(x < 0.0, 2.0 - y, y))
+
+
+def _erfc_short(b: Builder, a: Value) -> Value:
+    """erfc of a >= 0 in f64, good for a result in f32."""
+    a = at_most(b, a, 10.5)
+    # Both quotients share one division.
+    shifted, doubled = a + 3.0, b.fma(a, 2.0, 1.0)
+    inverse = 1.0 / (shifted * doubled)
+    t = (a - 3.0) * (inverse * doubled)
+    p = horner(b, c.ERFC_SHORT_F64, t) * (inverse * shifted)
+    e = a * a * -LOG2_E
+    n, bits = rounded(b, e, 1.0)
+    r = e - n
+    scaled = b.fma(horner(b, c.EXP2_SHORT_F64, r), r, 1.0) * p
+    return from_bits(b, bits_of(b, scaled) + (bits << F64.mantissa), "f64")
+
+
+def _erfc_f64(b: Builder, a: Value) -> Value:
+    """erfc of a >= 0; below 0.4 not to the last place."""
+    a = at_most(b, a, 28.0)
+    t = (a - 4.0) / (a + 4.0)
+    over, over_low = fast_two_sum_with_one(a * 2.0, b)
+    g = reciprocal_corrected(b, horner(b, c.ERFC_F64, t), 0.0, over, over_low)
+    square, square_low = two_product(b, a, a)
+    s, n = exp_tail(b, -square, -square_low)
+    return b.scalef(b.fma(s, g, g), n)
+
+
+def fast_two_sum_with_one(x: Value, b: Builder) -> tuple[Value, Value]:
+    """1 + x and its rounding error, for x >= 0."""
+    one = b.const(1.0, x.type)
+    above = x > 1.0
+    return fast_two_sum(b.select(above, x, one), b.select(above, one, x))
+
+
+def erf_inv(b: Builder, x: Value) -> Value:
+    f32 = x.type.elem == "f32"
+    wide = widen(b, x) if f32 else x
+    a = absolute(b, wide)
+    w = -_log_short(b, (1.0 - a) * (a + 1.0)) if f32 else -log(b, (1.0 - a) * (a + 1.0))
+    near = horner(b, c.ERF_INV_F64, w - 2.5)
+    root = b.unary("sqrt", w)
+    far = horner(b, c.ERF_INV_TAIL_F32, root - 3.0) if f32 else (
+        horner(b, c.ERF_INV_TAIL_F64, root - 4.0))
+    y = b.select(w < 5.0, near, far) * a
+    if not f32:
+        y = _polished(b, y, a)
+    y = b.select(b.compare("eq", a, 1.0), INFINITY, y)
+    y = copy_sign(b, b.select(b.compare("le", a, 1.0), y, NAN), wide)
+    return narrow(b, y, "f32") if f32 else y
+
+
+def _log_short(b: Builder, x: Value) -> Value:
+    """f64 log of x > 0, good for a result in f32."""
+    bits = bits_of(b, x)
+    k = b.ashr(bits - 0x3FE6A09E667F3BCD, F64.mantissa)
+    m = from_bits(b, bits - (k << F64.mantissa), "f64")
+    s = (m - 1.0) / (m + 1.0)
+    log2 = b.fma(horner(b, c.LOG2_SHORT_F64, s * s), s, b.cast("sitofp", k, "f64"))
+    return log2 * math.log(2)
+
+
+def _polished(b: Builder, y: Value, a: Value) -> Value:
+    """One Halley step for erf(y) = a; the residual comes from the side that does not cancel."""
+    z = y * y
+    near = b.fma(horner(b, c.ERF_F64, z), y, y - a)  # the difference is exact
+    residual = b.select(a < 0.8, near, (1.0 - a) - _erfc_f64(b, y))
+    s, n = exp_tail(b, z)
+    u = residual * (math.sqrt(math.pi) / 2) * b.scalef(s + 1.0, n)
+    return y - u / b.fma(y, u, 1.0)
+
+
+__all__ = ["erf", "erf_inv", "erfc"]
