@@ -14,6 +14,7 @@ from stagejit.dispatch import cost
 from stagejit.dispatch.accesses import Touch, indices_read, reads_of, store_index, writes_of
 from stagejit.dispatch.box import Box
 from stagejit.dispatch.donation import donations
+from stagejit.dispatch.group import bits
 from stagejit.dispatch.outputs import stored_outputs
 from stagejit.dispatch.region import Region
 from stagejit.dispatch.roots import Roots
@@ -70,10 +71,10 @@ class _Builder:
         found = hazards.conflicts(dispatches)
         barriers = hazards.barriers(dispatches, by_name, found, full=self.options.full_barriers)
         segment = runs([item.delegated for item in self.items])
-        by_name = self._with_slots(by_name, dispatches, found, segment)
+        names = {root: buffer.name for root, buffer in buffers.items()}
+        by_name = self._with_slots(by_name, names, found, segment)
         plan = Plan(self.graph.name, tuple(dispatches), tuple(barriers), tuple(by_name.values()),
                     tuple(self._delegated()), tuple(self.decisions))
-        names = {root: buffer.name for root, buffer in buffers.items()}
         buffer_of = {value: names[self._home(value)] for value in self._values()}
         outputs = tuple(names[self._home(stored)] for stored in self.outputs_in_order())
         parts = segments_of([item.region for item in self.items], plan, segment, buffer_of, outputs)
@@ -193,18 +194,19 @@ class _Builder:
 
     # ---------------------------------------------------------------- memory
 
-    def _with_slots(self, buffers: dict[str, Buffer], dispatches: Sequence[Dispatch],
+    def _with_slots(self, buffers: dict[str, Buffer], names: Mapping[Value, str],
                     found: Sequence[hazards.Conflict], segment: Sequence[int],
                     ) -> dict[str, Buffer]:
         """Transients of one run get arena slots; those that pass between segments do not."""
         users: dict[str, int] = {}
-        for at, dispatch in enumerate(dispatches):
-            for access in (*dispatch.reads, *dispatch.writes):
-                users[access.buffer] = users.get(access.buffer, 0) | 1 << at
-        before = hazards.ancestors(len(dispatches), hazards.predecessors(found))
+        for at, item in enumerate(self.items):
+            for value in (*item.region.inputs, *(store.into for store in item.region.stores)):
+                name = names[self._home(value)]
+                users[name] = users.get(name, 0) | 1 << at
+        before = hazards.ancestors(len(self.items), hazards.predecessors(found))
         lives: dict[int, list[memory.Life]] = {}
         for name, buffer in buffers.items():
-            touching = [at for at in range(len(dispatches)) if users.get(name, 0) >> at & 1]
+            touching = list(bits(users.get(name, 0)))
             if buffer.kind != "transient" or not touching:
                 continue
             if len({segment[at] for at in touching}) == 1 and not self.items[touching[0]].delegated:
