@@ -26,4 +26,4 @@ def vector_cost(reads: Iterable[Affine], writes: Iterable[Affine], var: Var, lan
     twice."""
     total = sum(access_cost(form, var, lanes) for form in reads)
     total += 2 * sum(access_cost(form, var, lanes) for form in writes)
-    return total * -(-var.extent // lanes) / var.extent
+    return total * -(-var.extent // lanes) / max(var.extent, 1)
