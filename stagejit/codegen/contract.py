@@ -19,4 +19,4 @@ def contract_kernel(region: Region, target: Target) -> Kernel:
     """The kernel of a region around a `contract`."""
     if region.anchor is None:
         raise InternalError(f"{region.name} has no anchor", step="codegen", loc=region.loc)
-    return emit_contraction(make_plan(region, contract_nest(region.anchor), target), target)
+    return emit_contraction([make_plan(region, contract_nest(region.anchor), target)], target)

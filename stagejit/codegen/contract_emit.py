@@ -30,15 +30,23 @@ from stagejit.codegen.tiling import Split
 from stagejit.dispatch.affine import Affine, Var
 
 
-def emit_contraction(plan: ContractPlan, target: Target) -> Kernel:
-    """The kernel that runs `plan`."""
-    builder = Builder()
-    lowest = [Affine((), offset.range()[0]) for offset in plan.offsets]  # views may run backwards
-    memory, stores, args = bind_memory(builder, plan.region, plan.reads, lowest)
-    emitter = _Emitter(plan, Elements(builder, memory), stores, target)
-    emitter.run()
-    seconds = plan.tiling.cycles / _cycles_per_second(target) + region_seconds(plan.region, target)
-    return Kernel(builder.finish(), args, (), plan.tiling.items, seconds)
+def emit_contraction(plans: Sequence[ContractPlan], target: Target) -> Kernel:
+    """The kernel that runs `plans`, nests of one region that cover its result; their items follow each
+    other."""
+    builder, region = Builder(), plans[0].region
+    reads = [read for plan in plans for read in plan.reads]
+    # Views may run backwards, so a store begins at its lowest offset.
+    lowest = [Affine((), min(plan.offsets[number].range()[0] for plan in plans))
+              for number in range(len(region.stores))]
+    memory, stores, args = bind_memory(builder, region, reads, lowest)
+    elements = Elements(builder, memory)
+    total = 0
+    for plan in plans:
+        _Emitter(plan, elements, stores, target).run(total, last=plan is plans[-1])
+        total += plan.tiling.items
+    cycles = sum(plan.tiling.cycles for plan in plans)
+    seconds = cycles / _cycles_per_second(target) + region_seconds(region, target)
+    return Kernel(builder.finish(), args, (), total, seconds)
 
 
 def _cycles_per_second(target: Target) -> float:
@@ -95,8 +103,15 @@ class _Emitter:
 
     # ---------------------------------------------------------------- items and blocks
 
-    def run(self) -> None:
-        self.b.loop(self.b.lo, self.b.hi, 1, (), self._item, runs=True)
+    def run(self, before: int, *, last: bool) -> None:
+        """The items of this nest within the chunk; `before` items belong to earlier nests."""
+        b = self.b
+        if not before and last:
+            b.loop(b.lo, b.hi, 1, (), self._item, runs=True)
+            return
+        low = b.binary("smax", b.lo, before)
+        high = b.hi if last else b.binary("smin", b.hi, before + self.tiling.items)
+        b.loop(low, high, 1, (), lambda number: self._item(number - before))
 
     def _item(self, number: Register) -> None:
         ranges = self._ranges(number)

@@ -2,7 +2,7 @@
 
     result[axes] = sum over reduce of left[affine of axes, reduce] * right[affine of axes, reduce]
 
-Input: a contract or conv op. Output: a `Nest` of index variables and, for each operand, the index at which
+Input: a contract op (`conv_nest.py`: a conv op). Output: a `Nest` of index variables and, for each operand, the index at which
 it is read. Invariant: every element of the op's result is the sum at exactly one position of `axes`; a
 window position outside its operand reads as zero.
 """
@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stagejit.dispatch.affine import Affine, Index, Var
-from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.types import DType, dtype_named
 
@@ -91,7 +90,7 @@ class Nest:
     def substitute(self, axes: Sequence[Var], reduce: Sequence[Var],
                    mapping: Mapping[Var, Affine]) -> Nest:
         """The same nest over other variables."""
-        return Nest(_loops(axes), _loops(reduce),
+        return Nest(loops(axes), loops(reduce),
                     tuple(part.substitute(mapping) for part in self.result),
                     self.left.substitute(mapping), self.right.substitute(mapping), self.dtype)
 
@@ -138,55 +137,12 @@ def contract_nest(op: Op) -> Nest:
                 known[dim] = free[-1]
     axes = [*batch, *rows, *columns]
     return Nest(
-        _loops(axes), _loops(reduce), tuple(Affine.of(var) for var in axes),
+        loops(axes), loops(reduce), tuple(Affine.of(var) for var in axes),
         Operand(lhs, tuple(Affine.of(left[dim]) for dim in range(len(lhs.shape)))),
         Operand(rhs, tuple(Affine.of(right[dim]) for dim in range(len(rhs.shape)))),
         accumulator(lhs.type.dtype, op.result.type.dtype))
 
 
-def conv_nest(op: Op) -> Nest:
-    """The nest of a `conv`: windows join an output axis with a tap axis."""
-    lhs, rhs = op.operands
-    lhs_spec, rhs_spec, out_spec = (op.attrs[f"{name}_spec"] for name in ("lhs", "rhs", "out"))
-    groups, batches = op.attrs["feature_groups"], op.attrs["batch_groups"]
-    if groups > 1 and batches > 1:
-        raise InternalError("a convolution groups features or batches, not both", step="codegen",
-                            loc=op.loc)
-    joint = groups * batches
-    batch = Var(lhs.shape[lhs_spec[0]] // batches, "n")
-    group = Var(joint, "g")
-    feature = Var(rhs.shape[rhs_spec[0]] // joint, "o")
-    channel = Var(rhs.shape[rhs_spec[1]], "i")
-    left, right, out = [Affine()] * lhs.type.rank, [Affine()] * rhs.type.rank, [Affine()] * lhs.type.rank
-    outer = Affine.of(group)
-    grouped_channel = outer * channel.extent if groups > 1 else Affine()
-    grouped_batch = outer * batch.extent if batches > 1 else Affine()
-    left[lhs_spec[0]] = grouped_batch + Affine.of(batch)
-    left[lhs_spec[1]] = grouped_channel + Affine.of(channel)
-    right[rhs_spec[0]] = out[out_spec[1]] = outer * feature.extent + Affine.of(feature)
-    right[rhs_spec[1]] = Affine.of(channel)
-    out[out_spec[0]] = Affine.of(batch)
-    windows: dict[Var, Window] = {}
-    pixels, taps = [], []
-    for d, (stride, (before, _), base, step) in enumerate(zip(
-            op.attrs["strides"], op.attrs["padding"], op.attrs["lhs_dilation"],
-            op.attrs["rhs_dilation"], strict=True)):
-        pixel = Var(op.result.shape[out_spec[2 + d]], "y")
-        tap = Var(rhs.shape[rhs_spec[2 + d]], "t")
-        source = Var(lhs.shape[lhs_spec[2 + d]], "s")
-        pixels.append(pixel)
-        taps.append(tap)
-        windows[source] = Window(Affine.of(pixel) * stride + Affine.of(tap) * step, before, base)
-        # Not Affine.of: a source of extent 1 still has a border.
-        left[lhs_spec[2 + d]] = Affine(((source, 1),))
-        right[rhs_spec[2 + d]] = Affine.of(tap)
-        out[out_spec[2 + d]] = Affine.of(pixel)
-    axes = {2 + d: pixel for d, pixel in enumerate(pixels)} | {0: batch, 1: feature}
-    order = [group, *(axes[k] for k in sorted(axes, key=lambda k: out_spec[k]))]
-    return Nest(_loops(order), _loops([channel, *taps]), tuple(out),
-                Operand(lhs, tuple(left), windows).simplified(), Operand(rhs, tuple(right)),
-                accumulator(lhs.type.dtype, op.result.type.dtype))
-
-
-def _loops(variables: Sequence[Var]) -> tuple[Var, ...]:
+def loops(variables: Sequence[Var]) -> tuple[Var, ...]:
+    """Those that loop: an extent of 1 is position 0."""
     return tuple(var for var in variables if var.extent != 1)

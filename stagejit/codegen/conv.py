@@ -7,8 +7,8 @@ Invariant: positions of a window outside its operand contribute nothing.
 from __future__ import annotations
 
 from stagejit.codegen.contract_emit import emit_contraction
-from stagejit.codegen.contract_nest import conv_nest
 from stagejit.codegen.contract_plan import make_plan
+from stagejit.codegen.conv_nest import conv_nests
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 from stagejit.dispatch.region import Region
@@ -19,4 +19,5 @@ def conv_kernel(region: Region, target: Target) -> Kernel:
     """The kernel of a region around a `conv`."""
     if region.anchor is None:
         raise InternalError(f"{region.name} has no anchor", step="codegen", loc=region.loc)
-    return emit_contraction(make_plan(region, conv_nest(region.anchor), target), target)
+    plans = [make_plan(region, nest, target) for nest in conv_nests(region.anchor)]
+    return emit_contraction(plans, target)
