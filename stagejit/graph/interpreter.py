@@ -91,8 +91,9 @@ class _Evaluator:
         elif op.kind == "convert":
             result = scalar.convert(operands[0], self._storage(op.result.type.dtype))
         elif op.kind == "bitcast":
-            x = np.ascontiguousarray(operands[0].astype(op.operands[0].type.dtype.numpy))
-            result = x.view(op.attrs["dtype"].numpy).reshape(x.shape)
+            x = operands[0].astype(op.operands[0].type.dtype.numpy)
+            bits = np.ascontiguousarray(x).reshape(-1).view(op.attrs["dtype"].numpy)
+            result = bits.reshape(x.shape)
         else:
             result = _RULES[op.kind](op, *operands)
         return [self.stored(result, op.result.type.dtype)]

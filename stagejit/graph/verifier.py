@@ -16,6 +16,7 @@ import numpy as np
 from stagejit.errors import VerificationError
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.ops import infer
+from stagejit.types import DType
 
 _MAY_HOLD_ANYTHING = {("const", "value"), ("delegate", "equation")}
 
@@ -54,6 +55,7 @@ def _verify_edges(graph: Graph, op: Op) -> None:
     operands = [(i, value.index, value.op.id) for i, value in enumerate(op.operands)]
     _require(edges == operands, f"edges {edges} differ from operands {operands}")
     for value in op.operands:
+        _require(value.op in graph.nx, f"{value} belongs to another graph")
         _require(value.op.results[value.index] is value, f"{value} is no result of its op")
 
 
@@ -80,7 +82,7 @@ def _verify_attributes(op: Op) -> None:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(_is_plain(item) for item in value)
-    return value is None or type(value).__module__ in ("builtins", "stagejit.types")
+    return value is None or isinstance(value, (bool, int, float, str, DType))
 
 
 def _verify_effect_order(graph: Graph) -> None:

@@ -1,0 +1,55 @@
+"""JAX's own test cases of every primitive in the op set, run by the interpreter.
+
+`-m slow` runs all of them; by default a few of each group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import pytest
+
+from stagejit.graph.build import graph_of
+from stagejit.graph.interpreter import interpret
+from stagejit.graph.parser import parse
+from stagejit.graph.printer import as_text
+from stagejit.graph.verifier import verify
+from tests import oracle_harness
+
+SAMPLE = oracle_harness.sample(4)
+
+
+def interpreted(fn: Any, args: Sequence[Any]) -> list[Any]:
+    graph = graph_of(fn, *args)
+    verify(graph)
+    text = as_text(graph)
+    assert as_text(parse(text)) == text
+    return interpret(graph, jax.tree.leaves(args))
+
+
+@pytest.mark.parametrize("harness", SAMPLE, ids=lambda h: h.fullname[:80])
+def test_sampled_harness(harness: Any) -> None:
+    oracle_harness.check(harness, interpreted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", sorted(oracle_harness.GROUPS))
+def test_every_harness(group: str) -> None:
+    for harness in oracle_harness.cases(frozenset({group})):
+        try:
+            oracle_harness.check(harness, interpreted)
+        except AssertionError as fault:
+            raise AssertionError(harness.fullname) from fault
+
+
+def test_native_groups_are_not_delegated() -> None:
+    """Only what the table of gaps names is left to XLA."""
+    gaps = ("c64", "bool to bool")
+    for harness in SAMPLE:
+        with jax.enable_x64(True):
+            graph = graph_of(harness.dyn_fun, *oracle_harness.arguments(harness))
+        for op in graph:
+            if op.kind == "delegate":
+                assert any(gap in op.attrs["reason"] for gap in gaps), op.attrs["reason"]

@@ -1,0 +1,110 @@
+"""Each broken invariant is found, and named at the user's line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from stagejit.errors import VerificationError
+from stagejit.graph.ir import Graph
+from stagejit.graph.ops import build
+from stagejit.graph.verifier import verify
+from stagejit.loc import Loc
+from stagejit.types import DType, TensorType, f32, i32
+
+TYPE = TensorType(f32, (4,))
+TOKEN = TensorType(DType("token", "opaque", 0, 0), ())
+
+
+def small() -> Graph:
+    graph = Graph()
+    x = graph.add_input("x", TYPE)
+    y = build(graph, "map", [x], Loc("model.py", 7), fn="exp", dtype=f32)
+    graph.set_outputs([y])
+    return graph
+
+
+def test_a_sound_graph_passes() -> None:
+    verify(small())
+
+
+def wrong_type(graph: Graph) -> None:
+    graph.add("map", [graph.inputs[0]], TensorType(i32, (4,)), Loc("model.py", 9), fn="exp",
+              dtype=f32)  # fmt: skip
+
+
+def edge_without_operand(graph: Graph) -> None:
+    graph.nx.add_edge(graph.inputs[0].op, graph.return_op, operand=1, result=0)
+
+
+def operand_without_edge(graph: Graph) -> None:
+    op = next(iter(graph))
+    op.operands = (*op.operands, graph.inputs[0])
+
+
+def foreign_value(graph: Graph) -> None:
+    other = small()
+    next(iter(graph)).operands = (other.inputs[0],)
+
+
+def second_return(graph: Graph) -> None:
+    graph.add("return", [graph.inputs[0]], [])
+
+
+def cycle(graph: Graph) -> None:
+    op = next(iter(graph))
+    graph.set_operand(op, 0, op.result)
+
+
+def mutable_attribute(graph: Graph) -> None:
+    graph.add("reverse", [graph.inputs[0]], TYPE, axes=[0])
+
+
+def writable_constant(graph: Graph) -> None:
+    graph.add("const", (), TYPE, value=np.zeros(4, np.float32))
+
+
+def forgotten_name(graph: Graph) -> None:
+    graph.input_names.pop()
+
+
+def unknown_input(graph: Graph) -> None:
+    graph.add("input", (), TYPE, index=1)
+
+
+def unordered_effects(graph: Graph) -> None:
+    for _ in range(2):
+        graph.add("delegate", (), [TOKEN], equation=None, reason="print", effects=("io",))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (wrong_type, "results are"),
+        (edge_without_operand, "differ from operands"),
+        (operand_without_edge, "differ from operands"),
+        (foreign_value, "belongs to another graph"),
+        (second_return, "there are 2 returns"),
+        (cycle, "the graph has a cycle"),
+        (mutable_attribute, "is not a plain value"),
+        (writable_constant, "can be written to"),
+        (forgotten_name, "differ in number"),
+        (unknown_input, "input ops differ"),
+        (unordered_effects, "does not take the token"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_each_fault_is_found(damage: Callable[[Graph], None], message: str) -> None:
+    graph = small()
+    damage(graph)
+    with pytest.raises(VerificationError, match=message):
+        verify(graph)
+
+
+def test_the_error_has_the_users_line() -> None:
+    graph = small()
+    wrong_type(graph)
+    with pytest.raises(VerificationError, match=r"--> model.py:9"):
+        verify(graph)
