@@ -20,6 +20,7 @@ from stagejit.codegen.target import Target
 from stagejit.decisions import Decision
 from stagejit.dispatch.formation import form
 from stagejit.dispatch.region import Region
+from stagejit.dispatch.verifier import verify_regions
 from stagejit.graph.build import build_graph
 from stagejit.graph.ir import Graph
 from stagejit.graph.printer import as_text as graph_text
@@ -156,7 +157,7 @@ STEPS = (
     Step("trace", _trace),
     Step("build", _build, lambda c: verify_graph(c.graph)),
     Step("rewrite", _rewrite, lambda c: verify_graph(c.graph)),
-    Step("form", _form),
+    Step("form", _form, lambda c: verify_regions(c.graph, c.regions)),
     Step("schedule", _schedule, lambda c: verify_plan(c.plan)),
     Step("codegen", _codegen),  # kernels are verified one by one, when they are generated
     Step("host", _host, lambda c: [host.verify(program) for program in c.hosts.values()]),
