@@ -30,6 +30,7 @@ _STREAM_VECTORS = 4
 _STREAM_AHEAD = 3  # blocks of the reduction; with them the vector operand fills half of L2
 _WAYS = 8  # lines at addresses that agree modulo a page which L1 can hold
 _PAGE = 4096
+_BODY_COST = 0.005  # a second tile size must save this part of the time, since it doubles the code
 
 
 @dataclass(frozen=True)
@@ -305,7 +306,8 @@ class _Planner:
             count = math.prod(n for _, _, n in combination)
             points = math.prod(shape.values())
             total += count * (steps * self._step_cycles(shape, points, lane, pack) + 2 * points + 12)
-        return total * rest
+        bodies = math.prod(len(choices) for choices in sizes)
+        return total * rest * (1 + _BODY_COST * (bodies - 1))
 
     def _step_cycles(self, shape: Mapping[Var, int], points: int, lane: Var | None,
                      pack: Sequence[bool]) -> float:
@@ -317,7 +319,7 @@ class _Planner:
                 stalls |= self._reads_short_rows(shape.get(lane, 1), lane)
         arithmetic = max(points, _LATENCY * self.fma_rate) / self.fma_rate
         stall = _SHORT_STALL * arithmetic if stalls else 0.0
-        return max(arithmetic, loads) + stall + 0.03 * loads + 0.5
+        return max(arithmetic, loads) + stall + 0.15 * loads + 0.3
 
     def _load_cycles(self, source: Source, lane: Var | None, packs: bool) -> float:
         """One load, on a port that does one vector (or two scalars) a cycle."""
