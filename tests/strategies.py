@@ -352,6 +352,17 @@ def _view(b: _Builder) -> Made:
     return b.choose(options), x.exact
 
 
+def _transpose(b: _Builder) -> Made:
+    x = b.value(lambda v: v.rank > 1)
+    if x is None:
+        return None
+    first = b.integer(0, x.rank - 1)
+    order = [*range(first, x.rank), *range(first)]
+    if b.integer(0, 1):
+        order.reverse()
+    return f"jnp.transpose({x.name}, {tuple(order)})", x.exact
+
+
 def _slice(b: _Builder) -> Made:
     x = b.value(lambda v: v.rank > 0)
     if x is None:
@@ -536,6 +547,6 @@ def _nested(b: _Builder) -> Made:
 
 _STEPS = (
     _unary, _unary, _exact_unary, _binary, _binary, _compare, _select, _clamp, _convert, _view,
-    _view, _slice, _dynamic_slice, _update, _at, _gather, _join, _pad, _reduce, _reduce,
+    _view, _transpose, _slice, _dynamic_slice, _update, _at, _gather, _join, _pad, _reduce, _reduce,
     _cumulative, _softmax, _contract, _conv, _nested,
 )  # fmt: skip

@@ -7,7 +7,9 @@ whose kind, operands and attributes pass `infer` has exactly one meaning, that o
 kind               operands                    attributes; meaning
 =================  ==========================  =====================================================
 input                                          index
-const                                          value: read-only NumPy array of the result's type
+const                                          value: read-only NumPy array of the result's type;
+                                               of an opaque type: JAX's own array, or None in parsed
+                                               text
 iota                                           shape, dtype, axis; element = index along `axis`
 empty                                          shape, dtype; uninitialised destination
 fill               scalar                      shape; every element is the scalar
@@ -59,6 +61,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from stagejit.errors import VerificationError
 from stagejit.graph.dims import ConvDims, GatherDims, ScatterDims
 from stagejit.graph.functions import (
@@ -76,11 +80,14 @@ Attrs = Mapping[str, Any]
 
 
 def infer(kind: str, operands: Types, attrs: Attrs) -> tuple[TensorType, ...] | None:
-    """The result types of an op; None for `delegate`, `input` and `return`, which state their own.
+    """The result types of an op; None for those that state their own: `delegate`, `input`, `return`
+    and an opaque `const`.
 
     Raises VerificationError, naming what does not fit, for anything outside the table above.
     """
     if kind in ("delegate", "input", "return"):
+        return None
+    if kind == "const" and not isinstance(attrs.get("value"), np.ndarray):
         return None
     rule = _RULES.get(kind)
     if rule is None:
@@ -107,10 +114,8 @@ def build(
 
 
 def _const(operands: Types, attrs: Attrs) -> TensorType:
-    from_value = getattr(attrs["value"], "dtype", None)
-    if from_value is None:
-        raise ValueError("the value has no dtype")
-    return TensorType(from_numpy(from_value), tuple(attrs["value"].shape))
+    _require(not operands, "takes no operands")
+    return TensorType(from_numpy(attrs["value"].dtype), attrs["value"].shape)
 
 
 def _iota(operands: Types, attrs: Attrs) -> TensorType:

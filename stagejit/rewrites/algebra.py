@@ -158,9 +158,8 @@ def holds_all_values(wide: DType, narrow: DType) -> bool:
         return wide.is_float and wide.bits > narrow.bits
     if wide.is_float:
         digits = {"bf16": 8, "f16": 11, "f32": 24, "f64": 53}[wide.name]
-        return narrow.bits - narrow.is_signed < digits
-    same_sign = wide.is_signed == narrow.is_signed
-    return wide.bits > narrow.bits if same_sign or wide.is_signed else wide.bits >= narrow.bits
+        return narrow.bits - narrow.is_signed <= digits
+    return wide.is_integer and wide.bits >= narrow.bits  # integers wrap, there and back
 
 
 RULES = (

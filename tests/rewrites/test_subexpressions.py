@@ -1,0 +1,79 @@
+"""eliminate-common-subexpressions: what is merged, and what must stay apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from stagejit.rewrites.driver import GraphStep
+from stagejit.rewrites.subexpressions import NAME, eliminate_common_subexpressions
+from tests.rewrites.text_in_out import reasons, rewritten, unchanged
+
+STEP = GraphStep(NAME, eliminate_common_subexpressions)
+
+
+def test_equal_ops_on_equal_operands_are_one() -> None:
+    text = """graph @f(%x: f32[4]) {
+      %0: f32[] = const 2.0
+      %1: f32[] = const 2.0
+      %2: f32[4] = fill %0
+      %3: f32[4] = fill %1
+      %4: f32[4] = map mul %x, %2
+      %5: f32[4] = map mul %x, %3
+      %6: f32[4] = map add %4, %5
+      return %6
+    }"""
+    assert rewritten(STEP, text) == (
+        "%0: f32[] = const 2.0\n"
+        "%1: f32[4] = fill %0\n"
+        "%2: f32[4] = map mul %x, %1\n"
+        "%3: f32[4] = map add %2, %2\n"
+        "return %3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("f32[4] = map exp %x", "f32[4] = map sin %x"),
+        ("f32[4] = map exp %x", "f32[4] = map exp %y"),
+        ("f32[] = const 0.0", "f32[] = const -0.0"),
+        ("f32[] = const 1.0", "f64[] = const 1.0"),
+        ("i32[4] = convert %x", "i64[4] = convert %x"),
+        ("f32[2] = extract_slice %x at (0)", "f32[2] = extract_slice %x at (1)"),
+    ],
+)
+def test_dont_merge_different_ops(first: str, second: str) -> None:
+    text = "\n".join(["graph @f(%x: f32[4], %y: f32[4]) {", f"%0: {first}", f"%1: {second}",
+                      "return %0, %1", "}"])  # fmt: skip
+    assert unchanged(STEP, text)
+
+
+def test_dont_share_uninitialised_destinations() -> None:
+    text = """graph @f(%x: f32[2]) {
+      %0: f32[4] = empty
+      %1: f32[4] = empty
+      %2: f32[4] = insert_slice %x into %0 at (0)
+      %3: f32[4] = insert_slice %x into %1 at (1)
+      return %2, %3
+    }"""
+    assert unchanged(STEP, text)
+
+
+def test_dont_share_a_fill_that_is_written_into() -> None:
+    text = """graph @f(%x: f32[2], %s: f32[]) {
+      %0: f32[4] = fill %s
+      %1: f32[4] = fill %s
+      %2: f32[4] = insert_slice %x into %0 at (0)
+      %3: f32[4] = insert_slice %x into %1 at (1)
+      return %2, %3
+    }"""
+    assert reasons(STEP, text) == ["it is written into, so sharing it would add a copy"]
+
+
+def test_dont_merge_delegated_equations() -> None:
+    text = """graph @f(%x: f32[2]) {
+      %0: f32[2] = delegate "sort" (%x)
+      %1: f32[2] = delegate "sort" (%x)
+      return %0, %1
+    }"""
+    assert unchanged(STEP, text)
