@@ -181,8 +181,8 @@ def _unary(opcode: str) -> ScalarFunction:
 
 
 def _round(b: Builder, dtype: DType, args: Args, attrs: Attrs) -> Value:
-    """`rounding_method` as lax.RoundingMethod: 0 halves away from zero, 1 halves to even."""
-    if int(attrs.get("rounding_method", 0)) == 0:
+    """`rounding`: "away" takes halves away from zero, "even" to the even neighbour."""
+    if attrs.get("rounding", "away") == "away":
         return vmath_number.round_away(b, args[0])
     return b.unary("roundeven", args[0])
 

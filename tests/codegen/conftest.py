@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ from stagejit.codegen.ir import Function
 from stagejit.codegen.llvm import lower
 from stagejit.codegen.target import Target
 
-_ENGINES: list[Any] = []  # machine code must outlive its callers
+_JIT: list[Any] = []  # one for the process; machine code must outlive its callers
+_NAMES = itertools.count()
 
 
 def target_machine(target: Target) -> Any:
@@ -22,7 +24,7 @@ def target_machine(target: Target) -> Any:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     made = llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=target.features, opt=2, reloc="pic", jit=True
+        cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="default"
     )
     made.set_asm_verbosity(False)
     return made
@@ -42,6 +44,16 @@ def assembly(function: Function, target: Target) -> str:
     return str(machine.emit_assembly(parse(lower(function, "k", target), machine, target)))
 
 
+def _link(image: bytes) -> int:
+    """The address of `k` in an object file."""
+    if not _JIT:
+        _JIT.append(llvm.create_lljit_compiler(use_jit_link=True))
+    library = llvm.JITLibraryBuilder().add_object_img(image).export_symbol("k")
+    tracker = library.link(_JIT[0], f"kernel{next(_NAMES)}")
+    _JIT.append(tracker)
+    return int(tracker["k"])
+
+
 def compile_kernel(
     function: Function, target: Target | None = None, *, verify: bool = False
 ) -> Callable[..., None]:
@@ -49,12 +61,10 @@ def compile_kernel(
     target = target or Target.host()
     machine = target_machine(target)
     module = parse(lower(function, "k", target, verify=verify), machine, target)
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    _ENGINES.append((engine, machine))
+    address = _link(machine.emit_object(module))
     entry = ctypes.CFUNCTYPE(
         None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
-    )(engine.get_function_address("k"))
+    )(address)
     scratch = np.zeros(function.scratch_nbytes + 128, np.uint8)
     base = -(-scratch.ctypes.data // 64) * 64
 
