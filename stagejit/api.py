@@ -104,7 +104,8 @@ def _attach(jitted: Any, fun: Callable[..., Any], inners: dict[Options, Any]) ->
 
     def lower(*args: Any, **kwargs: Any) -> Lowered:
         """Trace and compile for these arguments, up to kernels and a schedule."""
-        return trace(*args, **kwargs).lower()
+        lowered: Lowered = trace(*args, **kwargs).lower()
+        return lowered
 
     def plan(*args: Any, **kwargs: Any) -> Plan:
         """What a call with these arguments runs, and why it is in this order."""

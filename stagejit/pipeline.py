@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from stagejit.codegen.generate import Generated, kernel_cache
 from stagejit.codegen.target import Target
@@ -137,6 +136,11 @@ def _host(c: Compilation) -> None:
                for run in c.schedule.segments if isinstance(run, Run)}
 
 
+def _verify_hosts(c: Compilation) -> None:
+    for program in c.hosts.values():
+        host.verify(program)
+
+
 def _load(c: Compilation) -> None:
     cache = cache_in(c.request.options.cache_dir)
     texts = {generated.symbol: generated.llvm for generated in c.kernels.values()}
@@ -150,7 +154,7 @@ class Step:
 
     name: str
     run: Callable[[Compilation], None]
-    verify: Callable[[Compilation], Any] = lambda compilation: None
+    verify: Callable[[Compilation], None] = lambda compilation: None
 
 
 STEPS = (
@@ -160,7 +164,7 @@ STEPS = (
     Step("form", _form, lambda c: verify_regions(c.graph, c.regions)),
     Step("schedule", _schedule, lambda c: verify_plan(c.plan)),
     Step("codegen", _codegen),  # kernels are verified one by one, when they are generated
-    Step("host", _host, lambda c: [host.verify(program) for program in c.hosts.values()]),
+    Step("host", _host, _verify_hosts),
     Step("load", _load),
 )
 

@@ -248,7 +248,7 @@ def _emit(ctx: Any, staged: Staged, args: Sequence[Any]) -> list[Any]:
     tokens = ctx.tokens_in  # ordered effects: each delegated equation follows the one before
     for item in staged.items:
         if isinstance(item, Reshape):
-            values[item.result] = _emit_reshape(values[item.operand][0], item.type)
+            values[item.result] = _emit_reshape(ctx, values[item.operand][0], item.type)
             continue
         operands = [None if n is None else values[n] for n in item.operands]
         if isinstance(item, NativeCall):
@@ -261,9 +261,9 @@ def _emit(ctx: Any, staged: Staged, args: Sequence[Any]) -> list[Any]:
     return [values[n][0] for n in staged.outputs]
 
 
-def _emit_reshape(value: Any, type: TensorType) -> tuple[Any, Any]:
+def _emit_reshape(ctx: Any, value: Any, type: TensorType) -> tuple[Any, Any]:
     aval = jax.core.ShapedArray(type.shape, type.dtype.numpy)
-    return stablehlo.reshape(mlir.aval_to_ir_type(aval), value), aval
+    return stablehlo.reshape(mlir.aval_to_ir_type(ctx.module_context, aval), value), aval
 
 
 def _emit_call(ctx: Any, item: NativeCall, operands: list[Any]) -> list[tuple[Any, Any]]:
