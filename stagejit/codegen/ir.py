@@ -277,7 +277,7 @@ def _number(function: Function) -> dict[Value, str]:
 def _print_block(block: Block, names: dict[Value, str], indent: str, lines: list[str]) -> None:
     for op in block.ops:
         results = ", ".join(f"{names[r]}: {r.type}" for r in op.results)
-        operands = ", ".join(names[o] for o in op.operands)
+        operands = ", ".join(names.get(o, "%undefined") for o in op.operands)
         attrs = " ".join(f"{key}={value}" for key, value in sorted(op.attrs.items()))
         text = " ".join(part for part in (op.opcode, operands, f"{{{attrs}}}" if attrs else "") if part)
         lines.append(f"{indent}{results} = {text}" if results else f"{indent}{text}")
@@ -287,4 +287,5 @@ def _print_block(block: Block, names: dict[Value, str], indent: str, lines: list
             _print_block(inner, names, indent + "  ", lines)
             lines.append(f"{indent}}}")
     if block.yields:
-        lines.append(f"{indent}yield {', '.join(names[y] for y in block.yields)}")
+        yields = ", ".join(names.get(y, "%undefined") for y in block.yields)
+        lines.append(f"{indent}yield {yields}")
