@@ -1,7 +1,7 @@
 """Kernels of `contract` regions: products of any batch, free and contracting dimensions.
 
-Input: a region whose anchor is a `contract`, with elementwise prologues and epilogues. Output: its kernel.
-Invariant: sums are kept in the accumulator type and rounded once.
+Input: a region whose anchor is a `contract`, with elementwise prologues and epilogues. Output: its
+kernel. Invariant: sums are kept in the accumulator type and rounded once.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Emits the kernel of a contraction nest: items, blocks of the reduction, packing, tiles, epilogue.
 
-Input: a `ContractPlan`. Output: a `Kernel`. Invariant: each item owns one block of the result; its sums
-live in the result itself or in a scratch panel, and what is stored is evaluated from them once the last
-block of the reduction is in.
+Input: a `ContractPlan`. Output: a `Kernel`. Invariant: each item owns one block of the result; its
+sums live in the result itself or in a scratch panel, and what is stored is evaluated from them once
+the last block of the reduction is in.
 
-Note [Order]: for each block of the reduction an item packs what it must, then runs its tiles with rows
-outside and columns inside: the rows of the broadcast operand stay in L1, the block of the vector operand
-in L2 (KERNELS.md, "Products").
+Note [Order]: for each block of the reduction an item packs what it must, then runs its tiles with
+rows outside and columns inside: the rows of the broadcast operand stay in L1, the block of the
+vector operand in L2 (KERNELS.md, "Products").
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ from stagejit.dispatch.affine import Affine, Var
 
 
 def emit_contraction(plans: Sequence[ContractPlan], target: Target) -> Kernel:
-    """The kernel that runs `plans`, nests of one region that cover its result; their items follow each
-    other."""
+    """The kernel that runs `plans`, nests of one region that cover its result; their items follow
+    each other."""
     builder, region = Builder(), plans[0].region
     reads = [read for plan in plans for read in plan.reads]
     # Views may run backwards, so a store begins at its lowest offset.
-    lowest = [Affine((), min(plan.offsets[number].range()[0] for plan in plans))
-              for number in range(len(region.stores))]
+    lowest = [
+        Affine((), min(plan.offsets[number].range()[0] for plan in plans))
+        for number in range(len(region.stores))
+    ]
     memory, stores, args = bind_memory(builder, region, reads, lowest)
     elements = Elements(builder, memory)
     total = 0
@@ -77,8 +79,9 @@ class _Tiles:
 
 
 class _Emitter:
-    def __init__(self, plan: ContractPlan, elements: Elements, stores: Sequence[Memory],
-                 target: Target) -> None:
+    def __init__(
+        self, plan: ContractPlan, elements: Elements, stores: Sequence[Memory], target: Target
+    ) -> None:
         self.plan, self.elements, self.stores, self.target = plan, elements, stores, target
         self.b = elements.b
         self.nest, self.tiling = plan.nest, plan.tiling
@@ -87,8 +90,10 @@ class _Emitter:
             extents[self.tiling.blocked] = self.tiling.k_block
         self.packings = [
             Packing(self.b, source, self.tiling, extents, self.nest.dtype, name) if packs else None
-            for source, packs, name in zip(plan.sources, self.tiling.pack, ("left", "right"),
-                                           strict=True)]
+            for source, packs, name in zip(
+                plan.sources, self.tiling.pack, ("left", "right"), strict=True
+            )
+        ]
         self.panel_buffer: Buffer | None = None
         self.panel_strides: dict[Var, int] = {}
         if plan.panel is None:
@@ -140,15 +145,21 @@ class _Emitter:
             start = self._group_start(split, low)
             stop = self._group_start(split, high)
             if split.unit * (split.small * split.groups + split.big) > split.var.extent:
-                stop = b.binary("smin", stop, split.var.extent) if split.items > 1 else (
-                    b.const(split.var.extent))
+                stop = (
+                    b.binary("smin", stop, split.var.extent)
+                    if split.items > 1
+                    else (b.const(split.var.extent))
+                )
             ranges[split.var] = _Range(split, low, high, start, stop - start)
         return ranges
 
     def _locality(self, split: Split) -> int:
-        """Rows vary fastest from item to item, so that neighbours share the vector operand's block."""
+        """Rows vary fastest from item to item, so that neighbours share the vector operand's
+        block."""
         owners = [split.var in source.depends for source in self.plan.sources]
-        vector = any(split.var in s.depends and self.tiling.lane in s.depends for s in self.plan.sources)
+        vector = any(
+            split.var in s.depends and self.tiling.lane in s.depends for s in self.plan.sources
+        )
         return 2 if all(owners) else 1 if vector else 0
 
     def _group_start(self, split: Split, group: Register) -> Register:
@@ -188,19 +199,35 @@ class _Emitter:
         while leaf not in self.elements.memory:
             leaf = leaf.op.operands[0]
         memory = self.elements.memory[leaf]
-        return View(memory.buffer, leaf.type.dtype, dict(source.offset.terms),
-                    self._offset(source.offset - memory.base, starts), source.depends)
+        return View(
+            memory.buffer,
+            leaf.type.dtype,
+            dict(source.offset.terms),
+            self._offset(source.offset - memory.base, starts),
+            source.depends,
+        )
 
     def _panel(self, starts: Mapping[Var, Register]) -> View:
         axes = frozenset(self.nest.axes)
         if self.plan.panel is None:
             assert self.panel_buffer is not None
-            return View(self.panel_buffer, self.nest.dtype, self.panel_strides, self.b.const(0), axes,
-                        padded=True)
+            return View(
+                self.panel_buffer,
+                self.nest.dtype,
+                self.panel_strides,
+                self.b.const(0),
+                axes,
+                padded=True,
+            )
         memory = self.stores[self.plan.panel]
         offset = self.plan.offsets[self.plan.panel]
-        return View(memory.buffer, self.nest.dtype, dict(offset.terms),
-                    self._offset(offset - memory.base, starts), axes)
+        return View(
+            memory.buffer,
+            self.nest.dtype,
+            dict(offset.terms),
+            self._offset(offset - memory.base, starts),
+            axes,
+        )
 
     def _offset(self, form: Affine, starts: Mapping[Var, Register]) -> Register:
         total = self.b.const(form.const)
@@ -210,9 +237,15 @@ class _Emitter:
 
     # ---------------------------------------------------------------- tiles
 
-    def _tiles(self, tiles: _Tiles, rest: Sequence[_Range], sizes: Mapping[Var, int],
-               at: Mapping[Var, Register], groups: Mapping[Var, Register],
-               mask: Register | None) -> None:
+    def _tiles(
+        self,
+        tiles: _Tiles,
+        rest: Sequence[_Range],
+        sizes: Mapping[Var, int],
+        at: Mapping[Var, Register],
+        groups: Mapping[Var, Register],
+        mask: Register | None,
+    ) -> None:
         """The loops over groups of the axes in `rest`, and the tile inside."""
         if not rest:
             if self.tiling.ahead:
@@ -229,26 +262,40 @@ class _Emitter:
                 if ragged:
                     last = start + (size - 1) * split.unit
                     lanes_on = self.b.mask_below(last, split.var.extent, split.unit)
-                self._tiles(tiles, rest[1:], {**sizes, split.var: size},
-                            {**at, split.var: start - current.start},
-                            {**groups, split.var: number - current.low}, lanes_on)
+                self._tiles(
+                    tiles,
+                    rest[1:],
+                    {**sizes, split.var: size},
+                    {**at, split.var: start - current.start},
+                    {**groups, split.var: number - current.low},
+                    lanes_on,
+                )
 
             self.b.loop(low, high, 1, (), group)
 
-    def _prefetch(self, tiles: _Tiles, sizes: Mapping[Var, int], at: Mapping[Var, Register],
-                  groups: Mapping[Var, Register]) -> None:
-        """Each tile fetches its share of both operands for a later block of the reduction: whole rows of
-        the vector operand, and what the other holds of this tile's rows."""
+    def _prefetch(
+        self,
+        tiles: _Tiles,
+        sizes: Mapping[Var, int],
+        at: Mapping[Var, Register],
+        groups: Mapping[Var, Register],
+    ) -> None:
+        """Each tile fetches its share of both operands for a later block of the reduction: whole
+        rows of the vector operand, and what the other holds of this tile's rows."""
         lane, axis = self.tiling.lane, self.tiling.blocked
-        assert lane is not None and axis is not None
+        assert lane is not None
+        assert axis is not None
         line = 64 // self.nest.dtype.itemsize
         for view in tiles.views:
             vector = lane in view.depends
             if not vector and view.strides.get(axis) != 1:
                 continue
             share, first = self._share(view, axis, groups)
-            first = view.base + first + view.constant({axis: self.tiling.k_block * (
-                self.tiling.ahead if vector else 1)})
+            first = (
+                view.base
+                + first
+                + view.constant({axis: self.tiling.k_block * (self.tiling.ahead if vector else 1)})
+            )
             for var, position in at.items():
                 first = first + view.moved(var, position)
             along = lane if vector else next(iter(v for v in sizes if v in view.depends), lane)
@@ -259,8 +306,8 @@ class _Emitter:
                     self.b.prefetch(view.buffer, first + offset, locality=2)
 
     def _share(self, view: View, axis: Var, groups: Mapping[Var, Register]) -> tuple[int, Register]:
-        """Steps of the reduction that one tile fetches of an operand, and the offset of the first: the
-        tiles that read the same rows divide them."""
+        """Steps of the reduction that one tile fetches of an operand, and the offset of the first:
+        the tiles that read the same rows divide them."""
         others = [split for split in self.tiling.splits if split.var not in view.depends]
         longest = max(others, key=lambda split: split.block, default=None)
         if longest is None:
@@ -269,10 +316,11 @@ class _Emitter:
         return share, groups[longest.var] * (share * view.constant({axis: 1}))
 
     def _runs(self, current: _Range) -> list[tuple[int, Register, Register, bool]]:
-        """(units, first group, one past the last, whether the last vector is partial) for each body.
+        """(units, first group, one past the last, whether the last vector is partial) for each
+        body.
 
-        With AVX-512 a mask costs nothing, so all groups of a partial axis have one; otherwise the last
-        group gets a body of its own.
+        With AVX-512 a mask costs nothing, so all groups of a partial axis have one; otherwise the
+        last group gets a body of its own.
         """
         b, split = self.b, current.split
         partial = split.unit > 1 and split.var.extent % split.unit > 0
@@ -301,8 +349,10 @@ class _Emitter:
     def _epilogue(self, ranges: Mapping[Var, _Range]) -> None:
         """Evaluate the stores over the item's block, vectors along the axis that suits memory."""
         vector = self._epilogue_vector()
-        axes = sorted((var for var in self.nest.axes if var is not vector),
-                      key=lambda var: -abs(self.plan.offsets[0].coeff(var)))
+        axes = sorted(
+            (var for var in self.nest.axes if var is not vector),
+            key=lambda var: -abs(self.plan.offsets[0].coeff(var)),
+        )
         self._epilogue_loops(axes, vector, ranges, {})
 
     def _epilogue_vector(self) -> Var | None:
@@ -314,12 +364,22 @@ class _Emitter:
             return unit[0]
         return self.tiling.lane if self.tiling.lane in self.nest.axes else None
 
-    def _epilogue_loops(self, axes: Sequence[Var], vector: Var | None, ranges: Mapping[Var, _Range],
-                        at: Mapping[Var, Register]) -> None:
+    def _epilogue_loops(
+        self,
+        axes: Sequence[Var],
+        vector: Var | None,
+        ranges: Mapping[Var, _Range],
+        at: Mapping[Var, Register],
+    ) -> None:
         b = self.b
         if axes:
-            b.loop(0, ranges[axes[0]].length, 1, (), lambda i: self._epilogue_loops(
-                axes[1:], vector, ranges, {**at, axes[0]: i}))
+            b.loop(
+                0,
+                ranges[axes[0]].length,
+                1,
+                (),
+                lambda i: self._epilogue_loops(axes[1:], vector, ranges, {**at, axes[0]: i}),
+            )
             return
         if vector is None:
             self._store_all(ranges, at, None, None)
@@ -333,24 +393,36 @@ class _Emitter:
 
         b.loop(0, length, lanes, (), step)
 
-    def _store_all(self, ranges: Mapping[Var, _Range], at: Mapping[Var, Register], vector: Var | None,
-                   mask: Register | None) -> None:
+    def _store_all(
+        self,
+        ranges: Mapping[Var, _Range],
+        at: Mapping[Var, Register],
+        vector: Var | None,
+        mask: Register | None,
+    ) -> None:
         elements, region = self.elements, self.plan.region
         assert region.anchor is not None
         result = region.anchor.result
         env = {var: ranges[var].start + position for var, position in at.items()}
-        with elements.at(env, vector=vector, lanes=self.tiling.lanes if vector is not None else 0,
-                         mask=mask):
+        with elements.at(
+            env, vector=vector, lanes=self.tiling.lanes if vector is not None else 0, mask=mask
+        ):
             elements.bound[result] = lambda _: self._sum(ranges, at, vector, mask)
             for number, store in enumerate(region.stores):
                 if number == self.plan.panel:
                     continue
                 register = elements.value(store.value, self.plan.indices[number])
-                elements.store(register, store.value.type.dtype, self.stores[number],
-                               self.plan.offsets[number])
+                elements.store(
+                    register, store.value.type.dtype, self.stores[number], self.plan.offsets[number]
+                )
 
-    def _sum(self, ranges: Mapping[Var, _Range], at: Mapping[Var, Register], vector: Var | None,
-             mask: Register | None) -> Register:
+    def _sum(
+        self,
+        ranges: Mapping[Var, _Range],
+        at: Mapping[Var, Register],
+        vector: Var | None,
+        mask: Register | None,
+    ) -> Register:
         """The finished sums where the epilogue stands, in the type of the anchor's result."""
         view = self._panel({var: r.start for var, r in ranges.items()})
         offset = view.base
@@ -363,8 +435,8 @@ class _Emitter:
         elif stride == 1:
             raw = b.load(view.buffer, offset, lanes, mask=mask)
         else:
-            raw = b.gather(view.buffer, b.splat(offset, lanes) + b.lane_ids(lanes) * stride, mask=mask)
+            raw = b.gather(
+                view.buffer, b.splat(offset, lanes) + b.lane_ids(lanes) * stride, mask=mask
+            )
         assert self.plan.region.anchor is not None
         return scalars.convert(b, raw, self.nest.dtype, self.plan.region.anchor.result.type.dtype)
-
-

@@ -2,9 +2,9 @@
 
     result[axes] = sum over reduce of left[affine of axes, reduce] * right[affine of axes, reduce]
 
-Input: a contract op (`conv_nest.py`: a conv op). Output: a `Nest` of index variables and, for each operand, the index at which
-it is read. Invariant: every element of the op's result is the sum at exactly one position of `axes`; a
-window position outside its operand reads as zero.
+Input: a contract op (`conv_nest.py`: a conv op). Output: a `Nest` of index variables and, for each
+operand, the index at which it is read. Invariant: every element of the op's result is the sum at
+exactly one position of `axes`; a window position outside its operand reads as zero.
 """
 
 from __future__ import annotations
@@ -63,14 +63,20 @@ class Operand:
 
     def simplified(self) -> Operand:
         """Windows of a single tap, without a border, replaced by their axis."""
-        plain = {var: window.at - window.before for var, window in self.windows.items()
-                 if len(window.at.terms) <= 1 and window.exact(var.extent)}
+        plain = {
+            var: window.at - window.before
+            for var, window in self.windows.items()
+            if len(window.at.terms) <= 1 and window.exact(var.extent)
+        }
         rest = {var: window for var, window in self.windows.items() if var not in plain}
         return Operand(self.value, tuple(part.substitute(plain) for part in self.index), rest)
 
     def substitute(self, mapping: Mapping[Var, Affine]) -> Operand:
-        return Operand(self.value, tuple(part.substitute(mapping) for part in self.index),
-                       {var: window.substitute(mapping) for var, window in self.windows.items()})
+        return Operand(
+            self.value,
+            tuple(part.substitute(mapping) for part in self.index),
+            {var: window.substitute(mapping) for var, window in self.windows.items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -87,12 +93,18 @@ class Nest:
     right: Operand
     dtype: DType
 
-    def substitute(self, axes: Sequence[Var], reduce: Sequence[Var],
-                   mapping: Mapping[Var, Affine]) -> Nest:
+    def substitute(
+        self, axes: Sequence[Var], reduce: Sequence[Var], mapping: Mapping[Var, Affine]
+    ) -> Nest:
         """The same nest over other variables."""
-        return Nest(loops(axes), loops(reduce),
-                    tuple(part.substitute(mapping) for part in self.result),
-                    self.left.substitute(mapping), self.right.substitute(mapping), self.dtype)
+        return Nest(
+            loops(axes),
+            loops(reduce),
+            tuple(part.substitute(mapping) for part in self.result),
+            self.left.substitute(mapping),
+            self.right.substitute(mapping),
+            self.dtype,
+        )
 
     def split(self, var: Var, inner: int) -> Nest | None:
         """`var` iterated as (extent // inner, inner); None if it is not a variable of this nest."""
@@ -108,8 +120,8 @@ class Nest:
 
 
 def accumulator(operand: DType, result: DType) -> DType:
-    """The type of the running sums: at least f32 for floats, at least 32 bits for integers (which wrap,
-    so the low bits are those of the result)."""
+    """The type of the running sums: at least f32 for floats, at least 32 bits for integers (which
+    wrap, so the low bits are those of the result)."""
     if result.is_float or operand.is_float:
         wider = max((d for d in (operand, result) if d.is_float), key=lambda d: d.bits)
         return wider.accumulator
@@ -123,24 +135,33 @@ def contract_nest(op: Op) -> Nest:
     (lhs_sum, rhs_sum), (lhs_batch, rhs_batch) = op.attrs["contracting"], op.attrs["batch"]
     left: dict[int, Var] = {}
     right: dict[int, Var] = {}
-    batch, rows, columns, reduce = [], [], [], []
+    batch: list[Var] = []
+    rows: list[Var] = []
+    columns: list[Var] = []
+    reduce: list[Var] = []
     for i, j in zip(lhs_batch, rhs_batch, strict=True):
         batch.append(Var(lhs.shape[i], "b"))
         left[i] = right[j] = batch[-1]
     for i, j in zip(lhs_sum, rhs_sum, strict=True):
         reduce.append(Var(lhs.shape[i], "k"))
         left[i] = right[j] = reduce[-1]
-    for known, shape, free, name in ((left, lhs.shape, rows, "m"), (right, rhs.shape, columns, "n")):
+    for known, shape, free, name in (
+        (left, lhs.shape, rows, "m"),
+        (right, rhs.shape, columns, "n"),
+    ):
         for dim, extent in enumerate(shape):
             if dim not in known:
                 free.append(Var(extent, name))
                 known[dim] = free[-1]
     axes = [*batch, *rows, *columns]
     return Nest(
-        loops(axes), loops(reduce), tuple(Affine.of(var) for var in axes),
+        loops(axes),
+        loops(reduce),
+        tuple(Affine.of(var) for var in axes),
         Operand(lhs, tuple(Affine.of(left[dim]) for dim in range(len(lhs.shape)))),
         Operand(rhs, tuple(Affine.of(right[dim]) for dim in range(len(rhs.shape)))),
-        accumulator(lhs.type.dtype, op.result.type.dtype))
+        accumulator(lhs.type.dtype, op.result.type.dtype),
+    )
 
 
 def loops(variables: Sequence[Var]) -> tuple[Var, ...]:

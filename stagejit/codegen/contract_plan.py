@@ -1,7 +1,8 @@
 """From a region around a contraction nest to everything its kernel needs to know.
 
-Input: a region and its `Nest`. Output: a `ContractPlan`: the nest over as few axes as its memory accesses
-allow, how each operand and store is addressed, and the `Tiling`. Invariant: nothing is emitted here.
+Input: a region and its `Nest`. Output: a `ContractPlan`: the nest over as few axes as its memory
+accesses allow, how each operand and store is addressed, and the `Tiling`. Invariant: nothing is
+emitted here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from stagejit.codegen.contract_nest import Nest, Operand
 from stagejit.codegen.footprint import Footprint, leaves_of
 from stagejit.codegen.space import merge
 from stagejit.codegen.target import Target
-from stagejit.codegen.tiling import Source, Tiling, choose
+from stagejit.codegen.tile_blocks import choose
+from stagejit.codegen.tiling import Source, Tiling
 from stagejit.dispatch.affine import Affine, Index, SplitNeeded, reshape_index
 from stagejit.dispatch.region import VIEWS, Region, Store
 from stagejit.errors import InternalError
@@ -23,8 +25,9 @@ _MOST_SPLITS = 16
 
 @dataclass(frozen=True)
 class ContractPlan:
-    """`indices[i]` and `offsets[i]` belong to `region.stores[i]`: the index of the stored value, and its
-    place in memory. panel: the store whose memory also holds the running sums, None for scratch."""
+    """`indices[i]` and `offsets[i]` belong to `region.stores[i]`: the index of the stored value,
+    and its place in memory. panel: the store whose memory also holds the running sums, None for
+    scratch."""
 
     region: Region
     nest: Nest
@@ -43,14 +46,26 @@ def make_plan(region: Region, nest: Nest, target: Target) -> ContractPlan:
     nest = _merged(nest, walk)
     walk = _Walk(region, nest, strict=False)
     left, right = (_source(region, nest, operand) for operand in (nest.left, nest.right))
-    plain = [i for i, store in enumerate(region.stores) if _is_plain(region, nest, store)
-             and _loops_only(walk.offsets[i])]
+    plain = [
+        i
+        for i, store in enumerate(region.stores)
+        if _is_plain(region, nest, store) and _loops_only(walk.offsets[i])
+    ]
     result = walk.offsets[plain[0]] if plain else None
     tiling = choose(nest, left, right, result, target)
     direct = result is not None and (
-        tiling.lane is None or tiling.lane in nest.reduce or result.coeff(tiling.lane) == 1)
-    return ContractPlan(region, nest, (left, right), walk.indices, walk.offsets,
-                        tuple(walk.footprint.reads), tiling, plain[0] if direct else None)
+        tiling.lane is None or tiling.lane in nest.reduce or result.coeff(tiling.lane) == 1
+    )
+    return ContractPlan(
+        region,
+        nest,
+        (left, right),
+        walk.indices,
+        walk.offsets,
+        tuple(walk.footprint.reads),
+        tiling,
+        plain[0] if direct else None,
+    )
 
 
 class _Walk:
@@ -64,8 +79,10 @@ class _Walk:
         self.indices = tuple(_pushed(region, nest, store, strict=strict) for store in region.stores)
         for store, index in zip(region.stores, self.indices, strict=True):
             self.footprint.visit(store.value, index)
-        self.offsets = tuple(self.footprint.store_offset(store, index) for store, index in
-                             zip(region.stores, self.indices, strict=True))
+        self.offsets = tuple(
+            self.footprint.store_offset(store, index)
+            for store, index in zip(region.stores, self.indices, strict=True)
+        )
 
     @property
     def forms(self) -> list[Affine]:
@@ -156,8 +173,11 @@ def _pushed(region: Region, nest: Nest, store: Store, *, strict: bool) -> Index:
 
     found = find(store.value)
     if found is None:
-        raise InternalError(f"{store.value} does not depend on the anchor of {region.name}",
-                            step="codegen", loc=region.loc)
+        raise InternalError(
+            f"{store.value} does not depend on the anchor of {region.name}",
+            step="codegen",
+            loc=region.loc,
+        )
     return found
 
 
@@ -171,12 +191,15 @@ def _push(op: Op, index: Index, *, strict: bool) -> Index:
     if op.kind == "reshape":
         return reshape_index(index, operand.shape, result.shape, strict=strict)
     if op.kind == "reverse":
-        return tuple(Affine((), extent - 1) - part if axis in op.attrs["axes"] else part
-                     for axis, (part, extent) in enumerate(zip(index, result.shape, strict=True)))
+        return tuple(
+            Affine((), extent - 1) - part if axis in op.attrs["axes"] else part
+            for axis, (part, extent) in enumerate(zip(index, result.shape, strict=True))
+        )
     if op.kind == "broadcast" and operand.type.size == result.type.size:
         parts = [Affine()] * len(result.shape)
         for axis, part in zip(op.attrs["axes"], index, strict=True):
             parts[axis] = part
         return tuple(parts)
-    raise InternalError(f"{op} does not keep the elements of a contraction apart", step="codegen",
-                        loc=op.loc)
+    raise InternalError(
+        f"{op} does not keep the elements of a contraction apart", step="codegen", loc=op.loc
+    )

@@ -1,12 +1,12 @@
 """Contraction nests of convolutions.
 
-Input: a `conv` op. Output: one nest, or several where the operand is dilated: Note [Phases]. Invariant:
-together the nests cover every element of the result once.
+Input: a `conv` op. Output: one nest, or several where the operand is dilated: Note [Phases].
+Invariant: together the nests cover every element of the result once.
 
-Note [Phases]: a dilated operand is mostly zeros. With base dilation D and stride s, the outputs of one
-residue modulo P = D / gcd(D, s) meet the taps of one residue modulo D / gcd(D, tap step) only, and these
-read the undilated operand with stride s * P / D. So each residue is a convolution without dilation, and
-the zeros are neither stored nor multiplied.
+Note [Phases]: a dilated operand is mostly zeros. With base dilation D and stride s, the outputs of
+one residue modulo P = D / gcd(D, s) meet the taps of one residue modulo D / gcd(D, tap step) only,
+and these read the undilated operand with stride s * P / D. So each residue is a convolution without
+dilation, and the zeros are neither stored nor multiplied.
 """
 
 from __future__ import annotations
@@ -40,16 +40,32 @@ def conv_nests(op: Op) -> list[Nest]:
     lhs, rhs = op.operands
     lhs_spec, rhs_spec, out_spec = (op.attrs[f"{name}_spec"] for name in ("lhs", "rhs", "out"))
     per_dim = []
-    for d, (stride, (before, _), base, step) in enumerate(zip(
-            op.attrs["strides"], op.attrs["padding"], op.attrs["lhs_dilation"],
-            op.attrs["rhs_dilation"], strict=True)):
-        per_dim.append(_phases(op.result.shape[out_spec[2 + d]], rhs.shape[rhs_spec[2 + d]],
-                               lhs.shape[lhs_spec[2 + d]], stride, before, base, step))
+    for d, (stride, (before, _), base, step) in enumerate(
+        zip(
+            op.attrs["strides"],
+            op.attrs["padding"],
+            op.attrs["lhs_dilation"],
+            op.attrs["rhs_dilation"],
+            strict=True,
+        )
+    ):
+        per_dim.append(
+            _phases(
+                op.result.shape[out_spec[2 + d]],
+                rhs.shape[rhs_spec[2 + d]],
+                lhs.shape[lhs_spec[2 + d]],
+                stride,
+                before,
+                base,
+                step,
+            )
+        )
     return [_nest(op, spatial) for spatial in itertools.product(*per_dim)]
 
 
-def _phases(outputs: int, taps: int, sources: int, stride: int, before: int, base: int,
-            step: int) -> list[_Spatial]:
+def _phases(
+    outputs: int, taps: int, sources: int, stride: int, before: int, base: int, step: int
+) -> list[_Spatial]:
     """The residues of one dimension that have an output."""
     period = base // math.gcd(base, stride)
     modulus = base // math.gcd(base, step)
@@ -58,17 +74,34 @@ def _phases(outputs: int, taps: int, sources: int, stride: int, before: int, bas
         pixel = Var(-(-(outputs - phase) // period), "y")
         out_at = Affine.of(pixel) * period + phase
         source = Var(sources, "s")
-        residue = next((r for r in range(min(modulus, taps))
-                        if (phase * stride + r * step - before) % base == 0), None)
+        residue = next(
+            (
+                r
+                for r in range(min(modulus, taps))
+                if (phase * stride + r * step - before) % base == 0
+            ),
+            None,
+        )
         if residue is None:
             found.append(_Spatial(pixel, Var(0, "t"), out_at, Affine(), source, None))
             continue
         tap = Var(-(-(taps - residue) // modulus), "t")
         shift = (phase * stride + residue * step - before) // base
-        at = (Affine.of(pixel) * (stride * period // base) + Affine.of(tap) * (step * modulus // base)
-              + max(shift, 0))
-        found.append(_Spatial(pixel, tap, out_at, Affine.of(tap) * modulus + residue, source,
-                              Window(at, max(-shift, 0))))
+        at = (
+            Affine.of(pixel) * (stride * period // base)
+            + Affine.of(tap) * (step * modulus // base)
+            + max(shift, 0)
+        )
+        found.append(
+            _Spatial(
+                pixel,
+                tap,
+                out_at,
+                Affine.of(tap) * modulus + residue,
+                source,
+                Window(at, max(-shift, 0)),
+            )
+        )
     return found
 
 
@@ -77,8 +110,9 @@ def _nest(op: Op, spatial: Sequence[_Spatial]) -> Nest:
     lhs_spec, rhs_spec, out_spec = (op.attrs[f"{name}_spec"] for name in ("lhs", "rhs", "out"))
     groups, batches = op.attrs["feature_groups"], op.attrs["batch_groups"]
     if groups > 1 and batches > 1:
-        raise InternalError("a convolution groups features or batches, not both", step="codegen",
-                            loc=op.loc)
+        raise InternalError(
+            "a convolution groups features or batches, not both", step="codegen", loc=op.loc
+        )
     joint = groups * batches
     batch = Var(lhs.shape[lhs_spec[0]] // batches, "n")
     group = Var(joint, "g")
@@ -103,6 +137,11 @@ def _nest(op: Op, spatial: Sequence[_Spatial]) -> Nest:
     place = {2 + d: dim.pixel for d, dim in enumerate(spatial)} | {0: batch, 1: feature}
     order = [group, *(place[k] for k in sorted(place, key=lambda k: out_spec[k]))]
     reduce = [channel, *(dim.tap for dim in spatial)]
-    return Nest(loops(order), loops(reduce), tuple(out),
-                Operand(lhs, tuple(left), windows).simplified(), Operand(rhs, tuple(right)),
-                accumulator(lhs.type.dtype, op.result.type.dtype))
+    return Nest(
+        loops(order),
+        loops(reduce),
+        tuple(out),
+        Operand(lhs, tuple(left), windows).simplified(),
+        Operand(rhs, tuple(right)),
+        accumulator(lhs.type.dtype, op.result.type.dtype),
+    )

@@ -1,8 +1,9 @@
 """The register tile: accumulators carried through the reduction loops of a contraction nest.
 
-Input: a `Tiling`, a `View` of each operand and of the result panel, the tile's place. Output: loop-nest IR
-that adds one block of the reduction to one tile. Invariant: distinct elements are loaded once a step; lanes
-beyond the lane axis are never stored, nor read from memory that is not ours.
+Input: a `Tiling`, a `View` of each operand and of the result panel, the tile's place. Output:
+loop-nest IR that adds one block of the reduction to one tile. Invariant: distinct elements are
+loaded once a step; lanes beyond the lane axis are never stored, nor read from memory that is not
+ours.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _UNROLLED = 4  # reduction axes up to this extent may be unrolled
 @dataclass(frozen=True)
 class Phased:
     """A scratch dimension whose positions are stored by remainder: position p lies at
-    `p % modulus * plane + p // modulus * stride`. It makes strided windows contiguous along lanes."""
+    `p % modulus * plane + p // modulus * stride`. It makes strided windows contiguous along
+    lanes."""
 
     coeffs: Mapping[Var, int]
     modulus: int
@@ -38,8 +40,8 @@ class Phased:
 class View:
     """How the nest reads or writes one array: an element offset per axis.
 
-    base: offset where all axes stand at the start of their block. depends: axes that choose the element.
-    padded: reading whole vectors past the end of the lane axis stays inside the array.
+    base: offset where all axes stand at the start of their block. depends: axes that choose the
+    element. padded: reading whole vectors past the end of the lane axis stays inside the array.
     """
 
     buffer: Buffer
@@ -68,8 +70,9 @@ class View:
 
     def residues(self, axis: Var) -> int:
         """Steps of `axis` after which the offset is linear again (1: it always is)."""
-        return math.lcm(*(dim.modulus // math.gcd(dim.coeffs.get(axis, 0), dim.modulus)
-                          for dim in self.phased))
+        return math.lcm(
+            *(dim.modulus // math.gcd(dim.coeffs.get(axis, 0), dim.modulus) for dim in self.phased)
+        )
 
 
 @dataclass(frozen=True)
@@ -85,37 +88,57 @@ class _Loop:
 class MicroKernel:
     """Emits tiles of one nest. `lengths[axis]`: iterations of each reduction axis in this block."""
 
-    def __init__(self, b: Builder, tiling: Tiling, operands: tuple[View, View], panel: View,
-                 dtype: DType) -> None:
+    def __init__(
+        self, b: Builder, tiling: Tiling, operands: tuple[View, View], panel: View, dtype: DType
+    ) -> None:
         self.b, self.tiling, self.operands, self.panel = b, tiling, operands, panel
         self.dtype = dtype
         self.elem = element_type(dtype)
         self.across = tiling.lane in tiling.reduce  # lanes run along the reduction
 
-    def tile(self, sizes: Mapping[Var, int], at: Mapping[Var, Register],
-             lengths: Mapping[Var, Register], first: Register | None,
-             mask: Register | None) -> None:
-        """One tile of `sizes` units per axis at block positions `at`. first: whether the panel holds
-        nothing yet (None: always). mask: lanes of the last vector that exist."""
+    def tile(
+        self,
+        sizes: Mapping[Var, int],
+        at: Mapping[Var, Register],
+        lengths: Mapping[Var, Register],
+        first: Register | None,
+        mask: Register | None,
+    ) -> None:
+        """One tile of `sizes` units per axis at block positions `at`. first: whether the panel
+        holds nothing yet (None: always). mask: lanes of the last vector that exist."""
         points = self._points(sizes)
         starts = [self._start(view, at) for view in self.operands]
         target = self._start(self.panel, at)
         if first is not None:  # the sums so far are wanted at the end, when they would stall
             for point in points:
-                self.b.prefetch(self.panel.buffer, target + self.panel.constant(self._elements(point)),
-                                write=True)
+                self.b.prefetch(
+                    self.panel.buffer,
+                    target + self.panel.constant(self._elements(point)),
+                    write=True,
+                )
         sums = self._reduce(points, starts, lengths, mask)
         if self.across:
             sums = [self.b.reduce("fadd" if self.elem.is_float else "add", total) for total in sums]
         if first is None:
             self._store(points, target, sums, mask, add=False)
         else:
-            self.b.if_(first, lambda: self._store(points, target, sums, mask, add=False),
-                       lambda: self._store(points, target, sums, mask, add=True))
+            self.b.if_(
+                first,
+                lambda: self._store(points, target, sums, mask, add=False),
+                lambda: self._store(points, target, sums, mask, add=True),
+            )
 
-    def _store(self, points: Sequence[dict[Var, int]], target: Register, sums: Sequence[Register],
-               mask: Register | None, *, add: bool) -> None:
-        """Blocks of the reduction are summed on their own and then added, which also keeps errors small."""
+    def _store(
+        self,
+        points: Sequence[dict[Var, int]],
+        target: Register,
+        sums: Sequence[Register],
+        mask: Register | None,
+        *,
+        add: bool,
+    ) -> None:
+        """Blocks of the reduction are summed on their own and then added, which also keeps errors
+        small."""
         buffer = self.panel.buffer
         for point, total in zip(points, sums, strict=True):
             offset = target + self.panel.constant(self._elements(point))
@@ -127,14 +150,17 @@ class MicroKernel:
     # ---------------------------------------------------------------- points
 
     def _points(self, sizes: Mapping[Var, int]) -> list[dict[Var, int]]:
-        """All positions of the tile in units. The axes of the operand with fewer loads vary fastest, so
-        that its registers are kept and those of the other live shortly."""
-        counts = [math.prod(n for v, n in sizes.items() if v in view.depends)
-                  for view in self.operands]
+        """All positions of the tile in units. The axes of the operand with fewer loads vary
+        fastest, so that its registers are kept and those of the other live shortly."""
+        counts = [
+            math.prod(n for v, n in sizes.items() if v in view.depends) for view in self.operands
+        ]
         kept = self.operands[counts.index(min(counts))].depends
         axes = sorted(sizes, key=lambda v: v in kept)
-        return [dict(zip(axes, combination, strict=True))
-                for combination in itertools.product(*(range(sizes[axis]) for axis in axes))]
+        return [
+            dict(zip(axes, combination, strict=True))
+            for combination in itertools.product(*(range(sizes[axis]) for axis in axes))
+        ]
 
     def _elements(self, point: Mapping[Var, int]) -> dict[Var, int]:
         lane, lanes = self.tiling.lane, self.tiling.lanes
@@ -146,8 +172,9 @@ class MicroKernel:
             offset = offset + view.moved(axis, position)
         return offset
 
-    def _mask(self, point: Mapping[Var, int], points: Sequence[Mapping[Var, int]],
-              mask: Register | None) -> Register | None:
+    def _mask(
+        self, point: Mapping[Var, int], points: Sequence[Mapping[Var, int]], mask: Register | None
+    ) -> Register | None:
         """The mask applies to the last vector along the lane axis."""
         lane = self.tiling.lane
         if mask is None or lane is None or self.across:
@@ -156,33 +183,59 @@ class MicroKernel:
 
     # ---------------------------------------------------------------- reduction
 
-    def _reduce(self, points: Sequence[dict[Var, int]], starts: Sequence[Register],
-                lengths: Mapping[Var, Register], mask: Register | None) -> Sequence[Register]:
+    def _reduce(
+        self,
+        points: Sequence[dict[Var, int]],
+        starts: Sequence[Register],
+        lengths: Mapping[Var, Register],
+        mask: Register | None,
+    ) -> Sequence[Register]:
         lanes = self.tiling.lanes if self.tiling.lane is not None else 0
         zero = self.b.const(0, self.elem.with_lanes(lanes))
-        unrolled = [axis for axis in self.tiling.reduce
-                    if self._is_unrolled(axis, lengths[axis], points)]
-        residues = {axis: self._residues(axis) for axis in self.tiling.reduce if axis not in unrolled}
-        loops = self._merged([axis for axis in self.tiling.reduce if axis not in unrolled
-                              and residues[axis] == 1], lengths)
+        unrolled = [
+            axis for axis in self.tiling.reduce if self._is_unrolled(axis, lengths[axis], points)
+        ]
+        residues = {
+            axis: self._residues(axis) for axis in self.tiling.reduce if axis not in unrolled
+        }
+        loops = self._merged(
+            [axis for axis in self.tiling.reduce if axis not in unrolled and residues[axis] == 1],
+            lengths,
+        )
         split = [axis for axis in residues if residues[axis] > 1]
         step = _Step(self, points, mask, unrolled)
 
-        def nest(depth: int, offsets: Sequence[Register], fixed: Mapping[Var, int],
-                 sums: Sequence[Register]) -> Sequence[Register]:
+        def nest(
+            depth: int,
+            offsets: Sequence[Register],
+            fixed: Mapping[Var, int],
+            sums: Sequence[Register],
+        ) -> Sequence[Register]:
             if depth < len(loops):
-                return self._loop(loops[depth], offsets, sums,
-                                  lambda at, inner: nest(depth + 1, at, fixed, inner), step)
+                return self._loop(
+                    loops[depth],
+                    offsets,
+                    sums,
+                    lambda at, inner: nest(depth + 1, at, fixed, inner),
+                    step,
+                )
             if depth < len(loops) + len(split):
                 axis = split[depth - len(loops)]
-                return self._residue_loops(axis, residues[axis], offsets, lengths[axis], sums,
-                                           lambda at, r, inner: nest(depth + 1, at, {**fixed, axis: r},
-                                                                     inner))
+                return self._residue_loops(
+                    axis,
+                    residues[axis],
+                    offsets,
+                    lengths[axis],
+                    sums,
+                    lambda at, r, inner: nest(depth + 1, at, {**fixed, axis: r}, inner),
+                )
             return step.unrolled(offsets, fixed, sums)
 
         return nest(0, list(starts), {}, [zero] * len(points))
 
-    def _is_unrolled(self, axis: Var, length: Register, points: Sequence[Mapping[Var, int]]) -> bool:
+    def _is_unrolled(
+        self, axis: Var, length: Register, points: Sequence[Mapping[Var, int]]
+    ) -> bool:
         """Short windows: taps that are neighbours in memory cost no loop."""
         if axis is self.tiling.lane or length.const is None or axis.extent > _UNROLLED:
             return False
@@ -197,8 +250,11 @@ class MicroKernel:
         """Different taps load the same elements: unrolled, these would crowd the registers."""
         for view in self.operands:
             once = {view.constant(self._elements(point)) for point in points}
-            taps = {view.constant({**self._elements(point), axis: tap})
-                    for point in points for tap in range(axis.extent)}
+            taps = {
+                view.constant({**self._elements(point), axis: tap})
+                for point in points
+                for tap in range(axis.extent)
+            }
             if axis in view.depends and len(taps) < len(once) * axis.extent:
                 return True
         return False
@@ -213,8 +269,12 @@ class MicroKernel:
             length = lengths[axis]
             known = length.const if isinstance(length.const, int) else None
             steps = (self._stride(0, axis), self._stride(1, axis))
-            if loops and known is not None and axis is not self.tiling.lane and loops[-1].steps == (
-                    steps[0] * known, steps[1] * known):
+            if (
+                loops
+                and known is not None
+                and axis is not self.tiling.lane
+                and loops[-1].steps == (steps[0] * known, steps[1] * known)
+            ):
                 outer = loops.pop()
                 joint = None if outer.known is None else outer.known * known
                 loops.append(_Loop(outer.trips * known, steps, axis, joint))
@@ -225,9 +285,14 @@ class MicroKernel:
     def _stride(self, operand: int, axis: Var) -> int:
         return self.operands[operand].constant({axis: 1})
 
-    def _loop(self, loop: _Loop, offsets: Sequence[Register], sums: Sequence[Register],
-              body: Callable[[Sequence[Register], Sequence[Register]], Sequence[Register]],
-              step: _Step) -> Sequence[Register]:
+    def _loop(
+        self,
+        loop: _Loop,
+        offsets: Sequence[Register],
+        sums: Sequence[Register],
+        body: Callable[[Sequence[Register], Sequence[Register]], Sequence[Register]],
+        step: _Step,
+    ) -> Sequence[Register]:
         def iteration(k: Register, *inner: Register) -> Sequence[Register]:
             return body([o + k * s for o, s in zip(offsets, loop.steps, strict=True)], inner)
 
@@ -241,18 +306,26 @@ class MicroKernel:
         with step.tail(self.b.mask_below(whole, loop.trips, lanes)):
             return iteration(whole, *sums)
 
-    def _residue_loops(self, axis: Var, count: int, offsets: Sequence[Register], length: Register,
-                       sums: Sequence[Register],
-                       body: Callable[[Sequence[Register], int, Sequence[Register]],
-                                      Sequence[Register]]) -> Sequence[Register]:
-        """`count` loops, one for each remainder of the axis, since offsets are linear only in each."""
+    def _residue_loops(
+        self,
+        axis: Var,
+        count: int,
+        offsets: Sequence[Register],
+        length: Register,
+        sums: Sequence[Register],
+        body: Callable[[Sequence[Register], int, Sequence[Register]], Sequence[Register]],
+    ) -> Sequence[Register]:
+        """`count` loops, one for each remainder of the axis, since offsets are linear only in
+        each."""
         moves = [view.constant({axis: count}) for view in self.operands]
         for residue in range(min(count, axis.extent)):
             trips = self.b.udiv(length + (count - 1 - residue), count)
             if isinstance(length.const, int):
                 trips = self.b.const((length.const + count - 1 - residue) // count)
 
-            def iteration(k: Register, *inner: Register, residue: int = residue) -> Sequence[Register]:
+            def iteration(
+                k: Register, *inner: Register, residue: int = residue
+            ) -> Sequence[Register]:
                 at = [o + k * m for o, m in zip(offsets, moves, strict=True)]
                 return body(at, residue, inner)
 
@@ -263,8 +336,13 @@ class MicroKernel:
 class _Step:
     """One reduction step for all points: loads, then fused multiply-adds."""
 
-    def __init__(self, kernel: MicroKernel, points: Sequence[dict[Var, int]], mask: Register | None,
-                 axes: Sequence[Var]) -> None:
+    def __init__(
+        self,
+        kernel: MicroKernel,
+        points: Sequence[dict[Var, int]],
+        mask: Register | None,
+        axes: Sequence[Var],
+    ) -> None:
         self.kernel, self.points, self.lane_mask, self.axes = kernel, points, mask, axes
         self.tail_mask: Register | None = None
         self.b = kernel.b
@@ -272,8 +350,9 @@ class _Step:
     def tail(self, mask: Register) -> _Tail:
         return _Tail(self, mask)
 
-    def unrolled(self, offsets: Sequence[Register], fixed: Mapping[Var, int],
-                 sums: Sequence[Register]) -> list[Register]:
+    def unrolled(
+        self, offsets: Sequence[Register], fixed: Mapping[Var, int], sums: Sequence[Register]
+    ) -> list[Register]:
         """All combinations of the unrolled axes; equal loads are shared between them."""
         loaded: dict[tuple[int, int, bool], Register] = {}
         current = list(sums)
@@ -292,8 +371,14 @@ class _Step:
             return self.b.fma(a, b, total)
         return total + a * b
 
-    def _load(self, operand: int, offset: Register, steps: Mapping[Var, int],
-              point: Mapping[Var, int], loaded: dict[tuple[int, int, bool], Register]) -> Register:
+    def _load(
+        self,
+        operand: int,
+        offset: Register,
+        steps: Mapping[Var, int],
+        point: Mapping[Var, int],
+        loaded: dict[tuple[int, int, bool], Register],
+    ) -> Register:
         kernel = self.kernel
         view, tiling = kernel.operands[operand], kernel.tiling
         constant = view.constant({**steps, **kernel._elements(point)})
@@ -303,8 +388,12 @@ class _Step:
             mask = kernel._mask(point, self.points, self.lane_mask)
         key = (operand, constant, mask is not None)
         if key not in loaded:
-            raw = self.b.load(view.buffer, offset + constant, tiling.lanes if vector else 0,
-                              mask=mask if vector else None)
+            raw = self.b.load(
+                view.buffer,
+                offset + constant,
+                tiling.lanes if vector else 0,
+                mask=mask if vector else None,
+            )
             loaded[key] = scalars.convert(self.b, raw, view.dtype, kernel.dtype)
         return loaded[key]
 

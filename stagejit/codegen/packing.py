@@ -1,8 +1,10 @@
-"""Copies the block of an operand that an item needs into scratch, in the order its register tiles read.
+"""Copies the block of an operand that an item needs into scratch, in the order its register tiles
+read.
 
-Input: an `Operand`, the axes' block lengths. Output: a `View` of scratch, and the loops that fill it by
-evaluating the operand element by element (so prologues, borders, layout changes and type conversions all
-happen here). Invariant: every position of the block that a window reaches outside the operand holds zero.
+Input: an `Operand`, the axes' block lengths. Output: a `View` of scratch, and the loops that fill
+it by evaluating the operand element by element (so prologues, borders, layout changes and type
+conversions all happen here). Invariant: every position of the block that a window reaches outside
+the operand holds zero.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from stagejit.types import DType
 class Dim:
     """One dimension of the packed block.
 
-    source: the variable that walks the operand. length: positions in the block (constant upper bound).
-    Axes reach position `sum(coeffs * axis)`, counted from the block's start. before, dilation: see
-    `Window`; a plain axis has coefficient 1 and no border.
+    source: the variable that walks the operand. length: positions in the block (constant upper
+    bound). Axes reach position `sum(coeffs * axis)`, counted from the block's start. before,
+    dilation: see `Window`; a plain axis has coefficient 1 and no border.
     """
 
     source: Var
@@ -45,8 +47,15 @@ class Dim:
 class Packing:
     """Scratch for one operand, and the code that fills it."""
 
-    def __init__(self, b: Builder, source: Source, tiling: Tiling, extents: Mapping[Var, int],
-                 dtype: DType, name: str) -> None:
+    def __init__(
+        self,
+        b: Builder,
+        source: Source,
+        tiling: Tiling,
+        extents: Mapping[Var, int],
+        dtype: DType,
+        name: str,
+    ) -> None:
         self.b, self.source, self.tiling, self.dtype = b, source, tiling, dtype
         self.dims, self.size = _layout(source, tiling, extents, dtype)
         self.buffer: Buffer = b.scratch(name, element_type(dtype), self.size)
@@ -61,23 +70,36 @@ class Packing:
                 continue
             for axis, coeff in dim.coeffs.items():
                 strides[axis] = strides.get(axis, 0) + coeff * dim.stride
-        return View(self.buffer, self.dtype, strides, self.b.const(0), self.source.depends,
-                    padded=True, phased=tuple(phased))
+        return View(
+            self.buffer,
+            self.dtype,
+            strides,
+            self.b.const(0),
+            self.source.depends,
+            padded=True,
+            phased=tuple(phased),
+        )
 
     # ---------------------------------------------------------------- filling
 
-    def fill(self, elements: Elements, starts: Mapping[Var, Register],
-             lengths: Mapping[Var, Register]) -> None:
+    def fill(
+        self, elements: Elements, starts: Mapping[Var, Register], lengths: Mapping[Var, Register]
+    ) -> None:
         """Copy the block whose axes start at `starts` and have `lengths` elements."""
         _Fill(self, elements, starts, lengths).emit()
 
 
 class _Fill:
-    """One copy into the scratch of a packing. Dimensions that run on into each other, in memory and in
-    scratch, are walked as one."""
+    """One copy into the scratch of a packing. Dimensions that run on into each other, in memory and
+    in scratch, are walked as one."""
 
-    def __init__(self, packing: Packing, elements: Elements, starts: Mapping[Var, Register],
-                 lengths: Mapping[Var, Register]) -> None:
+    def __init__(
+        self,
+        packing: Packing,
+        elements: Elements,
+        starts: Mapping[Var, Register],
+        lengths: Mapping[Var, Register],
+    ) -> None:
         self.b, self.elements, self.source = packing.b, elements, packing.source
         self.tiling, self.dtype = packing.tiling, packing.dtype
         self.buffer, self.size = packing.buffer, packing.size
@@ -115,16 +137,20 @@ class _Fill:
                 self.memory = self.memory.substitute(mapping)
                 starts[joint] = starts[outer.source] * extent
                 lengths[joint] = lengths[outer.source] * extent
-                self.dims[at : at + 2] = [replace(inner, source=joint, coeffs={joint: 1},
-                                                  length=outer.length * extent)]
+                self.dims[at : at + 2] = [
+                    replace(inner, source=joint, coeffs={joint: 1}, length=outer.length * extent)
+                ]
             at -= 1
 
     def _joins(self, outer: Dim, inner: Dim, lengths: Mapping[Var, Register]) -> bool:
         if outer.window or inner.window or inner.modulus > 1 or self.memory is None:
             return False
         extent = inner.source.extent
-        return (lengths[inner.source].const == extent and outer.stride == inner.stride * extent
-                and self.memory.coeff(outer.source) == self.memory.coeff(inner.source) * extent)
+        return (
+            lengths[inner.source].const == extent
+            and outer.stride == inner.stride * extent
+            and self.memory.coeff(outer.source) == self.memory.coeff(inner.source) * extent
+        )
 
     def _never_outside(self, dim: Dim) -> bool:
         window = self.source.operand.windows[dim.source]
@@ -133,11 +159,14 @@ class _Fill:
     def _clear(self) -> None:
         lanes = self.tiling.lanes if self.tiling.lanes > 1 else 0
         zero = self.b.const(0, element_type(self.dtype).with_lanes(lanes))
-        self.b.loop(0, self.size, max(lanes, 1), (),
-                    lambda i: self.b.store(zero, self.buffer, i))
+        self.b.loop(0, self.size, max(lanes, 1), (), lambda i: self.b.store(zero, self.buffer, i))
 
-    def _range(self, dim: Dim, starts: Mapping[Var, Register], lengths: Mapping[Var, Register],
-               ) -> tuple[Register, Register, Register]:
+    def _range(
+        self,
+        dim: Dim,
+        starts: Mapping[Var, Register],
+        lengths: Mapping[Var, Register],
+    ) -> tuple[Register, Register, Register]:
         """(first source position, one past the last, block start in window coordinates)."""
         b = self.b
         if not dim.window:
@@ -173,8 +202,10 @@ class _Fill:
         memory = self.memory
         if memory is None:
             return None
-        return next((dim for dim in self.dims if memory.coeff(dim.source) == 1
-                     and dim.source.extent > 1), None)
+        return next(
+            (dim for dim in self.dims if memory.coeff(dim.source) == 1 and dim.source.extent > 1),
+            None,
+        )
 
     def _loops(self, dims: Sequence[Dim], body: Callable[[], None]) -> None:
         if not dims:
@@ -193,6 +224,7 @@ class _Fill:
         lanes = self.tiling.lanes
         first, stop, _ = self.ranges[vector.source]
         if lanes == 1:
+
             def scalar(position: Register) -> None:
                 with self.elements.at({vector.source: position}):
                     self._write(None)
@@ -209,7 +241,9 @@ class _Fill:
         mask = self.b.mask_below(whole, stop, lanes)
 
         def rest() -> None:
-            with self.elements.at({vector.source: whole}, vector=vector.source, lanes=lanes, mask=mask):
+            with self.elements.at(
+                {vector.source: whole}, vector=vector.source, lanes=lanes, mask=mask
+            ):
                 self._write(mask)
 
         self.b.if_(self.b.compare("lt", whole, stop), rest)
@@ -232,8 +266,9 @@ class _Fill:
                             self._write(None, {along.source: row})
 
             def single(at: Register) -> None:
-                with self.elements.at({vector.source: position, along.source: at},
-                                 vector=vector.source, lanes=lanes):
+                with self.elements.at(
+                    {vector.source: position, along.source: at}, vector=vector.source, lanes=lanes
+                ):
                     self._write(None)
 
             self.b.loop(low, even, lanes, (), square)
@@ -244,8 +279,12 @@ class _Fill:
 
         def rest() -> None:
             def single(at: Register) -> None:
-                with self.elements.at({vector.source: whole, along.source: at}, vector=vector.source,
-                                 lanes=lanes, mask=mask):
+                with self.elements.at(
+                    {vector.source: whole, along.source: at},
+                    vector=vector.source,
+                    lanes=lanes,
+                    mask=mask,
+                ):
                     self._write(mask)
 
             self.b.loop(low, high, 1, (), single)
@@ -294,8 +333,9 @@ class _Fill:
         return remainder * dim.plane + quotient * dim.stride
 
 
-def _layout(source: Source, tiling: Tiling, extents: Mapping[Var, int],
-            dtype: DType) -> tuple[list[Dim], int]:
+def _layout(
+    source: Source, tiling: Tiling, extents: Mapping[Var, int], dtype: DType
+) -> tuple[list[Dim], int]:
     """Dimensions in storage order, innermost last, and the number of elements."""
     dims = _dims(source, extents)
     lane = tiling.lane
@@ -314,8 +354,19 @@ def _layout(source: Source, tiling: Tiling, extents: Mapping[Var, int],
         per_plane = -(-dim.length // modulus)
         if position == 0 and lane in dim.coeffs:
             per_plane = -(-(per_plane + tiling.lanes) // line) * line
-        placed.append(Dim(dim.source, dim.coeffs, dim.length, size, modulus, size * per_plane,
-                          dim.before, dim.dilation, dim.window))
+        placed.append(
+            Dim(
+                dim.source,
+                dim.coeffs,
+                dim.length,
+                size,
+                modulus,
+                size * per_plane,
+                dim.before,
+                dim.dilation,
+                dim.window,
+            )
+        )
         size *= per_plane * modulus
     return placed[::-1], -(-size // line) * line + line
 
@@ -334,8 +385,14 @@ def _dims(source: Source, extents: Mapping[Var, int]) -> list[Dim]:
                 continue
             coeffs = dict(window.at.terms)
             length = 1 + sum(c * (extents.get(v, v.extent) - 1) for v, c in coeffs.items())
-            dims.append(Dim(var, coeffs, length, before=window.before - window.at.const,
-                            dilation=window.dilation, window=True))
+            dims.append(
+                Dim(
+                    var,
+                    coeffs,
+                    length,
+                    before=window.before - window.at.const,
+                    dilation=window.dilation,
+                    window=True,
+                )
+            )
     return dims
-
-

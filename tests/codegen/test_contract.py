@@ -43,7 +43,7 @@ def host(compile_kernel: Any) -> Runner:
     return Runner(compile_kernel, Target.host())
 
 
-@pytest.mark.parametrize("m, k, n", [
+@pytest.mark.parametrize(("m", "k", "n"), [
     (1, 1, 1), (1, 7, 1), (1, 1, 37), (41, 1, 1), (33, 17, 29), (64, 64, 64), (1, 300, 500),
     (300, 500, 1), (7, 0, 9), (20, 2000, 40), (2, 3, 5), (100, 3, 200), (130, 1100, 70),
 ])  # fmt: skip
@@ -55,8 +55,11 @@ def test_products(runner: Runner, m: int, k: int, n: int) -> None:
 @pytest.mark.parametrize("right", [False, True])
 def test_transposed_operands(runner: Runner, left: bool, right: bool) -> None:
     a, b = array(50, 70), array(70, 90)
-    runner.check(lambda a, b: (a.T if left else a) @ (b.T if right else b),
-                 a.T.copy() if left else a, b.T.copy() if right else b)
+    runner.check(
+        lambda a, b: (a.T if left else a) @ (b.T if right else b),
+        a.T.copy() if left else a,
+        b.T.copy() if right else b,
+    )
 
 
 def test_long_strides_collide_in_no_way_that_shows(host: Runner) -> None:
@@ -84,9 +87,16 @@ def test_integers_wrap(host: Runner, dtype: Any) -> None:
     host.check(lambda a, b: (a * 7) @ (b * 9), a, b)
 
 
-@pytest.mark.parametrize("narrow, wide", [(np.int8, np.int32), (np.uint8, np.uint32),
-                                          (np.int8, np.int16), (ml_dtypes.bfloat16, np.float32),
-                                          (np.float16, np.float32)])
+@pytest.mark.parametrize(
+    ("narrow", "wide"),
+    [
+        (np.int8, np.int32),
+        (np.uint8, np.uint32),
+        (np.int8, np.int16),
+        (ml_dtypes.bfloat16, np.float32),
+        (np.float16, np.float32),
+    ],
+)
 def test_preferred_element_type(runner: Runner, narrow: Any, wide: Any) -> None:
     a, b = array(13, 200, dtype=narrow), array(200, 35, dtype=narrow)
     runner.check(lambda a, b: lax.dot(a, b, preferred_element_type=wide), a, b)
@@ -126,7 +136,9 @@ def test_special_values(host: Runner) -> None:
 def test_prologues(runner: Runner) -> None:
     runner.check(lambda a, b, c: (a * 2 + 1) @ (b * c), array(20, 200), array(200, 45), array(45))
     runner.check(lambda a, b: (a.T * 2) @ b[::-1], array(70, 50), array(70, 45))
-    runner.check(lambda a, b: a.astype(np.float32) @ b, array(20, 40, dtype=np.int32), array(40, 30))
+    runner.check(
+        lambda a, b: a.astype(np.float32) @ b, array(20, 40, dtype=np.int32), array(40, 30)
+    )
 
 
 def test_epilogues(runner: Runner) -> None:
@@ -139,7 +151,9 @@ def test_epilogues(runner: Runner) -> None:
 
 
 def test_epilogue_over_blocks_of_the_reduction(runner: Runner) -> None:
-    runner.check(lambda a, b, c: jnp.maximum(a @ b + c, 0), array(20, 3000), array(3000, 45), array(45))
+    runner.check(
+        lambda a, b, c: jnp.maximum(a @ b + c, 0), array(20, 3000), array(3000, 45), array(45)
+    )
 
 
 def test_two_results(host: Runner) -> None:
@@ -160,16 +174,27 @@ def test_results_through_views(runner: Runner) -> None:
 
 def test_attention_reads_heads_in_place(runner: Runner) -> None:
     q, k = array(2, 10, 48), array(2, 12, 48)
-    runner.check(lambda q, k: jnp.einsum("bthd,bshd->bhts", q.reshape(2, 10, 3, 16),
-                                         k.reshape(2, 12, 3, 16)), q, k)
+    runner.check(
+        lambda q, k: jnp.einsum(
+            "bthd,bshd->bhts", q.reshape(2, 10, 3, 16), k.reshape(2, 12, 3, 16)
+        ),
+        q,
+        k,
+    )
     p, v = array(2, 3, 10, 12), array(2, 12, 48)
     runner.check(lambda p, v: jnp.einsum("bhts,bshd->bthd", p, v.reshape(2, 12, 3, 16)), p, v)
 
 
 def test_store_into_a_slice(runner: Runner) -> None:
-    runner.check(lambda d, a, b: d.at[:, 3:48].set(a @ b), array(20, 50), array(20, 30), array(30, 45))
-    runner.check(lambda d, a, b: d.at[::2, 3:48].set(jnp.maximum(a @ b, 0)), array(40, 50),
-                 array(20, 30), array(30, 45))
+    runner.check(
+        lambda d, a, b: d.at[:, 3:48].set(a @ b), array(20, 50), array(20, 30), array(30, 45)
+    )
+    runner.check(
+        lambda d, a, b: d.at[::2, 3:48].set(jnp.maximum(a @ b, 0)),
+        array(40, 50),
+        array(20, 30),
+        array(30, 45),
+    )
 
 
 # -------------------------------------------------------------------- any dimension numbers
@@ -178,6 +203,7 @@ def test_store_into_a_slice(runner: Runner) -> None:
 @st.composite
 def contractions(draw: st.DrawFn) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
     """(dimension numbers, shapes) of a dot_general with up to two dimensions of each kind."""
+
     def extents() -> list[int]:
         return draw(st.lists(st.sampled_from([1, 2, 3, 5, 8, 17, 33]), max_size=2))
 
@@ -188,8 +214,13 @@ def contractions(draw: st.DrawFn) -> tuple[Any, tuple[int, ...], tuple[int, ...]
         order = draw(st.permutations(range(len(dims))))
         place = {dim: position for position, dim in enumerate(order)}
         shape = tuple(dims[dim] for dim in order)
-        sides.append((tuple(place[i] for i in range(len(batch))),
-                      tuple(place[len(batch) + i] for i in range(len(summed))), shape))
+        sides.append(
+            (
+                tuple(place[i] for i in range(len(batch))),
+                tuple(place[len(batch) + i] for i in range(len(summed))),
+                shape,
+            )
+        )
     (lb, lc, ls), (rb, rc, rs) = sides
     return ((lc, rc), (lb, rb)), ls, rs
 
@@ -202,8 +233,11 @@ def test_any_dimension_numbers(case: Any, target: str, dtype: Any) -> None:
     if math.prod(left) > 20_000 or math.prod(right) > 20_000:
         return
     runner = Runner(compile_function, TARGETS[target]())
-    runner.check(lambda a, b: lax.dot_general(a, b, numbers), array(*left, dtype=dtype),
-                 array(*right, dtype=dtype))
+    runner.check(
+        lambda a, b: lax.dot_general(a, b, numbers),
+        array(*left, dtype=dtype),
+        array(*right, dtype=dtype),
+    )
 
 
 def _result(runner: Runner, fn: Any, *args: Any) -> Any:

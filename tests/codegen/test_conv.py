@@ -35,18 +35,31 @@ def host(compile_kernel: Any) -> Runner:
     return Runner(compile_kernel, Target.host())
 
 
-def check(runner: Runner, x: Any, w: Any, numbers: Any = NCHW, *, strides: Any = (1, 1),
-          padding: Any = "SAME", **rest: Any) -> None:
-    runner.check(lambda x, w: lax.conv_general_dilated(
-        x, w, strides, padding, dimension_numbers=numbers, **rest), x, w)
+def check(
+    runner: Runner,
+    x: Any,
+    w: Any,
+    numbers: Any = NCHW,
+    *,
+    strides: Any = (1, 1),
+    padding: Any = "SAME",
+    **rest: Any,
+) -> None:
+    runner.check(
+        lambda x, w: lax.conv_general_dilated(
+            x, w, strides, padding, dimension_numbers=numbers, **rest
+        ),
+        x,
+        w,
+    )
 
 
 @pytest.mark.parametrize("options", [
     {}, {"padding": "VALID"}, {"strides": (2, 2)}, {"strides": (3, 2), "rhs_dilation": (2, 3)},
     {"padding": ((0, 2), (3, 1))}, {"padding": ((-1, 2), (3, -2))}, {"padding": ((5, 5), (9, 0))},
-    {"lhs_dilation": (2, 2), "padding": ((1, 2), (1, 2))},
-    {"lhs_dilation": (3, 2), "strides": (2, 1), "padding": ((2, 2), (2, 1))},
-    {"lhs_dilation": (2, 3), "strides": (3, 2), "rhs_dilation": (2, 1), "padding": ((4, -3), (0, 7))},
+    {"lhs_dilation": (2, 2), "padding": ((1, 2), (1, 2))}, {"lhs_dilation": (3, 2), "strides": (2,
+    1), "padding": ((2, 2), (2, 1))}, {"lhs_dilation": (2, 3), "strides": (3, 2), "rhs_dilation":
+    (2, 1), "padding": ((4, -3), (0, 7))},
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_windows(runner: Runner, options: Any, layout: str) -> None:
@@ -57,7 +70,9 @@ def test_windows(runner: Runner, options: Any, layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("kind, groups", [("feature", 2), ("feature", 6), ("batch", 2), ("batch", 4)])
+@pytest.mark.parametrize(
+    ("kind", "groups"), [("feature", 2), ("feature", 6), ("batch", 2), ("batch", 4)]
+)
 def test_groups(runner: Runner, kind: str, groups: int, layout: str) -> None:
     channels = 6 // groups if kind == "feature" else 6
     x, w = array(4, 6, 9, 20), array(12, channels, 3, 3)
@@ -70,7 +85,9 @@ def test_groups(runner: Runner, kind: str, groups: int, layout: str) -> None:
 def test_depthwise(runner: Runner) -> None:
     check(runner, array(2, 15, 20, 30), array(3, 3, 1, 30), NHWC, feature_group_count=30)
     check(runner, array(2, 30, 15, 20), array(30, 1, 3, 3), feature_group_count=30)
-    check(runner, array(1, 15, 20, 5), array(3, 3, 1, 10), NHWC, feature_group_count=5, strides=(2, 2))
+    check(
+        runner, array(1, 15, 20, 5), array(3, 3, 1, 10), NHWC, feature_group_count=5, strides=(2, 2)
+    )
 
 
 def test_pointwise(runner: Runner) -> None:
@@ -94,31 +111,56 @@ def test_stem(runner: Runner) -> None:
 
 def test_other_ranks(runner: Runner) -> None:
     check(runner, array(2, 5, 40), array(7, 5, 3), ("NCH", "OIH", "NCH"), strides=(1,))
-    check(runner, array(1, 1, 400), array(1, 1, 9), ("NCH", "OIH", "NCH"), strides=(5,),
-          rhs_dilation=(2,))
-    check(runner, array(1, 3, 6, 7, 9), array(4, 3, 2, 3, 3), ("NCDHW", "OIDHW", "NCDHW"),
-          strides=(1, 2, 1))
+    check(
+        runner,
+        array(1, 1, 400),
+        array(1, 1, 9),
+        ("NCH", "OIH", "NCH"),
+        strides=(5,),
+        rhs_dilation=(2,),
+    )
+    check(
+        runner,
+        array(1, 3, 6, 7, 9),
+        array(4, 3, 2, 3, 3),
+        ("NCDHW", "OIDHW", "NCDHW"),
+        strides=(1, 2, 1),
+    )
     check(runner, array(3, 5), array(7, 5), ("NC", "OI", "NC"), strides=(), padding=())
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.int32, np.int8, np.uint16, np.float16,
-                                   ml_dtypes.bfloat16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize(
+    "dtype",
+    [np.float64, np.int32, np.int8, np.uint16, np.float16, ml_dtypes.bfloat16],
+    ids=lambda d: np.dtype(d).name,
+)
 def test_dtypes(runner: Runner, dtype: Any) -> None:
     check(runner, array(1, 3, 9, 20, dtype=dtype), array(5, 3, 3, 3, dtype=dtype))
     check(runner, array(1, 9, 20, 3, dtype=dtype), array(3, 3, 3, 20, dtype=dtype), NHWC)
 
 
 def test_accumulates_in_preferred_type(runner: Runner) -> None:
-    check(runner, array(1, 3, 9, 20, dtype=np.int8), array(5, 3, 3, 3, dtype=np.int8),
-          preferred_element_type=np.int32)
+    check(
+        runner,
+        array(1, 3, 9, 20, dtype=np.int8),
+        array(5, 3, 3, 3, dtype=np.int8),
+        preferred_element_type=np.int32,
+    )
 
 
 @pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
-@pytest.mark.parametrize("numbers, x, w", [
-    (NCHW, array(2, 3, 14, 16), array(5, 3, 3, 3)), (NHWC, array(2, 14, 16, 3), array(3, 3, 3, 5))],
-    ids=["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    ("numbers", "x", "w"),
+    [
+        (NCHW, array(2, 3, 14, 16), array(5, 3, 3, 3)),
+        (NHWC, array(2, 14, 16, 3), array(3, 3, 3, 5)),
+    ],
+    ids=["NCHW", "NHWC"],
+)
 def test_gradients(host: Runner, numbers: Any, x: Any, w: Any, strides: Any) -> None:
-    """What `jax.grad` makes of a convolution: transposed ones, and windows as large as the image."""
+    """What `jax.grad` makes of a convolution: transposed ones, and windows as large as the
+    image."""
+
     def forward(x: jax.Array, w: jax.Array) -> jax.Array:
         return lax.conv_general_dilated(x, w, strides, "SAME", dimension_numbers=numbers)
 
@@ -140,9 +182,15 @@ def test_prologue_and_epilogue(runner: Runner) -> None:
 
 def test_layouts_change_inside(runner: Runner) -> None:
     """Transposes around a convolution are read and written in place."""
+
     def fn(x: jax.Array, w: jax.Array) -> jax.Array:
-        y = lax.conv_general_dilated(jnp.transpose(x, (0, 3, 1, 2)), jnp.transpose(w, (3, 2, 0, 1)),
-                                     (1, 1), "SAME", dimension_numbers=NCHW)
+        y = lax.conv_general_dilated(
+            jnp.transpose(x, (0, 3, 1, 2)),
+            jnp.transpose(w, (3, 2, 0, 1)),
+            (1, 1),
+            "SAME",
+            dimension_numbers=NCHW,
+        )
         return jnp.transpose(y, (0, 2, 3, 1))
 
     runner.check(fn, array(1, 9, 20, 5), array(3, 3, 5, 7))
@@ -158,7 +206,9 @@ def test_writes_a_range_of_channels(runner: Runner) -> None:
 
 def test_reads_a_range_of_channels(runner: Runner) -> None:
     def fn(x: jax.Array, w: jax.Array) -> jax.Array:
-        return lax.conv_general_dilated(x[:, 2:7, 1:, 3:], w, (1, 1), "VALID", dimension_numbers=NCHW)
+        return lax.conv_general_dilated(
+            x[:, 2:7, 1:, 3:], w, (1, 1), "VALID", dimension_numbers=NCHW
+        )
 
     runner.check(fn, array(1, 9, 10, 25), array(7, 5, 3, 3))
 

@@ -1,0 +1,216 @@
+"""Blocks and parallel items of a contraction nest: what fits the caches, and what cores share.
+
+Input: the register tilings that `TileSearch` proposes. Output: the cheapest complete `Tiling`.
+Invariant: blocks change neither what is computed nor, for a given target, the order of its sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stagejit.codegen.contract_nest import Nest
+from stagejit.codegen.target import Target
+from stagejit.codegen.tile_search import TileSearch
+from stagejit.codegen.tiling import Source, Split, Tiling
+from stagejit.dispatch.affine import Affine, Var
+
+_MOST_K = 512  # reduction steps per block: rows of the broadcast operand stay in L1
+_MOST_WINDOW_K = 2048  # the same where windows overlap, so that fewer bytes stand for more steps
+_SMALL_CYCLES = 20_000  # one item below this: about 5 us
+_ITEMS_PER_CORE = 8
+_STREAM_STEPS = 8  # rows in flight where an operand streams from memory
+_STREAM_CHUNK = 4096  # bytes of each row that an item should read at least when streaming
+_STREAM_AHEAD = 3  # blocks of the reduction; with them the vector operand fills half of L2
+
+
+def choose(
+    nest: Nest, left: Source, right: Source, result: Affine | None, target: Target
+) -> Tiling:
+    """The cheapest tiling. result: memory offset of the result, None where it is not stored
+    plainly."""
+    search = TileSearch(nest, (left, right), result, target)
+    planner = _Planner(search)
+    complete = [
+        planner.complete(search.candidate(lane, copied=copied))
+        for lane in search.lane_choices()
+        for copied in (False, True)
+    ]
+    return min(complete, key=lambda tiling: tiling.cycles)
+
+
+class _Planner:
+    def __init__(self, search: TileSearch) -> None:
+        self.search = search
+        self.nest, self.sources, self.target = search.nest, search.sources, search.target
+        self.steps, self.nbytes, self.lanes = search.steps, search.nbytes, search.lanes
+
+    def complete(self, tiling: Tiling) -> Tiling:
+        """With blocks and items; what these make of packing and storing joins the cost."""
+        tiling = self.with_items(self.with_blocks(tiling))
+        extents = self._extents(tiling)
+        moved = sum(
+            tiling.items
+            * tiling.k_blocks
+            * source.box(extents)
+            * self._pack_cycles(source, tiling.lane)
+            for source, packs in zip(self.sources, tiling.pack, strict=True)
+            if packs
+        )
+        return replace(tiling, cycles=tiling.cycles + moved + self._store_cycles(tiling.lane))
+
+    def _pack_cycles(self, source: Source, lane: Var | None) -> float:
+        """Cycles to copy one element: few along lanes, more when transposing or de-interleaving."""
+        along = [
+            (var, window.at.coeff(lane))
+            for var, window in source.operand.windows.items()
+            if lane is not None
+        ] + ([(lane, 1)] if lane is not None else [])
+        coeff = next(((var, c) for var, c in along if c), None)
+        if lane not in source.depends or coeff is None:
+            return 4.0 / self.lanes
+        if coeff[1] > 1:
+            return 3.0
+        unit = source.memory is not None and source.memory.coeff(coeff[0]) == 1
+        return 4.0 / self.lanes if unit else 0.8
+
+    def _store_cycles(self, lane: Var | None) -> float:
+        elements = math.prod(var.extent for var in self.nest.axes)
+        if lane in self.nest.reduce:
+            return elements * 8.0
+        plain = (
+            self.search.result is not None
+            and lane is not None
+            and self.search.result.coeff(lane) == 1
+        )
+        return elements * (1.0 / self.lanes if plain else 5.0)
+
+    # ---------------------------------------------------------------- blocks
+
+    def with_blocks(self, tiling: Tiling) -> Tiling:
+        """Cut the reduction and the result so that the blocks fit the caches."""
+        tiling = self._with_k_block(tiling)
+        for _ in range(64):
+            excess = self._excess(tiling)
+            if not excess:
+                break
+            smaller = self._halved(tiling, excess)
+            if smaller is None:
+                break
+            tiling = smaller
+        return tiling
+
+    def _with_k_block(self, tiling: Tiling) -> Tiling:
+        lane_step = self.lanes if tiling.lane in self.nest.reduce else 1
+        most = _MOST_K * lane_step
+        if any(source.operand.windows for source in self.sources):
+            most = _MOST_WINDOW_K
+        vector = self.search.vector_source(tiling.lane)
+        if vector is not None and self.search.streams(vector):
+            columns = vector.box(dict.fromkeys(self.nest.reduce, 1))
+            fitting = self.target.l2_nbytes // (8 * self.nbytes * max(columns, 1))
+            most = min(most, max(_STREAM_STEPS, fitting // _STREAM_STEPS * _STREAM_STEPS))
+        if self.steps <= most * 3 // 2 or not tiling.reduce:
+            return tiling
+        axis = max(tiling.reduce, key=lambda var: var.extent)
+        rest = self.steps // axis.extent
+        wanted = max(most // rest, 1)
+        blocks = -(-axis.extent // wanted)
+        size = -(-axis.extent // blocks)
+        size = -(-size // lane_step) * lane_step
+        if size >= axis.extent:
+            return tiling
+        ahead = (
+            _STREAM_AHEAD
+            if vector is not None
+            and len(tiling.reduce) == 1
+            and (
+                self.search.streams(vector)
+                and not self.search.passes(vector)
+                and not tiling.pack[self.sources.index(vector)]
+            )
+            else 0
+        )
+        return replace(tiling, blocked=axis, k_block=size, ahead=ahead)
+
+    def _extents(self, tiling: Tiling) -> dict[Var, int]:
+        extents = {split.var: split.span for split in tiling.splits}
+        if tiling.blocked is not None:
+            extents[tiling.blocked] = tiling.k_block
+        return extents
+
+    def _excess(self, tiling: Tiling) -> list[frozenset[Var]]:
+        """For each block that is too large, the axes that it depends on."""
+        extents = self._extents(tiling)
+        half = self.target.l2_nbytes // 2
+        found = []
+        for source, packs in zip(self.sources, tiling.pack, strict=True):
+            vector = tiling.lane in source.depends
+            if (packs or (vector and self.steps > 1)) and source.box(extents) * self.nbytes > half:
+                streamed = not packs and self.search.streams(source)
+                if not streamed:
+                    found.append(source.depends)
+        panel = math.prod(split.span for split in tiling.splits) * self.nbytes
+        if panel > half and not self.is_direct(tiling):
+            found.append(frozenset(self.nest.axes))
+        return found
+
+    def is_direct(self, tiling: Tiling) -> bool:
+        """Accumulators go straight to the result's memory."""
+        if self.search.result is None:
+            return False
+        return (
+            tiling.lane in self.nest.reduce
+            or tiling.lane is None
+            or (self.search.result.coeff(tiling.lane) == 1)
+        )
+
+    def _halved(self, tiling: Tiling, excess: Sequence[frozenset[Var]]) -> Tiling | None:
+        guilty = frozenset().union(*excess)
+        moves = [
+            self._with_block(tiling, split, -(-split.block // 2))
+            for split in tiling.splits
+            if split.var in guilty and split.block > 1
+        ]
+        axis = tiling.blocked or max(tiling.reduce, key=lambda v: v.extent, default=None)
+        if axis is not None and axis in guilty and axis is not tiling.lane:
+            size = tiling.k_block or axis.extent
+            if size * (self.steps // axis.extent) >= _MOST_K // 2 and size > 1:
+                moves.append(replace(tiling, blocked=axis, k_block=-(-size // 2)))
+        return min(moves, key=self._traffic, default=None)
+
+    def _with_block(self, tiling: Tiling, split: Split, block: int) -> Tiling:
+        items = -(-split.groups // block)
+        even = replace(split, block=-(-split.groups // items))
+        return replace(tiling, splits=tuple(even if s is split else s for s in tiling.splits))
+
+    def _traffic(self, tiling: Tiling) -> float:
+        """Elements moved by all items, packed ones counted as often as they are copied."""
+        extents = self._extents(tiling)
+        total = 0.0
+        for source, packs in zip(self.sources, tiling.pack, strict=True):
+            total += tiling.items * tiling.k_blocks * source.box(extents) * (4 if packs else 1)
+        if tiling.k_blocks > 1:
+            total += 2 * tiling.k_blocks * math.prod(var.extent for var in self.nest.axes)
+        return total
+
+    # ---------------------------------------------------------------- items
+
+    def with_items(self, tiling: Tiling) -> Tiling:
+        """Split over cores: the axes whose splitting moves least."""
+        wanted = min(_ITEMS_PER_CORE * self.target.cores, int(tiling.cycles / _SMALL_CYCLES))
+        vector = self.search.vector_source(tiling.lane)
+        if vector is not None and self.search.streams(vector) and not any(tiling.pack):
+            row = vector.box(dict.fromkeys(self.nest.reduce, 1)) * self.nbytes
+            wanted = min(wanted, max(self.target.cores, row // _STREAM_CHUNK))
+        while tiling.items < wanted:
+            moves = [
+                self._with_block(tiling, split, -(-split.block // 2))
+                for split in tiling.splits
+                if split.block > 1
+            ]
+            if not moves:
+                break
+            tiling = min(moves, key=self._traffic)
+        return tiling
