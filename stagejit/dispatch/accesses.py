@@ -94,7 +94,7 @@ class _Walk:
         pending = [(value, index)]
         while pending:
             value, index = pending.pop()
-            if (value, index) in self._seen:
+            if (value, index) in self._seen or not value.type.size:
                 continue
             self._seen.add((value, index))
             if value in self.inputs:
@@ -155,13 +155,15 @@ def _window_index(op: Op) -> Index:
         reached = Affine((), -low)
         for extent, coeff in ((outputs, stride), (window, hole)):
             reached = reached + Affine.of(Var(extent, "w")) * coeff
-        offsets, stride, _ = _progression(reached)
+        offsets, stride, even = _progression(reached)
+        even = even and (step == 1 or stride == 1)
         first, last = max(offsets[0], 0), min(offsets[1], dilated(lhs[axis], step) - 1)
         first += -(first - offsets[0]) % stride
         if step != 1:  # every step-th position is an element, the others are holes
             first, last, stride = -(-first // step), last // step, 1
         count = max((last - first) // stride + 1, 0)
-        index[axis] = Affine((), first) + Affine.of(Var(count, "w")) * stride
+        position = Affine.of(Var(count, "w", "loop" if even else "uneven"))
+        index[axis] = Affine((), first) + position * stride
     return tuple(index)
 
 
@@ -176,7 +178,7 @@ def touch_of(value: Value, index: Index) -> Touch:
         dims.append((first, (last - first) // stride + 1 if last >= first else 0, stride))
         if any(var.kind == "dynamic" for var in part.vars()):
             reason = _DYNAMIC
-        elif not even:
+        elif not even or any(var.kind == "uneven" for var in part.vars()):
             reason = reason or _UNEVEN
     box = Box(tuple(d[0] for d in dims), tuple(d[1] for d in dims), tuple(d[2] for d in dims))
     if not reason and not _independent(index) and not _covers_as_rows(value, index, box):

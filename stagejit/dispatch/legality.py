@@ -44,7 +44,7 @@ def locate(state: State, group: Group, value: Value) -> Place:
         return known
     if value.op in state.home:
         if state.home[value.op] is group:
-            return Refusal(f"it reads what {group.kind} has to finish first")
+            return Refusal()
         return None
     if not state.deps.get(value.op, 0) >> group.id & 1:
         return None
@@ -76,6 +76,8 @@ def _locate_view(state: State, group: Group, op: Op) -> Place:
         return place
     if any(locate(state, group, start) is not None for start in op.operands[1:]):
         return Refusal(f"the offset of {op.kind} depends on {group.kind}")
+    if not op.result.type.size:
+        return Refusal()
     if op.kind == "extract_slice":
         return Refusal(f"extract_slice takes a part of the results of {group.kind}")
     same_size = op.result.type.size == op.operands[0].type.size

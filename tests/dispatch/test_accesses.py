@@ -1,0 +1,113 @@
+"""Boxes of reads and writes, one program each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from tests.schedule.planning import plan_of
+
+
+def f32(*shape: int) -> Any:
+    return np.zeros(shape, np.float32)
+
+
+def reads(fn: Callable[..., Any], *args: Any, dispatch: int = -1) -> list[str]:
+    return [str(access) for access in plan_of(fn, *args).dispatches[dispatch].reads]
+
+
+def test_a_slice_reads_its_box() -> None:
+    assert reads(lambda x: x[1:3, ::2] * 2, f32(5, 8)) == ["arg0[1:3, 0:7:2]"]
+
+
+def test_a_reverse_reads_everything() -> None:
+    assert reads(lambda x: x[::-1] * 2, f32(5)) == ["arg0[0:5]"]
+
+
+def test_separate_slices_are_separate_boxes() -> None:
+    assert reads(lambda x: x[0:2] + x[6:8], f32(9)) == ["arg0[0:2]", "arg0[6:8]"]
+
+
+def test_adjacent_slices_are_one_box() -> None:
+    assert reads(lambda x: x[0:4] + x[4:8], f32(9)) == ["arg0[0:8]"]
+
+
+def test_many_slices_are_a_hull_that_says_so() -> None:
+    assert reads(lambda x: sum(x[9 * i:9 * i + 2] for i in range(6)), f32(60)) == ["~arg0[0:47]"]
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (24,), (3, 8), (2, 3, 4), (4, 6)])
+def test_a_reshape_reads_exactly(shape: tuple[int, ...]) -> None:
+    assert reads(lambda x: x.reshape(shape) * 2, f32(6, 4)) == ["arg0[0:6, 0:4]"]
+
+
+def test_a_transposed_reshape_reads_exactly() -> None:
+    assert reads(lambda x: x.transpose(1, 0, 2).reshape(6, 20) * 2, f32(4, 6, 5)) == [
+        "arg0[0:4, 0:6, 0:5]"]
+
+
+def test_a_part_of_a_reshape_is_a_hull() -> None:
+    assert reads(lambda x: x.reshape(24)[3:10] * 2, f32(6, 4)) == ["~arg0[0:3, 0:4]"]
+
+
+def test_a_diagonal_is_a_hull() -> None:
+    def fn(x: Any) -> Any:
+        return lax.reshape(x, (16,))[::5] * 2
+
+    assert reads(fn, f32(4, 4)) == ["~arg0[0:4, 0:4]"]
+
+
+def test_a_dynamic_slice_reads_a_hull() -> None:
+    assert reads(lambda x, i: lax.dynamic_slice(x, (i, 1), (2, 3)) * 2, f32(9, 8), np.int32(0)) == [
+        "~arg0[0:9, 1:4]", "arg1[]"]
+
+
+def test_a_gather_reads_a_hull_of_the_gathered_axis() -> None:
+    found = reads(lambda x, i: x[:, 2:4][i] * 2, f32(9, 8), np.zeros(3, np.int32))
+    assert found[0] == "~arg0[0:9, 2:4]"
+    assert found[1].startswith("arg1[0:3")
+
+
+def test_a_convolution_reads_what_its_window_reaches() -> None:
+    def strided(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(x, w, (3, 2), "VALID")
+
+    assert reads(strided, f32(1, 2, 10, 9), f32(4, 2, 2, 1)) == [
+        "~arg0[0:1, 0:2, 0:8, 0:9:2]", "arg1[0:4, 0:2, 0:2, 0:1]"]
+
+
+def test_a_convolution_of_a_dilated_operand_stays_inside() -> None:
+    def transposed(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(x, w, (1, 1), ((2, 2), (2, 2)), lhs_dilation=(2, 2))
+
+    assert reads(transposed, f32(1, 2, 5, 5), f32(4, 2, 3, 3))[0] == "arg0[0:1, 0:2, 0:5, 0:5]"
+
+
+def test_a_dynamic_insert_writes_a_hull() -> None:
+    def fn(x: Any, u: Any, i: Any) -> Any:
+        return lax.dynamic_update_slice(x * 2, u * 3, (0, i))
+
+    plan = plan_of(fn, f32(4, 9), f32(4, 2), np.int32(1))
+    assert [str(a) for a in plan.dispatches[-1].writes] == ["~r0[0:4, 0:9]"]
+
+
+def test_a_strided_insert_writes_a_strided_box() -> None:
+    def interior(x: Any) -> Any:
+        return lax.pad(x * 2, jnp.float32(0), ((0, 0, 0), (0, 0, 1)))
+
+    plan = plan_of(interior, f32(4, 5))
+    assert [str(a) for a in plan.dispatches[-1].writes] == ["r0[0:4, 0:9:2]"]
+
+
+def test_bytes_and_hulls() -> None:
+    plan = plan_of(lambda a, b: jnp.concatenate([a * 2, b + 1], 1), f32(4, 3), f32(4, 5))
+    first, second = (dispatch.writes[0] for dispatch in plan.dispatches)
+    assert (first.hull, first.nbytes, first.exact) == ((0, (3 * 8 + 3) * 4), 48, True)
+    assert (second.hull, second.nbytes) == ((12, 128), 80)
+    assert not first.overlaps(second)
+    assert first.overlaps(first)

@@ -1,0 +1,79 @@
+"""`Box`: exact arithmetic of strided boxes, against sets of indices."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagejit.dispatch.box import Box, cover
+
+
+@st.composite
+def boxes(draw: Any, rank: int = 2) -> Box:
+    dims = [(draw(st.integers(0, 6)), draw(st.integers(0, 5)), draw(st.integers(1, 4)))
+            for _ in range(rank)]
+    return Box(tuple(d[0] for d in dims), tuple(d[1] for d in dims), tuple(d[2] for d in dims))
+
+
+def elements(box: Box) -> set[tuple[int, ...]]:
+    return set(itertools.product(*(range(o, o + n * s, s) for o, n, s in box.dims())))
+
+
+@given(boxes(), boxes())
+def test_overlap_intersection_and_containment_are_exact(a: Box, b: Box) -> None:
+    common = elements(a) & elements(b)
+    assert a.overlaps(b) == b.overlaps(a) == bool(common)
+    assert elements(a.intersection(b)) == common
+    assert a.contains(b) == (elements(b) <= elements(a))
+    assert a.count == len(elements(a))
+
+
+@given(boxes(), boxes())
+def test_a_hull_has_both_and_says_whether_it_has_more(a: Box, b: Box) -> None:
+    if not a.count or not b.count:
+        return
+    hull, exact = a.hull(b)
+    assert elements(a) | elements(b) <= elements(hull)
+    assert not exact or elements(hull) == elements(a) | elements(b)
+
+
+@given(boxes())
+def test_hull_elements_are_the_first_and_last_row_major_offsets(box: Box) -> None:
+    shape = (30, 40)
+    offsets = [i * 40 + j for i, j in elements(box)]
+    expected = (min(offsets), max(offsets) + 1) if offsets else (0, 0)
+    assert box.hull_elements(shape) == expected
+
+
+def test_adjacent_boxes_join_exactly() -> None:
+    assert Box((0, 0), (2, 4), (1, 1)).hull(Box((2, 0), (3, 4), (1, 1))) == (
+        Box((0, 0), (5, 4), (1, 1)), True)
+
+
+def test_dont_call_a_hull_around_a_gap_exact() -> None:
+    assert not Box((0,), (2,), (1,)).hull(Box((5,), (2,), (1,)))[1]
+
+
+def test_interleaved_boxes_do_not_overlap() -> None:
+    assert not Box((0,), (4,), (2,)).overlaps(Box((1,), (4,), (2,)))
+
+
+def test_what_is_left_of_a_box_is_disjoint_and_complete() -> None:
+    whole, inner = Box.whole((6, 7)), Box((1, 2), (3, 4), (1, 1))
+    pieces = whole.without(inner)
+    assert pieces is not None
+    assert cover([*pieces, inner], (6, 7))
+    assert whole.without(Box((0, 0), (3, 3), (2, 1))) is None
+
+
+def test_overlapping_or_missing_boxes_do_not_cover() -> None:
+    assert not cover([Box.whole((4,)), Box((0,), (1,), (1,))], (4,))
+    assert not cover([Box((0,), (3,), (1,))], (4,))
+
+
+def test_text_is_that_of_slices() -> None:
+    assert str(Box((0, 2), (1, 3), (1, 2))) == "[0:1, 2:7:2]"
+    assert str(Box((), (), ())) == "[]"
