@@ -67,7 +67,7 @@ def _stores(state: State, destinations: Destinations, group: Group) -> list[Stor
     if group.anchor is not None and group.kind in ("scatter", "delegate"):
         return [Store(value, value) for value in group.anchor.results]
     stores = [Store(value, value) for value in sorted(
-        (value for value in group.plain if value.type.size or value in state.required), key=lambda value: (state.position[value.op], value.index))]
+        (value for value in group.plain if value.type.size), key=lambda value: (state.position[value.op], value.index))]
     for placement in group.placements:
         if not placement.value.type.size:
             continue

@@ -6,7 +6,7 @@ the values that pass between them. Invariant: every result of the function leave
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from stagejit.dispatch.region import Region
 from stagejit.graph.ir import Value
@@ -25,22 +25,36 @@ def segments_of(regions: Sequence[Region], plan: Plan, segment: Sequence[int],
             dispatch, region, tuple(buffer_of[value] for value in region.inputs),
             tuple(buffer_of[store.into] for store in region.stores)))
     buffers = {buffer.name: buffer for buffer in plan.buffers}
-    written = {name for group in steps.values() for step in group for name in step.writes}
-    unwritten = [name for name in dict.fromkeys(outputs) if name not in written]
     known = {name for name, buffer in buffers.items() if buffer.kind in ("argument", "constant")}
+    empty = _without_elements(steps.values(), buffer_of, outputs, known)
     parts: list[Run | Delegation] = []
     for group in steps.values():
         part: Run | Delegation
         if group[0].region.kind == "delegate":
+            if empty:
+                parts.append(_run([], buffers, known, empty))
             part = _delegation(group[0], buffer_of)
         else:
-            part = _run(group, buffers, known, unwritten)
-            unwritten = []
+            part = _run(group, buffers, known, empty)
+        empty = []
         known.update(part.results)
         parts.append(part)
-    if unwritten or not parts:  # results without elements
-        parts.append(_run([], buffers, known, unwritten))
+    if empty or not parts:
+        parts.append(_run([], buffers, known, empty))
     return tuple(parts)
+
+
+def _without_elements(groups: Iterable[Sequence[Step]], buffer_of: Mapping[Value, str],
+                      outputs: Sequence[str], known: set[str]) -> list[str]:
+    """Buffers that somebody needs and that no dispatch writes, because they have no elements. The first
+    run makes them."""
+    written, needed = set(known), dict.fromkeys(outputs)
+    for group in groups:
+        for step in group:
+            written.update(step.writes)
+            if step.region.kind == "delegate":
+                needed.update(dict.fromkeys(_delegation(step, buffer_of).operands))
+    return [name for name in needed if name not in written]
 
 
 def _delegation(step: Step, buffer_of: Mapping[Value, str]) -> Delegation:
