@@ -20,7 +20,9 @@ from stagejit.codegen.kernel import Kernel, KernelArg
 from stagejit.codegen.llvm import lower
 from stagejit.codegen.maps import map_kernel
 from stagejit.codegen.rows import reduce_kernel
+from stagejit.codegen.scatter import scatter_kernel
 from stagejit.codegen.target import Target
+from stagejit.codegen.verifier import verify as verify_kernel
 from stagejit.dispatch.region import Region
 from stagejit.errors import InternalError, StagejitError
 from stagejit.graph.ir import Value
@@ -33,6 +35,7 @@ GENERATORS: dict[str, Callable[[Region, Target], Kernel]] = {
     "contract": contract_kernel,
     "conv": conv_kernel,
     "cumulative": cumulative_kernel,
+    "scatter": scatter_kernel,
 }
 
 
@@ -83,6 +86,8 @@ class KernelCache:
         except Exception as error:
             raise InternalError(f"generating {region.name}: {type(error).__name__}: {error}",
                                 step="codegen", dump=dump, loc=region.loc) from error
+        if self.verify:
+            verify_kernel(kernel.function)
         symbol = kernel.function.symbol() + ("v" if self.verify else "")
         text = lower(kernel.function, symbol, self.target, verify=self.verify)
         return _Template(kernel, symbol, text, _places(region, kernel))
