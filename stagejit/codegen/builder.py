@@ -1,8 +1,8 @@
 """Builds loop-nest IR, hoisting and numbering values as it goes.
 
-Input: calls from the kernel generators. Output: a `Function`. A pure op is appended to the innermost
-block that defines one of its operands, not to the current block: loop-invariant code leaves its loops
-the moment it is written, and equal ops become one. So kernels need no optimizer afterwards.
+Input: calls from the kernel generators. Output: a `Function`. A pure op is not appended to the
+current block but just outside the loops that it does not depend on: loop-invariant code leaves its
+loops the moment it is written, and equal ops become one. So kernels need no optimizer afterwards.
 
 Invariant: an op that may fault (a load, an integer division) never leaves a block that may not run;
 an op that reads or writes mutable memory stays where it was written.
@@ -26,7 +26,7 @@ _MAY_FAULT = {"sdiv", "udiv", "srem", "urem", "load", "gather"}
 
 
 class Builder:
-    """Writes one kernel. Vector and scalar operands mix: scalars are splatted to the lanes needed."""
+    """Writes one kernel. Vector and scalar operands mix: scalars are splatted as needed."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -39,11 +39,19 @@ class Builder:
 
     # ---------------------------------------------------------------- arguments and memory
 
-    def buffer(self, name: str, elem: Type, *, readonly: bool = False, alignment: int = 0) -> Buffer:
+    def buffer(
+        self, name: str, elem: Type, *, readonly: bool = False, alignment: int = 0
+    ) -> Buffer:
         """The next buffer argument. `alignment` of 0 means that of one element."""
         index = sum(b.space == "arg" for b in self._buffers)
-        made = Buffer(f"{name}.{index}", elem, "arg", index, readonly=readonly,
-                      alignment=alignment or elem.bits // 8)
+        made = Buffer(
+            f"{name}.{index}",
+            elem,
+            "arg",
+            index,
+            readonly=readonly,
+            alignment=alignment or elem.bits // 8,
+        )
         self._buffers.append(made)
         return made
 
@@ -55,8 +63,14 @@ class Builder:
 
     def scratch(self, name: str, elem: Type, size: int) -> Buffer:
         """`size` elements of the worker's scratch, 64-byte aligned; contents undefined at entry."""
-        made = Buffer(f"{name}.s{len(self._buffers)}", elem, "scratch", size=size,
-                      offset_nbytes=self._scratch_nbytes, alignment=64)
+        made = Buffer(
+            f"{name}.s{len(self._buffers)}",
+            elem,
+            "scratch",
+            size=size,
+            offset_nbytes=self._scratch_nbytes,
+            alignment=64,
+        )
         self._scratch_nbytes += -(-size * (elem.bits // 8) // 64) * 64
         self._buffers.append(made)
         return made
@@ -73,8 +87,15 @@ class Builder:
         for known in self._buffers:
             if known.space == "table" and (known.elem, known.data) == (elem, values):
                 return known
-        made = Buffer(f"{name}.t{len(self._buffers)}", elem, "table", size=len(values),
-                      readonly=True, alignment=64, data=values)
+        made = Buffer(
+            f"{name}.t{len(self._buffers)}",
+            elem,
+            "table",
+            size=len(values),
+            readonly=True,
+            alignment=64,
+            data=values,
+        )
         self._buffers.append(made)
         return made
 
@@ -91,7 +112,7 @@ class Builder:
         return value
 
     def as_value(self, operand: Operand, like: Type) -> Value:
-        """`operand` as a value with the lanes of `like`: numbers become constants, scalars splats."""
+        """`operand` with the lanes of `like`: numbers become constants, scalars splats."""
         if not isinstance(operand, Value):
             return self.const(operand, like)
         if like.lanes and not operand.type.lanes:
@@ -105,8 +126,8 @@ class Builder:
 
     def arith(self, name: str, a: Operand, b: Operand) -> Value:
         """add, sub, mul, div, rem, and, or, xor, shl, lshr, ashr; `div` and `rem` are signed for
-        integers (see `udiv`, `urem`; `vmath` has the remainder of floats). Folds index arithmetic on
-        constants and neutral elements."""
+        integers (see `udiv`, `urem`; `vmath` has the remainder of floats). Folds index arithmetic
+        on constants and neutral elements."""
         x, y = self._unify((a, b))
         opcode = (_FLOAT_NAMES if x.type.is_float else _INT_NAMES).get(name, name)
         return self._folded(opcode, x, y) or self._pure(opcode, (x, y), x.type)
@@ -116,7 +137,10 @@ class Builder:
             return None
         if isinstance(x.const, int) and isinstance(y.const, int):
             table: dict[str, Callable[[int, int], int]] = {
-                "add": int.__add__, "sub": int.__sub__, "mul": int.__mul__}
+                "add": int.__add__,
+                "sub": int.__sub__,
+                "mul": int.__mul__,
+            }
             if opcode in table:
                 return self.const(table[opcode](x.const, y.const), x.type)
         if y.const == 0 and opcode in ("add", "sub", "shl", "lshr", "ashr", "or", "xor"):
@@ -233,42 +257,85 @@ class Builder:
 
     # ---------------------------------------------------------------- memory
 
-    def load(self, buffer: Buffer, index: Operand, lanes: int = 0, *, mask: Value | None = None,
-             alignment: int = 0, nontemporal: bool = False) -> Value:
+    def load(
+        self,
+        buffer: Buffer,
+        index: Operand,
+        lanes: int = 0,
+        *,
+        mask: Value | None = None,
+        alignment: int = 0,
+        nontemporal: bool = False,
+    ) -> Value:
         """Element `index`, or `lanes` consecutive ones; lanes that are masked off are zero."""
         operands = (self.as_value(index, I64), *(() if mask is None else (mask,)))
-        return self._memory("load", operands, buffer, buffer.elem.with_lanes(lanes),
-                            alignment=alignment or buffer.elem.bits // 8, nontemporal=nontemporal)
+        return self._memory(
+            "load",
+            operands,
+            buffer,
+            buffer.elem.with_lanes(lanes),
+            alignment=alignment or buffer.elem.bits // 8,
+            nontemporal=nontemporal,
+        )
 
-    def store(self, value: Value, buffer: Buffer, index: Operand, *, mask: Value | None = None,
-              alignment: int = 0, nontemporal: bool = False) -> None:
+    def store(
+        self,
+        value: Value,
+        buffer: Buffer,
+        index: Operand,
+        *,
+        mask: Value | None = None,
+        alignment: int = 0,
+        nontemporal: bool = False,
+    ) -> None:
         operands = (value, self.as_value(index, I64), *(() if mask is None else (mask,)))
-        self._append("store", operands, None, buffer=buffer,
-                     alignment=alignment or buffer.elem.bits // 8, nontemporal=nontemporal)
+        self._append(
+            "store",
+            operands,
+            None,
+            buffer=buffer,
+            alignment=alignment or buffer.elem.bits // 8,
+            nontemporal=nontemporal,
+        )
 
     def gather(self, buffer: Buffer, indices: Value, *, mask: Value | None = None) -> Value:
         """One element per lane of `indices` (i64 or i32); masked-off lanes are zero."""
         operands = (indices, *(() if mask is None else (mask,)))
-        return self._memory("gather", operands, buffer,
-                            buffer.elem.with_lanes(indices.type.lanes))
+        return self._memory("gather", operands, buffer, buffer.elem.with_lanes(indices.type.lanes))
 
-    def scatter(self, value: Value, buffer: Buffer, indices: Value, *,
-                mask: Value | None = None) -> None:
+    def scatter(
+        self, value: Value, buffer: Buffer, indices: Value, *, mask: Value | None = None
+    ) -> None:
         """Stores lane by lane, in lane order."""
-        self._append("scatter", (value, indices, *(() if mask is None else (mask,))), None,
-                     buffer=buffer)
+        self._append(
+            "scatter", (value, indices, *(() if mask is None else (mask,))), None, buffer=buffer
+        )
 
-    def prefetch(self, buffer: Buffer, index: Operand, *, write: bool = False,
-                 locality: int = 3) -> None:
+    def prefetch(
+        self, buffer: Buffer, index: Operand, *, write: bool = False, locality: int = 3
+    ) -> None:
         """A hint; `index` may lie outside the buffer. locality: 3 = L1, 2 = L2, 0 = streaming."""
-        self._append("prefetch", (self.as_value(index, I64),), None, buffer=buffer, write=write,
-                     locality=locality)
+        self._append(
+            "prefetch",
+            (self.as_value(index, I64),),
+            None,
+            buffer=buffer,
+            write=write,
+            locality=locality,
+        )
 
     # ---------------------------------------------------------------- control flow
 
-    def loop(self, lo: Operand, hi: Operand, step: Operand,
-             carried: Sequence[Value], body: Callable[..., Sequence[Value] | None], *,
-             runs: bool | None = None) -> tuple[Value, ...]:
+    def loop(
+        self,
+        lo: Operand,
+        hi: Operand,
+        step: Operand,
+        carried: Sequence[Value],
+        body: Callable[..., Sequence[Value] | None],
+        *,
+        runs: bool | None = None,
+    ) -> tuple[Value, ...]:
         """`for i in range(lo, hi, step): carried = body(i, *carried)`; returns the final values.
 
         runs: True where at least one iteration is certain; found by itself for constant bounds.
@@ -281,14 +348,20 @@ class Builder:
             block.args = tuple(self._value(t, block) for t in (I64, *(c.type for c in carried)))
             block.yields = tuple(body(*block.args) or ())
         if [y.type for y in block.yields] != [c.type for c in carried]:
-            raise TypeError(f"loop carries {[c.type for c in carried]}, body returned "
-                            f"{[y.type for y in block.yields]}")
-        return self._structured("for", (start, stop, stride, *carried), block.yields, (block,),
-                                runs=bool(runs))
+            raise TypeError(
+                f"loop carries {[c.type for c in carried]}, body returned "
+                f"{[y.type for y in block.yields]}"
+            )
+        return self._structured(
+            "for", (start, stop, stride, *carried), block.yields, (block,), runs=bool(runs)
+        )
 
-    def if_(self, condition: Value, then: Callable[[], Sequence[Value] | None],
-            otherwise: Callable[[], Sequence[Value] | None] | None = None,
-            ) -> tuple[Value, ...]:
+    def if_(
+        self,
+        condition: Value,
+        then: Callable[[], Sequence[Value] | None],
+        otherwise: Callable[[], Sequence[Value] | None] | None = None,
+    ) -> tuple[Value, ...]:
         """Scalar conditional; the values of the arm that ran. No `otherwise`: no values."""
         arms = []
         for arm in (then, otherwise or (lambda: ())):
@@ -306,8 +379,14 @@ class Builder:
         finally:
             self.block = parent
 
-    def _structured(self, opcode: str, operands: tuple[Value, ...], like: Sequence[Value],
-                    blocks: tuple[Block, ...], **attrs: Any) -> tuple[Value, ...]:
+    def _structured(
+        self,
+        opcode: str,
+        operands: tuple[Value, ...],
+        like: Sequence[Value],
+        blocks: tuple[Block, ...],
+        **attrs: Any,
+    ) -> tuple[Value, ...]:
         results = tuple(self._value(v.type, self.block) for v in like)
         op = Op(opcode, operands, results, attrs, blocks)
         for result in results:
@@ -318,8 +397,14 @@ class Builder:
     # ---------------------------------------------------------------- finish
 
     def finish(self) -> Function:
-        return Function(tuple(self._buffers), tuple(self._params), self.lo, self.hi, self.body,
-                        self._scratch_nbytes)
+        return Function(
+            tuple(self._buffers),
+            tuple(self._params),
+            self.lo,
+            self.hi,
+            self.body,
+            self._scratch_nbytes,
+        )
 
     # ---------------------------------------------------------------- placement
 
@@ -327,8 +412,9 @@ class Builder:
         self._count += 1
         return Value(type, self._count, block, self)
 
-    def _append(self, opcode: str, operands: tuple[Value, ...], type: Type | None,
-                **attrs: Any) -> Value | None:
+    def _append(
+        self, opcode: str, operands: tuple[Value, ...], type: Type | None, **attrs: Any
+    ) -> Value | None:
         results = () if type is None else (self._value(type, self.block),)
         op = Op(opcode, operands, results, attrs)
         self.block.ops.append(op)
@@ -336,17 +422,26 @@ class Builder:
             result.op = op
         return results[0] if results else None
 
-    def _memory(self, opcode: str, operands: tuple[Value, ...], buffer: Buffer, type: Type,
-                **attrs: Any) -> Value:
+    def _memory(
+        self, opcode: str, operands: tuple[Value, ...], buffer: Buffer, type: Type, **attrs: Any
+    ) -> Value:
         if buffer.readonly:
             return self._pure(opcode, operands, type, buffer=buffer, **attrs)
         loaded = self._append(opcode, operands, type, buffer=buffer, **attrs)
         return loaded  # type: ignore[return-value]
 
     def _pure(self, opcode: str, operands: tuple[Value, ...], type: Type, **attrs: Any) -> Value:
-        key = (opcode, type, tuple(o.id for o in operands), tuple(sorted(
-            (name, id(value) if isinstance(value, Buffer) else value)
-            for name, value in attrs.items())))
+        key = (
+            opcode,
+            type,
+            tuple(o.id for o in operands),
+            tuple(
+                sorted(
+                    (name, id(value) if isinstance(value, Buffer) else value)
+                    for name, value in attrs.items()
+                )
+            ),
+        )
         depth = max((o.block.depth for o in operands), default=0)
         home = self.body if not operands else self._home(depth, opcode in _MAY_FAULT)
         block: Block | None = home
@@ -362,11 +457,11 @@ class Builder:
         return value
 
     def _home(self, depth: int, may_fault: bool) -> Block:
-        """The block where an op whose deepest operand stands at `depth` goes: see Note [Hoisting]."""
-        # Note [Hoisting]: all operand blocks are ancestors of the current block. Leaving a loop pays,
-        # leaving an arm of an `if` alone does not (the arm may be the rare one), so the op goes just
-        # outside the outermost loop that it can leave. An open loop is appended to its parent only
-        # when it closes, so appending to an outer block places the op before the loop.
+        """Where an op goes whose deepest operand stands at `depth`: see Note [Hoisting]."""
+        # Note [Hoisting]: all operand blocks are ancestors of the current block. Leaving a loop
+        # pays, leaving an arm of an `if` alone does not (the arm may be the rare one), so the op
+        # goes just outside the outermost loop that it can leave. An open loop is appended to its
+        # parent only when it closes, so appending to an outer block places the op before the loop.
         home = block = self.block
         while block.depth > depth and (block.always_runs or not may_fault):
             assert block.parent is not None

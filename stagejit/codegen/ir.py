@@ -1,9 +1,10 @@
 """The loop-nest IR: structured SSA over scalars, fixed-width vectors and buffers.
 
 One kernel is a `Function`: buffers, run-time `i64` parameters, the chunk `[lo, hi)` of its parallel
-loop, and a body of nested blocks. Loops, conditionals, masked vector memory operations, shuffles and
-prefetches are ops; a target lowers them one by one (`codegen/llvm.py`) without looking back at the
-program they came from. Nothing here knows a target; widths were chosen when the kernel was built.
+loop, and a body of nested blocks. Loops, conditionals, masked vector memory operations, shuffles
+and prefetches are ops; a target lowers them one by one (`codegen/llvm.py`) without looking back at
+the program they came from. Nothing here knows a target; widths were chosen when the kernel was
+built.
 
 Invariant: a value is used only inside the block that defines it or blocks nested in that one.
 Integers are signless, as in LLVM; signedness is part of the opcode.
@@ -146,7 +147,8 @@ class Value:
         return self._compare("ge", other)
 
     def _binary(self, name: str, other: Any, *, swap: bool = False) -> Value:
-        return self.builder.arith(name, other, self) if swap else self.builder.arith(name, self, other)  # type: ignore[no-any-return]
+        x, y = (other, self) if swap else (self, other)
+        return self.builder.arith(name, x, y)  # type: ignore[no-any-return]
 
     def _compare(self, predicate: str, other: Any) -> Value:
         return self.builder.compare(predicate, self, other)  # type: ignore[no-any-return]
@@ -157,8 +159,8 @@ class Buffer:
     """Memory that a kernel reads or writes, addressed in elements from its base.
 
     space: "arg" (the `index`-th pointer of the call), "scratch" (`offset_nbytes` into the worker's
-    scratch), "stack" (fixed `size` elements in the frame, 64-byte aligned) or "table" (the constants
-    `data`, part of the kernel's object code).
+    scratch), "stack" (fixed `size` elements in the frame, 64-byte aligned) or "table" (the
+    constants `data`, part of the kernel's object code).
     readonly: nothing in this kernel writes it, so its loads may move and merge.
     alignment: known alignment of the base in bytes.
     """
@@ -193,9 +195,9 @@ class Block:
     """A straight list of ops; `args` are the loop variable and the carried values.
 
     `yields` are the values handed to the next iteration (or out of an `if` arm).
-    `always_runs` is False for blocks that may not run at all although their parent runs: values that
-    could fault must not leave them.
-    `is_loop` tells a loop's body from an arm of an `if`, which other values have no reason to leave.
+    `always_runs` is False for blocks that may not run at all although their parent runs: values
+    that could fault must not leave them.
+    `is_loop` tells a loop's body from an arm of an `if`, which values have no reason to leave.
     """
 
     parent: Block | None = None
@@ -226,8 +228,11 @@ class Function:
     def as_text(self) -> str:
         """The stable text form; equal text means an equal kernel."""
         names = _number(self)
-        arguments = [f"{b}: {b.elem}{' readonly' if b.readonly else ''} align {b.alignment}"
-                     for b in self.buffers if b.space == "arg"]
+        arguments = [
+            f"{b}: {b.elem}{' readonly' if b.readonly else ''} align {b.alignment}"
+            for b in self.buffers
+            if b.space == "arg"
+        ]
         arguments += [f"{names[p]}: i64" for p in self.params]
         lines = [f"kernel({', '.join(arguments)}) for [{names[self.lo]}, {names[self.hi]}) {{"]
         for buffer in self.buffers:
@@ -279,7 +284,9 @@ def _print_block(block: Block, names: dict[Value, str], indent: str, lines: list
         results = ", ".join(f"{names[r]}: {r.type}" for r in op.results)
         operands = ", ".join(names.get(o, "%undefined") for o in op.operands)
         attrs = " ".join(f"{key}={value}" for key, value in sorted(op.attrs.items()))
-        text = " ".join(part for part in (op.opcode, operands, f"{{{attrs}}}" if attrs else "") if part)
+        text = " ".join(
+            part for part in (op.opcode, operands, f"{{{attrs}}}" if attrs else "") if part
+        )
         lines.append(f"{indent}{results} = {text}" if results else f"{indent}{text}")
         for inner in op.blocks:
             args = ", ".join(f"{names[a]}: {a.type}" for a in inner.args)

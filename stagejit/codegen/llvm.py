@@ -1,9 +1,10 @@
 """Lowers a kernel of the loop-nest IR to the text of one LLVM IR module.
 
-Input: a `Function`, its linker symbol, a `Target`. Output: a module that defines exactly that symbol,
+Input: a `Function`, its linker symbol, a `Target`. Output: a module that defines exactly that
+symbol,
     void symbol(ptr bufs, ptr params, i64 lo, i64 hi, ptr scratch)
-and otherwise declares intrinsics and private constants. Invariant: the text is final. No IR pass runs
-on it (see KERNELS.md, "LLVM"): loops are rotated, invariants hoisted, vectors explicit.
+and otherwise declares intrinsics and private constants. Invariant: the text is final. No IR pass
+runs on it (see KERNELS.md, "LLVM"): loops are rotated, invariants hoisted, vectors explicit.
 """
 
 from __future__ import annotations
@@ -35,17 +36,19 @@ class _Lowering:
             self._fence()
         e.line("ret void")
         arguments = "ptr %bufs, ptr %params, i64 %lo, i64 %hi, ptr %scratch"
-        return "\n".join([
-            *self.memory.tables(self.function.buffers),
-            f"define void @{e.symbol}({arguments}) #0 {{",
-            "entry:",
-            *e.lines,
-            "}",
-            *(e.declarations[name] for name in sorted(e.declarations)),
-            self._attributes(),
-            *self.memory.metadata(),
-            "",
-        ])
+        return "\n".join(
+            [
+                *self.memory.tables(self.function.buffers),
+                f"define void @{e.symbol}({arguments}) #0 {{",
+                "entry:",
+                *e.lines,
+                "}",
+                *(e.declarations[name] for name in sorted(e.declarations)),
+                self._attributes(),
+                *self.memory.metadata(),
+                "",
+            ]
+        )
 
     def _attributes(self) -> str:
         target = self.e.target

@@ -1,8 +1,9 @@
 """Conversions between element types as LLVM IR, for any lane count and any target.
 
-Input: a cast op of the loop-nest IR. Output: the operand with the converted value. Invariants: rounding
-is to nearest even and happens once, float to integer saturates and sends NaN to 0, and no conversion
-becomes a call of a compiler support routine (LLVM's own lowering of f64 to a 16-bit float does).
+Input: a cast op of the loop-nest IR. Output: the operand with the converted value. Invariants:
+rounding is to nearest even and happens once, float to integer saturates and sends NaN to 0, and no
+conversion becomes a call of a compiler support routine (LLVM's own lowering of f64 to a 16-bit
+float does).
 """
 
 from __future__ import annotations
@@ -137,8 +138,11 @@ def _float_to_int(e: Emitter, a: Ref, to: Type, *, signed: bool) -> Ref:
     result = e.select(e.compare("oge", a, float(high + 1)), e.const(high, to), converted)
     low_enough = e.compare("ole", a, float(low))
     result = e.select(low_enough, e.const(low, to), result)
-    return e.select(e.compare("uno", a, a), e.const(0, to), result) if signed else e.select(
-        e.compare("ord", a, a), result, 0)
+    return (
+        e.select(e.compare("uno", a, a), e.const(0, to), result)
+        if signed
+        else e.select(e.compare("ord", a, a), result, 0)
+    )
 
 
 def _clamped_to_int(e: Emitter, a: Ref, to: Type, low: int, high: int) -> Ref:
@@ -170,8 +174,8 @@ def _int_to_float(e: Emitter, opcode: str, a: Ref, to: Type) -> Ref:
 
 
 def _int64_to_f64_odd(e: Emitter, opcode: str, a: Ref, near: Ref) -> Ref:
-    """Marks an inexact conversion in the last bit: dropping bits below 2^11 of a big number, but not
-    the fact that they were there, leaves the later rounding to 8 or 11 bits right."""
+    """Marks an inexact conversion in the last bit: dropping bits below 2^11 of a big number, but
+    not the fact that they were there, leaves the later rounding to 8 or 11 bits right."""
     sticky = e.compare("ne", e.binary("and", a, 0x7FF), 0)
     kept = e.binary("or", e.binary("and", a, ~0x7FF), e.select(sticky, e.const(0x400, a.type), 0))
     signed = opcode == "sitofp"

@@ -1,12 +1,14 @@
 """Loads, stores, gathers, scatters and prefetches as LLVM IR, with bounds checks when verifying.
 
-Input: one memory op with bound operands. Output: lines of LLVM IR and the loaded operand. Invariants:
-16-bit floats move as integers (masked moves of them have instructions); alias scopes say what the
-buffers' declarations promise and nothing more; a checked access touches no memory out of bounds.
+Input: one memory op with bound operands. Output: lines of LLVM IR and the loaded operand.
+Invariants: 16-bit floats move as integers (masked moves of them have instructions); alias scopes
+say what the buffers' declarations promise and nothing more; a checked access touches no memory out
+of bounds.
 
 Note [Alias scopes]: kernels are handed plain pointers, and two mutable arguments may be one array
 (donation), so nothing is `noalias` by itself. What is known: nothing writes a readonly buffer, and
-scratch and stack memory is the kernel's own. Each of those gets a scope that all other accesses deny.
+scratch and stack memory is the kernel's own. Each of those gets a scope that all other accesses
+deny.
 
 Note [Checked access]: with `verify`, the pointer after the last buffer points to one i64, the fault
 word, and the run-time parameters go on with the number of elements of each argument buffer and a
@@ -15,6 +17,9 @@ buffer's index; the host reads it after the call.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 from stagejit.codegen.ir import I1, I64, Buffer, Op, Type
 from stagejit.codegen.llvm_text import Emitter, Ref, literal, type_text
@@ -43,8 +48,7 @@ class Memory:
         if buffer in self.limits:
             return self._checked(buffer, access, None, index, mask)
         pointer = self.e.address(self.bases[buffer], buffer.elem, index)
-        return self._load(buffer, access, pointer, mask, op.attrs["alignment"],
-                          nontemporal=op.attrs["nontemporal"])
+        return self._load(buffer, access, pointer, mask, op.attrs)
 
     def store(self, op: Op) -> None:
         buffer: Buffer = op.attrs["buffer"]
@@ -54,8 +58,7 @@ class Memory:
             self._checked(buffer, value.type, value, index, mask)
             return
         pointer = self.e.address(self.bases[buffer], buffer.elem, index)
-        self._store(buffer, value, pointer, mask, op.attrs["alignment"],
-                    nontemporal=op.attrs["nontemporal"])
+        self._store(buffer, value, pointer, mask, op.attrs)
 
     def gather(self, op: Op) -> Ref:
         buffer: Buffer = op.attrs["buffer"]
@@ -77,8 +80,11 @@ class Memory:
     def prefetch(self, op: Op) -> None:
         buffer: Buffer = op.attrs["buffer"]
         pointer = self.e.address(self.bases[buffer], buffer.elem, self.e.ref(op.operands[0]))
-        self.e.intrinsic("prefetch.p0", None, [
-            pointer, f"i32 {int(op.attrs['write'])}", f"i32 {op.attrs['locality']}", "i32 1"])
+        self.e.intrinsic(
+            "prefetch.p0",
+            None,
+            [pointer, f"i32 {int(op.attrs['write'])}", f"i32 {op.attrs['locality']}", "i32 1"],
+        )
 
     def _index_and_mask(self, op: Op, at: int) -> tuple[Ref, Ref | None]:
         rest = op.operands[at:]
@@ -89,69 +95,70 @@ class Memory:
 
     # ---------------------------------------------------------------- plain accesses
 
-    def _load(self, buffer: Buffer, access: Type, pointer: str, mask: Ref | None, alignment: int,
-              *, nontemporal: bool = False) -> Ref:
-        e, moved = self.e, _moved(access)
+    def _load(
+        self, buffer: Buffer, access: Type, pointer: str, mask: Ref | None, attrs: dict[str, Any]
+    ) -> Ref:
+        e, moved, alignment = self.e, _moved(access), attrs["alignment"]
+        hints = self._hints(buffer, nontemporal=attrs["nontemporal"])
+        plain = f"load {type_text(moved)}, {pointer}, align {alignment}{hints}"
         if mask is None:
-            hints = self._hints(buffer, nontemporal)
-            if buffer.readonly:
-                hints += ", !invariant.load !0"
-            loaded = e.op(f"load {type_text(moved)}, {pointer}, align {alignment}{hints}", moved)
+            loaded = e.op(plain + (", !invariant.load !0" if buffer.readonly else ""), moved)
         elif not access.lanes:
-            loaded = self._when(mask, moved, lambda: e.op(
-                f"load {type_text(moved)}, {pointer}, align {alignment}", moved))
+            loaded = self._when(mask, moved, lambda: e.op(plain, moved))
         else:
-            zero = Ref(moved, "zeroinitializer")
-            loaded = e.call("masked.load", moved, [pointer, f"i32 {alignment}", mask, zero],
-                            [moved, _POINTER])
+            args: list[Ref | str] = [pointer, f"i32 {alignment}", mask, Ref(moved, _ZEROS)]
+            loaded = e.call("masked.load", moved, args, [moved, _POINTER], hints=hints)
         return e.cast("bitcast", loaded, access)
 
-    def _store(self, buffer: Buffer, value: Ref, pointer: str, mask: Ref | None, alignment: int, *,
-               nontemporal: bool = False) -> None:
-        e = self.e
-        if value.type.bits == 16 or value.type.elem == "f16":
-            value = e.cast("bitcast", value, _moved(value.type))
-        hints = self._hints(buffer, nontemporal)
+    def _store(
+        self, buffer: Buffer, value: Ref, pointer: str, mask: Ref | None, attrs: dict[str, Any]
+    ) -> None:
+        e, alignment, nontemporal = self.e, attrs["alignment"], attrs["nontemporal"]
+        value = e.cast("bitcast", value, _moved(value.type))
+        hints = self._hints(buffer, nontemporal=nontemporal)
+        plain = f"store {value}, {pointer}, align {alignment}{hints}"
+        e.uses_nontemporal |= nontemporal
         if mask is None:
-            e.uses_nontemporal |= nontemporal
-            e.line(f"store {value}, {pointer}, align {alignment}{hints}")
+            e.line(plain)
         elif not value.type.lanes:
-            self._when(mask, None, lambda: e.line(f"store {value}, {pointer}, align {alignment}"))
+            self._when(mask, None, lambda: e.line(plain))
         else:
-            e.intrinsic("masked.store", None, [value, pointer, f"i32 {alignment}", mask],
-                        [value.type, _POINTER])
+            args: list[Ref | str] = [value, pointer, f"i32 {alignment}", mask]
+            e.intrinsic("masked.store", None, args, [value.type, _POINTER], hints=hints)
 
     def _gather(self, buffer: Buffer, access: Type, indices: Ref, mask: Ref | None) -> Ref:
-        e, moved = self.e, _moved(access)
-        alignment = access.bits // 8
+        e, moved, alignment = self.e, _moved(access), access.bits // 8
         pointers = e.address(self.bases[buffer], buffer.elem, indices)
         if not access.lanes:
-            return self._load(buffer, access, pointers, mask, alignment)
-        mask = mask or Ref(I1.with_lanes(access.lanes), "splat (i1 true)")
-        zero = Ref(moved, "zeroinitializer")
-        loaded = e.call("masked.gather", moved, [pointers, f"i32 {alignment}", mask, zero],
-                        [moved, _POINTER.with_lanes(access.lanes)])
+            return self._load(buffer, access, pointers, mask, _plain(alignment))
+        args: list[Ref | str] = [
+            pointers,
+            f"i32 {alignment}",
+            mask or _all_on(access),
+            Ref(moved, _ZEROS),
+        ]
+        mangle = [moved, _POINTER.with_lanes(access.lanes)]
+        loaded = e.call("masked.gather", moved, args, mangle, hints=self._hints(buffer))
         return e.cast("bitcast", loaded, access)
 
     def _scatter(self, buffer: Buffer, value: Ref, indices: Ref, mask: Ref | None) -> None:
-        e = self.e
-        alignment = value.type.bits // 8
+        e, alignment = self.e, value.type.bits // 8
         pointers = e.address(self.bases[buffer], buffer.elem, indices)
         if not value.type.lanes:
-            self._store(buffer, value, pointers, mask, alignment)
+            self._store(buffer, value, pointers, mask, _plain(alignment))
             return
         value = e.cast("bitcast", value, _moved(value.type))
-        mask = mask or Ref(I1.with_lanes(value.type.lanes), "splat (i1 true)")
-        e.intrinsic("masked.scatter", None, [value, pointers, f"i32 {alignment}", mask],
-                    [value.type, _POINTER.with_lanes(value.type.lanes)])
+        args: list[Ref | str] = [value, pointers, f"i32 {alignment}", mask or _all_on(value.type)]
+        mangle = [value.type, _POINTER.with_lanes(value.type.lanes)]
+        e.intrinsic("masked.scatter", None, args, mangle, hints=self._hints(buffer))
 
-    def _when(self, condition: Ref, result: Type | None, access: object) -> Ref:
+    def _when(self, condition: Ref, result: Type | None, access: Callable[[], Any]) -> Ref:
         """`access()` where the scalar condition holds, else zero."""
         e = self.e
         then, done, before = e.fresh_label("on"), e.fresh_label("off"), e.block
         e.branch(condition, then, done)
         e.start(then)
-        value = access()  # type: ignore[operator]
+        value = access()
         e.jump(done)
         e.start(done)
         if result is None:
@@ -160,13 +167,15 @@ class Memory:
 
     # ---------------------------------------------------------------- checked accesses
 
-    def _checked(self, buffer: Buffer, access: Type, value: Ref | None, index: Ref,
-                 mask: Ref | None) -> Ref:
+    def _checked(
+        self, buffer: Buffer, access: Type, value: Ref | None, index: Ref, mask: Ref | None
+    ) -> Ref:
         """See Note [Checked access]. A consecutive access becomes one by lane indices."""
         e = self.e
         if access.lanes and not index.type.lanes:
-            index = e.binary("add", e.splat(index, access.lanes),
-                             e.lane_ids(I64.with_lanes(access.lanes)))
+            index = e.binary(
+                "add", e.splat(index, access.lanes), e.lane_ids(I64.with_lanes(access.lanes))
+            )
         index = e.cast("sext", index, index.type.with_elem("i64"))
         limit = self.limits[buffer]
         if access.lanes:
@@ -193,7 +202,7 @@ class Memory:
 
     # ---------------------------------------------------------------- metadata
 
-    def _hints(self, buffer: Buffer, nontemporal: bool) -> str:
+    def _hints(self, buffer: Buffer, *, nontemporal: bool = False) -> str:
         own = self.scopes.index(_scope(buffer))
         count = len(self.scopes)
         text = f", !alias.scope !{_FIRST + own}, !noalias !{_FIRST + count + own}"
@@ -203,15 +212,18 @@ class Memory:
         """Module-level definitions: !0 invariant, !1 nontemporal, !2 loops, then the scopes."""
         count = len(self.scopes)
         node = _FIRST + 2 * count
-        lines = ["!0 = !{}", "!1 = !{i32 1}", "!2 = distinct !{!2, !3}",
-                 '!3 = !{!"llvm.loop.unroll.disable"}']
+        lines = [
+            "!0 = !{}",
+            "!1 = !{i32 1}",
+            "!2 = distinct !{!2, !3}",
+            '!3 = !{!"llvm.loop.unroll.disable"}',
+        ]
         lines += [f"!{_FIRST + k} = !{{!{node + 1 + k}}}" for k in range(count)]
         for k in range(count):
             others = ", ".join(f"!{node + 1 + j}" for j in range(count) if j != k)
             lines.append(f"!{_FIRST + count + k} = !{{{others}}}")
         lines.append(f"!{node} = distinct !{{!{node}}}")
-        lines += [f"!{node + 1 + k} = distinct !{{!{node + 1 + k}, !{node}}}"
-                  for k in range(count)]
+        lines += [f"!{node + 1 + k} = distinct !{{!{node + 1 + k}, !{node}}}" for k in range(count)]
         return lines
 
     def tables(self, buffers: tuple[Buffer, ...]) -> list[str]:
@@ -219,15 +231,28 @@ class Memory:
         lines = []
         for buffer in buffers:
             if buffer.space == "table":
-                items = ", ".join(f"{type_text(buffer.elem)} {literal(number, buffer.elem)}"
-                                  for number in buffer.data)
-                lines.append(f"{self.bases[buffer]} = private unnamed_addr constant "
-                             f"[{buffer.size} x {type_text(buffer.elem)}] [{items}], align 64")
+                items = ", ".join(
+                    f"{type_text(buffer.elem)} {literal(number, buffer.elem)}"
+                    for number in buffer.data
+                )
+                lines.append(
+                    f"{self.bases[buffer]} = private unnamed_addr constant "
+                    f"[{buffer.size} x {type_text(buffer.elem)}] [{items}], align 64"
+                )
         return lines
 
 
 _FIRST = 4  # metadata nodes before the scopes
 _POINTER = Type("p0")
+_ZEROS = "zeroinitializer"
+
+
+def _plain(alignment: int) -> dict[str, Any]:
+    return {"alignment": alignment, "nontemporal": False}
+
+
+def _all_on(access: Type) -> Ref:
+    return Ref(I1.with_lanes(access.lanes), "splat (i1 true)")
 
 
 def _scope(buffer: Buffer) -> str:

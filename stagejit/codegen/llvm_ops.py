@@ -1,8 +1,8 @@
 """Arithmetic and vector ops of the loop-nest IR as LLVM IR.
 
 Input: one pure op with bound operands. Output: the operand that holds its result. Invariant: only
-instructions and intrinsics that the target has instructions for, so that no kernel calls a function;
-what an old CPU lacks (fused multiply-add, rounding, scaling) is written out here.
+instructions and intrinsics that the target has instructions for, so that no kernel calls a
+function; what an old CPU lacks (fused multiply-add, rounding, scaling) is written out here.
 """
 
 from __future__ import annotations
@@ -104,8 +104,11 @@ def _fma_compensated(e: Emitter, a: Ref, b: Ref, c: Ref) -> Ref:
         error = e.binary("fadd", error, e.binary("fmul", x, y))
     total = e.binary("fadd", product, c)
     shadow = e.binary("fsub", total, product)
-    lost = e.binary("fadd", e.binary("fsub", product, e.binary("fsub", total, shadow)),
-                    e.binary("fsub", c, shadow))
+    lost = e.binary(
+        "fadd",
+        e.binary("fsub", product, e.binary("fsub", total, shadow)),
+        e.binary("fsub", c, shadow),
+    )
     return e.binary("fadd", total, e.binary("fadd", lost, error))
 
 
@@ -188,7 +191,8 @@ def _scale_by_exponent_bits(e: Emitter, a: Ref, n: Ref) -> Ref:
     limit = 2.0 * bias - 2
     low = e.select(e.compare("olt", n, -limit), e.const(-limit, n.type), n)
     clamped = e.select(e.compare("ogt", low, limit), e.const(limit, n.type), low)
-    # Adding 1.5 * 2^mantissa leaves the integer in the low bits: vector f64 has no cheap conversion.
+    # Adding 1.5 * 2^mantissa leaves the integer in the low bits: vector f64 has no cheap
+    # conversion.
     magic = e.binary("fadd", clamped, 1.5 * 2.0**mantissa)
     anchor = e.bits(e.const(1.5 * 2.0**mantissa, a.type))
     exponent = e.binary("sub", e.bits(magic), anchor)

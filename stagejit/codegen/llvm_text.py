@@ -17,8 +17,8 @@ import numpy as np
 from stagejit.codegen.ir import I1, Type, Value
 from stagejit.codegen.target import Target
 
-# LLVM scalarizes what it does to vectors of bfloat, bitcasts included, on CPUs without instructions for
-# them: their bits travel as integers, and only conversions look at the value.
+# LLVM scalarizes what it does to vectors of bfloat, bitcasts included, on CPUs without instructions
+# for them: their bits travel as integers, and only conversions look at the value.
 _LLVM_FLOATS = {"f16": "half", "bf16": "i16", "f32": "float", "f64": "double"}
 
 
@@ -56,7 +56,11 @@ def _float_literal(number: float, elem: str) -> str:
     if elem == "f32":  # LLVM writes floats as the double of equal value
         with np.errstate(over="ignore"):
             number = float(np.float32(number))
-    bits = 0x7FF8000000000000 if math.isnan(number) else struct.unpack("<Q", struct.pack("<d", number))[0]
+    bits = (
+        0x7FF8000000000000
+        if math.isnan(number)
+        else struct.unpack("<Q", struct.pack("<d", number))[0]
+    )
     return f"0x{bits:016X}"
 
 
@@ -163,32 +167,54 @@ class Emitter:
     def shuffle(self, a: Ref, b: Ref | None, lanes: Sequence[int]) -> Ref:
         picks = ", ".join(f"i32 {lane}" if lane >= 0 else "i32 poison" for lane in lanes)
         other = str(b) if b is not None else f"{type_text(a.type)} poison"
-        return self.op(f"shufflevector {a}, {other}, <{len(lanes)} x i32> <{picks}>",
-                       a.type.with_lanes(len(lanes)))
+        return self.op(
+            f"shufflevector {a}, {other}, <{len(lanes)} x i32> <{picks}>",
+            a.type.with_lanes(len(lanes)),
+        )
 
     def lane_ids(self, type: Type) -> Ref:
         items = ", ".join(
-            f"{type_text(type.scalar)} {literal(k, type.scalar)}" for k in range(type.lanes))
+            f"{type_text(type.scalar)} {literal(k, type.scalar)}" for k in range(type.lanes)
+        )
         return Ref(type, f"<{items}>")
 
-    def intrinsic(self, name: str, result: Type | None, args: Sequence[Ref | str],
-                  mangle: Sequence[Type] | None = None, *, flags: str = "") -> Ref | None:
-        """Call `@llvm.<name>.<mangled types>`. Text arguments are written as they are, 'ptr %p'."""
+    def intrinsic(
+        self,
+        name: str,
+        result: Type | None,
+        args: Sequence[Ref | str],
+        mangle: Sequence[Type] | None = None,
+        *,
+        flags: str = "",
+        hints: str = "",
+    ) -> Ref | None:
+        """Call `@llvm.<name>.<mangled types>`. Text arguments are written as they are: "ptr %p".
+        flags: fast-math flags before the type; hints: metadata after the call."""
         types = ([result] if result else []) if mangle is None else mangle
         full = "@llvm." + ".".join([name, *map(mangled, types)])
         returns = type_text(result) if result else "void"
-        kinds = ", ".join(type_text(a.type) if isinstance(a, Ref) else a.rsplit(" ", 1)[0]
-                          for a in args)
+        kinds = ", ".join(
+            type_text(a.type) if isinstance(a, Ref) else a.rsplit(" ", 1)[0] for a in args
+        )
         self.declarations[full] = f"declare {returns} {full}({kinds})"
-        call = f"call {flags}{returns} {full}({', '.join(map(str, args))})"
+        call = f"call {flags}{returns} {full}({', '.join(map(str, args))}){hints}"
         if result:
             return self.op(call, result)
         self.line(call)
         return None
 
-    def call(self, name: str, result: Type, args: Sequence[Ref | str],
-             mangle: Sequence[Type] | None = None, *, flags: str = "") -> Ref:
-        ref = self.intrinsic(name, result, args, mangle, flags=flags)
+    def call(
+        self,
+        name: str,
+        result: Type,
+        args: Sequence[Ref | str],
+        mangle: Sequence[Type] | None = None,
+        *,
+        flags: str = "",
+        hints: str = "",
+    ) -> Ref:
+        """An intrinsic that gives a value."""
+        ref = self.intrinsic(name, result, args, mangle, flags=flags, hints=hints)
         assert ref is not None
         return ref
 

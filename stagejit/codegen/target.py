@@ -1,8 +1,8 @@
 """What a kernel generator and the cost model know about a CPU.
 
-Input: the host (LLVM's name and feature list, sysfs cache sizes, the process's affinity mask), or the
-name of a CPU to generate code for. Output: a frozen `Target`. Invariant: equal targets give equal
-code; the sizes are hints for tiling and never change what a kernel computes.
+Input: the host (LLVM's name and feature list, sysfs cache sizes, the process's affinity mask), or
+the name of a CPU to generate code for. Output: a frozen `Target`. Invariant: equal targets give
+equal code; the sizes are hints for tiling and never change what a kernel computes.
 """
 
 from __future__ import annotations

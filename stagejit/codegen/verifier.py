@@ -1,7 +1,7 @@
 """Checks a kernel of the loop-nest IR: scopes, types, buffers, masks.
 
-Input: a `Function`. Output: nothing, or a `VerificationError` with the lines around the first fault.
-Invariant: a kernel that passes lowers to LLVM IR that LLVM's own verifier accepts.
+Input: a `Function`. Output: nothing, or a `VerificationError` with the lines around the first
+fault. Invariant: a kernel that passes lowers to LLVM IR that LLVM's own verifier accepts.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _count(op: Op, *allowed: int) -> None:
 
 
 def _computes(type: Type) -> bool:
-    """Floats that arithmetic is done in; 16-bit ones are only moved, compared bit by bit, converted."""
+    """Floats that arithmetic is done in; 16-bit ones are only moved and converted."""
     return type.elem in ("f32", "f64")
 
 
@@ -164,10 +164,13 @@ def _compare(op: Op) -> None:
     _count(op, 2)
     a, b = _types(op)
     _need(a == b, f"`{op.opcode}` compares {a} with {b}")
-    _need(_computes(a) if op.opcode == "fcmp" else not a.is_float,
-          f"`{op.opcode}` cannot compare {a}")
-    _need(op.attrs["predicate"] in _PREDICATES[op.opcode],
-          f"`{op.opcode}` has no predicate {op.attrs['predicate']}")
+    _need(
+        _computes(a) if op.opcode == "fcmp" else not a.is_float, f"`{op.opcode}` cannot compare {a}"
+    )
+    _need(
+        op.attrs["predicate"] in _PREDICATES[op.opcode],
+        f"`{op.opcode}` has no predicate {op.attrs['predicate']}",
+    )
     _need(_result(op) == a.with_elem("i1"), f"`{op.opcode}` of {a} gives {a.with_elem('i1')}")
 
 
@@ -180,8 +183,10 @@ _PREDICATES = {
 def _select(op: Op) -> None:
     _count(op, 3)
     condition, a, b = _types(op)
-    _need(condition.elem == "i1" and condition.lanes in (0, a.lanes),
-          f"`select` of {a} by a condition of type {condition}")
+    _need(
+        condition.elem == "i1" and condition.lanes in (0, a.lanes),
+        f"`select` of {a} by a condition of type {condition}",
+    )
     _need(a == b == _result(op), f"`select` between {a} and {b}")
 
 
@@ -248,8 +253,10 @@ def _reduce(op: Op) -> None:
     _count(op, 1)
     a, name = op.operands[0].type, op.attrs["op"]
     known = _FLOAT_REDUCTIONS if a.is_float else _INT_REDUCTIONS
-    _need(a.lanes > 0 and name in known and (not a.is_float or _computes(a)),
-          f"`reduce` by {name} of {a}")
+    _need(
+        a.lanes > 0 and name in known and (not a.is_float or _computes(a)),
+        f"`reduce` by {name} of {a}",
+    )
     _need(_result(op) == a.scalar, f"`reduce` of {a} gives {a.scalar}")
 
 
@@ -272,8 +279,10 @@ def _access(op: Op, access: Type, rest: tuple[Value, ...]) -> None:
         alignment = op.attrs["alignment"]
         _need(alignment > 0 and not alignment & (alignment - 1), f"alignment of {alignment}")
     else:
-        _need(index.elem in ("i32", "i64") and index.lanes == access.lanes,
-              f"`{op.opcode}` of {access} by indices of type {index}")
+        _need(
+            index.elem in ("i32", "i64") and index.lanes == access.lanes,
+            f"`{op.opcode}` of {access} by indices of type {index}",
+        )
     if len(rest) == 2:
         mask = rest[1].type
         _need(mask == I1.with_lanes(access.lanes), f"`{op.opcode}` of {access} masked by {mask}")

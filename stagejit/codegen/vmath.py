@@ -1,9 +1,9 @@
 """Every scalar function of the op set as loop-nest IR, by JAX primitive name.
 
-Input: a primitive's name, its operands' `DType` (signedness is not in the values), values of any lane
-count, the primitive's parameters. Output: the result's value: bools are `i1`. Invariants: XLA's
-semantics (see `vmath_number`), at most 2 units in the last place in f32, 16-bit floats computed in f32
-and rounded once per op unless the caller asks to keep f32.
+Input: a primitive's name, its operands' `DType` (signedness is not in the values), values of any
+lane count, the primitive's parameters. Output: the result's value: bools are `i1`. Invariants:
+XLA's semantics (see `vmath_number`), at most 2 units in the last place in f32, 16-bit floats
+computed in f32 and rounded once per op unless the caller asks to keep f32.
 """
 
 from __future__ import annotations
@@ -26,8 +26,15 @@ ScalarFunction = Callable[[Builder, DType, Args, Attrs], Value]
 _ON_BITS = frozenset(("select", "select_n", "nextafter"))
 
 
-def emit(b: Builder, fn_name: str, dtype: DType, args: Args, attrs: Attrs | None = None, *,
-         keep_f32: bool = False) -> Value:
+def emit(
+    b: Builder,
+    fn_name: str,
+    dtype: DType,
+    args: Args,
+    attrs: Attrs | None = None,
+    *,
+    keep_f32: bool = False,
+) -> Value:
     """The result of primitive `fn_name` on operands of `dtype`.
 
     For a 16-bit float dtype an operand may already be f32; with `keep_f32` the result stays f32,
@@ -200,8 +207,7 @@ def _square(b: Builder, dtype: DType, args: Args, attrs: Attrs) -> Value:
 
 
 def _reduce_precision(b: Builder, dtype: DType, args: Args, attrs: Attrs) -> Value:
-    return vmath_number.reduce_precision(
-        b, args[0], attrs["exponent_bits"], attrs["mantissa_bits"])
+    return vmath_number.reduce_precision(b, args[0], attrs["exponent_bits"], attrs["mantissa_bits"])
 
 
 def _shift(opcode: str) -> ScalarFunction:

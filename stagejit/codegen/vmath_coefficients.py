@@ -1,8 +1,9 @@
 """Polynomial coefficients of the vector math, lowest power first.
 
-Provenance: all are Remez fits of our own, made by `tests/codegen/fit_coefficients.py` (60 digits; the
-weighted error is the relative error of the function named; f32 coefficients are rounded one by one with
-the rest refitted). The comment gives the form, the interval and the largest relative error left.
+Provenance: all are Remez fits of our own, made by `tests/codegen/fit_coefficients.py` (60 digits;
+the weighted error is the relative error of the function named; f32 coefficients are rounded one by
+one with the rest refitted). The comment gives the form, the interval and the largest relative error
+left.
 """
 
 from __future__ import annotations

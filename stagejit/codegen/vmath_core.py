@@ -137,8 +137,11 @@ def through_f64(function: Unary) -> Unary:
     """The f64 function for both formats: f32 is widened, so it rounds once, at the end."""
 
     def either(b: Builder, x: Value) -> Value:
-        return narrow(b, function(b, widen(b, x)), x.type.elem) if x.type.elem == "f32" else (
-            function(b, x))
+        return (
+            narrow(b, function(b, widen(b, x)), x.type.elem)
+            if x.type.elem == "f32"
+            else (function(b, x))
+        )
 
     return either
 
@@ -158,8 +161,9 @@ def two_product(b: Builder, x: Operand, y: Value) -> tuple[Value, Value]:
     return product, b.fma(x, y, -product, exact=True)
 
 
-def reciprocal_corrected(b: Builder, high: Value, low: Operand, over: Value,
-                         over_low: Operand | None = None) -> Value:
+def reciprocal_corrected(
+    b: Builder, high: Value, low: Operand, over: Value, over_low: Operand | None = None
+) -> Value:
     """(high + low) / (over + over_low) to about half a unit in the last place, one division."""
     inverse = 1.0 / over
     quotient = high * inverse

@@ -1,9 +1,9 @@
 """The error function family as loop-nest IR: erf, erfc, erf_inv.
 
 Input and output: one f32 or f64 `Value`. Method: erf by a polynomial near 0 and through erfc or its
-logarithm beyond; erfc as e^(-x^2) / (1 + 2x) times a polynomial in (x - k) / (x + k), with x^2 in two
-words; erf_inv by polynomials in log(1 - x^2), for f64 followed by one Halley step. Invariants: at most
-2 units in the last place (f64 erfc: 3), NaN passes.
+logarithm beyond; erfc as e^(-x^2) / (1 + 2x) times a polynomial in (x - k) / (x + k), with x^2 in
+two words; erf_inv by polynomials in log(1 - x^2), for f64 followed by one Halley step. Invariants:
+at most 2 units in the last place (f64 erfc: 3), NaN passes.
 """
 
 from __future__ import annotations
@@ -108,8 +108,11 @@ def erf_inv(b: Builder, x: Value) -> Value:
     w = -_log_short(b, (1.0 - a) * (a + 1.0)) if f32 else -log(b, (1.0 - a) * (a + 1.0))
     near = horner(b, c.ERF_INV_F64, w - 2.5)
     root = b.unary("sqrt", w)
-    far = horner(b, c.ERF_INV_TAIL_F32, root - 3.0) if f32 else (
-        horner(b, c.ERF_INV_TAIL_F64, root - 4.0))
+    far = (
+        horner(b, c.ERF_INV_TAIL_F32, root - 3.0)
+        if f32
+        else (horner(b, c.ERF_INV_TAIL_F64, root - 4.0))
+    )
     y = b.select(w < 5.0, near, far) * a
     if not f32:
         y = _polished(b, y, a)

@@ -1,8 +1,9 @@
 """The exponential family as loop-nest IR: exp, exp2, expm1, logistic, tanh, sinh, cosh.
 
-Input and output: one f32 or f64 `Value`. Method: x = n log(2) + r with |r| <= log(2)/2, a polynomial in
-r, and a scaling by 2^n (Cody and Waite). Invariants: at most 2 units in the last place, NaN passes,
-results that overflow are infinite and results that underflow are zero or denormal.
+Input and output: one f32 or f64 `Value`. Method: x = n log(2) + r with |r| <= log(2)/2, a
+polynomial in r, and a scaling by 2^n (Cody and Waite). Invariants: at most 2 units in the last
+place, NaN passes, results that overflow are infinite and results that underflow are zero or
+denormal.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def logistic(b: Builder, x: Value) -> Value:
 
 
 def tanh(b: Builder, x: Value) -> Value:
-    """1 - 2 / (e^(2|x|) + 1); where that cancels, a polynomial (f32) or expm1 in two words (f64)."""
+    """1 - 2 / (e^(2|x|) + 1); where that cancels, a polynomial, or expm1 in two words (f64)."""
     a = absolute(b, x)
     if x.type.elem == "f64":
         return copy_sign(b, _tanh_f64(b, a), x)

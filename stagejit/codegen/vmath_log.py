@@ -1,9 +1,9 @@
 """Logarithms and what is made of them as loop-nest IR: log, log1p, asinh, acosh, atanh, pow, cbrt.
 
 Input and output: one (pow: two) f32 or f64 `Value`. Method: x = m 2^k with m in [2/3, 4/3) or
-[0.71, 1.41), read from the bits; a polynomial in m - 1 (f32) or in (m - 1) / (m + 1) (f64). Invariants:
-at most 2 units in the last place; IEEE 754's special cases; f32 pow is computed in f64, f64 pow with a
-logarithm in two words.
+[0.71, 1.41), read from the bits; a polynomial in m - 1 (f32) or in (m - 1) / (m + 1) (f64).
+Invariants: at most 2 units in the last place; IEEE 754's special cases; f32 pow is computed in f64,
+f64 pow with a logarithm in two words.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from stagejit.codegen.vmath_core import (
 )
 from stagejit.codegen.vmath_exp import exp_tail
 
-# Bits of the smallest m: 2/3 for f32, sqrt(1/2) for f64, where the polynomial is in (m - 1) / (m + 1).
+# Bits of the smallest m: 2/3 for f32, sqrt(1/2) for f64, where the polynomial is in (m - 1) / (m +
+# 1).
 _LOWEST = {"f32": 0x3F2AAAAB, "f64": 0x3FE6A09E667F3BCD}
 _LN2_HIGH = 0.6931471803691238  # 33 bits: k times it is exact
 _LN2_LOW = 1.9082149292705877e-10
@@ -89,8 +90,9 @@ def log(b: Builder, x: Value) -> Value:
     return b.select(x < 0.0, NAN, y)
 
 
-def _log1p_sum(b: Builder, x: Value, low: Operand | None = None,
-               doublings: Operand | None = None) -> Value:
+def _log1p_sum(
+    b: Builder, x: Value, low: Operand | None = None, doublings: Operand | None = None
+) -> Value:
     """log(1 + x + low) + doublings log(2) for finite x > -1."""
     f = format_of(x)
     k_bits = b.ashr(bits_of(b, x + 1.0) - _LOWEST[f.elem], f.mantissa)
@@ -129,8 +131,9 @@ def _asinh(b: Builder, x: Value) -> Value:
     u = square / (b.unary("sqrt", square + 1.0) + 1.0)
     high, low = fast_two_sum(near, u)
     # Past 2^500, asinh(a) = log(2a).
-    y = _log1p_sum(b, b.select(big, a, high), b.select(big, 0.0, low),
-                   b.select(big, b.const(1.0, a.type), 0.0))
+    y = _log1p_sum(
+        b, b.select(big, a, high), b.select(big, 0.0, low), b.select(big, b.const(1.0, a.type), 0.0)
+    )
     y = b.select(a < 1e-40, a, y)
     return copy_sign(b, b.select(a < INFINITY, y, a), x)
 
@@ -145,8 +148,12 @@ def _acosh(b: Builder, x: Value) -> Value:
     missing = b.select(b.compare("eq", root, 0.0), 0.0, missing)
     swap = t > root
     high, low = fast_two_sum(b.select(swap, t, root), b.select(swap, root, t))
-    y = _log1p_sum(b, b.select(big, x, high), b.select(big, 0.0, low + missing),
-                   b.select(big, b.const(1.0, x.type), 0.0))
+    y = _log1p_sum(
+        b,
+        b.select(big, x, high),
+        b.select(big, 0.0, low + missing),
+        b.select(big, b.const(1.0, x.type), 0.0),
+    )
     y = b.select(b.compare("eq", x, INFINITY), x, y)
     return b.select(b.compare("ge", x, 1.0), y, NAN)
 
@@ -188,7 +195,9 @@ def _pow_f32(b: Builder, x: Value, y: Value) -> Value:
     n, bits = rounded(b, e, 1.0)
     r = e - n
     p = b.fma(horner(b, c.EXP2_SHORT_F64, r), r, 1.0)
-    scaled = from_bits(b, bits_of(b, p) + (bits << F64.mantissa), "f64")  # far from over- or underflow
+    scaled = from_bits(
+        b, bits_of(b, p) + (bits << F64.mantissa), "f64"
+    )  # far from over- or underflow
     return narrow(b, scaled, "f32")
 
 
@@ -241,7 +250,9 @@ def _pow_special(b: Builder, x: Value, y: Value, magnitude: Value) -> Value:
     integral = b.compare("eq", b.unary("trunc", y), y)
     half = y * 0.5
     size = absolute(b, y)
-    odd = integral & b.compare("ne", b.unary("trunc", half), half) & (size < 2.0 ** (f.mantissa + 1))
+    odd = (
+        integral & b.compare("ne", b.unary("trunc", half), half) & (size < 2.0 ** (f.mantissa + 1))
+    )
     negative = b.compare("lt", bits_of(b, x), 0)
     result = b.select(negative & odd, -magnitude, magnitude)
     invalid = (x < 0.0) & invert(b, integral) & (absolute(b, x) < INFINITY)

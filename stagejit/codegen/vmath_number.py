@@ -1,8 +1,8 @@
 """Exact scalar functions as loop-nest IR: rounding, remainders, integer division, shifts, extrema.
 
-Input and output: `Value`s, scalar or vector. Invariant: XLA's results wherever C leaves the behaviour
-undefined: integers divide by zero to -1, keep the dividend as remainder and never trap; a shift by the
-width or more gives 0 or the sign; a NaN operand of max, min and clamp is the result.
+Input and output: `Value`s, scalar or vector. Invariant: XLA's results wherever C leaves the
+behaviour undefined: integers divide by zero to -1, keep the dividend as remainder and never trap; a
+shift by the width or more gives 0 or the sign; a NaN operand of max, min and clamp is the result.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def next_after(b: Builder, x: Value, y: Value) -> Value:
     moved = b.select(b.compare("eq", size, 0), (target & -top) | 1, moved)
     both_zero = b.compare("eq", size | other, 0)
     moved = b.select(both_zero | b.compare("eq", bits, target), target, moved)
-    nan = (infinity | (1 << (mantissa - 1)))
+    nan = infinity | (1 << (mantissa - 1))
     moved = b.select((size > infinity) | (other > infinity), nan, moved)
     return from_bits(b, moved, elem)
 
@@ -92,7 +92,7 @@ def is_finite(b: Builder, x: Value) -> Value:
 
 
 def reduce_precision(b: Builder, x: Value, exponent_bits: int, mantissa_bits: int) -> Value:
-    """x rounded to a format of fewer bits, by XLA's rule: overflow to infinity, underflow to zero."""
+    """x rounded to a format of fewer bits; overflow goes to infinity, underflow to zero."""
     f = format_of(x)
     bits = bits_of(b, x)
     result = bits

@@ -2,11 +2,11 @@
 
     python tests/codegen/fit_coefficients.py [name ...]
 
-Output: one line a polynomial: name, number of coefficients, largest relative error of the function that
-it serves, coefficients. Method: Remez exchange in 60 digits on the error weighted to be the relative
-error of the function. Coefficients are rounded to the working precision one at a time, lowest first, and the rest
-refitted, so that later ones make up for the rounding of earlier ones, or all at once where that leaves
-a smaller error.
+Output: one line a polynomial: name, number of coefficients, largest relative error of the function
+that it serves, coefficients. Method: Remez exchange in 60 digits on the error weighted to be the
+relative error of the function. Coefficients are rounded to the working precision one at a time,
+lowest first, and the rest refitted, so that later ones make up for the rounding of earlier ones, or
+all at once where that leaves a smaller error.
 """
 
 from __future__ import annotations
@@ -57,8 +57,10 @@ def remez(f: Function, weight: Function, powers: Sequence[int], a: Real, b: Real
             right[row] = weights[index] * values[index]
         solution = mp.lu_solve(system, right)
         found = [solution[k] for k in range(len(powers))]
-        errors = [w * (v - sum(c * g**p for c, p in zip(found, powers, strict=True)))
-                  for g, v, w in zip(grid, values, weights, strict=True)]
+        errors = [
+            w * (v - sum(c * g**p for c, p in zip(found, powers, strict=True)))
+            for g, v, w in zip(grid, values, weights, strict=True)
+        ]
         worst = max(abs(error) for error in errors)
         if best is None or worst < best[0]:
             best = (worst, found)
@@ -100,8 +102,10 @@ def _rounded_fit(problem: Problem, *, one_by_one: bool) -> tuple[list[float], fl
         done |= {p: problem.rounded(c) for p, c in zip(rest[:take], found[:take], strict=True)}
         rest = rest[take:]
     points = [problem.a + (problem.b - problem.a) * mp.mpf(k) / 1000 for k in range(1001)]
-    error = max(abs(problem.weight(v) * (problem.f(v) - sum(c * v**p for p, c in done.items())))
-                for v in points)
+    error = max(
+        abs(problem.weight(v) * (problem.f(v) - sum(c * v**p for p, c in done.items())))
+        for v in points
+    )
     return [float(done[p]) for p in sorted(done)], float(error)
 
 
@@ -119,6 +123,7 @@ def odd(f: Function, limit: Real, count: int, *, bits: int = 53, leading: Real =
 
 def odd_rest(f: Function, limit: Real, count: int, *, bits: int = 53) -> Problem:
     """f(x) = x + x P(z), z = x^2, for an f whose slope at 0 is no short number."""
+
     def rest(z: Real) -> Real:
         x = mp.sqrt(max(z, mp.mpf(10) ** -20))
         return f(x) / x - 1
@@ -128,6 +133,7 @@ def odd_rest(f: Function, limit: Real, count: int, *, bits: int = 53) -> Problem
 
 def even(f: Function, limit: Real, count: int) -> Problem:
     """f(x) = 1 - z/2 + z^2 P(z)."""
+
     def tail(z: Real) -> Real:
         z = max(z, mp.mpf(10) ** -10)
         return (f(mp.sqrt(z)) - 1 + z / 2) / z**2
@@ -147,18 +153,19 @@ def exp_tail(limit: Real, count: int, base: Real = mp.e, bits: int = 53) -> Prob
 
 def expm1_tail(limit: Real, count: int, bits: int) -> Problem:
     """e^r - 1 = r + r^2 P(r), relative to expm1."""
+
     def tail(r: Real) -> Real:
         return mp.mpf(1) / 2 if abs(r) < mp.mpf(10) ** -20 else (mp.expm1(r) - r) / r**2
 
     def weight(r: Real) -> Real:
         return r if abs(r) < mp.mpf(10) ** -20 else r**2 / mp.expm1(r)
 
-    return Problem(tail, weight, -mp.mpf(limit), mp.mpf(limit), count, bits,
-                   {0: mp.mpf(1) / 2})
+    return Problem(tail, weight, -mp.mpf(limit), mp.mpf(limit), count, bits, {0: mp.mpf(1) / 2})
 
 
 def exp_second(limit: Real, count: int, bits: int) -> Problem:
     """e^r = 1 + r + r^2 P(r)."""
+
     def tail(r: Real) -> Real:
         return mp.mpf(1) / 2 if abs(r) < mp.mpf(10) ** -20 else (mp.expm1(r) - r) / r**2
 
@@ -167,6 +174,7 @@ def exp_second(limit: Real, count: int, bits: int) -> Problem:
 
 def log_tail(count: int) -> Problem:
     """log(1 + f) = f - f^2/2 + f^3 P(f) on [-1/3, 1/3]."""
+
     def tail(f: Real) -> Real:
         if abs(f) < mp.mpf(10) ** -12:
             return mp.mpf(1) / 3 - f / 4
@@ -180,6 +188,7 @@ def log_tail(count: int) -> Problem:
 
 def atanh_second(count: int) -> Problem:
     """2 atanh(s) = 2 s + 2/3 s^3 + s^5 P(z): for the logarithm in two words."""
+
     def tail(z: Real) -> Real:
         z = max(z, mp.mpf(10) ** -8)
         s = mp.sqrt(z)
@@ -190,6 +199,7 @@ def atanh_second(count: int) -> Problem:
 
 def scaled_erfc(count: int, *, low: Real, high: Real, centre: int, bits: int = 53) -> Problem:
     """(1 + 2x) e^(x^2) erfc(x) as a polynomial in t = (x - centre) / (x + centre)."""
+
     def f(t: Real) -> Real:
         x = centre * (1 + t) / (1 - t)
         return (1 + 2 * x) * mp.exp(x * x) * mp.erfc(x)
@@ -200,6 +210,7 @@ def scaled_erfc(count: int, *, low: Real, high: Real, centre: int, bits: int = 5
 
 def erf_inv_central(count: int) -> Problem:
     """erf_inv(x) / x as a polynomial in w - 2.5, w = -log(1 - x^2) < 5."""
+
     def f(v: Real) -> Real:
         w = max(v + mp.mpf("2.5"), mp.mpf(10) ** -12)
         x = mp.sqrt(-mp.expm1(-w))
@@ -210,6 +221,7 @@ def erf_inv_central(count: int) -> Problem:
 
 def erf_inv_tail(count: int, centre: Real, high: Real) -> Problem:
     """erf_inv(x) / x as a polynomial in sqrt(w) - centre, for 5 <= w <= high."""
+
     def f(v: Real) -> Real:
         w = (v + centre) ** 2
         x = mp.sqrt(1 - mp.exp(-w))
@@ -221,7 +233,9 @@ def erf_inv_tail(count: int, centre: Real, high: Real) -> Problem:
                 y += (mp.log(mp.erfc(y)) - target) / ratio
             return y / x
 
-    return Problem(f, lambda v: 1 / f(v), mp.sqrt(5) - centre, mp.sqrt(mp.mpf(high)) - centre, count)
+    return Problem(
+        f, lambda v: 1 / f(v), mp.sqrt(5) - centre, mp.sqrt(mp.mpf(high)) - centre, count
+    )
 
 
 HALF_LN2 = mp.log(2) / 2 * mp.mpf("1.001")
