@@ -22,7 +22,7 @@ from stagejit.codegen.elements import Elements, Memory
 from stagejit.codegen.footprint import Footprint, leaves_of
 from stagejit.codegen.ir import Buffer, element_type
 from stagejit.codegen.ir import Value as Register
-from stagejit.codegen.items import Items, Loop
+from stagejit.codegen.items import Items, Loop, panel_width
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.maps import bind_memory
 from stagejit.codegen.reducers import identity_of
@@ -35,8 +35,6 @@ from stagejit.graph.ir import Op, Value
 from stagejit.types import DType
 
 _RUN = 2048  # elements after which a carry is added to the carry of carries, for accuracy
-_PANEL = 512  # running values that stay in the nearest cache
-_NARROWEST_PANEL = 8  # vectors
 _ROWS_AT_ONCE = 4  # rows that pass while a running value is in a register
 
 
@@ -140,7 +138,8 @@ class _Writer:
             items.emit(self.elements, self._line)
             return items.total
         outer = [Loop(var) for var in self.nest.kept if var is not vector]
-        width = self._panel_width(vector, math.prod(loop.trips for loop in outer))
+        others = math.prod(loop.trips for loop in outer)
+        width = panel_width(vector.extent, self.nest.lanes, others, self.target.cores)
         items = Items.over([*outer, Loop(vector, width)])
         panel = self.b.scratch("running", element_type(self.held), width)
         items.emit(self.elements, lambda: self._panel(vector, width, panel))
@@ -256,14 +255,6 @@ class _Writer:
         return register
 
     # ---------------------------------------------------------------- a line in each lane
-
-    def _panel_width(self, vector: Var, others: int) -> int:
-        """Elements of the vector variable that one item takes."""
-        lanes = self.nest.lanes
-        wanted = -(-4 * self.target.cores // others)  # panels, for a few items a core
-        width = -(-vector.extent // wanted)
-        width = max(min(width, _PANEL), _NARROWEST_PANEL * lanes)
-        return min(-(-width // lanes), -(-vector.extent // lanes)) * lanes
 
     def _panel(self, vector: Var, width: int, panel: Buffer) -> None:
         """A panel of lines, all along the axis; their running values are in `panel`."""

@@ -19,6 +19,19 @@ from stagejit.dispatch.affine import Var
 ENOUGH_ITEMS = 64
 
 
+# Elements along the lanes that one item takes where it goes through many rows of them: wide enough
+# to stream, narrow enough that a few running values of each stay in the nearest cache.
+WIDEST_PANEL, NARROWEST_PANEL = 512, 128
+
+
+def panel_width(extent: int, lanes: int, others: int, cores: int) -> int:
+    """How many of `extent` elements along the lanes one item takes, in whole vectors, if there are
+    `others` items beside it."""
+    wanted = -(-4 * cores // others)  # a few items a core
+    width = max(min(-(-extent // wanted), WIDEST_PANEL), NARROWEST_PANEL)
+    return min(-(-width // lanes), -(-extent // lanes)) * lanes
+
+
 @dataclass(frozen=True)
 class Loop:
     """`for var in range(0, var.extent, step)`."""

@@ -71,22 +71,22 @@ class Reducer:
     def _index_type(self) -> Type:
         return I32 if self.narrow_index else I64
 
-    def accumulate(self, b: Builder, accumulator: Accumulator, element: Value,
-                   position: Value | None, mask: Value | None) -> Accumulator:
-        """The accumulator with one more element a lane; `position` is for argmax and argmin."""
-        lanes = accumulator[0].type.lanes
+    def lift(self, b: Builder, element: Value, position: Value | None, lanes: int,
+             mask: Value | None) -> Accumulator:
+        """One element a lane as an accumulator, neutral in lanes that are masked off; `position`
+        is for argmax and argmin."""
         element = scalars.convert(b, element, self.dtype, self.accumulator_dtype)
-        element = b.splat(element, lanes) if lanes else element
-        if not self.is_arg:
-            merged = scalars.emit(b, self.fn, self.accumulator_dtype, [accumulator[0], element], {})
-            return (merged if mask is None else b.select(mask, merged, accumulator[0]),)
-        assert position is not None
-        position = b.splat(position, lanes) if lanes else position
-        better = self._better(b, (element, position), accumulator)
-        if mask is not None:
-            better = better & mask
-        return (b.select(better, element, accumulator[0]),
-                b.select(better, position, accumulator[1]))
+        parts: Accumulator = (element,)
+        if self.is_arg:
+            assert position is not None
+            parts = (element, position)
+        if not lanes:
+            return parts
+        parts = tuple(b.splat(part, lanes) for part in parts)
+        if mask is None:
+            return parts
+        neutral = self.initial(b, lanes)
+        return tuple(b.select(mask, x, y) for x, y in zip(parts, neutral, strict=True))
 
     def merge(self, b: Builder, first: Accumulator, second: Accumulator) -> Accumulator:
         if not self.is_arg:

@@ -23,9 +23,12 @@ from stagejit.codegen.builder import Builder
 from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements import Elements
 from stagejit.codegen.footprint import Footprint, leaves_of
+from stagejit.codegen.items import panel_width
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.maps import bind_memory
-from stagejit.codegen.row_loops import RowNest, RowWriter
+from stagejit.codegen.row_loops import RowWriter
+from stagejit.codegen.row_nest import RowNest
+from stagejit.codegen.row_panels import PanelWriter
 from stagejit.codegen.space import Space, merge, refine
 from stagejit.codegen.target import Target
 from stagejit.dispatch.affine import Affine, Index, Var, reshape_index
@@ -41,8 +44,11 @@ def reduce_kernel(region: Region, target: Target) -> Kernel:
     nest = _plan(region, target)
     builder = Builder()
     memory, stores, args = bind_memory(builder, region, nest.reads, nest.offsets)
-    writer = RowWriter(region, nest, Elements(builder, memory), stores)
-    total = writer.emit()
+    elements = Elements(builder, memory)
+    if _lanes_are_rows(nest):
+        total = PanelWriter(region, nest, elements, stores).emit(_panel_width(nest, target))
+    else:
+        total = RowWriter(region, nest, elements, stores).emit()
     return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
 
 
@@ -93,8 +99,31 @@ def _plan(region: Region, target: Target) -> RowNest:
         stages=stages,
         row_stores=tuple((number, at) for number, in_row, at in stored if in_row),
         kept_stores=tuple((number, at) for number, in_row, at in stored if not in_row),
+        straight=_straight(kept, reduced, vector, lanes, target),
         cached=frozenset(), offsets=new_offsets, reads=reads)
-    return _with_cache(region, nest, shape, target)
+    return nest if nest.straight else _with_cache(region, nest, shape, target)
+
+
+def _straight(kept: Sequence[Var], reduced: Sequence[Var], vector: Var | None, lanes: int,
+              target: Target) -> bool:
+    """Whether a row takes so few registers that all its passes fit in them, unrolled."""
+    if vector is None or vector in kept:
+        length = math.prod(var.extent for var in reduced)
+    else:
+        length = -(-vector.extent // lanes)
+    alone = vector is None or vector in kept or len(reduced) == 1
+    return vector is not None and alone and length <= target.vector_registers // 4
+
+
+def _lanes_are_rows(nest: RowNest) -> bool:
+    return nest.vector is not None and nest.vector in nest.kept
+
+
+def _panel_width(nest: RowNest, target: Target) -> int:
+    """Rows that advance together; see `row_panels`."""
+    assert nest.vector is not None
+    others = math.prod(var.extent for var in nest.kept if var is not nest.vector)
+    return panel_width(nest.vector.extent, nest.lanes, others, target.cores)
 
 
 def _stages(region: Region, reduces: Sequence[Op]) -> tuple[tuple[Op, ...], ...]:
@@ -142,8 +171,7 @@ def _with_cache(region: Region, nest: RowNest, shape: tuple[int, ...],
     for roots in passes:
         for value in _reached(roots, inside, leaves):
             needed[value] = needed.get(value, 0) + 1
-    kept_vector = nest.vector is not None and nest.vector in nest.kept
-    rows = nest.lanes * RowWriter.VECTORS_OF_ROWS if kept_vector else 1
+    rows = _panel_width(nest, target) if _lanes_are_rows(nest) else 1
     elements = math.prod(var.extent for var in nest.reduced) * rows
     chosen: set[Value] = set()
     budget = target.l2_nbytes // 2

@@ -1,0 +1,166 @@
+"""`RowNest`: the loops of a `reduce` region, and what both ways of emitting them share.
+
+Input: planned by `rows.py`. Output: `RowEmitter`, the base of `row_loops.RowWriter` and
+`row_panels.PanelWriter`. Invariant: within a pass the order of accumulation depends on shapes and
+lanes only, never on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stagejit.codegen.elements import Elements, Memory
+from stagejit.codegen.ir import Buffer, storage_type
+from stagejit.codegen.ir import Value as Register
+from stagejit.codegen.reducers import Accumulator, Reducer
+from stagejit.dispatch.affine import Affine, Index, Var, linearize
+from stagejit.dispatch.region import Region
+from stagejit.errors import InternalError
+from stagejit.graph.ir import Op, Value
+
+
+@dataclass(frozen=True)
+class RowNest:
+    """The loops of a reduce region.
+
+    index: of an element of the row space. kept, reduced: merged loop variables. vector: one of
+    them. straight: rows are short enough to be unrolled, so that what passes share stays in
+    registers. stages[s]: reduces accumulated in pass s. row_stores, kept_stores: (store number,
+    index of the stored value). cached: values kept in scratch. offsets, reads: as in maps.
+    """
+
+    index: Index
+    kept: tuple[Var, ...]
+    reduced: tuple[Var, ...]
+    vector: Var | None
+    lanes: int
+    straight: bool
+    stages: tuple[tuple[Op, ...], ...]
+    row_stores: tuple[tuple[int, Index], ...]
+    kept_stores: tuple[tuple[int, Index], ...]
+    cached: frozenset[Value]
+    offsets: tuple[Affine, ...]
+    reads: tuple[tuple[Value, Affine], ...]
+
+
+def reducer_of(op: Op) -> Reducer:
+    """The monoid of a reduce op."""
+    fn, dtype = op.attrs["fn"], op.operands[0].type.dtype
+    is_arg = fn in ("argmax", "argmin")
+    return Reducer(fn, dtype, op.result.type.dtype if is_arg else None)
+
+
+class RowEmitter:
+    """Results, kept values and stores of one nest."""
+
+    def __init__(self, region: Region, nest: RowNest, elements: Elements,
+                 memory: Sequence[Memory]) -> None:
+        self.region, self.nest, self.elements, self.memory = region, nest, elements, memory
+        self.b = elements.b
+        self.results: dict[Value, Register] = {}
+        self.ready: set[Value] = set()  # kept values that the current pass finds in scratch
+        self._scratch: dict[Value, Buffer] = {}
+
+    # ---------------------------------------------------------------- what a subclass says
+
+    def result_of(self, result: Value) -> Register:
+        """The result of a reduce for the row (or the row of each lane) at the current position."""
+        return self.results[result]
+
+    def scratch_size(self) -> int:
+        """Elements of scratch that one kept value takes."""
+        raise NotImplementedError
+
+    def scratch_index(self) -> Register:
+        """Where in scratch the element at the current position is kept."""
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------- shared parts
+
+    def bind(self) -> None:
+        """Reduce results and kept values come from here, not from evaluation."""
+        nest = self.nest
+        axes = nest.stages[0][0].attrs["axes"]
+        kept = tuple(part for axis, part in enumerate(nest.index) if axis not in axes)
+        for stage in nest.stages:
+            for op in stage:
+                where = linearize(kept, op.result.shape)
+                self.elements.bound[op.result] = self._result_reader(op.result, where)
+        for value in nest.cached:
+            elem = storage_type(value.type.dtype)
+            self._scratch[value] = self.b.scratch("row", elem, self.scratch_size())
+            self.elements.bound[value] = self._cache_reader(value)
+
+    def begin(self) -> None:
+        """A new row: nothing is known of it."""
+        self.results, self.ready = {}, set()
+
+    def end_pass(self, stage: tuple[Op, ...]) -> None:
+        """What this pass computed of the kept values is in scratch from now on."""
+        computed = _evaluated([op.operands[0] for op in stage], set(self.elements.memory))
+        self.ready |= self.nest.cached & computed
+
+    def lifted(self, op: Op, reducer: Reducer) -> Accumulator:
+        """The element at the current position as an accumulator; lanes that are masked off are
+        neutral."""
+        element = self.elements.value(op.operands[0], self.nest.index)
+        position = None
+        if reducer.is_arg:
+            part = self.nest.index[op.attrs["axes"][0]]
+            position = self.elements.lane_index(part, narrow=reducer.narrow_index)
+        along = self.nest.vector in self.nest.reduced
+        mask = self.elements.position.mask if along else None
+        return reducer.lift(self.b, element, position, self.nest.lanes, mask)
+
+    def store(self, places: Sequence[tuple[int, Index]]) -> None:
+        """Stores of the elements at the current position."""
+        for number, index in places:
+            store = self.region.stores[number]
+            register = self.elements.value(store.value, index)
+            offset = self.elements.with_starts(store, index, self.nest.offsets[number])
+            self.elements.store(register, store.value.type.dtype, self.memory[number], offset)
+
+    def _result_reader(self, result: Value, where: Affine) -> Callable[[Index], Register]:
+        def read(index: Index) -> Register:
+            if linearize(index, result.shape) != where:
+                raise InternalError(f"{result} is used outside its row", step="codegen",
+                                    loc=result.op.loc)
+            return self.result_of(result)
+
+        return read
+
+    def _cache_reader(self, value: Value) -> Callable[[Index], Register]:
+        def read(index: Index) -> Register:
+            if index != self.nest.index:
+                return self._computed(value, index)
+            buffer, at, lanes = self._scratch[value], self.scratch_index(), self.nest.lanes
+            is_bool = value.type.dtype.kind == "bool"
+            if value in self.ready:
+                raw = self.b.load(buffer, at, lanes)
+                return self.b.compare("ne", raw, 0) if is_bool else raw
+            register = self._computed(value, index)
+            register = self.b.splat(register, lanes) if lanes else register
+            self.b.store(self.b.cast("zext", register, "i8") if is_bool else register, buffer, at)
+            return register
+
+        return read
+
+    def _computed(self, value: Value, index: Index) -> Register:
+        reader = self.elements.bound.pop(value)
+        try:
+            return self.elements.value(value, index)
+        finally:
+            self.elements.bound[value] = reader
+
+
+def _evaluated(roots: Sequence[Value], leaves: set[Value]) -> set[Value]:
+    found: set[Value] = set()
+    pending = list(roots)
+    while pending:
+        value = pending.pop()
+        if value in found or value in leaves or value.op.kind in ("reduce", "input"):
+            continue
+        found.add(value)
+        pending.extend(value.op.operands)
+    return found
