@@ -23,13 +23,14 @@ Runner = Callable[[Callable[..., Any], Sequence[Any]], Sequence[Any]]
 
 _NAMES = """
     abs acos acosh add add_any and argmax argmin asin asinh atan atan2 atanh bitcast_convert_type
-    broadcast_in_dim cbrt ceil clamp concatenate conv_general_dilated convert_element_type cos cosh
-    cumlogsumexp cummax cummin cumprod cumsum div dot_general dynamic_slice dynamic_update_slice eq
-    erf erf_inv erfc exp expm1 floor gather ge gt integer_pow iota is_finite le log log1p logistic
-    lt max min mul ne neg nextafter or pad population_count pow reduce reduce_and reduce_max
-    reduce_min reduce_or reduce_precision reduce_prod reduce_sum rem reshape rev round rsqrt scatter
-    scatter_add scatter_max scatter_min scatter_mul select_n shift_left shift_right_arithmetic
-    shift_right_logical sign sin sinh slice sqrt squeeze stop_gradient sub tan tanh transpose xor
+    broadcast_in_dim cbrt ceil clamp concatenate conv_general_dilated convert_element_type cos
+    cosh cumlogsumexp cummax cummin cumprod cumsum device_put digamma div dot_general
+    dynamic_slice dynamic_update_slice eq erf erf_inv erfc exp expm1 floor gather ge gt
+    integer_pow iota is_finite le lgamma log log1p logistic lt max min mul ne neg nextafter or pad
+    population_count pow reduce reduce_and reduce_max reduce_min reduce_or reduce_precision
+    reduce_prod reduce_sum rem reshape rev round rsqrt scatter scatter_add scatter_max scatter_min
+    scatter_mul select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh slice
+    sqrt squeeze stop_gradient sub tan tanh transpose xor
     """
 GROUPS = frozenset(_NAMES.split())
 

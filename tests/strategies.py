@@ -280,6 +280,8 @@ def _binary(b: _Builder) -> Made:
         ]
     )
     second = y.name if y.shape == x.shape else f"jnp.broadcast_to({y.name}, {x.shape})"
+    if fn in ("lax.div", "lax.rem"):  # XLA folds x / x to 1, for zero too
+        second = f"({second} | 1)"
     return f"{fn}({x.name}, {second})", True
 
 

@@ -144,6 +144,22 @@ def _log2(emit: Emitter, site: Site, x: Var) -> Var:
     return emit.map("mul", emit.map("log", x), emit.const(1 / math.log(2), dtype))
 
 
+def _device_put(emit: Emitter, site: Site, *operands: Var) -> tuple[Var, ...]:
+    """The identity, unless some operand is sent to another device."""
+    if any(device is not None for device in site.params["devices"]):
+        raise Unsupported("it names a device")
+    return operands
+
+
+def _platform_index(emit: Emitter, site: Site) -> Var:
+    """The entry for the CPU, the only platform that this compiler lowers for; None is the
+    default."""
+    for index, names in enumerate(site.params["platforms"]):
+        if names is None or "cpu" in names:
+            return emit.const(index, site.result.dtype)
+    raise Unsupported("no choice for the CPU")
+
+
 TRANSLATIONS: dict[str, Translation] = {
     **{name: translation(_same) for name in _SAME},
     "add_any": translation(_add_any),
@@ -164,6 +180,8 @@ TRANSLATIONS: dict[str, Translation] = {
     "copy_p": translation(_identity),
     "stop_gradient": translation(_identity),
     "optimization_barrier": translation(_identity),
+    "device_put": translation(_device_put, "devices", ignored=("srcs", "copy_semantics")),
+    "platform_index": translation(_platform_index, "platforms"),
     "name": translation(_identity, ignored=("name",)),
     "pvary": translation(_identity, ignored=("axes", "axis_index_groups")),
 }

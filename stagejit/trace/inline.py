@@ -2,6 +2,7 @@
 
 Input: a JAX equation. Output: the closed jaxpr to inline in its place, or None. Invariant: inlining
 gives the values of the call; how JAX would differentiate or rematerialise it was decided before.
+A `cond` whose index is known (a choice by platform) is a call of that branch.
 """
 
 from __future__ import annotations
@@ -40,3 +41,11 @@ def called_jaxpr(equation: Any) -> ClosedJaxpr | None:
         equation.outvars
     )
     return jaxpr if fits else None
+
+
+def known_branch(equation: Any, index: Any) -> ClosedJaxpr | None:
+    """The branch of a `cond` that the known `index` takes; None where it is not known."""
+    if index is None:
+        return None
+    branches = equation.params["branches"]
+    return branches[min(max(int(index), 0), len(branches) - 1)]  # type: ignore[no-any-return]

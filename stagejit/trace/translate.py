@@ -13,7 +13,7 @@ from typing import Any
 
 from stagejit.errors import UnsupportedOpError
 from stagejit.loc import Loc
-from stagejit.trace import elementwise, indexing, products, reductions, shapes
+from stagejit.trace import elementwise, indexing, products, reductions, shapes, special
 from stagejit.trace.compat import (
     ClosedJaxpr,
     Literal,
@@ -23,7 +23,7 @@ from stagejit.trace.compat import (
     type_of,
 )
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.inline import called_jaxpr
+from stagejit.trace.inline import called_jaxpr, known_branch
 from stagejit.trace.program import Program, Var
 from stagejit.trace.translation import Site, Translation, Unsupported
 from stagejit.types import DType, TensorType
@@ -34,6 +34,7 @@ TRANSLATIONS: dict[str, Translation] = {
     **reductions.TRANSLATIONS,
     **products.TRANSLATIONS,
     **indexing.TRANSLATIONS,
+    **special.TRANSLATIONS,
 }
 
 # Orders delegated equations with effects: each takes its predecessor's token after its own operands
@@ -92,6 +93,9 @@ class _Tracer:
             self.emit.loc = loc
             operands = [read(atom) for atom in equation.invars]
             called = called_jaxpr(equation)
+            if called is None and equation.primitive.name == "cond":
+                called = known_branch(equation, self.emit.known(operands[0]))
+                operands = operands if called is None else operands[1:]
             if called is not None:
                 results: Sequence[Var] = self.run(called, operands, loc)
             else:

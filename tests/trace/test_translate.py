@@ -78,6 +78,20 @@ def test_equal_small_constants_are_emitted_once() -> None:
     assert [op.kind for op in graph].count("const") == 1
 
 
+def test_a_choice_by_platform_takes_the_branch_of_the_cpu() -> None:
+    def f(x: Any) -> Any:
+        return lax.platform_dependent(x, cpu=lambda x: x + 1, default=lambda x: x * 2)
+
+    graph = graph_of(f, X, delegate=False)
+    np.testing.assert_array_equal(interpret(graph, [X])[0], X + 1)
+
+
+def test_dont_inline_a_cond_with_a_computed_index() -> None:
+    graph = graph_of(lambda p, x: lax.cond(p, jnp.sin, jnp.cos, x), np.bool_(True), X)
+    assert [op.attrs["equation"].primitive.name for op in delegates(graph)] == ["cond"]
+    np.testing.assert_allclose(interpret(graph, [True, X])[0], np.sin(X), rtol=1e-6)
+
+
 # --------------------------------------------------------------- delegation
 
 
@@ -133,6 +147,12 @@ def test_a_parameter_of_a_later_jax_leads_to_delegation() -> None:
 def test_requested_accuracy_is_delegated() -> None:
     graph = graph_of(lambda x: lax.exp(x, accuracy=lax.AccuracyMode.HIGHEST), X)
     assert "accuracy" in delegates(graph)[0].attrs["reason"]
+
+
+def test_sending_to_a_device_is_delegated() -> None:
+    device = jax.devices("cpu")[0]
+    graph = graph_of(lambda x: jax.device_put(jax.device_put(x), device), X)
+    assert [op.attrs["reason"] for op in delegates(graph)] == ["device_put: it names a device"]
 
 
 def test_symbolic_sizes_are_delegated() -> None:
