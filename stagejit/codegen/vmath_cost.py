@@ -1,9 +1,9 @@
 """What one element of a scalar function costs, for the cost model.
 
-Input: a primitive's name and dtype. Output: flop equivalents: the time of one element, once it is in
-a register, in units of the time that one of the target's peak f32 flops takes. Invariant: an estimate;
-it decides chunk sizes and forks, never results. Measured with AVX-512 in a loop that stays in the
-first-level cache, less the time of that loop with an addition in it.
+Input: a primitive's name and dtype. Output: flop equivalents: the time of one element, once it is
+in a register, in units of the time that one of the target's peak f32 flops takes. Invariant: an
+estimate; it decides chunk sizes and forks, never results. Measured with AVX-512 in a loop that
+stays in the first-level cache, less the time of that loop with an addition in it.
 """
 
 from __future__ import annotations
