@@ -13,7 +13,7 @@ from stagejit.codegen.contract_nest import Nest, Operand
 from stagejit.codegen.footprint import Footprint, leaves_of
 from stagejit.codegen.space import merge
 from stagejit.codegen.target import Target
-from stagejit.codegen.tile_blocks import choose
+from stagejit.codegen.tile_blocks import choose, is_direct
 from stagejit.codegen.tiling import Source, Tiling
 from stagejit.dispatch.affine import Affine, Index, SplitNeeded, reshape_index
 from stagejit.dispatch.region import VIEWS, Region, Store
@@ -51,11 +51,9 @@ def make_plan(region: Region, nest: Nest, target: Target) -> ContractPlan:
         for i, store in enumerate(region.stores)
         if _is_plain(region, nest, store) and _loops_only(walk.offsets[i])
     ]
-    result = walk.offsets[plain[0]] if plain else None
-    tiling = choose(nest, left, right, result, target)
-    direct = result is not None and (
-        tiling.lane is None or tiling.lane in nest.reduce or result.coeff(tiling.lane) == 1
-    )
+    stored = walk.offsets[plain[0] if plain else 0]
+    tiling = choose(nest, left, right, stored, target, plain=bool(plain))
+    direct = bool(plain) and is_direct(tiling, stored)
     return ContractPlan(
         region,
         nest,

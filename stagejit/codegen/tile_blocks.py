@@ -26,12 +26,18 @@ _STREAM_AHEAD = 3  # blocks of the reduction; with them the vector operand fills
 
 
 def choose(
-    nest: Nest, left: Source, right: Source, result: Affine | None, target: Target
+    nest: Nest,
+    left: Source,
+    right: Source,
+    stored: Affine,
+    target: Target,
+    *,
+    plain: bool,
 ) -> Tiling:
-    """The cheapest tiling. result: memory offset of the result, None where it is not stored
-    plainly."""
-    search = TileSearch(nest, (left, right), result, target)
-    planner = _Planner(search)
+    """The cheapest tiling. stored: memory offset of what the nest's first store writes. plain: the
+    sums may accumulate there."""
+    search = TileSearch(nest, (left, right), target)
+    planner = _Planner(search, stored, plain=plain)
     complete = [
         planner.complete(search.candidate(lane, copied=copied))
         for lane in search.lane_choices()
@@ -41,8 +47,8 @@ def choose(
 
 
 class _Planner:
-    def __init__(self, search: TileSearch) -> None:
-        self.search = search
+    def __init__(self, search: TileSearch, stored: Affine, *, plain: bool) -> None:
+        self.search, self.stored, self.plain = search, stored, plain
         self.nest, self.sources, self.target = search.nest, search.sources, search.target
         self.steps, self.nbytes, self.lanes = search.steps, search.nbytes, search.lanes
 
@@ -76,15 +82,12 @@ class _Planner:
         return 4.0 / self.lanes if unit else 0.8
 
     def _store_cycles(self, lane: Var | None) -> float:
+        """Cycles to store the sums: as vectors, lane by lane, or through a horizontal sum."""
         elements = math.prod(var.extent for var in self.nest.axes)
         if lane in self.nest.reduce:
             return elements * 8.0
-        plain = (
-            self.search.result is not None
-            and lane is not None
-            and self.search.result.coeff(lane) == 1
-        )
-        return elements * (1.0 / self.lanes if plain else 5.0)
+        unit = lane is not None and self.stored.coeff(lane) == 1
+        return elements * (5.0 if not unit else (1.0 if self.plain else 3.0) / self.lanes)
 
     # ---------------------------------------------------------------- blocks
 
@@ -158,13 +161,7 @@ class _Planner:
 
     def is_direct(self, tiling: Tiling) -> bool:
         """Accumulators go straight to the result's memory."""
-        if self.search.result is None:
-            return False
-        return (
-            tiling.lane in self.nest.reduce
-            or tiling.lane is None
-            or (self.search.result.coeff(tiling.lane) == 1)
-        )
+        return self.plain and is_direct(tiling, self.stored)
 
     def _halved(self, tiling: Tiling, excess: Sequence[frozenset[Var]]) -> Tiling | None:
         guilty = frozenset().union(*excess)
@@ -214,3 +211,9 @@ class _Planner:
                 break
             tiling = min(moves, key=self._traffic)
         return tiling
+
+
+def is_direct(tiling: Tiling, stored: Affine) -> bool:
+    """Whether tiles can write memory whose offset is `stored`: vectors need neighbours."""
+    lane = tiling.lane
+    return lane is None or lane in tiling.reduce or stored.coeff(lane) == 1

@@ -15,7 +15,7 @@ from stagejit.codegen.contract_nest import Nest
 from stagejit.codegen.ir import element_type
 from stagejit.codegen.target import Target
 from stagejit.codegen.tiling import Source, Split, Tiling
-from stagejit.dispatch.affine import Affine, Var
+from stagejit.dispatch.affine import Var
 
 _LATENCY = 4  # cycles until a fused multiply-add's result can be used
 _SHORT_NBYTES = 192  # reading less of each row than this defeats the prefetchers
@@ -23,21 +23,21 @@ _SHORT_STALL = 0.2  # part of a step that it costs
 _STREAM_VECTORS = 4
 _WAYS = 8  # lines at addresses that agree modulo a page which L1 can hold
 _PAGE = 4096
+_LINE = 64
+_MANY_VECTORS = 16  # columns that make up for reading rows again
 _BODY_COST = 0.005  # a second tile size must save this part of the time, since it doubles the code
 
 
 class TileSearch:
-    """Register tiles for one nest. result: memory offset of the result, None where it is not stored
-    plainly."""
+    """Register tiles for one nest. See `tile_blocks.choose` for the arguments."""
 
     def __init__(
         self,
         nest: Nest,
         sources: tuple[Source, Source],
-        result: Affine | None,
         target: Target,
     ) -> None:
-        self.nest, self.sources, self.result = nest, sources, result
+        self.nest, self.sources = nest, sources
         self.target, self.lanes = target, target.lanes(element_type(nest.dtype))
         self.steps = math.prod(var.extent for var in nest.reduce)
         self.fma_rate = 1.0 if target.has_avx512 else 2.0
@@ -71,16 +71,19 @@ class TileSearch:
             return True
         if lane is not None and lane in source.depends:
             return source.stride(lane) != 1
-        return self._collides(source)
+        return self._collides(source, lane)
 
-    def _collides(self, source: Source) -> bool:
-        """Steps of the reduction fall on so few cache sets that they evict each other."""
+    def _collides(self, source: Source, lane: Var | None) -> bool:
+        """Steps of the reduction fall on so few cache sets that they evict each other before they
+        are read again, by the next columns or the next rows."""
         strides = [abs(source.stride(var)) * self.nbytes for var in self.nest.reduce]
         stride = min((stride for stride in strides if stride), default=0)
-        if stride < 64:
+        if stride < _LINE:
             return False
         held = _PAGE // math.gcd(stride, _PAGE) * _WAYS
-        return held <= 2 * _WAYS < self.steps
+        columns = math.prod(v.extent for v in self.nest.axes if v not in source.depends)
+        often = columns > _MANY_VECTORS * self.lanes
+        return held < self.steps and (held <= 2 * _WAYS or not often)
 
     def _reduce_order(self, lane: Var | None) -> tuple[Var, ...]:
         """Reduction axes so that the vector operand is read in memory order, lanes innermost."""
@@ -223,7 +226,7 @@ class TileSearch:
             lane in window.at.loop_vars() and len(window.at.terms) > 1
             for window in source.operand.windows.values()
         )
-        return (1.7 if crossing else 1.0 if packs else 1.3) + convert
+        return (1.7 if crossing else 1.0) + convert
 
     def _reads_short_rows(self, vectors: int, lane: Var) -> bool:
         chunk = vectors * self.lanes * self.nbytes
