@@ -116,6 +116,7 @@ def erf_inv(b: Builder, x: Value) -> Value:
     y = b.select(w < 5.0, near, far) * a
     if not f32:
         y = _polished(b, y, a)
+        y = b.select(a < 1e-200, a * (math.sqrt(math.pi) / 2), y)  # where residuals underflow
     y = b.select(b.compare("eq", a, 1.0), INFINITY, y)
     y = copy_sign(b, b.select(b.compare("le", a, 1.0), y, NAN), wide)
     return narrow(b, y, "f32") if f32 else y

@@ -100,7 +100,7 @@ def tanh(b: Builder, x: Value) -> Value:
     r = b.fma(n, -f.ln2[1], b.fma(n, -f.ln2[0], doubled, exact=True))
     p = b.fma(r * r, horner(b, c.EXP_F32, r), r) + 1.0
     large = 1.0 - 2.0 / b.fma(p, power_of_two(b, bits, 0, f), 1.0)
-    return b.select(a < 0.55, small, copy_sign(b, large, x))
+    return copy_sign(b, b.select(a < 0.55, small, large), x)  # the sum loses the sign of -0
 
 
 def _tanh_f64(b: Builder, a: Value) -> Value:

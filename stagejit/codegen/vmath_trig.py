@@ -45,6 +45,11 @@ _BITS = int(
 )
 # Up to here n = round(x / pi) times the first word of pi is subtracted exactly.
 _FAST_LIMIT = {"f32": 2.0e5, "f64": 1.0e9}
+# pi cut, not rounded, into words: all are positive, so that -0 survives n = 0.
+_PI_CUT = {
+    "f32": (3.141592502593994, 1.5099578831723193e-07, 1.078060505991553e-14),
+    "f64": (3.141592653589793, 1.224646799147353e-16, 2.1657133478438278e-32),
+}
 
 
 def _window_words(count: int, step: int, skip: int) -> list[int]:
@@ -81,10 +86,12 @@ def _sin_moderate(b: Builder, x: Value, *, cosine: bool) -> Value:
     n, bits = rounded(b, x, 1 / math.pi, 0.5 if cosine else 0.0)
     if cosine:
         n = n - 0.5
-    r = b.fma(n, -f.pi[0], x, exact=True)
-    r = b.fma(n, -f.pi[1], r, exact=True)
-    r = b.fma(n, -f.pi[2], r)
-    return flip_sign(b, _sin_polynomial(b, r), bits)
+    words = _PI_CUT[f.elem]
+    r = b.fma(n, -words[0], x, exact=True)
+    r = b.fma(n, -words[1], r, exact=True)
+    r = b.fma(n, -words[2], r)
+    y = _sin_polynomial(b, r)
+    return flip_sign(b, y if cosine else copy_sign(b, y, r), bits)  # the sum loses the sign of -0
 
 
 def _sin_polynomial(b: Builder, r: Value, low: Operand = 0.0) -> Value:
@@ -216,7 +223,8 @@ def _tan_moderate(b: Builder, x: Value) -> Value:
     half_pi = [word / 2 for word in F64.pi]
     r1 = b.fma(n, -half_pi[0], x, exact=True)
     r, lost = _minus_product(b, r1, n, half_pi[1])
-    return _tan_reduced(b, r, b.fma(n, -half_pi[2], lost), bits)
+    y = _tan_reduced(b, r, b.fma(n, -half_pi[2], lost), bits)
+    return b.select(b.compare("eq", x, 0.0), x, y)  # keeps -0
 
 
 def _tan_reduced(b: Builder, r: Value, r_low: Value, n: Value) -> Value:
