@@ -4,7 +4,8 @@ Input: a graph and options. Output: the same graph, simpler, and the decisions t
 rewrite that is switched off changes no result.
 
 Note [Step order]: common subexpressions come after simplification, which makes equal what only
-looked different; nothing that they leave behind needs simplifying again.
+looked different; nothing that they leave behind needs simplifying again. Reductions are split last:
+all else is easier to see while they are whole.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from __future__ import annotations
 from stagejit.decisions import Decision
 from stagejit.graph.ir import Graph
 from stagejit.options import Options
-from stagejit.rewrites import algebra, constants, views
+from stagejit.rewrites import algebra, constants, split, views
 from stagejit.rewrites.driver import GraphStep, LocalStep, Step, run_steps
 from stagejit.rewrites.subexpressions import NAME, eliminate_common_subexpressions
 
 STEPS: tuple[Step, ...] = (
     LocalStep("simplify", (*views.RULES, *algebra.RULES, *constants.RULES)),
     GraphStep(NAME, eliminate_common_subexpressions),
+    LocalStep("split", (split.split_reduce,)),
 )
 
 
