@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
@@ -226,7 +226,6 @@ def contractions(draw: st.DrawFn) -> tuple[Any, tuple[int, ...], tuple[int, ...]
 
 
 @pytest.mark.fuzz
-@settings(deadline=None, max_examples=40)
 @given(contractions(), st.sampled_from(sorted(TARGETS)), st.sampled_from([np.float32, np.int32]))
 def test_any_dimension_numbers(case: Any, target: str, dtype: Any) -> None:
     numbers, left, right = case

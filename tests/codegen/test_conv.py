@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
@@ -246,7 +246,6 @@ def convolutions(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.fuzz
-@settings(deadline=None, max_examples=40)
 @given(convolutions(), st.sampled_from(sorted(TARGETS)))
 def test_any_configuration(case: dict[str, Any], target: str) -> None:
     case = dict(case)
