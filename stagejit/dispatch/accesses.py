@@ -172,6 +172,8 @@ def _window_index(op: Op) -> Index:
 
 def touch_of(value: Value, index: Index) -> Touch:
     """The box of `value` that `index` runs over."""
+    if index is coordinates(value.shape):
+        return Touch(value, Box.whole(value.shape))
     dims, reason = [], ""
     for part in index:
         (first, last), stride, even = _progression(part)

@@ -57,8 +57,9 @@ class _Builder:
         self.roots = Roots(regions)
         self.items = [_Item(region, tuple(reads_of(region)), tuple(writes_of(region)))
                       for region in regions]
-        self.outputs = {self.roots[stored]: number for number, stored in
-                        enumerate(stored_outputs(graph)[value] for value in graph.outputs)}
+        stored = stored_outputs(graph)
+        self.stored = [stored[value] for value in graph.outputs]  # whose buffer each result is
+        self.outputs = {self.roots[value]: number for number, value in enumerate(self.stored)}
         self.reused: dict[Value, Value] = {}  # root of a result --> the argument it lies in
 
     def build(self) -> Schedule:
@@ -76,15 +77,11 @@ class _Builder:
         plan = Plan(self.graph.name, tuple(dispatches), tuple(barriers), tuple(by_name.values()),
                     tuple(self._delegated()), tuple(self.decisions))
         buffer_of = {value: names[self._home(value)] for value in self._values()}
-        outputs = tuple(names[self._home(stored)] for stored in self.outputs_in_order())
+        outputs = tuple(names[self._home(stored)] for stored in self.stored)
         parts = segments_of([item.region for item in self.items], plan, segment, buffer_of, outputs)
         aliases = tuple((buffer.result, buffer.index) for buffer in plan.buffers
                         if buffer.result is not None and buffer.index is not None)
         return Schedule(plan, parts, outputs, aliases, buffer_of)
-
-    def outputs_in_order(self) -> list[Value]:
-        stored = stored_outputs(self.graph)
-        return [stored[value] for value in self.graph.outputs]
 
     # ----------------------------------------------------------------- order
 
@@ -107,7 +104,7 @@ class _Builder:
         for item in self.items:
             found.update(dict.fromkeys(item.region.inputs))
             found.update(dict.fromkeys(store.into for store in item.region.stores))
-        found.update(dict.fromkeys(self.outputs_in_order()))
+        found.update(dict.fromkeys(self.stored))
         return list(found)
 
     # --------------------------------------------------------------- buffers
@@ -161,9 +158,8 @@ class _Builder:
 
     def _reuse_arguments(self) -> None:
         """Results that lie in the donated argument with which JAX pairs them."""
-        stored = self.outputs_in_order()
         for number, argument in donations(self.graph).items():
-            value, root = self.graph.inputs[argument], self.roots[stored[number]]
+            value, root = self.graph.inputs[argument], self.roots[self.stored[number]]
             if root is value:
                 continue
             reason = self._refuse_reuse(value, root)

@@ -9,10 +9,14 @@ Slots are found largest buffer first, each in the smallest gap that fits (best f
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 ALIGNMENT = 64
+
+# Offset, end, users, and the positions that have not finished before the first user.
+_Placed = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,15 @@ def pack(lives: Sequence[Life], before: Sequence[int], *, share: bool) -> dict[s
     """Byte offsets. before[p]: the positions that have finished when position p starts."""
     if not share:
         return _in_a_row(lives)
-    finished = {life.name: _finished_before(life, before) for life in lives}
-    placed: list[tuple[Life, int]] = []
+    placed: list[_Placed] = []  # by offset
+    slots: dict[str, int] = {}
     for life in sorted(lives, key=lambda life: (-life.nbytes, _first(life))):
-        busy = sorted((offset, offset + aligned(other.nbytes)) for other, offset in placed
-                      if not apart(life, other, finished))
-        placed.append((life, _best_gap(busy, life.nbytes)))
-    return {life.name: offset for life, offset in placed}
+        users, unfinished = life.users, ~_finished_before(life, before)
+        busy = [other for other in placed if other[2] & unfinished and users & other[3]]
+        offset = _best_gap(busy, life.nbytes)
+        slots[life.name] = offset
+        bisect.insort(placed, (offset, offset + aligned(life.nbytes), users, unfinished))
+    return slots
 
 
 def apart(a: Life, b: Life, finished: Mapping[str, int]) -> bool:
@@ -73,10 +79,10 @@ def _in_a_row(lives: Sequence[Life]) -> dict[str, int]:
     return offsets
 
 
-def _best_gap(busy: Sequence[tuple[int, int]], nbytes: int) -> int:
+def _best_gap(busy: Sequence[_Placed], nbytes: int) -> int:
     """Offset of the smallest gap between busy ranges that fits, else after the last one."""
     best, best_size, end = -1, 0, 0
-    for start, stop in busy:
+    for start, stop, _, _ in busy:
         gap = start - end
         if gap >= nbytes and (best < 0 or gap < best_size):
             best, best_size = end, gap
