@@ -109,7 +109,9 @@ def _fma_compensated(e: Emitter, a: Ref, b: Ref, c: Ref) -> Ref:
         e.binary("fsub", product, e.binary("fsub", total, shadow)),
         e.binary("fsub", c, shadow),
     )
-    return e.binary("fadd", total, e.binary("fadd", lost, error))
+    correction = e.binary("fadd", lost, error)
+    nothing = e.compare("oeq", correction, 0.0)  # adding it would lose the sign of -0
+    return e.select(nothing, total, e.binary("fadd", total, correction))
 
 
 def _halves(e: Emitter, a: Ref) -> tuple[Ref, Ref]:
