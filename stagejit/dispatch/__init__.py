@@ -1,0 +1,1 @@
+"""Dispatch formation: which ops run together, and what each dispatch touches."""

@@ -1,10 +1,12 @@
 """Which subrange of which value a region reads and writes.
 
-Input: a region. Output: boxes for each input and for each store, exact or a conservative hull with the
-reason. Invariant: no element outside the boxes is ever touched; an exact box is touched all over.
+Input: a region. Output: boxes for each input and for each store, exact or a conservative hull with
+the reason. Invariant: no element outside the boxes is ever touched; an exact box is touched all
+over.
 
-The iteration space of each store is pulled through the region's ops (`pull.py`) to its inputs. Anchors are
-evaluated whole, so they want their operands whole, except for borders that a convolution never reaches.
+The iteration space of each store is pulled through the region's ops (`pull.py`) to its inputs.
+Anchors are evaluated whole, so they want their operands whole, except for borders that a
+convolution never reaches.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ _UNEVEN = "elements between are not touched"
 
 @dataclass(frozen=True)
 class Touch:
-    """Part of `value` (for a write: of the memory of `value`) that a region touches. `reason`: why the
-    box is not exact, empty if it is."""
+    """Part of `value` (for a write: of the memory of `value`) that a region touches. `reason`: why
+    the box is not exact, empty if it is."""
 
     value: Value
     box: Box
@@ -126,7 +128,8 @@ def _operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
 
 
 def gather_operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
-    """The index vector and the element that a gather reads; starts are unknown within their range."""
+    """The index vector and the element that a gather reads; starts are unknown within their
+    range."""
     dims = GatherDims.of(op.attrs)
     operand, indices = op.operands
     batch = [index[axis] for axis in dims.batch_axes(len(index))]
@@ -202,8 +205,9 @@ def _independent(index: Index) -> bool:
 
 
 def _split_of(var: Var) -> tuple[object, object]:
-    """An identity of `var`, and of the division that it comes from. Quotient and remainder of a number
-    that runs over all of `range(n * divisor)` take every combination: two variables, one division."""
+    """An identity of `var`, and of the division that it comes from. Quotient and remainder of a
+    number that runs over all of `range(n * divisor)` take every combination: two variables, one
+    division."""
     if var.operand is None:
         return var, None
     (first, last), stride, even = _progression(var.operand)
@@ -228,7 +232,8 @@ def _progression(part: Affine) -> tuple[tuple[int, int], int, bool]:
 
 
 def _covers_as_rows(value: Value, index: Index, box: Box) -> bool:
-    """Whether the row-major offsets, in which reshapes are affine, touch each element of the box."""
+    """Whether the row-major offsets, in which reshapes are affine, touch each element of the
+    box."""
     offset = linearize(index, value.shape)
     if any(var.operand is not None for var in offset.vars()):
         return False

@@ -1,8 +1,9 @@
 """Affine index expressions over bounded variables, exact under the index arithmetic of views.
 
-Input: loop variables with known extents. Output: `Affine` sums `const + sum(coeff * var)`. Division and
-remainder, which reshapes need, stay affine where the ranges prove it; otherwise they introduce a derived
-variable that says how it is computed. Invariant: every variable ranges over `0 <= var < extent`.
+Input: loop variables with known extents. Output: `Affine` sums `const + sum(coeff * var)`. Division
+and remainder, which reshapes need, stay affine where the ranges prove it; otherwise they introduce
+a derived variable that says how it is computed. Invariant: every variable ranges over `0 <= var <
+extent`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Var:
 
 
 class SplitNeeded(Exception):
-    """Raised by a strict division: iterating `var` as `(extent // inner, inner)` would make it exact."""
+    """Raised by a strict division: iterating `var` as `(extent // inner, inner)` would make it
+    exact."""
 
     def __init__(self, var: Var, inner: int) -> None:
         super().__init__(f"split {var} by {inner}")
@@ -153,7 +155,8 @@ def _require_split(rest: Affine, divisor: int) -> None:
                 raise SplitNeeded(var, inner)
 
 
-@functools.lru_cache(maxsize=16384)  # equal divisions share one variable, so that indices compare equal
+# Equal divisions share one variable, so that indices compare equal.
+@functools.lru_cache(maxsize=16384)
 def _derived(kind: str, operand: Affine, divisor: int) -> Affine:
     lo, hi = operand.range()
     if kind == "mod":
@@ -202,8 +205,8 @@ def reshape_index(index: Sequence[Affine], to: Sequence[int], of: Sequence[int],
                   strict: bool = False) -> Index:
     """Index into an array of shape `of` whose reshape to `to` is read at `index`.
 
-    Dimensions are matched in groups of equal size, so that only dimensions that really merge or split
-    are divided; size-1 dimensions cost nothing.
+    Dimensions are matched in groups of equal size, so that only dimensions that really merge or
+    split are divided; size-1 dimensions cost nothing.
     """
     parts: list[Affine] = []
     i = 0

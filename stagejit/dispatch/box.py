@@ -1,7 +1,8 @@
 """`Box`: an N-d strided subrange of a buffer, and the arithmetic of such boxes.
 
-Input: offsets, sizes and strides in elements of a shape. Output: exact overlap, union and difference.
-Invariant: sizes are positive or the box is empty; strides are positive, 1 where the size is 1.
+Input: offsets, sizes and strides in elements of a shape. Output: exact overlap, union and
+difference. Invariant: sizes are positive or the box is empty; strides are positive, 1 where the
+size is 1.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ class Box:
         return start, stop + 1
 
     def without(self, inner: Box) -> list[Box] | None:
-        """Disjoint boxes that cover this box but `inner`; None where strides make it complicated."""
+        """Disjoint boxes that cover this box but `inner`; None where strides make it
+        complicated."""
         if any(s != 1 for s in (*self.strides, *inner.strides)):
             return None
         pieces: list[Box] = []

@@ -1,11 +1,11 @@
 """What evaluating an element costs, without knowing the target.
 
-Input: ops. Output: small numbers that rank alternatives: flops of an element, bytes of a pass. Invariant:
-nothing here depends on a machine, so every target gets the same dispatches.
+Input: ops. Output: small numbers that rank alternatives: flops of an element, bytes of a pass.
+Invariant: nothing here depends on a machine, so every target gets the same dispatches.
 
-Note [Recompute or store]: a value that k dispatches read is either evaluated k times, which costs its
-flops and the reading of its own leaves each time, or stored once and read k times. One flop is taken as
-`BYTES_PER_FLOP` bytes of traffic, a dispatch as `DISPATCH_NBYTES`.
+Note [Recompute or store]: a value that k dispatches read is either evaluated k times, which costs
+its flops and the reading of its own leaves each time, or stored once and read k times. One flop is
+taken as `BYTES_PER_FLOP` bytes of traffic, a dispatch as `DISPATCH_NBYTES`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ BYTES_PER_FLOP = 0.5
 DISPATCH_NBYTES = 4096
 TRANSCENDENTAL = 16.0
 
-# Most flops an element of a contraction's operand may cost where it is packed, see `fuse-producers`.
+# Most flops an element of a contraction's operand may cost where it is packed, see
+# `fuse-producers`.
 PROLOGUE_FLOPS = 8.0
 
-_TRANSCENDENTAL = frozenset(
-    "exp exp2 expm1 log log1p logistic tanh sin cos tan asin acos atan sinh cosh asinh acosh atanh"
-    " cbrt erf erfc erf_inv pow atan2".split()
-)
+_TRANSCENDENTAL = frozenset({
+    "exp", "exp2", "expm1", "log", "log1p", "logistic", "tanh", "sin", "cos", "tan", "asin", "acos",
+    "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "cbrt", "erf", "erfc", "erf_inv", "pow",
+    "atan2",
+})  # fmt: skip
 _DIVIDING = frozenset({"div", "rem", "sqrt", "rsqrt"})
 
 

@@ -1,8 +1,8 @@
 """Which floating values are stored: those that would cost more to evaluate again than to read.
 
-Input: a state after the forward walk. Output: homes for the dear ones. Invariant: a transcendental is never
-evaluated more often than once for each element of its own shape; everything else by Note [Recompute or
-store] of `cost.py`.
+Input: a state after the forward walk. Output: homes for the dear ones. Invariant: a transcendental
+is never evaluated more often than once for each element of its own shape; everything else by Note
+[Recompute or store] of `cost.py`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _LONGEST_CHAIN = 64
 
 @dataclass
 class _Demand:
-    """How often one group evaluates an op: `aligned` by elementwise readers (one evaluation serves them
-    all), `other` through views. `location`: where in the group's space, if anywhere."""
+    """How often one group evaluates an op: `aligned` by elementwise readers (one evaluation serves
+    them all), `other` through views. `location`: where in the group's space, if anywhere."""
 
     aligned: float = 0.0
     other: float = 0.0
@@ -108,8 +108,8 @@ def _too_dear(state: State, op: Op, wanted: dict[Group, _Demand]) -> str:
 
 
 def _chain(state: State, op: Op) -> tuple[float, str, set[Value]]:
-    """Flops of an element through the floating ops of its size, a transcendental among them, and the
-    values of its size that it reads."""
+    """Flops of an element through the floating ops of its size, a transcendental among them, and
+    the values of its size that it reads."""
     flops, transcendental = 0.0, ""
     leaves: set[Value] = set()
     pending, seen = [op], {op}

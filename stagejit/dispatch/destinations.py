@@ -1,13 +1,14 @@
 """Destinations: which buffer an `insert_slice` or `scatter` writes, and who writes it.
 
 Input: inserts and scatters in program order. Output: placements of stores in groups, copies where a
-destination must not be overwritten. Invariant: the groups that write one buffer are ordered wherever their
-boxes overlap, in the order of the value chain; a buffer is shared only by values that nobody else reads.
+destination must not be overwritten. Invariant: the groups that write one buffer are ordered
+wherever their boxes overlap, in the order of the value chain; a buffer is shared only by values
+that nobody else reads.
 
-Note [Copy on write]: the result of `insert_slice src into dst` takes over the buffer of `dst` if this is
-the only use of `dst` and `dst` is the result of another insert or scatter, uninitialised, or a donated
-argument. Otherwise the result gets a buffer of its own, and somebody stores the contents of `dst` there
-first: the group that computes `dst` (as one more store), or a copy.
+Note [Copy on write]: the result of `insert_slice src into dst` takes over the buffer of `dst` if
+this is the only use of `dst` and `dst` is the result of another insert or scatter, uninitialised,
+or a donated argument. Otherwise the result gets a buffer of its own, and somebody stores the
+contents of `dst` there first: the group that computes `dst` (as one more store), or a copy.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _FREE = frozenset({"fill", "iota", "const"})
 @dataclass(eq=False)
 class Contents:
     """One buffer that is written in pieces. `writers`: groups with the boxes they write, in program
-    order. `outer`: the insert that places all of it in a larger buffer, which then is its memory."""
+    order. `outer`: the insert that places all of it in a larger buffer, which then is its
+    memory."""
 
     writers: list[tuple[Group, Box]] = field(default_factory=list)
     outer: Op | None = None
@@ -67,14 +69,16 @@ class Destinations:
     def scatter(self, op: Op) -> None:
         state = self.state
         contents = self._contents(op, op.operands[0])
-        group = state.new_group("scatter", op, (), state.deps_of_all(op.operands[1:]) | contents.groups)
+        before = state.deps_of_all(op.operands[1:]) | contents.groups
+        group = state.new_group("scatter", op, (), before)
         state.settle(op, group)
         contents.writers.append((group, Box.whole(op.result.shape)))
         contents.scattered = True
         self.of[op.result] = contents
 
     def path(self, placement: Placement) -> tuple[Value, tuple[Op, ...]]:
-        """Where a placement goes: the value whose buffer it writes, and the inserts that say where."""
+        """Where a placement goes: the value whose buffer it writes, and the inserts that say
+        where."""
         inserts = [placement.insert] if placement.insert is not None else []
         into = placement.into if placement.insert is None else placement.insert.result
         assert into is not None
@@ -118,12 +122,13 @@ class Destinations:
             home.placements.append(placement)
             return home
         if not is_free(destination):
-            state.decide("fuse-insert", op, False, "copied on write: " + self._why_copied(destination))
+            why = self._why_copied(destination)
+            state.decide("fuse-insert", op, False, f"copied on write: {why}")
         return self._copy(placement, 0)
 
     def _copy(self, placement: Placement, before: int) -> Group:
-        """A dispatch that stores the value, which lies in memory or costs nothing to make, after the
-        groups `before`: one that copies it elsewhere too if there is one."""
+        """A dispatch that stores the value, which lies in memory or costs nothing to make, after
+        the groups `before`: one that copies it elsewhere too if there is one."""
         state, value = self.state, placement.value
         group = self.copies.get(value)
         if group is None or is_free(value) or self._refuse([group], before):
@@ -216,11 +221,13 @@ def is_free(value: Value) -> bool:
 
 
 def box_of(insert: Op) -> Box:
-    """The box that an insert writes; all of a dimension where its start is known at run time only."""
+    """The box that an insert writes; all of a dimension where its start is known at run time
+    only."""
     source, into = insert.operands[0], insert.result
     offsets, sizes, strides = [], [], []
+    attrs = insert.attrs
     for offset, size, stride, extent in zip(
-            insert.attrs["offsets"], source.shape, insert.attrs["strides"], into.shape, strict=True):
+            attrs["offsets"], source.shape, attrs["strides"], into.shape, strict=True):
         offsets.append(0 if offset is None else offset)
         sizes.append((extent if size else 0) if offset is None else size)
         strides.append(1 if offset is None else stride)

@@ -1,8 +1,8 @@
 """Groups become regions: what each one reads, evaluates and stores.
 
 Input: a state in which everything has its place. Output: `Region`s in an order that respects all
-dependences. Invariant: a value is stored iff some other region, a placement or the caller reads it; ops
-that nobody needs are in no region.
+dependences. Invariant: a value is stored iff some other region, a placement or the caller reads it;
+ops that nobody needs are in no region.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import networkx as nx
 from stagejit.dispatch.destinations import Destinations
 from stagejit.dispatch.group import Group
 from stagejit.dispatch.outputs import stored_outputs
-from stagejit.dispatch.region import Region, Store
+from stagejit.dispatch.region import VIEWS, Region, Store
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
 
-_MOVES = frozenset({"broadcast", "reshape", "transpose", "reverse", "extract_slice", "insert_slice"})
+_MOVES = VIEWS | {"insert_slice"}
 
 
 def emit(state: State, destinations: Destinations) -> list[Region]:
@@ -66,8 +66,9 @@ def _store_plain(state: State, value: Value) -> None:
 def _stores(state: State, destinations: Destinations, group: Group) -> list[Store]:
     if group.anchor is not None and group.kind in ("scatter", "delegate"):
         return [Store(value, value) for value in group.anchor.results]
-    stores = [Store(value, value) for value in sorted(
-        (value for value in group.plain if value.type.size), key=lambda value: (state.position[value.op], value.index))]
+    plain = [value for value in group.plain if value.type.size]
+    plain.sort(key=lambda value: (state.position[value.op], value.index))
+    stores = [Store(value, value) for value in plain]
     for placement in group.placements:
         if not placement.value.type.size:
             continue
@@ -99,7 +100,7 @@ def _walk(state: State, group: Group, stores: Iterable[Store]) -> tuple[list[Op]
             inputs[value] = None
     position = state.position
     return (sorted(ops, key=lambda op: position[op]),
-            sorted(inputs, key=lambda value: (position.get(value.op, -1), value.op.id, value.index)))
+            sorted(inputs, key=lambda v: (position.get(v.op, -1), v.op.id, v.index)))
 
 
 def _region(group: Group, ops: list[Op], inputs: list[Value], stores: list[Store], *,

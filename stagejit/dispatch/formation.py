@@ -1,14 +1,15 @@
 """Dispatch formation: a graph is divided into regions, each of which becomes one dispatch.
 
 Input: a verified graph. Output: regions in an order that respects their dependences, and decisions.
-Invariant: everything is decided from shapes, bytes and flops, so every target gets the same regions; each
-fusion that is possible but not done leaves a decision with its reason.
+Invariant: everything is decided from shapes, bytes and flops, so every target gets the same
+regions; each fusion that is possible but not done leaves a decision with its reason.
 
-Note [Steps]: `outputs` gives every returned value memory of its own. The forward walk makes a group of each
-anchor (reduce, contract, conv, cumulative, scatter, delegate) and lets elementwise consumers join it, so
-that they are applied before the result reaches memory. What joins nothing floats: it is evaluated by
-whoever reads it. `recompute` lets results float again that readers make cheaply. `demand` walks backwards and stores those floating values that would cost more to
-evaluate again. `emission` turns groups into regions.
+Note [Steps]: `outputs` gives every returned value memory of its own. The forward walk makes a group
+of each anchor (reduce, contract, conv, cumulative, scatter, delegate) and lets elementwise
+consumers join it, so that they are applied before the result reaches memory. What joins nothing
+floats: it is evaluated by whoever reads it. `recompute` lets results float again that readers make
+cheaply. `demand` walks backwards and stores those floating values that would cost more to evaluate
+again. `emission` turns groups into regions.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ _NEIGHBOURS = 8  # how many earlier reductions of a shape are looked at for a me
 
 
 def form(graph: Graph, options: Options | None = None) -> tuple[list[Region], list[Decision]]:
-    """Regions of `graph`, producers before consumers. An output that shares its value with an input, a
-    constant or another output gets a `reshape` to its own shape in `graph`, which the copy evaluates."""
+    """Regions of `graph`, producers before consumers. An output that shares its value with an
+    input, a constant or another output gets a `reshape` to its own shape in `graph`, which the copy
+    evaluates."""
     return _Former(graph, options or Options()).run()
 
 
@@ -58,7 +60,8 @@ class _Former:
         return emit(self.state, self.destinations), self.state.decisions
 
     def _require(self) -> None:
-        """Values that must be stored: what is placed, delegated, or the first contents of a buffer."""
+        """Values that must be stored: what is placed, delegated, or the first contents of a
+        buffer."""
         for op in self.state.order:
             if op.kind == "delegate":
                 self.state.required.update(op.operands)

@@ -1,7 +1,7 @@
 """`Group`: a region while it grows, and the reachability between groups.
 
-Input: ops in topological order. Output: groups that `emission.py` turns into regions. Invariant: the order
-between groups never has a cycle: every edge is checked with `Reach.reaches` first.
+Input: ops in topological order. Output: groups that `emission.py` turns into regions. Invariant:
+the order between groups never has a cycle: every edge is checked with `Reach.reaches` first.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Space = Literal["out", "row", "kept"]
 class Location:
     """Which element of a group's space holds an element of a value.
 
-    index: in terms of the value's own coordinates. one_to_one: False for a kept value that is spread
-    over its row (a broadcast).
+    index: in terms of the value's own coordinates. one_to_one: False for a kept value that is
+    spread over its row (a broadcast).
     """
 
     space: Space
@@ -41,8 +41,8 @@ class Placement:
 
 @dataclass(eq=False)
 class Group:
-    """A region to be. `shape` is the space of its result, for reduces the row space; `axes` are those
-    that reduces reduce. `located` are the values that have a place in that space."""
+    """A region to be. `shape` is the space of its result, for reduces the row space; `axes` are
+    those that reduces reduce. `located` are the values that have a place in that space."""
 
     id: int
     kind: str

@@ -1,7 +1,8 @@
-"""Pointwise ops enter groups: as consumers of what a group computes, or as a result stored beside others.
+"""Pointwise ops enter groups: as consumers of what a group computes, or as a result stored beside
+others.
 
-Input: a state and a pointwise op without a home. Output: the op has one, with a decision. Invariant: a
-refused fusion that would have been possible by shape leaves its reason.
+Input: a state and a pointwise op without a home. Output: the op has one, with a decision.
+Invariant: a refused fusion that would have been possible by shape leaves its reason.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def _neighbour(state: State, op: Op) -> Group | None:
         if not shared or state.deps[op] >> group.id & 1:
             continue
         if refuse_order(state, group, state.deps[op]) is None:
-            state.decide("fuse-producers", op, True, "stored beside a result that reads the same array")
+            state.decide("fuse-producers", op, True,
+                         "stored beside a result that reads the same array")
             return group
     return None
 
@@ -75,7 +77,8 @@ def _switch(group: Group, place: Location | Refusal | None) -> str:
 
 
 def refuse_prologue(state: State, op: Op) -> Refusal | None:
-    """Why a floating `op` that is an operand of a contraction must be stored, None for other ops too.
+    """Why a floating `op` that is an operand of a contraction must be stored, None for other ops
+    too.
 
     An operand is evaluated where it is packed, once for each parallel item: cheap work only."""
     product = _product_of(state, op)

@@ -1,11 +1,13 @@
-"""When an op may be evaluated inside a group: its place in the group's space, order, size of the rows.
+"""When an op may be evaluated inside a group: its place in the group's space, order, size of the
+rows.
 
-Input: a state, an op, a group. Output: a location, or the reason for a refusal. Invariant: pure questions;
-nothing here changes the state.
+Input: a state, an op, a group. Output: a location, or the reason for a refusal. Invariant: pure
+questions; nothing here changes the state.
 
-Note [Spaces]: a group's results live in one space ("out"), those of reductions in two: an element of the
-"row" space is an element that is reduced, an element of the "kept" space is a whole row. A value may be
-computed in a group if each of its elements needs only elements of the group at one place of that space.
+Note [Spaces]: a group's results live in one space ("out"), those of reductions in two: an element
+of the "row" space is an element that is reduced, an element of the "kept" space is a whole row. A
+value may be computed in a group if each of its elements needs only elements of the group at one
+place of that space.
 """
 
 from __future__ import annotations

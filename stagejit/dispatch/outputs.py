@@ -1,8 +1,8 @@
 """Every returned value gets memory of its own.
 
-Input: a graph. Output: the values that must be stored for its outputs. Invariant: distinct outputs are
-stored in distinct buffers, none of them an input or a constant; a returned reshape of a value that nobody
-else returns shares that value's buffer, because its elements are in the same order.
+Input: a graph. Output: the values that must be stored for its outputs. Invariant: distinct outputs
+are stored in distinct buffers, none of them an input or a constant; a returned reshape of a value
+that nobody else returns shares that value's buffer, because its elements are in the same order.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from stagejit.graph.ir import Graph, Value
 
 
 def require_outputs(graph: Graph) -> list[Value]:
-    """The values to store. Outputs that are inputs, constants or the same value again become reshapes to
-    their own shape, which somebody has to evaluate: that is the copy."""
+    """The values to store. Outputs that are inputs, constants or the same value again become
+    reshapes to their own shape, which somebody has to evaluate: that is the copy."""
     seen: set[Value] = set()
     outputs = []
     for value in graph.outputs:

@@ -1,8 +1,9 @@
 """Which element of which operand a pointwise op reads: the index maps of views, in one place.
 
-Input: an op and the index at which its result is wanted. Output: the index into each operand. Access
-analysis and every kernel generator use these maps, so they cannot disagree. Invariant: maps are exact;
-`gather` and dynamic offsets are handled by the callers, who know how to read the indices.
+Input: an op and the index at which its result is wanted. Output: the index into each operand.
+Access analysis and every kernel generator use these maps, so they cannot disagree. Invariant: maps
+are exact; `gather` and dynamic offsets are handled by the callers, who know how to read the
+indices.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def box_starts(op: Op, whole: tuple[int, ...], part: tuple[int, ...], first_star
                start: DynamicStart = dynamic_var) -> tuple[Affine, ...]:
     """Offsets of the box of an extract_slice or insert_slice; dynamic ones through `start`.
 
-    whole: shape of the buffer; part: shape of the box; first_start: operand index of the first start.
+    whole: shape of the buffer; part: shape of the box; first_start: operand index of the first
+    start.
     """
     starts = []
     position = first_start

@@ -1,11 +1,12 @@
 """Results of a group that its readers had better compute themselves.
 
-Input: a state after the forward walk. Output: some pointwise members of groups float again. Invariant: no
-transcendental, no anchor and nothing that a caller wants is ever recomputed; bytes moved never grow.
+Input: a state after the forward walk. Output: some pointwise members of groups float again.
+Invariant: no transcendental, no anchor and nothing that a caller wants is ever recomputed; bytes
+moved never grow.
 
-Note [What to keep]: consumers join a group eagerly, so a group may store many functions of one result (the
-residuals that a gradient reads, say). A stored value is dropped if its readers can compute it cheaply
-from values that are stored anyway, or from fewer bytes.
+Note [What to keep]: consumers join a group eagerly, so a group may store many functions of one
+result (the residuals that a gradient reads, say). A stored value is dropped if its readers can
+compute it cheaply from values that are stored anyway, or from fewer bytes.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _Readers = dict[Value, frozenset[Group] | None]  # None: stored, whoever else re
 
 
 def drop_what_is_cheap(state: State) -> None:
-    """All candidates of a group together, else one by one: later members first, because what they are
-    computed from may become needed by their readers only."""
+    """All candidates of a group together, else one by one: later members first, because what they
+    are computed from may become needed by their readers only."""
     for group in state.groups:
         if group.kind in ("delegate", "scatter"):
             continue

@@ -1,8 +1,9 @@
 """`Region`: the ops that one dispatch evaluates, and how its results reach memory.
 
-Input: built by dispatch formation from the graph. Output: read by access analysis, scheduling and kernel
-generation. Invariant: every op of a region is evaluated element by element from the region's inputs;
-only `stores` reach memory; regions partition the graph's ops (cheap producers may be in several).
+Input: built by dispatch formation from the graph. Output: read by access analysis, scheduling and
+kernel generation. Invariant: every op of a region is evaluated element by element from the region's
+inputs; only `stores` reach memory; regions partition the graph's ops (cheap producers may be in
+several).
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ class Store:
 class Region:
     """One dispatch to be.
 
-    kind: `map` (no anchor), `reduce` (one or more reduces over the same rows: see `rows`), `contract`,
-        `conv`, `cumulative`, `scatter`, `copy`, `fill`, `delegate`.
+    kind: `map` (no anchor), `reduce` (one or more reduces over the same rows: see `rows`),
+        `contract`, `conv`, `cumulative`, `scatter`, `copy`, `fill`, `delegate`.
     ops: evaluated ops in topological order, `insert_slice`s that only place a store included.
     anchor: the contract, conv, cumulative, scatter or delegate op; the first reduce for `reduce`.
-    inputs: values read from memory (function inputs, constants, results of other regions), each once.
-    stores: what is written.
+    inputs: values read from memory (function inputs, constants, results of other regions), each
+    once. stores: what is written.
 
-    Kind `map`: all stored values have one shape.
-    Kind `reduce`: all reduce ops in `ops` reduce the same axes of operands of one shape (the row space).
-    Stores are either in the row space (same shape as the reduces' operand, up to views) or in the kept
-    space (shape of the reduces' results, up to views).
+    Kind `map`: all stored values have one shape. Kind `reduce`: all reduce ops in `ops` reduce the
+    same axes of operands of one shape (the row space). Stores are either in the row space (same
+    shape as the reduces' operand, up to views) or in the kept space (shape of the reduces' results,
+    up to views).
     """
 
     name: str

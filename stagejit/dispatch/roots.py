@@ -1,7 +1,7 @@
 """Whose memory a value lies in: the chains of inserts and scatters that share one buffer.
 
-Input: a graph and its regions. Output: for each stored or read value the root of its buffer. Invariant: two
-values have one root iff they are one buffer at different times.
+Input: a graph and its regions. Output: for each stored or read value the root of its buffer.
+Invariant: two values have one root iff they are one buffer at different times.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`State`: what dispatch formation knows so far. The steps of `formation.py` read and extend it.
 
-Input: a graph and options. Output: groups, and for every op where it is evaluated. Invariant: an op with a
-`home` is evaluated in that group and stored where others need it; a pointwise op without one is evaluated
-by every group that reads it; every other value lies in memory.
+Input: a graph and options. Output: groups, and for every op where it is evaluated. Invariant: an op
+with a `home` is evaluated in that group and stored where others need it; a pointwise op without one
+is evaluated by every group that reads it; every other value lies in memory.
 """
 
 from __future__ import annotations

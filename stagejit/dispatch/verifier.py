@@ -1,7 +1,8 @@
 """Checks the regions of a graph.
 
-Input: a graph and its regions in order. Output: nothing, or a VerificationError. Invariant: accepts what
-`formation.form` makes; a region list that passes computes every output and can be executed in order.
+Input: a graph and its regions in order. Output: nothing, or a VerificationError. Invariant: accepts
+what `formation.form` makes; a region list that passes computes every output and can be executed in
+order.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ def _check_ops(region: Region) -> None:
 
 def _check_store(region: Region, store: Store) -> None:
     evaluated = {result for op in region.ops for result in op.results} | set(region.inputs)
-    _require(store.value in evaluated, f"{region.name} stores {store.value} but does not evaluate it")
+    _require(store.value in evaluated,
+             f"{region.name} stores {store.value} but does not evaluate it")
     placed = store.value
     for insert in store.inserts:
         _require(insert in region.ops, f"{region.name} lacks {insert}")

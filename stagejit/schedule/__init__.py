@@ -1,0 +1,1 @@
+"""Order, barriers and memory: from regions to a plan."""

@@ -1,7 +1,7 @@
 """From regions to a schedule: order, buffers, barriers, memory, runs.
 
-Input: a graph, its regions and options. Output: a `Schedule`. Invariant: `verifier.verify_plan` accepts the
-plan; the same input gives the same plan in every process.
+Input: a graph, its regions and options. Output: a `Schedule`. Invariant: `verifier.verify_plan`
+accepts the plan; the same input gives the same plan in every process.
 """
 
 from __future__ import annotations

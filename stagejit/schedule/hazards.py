@@ -1,12 +1,13 @@
 """Which dispatch has to wait for which: conflicts over subranges, and the fewest barriers for them.
 
-Input: dispatches in execution order with their accesses. Output: conflicts and barriers. Invariant: two
-dispatches conflict iff boxes of theirs overlap on one buffer and one of them writes; barriers are the
-transitive reduction of the conflicts, each naming the elements in conflict.
+Input: dispatches in execution order with their accesses. Output: conflicts and barriers. Invariant:
+two dispatches conflict iff boxes of theirs overlap on one buffer and one of them writes; barriers
+are the transitive reduction of the conflicts, each naming the elements in conflict.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -38,8 +39,8 @@ def conflicts(dispatches: Sequence[Dispatch]) -> list[Conflict]:
             boxes = ranges.setdefault((first, second, hazard, buffer), [])
             if not any(other.contains(box) for other in boxes):
                 boxes[:] = [other for other in boxes if not box.contains(other)] + [box]
-    return [Conflict(*key, tuple(boxes)) for key, boxes in
-            sorted(ranges.items(), key=lambda item: (item[0][1], item[0][0], item[0][3], item[0][2]))]
+    order = sorted(ranges, key=lambda key: (key[1], key[0], key[3], key[2]))
+    return [Conflict(*key, tuple(ranges[key])) for key in order]
 
 
 def _pairs(touches: Sequence[tuple[int, bool, Access]]) -> Iterator[tuple[int, int, Hazard, Box]]:
@@ -59,7 +60,8 @@ def _pairs(touches: Sequence[tuple[int, bool, Access]]) -> Iterator[tuple[int, i
 
 
 def ancestors(count: int, edges: Mapping[int, int]) -> list[int]:
-    """For each position the bit set of those before it, from the bit sets of direct predecessors."""
+    """For each position the bit set of those before it, from the bit sets of direct
+    predecessors."""
     before = [0] * count
     for position in range(count):
         direct = edges.get(position, 0)
@@ -107,7 +109,7 @@ def barriers(dispatches: Sequence[Dispatch], buffers: Mapping[str, Buffer],
                             c.ranges, nbytes))
     if full:
         ordered = {(barrier.src, barrier.dst) for barrier in made}
-        for first, second in zip(dispatches, dispatches[1:], strict=False):
+        for first, second in itertools.pairwise(dispatches):
             if (first.name, second.name) not in ordered:
                 made.append(Barrier(first.name, second.name, "FULL"))
     return made

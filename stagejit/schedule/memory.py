@@ -1,10 +1,11 @@
 """The memory plan: which buffers exist, and which of them share memory.
 
-Input: buffers, who touches them and the order that barriers enforce. Output: arena slots. Invariant: two
-buffers overlap in the arena only if everything that touches one has finished before anything touches the
-other starts, whatever order the barriers allow.
+Input: buffers, who touches them and the order that barriers enforce. Output: arena slots.
+Invariant: two buffers overlap in the arena only if everything that touches one has finished before
+anything touches the other starts, whatever order the barriers allow.
 
-Slots are found largest buffer first, each in the smallest gap that fits (best fit by decreasing size).
+Slots are found largest buffer first, each in the smallest gap that fits (best fit by decreasing
+size).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Names of buffers: the caller's for arguments, numbered letters for all others.
 
-Input: argument names. Output: names that the text form of a plan can carry. Invariant: no two are equal.
+Input: argument names. Output: names that the text form of a plan can carry. Invariant: no two are
+equal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Execution order: few switches between native dispatches and delegated equations.
 
-Input: regions in program order and the order that conflicts demand. Output: a permutation. Invariant: every
-conflict keeps its direction; without delegated equations the order is that of the regions.
+Input: regions in program order and the order that conflicts demand. Output: a permutation.
+Invariant: every conflict keeps its direction; without delegated equations the order is that of the
+regions.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def execution_order(delegated: Sequence[bool], predecessors: Mapping[int, int]) 
 
 
 def runs(delegated: Sequence[bool]) -> list[int]:
-    """For each position in execution order the number of its segment: neighbours of one kind share a
-    native run, each delegated equation is a segment of its own."""
+    """For each position in execution order the number of its segment: neighbours of one kind share
+    a native run, each delegated equation is a segment of its own."""
     numbers: list[int] = []
     for at, is_delegated in enumerate(delegated):
         if not at:

@@ -1,8 +1,9 @@
-"""`Plan`: which dispatches run, what each one touches, what has to wait for what, and where memory lies.
+"""`Plan`: which dispatches run, what each one touches, what has to wait for what, and where memory
+lies.
 
-Input: made by `schedule/build.py`, or parsed from text. Output: plain data for people, tests and the
-backend. Invariant: `parser.parse_plan(plan.as_text())` gives the same text again; nothing here depends on a
-target.
+Input: made by `schedule/build.py`, or parsed from text. Output: plain data for people, tests and
+the backend. Invariant: `parser.parse_plan(plan.as_text())` gives the same text again; nothing here
+depends on a target.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ Hazard = Literal["RAW", "WAR", "WAW", "FULL"]
 class Buffer:
     """Contiguous row-major memory.
 
-    index: number of the argument, result or constant. slot: byte offset in the arena of its run, for
-    transients; None for those that pass between runs as XLA values. result: number of the result that
-    lies in this argument's memory, if any.
+    index: number of the argument, result or constant. slot: byte offset in the arena of its run,
+    for transients; None for those that pass between runs as XLA values. result: number of the
+    result that lies in this argument's memory, if any.
     """
 
     name: str
@@ -52,8 +53,8 @@ class Buffer:
 class Access:
     """A box of a buffer, in elements of the buffer's shape.
 
-    hull: half-open byte range around it. nbytes: bytes of its elements. exact: False where the box is a
-    conservative hull of what is touched.
+    hull: half-open byte range around it. nbytes: bytes of its elements. exact: False where the box
+    is a conservative hull of what is touched.
     """
 
     buffer: str
@@ -87,8 +88,8 @@ class Access:
 class Dispatch:
     """One launch: the ops it evaluates and the boxes it touches.
 
-    ops: what it evaluates, in order, as text. flops: arithmetic operations, a multiply-add counting two.
-    nbytes: bytes read plus bytes written. kernel: name of the kernel, once there is one.
+    ops: what it evaluates, in order, as text. flops: arithmetic operations, a multiply-add counting
+    two. nbytes: bytes read plus bytes written. kernel: name of the kernel, once there is one.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """`Schedule`: the plan, and what a backend needs to carry it out.
 
-Input: made by `build.py`. Output: read by code generation and the runtime. Invariant: a run touches nothing
-but its arguments, its results and its arena; segments are executed in order.
+Input: made by `build.py`. Output: read by code generation and the runtime. Invariant: a run touches
+nothing but its arguments, its results and its arena; segments are executed in order.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Step:
 class Run:
     """Consecutive native dispatches: one custom call.
 
-    arguments: buffers whose contents come in (arguments and constants of the function, and values of
-    other segments), in order. results: buffers whose contents go out.
-    aliases: (result, argument) positions of one and the same buffer, which the run updates in place.
-    arena_nbytes: memory for the transients that live in this run only; `Buffer.slot` are offsets in it.
+    arguments: buffers whose contents come in (arguments and constants of the function, and values
+    of other segments), in order. results: buffers whose contents go out. aliases: (result,
+    argument) positions of one and the same buffer, which the run updates in place. arena_nbytes:
+    memory for the transients that live in this run only; `Buffer.slot` are offsets in it.
     """
 
     steps: tuple[Step, ...]
@@ -58,11 +58,10 @@ class Delegation:
 class Schedule:
     """See the module's docstring.
 
-    segments: in execution order. A buffer that several segments write is one value after the other for
-    XLA: each segment takes the latest.
-    outputs: for each result of the function its buffer, whose shape may be another row-major shape of the
-    same elements. aliases: (result, argument) numbers that share memory.
-    buffer_of: the buffer of every value that a region reads or writes.
+    segments: in execution order. A buffer that several segments write is one value after the other
+    for XLA: each segment takes the latest. outputs: for each result of the function its buffer,
+    whose shape may be another row-major shape of the same elements. aliases: (result, argument)
+    numbers that share memory. buffer_of: the buffer of every value that a region reads or writes.
     """
 
     plan: Plan

@@ -1,7 +1,8 @@
 """The plan cut into native runs and delegated equations.
 
-Input: regions and plan in execution order, and the segment of each. Output: `Run`s and `Delegation`s with
-the values that pass between them. Invariant: every result of the function leaves some segment.
+Input: regions and plan in execution order, and the segment of each. Output: `Run`s and
+`Delegation`s with the values that pass between them. Invariant: every result of the function leaves
+some segment.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def segments_of(regions: Sequence[Region], plan: Plan, segment: Sequence[int],
 
 def _without_elements(groups: Iterable[Sequence[Step]], buffer_of: Mapping[Value, str],
                       outputs: Sequence[str], known: set[str]) -> list[str]:
-    """Buffers that somebody needs and that no dispatch writes, because they have no elements. The first
-    run makes them."""
+    """Buffers that somebody needs and that no dispatch writes, because they have no elements. The
+    first run makes them."""
     written, needed = set(known), dict.fromkeys(outputs)
     for group in groups:
         for step in group:

@@ -1,21 +1,21 @@
 """Checks a plan: ranges, happens-before, memory.
 
-Input: a plan. Output: nothing, or a VerificationError that names the first fault. Invariant: accepts every
-plan that `build.py` makes, and rejects it when any one barrier is missing.
+Input: a plan. Output: nothing, or a VerificationError that names the first fault. Invariant:
+accepts every plan that `build.py` makes, and rejects it when any one barrier is missing.
 
-Nothing of the planner is reused but the box arithmetic: conflicts are found again from the accesses, and
-order is what the barriers alone imply.
+Nothing of the planner is reused but the box arithmetic: conflicts are found again from the
+accesses, and order is what the barriers alone imply.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from stagejit.dispatch.box import Box
 from stagejit.errors import VerificationError
 from stagejit.schedule.memory import Life, apart, finished_before
 from stagejit.schedule.order import runs
-from stagejit.schedule.plan import Access, Barrier, Buffer, Plan
+from stagejit.schedule.plan import Access, Buffer, Plan
 
 
 def verify_plan(plan: Plan) -> None:
@@ -41,7 +41,7 @@ def _require(holds: bool, fault: str) -> None:
 def _check_access(name: str, access: Access, buffers: dict[str, Buffer]) -> None:
     _require(access.buffer in buffers, f"@{name} touches an unknown buffer {access.buffer}")
     buffer = buffers[access.buffer]
-    _require(not access.box.count or Box.whole(buffer.shape).contains(access.box),
+    _require(Box.whole(buffer.shape).contains(access.box),
              f"@{name} leaves the buffer: {access} of {buffer.shape}")
     expected = Access.of(buffer, access.box, exact=access.exact)
     _require(access == expected, f"@{name} states wrong bytes for {access}")
@@ -52,7 +52,8 @@ def _order_of(plan: Plan, names: Sequence[str]) -> list[int]:
     position = {name: at for at, name in enumerate(names)}
     direct = [0] * len(names)
     for barrier in plan.barriers:
-        _require(barrier.src in position and barrier.dst in position, f"{barrier}: no such dispatch")
+        known = barrier.src in position and barrier.dst in position
+        _require(known, f"{barrier}: no such dispatch")
         first, second = position[barrier.src], position[barrier.dst]
         _require(first < second, f"{barrier} points backwards")
         direct[second] |= 1 << first
@@ -65,33 +66,56 @@ def _order_of(plan: Plan, names: Sequence[str]) -> list[int]:
     return before
 
 
+_Touch = tuple[int, bool, Access]  # position of the dispatch, whether it writes
+
+
 def _check_conflicts(plan: Plan, before: Sequence[int]) -> None:
-    """Every conflict has a barrier that names it, or a chain of barriers through other dispatches."""
-    named: dict[tuple[str, str, str, str], list[Barrier]] = {}
-    waits: dict[str, set[str]] = {}
-    for barrier in plan.barriers:
-        named.setdefault((barrier.src, barrier.dst, barrier.buffer, barrier.hazard), []).append(barrier)
-        waits.setdefault(barrier.dst, set()).add(barrier.src)
-    position = {dispatch.name: at for at, dispatch in enumerate(plan.dispatches)}
-    touches: dict[str, list[tuple[int, bool, Access]]] = {}
+    """Every conflict has a barrier that names it, or a chain of barriers through others."""
+    barriers = _Barriers(plan)
+    names = [dispatch.name for dispatch in plan.dispatches]
+    position = {name: at for at, name in enumerate(names)}
+    touches: dict[str, list[_Touch]] = {}
     for at, dispatch in enumerate(plan.dispatches):
         for writes, accesses in ((False, dispatch.reads), (True, dispatch.writes)):
             for access in accesses:
                 touches.setdefault(access.buffer, []).append((at, writes, access))
-    for of_buffer in touches.values():
-        for number, (first, first_writes, a) in enumerate(of_buffer):
-            for second, second_writes, b in of_buffer[:number] + of_buffer[number + 1:]:
-                if second <= first or not (first_writes or second_writes) or not a.overlaps(b):
-                    continue
-                hazard = ("WAW" if second_writes else "RAW") if first_writes else "WAR"
-                src, dst = plan.dispatches[first].name, plan.dispatches[second].name
-                common = a.box.intersection(b.box)
-                barriers = named.get((src, dst, a.buffer, hazard), [])
-                if any(box.contains(common) for one in barriers for box in one.ranges):
-                    continue
-                through = any(before[position[middle]] >> first & 1
-                              for middle in waits.get(dst, ()) if middle != src)
-                _require(through, f"@{dst} does not wait for @{src}: {hazard} on {a.buffer}{common}")
+    for first, second in (pair for each in touches.values() for pair in _in_conflict(each)):
+        hazard = ("WAW" if second[1] else "RAW") if first[1] else "WAR"
+        src, dst = names[first[0]], names[second[0]]
+        common = first[2].box.intersection(second[2].box)
+        name = first[2].buffer
+        ordered = barriers.names(src, dst, hazard, name, common) or any(
+            before[position[middle]] >> first[0] & 1
+            for middle in barriers.waits.get(dst, ()) if middle != src)
+        _require(ordered, f"@{dst} does not wait for @{src}: {hazard} on {name}{common}")
+
+
+class _Barriers:
+    """The barriers of a plan. waits: those that a dispatch waits for."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.waits: dict[str, set[str]] = {}
+        self._ranges: dict[tuple[str, str, str, str], list[Box]] = {}
+        for barrier in plan.barriers:
+            self.waits.setdefault(barrier.dst, set()).add(barrier.src)
+            key = (barrier.src, barrier.dst, barrier.hazard, barrier.buffer)
+            self._ranges.setdefault(key, []).extend(barrier.ranges)
+
+    def names(self, src: str, dst: str, hazard: str, buffer: str, box: Box) -> bool:
+        """Whether a barrier says that `dst` waits for all of the box."""
+        return any(one.contains(box) for one in self._ranges.get((src, dst, hazard, buffer), ()))
+
+
+def _in_conflict(touches: Sequence[_Touch]) -> Iterator[tuple[_Touch, _Touch]]:
+    """Overlapping touches of one buffer by two dispatches, at least one of which writes."""
+    for written in (touch for touch in touches if touch[1]):
+        for other in touches:
+            if other[0] == written[0] or not written[2].overlaps(other[2]):
+                continue
+            if other[0] > written[0]:
+                yield written, other
+            elif not other[1]:
+                yield other, written
 
 
 def _check_contents(plan: Plan, buffers: dict[str, Buffer]) -> None:
@@ -130,5 +154,6 @@ def _check_slots(plan: Plan, before: Sequence[int]) -> None:
 
 
 def _overlap(a: Buffer, b: Buffer) -> bool:
-    assert a.slot is not None and b.slot is not None
+    if a.slot is None or b.slot is None:
+        return False
     return a.slot < b.slot + b.nbytes and b.slot < a.slot + a.nbytes

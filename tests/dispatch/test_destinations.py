@@ -123,7 +123,8 @@ def test_a9_a_destination_that_is_read_elsewhere_is_copied() -> None:
         return d, d.at[1:3].set(x[:2])
 
     plan = check(fn, f32(3, 4), f32(2, 4))
-    assert "copied on write: the destination is also read elsewhere" in declined(plan, "fuse-insert")
+    assert "copied on write: the destination is also read elsewhere" in declined(
+        plan, "fuse-insert")
 
 
 def test_a_computed_destination_is_stored_there_by_its_producer() -> None:
@@ -247,7 +248,8 @@ def test_dont_nest_a_destination_that_is_read_elsewhere() -> None:
 
 
 def test_arguments_inserted_into_several_places_are_read_once() -> None:
-    plan = check(lambda a, b: (jnp.concatenate([a, b]), jnp.concatenate([b, a])), f32(3, 4), f32(2, 4))
+    plan = check(lambda a, b: (jnp.concatenate([a, b]), jnp.concatenate([b, a])),
+                 f32(3, 4), f32(2, 4))
     assert len(plan.copies) == 2
     assert all(len(copy.writes) == 2 for copy in plan.copies)
 

@@ -56,8 +56,8 @@ FUSED: dict[str, tuple[Fn, tuple[Any, ...], list[str]]] = {
     "cheap prologue of a product": (
         lambda a, b: (a * 2) @ b, (f32(8, 9), f32(9, 7)), ["contract"]),
     "epilogue of a convolution": (
-        lambda x, w: jax.nn.relu(lax.conv(x, w, (1, 1), "SAME")), (f32(1, 2, 5, 5), f32(3, 2, 3, 3)),
-        ["conv"]),
+        lambda x, w: jax.nn.relu(lax.conv(x, w, (1, 1), "SAME")),
+        (f32(1, 2, 5, 5), f32(3, 2, 3, 3)), ["conv"]),
     "epilogue of a cumulative sum": (lambda x: jnp.cumsum(x, 1) * 2, (f32(5, 6),), ["cumulative"]),
     "gather with its index arithmetic": (
         lambda x, i: x[i] * 2, (f32(50, 4), np.array([1, 7], np.int32)), ["map"]),
@@ -163,10 +163,12 @@ REFUSED: dict[str, tuple[Fn, tuple[Any, ...], str, str]] = {
         "fuse-epilogues", "another operand is computed from contract by a later dispatch"),
     "few rows": (
         lambda x: x / jnp.sum(x), (f32(300, 300),),
-        "fuse-rows", "1 rows of 90000 elements: reading them again in one dispatch would serialise"),
+        "fuse-rows",
+        "1 rows of 90000 elements: reading them again in one dispatch would serialise"),
     "long rows": (
         lambda x: x / jnp.sum(x, 1, keepdims=True), (f32(8, 70000),),
-        "fuse-rows", "a row takes 280000 bytes, over 262144: reading it again would come from memory"),
+        "fuse-rows",
+        "a row takes 280000 bytes, over 262144: reading it again would come from memory"),
     "a gather as an operand": (
         lambda x, i, w: x[i] @ w, (f32(50, 4), np.array([1, 7], np.int32), f32(4, 3)),
         "fuse-producers", "a gather is done once"),
@@ -183,7 +185,8 @@ REFUSED: dict[str, tuple[Fn, tuple[Any, ...], str, str]] = {
         lambda a, b: a + (b * 3 + 1) * b, (f32(9000, 64), f32(64)),
         "fuse-producers", "cheaper stored than evaluated 9e+03 times an element"),
     "epilogues disabled": (
-        lambda a, b: a @ b + 1, (f32(8, 9), f32(9, 7)), "fuse-epilogues", "fuse-epilogues is disabled"),
+        lambda a, b: a @ b + 1, (f32(8, 9), f32(9, 7)),
+        "fuse-epilogues", "fuse-epilogues is disabled"),
     "rows disabled": (
         lambda x: (x.sum(1), x.max(1)), (f32(8, 9),), "fuse-rows", "fuse-rows is disabled"),
 }

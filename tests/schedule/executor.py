@@ -1,7 +1,7 @@
 """Carries out a schedule in NumPy, over real memory laid out by the memory plan.
 
-Input: a graph, its schedule, inputs. Output: the results. Invariant: a region sees only what it declares to
-read, everything else is poisoned; it changes only what it declares to write.
+Input: a graph, its schedule, inputs. Output: the results. Invariant: a region sees only what it
+declares to read, everything else is poisoned; it changes only what it declares to write.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ POISON = 0xFF  # NaN in every float type
 class Executor:
     """Runs one schedule. order: draws an order that the barriers allow, None for the plan's."""
 
-    def __init__(self, graph: Graph, schedule: Schedule, order: random.Random | None = None) -> None:
+    def __init__(
+        self, graph: Graph, schedule: Schedule, order: random.Random | None = None
+    ) -> None:
         self.graph, self.schedule, self.order = graph, schedule, order
         self.buffers = {buffer.name: buffer for buffer in schedule.plan.buffers}
 

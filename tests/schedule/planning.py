@@ -1,4 +1,5 @@
-"""From a function to its schedule, with every verifier on the way, and to results by the executor."""
+"""From a function to its schedule, with every verifier on the way, and to results by the
+executor."""
 
 from __future__ import annotations
 

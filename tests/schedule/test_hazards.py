@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from typing import Any
 
 import networkx as nx
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +29,9 @@ def access(name: str, offset: int, size: int, stride: int = 1) -> Access:
     return Access.of(BUFFERS[name], Box((offset,), (size,), (stride,)))
 
 
-def dispatch(name: str, reads: tuple[Access, ...] = (), writes: tuple[Access, ...] = ()) -> Dispatch:
+def dispatch(
+    name: str, reads: tuple[Access, ...] = (), writes: tuple[Access, ...] = ()
+) -> Dispatch:
     return Dispatch(name, "map", (), reads, writes)
 
 
@@ -58,7 +62,8 @@ def test_writes_of_one_place_are_ordered() -> None:
 
 
 def test_dont_order_two_reads() -> None:
-    assert not plan(dispatch("p", (access("a", 0, 8),)), dispatch("q", (access("a", 0, 8),))).barriers
+    reads = (access("a", 0, 8),)
+    assert not plan(dispatch("p", reads), dispatch("q", reads)).barriers
 
 
 def test_dont_order_disjoint_boxes() -> None:
@@ -100,8 +105,6 @@ def test_c4_barriers_name_newly_written_channels_only() -> None:
 
 
 def _arrays(count: int) -> list[Any]:
-    import numpy as np
-
     return [np.ones((7, 3), np.float32)] * count
 
 
@@ -111,7 +114,8 @@ def random_dispatches(draw: Any) -> list[Dispatch]:
         found = []
         for _ in range(draw(st.integers(0, 2))):
             offset, stride = draw(st.integers(0, 5)), draw(st.integers(1, 2))
-            found.append(access(draw(st.sampled_from("abc")), offset, draw(st.integers(1, 3)), stride))
+            name, size = draw(st.sampled_from("abc")), draw(st.integers(1, 3))
+            found.append(access(name, offset, size, stride))
         return tuple(dict.fromkeys(found))
 
     return [dispatch(f"d{n}", accesses(), accesses()) for n in range(draw(st.integers(1, 7)))]
@@ -125,8 +129,9 @@ def test_s1_an_edge_iff_boxes_overlap_and_one_writes(dispatches: list[Dispatch])
     expected.add_nodes_from(graph.nodes)
     for at, later in enumerate(dispatches):
         for earlier in dispatches[:at]:
-            if any(a.overlaps(b) for a in earlier.writes for b in (*later.reads, *later.writes)) or (
-                    any(a.overlaps(b) for a in earlier.reads for b in later.writes)):
+            pairs = [*itertools.product(earlier.writes, (*later.reads, *later.writes)),
+                     *itertools.product(earlier.reads, later.writes)]
+            if any(a.overlaps(b) for a, b in pairs):
                 expected.add_edge(earlier.name, later.name)
     assert set(graph.edges) == set(nx.transitive_reduction(expected).edges)
 
