@@ -19,22 +19,25 @@ from stagejit.types import DType, dtype_named
 
 @dataclass(frozen=True)
 class Window:
-    """A source variable that several axes share: source = (at - before) / dilation.
+    """A source variable that several axes share: source = at - before.
 
-    Positions outside [0, source.extent), and fractional ones, read as zero. `at` is never negative.
+    Positions outside [0, size) read as zero. `at` is never negative. The source variable has an
+    extent of at least 2: one of extent 1 would be dropped from an index, but a source of one
+    element still has a border.
     """
 
     at: Affine
+    size: int
     before: int = 0
-    dilation: int = 1
 
-    def exact(self, size: int) -> bool:
-        """True where no position is outside or fractional."""
+    @property
+    def exact(self) -> bool:
+        """True where no position is outside."""
         lo, hi = self.at.range()
-        return self.dilation == 1 and lo >= self.before and hi - self.before < size
+        return lo >= self.before and hi - self.before < self.size
 
     def substitute(self, mapping: Mapping[Var, Affine]) -> Window:
-        return Window(self.at.substitute(mapping), self.before, self.dilation)
+        return Window(self.at.substitute(mapping), self.size, self.before)
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Operand:
     @property
     def exact_index(self) -> Index | None:
         """The index in terms of axes alone, if no element is a border zero."""
-        if not all(window.exact(var.extent) for var, window in self.windows.items()):
+        if not all(window.exact for window in self.windows.values()):
             return None
         mapping = {var: window.at - window.before for var, window in self.windows.items()}
         return tuple(part.substitute(mapping) for part in self.index)
@@ -66,7 +69,7 @@ class Operand:
         plain = {
             var: window.at - window.before
             for var, window in self.windows.items()
-            if len(window.at.terms) <= 1 and window.exact(var.extent)
+            if len(window.at.terms) <= 1 and window.exact
         }
         rest = {var: window for var, window in self.windows.items() if var not in plain}
         return Operand(self.value, tuple(part.substitute(plain) for part in self.index), rest)

@@ -73,7 +73,7 @@ def _phases(
     for phase in range(min(period, outputs)):
         pixel = Var(-(-(outputs - phase) // period), "y")
         out_at = Affine.of(pixel) * period + phase
-        source = Var(sources, "s")
+        source = Var(max(sources, 2), "s")
         residue = next(
             (
                 r
@@ -99,7 +99,7 @@ def _phases(
                 out_at,
                 Affine.of(tap) * modulus + residue,
                 source,
-                Window(at, max(-shift, 0)),
+                Window(at, sources, max(-shift, 0)),
             )
         )
     return found
@@ -132,8 +132,7 @@ def _nest(op: Op, spatial: Sequence[_Spatial]) -> Nest:
         right[rhs_spec[2 + d]] = dim.tap_at
         if dim.window is not None:
             windows[dim.source] = dim.window
-            # Not Affine.of: a source of extent 1 still has a border.
-            left[lhs_spec[2 + d]] = Affine(((dim.source, 1),))
+            left[lhs_spec[2 + d]] = Affine.of(dim.source)
     place = {2 + d: dim.pixel for d, dim in enumerate(spatial)} | {0: batch, 1: feature}
     order = [group, *(place[k] for k in sorted(place, key=lambda k: out_spec[k]))]
     reduce = [channel, *(dim.tap for dim in spatial)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from stagejit.codegen import scalars
 from stagejit.codegen.builder import Builder
@@ -23,14 +24,17 @@ from stagejit.codegen.tiling import Source, Tiling
 from stagejit.dispatch.affine import Affine, Var
 from stagejit.types import DType
 
+_MOST_SHUFFLED = 4  # phases that shuffles sort faster than scattered stores
+_NONE: Mapping[Var, int] = MappingProxyType({})
+
 
 @dataclass(frozen=True)
 class Dim:
     """One dimension of the packed block.
 
     source: the variable that walks the operand. length: positions in the block (constant upper
-    bound). Axes reach position `sum(coeffs * axis)`, counted from the block's start. before,
-    dilation: see `Window`; a plain axis has coefficient 1 and no border.
+    bound). Axes reach position `sum(coeffs * axis)`, counted from the block's start. before:
+    see `Window`; a plain axis has coefficient 1 and no border.
     """
 
     source: Var
@@ -40,7 +44,6 @@ class Dim:
     modulus: int = 1
     plane: int = 0
     before: int = 0
-    dilation: int = 1
     window: bool = False
 
 
@@ -118,8 +121,10 @@ class _Fill:
             return
         vector, along = self._directions()
         others = [dim for dim in self.dims if dim is not vector and dim is not along]
-        if along is None:
-            self._loops(others, lambda: self._rows(vector))
+        if 1 < vector.modulus <= _MOST_SHUFFLED and self.tiling.lanes > 1:
+            self._loops(others, lambda: self._phases(vector))
+        elif along is None:
+            self._loops(others, lambda: self._rows(vector, *self.ranges[vector.source][:2]))
         else:
             self._loops(others, lambda: self._squares(vector, along))
 
@@ -153,8 +158,7 @@ class _Fill:
         )
 
     def _never_outside(self, dim: Dim) -> bool:
-        window = self.source.operand.windows[dim.source]
-        return window.exact(dim.source.extent)
+        return self.source.operand.windows[dim.source].exact
 
     def _clear(self) -> None:
         lanes = self.tiling.lanes if self.tiling.lanes > 1 else 0
@@ -178,22 +182,18 @@ class _Fill:
             last = last + (lengths[axis] - 1) * coeff
         first = begin - dim.before
         stop = first + last + 1
-        if dim.dilation > 1:  # rounded up; both may be negative, so shift by a multiple first
-            shift = -(-(dim.before + 1) // dim.dilation) + 1
-            first = b.udiv(first + (shift * dim.dilation + dim.dilation - 1), dim.dilation) - shift
-            stop = b.udiv(stop + (shift * dim.dilation + dim.dilation - 1), dim.dilation) - shift
         first = b.binary("smax", first, 0)
-        stop = b.binary("smax", b.binary("smin", stop, dim.source.extent), first)
+        size = self.source.operand.windows[dim.source].size
+        stop = b.binary("smax", b.binary("smin", stop, size), first)
         return first, stop, begin
 
     def _directions(self) -> tuple[Dim, Dim | None]:
         """The dimension of the vectors, and the other one of a register transpose."""
         inner = self.dims[-1]
         contiguous = self._contiguous()
-        simple = inner.modulus == 1 and inner.dilation == 1
-        if not simple or contiguous is None or contiguous.source is inner.source:
+        if inner.modulus > 1 or contiguous is None or contiguous.source is inner.source:
             return inner, None
-        if contiguous.modulus > 1 or contiguous.dilation > 1 or self.tiling.lanes < 2:
+        if contiguous.modulus > 1 or self.tiling.lanes < 2:
             return inner, None
         return inner, contiguous
 
@@ -219,10 +219,29 @@ class _Fill:
 
         self.b.loop(first, stop, 1, (), iteration)
 
-    def _rows(self, vector: Dim) -> None:
+    def _phases(self, vector: Dim) -> None:
+        """As many vectors at once as there are phases, sorted by shuffles; the rest one by one."""
+        b, lanes, count = self.b, self.tiling.lanes, vector.modulus
+        first, stop, _ = self.ranges[vector.source]
+        whole = stop - b.urem(stop - first, lanes * count)
+
+        def chunk(position: Register) -> None:
+            parts = []
+            for number in range(count):
+                with self.elements.at(
+                    {vector.source: position + number * lanes}, vector=vector.source, lanes=lanes
+                ):
+                    parts.append(self._element())
+            for phase in range(count):
+                offset = self._offset({vector.source: position + phase})
+                b.store(_every(b, parts, phase), self.buffer, offset)
+
+        b.loop(first, whole, lanes * count, (), chunk)
+        self._rows(vector, whole, stop)
+
+    def _rows(self, vector: Dim, first: Register, stop: Register) -> None:
         """Vectors along the innermost dimension, the last one masked."""
         lanes = self.tiling.lanes
-        first, stop, _ = self.ranges[vector.source]
         if lanes == 1:
 
             def scalar(position: Register) -> None:
@@ -291,31 +310,50 @@ class _Fill:
 
         self.b.if_(self.b.compare("lt", whole, stop), rest)
 
-    def _write(self, mask: Register | None, steps: Mapping[Var, int] | None = None) -> None:
-        """Evaluate the operand where `elements` stands and store it in scratch."""
-        b, value = self.b, self.source.operand.value
+    def _element(self) -> Register:
+        """The operand where `elements` stands, in the packed type."""
+        value = self.source.operand.value
         raw = self.elements.value(value, self.index)
-        register = scalars.convert(b, raw, value.type.dtype, self.dtype)
+        register = scalars.convert(self.b, raw, value.type.dtype, self.dtype)
         position = self.elements.position
-        lanes = position.lanes if position.vector is not None else 0
-        offset, varying = b.const(0), None
+        return register if position.vector is None else self.b.splat(register, position.lanes)
+
+    def _offset(
+        self,
+        at: Mapping[Var, Register],
+        *,
+        but: Dim | None = None,
+        steps: Mapping[Var, int] = _NONE,
+    ) -> Register:
+        """Scratch offset of a source position; that of `elements` where `at` says nothing."""
+        offset = self.b.const(0)
         for dim in self.dims:
-            at = position.env[dim.source] + (steps or {}).get(dim.source, 0)
-            if dim.source is position.vector and (dim.modulus > 1 or dim.dilation > 1):
-                varying = self._scattered(dim, at, self.ranges[dim.source][2], lanes)
-                continue
-            offset = offset + self._place(dim, at, self.ranges[dim.source][2])
-        if varying is not None:
-            register = b.splat(register, lanes)
-            b.scatter(register, self.buffer, b.splat(offset, lanes) + varying, mask=mask)
-        elif lanes:
-            b.store(b.splat(register, lanes), self.buffer, offset, mask=mask)
-        else:
-            b.store(register, self.buffer, offset)
+            if dim is not but:
+                position = at.get(dim.source, self.elements.position.env.get(dim.source))
+                assert position is not None
+                position = position + steps.get(dim.source, 0)
+                offset = offset + self._place(dim, position, self.ranges[dim.source][2])
+        return offset
+
+    def _write(self, mask: Register | None, steps: Mapping[Var, int] = _NONE) -> None:
+        """Evaluate the operand where `elements` stands and store it in scratch."""
+        b, position, register = self.b, self.elements.position, self._element()
+        split = next(
+            (dim for dim in self.dims if dim.source is position.vector and dim.modulus > 1), None
+        )
+        if split is None:
+            b.store(register, self.buffer, self._offset({}, steps=steps), mask=mask)
+            return
+        lanes = position.lanes
+        varying = self._scattered(
+            split, position.env[split.source], self.ranges[split.source][2], lanes
+        )
+        offset = b.splat(self._offset({}, but=split, steps=steps), lanes) + varying
+        b.scatter(register, self.buffer, offset, mask=mask)
 
     def _place(self, dim: Dim, at: Register, begin: Register) -> Register:
         """Scratch offset of source position `at` along one dimension."""
-        position = at * dim.dilation + dim.before - begin
+        position = at + dim.before - begin
         if dim.modulus == 1:
             return position * dim.stride
         quotient = self.b.udiv(position, dim.modulus)
@@ -324,13 +362,30 @@ class _Fill:
 
     def _scattered(self, dim: Dim, at: Register, begin: Register, lanes: int) -> Register:
         """The offsets of consecutive source positions, lane by lane."""
-        first = at * dim.dilation + dim.before - begin
-        position = self.b.splat(first, lanes) + self.b.lane_ids(lanes) * dim.dilation
-        if dim.modulus == 1:
-            return position * dim.stride
+        first = at + dim.before - begin
+        position = self.b.splat(first, lanes) + self.b.lane_ids(lanes)
         quotient = self.b.udiv(position, dim.modulus)
         remainder = self.b.urem(position, dim.modulus)
         return remainder * dim.plane + quotient * dim.stride
+
+
+def _every(b: Builder, parts: Sequence[Register], first: int) -> Register:
+    """Elements `first`, `first + n`, `first + 2 n`, ... of n vectors end to end."""
+    lanes, count = parts[0].type.lanes, len(parts)
+    picks = [lane * count + first for lane in range(lanes)]
+    result = parts[0]
+    for number, part in enumerate(parts):
+        if number == 0:
+            continue
+        # Lanes that earlier vectors filled stay; those of this one come in.
+        here = [pick - number * lanes for pick in picks]
+        before = [pick if number == 1 and pick < lanes else lane for lane, pick in enumerate(picks)]
+        choice = [
+            lanes + at if 0 <= at < lanes else earlier
+            for at, earlier in zip(here, before, strict=True)
+        ]
+        result = b.shuffle(result, part, [lane if lane < 2 * lanes else -1 for lane in choice])
+    return result
 
 
 def _layout(
@@ -363,7 +418,6 @@ def _layout(
                 modulus,
                 size * per_plane,
                 dim.before,
-                dim.dilation,
                 dim.window,
             )
         )
@@ -391,7 +445,6 @@ def _dims(source: Source, extents: Mapping[Var, int]) -> list[Dim]:
                     coeffs,
                     length,
                     before=window.before - window.at.const,
-                    dilation=window.dilation,
                     window=True,
                 )
             )

@@ -77,7 +77,7 @@ class _Planner:
         if lane not in source.depends or coeff is None:
             return 4.0 / self.lanes
         if coeff[1] > 1:
-            return 3.0
+            return 1.0 if coeff[1] <= 4 else 3.0
         unit = source.memory is not None and source.memory.coeff(coeff[0]) == 1
         return 4.0 / self.lanes if unit else 0.8
 
