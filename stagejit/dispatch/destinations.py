@@ -6,8 +6,8 @@ wherever their boxes overlap, in the order of the value chain; a buffer is share
 that nobody else reads.
 
 Note [Copy on write]: the result of `insert_slice src into dst` takes over the buffer of `dst` if
-this is the only use of `dst` and `dst` is the result of another insert or scatter, uninitialised,
-or a donated argument. Otherwise the result gets a buffer of its own, and somebody stores the
+`dst` is the result of another insert or scatter, uninitialised, or a donated argument, and everybody
+else who reads `dst` reads only elements that no later insert overwrites. Otherwise the result gets a buffer of its own, and somebody stores the
 contents of `dst` there first: the group that computes `dst` (as one more store), or a copy.
 """
 
@@ -26,13 +26,15 @@ _FREE = frozenset({"fill", "iota", "const"})
 @dataclass(eq=False)
 class Contents:
     """One buffer that is written in pieces. `writers`: groups with the boxes they write, in program
-    order. `outer`: the insert that places all of it in a larger buffer, which then is its
-    memory."""
+    order. `outer`: the insert that places all of it in a larger buffer, which then is its memory.
+    `reads`: boxes that somebody reads before the last insert, maybe after it has run: nothing that
+    is inserted later overlaps them."""
 
     writers: list[tuple[Group, Box]] = field(default_factory=list)
     outer: Op | None = None
     scattered: bool = False
     of_argument: bool = False
+    reads: list[Box] = field(default_factory=list)
 
     @property
     def groups(self) -> int:
@@ -92,22 +94,44 @@ class Destinations:
     def _contents(self, op: Op, destination: Value) -> Contents:
         """The buffer that `op` writes, with the contents of `destination` in it."""
         state, producer = self.state, destination.op
-        only_use = state.users[destination] == [op] and op.operands.count(destination) == 1
         if producer.kind == "empty":
             return Contents()
         known = self.of.get(destination)
-        if known is not None and only_use:
+        reads = self._reads_beside(op, destination, known)
+        if known is not None and reads is not None:
+            known.reads += reads
             return known
-        if producer.kind == "input" and only_use and state.graph.donated[producer.attrs["index"]]:
+        if reads is not None and self._is_donated(destination):
             if state.enabled("reuse-arguments"):
                 state.decide("reuse-arguments", op, True, "writes into the donated argument")
-                return Contents(of_argument=True)
+                return Contents(of_argument=True, reads=reads)
             state.decide("reuse-arguments", op, False, "reuse-arguments is disabled")
         contents = Contents()
         group = self._first_contents(op, destination)
         if group is not None:
             contents.writers.append((group, Box.whole(op.result.shape)))
         return contents
+
+    def _is_donated(self, value: Value) -> bool:
+        return value.op.kind == "input" and self.state.graph.donated[value.op.attrs["index"]]
+
+    def _reads_beside(self, op: Op, destination: Value, known: Contents | None) -> list[Box] | None:
+        """Boxes of the old contents that others read; None if `op` may overwrite some of them."""
+        written = box_of(op) if op.kind == "insert_slice" else Box.whole(op.result.shape)
+        reads = []
+        for user in self.state.users[destination]:
+            if user is op:
+                continue
+            if user.kind != "extract_slice" or None in user.attrs["offsets"]:
+                return None
+            attrs = user.attrs
+            reads.append(Box(attrs["offsets"], attrs["sizes"], attrs["strides"]))
+        if op.operands.count(destination) > 1:
+            return None
+        for box in [*reads, *(known.reads if known is not None else [])]:
+            if box.overlaps(written):
+                return None
+        return reads
 
     def _first_contents(self, op: Op, destination: Value) -> Group | None:
         """Has the contents of `destination` stored in the new buffer of the result of `op`."""
@@ -196,7 +220,8 @@ class Destinations:
         state = self.state
         inner = self.of.get(source)
         if inner is not None:
-            placeable = not (inner.scattered or inner.of_argument) and state.users[source] == [op]
+            whole = not (inner.scattered or inner.of_argument or inner.reads)
+            placeable = whole and state.users[source] == [op]
             return [group for group, _ in inner.writers] if placeable else []
         home = state.home.get(source.op)
         return [home] if home is not None and home.kind not in ("delegate", "scatter") else []

@@ -260,3 +260,31 @@ def test_a_covered_fill_is_not_filled() -> None:
 
     plan = check(fn, f32(3, 4), f32(2, 4))
     assert plan.fills == ()
+
+
+def test_readers_of_other_elements_do_not_force_a_copy() -> None:
+    def fn(d: Any, b: Any) -> Any:
+        return d.at[1:3].set(b), d[3:] * 2
+
+    plan = check(fn, f32(5, 4), f32(2, 4), donated=[True, False])
+    assert [dispatch.kind for dispatch in plan.dispatches] == ["copy", "map"]
+    assert plan.buffer("arg0").result == 0
+    assert plan.barriers == ()
+
+
+def test_dont_overwrite_what_others_read() -> None:
+    def fn(d: Any, b: Any) -> Any:
+        return d.at[1:3].set(b).at[4:].set(b[:1]), d[3:] * 2
+
+    plan = check(fn, f32(5, 4), f32(2, 4), donated=[True, False])
+    assert len(plan.copies) == 3
+
+
+def test_prefixes_of_one_buffer_are_read_while_it_grows() -> None:
+    def fn(d: Any, a: Any) -> Any:
+        d = d.at[0:2].set(a)
+        d = d.at[2:4].set(lax.cumsum(d[0:2]))
+        return d.at[4:6].set(lax.cumsum(d[1:4])[:2])
+
+    plan = check(fn, f32(6, 4), f32(2, 4), donated=[True, False])
+    assert all(b.kind == "argument" for b in plan.buffers if b.shape == (6, 4))
