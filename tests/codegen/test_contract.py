@@ -7,6 +7,7 @@ element shows however small the error.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -23,7 +24,14 @@ from tests.codegen.conftest import compile_kernel as compile_function
 from tests.codegen.regions import Runner
 
 RNG = np.random.default_rng(0)
-TARGETS = {"host": Target.host, "avx2": Target.avx2, "sse2": Target.sse2}
+
+
+def tiny() -> Target:
+    """This machine with caches so small that small problems are blocked, streamed and shared."""
+    return replace(Target.host(), l1_nbytes=512, l2_nbytes=4096, l3_nbytes=8192, cores=4)
+
+
+TARGETS = {"host": Target.host, "avx2": Target.avx2, "sse2": Target.sse2, "tiny": tiny}
 INTEGERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]
 
 
