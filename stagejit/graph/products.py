@@ -14,7 +14,7 @@ import numpy as np
 
 from stagejit.graph.dims import ConvDims, dilated
 from stagejit.graph.ir import Op
-from stagejit.types import DType
+from stagejit.trace.reductions import identity
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -22,20 +22,6 @@ _UFUNCS: dict[str, np.ufunc] = {
     "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "logaddexp": np.logaddexp,
 }  # fmt: skip
-
-
-def identity(fn: str, dtype: DType) -> Any:
-    """The neutral element of a reduction."""
-    if fn in ("add", "or", "xor"):
-        return False if dtype.kind == "bool" else 0
-    if fn == "mul":
-        return 1
-    if fn == "and":
-        return True if dtype.kind == "bool" else np.invert(np.zeros((), dtype.numpy))
-    if dtype.is_float:
-        return -np.inf if fn == "max" else np.inf
-    info = np.iinfo(dtype.numpy)
-    return info.min if fn == "max" else info.max
 
 
 def reduce(op: Op, x: Array) -> Array:

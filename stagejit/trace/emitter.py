@@ -240,6 +240,8 @@ class Emitter:
         return self.program.emit(kind, operands, types, self.loc, **attrs)
 
     def _emit(self, kind: str, operands: tuple[Var, ...], type: TensorType, **attrs: Any) -> Var:
+        if not type.size and kind not in ("empty", "const"):
+            return self.empty(type)  # nothing to compute, whatever the operands are
         (var,) = self.program.emit(kind, operands, type, self.loc, **attrs)
         self._knowledge.define(var, self.program.equations[-1])
         return var

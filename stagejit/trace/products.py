@@ -24,6 +24,8 @@ def _dot_general(emit: Emitter, site: Site, lhs: Var, rhs: Var) -> Var:
     result = site.result
     if result.dtype is bool_:  # "any of the pairwise ands": count them
         result = TensorType(i32, result.shape)
+    if not (lhs.type.size and rhs.type.size):
+        return emit.full(0, site.result)
     lhs, rhs = _same_dtype(emit, result, lhs, rhs)
     product = emit.emit(
         "contract", (lhs, rhs), result,
@@ -42,6 +44,8 @@ def _conv(emit: Emitter, site: Site, lhs: Var, rhs: Var) -> Var:
     dimensions = params["dimension_numbers"]
     if site.result.dtype is bool_:
         raise Unsupported("a convolution of bools")
+    if not (lhs.type.size and rhs.type.size):
+        return emit.full(0, site.result)
     lhs, rhs = _same_dtype(emit, site.result, lhs, rhs)
     return emit.emit(
         "conv", (lhs, rhs), site.result,

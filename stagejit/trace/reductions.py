@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.program import Var
 from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
-from stagejit.types import TensorType, bool_, from_numpy
+from stagejit.types import DType, TensorType, bool_, from_numpy
 
 # Bodies that the generic `reduce` recognises, by the primitive that they consist of.
 _FUNCTIONS = ("add", "mul", "max", "min", "and", "or", "xor")
@@ -35,7 +37,23 @@ def reduce(emit: Emitter, fn: str, x: Var, axes: tuple[int, ...]) -> Var:
     if x.type.dtype is bool_:  # bools have one spelling of each monoid
         fn = {"mul": "and", "min": "and", "max": "or"}.get(fn, fn)
     shape = tuple(size for axis, size in enumerate(x.type.shape) if axis not in axes)
+    if not x.type.size:
+        return emit.full(identity(fn, x.type.dtype), TensorType(x.type.dtype, shape))
     return emit.emit("reduce", (x,), TensorType(x.type.dtype, shape), fn=fn, axes=axes)
+
+
+def identity(fn: str, dtype: DType) -> Any:
+    """The neutral element of a reduction: what it gives for no elements at all."""
+    if fn in ("add", "or", "xor"):
+        return False if dtype is bool_ else 0
+    if fn == "mul":
+        return 1
+    if fn == "and":
+        return True if dtype is bool_ else np.invert(np.zeros((), dtype.numpy))
+    if dtype.is_float:
+        return -np.inf if fn == "max" else np.inf
+    info = np.iinfo(dtype.numpy)
+    return info.min if fn == "max" else info.max
 
 
 def _arg_reduce(fn: str) -> Translation:

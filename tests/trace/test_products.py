@@ -121,7 +121,7 @@ def test_convolutions(name: str) -> None:
     kernel = RNG.random(params.pop("kernel", (3, 4, 3, 2))).astype(dtype)
     params = {"window_strides": (1, 1), "padding": "VALID"} | params
     graph = checked(lambda x, k: lax.conv_general_dilated(x, k, **params), image, kernel)
-    assert [op.kind for op in graph] == ["conv"]
+    assert [op.kind for op in graph] == ["empty" if name == "empty result" else "conv"]
 
 
 def test_convolutions_of_one_and_three_dimensions() -> None:

@@ -170,3 +170,11 @@ def test_reverse_skips_dimensions_of_size_one() -> None:
 def test_the_empty_primitive_gives_zeros() -> None:
     graph = graph_of(lambda: jnp.empty((2, 2)))
     np.testing.assert_array_equal(interpret(graph, [])[0], np.zeros((2, 2)))
+
+
+def test_what_has_no_elements_is_empty_whatever_computes_it() -> None:
+    def f(x: Any) -> Any:
+        return jnp.exp(x[:, :0] + 1), x[1:1].T @ jnp.ones((0, 0))
+
+    assert text_of(f, arange(2, 3)).splitlines()[-2:] == ["%0: f32[2,0] = empty",
+                                                          "%1: f32[3,0] = empty"]  # fmt: skip
