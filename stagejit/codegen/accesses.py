@@ -1,29 +1,36 @@
 """What an access costs along a candidate vector variable.
 
-Input: the affine offset of an access. Output: memory operations for one vector. Invariant:
-depends on the form only, so every generator ranks variables alike.
+Input: the affine offset of an access. Output: memory operations for one vector. Invariant: depends
+on the form only, so every generator ranks variables alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stagejit.codegen.strides import WIDEST_STRIDE
 from stagejit.dispatch.affine import Affine, Var
 
 
-def access_cost(form: Affine, var: Var, lanes: int) -> float:
-    """About 0 where the element is the same for all lanes, 1 where contiguous, else one per
-    lane."""
+def access_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float:
+    """About 0 where the element is the same for all lanes, 1 where contiguous, else one per lane.
+
+    neighbours: the number of elements that lie between two lanes and are wanted too, so that whole
+    vectors are moved for all of them and dealt out.
+    """
     if any(inner.operand is not None and var in inner.operand.loop_vars()
            for inner in form.vars()):
         return 2.0 * lanes
     coeff = form.coeff(var)
+    if 1 < coeff == neighbours <= WIDEST_STRIDE:
+        return float(coeff)
     return 0.1 if coeff == 0 else 1.0 if abs(coeff) == 1 else float(lanes)
 
 
-def vector_cost(reads: Iterable[Affine], writes: Iterable[Affine], var: Var, lanes: int) -> float:
+def vector_cost(reads: Iterable[Affine], writes: Iterable[Affine], var: Var, lanes: int,
+                neighbours: int = 0) -> float:
     """Memory operations per element, unused lanes of the last vector included; writes count
     twice."""
-    total = sum(access_cost(form, var, lanes) for form in reads)
-    total += 2 * sum(access_cost(form, var, lanes) for form in writes)
-    return total * -(-var.extent // lanes) / max(var.extent, 1)
+    total = sum(access_cost(form, var, lanes, neighbours) for form in reads)
+    total += 2 * sum(access_cost(form, var, lanes, neighbours) for form in writes)
+    return total * -(-var.extent // lanes) / var.extent

@@ -22,6 +22,7 @@ from stagejit.codegen.builder import Builder
 from stagejit.codegen.gathers import gather_element
 from stagejit.codegen.ir import I32, I64, Block, Buffer, element_type
 from stagejit.codegen.ir import Value as Register
+from stagejit.codegen.strides import dealt, interleaved
 from stagejit.codegen.transposes import transpose_registers
 from stagejit.dispatch.affine import Affine, Index, Var, linearize
 from stagejit.dispatch.pull import place, pull_view
@@ -56,13 +57,15 @@ class Tile:
 
 @dataclass(frozen=True)
 class Position:
-    """Where the loops stand. `mask`: lanes that exist (None: all)."""
+    """Where the loops stand. `mask`: lanes that exist (None: all). `stride`: see `interleaving`."""
 
     env: Mapping[Var, Register] = field(default_factory=dict)
     vector: Var | None = None
     lanes: int = 0
     mask: Register | None = None
     tile: Tile | None = None
+    stride: int = 0
+    used: int = 0
 
 
 class Elements:
@@ -75,6 +78,7 @@ class Elements:
         self.bound: dict[Value, Callable[[Index], Register]] = {}
         self.position = Position()
         self._known: dict[tuple[Value, Index], Register] = {}
+        self._phases: dict[tuple[Buffer, Affine, bool], dict[int, Register]] = {}
 
     @contextmanager
     def at(self, env: Mapping[Var, Register] | None = None, *, vector: Var | None = None,
@@ -82,9 +86,10 @@ class Elements:
            ) -> Iterator[None]:
         """Evaluate at another position: `env` is added, the rest replaces what it was if given."""
         before, known = self.position, self._known
-        self.position = Position(
-            {**before.env, **(env or {})}, vector or before.vector, lanes or before.lanes,
-            before.mask if mask is None else mask, tile or before.tile)
+        self.position = replace(
+            before, env={**before.env, **(env or {})}, vector=vector or before.vector,
+            lanes=lanes or before.lanes, mask=before.mask if mask is None else mask,
+            tile=tile or before.tile)
         self._known = {}
         try:
             yield
@@ -99,6 +104,19 @@ class Elements:
             raise InternalError("no tile is open", step="codegen")
         with self.at(tile=replace(tile, step=step)):
             yield
+
+    @contextmanager
+    def interleaving(self, stride: int, used: int) -> Iterator[None]:
+        """Inside, lanes that stand `stride` elements apart are loaded as whole vectors; such
+        stores wait for each other and are written as whole vectors at the end. `used`: lanes that
+        exist."""
+        before = self.position
+        self.position = replace(before, stride=stride, used=used)
+        try:
+            yield
+            self._write_phases()
+        finally:
+            self.position, self._phases = before, {}
 
     # ---------------------------------------------------------------- values
 
@@ -265,24 +283,55 @@ class Elements:
 
     def load_at(self, value: Value, memory: Memory, offset: Affine) -> Register:
         """The element at `offset` of the array at `memory`, which holds `value`."""
-        raw = self._fetch(value, memory.buffer, offset - memory.base)
+        raw = self._fetch(value, memory, offset - memory.base)
         return self.b.compare("ne", raw, 0) if value.type.dtype.kind == "bool" else raw
 
-    def _fetch(self, value: Value, buffer: Buffer, offset: Affine) -> Register:
+    def _fetch(self, value: Value, memory: Memory, offset: Affine) -> Register:
         coeff, uniform, varying = self.split(offset)
         lanes, mask, tile = self.position.lanes, self.position.mask, self.position.tile
+        buffer = memory.buffer
         if not coeff and not varying:
             return self.b.load(buffer, self.scalar_index(uniform))
         if varying or coeff not in (1, -1):
             if tile and not varying and uniform.coeff(tile.var) == 1:
                 return self._transposed(value, buffer, uniform, coeff, tile)
-            return self.b.gather(buffer, self.lane_index(offset), mask=mask)
+            if not varying and coeff == self.position.stride:
+                first, phase = self._phase(uniform)
+                lo, hi = first.range()
+                if lo >= 0 and hi + coeff <= value.type.size - memory.base:
+                    return self._dealt(buffer, first, phase)
+            return self.b.gather(buffer, self._lane_offset(offset), mask=mask)
         if coeff == 1:
             return self.b.load(buffer, self.scalar_index(uniform), lanes, mask=mask)
         if mask is not None:
             mask = self._reversed(mask)
-        first = self.scalar_index(uniform - (lanes - 1))
-        return self._reversed(self.b.load(buffer, first, lanes, mask=mask))
+        first = uniform - (lanes - 1)
+        return self._reversed(self.b.load(buffer, self.scalar_index(first), lanes, mask=mask))
+
+    def _lane_offset(self, offset: Affine) -> Register:
+        lo, hi = offset.range()
+        return self.lane_index(offset, narrow=lo >= 0 and hi < 2**31)
+
+    def _phase(self, uniform: Affine) -> tuple[Affine, int]:
+        """(where lane 0 of phase 0 is, the phase), by the loops whose position is a number."""
+        stride, number, terms = self.position.stride, uniform.const, []
+        for var, coeff in uniform.terms:
+            at = self.position.env[var].const if var in self.position.env else None
+            if isinstance(at, int):
+                number += coeff * at
+            else:
+                terms.append((var, coeff))
+        return Affine(tuple(terms), number - number % stride), number % stride
+
+    def _dealt(self, buffer: Buffer, first: Affine, phase: int) -> Register:
+        stride, lanes = self.position.stride, self.position.lanes
+        wide = self.b.load(buffer, self.scalar_index(first), lanes * stride,
+                           mask=self._wide_mask())
+        return dealt(self.b, wide, stride, phase)
+
+    def _wide_mask(self) -> Register | None:
+        stride, lanes, used = self.position.stride, self.position.lanes, self.position.used
+        return None if used == lanes else self.b.active(used * stride, lanes * stride)
 
     def _transposed(self, value: Value, buffer: Buffer, uniform: Affine, coeff: int,
                     tile: Tile) -> Register:
@@ -311,8 +360,13 @@ class Elements:
             self.b.store(register, memory.buffer, self.scalar_index(uniform))
             return
         register = self.b.splat(register, lanes)
+        if not varying and coeff > 1 and coeff == self.position.stride:
+            first, phase = self._phase(uniform)
+            key = memory.buffer, first, nontemporal
+            self._phases.setdefault(key, {})[phase] = register
+            return
         if varying or coeff not in (1, -1):
-            at = self.lane_index(offset - memory.base)
+            at = self._lane_offset(offset - memory.base)
             self.b.scatter(register, memory.buffer, at, mask=mask)
             return
         if coeff == -1:
@@ -321,6 +375,20 @@ class Elements:
         width = register.type.lanes * memory.buffer.elem.bits // 8
         self.b.store(register, memory.buffer, self.scalar_index(uniform), mask=mask,
                      alignment=width if nontemporal else 0, nontemporal=nontemporal)
+
+    def _write_phases(self) -> None:
+        """The stores that waited for each other; those that lack a neighbour go lane by lane."""
+        b, stride, lanes = self.b, self.position.stride, self.position.lanes
+        for (buffer, first, nontemporal), phases in self._phases.items():
+            at = self.scalar_index(first)
+            if len(phases) == stride:
+                wide = interleaved(b, [phases[phase] for phase in range(stride)])
+                b.store(wide, buffer, at, mask=self._wide_mask(), nontemporal=nontemporal,
+                        alignment=lanes * buffer.elem.bits // 8 if nontemporal else 0)
+                continue
+            for phase, register in phases.items():
+                where = b.splat(at + phase, lanes) + b.lane_ids(lanes) * stride
+                b.scatter(register, buffer, where, mask=self.position.mask)
 
     def _reversed(self, register: Register) -> Register:
         return self.b.shuffle(register, None, tuple(reversed(range(register.type.lanes))))

@@ -21,6 +21,7 @@ from stagejit.codegen.ir import storage_type
 from stagejit.codegen.items import Items, Loop
 from stagejit.codegen.kernel import Kernel, KernelArg
 from stagejit.codegen.space import Space, merge, refine
+from stagejit.codegen.strides import WIDEST_STRIDE
 from stagejit.codegen.target import Target
 from stagejit.dispatch.affine import Affine, Index, Var
 from stagejit.dispatch.region import Region
@@ -32,11 +33,15 @@ _TILE_BLOCK = 1 << 10  # elements of one item along the tile variable
 
 @dataclass(frozen=True)
 class _Nest:
-    """The loops of a map: `outer` one by one, `tile` (if any) in squares, `vector` in vectors."""
+    """The loops of a map: `outer` one by one, `tile` (if any) in squares, `vector` in vectors.
+
+    between: unrolled; its elements lie between the lanes of `vector`, see `strides`.
+    """
 
     index: Index
     outer: tuple[Var, ...]
     tile: Var | None
+    between: Var | None
     vector: Var | None
     lanes: int
     offsets: tuple[Affine, ...]  # of each store, in its `into`
@@ -76,17 +81,24 @@ def _plan(region: Region, target: Target) -> _Nest:
     index = tuple(part.substitute(mapping) for part in space.index)
     lanes = target.vector_nbytes // widest_nbytes(region)
     forms = [form for _, form in reads]
-    vector = _best_vector(variables, forms, offsets, lanes)
-    tile = _best_tile(variables, vector, forms, lanes)
-    outer = tuple(var for var in variables if var not in (vector, tile))
-    return _Nest(index, outer, tile, vector, lanes, offsets, reads)
+    vector, between = _best_vector(variables, forms, offsets, lanes)
+    tile = None if between else _best_tile(variables, vector, forms, lanes)
+    outer = tuple(var for var in variables if var not in (vector, tile, between))
+    return _Nest(index, outer, tile, between, vector, lanes, offsets, reads)
 
 
 def _best_vector(variables: Sequence[Var], reads: Sequence[Affine], writes: Sequence[Affine],
-                 lanes: int) -> Var | None:
-    """The variable whose vectors cost least; inner ones win ties."""
-    return min(reversed(variables), default=None,
-               key=lambda var: vector_cost(reads, writes, var, lanes))
+                 lanes: int) -> tuple[Var | None, Var | None]:
+    """The variable whose vectors cost least, and the one between its lanes; inner ones win ties."""
+    pairs: list[tuple[Var, Var | None]] = [(var, None) for var in reversed(variables)]
+    forms = [*reads, *writes]
+    for between in variables:
+        if between.extent <= WIDEST_STRIDE:
+            pairs += [(var, between) for var in reversed(variables) if var is not between and any(
+                form.coeff(var) == between.extent and form.coeff(between) == 1
+                for form in forms)]
+    return min(pairs, default=(None, None), key=lambda pair: vector_cost(
+        reads, writes, pair[0], lanes, pair[1].extent if pair[1] else 0))
 
 
 def _best_tile(variables: Sequence[Var], vector: Var | None, reads: Sequence[Affine],
@@ -184,12 +196,13 @@ class _Writer:
 
         def vectors(position: Register) -> None:
             with self.elements.at({vector: position}, vector=vector, lanes=lanes):
-                self._store_all()
+                self._store_between(lanes)
 
         def rest() -> None:
+            used = extent % lanes
             with self.elements.at({vector: full}, vector=vector, lanes=lanes,
-                                  mask=self.b.mask_below(full, extent, lanes)):
-                self._store_all()
+                                  mask=self.b.active(used, lanes)):
+                self._store_between(used)
 
         if block >= lanes:
             self.b.loop(start, full, lanes, (), vectors)
@@ -243,6 +256,17 @@ class _Writer:
         with self.elements.at({var: position}, tile=Tile(var, count, used)):
             for step in range(count):
                 with self.elements.tile_step(step):
+                    self._store_all()
+
+    def _store_between(self, used: int) -> None:
+        """One vector, and the elements between its lanes."""
+        between = self.nest.between
+        if between is None:
+            self._store_all()
+            return
+        with self.elements.interleaving(between.extent, used):
+            for number in range(between.extent):
+                with self.elements.at({between: self.b.const(number)}):
                     self._store_all()
 
     def _store_all(self) -> None:

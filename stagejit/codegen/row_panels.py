@@ -27,6 +27,7 @@ class PanelWriter(RowEmitter):
 
     width: int
     _column: Register  # of the panel, at the current position
+    _used: int  # lanes that exist there
     _accumulators: dict[Value, tuple[Reducer, tuple[Buffer, ...]]]
 
     def emit(self, width: int) -> int:
@@ -49,7 +50,16 @@ class PanelWriter(RowEmitter):
     # ---------------------------------------------------------------- short rows
 
     def _columns_of_short_rows(self) -> None:
-        self._over_columns(self._straight)
+        length = math.prod(var.extent for var in self.nest.reduced)
+
+        def column() -> None:
+            if length == 1:
+                self._straight()
+                return
+            with self.elements.interleaving(length, self._used):
+                self._straight()
+
+        self._over_columns(column)
 
     def _straight(self) -> None:
         """All passes of the rows at the current vector, without loops."""
@@ -136,17 +146,17 @@ class PanelWriter(RowEmitter):
         stop = b.binary("smin", start + width, extent) if extent % width else start + width
         full = stop - b.urem(stop, lanes) if extent % lanes else stop
 
-        def column(position: Register, mask: Register | None) -> None:
-            self.results = {}
-            self._column = position - start
+        def column(position: Register, used: int) -> None:
+            self.results, self._column, self._used = {}, position - start, used
+            mask = b.active(used, lanes) if used < lanes else None
             with self.elements.at({vector: position}, vector=vector, lanes=lanes, mask=mask):
                 body()
 
         def rest() -> None:
-            column(full, b.active(extent % lanes, lanes))
+            column(full, extent % lanes)
 
         if extent >= lanes:
-            b.loop(start, full, lanes, (), lambda position: column(position, None))
+            b.loop(start, full, lanes, (), lambda position: column(position, lanes))
         if extent % lanes and width >= extent:
             rest()
         elif extent % lanes:

@@ -36,6 +36,7 @@ from stagejit.dispatch.region import Region, Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 
+_ACROSS_LANES = 4.0  # what merging the lanes of one row costs, in memory operations
 _WORTH_KEEPING = 8.0  # flops of a value that is cheaper to reload than to compute again
 
 
@@ -90,7 +91,7 @@ def _plan(region: Region, target: Target) -> RowNest:
     reads = tuple((value, form.substitute(mapping)) for value, form in footprint.reads)
     new_offsets = tuple(form.substitute(mapping) for form in offsets)
     lanes = target.vector_nbytes // widest_nbytes(region)
-    vector = _best_vector(kept, reduced, [form for _, form in reads], lanes)
+    vector = _best_vector(kept, reduced, [form for _, form in reads], lanes, target)
     stored = [(number, in_row, tuple(part.substitute(mapping) for part in at))
               for number, (in_row, at) in enumerate(places)]
     nest = RowNest(
@@ -112,7 +113,11 @@ def _straight(kept: Sequence[Var], reduced: Sequence[Var], vector: Var | None, l
     else:
         length = -(-vector.extent // lanes)
     alone = vector is None or vector in kept or len(reduced) == 1
-    return vector is not None and alone and length <= target.vector_registers // 4
+    return vector is not None and alone and length <= _longest_straight(target)
+
+
+def _longest_straight(target: Target) -> int:
+    return target.vector_registers // 4
 
 
 def _lanes_are_rows(nest: RowNest) -> bool:
@@ -155,10 +160,18 @@ def _place_store(store: Store, shape: tuple[int, ...], index: Index, kept: Index
 
 
 def _best_vector(kept: Sequence[Var], reduced: Sequence[Var], reads: Sequence[Affine],
-                 lanes: int) -> Var | None:
+                 lanes: int, target: Target) -> Var | None:
     """The variable whose vectors load best; see Note [Two shapes of vectors]."""
-    return min((*reversed(reduced), *reversed(kept)), default=None,
-               key=lambda var: vector_cost(reads, (), var, lanes))
+    length = math.prod(var.extent for var in reduced)
+    # The elements of a row that is unrolled lie between the lanes of vectors of rows.
+    neighbours = length if length <= _longest_straight(target) else 0
+
+    def cost(var: Var) -> float:
+        if var in kept:
+            return vector_cost(reads, (), var, lanes, neighbours)
+        return vector_cost(reads, (), var, lanes) + _ACROSS_LANES / length
+
+    return min((*reversed(reduced), *reversed(kept)), default=None, key=cost)
 
 
 def _with_cache(region: Region, nest: RowNest, shape: tuple[int, ...],
