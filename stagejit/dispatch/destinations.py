@@ -6,9 +6,10 @@ wherever their boxes overlap, in the order of the value chain; a buffer is share
 that nobody else reads.
 
 Note [Copy on write]: the result of `insert_slice src into dst` takes over the buffer of `dst` if
-`dst` is the result of another insert or scatter, uninitialised, or a donated argument, and everybody
-else who reads `dst` reads only elements that no later insert overwrites. Otherwise the result gets a buffer of its own, and somebody stores the
-contents of `dst` there first: the group that computes `dst` (as one more store), or a copy.
+`dst` is the result of another insert or scatter, uninitialised, or a donated argument, and
+everybody else who reads `dst` reads only elements that no later insert overwrites. Otherwise the
+result gets a buffer of its own, and somebody stores the contents of `dst` there first: the group
+that computes `dst` (as one more store), or a copy.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Input: a graph and options. Output: the same graph, simpler, and the decisions t
 rewrite that is switched off changes no result.
 
 Note [Step order]: common subexpressions come after simplification, which makes equal what only
-looked different; nothing that they leave behind needs simplifying again. Reductions are split last:
+looked different; nothing that they leave behind needs simplifying again. Prefixes are shared after
+that, when equal parts are one value. Reductions are split last:
 all else is easier to see while they are whole.
 """
 
@@ -13,13 +14,15 @@ from __future__ import annotations
 from stagejit.decisions import Decision
 from stagejit.graph.ir import Graph
 from stagejit.options import Options
-from stagejit.rewrites import algebra, constants, split, views
+from stagejit.rewrites import algebra, constants, prefixes, split, views
 from stagejit.rewrites.driver import GraphStep, LocalStep, Step, run_steps
+from stagejit.rewrites.prefixes import share_prefixes
 from stagejit.rewrites.subexpressions import NAME, eliminate_common_subexpressions
 
 STEPS: tuple[Step, ...] = (
     LocalStep("simplify", (*views.RULES, *algebra.RULES, *constants.RULES)),
     GraphStep(NAME, eliminate_common_subexpressions),
+    GraphStep(prefixes.NAME, share_prefixes),
     LocalStep("split", (split.split_reduce,)),
 )
 

@@ -171,7 +171,7 @@ def dense_block_plan(*disable: str) -> Plan:
 
 
 def test_c1_every_result_is_stored_in_all_its_destinations() -> None:
-    plan = dense_block_plan()
+    plan = dense_block_plan("share-prefixes")
     assert len(plan.dispatches) == 6
     assert plan.copies == ()
     placed = [len([w for w in d.writes if w.buffer.startswith("t")]) for d in plan.dispatches]
@@ -182,14 +182,32 @@ def test_c1_every_result_is_stored_in_all_its_destinations() -> None:
 
 
 def test_c1_off_brings_fourteen_copies_back() -> None:
-    plan = dense_block_plan("fuse-insert")
+    plan = dense_block_plan("fuse-insert", "share-prefixes")
     assert len(plan.dispatches) - len(plan.copies) == 6
     assert len(plan.copies) == 14
     assert sum(copy.writes[0].nbytes for copy in plan.copies) == 12_856_320
 
 
+def test_c2_one_buffer_serves_all_concatenations() -> None:
+    plan = dense_block_plan()
+    assert len(plan.dispatches) == 6
+    assert plan.copies == ()
+    (buffer,) = (b for b in plan.buffers if b.kind == "transient" and b.shape[1] > 64)
+    assert buffer.nbytes == 4_285_440
+    assert [len([w for w in d.writes if w.buffer == buffer.name]) for d in plan.dispatches] == [
+        1, 1, 1, 1, 1, 0]
+
+
+def test_c4_barriers_name_newly_written_channels_only() -> None:
+    plan = dense_block_plan()
+    assert sum(b.nbytes for b in plan.barriers) == 4_285_440
+    assert [str(b.ranges[0]) for b in plan.barriers[1:]] == [
+        f"[0:1, {low}:{high}, 0:90, 0:62]"
+        for low, high in ((64, 96), (96, 128), (128, 160), (160, 192))]
+
+
 def test_c3_a_result_claims_its_channels_and_nothing_else() -> None:
-    second = dense_block_plan().dispatches[2]
+    second = dense_block_plan("share-prefixes").dispatches[2]
     assert [access.hull for access in second.writes] == [(2142720, 2856960)] * 3
 
 
