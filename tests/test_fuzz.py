@@ -1,0 +1,118 @@
+"""Random programs, compiled: against jax.jit and against their meaning in float64.
+
+`STAGEJIT_FUZZ_EXAMPLES` sets how many programs each test draws. A failure that hypothesis has shrunk
+is kept below as a program of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax import lax
+
+import stagejit
+from stagejit.graph.build import graph_of
+from stagejit.graph.interpreter import interpret
+from stagejit.options import SWITCHES, Options
+from tests.strategies import RandomProgram, assert_agrees, evaluate, programs
+
+pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(1200)]  # shrinking takes a while
+
+
+def compiled(program: RandomProgram, options: Options) -> list[np.ndarray]:
+    return [np.asarray(x) for x in stagejit.jit(program.fn, options=options)(*program.args)]
+
+
+def in_float64(program: RandomProgram) -> list[np.ndarray]:
+    """The traced program's meaning with floats that are never rounded."""
+    return interpret(graph_of(program.fn, *program.args), program.args, precision="f64")
+
+
+def check(program: RandomProgram, options: Options) -> None:
+    ours, theirs = compiled(program, options), evaluate(program)
+    assert [x.dtype for x in ours] == [x.dtype for x in theirs]
+    assert_agrees(program, ours, theirs)
+    assert_agrees(program, ours, in_float64(program))
+
+
+@given(programs(max_steps=10))
+def test_compiled_programs(program: RandomProgram) -> None:
+    check(program, Options())
+
+
+@given(programs(max_steps=6))
+def test_compiled_programs_with_bounds_checks(program: RandomProgram) -> None:
+    check(program, Options(verify=True))
+
+
+@given(programs(max_steps=10), st.sets(st.sampled_from(sorted(SWITCHES))))
+def test_any_rewrites_switched_off(program: RandomProgram, disabled: set[str]) -> None:
+    check(program, Options(disable=tuple(disabled), verify=True))
+
+
+def test_wide_types() -> None:
+    @given(
+        programs(
+            max_steps=8,
+            floats=("float64", "float64", "float32", "bfloat16"),
+            integers=("int64", "int32", "int16", "uint64", "uint16"),
+        )
+    )
+    def wide(program: RandomProgram) -> None:
+        check(program, Options(verify=True))
+
+    with jax.enable_x64(True):
+        wide()
+
+
+@given(programs(max_steps=6), st.integers(0, 3))
+def test_gradients(program: RandomProgram, which: int) -> None:
+    """Of the mean of all float results, by the arguments that are floats."""
+    floats = [i for i, x in enumerate(program.args) if jnp.issubdtype(x.dtype, jnp.floating)]
+    if not floats:
+        return
+
+    def total(*args: Any) -> Any:
+        results = [r for r in program.fn(*args) if jnp.issubdtype(r.dtype, jnp.floating)]
+        return sum((jnp.mean(r.astype(jnp.float32)) for r in results if r.size), jnp.float32(0))
+
+    argnums = tuple(sorted({floats[which % len(floats)], floats[0]}))
+    ours = jax.jit(jax.grad(stagejit.jit(total), argnums))(*program.args)
+    assert_agrees(program, ours, jax.jit(jax.grad(total, argnums))(*program.args))
+
+
+# ------------------------------------------------------------ failures that were found
+
+
+def kept(f: Callable[..., Any], *args: Any, options: Options | None = None) -> None:
+    ours = stagejit.jit(f, options=options or Options(verify=True))(*args)
+    for a, b in zip(ours, jax.jit(f)(*args), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 3)])
+@pytest.mark.parametrize("dtype", [np.float32, np.int8])
+def test_empty_rows(shape: tuple[int, ...], dtype: Any) -> None:
+    def f(x: Any) -> Any:
+        last = x.ndim - 1
+        return (
+            jnp.sum(x, 0),
+            jnp.sum(x, last),
+            jnp.sum(x),
+            lax.reduce_max(x, (last,)),
+            x + 1,
+            lax.cumsum(x, last),
+            jnp.prod(x, 0),
+            jnp.flip(x),
+            jnp.concatenate([x, x], 0),
+        )
+
+    kept(f, np.zeros(shape, dtype))
