@@ -411,10 +411,10 @@ class _Emitter:
             for number, store in enumerate(region.stores):
                 if number == self.plan.panel:
                     continue
-                register = elements.value(store.value, self.plan.indices[number])
-                elements.store(
-                    register, store.value.type.dtype, self.stores[number], self.plan.offsets[number]
-                )
+                index = self.plan.indices[number]
+                register = elements.value(store.value, index)
+                offset = elements.with_starts(store, index, self.plan.offsets[number])
+                elements.store(register, store.value.type.dtype, self.stores[number], offset)
 
     def _sum(
         self,

@@ -205,6 +205,20 @@ def test_store_into_a_slice(runner: Runner) -> None:
     )
 
 
+def test_dynamic_slices(runner: Runner) -> None:
+    def fn(d: jax.Array, a: jax.Array, b: jax.Array, i: jax.Array) -> jax.Array:
+        rows = lax.dynamic_slice_in_dim(a, i, 20)
+        return lax.dynamic_update_slice_in_dim(d, rows @ b, i, 0)
+
+    for start in (3, 100):
+        runner.check(fn, array(40, 45), array(50, 30), array(30, 45), np.asarray(start, np.int32))
+
+
+def test_rows_are_gathered(runner: Runner) -> None:
+    index = np.asarray(RNG.integers(0, 100, 33))
+    runner.check(lambda t, i, b: t[i] @ b, array(100, 20), index, array(20, 40))
+
+
 # -------------------------------------------------------------------- any dimension numbers
 
 
