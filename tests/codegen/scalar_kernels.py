@@ -18,21 +18,27 @@ from stagejit.types import DType
 Array = np.ndarray[Any, np.dtype[Any]]
 Compile = Callable[..., Callable[..., None]]
 
-UNARY = frozenset(
+
+def names_in(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+UNARY = names_in(
     "neg sign abs square floor ceil round exp exp2 expm1 log log1p logistic tanh sin cos tan asin"
     " acos atan sinh cosh asinh acosh atanh sqrt rsqrt cbrt erf erfc erf_inv is_finite not"
-    " population_count clz integer_pow reduce_precision".split()
+    " population_count clz integer_pow reduce_precision"
 )
-FLOAT_ONLY = frozenset(
+FLOAT_ONLY = names_in(
     "floor ceil round exp exp2 expm1 log log1p logistic tanh sin cos tan asin acos atan sinh cosh"
     " asinh acosh atanh sqrt rsqrt cbrt erf erfc erf_inv is_finite reduce_precision pow nextafter"
-    " atan2".split()
+    " atan2"
 )
-INTEGER_ONLY = frozenset(
-    "population_count clz shift_left shift_right_logical shift_right_arithmetic mulhi".split()
+INTEGER_ONLY = names_in(
+    "population_count clz shift_left shift_right_logical shift_right_arithmetic mulhi"
 )
-BITS_ONLY = frozenset("not and or xor".split())
-BOOL = frozenset("add mul max min eq ne lt le gt ge not and or xor".split())
+BITS_ONLY = names_in("not and or xor")
+BOOL = names_in("add mul max min eq ne lt le gt ge not and or xor")
+PREDICATES = names_in("is_finite eq ne lt le gt ge eq_to le_to lt_to")
 
 
 def arity(name: str) -> int:
@@ -78,11 +84,10 @@ def emitted(
     dtypes: Sequence[DType] | None = None,
 ) -> Function:
     """The kernel of one primitive on operands of `dtype`."""
-    predicate = name in ("is_finite", "eq", "ne", "lt", "le", "gt", "ge", "eq_to", "le_to", "lt_to")
     return elementwise(
         lambda b, *args: vmath.emit(b, name, dtype, args, attrs),
         dtypes or [dtype] * arity(name),
-        types.bool_ if predicate else dtype,
+        types.bool_ if name in PREDICATES else dtype,
         lanes,
     )
 
@@ -113,8 +118,7 @@ def apply(
     target = target or Target.host()
     lanes = target.lanes(dtype) if lanes is None else lanes
     function = emitted(name, dtype, lanes, attrs, dtypes)
-    predicate = function.buffers[-1].elem.elem == "i8" and dtype.bits != 8
-    result = types.bool_ if predicate or dtype.kind == "bool" else dtype
+    result = types.bool_ if name in PREDICATES else dtype
     return evaluate(compile_kernel, function, result, *args, target=target)
 
 
@@ -122,8 +126,8 @@ def apply(
 
 
 def exact_erfc(x: Array) -> Array:
-    """erfc in extended precision: a series of positive terms below 1.25, above a continued fraction.
-    Abramowitz and Stegun 7.1.6 and 7.1.14."""
+    """erfc in extended precision: a series of positive terms below 1.25, above a continued
+    fraction. Abramowitz and Stegun 7.1.6 and 7.1.14."""
     a = np.abs(x.astype(np.longdouble))
     root_pi = np.sqrt(np.longdouble(np.pi) + np.longdouble(1.2246467991473531772e-16))
     term = total = np.minimum(a, 1.25)
@@ -153,7 +157,7 @@ def exact_erf(x: Array) -> Array:
 
 
 def exact_erf_inv(x: Array) -> Array:
-    """SciPy's value after a Newton step in extended precision, from the side that does not cancel."""
+    """SciPy's value after a Newton step in extended precision."""
     a = np.abs(x.astype(np.longdouble))
     y = special.erfinv(a.astype(np.float64)).astype(np.longdouble)
     finite = np.where(np.isfinite(y), y, 0)
@@ -163,8 +167,8 @@ def exact_erf_inv(x: Array) -> Array:
 
 
 def errors_in_ulp(actual: Array, exact: Array) -> Array:
-    """Distance from the exact value in units of the last place of its rounding; infinite where one is
-    NaN or infinite and the other is not. Results below the normal range count as correct if tiny."""
+    """Distance from the exact value in units of the last place of its rounding; infinite where one
+    is NaN or infinite and the other is not. Tiny results count as correct if tiny."""
     dtype = actual.dtype
     rounded = exact.astype(dtype)
     smallest = np.finfo(dtype).tiny
@@ -180,10 +184,6 @@ def errors_in_ulp(actual: Array, exact: Array) -> Array:
 
 def random_bits(rng: np.random.Generator, count: int, dtype: DType) -> Array:
     """Floats of all magnitudes, NaN and infinity among them; denormals become zeros."""
-    bits = (
-        rng.integers(0, 2**dtype.bits, count, np.uint64, endpoint=False)
-        if dtype.bits < 64
-        else (rng.integers(0, 2**64 - 1, count, np.uint64, endpoint=True))
-    )
+    bits = rng.integers(0, 2**dtype.bits - 1, count, np.uint64, endpoint=True)
     values = bits.astype(f"uint{dtype.bits}").view(dtype.numpy)
     return np.where(np.abs(values) < np.finfo(dtype.numpy).tiny, np.copysign(0, values), values)

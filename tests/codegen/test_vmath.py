@@ -1,0 +1,353 @@
+"""Every scalar function for every dtype against the interpreter's NumPy; conversions."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from stagejit import types
+from stagejit.codegen import vmath
+from stagejit.codegen.builder import Builder
+from stagejit.codegen.target import Target
+from stagejit.errors import InternalError
+from stagejit.graph import scalar
+from stagejit.graph.functions import MAP_FUNCTIONS
+from stagejit.types import DType
+from tests.codegen.scalar_kernels import (
+    PREDICATES,
+    Array,
+    Compile,
+    apply,
+    arity,
+    defined,
+    elementwise,
+    emitted,
+    evaluate,
+    names_in,
+)
+
+SIGNED = [types.i8, types.i16, types.i32, types.i64]
+UNSIGNED = [types.u8, types.u16, types.u32, types.u64]
+FLOATS = [types.f16, types.bf16, types.f32, types.f64]
+ALL = [*SIGNED, *UNSIGNED, *FLOATS, types.bool_]
+TARGETS = [Target.host(), Target.avx2(), Target.sse2(), Target.neon()]
+ATTRS: dict[str, dict[str, Any]] = {
+    "integer_pow": {"y": 5},
+    "round": {"rounding": "away"},
+    "reduce_precision": {"exponent_bits": 5, "mantissa_bits": 7},
+}
+
+
+def operands(dtype: DType, count: int, size: int = 4096) -> list[Array]:
+    """Small and large values, and every pair of the special ones."""
+    rng = np.random.default_rng(7)
+    if dtype.kind == "bool":
+        return [rng.integers(0, 2, size).astype(bool) for _ in range(count)]
+    if dtype.is_float:
+        special = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 3.0, np.inf, -np.inf, np.nan]
+        drawn = [
+            rng.standard_normal(size) * 10.0 ** rng.integers(-3, 4, size) for _ in range(count)
+        ]
+    else:
+        info = np.iinfo(dtype.numpy)
+        special = [0, 1, 2, 3, 7, info.bits - 1, info.bits, info.max, info.min, info.max - 1]
+        special += [-1, -2] if dtype.is_signed else []
+        small = rng.integers(0 if not dtype.is_signed else -9, 10, size)
+        drawn = [
+            np.where(rng.integers(0, 2, size), small,
+                     rng.integers(info.min, info.max, size, dtype.numpy, endpoint=True))
+            for _ in range(count)
+        ]  # fmt: skip
+    grid = np.array(list(itertools.product(special, repeat=count))).T
+    if not dtype.is_float:
+        grid = np.array(list(itertools.product(special, repeat=count)), object).T
+    return [np.concatenate([d.astype(dtype.numpy), g.astype(dtype.numpy)])
+            for d, g in zip(drawn, grid, strict=True)]  # fmt: skip
+
+
+def assert_same(actual: Array, truth: Array) -> None:
+    """Equal element by element, NaN to NaN (NumPy does not know bfloat16's)."""
+    assert actual.dtype == truth.dtype
+    if actual.dtype.itemsize == 2 and actual.dtype.kind not in "iu":
+        actual, truth = actual.astype(np.float32), truth.astype(np.float32)
+    np.testing.assert_array_equal(actual, truth)
+
+
+def expected(name: str, dtype: DType, args: list[Array]) -> Array:
+    attrs = ATTRS.get(name, {})
+    if not dtype.is_float:
+        return scalar.integer_function(name, attrs)(*args)
+    wide = [a.astype(np.float64) for a in args]
+    result = scalar.float_function(name, attrs)(*wide)
+    return result if name in PREDICATES else result.astype(dtype.numpy)
+
+
+INEXACT = names_in(
+    "exp exp2 expm1 log log1p logistic tanh sin cos tan asin acos atan sinh cosh asinh acosh atanh"
+    " rsqrt cbrt erf erfc erf_inv pow atan2"
+)
+EXACT = sorted(set(MAP_FUNCTIONS) - INEXACT - {"integer_pow", "select", "nextafter"})
+
+
+@pytest.mark.parametrize("lanes", [None, 0], ids=["vector", "scalar"])
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+@pytest.mark.parametrize("name", [*EXACT, "integer_pow"])
+def test_exact_functions(
+    compile_kernel: Compile, name: str, dtype: DType, lanes: int | None
+) -> None:
+    if not defined(name, dtype) or (name == "integer_pow" and dtype.is_float):
+        pytest.skip("not a function of this dtype")
+    args = operands(dtype, arity(name))
+    actual = apply(compile_kernel, name, dtype, *args, lanes=lanes, attrs=ATTRS.get(name))
+    with np.errstate(all="ignore"):
+        assert_same(actual, expected(name, dtype, args))
+
+
+@pytest.mark.parametrize("target", TARGETS[1:3], ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+@pytest.mark.parametrize(
+    "name", ["add", "div", "rem", "max", "min", "round", "floor", "ceil", "clamp"]
+)
+def test_exact_functions_on_older_cpus(
+    compile_kernel: Compile, name: str, dtype: DType, target: Target
+) -> None:
+    if not defined(name, dtype):
+        pytest.skip("not a function of this dtype")
+    args = operands(dtype, arity(name), 256)
+    attrs = ATTRS.get(name)
+    actual = apply(compile_kernel, name, dtype, *args, target=target, attrs=attrs)
+    with np.errstate(all="ignore"):
+        assert_same(actual, expected(name, dtype, args))
+
+
+@pytest.mark.parametrize("dtype", [types.f16, types.bf16], ids=str)
+@pytest.mark.parametrize("name", ["exp", "log", "tanh", "sin", "erf", "logistic", "rsqrt", "pow"])
+def test_short_floats_round_a_good_f32(compile_kernel: Compile, name: str, dtype: DType) -> None:
+    """All 65536 operands; the f32 result is within 2 units, so the rounded one is within half of
+    its own unit and a little."""
+    x = np.arange(65536, dtype=np.uint16).view(dtype.numpy)
+    args = [x, np.full_like(x, 1.5)][: arity(name)]
+    actual = apply(compile_kernel, name, dtype, *args, lanes=16)
+    with np.errstate(all="ignore"):
+        exact = scalar.float_function(name, {})(*(a.astype(np.float64) for a in args))
+        rounded = exact.astype(dtype.numpy)
+        unit = np.spacing(np.abs(rounded)).astype(np.float64)
+        close = np.abs(actual.astype(np.float64) - exact) <= 0.5003 * unit
+        same = (actual == rounded) | np.isnan(exact)
+        tiny = np.minimum(np.abs(x.astype(np.float64)), np.abs(exact)) < 1.2e-38  # flushed
+    assert not (~close & ~same & ~tiny).any()
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(exact))
+
+
+def test_integer_power_of_floats(compile_kernel: Compile) -> None:
+    x = operands(types.f32, 1)[0]
+    for y in (-3, -1, 0, 1, 2, 3, 7, 10):
+        actual = apply(compile_kernel, "integer_pow", types.f32, x, attrs={"y": y})
+        with np.errstate(all="ignore"):
+            exact = np.power(x.astype(np.float64), y)
+        np.testing.assert_allclose(actual, exact.astype(np.float32), rtol=6e-7)
+
+
+def test_power_by_an_integer_operand(compile_kernel: Compile) -> None:
+    x, y = np.linspace(-3, 3, 64, dtype=np.float32), np.arange(-32, 32, dtype=np.int32) // 4
+    actual = apply(compile_kernel, "pow", types.f32, x, y, dtypes=[types.f32, types.i32])
+    np.testing.assert_allclose(actual, np.power(x.astype(np.float64), y), rtol=2e-7)
+    unsigned = (y & 7).astype(np.uint32)
+    attrs = {"exponent_dtype": types.u32}
+    actual = apply(compile_kernel, "pow", types.f32, x, unsigned, dtypes=[types.f32, types.u32],
+                   attrs=attrs)  # fmt: skip
+    np.testing.assert_allclose(actual, np.power(x.astype(np.float64), unsigned), rtol=2e-7)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_neighbours(compile_kernel: Compile, dtype: DType) -> None:
+    x, y = operands(dtype, 2)
+    smallest = np.array([0, 1, 1 << (dtype.bits - 1)], f"uint{dtype.bits}").view(dtype.numpy)
+    x, y = np.concatenate([x, smallest, smallest]), np.concatenate([y, smallest[::-1], smallest])
+    actual = apply(compile_kernel, "nextafter", dtype, x, y)
+    assert_same(actual, np.nextafter(x, y))
+    both_zero = (x == 0) & (y == 0)  # the second operand, as in C
+    np.testing.assert_array_equal(np.signbit(actual[both_zero]), np.signbit(y[both_zero]))
+
+
+@pytest.mark.parametrize("dtype", [types.f32, types.f64], ids=str)
+def test_remainder_of_any_magnitudes(compile_kernel: Compile, dtype: DType) -> None:
+    rng = np.random.default_rng(3)
+    limit = 37 if dtype.bits == 32 else 300
+    x = (rng.standard_normal(8192) * 10.0 ** rng.uniform(-limit, limit, 8192)).astype(dtype.numpy)
+    y = (rng.standard_normal(8192) * 10.0 ** rng.uniform(-limit, limit, 8192)).astype(dtype.numpy)
+    x[:4], y[:4] = [5.5, -5.5, 6, -6], [2, 2, 3, -3]
+    smallest = np.finfo(dtype.numpy).smallest_subnormal
+    x[4:8], y[4:8] = smallest * 7, smallest * 3
+    for target in TARGETS[:3]:
+        actual = apply(compile_kernel, "rem", dtype, x, y, target=target)
+        np.testing.assert_array_equal(actual, np.fmod(x, y))
+        np.testing.assert_array_equal(np.signbit(actual), np.signbit(np.fmod(x, y)))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_total_order(compile_kernel: Compile, dtype: DType) -> None:
+    bits = {"f16": 0xFE00, "bf16": 0xFFC0, "f32": 0xFFC00000, "f64": 0xFFF8000000000000}[dtype.name]
+    minus_nan = np.array([bits], f"uint{dtype.bits}").view(dtype.numpy)
+    rest = np.array([-np.inf, -2, -0.0, 0.0, 1, np.inf, np.nan], dtype.numpy)
+    ordered = np.concatenate([minus_nan, rest])
+    x, y = (a.ravel() for a in np.meshgrid(ordered, ordered))
+    i, j = (a.ravel() for a in np.meshgrid(np.arange(8), np.arange(8)))
+    for name, truth in (("lt_to", i < j), ("le_to", i <= j), ("eq_to", i == j)):
+        np.testing.assert_array_equal(apply(compile_kernel, name, dtype, x, y), truth)
+
+
+@pytest.mark.parametrize("dtype", [*SIGNED, *UNSIGNED], ids=str)
+def test_upper_half_of_products(compile_kernel: Compile, dtype: DType) -> None:
+    x, y = operands(dtype, 2)
+    truth = [(int(a) * int(b)) >> dtype.bits for a, b in zip(x, y, strict=True)]
+    actual = apply(compile_kernel, "mulhi", dtype, x, y)
+    np.testing.assert_array_equal(actual, np.array(truth, object).astype(dtype.numpy))
+
+
+def test_reduced_precision(compile_kernel: Compile) -> None:
+    """To binary16 and bfloat16, where NumPy knows the answer."""
+    x = operands(types.f32, 1, 1 << 14)[0] * np.float32(300)
+    for exponent, mantissa, short in ((5, 10, np.float16), (8, 7, ml_dtypes.bfloat16)):
+        attrs = {"exponent_bits": exponent, "mantissa_bits": mantissa}
+        actual = apply(compile_kernel, "reduce_precision", types.f32, x, attrs=attrs)
+        with np.errstate(over="ignore"):
+            truth = x.astype(short).astype(np.float32)
+        normal = (np.abs(truth) >= np.float32(6.2e-5)) | (truth == 0) | np.isnan(truth)
+        np.testing.assert_array_equal(actual[normal], truth[normal])
+
+
+def test_selects(compile_kernel: Compile) -> None:
+    which = np.arange(64) % 5 - 1
+    cases = [np.full(64, value, np.float32) for value in (1, 2, 3)]
+    dtypes = [types.i32, types.f32, types.f32, types.f32]
+    function = elementwise(
+        lambda b, *args: vmath.emit(b, "select_n", types.f32, args), dtypes, types.f32, 16
+    )
+    args = [which.astype(np.int32), *cases]
+    actual = evaluate(compile_kernel, function, types.f32, *args, target=Target.host())
+    np.testing.assert_array_equal(actual, np.where(which == 0, 1, np.where(which == 1, 2, 3)))
+
+
+# -------------------------------------------------------------------- conversions
+
+
+def interesting(dtype: DType) -> Array:
+    rng = np.random.default_rng(11)
+    if dtype.kind == "bool":
+        return np.arange(256) % 3 == 0
+    if dtype.is_float:
+        limits = [2.0**k + d for k in (7, 8, 15, 16, 31, 32, 63, 64) for d in (-1, -0.5, 0, 0.5, 1)]
+        drawn = rng.standard_normal(4096) * 10.0 ** rng.uniform(-9, 20, 4096)
+        special = [np.inf, np.nan, 0.0, -0.0, 65504, 65519.99, 65520, 6e-8, 3e-8, 2.98e-8, 1e-7]
+        both = np.concatenate([drawn, limits, special])
+        with np.errstate(over="ignore"):
+            return np.concatenate([both, -both]).astype(dtype.numpy)
+    info = np.iinfo(dtype.numpy)
+    drawn = rng.integers(info.min, info.max, 4096, dtype.numpy, endpoint=True)
+    shifted = drawn >> rng.integers(0, info.bits, 4096).astype(dtype.numpy)
+    return np.concatenate([drawn, shifted, np.array([0, info.min, info.max], dtype.numpy)])
+
+
+@pytest.mark.parametrize("target", TARGETS[:3], ids=lambda t: t.name)
+@pytest.mark.parametrize("to", ALL, ids=str)
+@pytest.mark.parametrize("source", ALL, ids=str)
+def test_conversions(compile_kernel: Compile, source: DType, to: DType, target: Target) -> None:
+    x = interesting(source)
+    function = elementwise(lambda b, v: vmath.convert(b, v, source, to), [source], to, 16)
+    actual = evaluate(compile_kernel, function, to, x, target=target)
+    with np.errstate(all="ignore"):
+        truth = converted(x, source, to)
+    # Hardware conversion to bf16 flushes denormals, as do the threads that run it.
+    keep = ~((np.abs(truth) < 1.2e-38) & (truth != 0)) if to is types.bf16 else slice(None)
+    assert_same(actual[keep], truth[keep])
+
+
+def converted(x: Array, source: DType, to: DType) -> Array:
+    if not to.is_float or source.kind == "bool":
+        return scalar.convert(x, to.numpy)
+    if to.bits > 16:
+        return x.astype(to.numpy)
+    return rounded_once(x, to)
+
+
+def rounded_once(x: Array, to: DType) -> Array:
+    """To 16 bits through an f32 that is rounded to odd; NumPy rounds twice."""
+    if x.dtype == to.numpy:
+        return x
+    wide = x.astype(np.longdouble)
+    near = wide.astype(np.float32)
+    bits = near.view(np.int32)
+    step = np.where(np.abs(near.astype(np.longdouble)) < np.abs(wide), 1, -1)
+    inexact = (near.astype(np.longdouble) != wide) & np.isfinite(near) & (bits & 1 == 0)
+    return np.where(inexact, bits + step, bits).astype(np.int32).view(np.float32).astype(to.numpy)
+
+
+def test_bitcast(compile_kernel: Compile) -> None:
+    x = np.arange(64, dtype=np.uint32) * 0x3F00001
+    function = elementwise(lambda b, v: vmath.bitcast(b, v, types.f32), [types.u32], types.f32, 16)
+    actual = evaluate(compile_kernel, function, types.f32, x, target=Target.host())
+    np.testing.assert_array_equal(actual.view(np.uint32), x)
+
+
+# -------------------------------------------------------------------- 16-bit chains and refusals
+
+
+def test_a_chain_that_keeps_f32_rounds_once(compile_kernel: Compile) -> None:
+    x = np.linspace(0.1, 3, 64).astype(ml_dtypes.bfloat16)
+
+    def kept(b: Builder, v: Any) -> Any:
+        inner = vmath.emit(b, "exp", types.bf16, [v], keep_f32=True)
+        assert inner.type.elem == "f32"
+        return vmath.emit(b, "log", types.bf16, [inner])
+
+    def rounded(b: Builder, v: Any) -> Any:
+        return vmath.emit(b, "log", types.bf16, [vmath.emit(b, "exp", types.bf16, [v])])
+
+    values = [
+        evaluate(compile_kernel, elementwise(body, [types.bf16], types.bf16, 16), types.bf16, x,
+                 target=Target.host())
+        for body in (kept, rounded)
+    ]  # fmt: skip
+    np.testing.assert_array_equal(values[0], x)
+    assert (values[1] != x).any()
+
+
+def test_an_unknown_function_is_a_fault_of_ours() -> None:
+    b = Builder()
+    with pytest.raises(InternalError, match="no scalar function for primitive `digamma`"):
+        vmath.emit(b, "digamma", types.f32, [b.const(1.0, vmath.element_type(types.f32))])
+
+
+# -------------------------------------------------------------------- code quality
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [types.f32, types.f64, types.bf16, types.i32], ids=str)
+def test_no_function_becomes_a_call(assembly: Any, dtype: DType, target: Target) -> None:
+    names = [n for n in vmath.SCALAR_FUNCTIONS if defined(n, dtype) and n[:6] != "select"]
+    for name in names:
+        function = emitted(name, dtype, target.lanes(dtype), ATTRS.get(name))
+        opcodes = [
+            line.split()[0] for line in assembly(function, target).splitlines() if line[:1] == "\t"
+        ]
+        assert not {"call", "callq", "bl", "blr"} & set(opcodes), name
+
+
+def test_hot_loops_do_not_spill(assembly: Any) -> None:
+    """The chain tanh(x y + 1) exp(-x x) + sin(y): no vector moves to or from the stack."""
+
+    def chain(b: Builder, x: Any, y: Any) -> Any:
+        e = lambda name, *args: vmath.emit(b, name, types.f32, args)  # noqa: E731
+        return e("tanh", x * y + 1.0) * e("exp", -(x * x)) + e("sin", y)
+
+    if not Target.host().has_avx512:
+        pytest.skip("needs 32 vector registers")
+    function = elementwise(chain, [types.f32, types.f32], types.f32, 16)
+    lines = assembly(function, Target.host()).splitlines()
+    spills = [line for line in lines if "zmm" in line and "rsp" in line]
+    assert not spills
