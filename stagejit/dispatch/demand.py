@@ -13,10 +13,10 @@ from stagejit.dispatch import cost
 from stagejit.dispatch.coordinates import coordinates, keeps_row_major_order
 from stagejit.dispatch.group import Group, Location
 from stagejit.dispatch.legality import refuse_order, refuse_rows
+from stagejit.dispatch.region import ELEMENTWISE
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
 
-_ELEMENTWISE = frozenset({"map", "convert", "bitcast"})
 _LONGEST_CHAIN = 64
 
 
@@ -75,7 +75,7 @@ def _demand_operands(state: State, op: Op, group: Group, demand: _Demand,
         if not state.is_floating(operand):
             continue
         times = demand.evaluations
-        aligned = op.kind in _ELEMENTWISE
+        aligned = op.kind in ELEMENTWISE
         location = (here or demand.location) if aligned else None
         if op.kind == "reduce":
             location, aligned = Location("row", coordinates(operand.shape)), True

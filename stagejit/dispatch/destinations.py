@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from stagejit.dispatch.box import Box, cover
 from stagejit.dispatch.group import Group, Placement
+from stagejit.dispatch.region import ELEMENTWISE
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
 
@@ -125,14 +126,34 @@ class Destinations:
                 continue
             if user.kind != "extract_slice" or None in user.attrs["offsets"]:
                 return None
-            attrs = user.attrs
-            reads.append(Box(attrs["offsets"], attrs["sizes"], attrs["strides"]))
+            if not self._updates(op, user):
+                attrs = user.attrs
+                reads.append(Box(attrs["offsets"], attrs["sizes"], attrs["strides"]))
         if op.operands.count(destination) > 1:
             return None
         for box in [*reads, *(known.reads if known is not None else [])]:
             if box.overlaps(written):
                 return None
         return reads
+
+    def _updates(self, op: Op, read: Op) -> bool:
+        """Whether `read` only serves to compute, element by element, what `op` writes at the same
+        place: a map may then read and write one buffer."""
+        if op.kind != "insert_slice" or read.result.shape != op.operands[0].shape or any(
+                read.attrs[name] != op.attrs[name] for name in ("offsets", "strides")):
+            return False
+        state, source = self.state, op.operands[0]
+        home = state.home.get(source.op)
+        pending = [read.result]
+        while pending:
+            value = pending.pop()
+            for user in state.users[value]:
+                if value is source and user is op:
+                    continue
+                if user.kind not in ELEMENTWISE or state.home.get(user, home) is not home:
+                    return False
+                pending.append(user.result)
+        return home is not None and home.anchor is None
 
     def _first_contents(self, op: Op, destination: Value) -> Group | None:
         """Has the contents of `destination` stored in the new buffer of the result of `op`."""

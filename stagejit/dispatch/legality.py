@@ -16,7 +16,7 @@ import math
 
 from stagejit.dispatch.coordinates import coordinates, keeps_row_major_order, through_view
 from stagejit.dispatch.group import Group, Location
-from stagejit.dispatch.region import VIEWS
+from stagejit.dispatch.region import ELEMENTWISE, VIEWS
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
 
@@ -28,8 +28,6 @@ ROW_NBYTES = 256 << 10
 FEWEST_ROWS = 8
 # Neighbours along a kept innermost dimension that are reduced together.
 _ROWS_ABREAST = 16
-
-_ELEMENTWISE = frozenset({"map", "convert", "bitcast"})
 
 
 class Refusal(str):
@@ -58,7 +56,7 @@ def locate(state: State, group: Group, value: Value) -> Place:
 def _locate_pointwise(state: State, group: Group, op: Op) -> Place:
     if op.kind in VIEWS or op.kind == "fill":
         return _locate_view(state, group, op)
-    if op.kind not in _ELEMENTWISE:
+    if op.kind not in ELEMENTWISE:
         return Refusal(f"{op.kind} reads elements of {group.kind} at computed places")
     places = [locate(state, group, operand) for operand in op.operands]
     found: list[Location] = []

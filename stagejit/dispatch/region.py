@@ -19,6 +19,7 @@ POINTWISE = frozenset({
     "const", "iota", "fill", "map", "convert", "bitcast", "broadcast", "reshape", "transpose",
     "reverse", "extract_slice", "gather",
 })
+ELEMENTWISE = frozenset({"map", "convert", "bitcast"})
 VIEWS = frozenset({"broadcast", "reshape", "transpose", "reverse", "extract_slice"})
 
 
@@ -27,7 +28,9 @@ class Store:
     """One result of a region.
 
     value: what is computed, element by element, over its own shape.
-    into: the value whose buffer is written: `value` itself, or the result of the last of `inserts`.
+    into: the value whose buffer is written: `value` itself, or the result of the last of `inserts`,
+        or, for the first contents of a destination, the result of the first insert or scatter into
+        it (which then has the shape of `value`).
     inserts: the `insert_slice` ops that place `value` in `into`, innermost first; empty for a plain
         store. The rest of `into` is not touched by this store.
     """
@@ -41,17 +44,23 @@ class Store:
 class Region:
     """One dispatch to be.
 
-    kind: `map` (no anchor), `reduce` (one or more reduces over the same rows: see `rows`),
-        `contract`, `conv`, `cumulative`, `scatter`, `copy`, `fill`, `delegate`.
+    kind: `map` (no anchor), `reduce` (one or more reduces over the same rows), `contract`, `conv`,
+        `cumulative`, `scatter`, `delegate`; `copy` and `fill` are maps that compute nothing.
     ops: evaluated ops in topological order, `insert_slice`s that only place a store included.
     anchor: the contract, conv, cumulative, scatter or delegate op; the first reduce for `reduce`.
-    inputs: values read from memory (function inputs, constants, results of other regions), each
-    once. stores: what is written.
+    inputs: values read from memory (function inputs, constants of more than one element, results of
+        other regions), each once.
+    stores: what is written.
 
-    Kind `map`: all stored values have one shape. Kind `reduce`: all reduce ops in `ops` reduce the
-    same axes of operands of one shape (the row space). Stores are either in the row space (same
-    shape as the reduces' operand, up to views) or in the kept space (shape of the reduces' results,
-    up to views).
+    Kinds `map`, `copy`, `fill`: all stored values have one shape. A map may write a buffer that it
+    reads, the same elements at the same index or others.
+    Kind `reduce`: all reduces in `ops` reduce the same axes of operands of one shape (the row
+    space). Stores are in the row space or in the kept space (the shape of the reduces' results), up
+    to reshapes.
+    Kinds `contract`, `conv`, `cumulative`: stored values have an element for each element of the
+    anchor's result, computed from that one; they may be transposed or reshaped.
+    Kind `scatter`: the buffer of the result already holds the operand's elements, so operand 0 is
+    not evaluated and no input.
     """
 
     name: str

@@ -306,3 +306,30 @@ def test_prefixes_of_one_buffer_are_read_while_it_grows() -> None:
 
     plan = check(fn, f32(6, 4), f32(2, 4), donated=[True, False])
     assert all(b.kind == "argument" for b in plan.buffers if b.shape == (6, 4))
+
+
+def test_an_update_of_a_donated_argument_is_in_place() -> None:
+    plan = check(lambda d, b: d.at[1:3].add(b).at[2:5].multiply(2.0), f32(5, 4), f32(2, 4),
+                 donated=[True, False])
+    assert [dispatch.kind for dispatch in plan.dispatches] == ["map", "map"]
+    assert plan.transient_nbytes == 0
+
+
+def test_dont_update_in_place_what_others_read() -> None:
+    def fn(d: Any, b: Any) -> Any:
+        part = d[1:3] + b
+        return d.at[1:3].set(part), part.sum(0)
+
+    assert len(check(fn, f32(5, 4), f32(2, 4), donated=[True, False]).copies) == 1
+
+
+def test_dont_update_in_place_other_elements() -> None:
+    plan = check(lambda d, b: d.at[1:3].set(d[2:4] + b), f32(5, 4), f32(2, 4),
+                 donated=[True, False])
+    assert len(plan.copies) == 1
+
+
+def test_dont_update_in_place_by_a_product() -> None:
+    plan = check(lambda d, b: d.at[1:3].set(d[1:3] + b @ b), f32(5, 2), f32(2, 2),
+                 donated=[True, False])
+    assert len(plan.copies) == 1
