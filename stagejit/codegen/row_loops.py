@@ -16,6 +16,10 @@ from stagejit.dispatch.affine import Affine
 from stagejit.graph.ir import Op
 
 _ACCUMULATORS = 4  # vectors of a row that are summed apart, to hide latency
+# Elements that are accumulated from nothing and then merged into the row's accumulators, so that
+# rounding errors of a long sum grow with the number of runs, not of elements.
+_RUN = 1 << 14
+_SHORTEST_RUN = 8  # iterations along the vector variable that are a run, inside other loops
 
 
 class RowWriter(RowEmitter):
@@ -111,11 +115,25 @@ class RowWriter(RowEmitter):
             with self.elements.at({vector: position}, vector=vector, lanes=lanes):
                 return self._step(stage, reducers, values)
 
+        def run(start: Register, stop: Register, values: Sequence[Register]) -> list[Register]:
+            initial = [part for _ in range(count) for r in reducers
+                       for part in r.initial(self.b, lanes)]
+            fresh = self.b.loop(start, stop, lanes * count, initial, several, runs=True)
+            return [part for old, new in zip(_chunks(values, count), _chunks(fresh, count),
+                                             strict=True)
+                    for part in self._merged(reducers, old, new)]
+
         many = vector.extent // (lanes * count) * (lanes * count)
         full = vector.extent // lanes * lanes
+        far = many // _RUN * _RUN if many > _RUN else 0
         current = list(carried)
-        if many:
-            current = list(self.b.loop(0, many, lanes * count, tuple(current), several))
+        if far:
+            current = list(self.b.loop(0, far, _RUN, current, lambda position, *values: run(
+                position, position + _RUN, values)))
+        if many > far and len(self.nest.reduced) > 1 and many >= _SHORTEST_RUN * lanes * count:
+            current = run(self.b.const(far), self.b.const(many), current)
+        elif many > far:
+            current = list(self.b.loop(far, many, lanes * count, current, several))
         if full > many:
             current[:size] = self.b.loop(many, full, lanes, tuple(current[:size]), one)
         if vector.extent > full:
@@ -124,6 +142,12 @@ class RowWriter(RowEmitter):
                                   mask=mask):
                 current[:size] = self._step(stage, reducers, current[:size])
         return current
+
+    def _merged(self, reducers: list[Reducer], old: Sequence[Register],
+                new: Sequence[Register]) -> list[Register]:
+        return [part for reducer, x, y in zip(reducers, _unpack(reducers, old),
+                                              _unpack(reducers, new), strict=True)
+                for part in reducer.merge(self.b, x, y)]
 
     def _step(self, stage: tuple[Op, ...], reducers: list[Reducer],
               carried: Sequence[Register]) -> list[Register]:

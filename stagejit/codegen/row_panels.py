@@ -20,6 +20,10 @@ from stagejit.dispatch.affine import Affine, Var
 from stagejit.graph.ir import Op, Value
 
 _ROWS_AT_ONCE = 8  # elements of a row that are merged before they meet the accumulator
+# Elements that are accumulated from nothing before they meet the total, so that rounding errors of
+# a long sum grow with the number of runs, not of elements.
+_RUN = 1024
+_SHORTEST_RUN = 64  # along the innermost variable, where there are others
 
 
 class PanelWriter(RowEmitter):
@@ -28,16 +32,18 @@ class PanelWriter(RowEmitter):
     width: int
     _column: Register  # of the panel, at the current position
     _used: int  # lanes that exist there
-    _accumulators: dict[Value, tuple[Reducer, tuple[Buffer, ...]]]
+    _accumulators: dict[Value, tuple[Reducer, tuple[Buffer, ...]]]  # of the run, if sums are long
+    _totals: dict[Value, tuple[Reducer, tuple[Buffer, ...]]]
 
     def emit(self, width: int) -> int:
         """Writes the kernel's body; returns the number of items."""
-        self.width, self._accumulators = width, {}
+        self.width = width
         self.bind()
         outer = [Loop(var) for var in self.nest.kept if var is not self._vector]
         items = Items.over([*outer, Loop(self._vector, width)])
         if not self.nest.straight:
-            self._declare()
+            self._accumulators = self._declared()
+            self._totals = self._declared() if self._long_sums() else self._accumulators
         items.emit(self.elements, self._columns_of_short_rows if self.nest.straight
                    else self._panel)
         return items.total
@@ -86,14 +92,22 @@ class PanelWriter(RowEmitter):
 
     # ---------------------------------------------------------------- long rows
 
-    def _declare(self) -> None:
+    def _declared(self) -> dict[Value, tuple[Reducer, tuple[Buffer, ...]]]:
         """Scratch for the accumulators of every reduce."""
-        for stage in self.nest.stages:
-            for op in stage:
-                reducer = reducer_of(op)
-                parts = reducer.initial(self.b, 0)
-                self._accumulators[op.result] = reducer, tuple(
-                    self.b.scratch("sum", _stored(part.type), self.width) for part in parts)
+        made = {}
+        for op in (op for stage in self.nest.stages for op in stage):
+            reducer = reducer_of(op)
+            made[op.result] = reducer, tuple(
+                self.b.scratch("sum", _stored(part.type), self.width)
+                for part in reducer.initial(self.b, 0))
+        return made
+
+    def _long_sums(self) -> bool:
+        """Whether a sum is so long that its accuracy needs totals of runs."""
+        inner, length = self.nest.reduced[-1].extent, math.prod(v.extent for v in self.nest.reduced)
+        return (inner > _RUN or (length > _RUN and inner >= _SHORTEST_RUN)) and any(
+            op.attrs["fn"] == "add" and op.result.type.dtype.is_float
+            for stage in self.nest.stages for op in stage)
 
     def _panel(self) -> None:
         self.begin()
@@ -105,15 +119,50 @@ class PanelWriter(RowEmitter):
             self._over_columns(lambda: self.store(self.nest.kept_stores))
 
     def _pass(self, stage: tuple[Op, ...]) -> None:
-        self._over_columns(lambda: self._clear(stage))
-        self._over_blocks(0, lambda rows: self._over_columns(
-            lambda: self._accumulate(stage, rows)))
+        if self._totals is self._accumulators:
+            self._over_columns(lambda: self._clear(stage, self._accumulators))
+            self._over_blocks(0, lambda rows: self._over_columns(
+                lambda: self._accumulate(stage, rows)))
+        else:
+            self._over_columns(lambda: self._clear(stage, self._totals))
+            self._over_runs(0, stage)
         self.end_pass(stage)
 
-    def _clear(self, stage: tuple[Op, ...]) -> None:
+    def _over_runs(self, depth: int, stage: tuple[Op, ...]) -> None:
+        """Loops over the reduced variables; each run along the innermost one meets the totals."""
+        var = self.nest.reduced[depth]
+        if depth < len(self.nest.reduced) - 1:
+            def iteration(position: Register) -> None:
+                with self.elements.at({var: position}):
+                    self._over_runs(depth + 1, stage)
+
+            self.b.loop(0, var.extent, 1, (), iteration)
+            return
+
+        def run(start: Register, stop: Register, extent: int) -> None:
+            self._over_columns(lambda: self._clear(stage, self._accumulators))
+            self._blocks(var, start, stop, extent, lambda rows: self._over_columns(
+                lambda: self._accumulate(stage, rows)))
+            self._over_columns(lambda: self._add_up(stage))
+
+        far = var.extent // _RUN * _RUN
+        if far:
+            self.b.loop(0, far, _RUN, (), lambda start: run(start, start + _RUN, _RUN))
+        if far < var.extent:
+            run(self.b.const(far), self.b.const(var.extent), var.extent - far)
+
+    def _clear(self, stage: tuple[Op, ...],
+               where: dict[Value, tuple[Reducer, tuple[Buffer, ...]]]) -> None:
         for op in stage:
-            reducer, buffers = self._accumulators[op.result]
+            reducer, buffers = where[op.result]
             self._save(buffers, reducer.initial(self.b, self.nest.lanes))
+
+    def _add_up(self, stage: tuple[Op, ...]) -> None:
+        for op in stage:
+            reducer, run = self._accumulators[op.result]
+            total = self._totals[op.result][1]
+            merged = reducer.merge(self.b, self._saved(total, reducer), self._saved(run, reducer))
+            self._save(total, merged)
 
     def _accumulate(self, stage: tuple[Op, ...], rows: int) -> None:
         """Some elements of each row; merged as a tree first, for accuracy."""
@@ -164,30 +213,39 @@ class PanelWriter(RowEmitter):
 
     def _over_blocks(self, depth: int, body: Callable[[int], None]) -> None:
         """Loops over the reduced variables; `body(rows)` handles the next `rows` elements."""
-        var, last = self.nest.reduced[depth], depth == len(self.nest.reduced) - 1
-        step = _ROWS_AT_ONCE if last else 1
-        blocks = var.extent // step * step
+        var = self.nest.reduced[depth]
+        if depth == len(self.nest.reduced) - 1:
+            self._blocks(var, self.b.const(0), self.b.const(var.extent), var.extent, body)
+            return
+
+        def iteration(position: Register) -> None:
+            with self.elements.at({var: position}):
+                self._over_blocks(depth + 1, body)
+
+        self.b.loop(0, var.extent, 1, (), iteration)
+
+    def _blocks(self, var: Var, start: Register, stop: Register, extent: int,
+                body: Callable[[int], None]) -> None:
+        """From `start` to `stop`, `extent` elements, some at once."""
 
         def iteration(rows: int) -> Callable[[Register], None]:
             def at(position: Register) -> None:
                 with self.elements.at({var: position}):
-                    if last:
-                        body(rows)
-                    else:
-                        self._over_blocks(depth + 1, body)
+                    body(rows)
 
             return at
 
-        if blocks:
-            self.b.loop(0, blocks, step, (), iteration(step))
-        if blocks < var.extent:
-            self.b.loop(blocks, var.extent, 1, (), iteration(1))
+        rest = extent % _ROWS_AT_ONCE
+        if extent > rest:
+            self.b.loop(start, stop - rest, _ROWS_AT_ONCE, (), iteration(_ROWS_AT_ONCE), runs=True)
+        if rest:
+            self.b.loop(stop - rest, stop, 1, (), iteration(1), runs=True)
 
     # ---------------------------------------------------------------- accumulators in scratch
 
     def result_of(self, result: Value) -> Register:
         if result not in self.results:
-            reducer, buffers = self._accumulators[result]
+            reducer, buffers = self._totals[result]
             self.results[result] = reducer.result(self.b, self._saved(buffers, reducer))
         return self.results[result]
 

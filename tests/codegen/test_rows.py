@@ -180,6 +180,17 @@ def test_half_sums_round_once(host: Runner) -> None:
     host.check(lambda x: x.sum(0), x.T.copy(), rtol=4e-3)
 
 
+@pytest.mark.parametrize(("shape", "axes"), [
+    ((3, 300000), (1,)), ((300000, 3), (0,)), ((2000, 5, 300), (0, 2)), ((300, 1500, 9), (0, 1)),
+    ((40000, 2, 17), (0,)), ((20, 70, 200), (0, 1)),
+])  # fmt: skip
+def test_long_sums_stay_accurate(host: Runner, shape: tuple[int, ...],
+                                 axes: tuple[int, ...]) -> None:
+    x = RNG.random(shape, dtype=np.float32)
+    host.check(lambda x: x.sum(axes), x, rtol=1e-6, atol=0)
+    host.check(lambda x: (x.max(axes), x.sum(axes)), x, rtol=1e-6, atol=0)
+
+
 def test_expensive_values_are_kept(host: Runner) -> None:
     """Passes share what costs much: the values are in scratch, and still right."""
     fn = lambda x: (lambda e: e / e.sum(1, keepdims=True))(  # noqa: E731
