@@ -85,9 +85,7 @@ class _Emitter:
         self.plan, self.elements, self.stores, self.target = plan, elements, stores, target
         self.b = elements.b
         self.nest, self.tiling = plan.nest, plan.tiling
-        extents = {split.var: split.span for split in self.tiling.splits}
-        if self.tiling.blocked is not None:
-            extents[self.tiling.blocked] = self.tiling.k_block
+        extents = self.tiling.extents
         self.packings = [
             Packing(self.b, source, self.tiling, extents, self.nest.dtype, name) if packs else None
             for source, packs, name in zip(
@@ -120,13 +118,25 @@ class _Emitter:
 
     def _item(self, number: Register) -> None:
         ranges = self._ranges(number)
-        tiling, axis = self.tiling, self.tiling.blocked
-        if axis is None:
-            self._block(ranges, None)
-        else:
-            self.b.loop(0, axis.extent, tiling.k_block, (), lambda k: self._block(ranges, k))
+        self._blocks(ranges, [*self.tiling.serial, self.tiling.blocked], {})
         if not self._is_done():
             self._epilogue(ranges)
+
+    def _blocks(
+        self,
+        ranges: Mapping[Var, _Range],
+        axes: Sequence[Var | None],
+        starts: Mapping[Var, Register],
+    ) -> None:
+        """The loops over blocks of the reduction."""
+        axis = axes[0] if axes else None
+        if axis is None:
+            self._block(ranges, starts)
+            return
+        step = self.tiling.k_block if axis is self.tiling.blocked else 1
+        self.b.loop(
+            0, axis.extent, step, (), lambda k: self._blocks(ranges, axes[1:], {**starts, axis: k})
+        )
 
     def _ranges(self, number: Register) -> dict[Var, _Range]:
         """The item's block along each axis. Items that share columns are neighbours."""
@@ -169,20 +179,20 @@ class _Emitter:
             extra = self.b.const(min(group.const, split.big))
         return (group * split.small + extra) * split.unit
 
-    def _block(self, ranges: Mapping[Var, _Range], k: Register | None) -> None:
-        """One block of the reduction for the whole item."""
-        b, axis = self.b, self.tiling.blocked
+    def _block(self, ranges: Mapping[Var, _Range], cut: Mapping[Var, Register]) -> None:
+        """One block of the reduction for the whole item; `cut`: where it starts."""
+        b, tiling = self.b, self.tiling
         starts = {var: r.start for var, r in ranges.items()}
         lengths = {var: r.length for var, r in ranges.items()}
         for var in self.nest.reduce:
-            starts[var], lengths[var] = b.const(0), b.const(var.extent)
-        first = None
-        if axis is not None and k is not None:
-            starts[axis] = k
-            lengths[axis] = b.const(self.tiling.k_block)
-            if axis.extent % self.tiling.k_block:
-                lengths[axis] = b.binary("smin", b.const(axis.extent) - k, self.tiling.k_block)
-            first = b.compare("eq", k, 0)
+            starts[var] = cut.get(var, b.const(0))
+            lengths[var] = b.const(tiling.extents.get(var, var.extent))
+        axis, first = tiling.blocked, None
+        if axis is not None and axis.extent % tiling.k_block:
+            lengths[axis] = b.binary("smin", b.const(axis.extent) - cut[axis], tiling.k_block)
+        for start in cut.values():
+            begins = b.compare("eq", start, 0)
+            first = begins if first is None else first & begins
         for packing in self.packings:
             if packing is not None:
                 packing.fill(self.elements, starts, lengths)

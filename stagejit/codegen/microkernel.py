@@ -192,16 +192,11 @@ class MicroKernel:
     ) -> Sequence[Register]:
         lanes = self.tiling.lanes if self.tiling.lane is not None else 0
         zero = self.b.const(0, self.elem.with_lanes(lanes))
-        unrolled = [
-            axis for axis in self.tiling.reduce if self._is_unrolled(axis, lengths[axis], points)
-        ]
-        residues = {
-            axis: self._residues(axis) for axis in self.tiling.reduce if axis not in unrolled
-        }
-        loops = self._merged(
-            [axis for axis in self.tiling.reduce if axis not in unrolled and residues[axis] == 1],
-            lengths,
-        )
+        axes = [axis for axis in self.tiling.reduce if lengths[axis].const != 1]
+        # The outermost loop must remain, or loads that do not move pile up outside.
+        unrolled = [axis for axis in axes[1:] if self._is_unrolled(axis, lengths[axis], points)]
+        residues = {axis: self._residues(axis) for axis in axes if axis not in unrolled}
+        loops = self._merged([axis for axis in residues if residues[axis] == 1], lengths)
         split = [axis for axis in residues if residues[axis] > 1]
         step = _Step(self, points, mask, unrolled)
 
@@ -237,10 +232,8 @@ class MicroKernel:
         self, axis: Var, length: Register, points: Sequence[Mapping[Var, int]]
     ) -> bool:
         """Short windows: taps that are neighbours in memory cost no loop."""
-        if axis is self.tiling.lane or length.const is None or axis.extent > _UNROLLED:
+        if axis is self.tiling.lane or axis.extent > _UNROLLED or length.const != axis.extent:
             return False
-        if axis is self.tiling.reduce[0]:
-            return False  # some loop must remain, or loads that do not move pile up outside
         if self._residues(axis) > 1:
             return True
         shared = all(self.tiling.lane in view.depends for view in self.operands)

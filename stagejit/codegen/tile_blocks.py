@@ -55,7 +55,7 @@ class _Planner:
     def complete(self, tiling: Tiling) -> Tiling:
         """With blocks and items; what these make of packing and storing joins the cost."""
         tiling = self.with_items(self.with_blocks(tiling))
-        extents = self._extents(tiling)
+        extents = tiling.extents
         moved = sum(
             tiling.items
             * tiling.k_blocks
@@ -116,13 +116,12 @@ class _Planner:
             most = min(most, max(_STREAM_STEPS, fitting // _STREAM_STEPS * _STREAM_STEPS))
         if self.steps <= most * 3 // 2 or not tiling.reduce:
             return tiling
-        axis = max(tiling.reduce, key=lambda var: var.extent)
-        rest = self.steps // axis.extent
-        wanted = max(most // rest, 1)
+        axis, inner = self._cut_axis(tiling, most)
+        wanted = max(most // inner, 1)
         blocks = -(-axis.extent // wanted)
         size = -(-axis.extent // blocks)
         size = -(-size // lane_step) * lane_step
-        if size >= axis.extent:
+        if axis is tiling.reduce[0] and size >= axis.extent:
             return tiling
         ahead = (
             _STREAM_AHEAD
@@ -137,15 +136,18 @@ class _Planner:
         )
         return replace(tiling, blocked=axis, k_block=size, ahead=ahead)
 
-    def _extents(self, tiling: Tiling) -> dict[Var, int]:
-        extents = {split.var: split.span for split in tiling.splits}
-        if tiling.blocked is not None:
-            extents[tiling.blocked] = tiling.k_block
-        return extents
+    def _cut_axis(self, tiling: Tiling, most: int) -> tuple[Var, int]:
+        """The outermost reduction axis inside which at most `most` steps are left, and how many."""
+        inner = self.steps
+        for axis in tiling.reduce:
+            inner //= axis.extent
+            if inner <= most:
+                break
+        return axis, inner
 
     def _excess(self, tiling: Tiling) -> list[frozenset[Var]]:
         """For each block that is too large, the axes that it depends on."""
-        extents = self._extents(tiling)
+        extents = tiling.extents
         half = self.target.l2_nbytes // 2
         found = []
         for source, packs in zip(self.sources, tiling.pack, strict=True):
@@ -170,12 +172,26 @@ class _Planner:
             for split in tiling.splits
             if split.var in guilty and split.block > 1
         ]
-        axis = tiling.blocked or max(tiling.reduce, key=lambda v: v.extent, default=None)
-        if axis is not None and axis in guilty and axis is not tiling.lane:
-            size = tiling.k_block or axis.extent
-            if size * (self.steps // axis.extent) >= _MOST_K // 2 and size > 1:
-                moves.append(replace(tiling, blocked=axis, k_block=-(-size // 2)))
+        shorter = self._shorter(tiling, guilty)
+        if shorter is not None:
+            moves.append(shorter)
         return min(moves, key=self._traffic, default=None)
+
+    def _shorter(self, tiling: Tiling, guilty: frozenset[Var]) -> Tiling | None:
+        """Half the steps per block of the reduction, if that leaves enough of them."""
+        axis = tiling.blocked or next(iter(tiling.reduce), None)
+        size = tiling.k_block or (axis.extent if axis is not None else 0)
+        if axis is not None and size == 1 and axis is not tiling.reduce[-1]:
+            axis = tiling.reduce[tiling.reduce.index(axis) + 1]
+            size = axis.extent
+        if axis is None or axis not in guilty or axis is tiling.lane or size <= 1:
+            return None
+        inner = math.prod(
+            tiling.extents.get(v, v.extent) for v in tiling.reduce[tiling.reduce.index(axis) + 1 :]
+        )
+        if size * inner < _MOST_K // 2:
+            return None
+        return replace(tiling, blocked=axis, k_block=-(-size // 2))
 
     def _with_block(self, tiling: Tiling, split: Split, block: int) -> Tiling:
         items = -(-split.groups // block)
@@ -184,7 +200,7 @@ class _Planner:
 
     def _traffic(self, tiling: Tiling) -> float:
         """Elements moved by all items, packed ones counted as often as they are copied."""
-        extents = self._extents(tiling)
+        extents = tiling.extents
         total = 0.0
         for source, packs in zip(self.sources, tiling.pack, strict=True):
             total += tiling.items * tiling.k_blocks * source.box(extents) * (4 if packs else 1)

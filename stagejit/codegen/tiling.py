@@ -94,8 +94,9 @@ class Tiling:
 
     lane: the axis of the vector lanes, a reduction axis for dot products; None: scalars. splits:
     one per result axis, outermost loop first. pack: for (left, right), whether to copy into scratch
-    first. blocked: the reduction axis that is cut into blocks of `k_block` steps. reduce: reduction
-    axes, outermost first. ahead: blocks by which the vector operand is prefetched.
+    first. reduce: reduction axes, outermost first. blocked: the one that is cut into blocks of
+    `k_block` steps; those before it then take one step a block. ahead: blocks by which the vector
+    operand is prefetched.
     """
 
     lane: Var | None
@@ -117,4 +118,21 @@ class Tiling:
 
     @property
     def k_blocks(self) -> int:
-        return 1 if self.blocked is None else -(-self.blocked.extent // self.k_block)
+        if self.blocked is None:
+            return 1
+        serial = math.prod(var.extent for var in self.serial)
+        return serial * -(-self.blocked.extent // self.k_block)
+
+    @property
+    def serial(self) -> tuple[Var, ...]:
+        """Reduction axes of which a block takes one step."""
+        return () if self.blocked is None else self.reduce[: self.reduce.index(self.blocked)]
+
+    @property
+    def extents(self) -> dict[Var, int]:
+        """The largest block along each axis that is cut."""
+        extents = {split.var: split.span for split in self.splits}
+        extents.update(dict.fromkeys(self.serial, 1))
+        if self.blocked is not None:
+            extents[self.blocked] = self.k_block
+        return extents
