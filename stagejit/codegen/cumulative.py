@@ -160,7 +160,12 @@ class _Writer:
         return scalars.emit(self.b, self.fn, self.held, [first, second], {})
 
     def _identity(self, lanes: int) -> Register:
-        number = -math.inf if self.fn == "logaddexp" else identity_of(self.fn, self.held)
+        if self.fn == "logaddexp":
+            number: int | float = -math.inf
+        elif self.fn == "add" and self.held.is_float:
+            number = -0.0  # keeps the sign of a zero
+        else:
+            number = identity_of(self.fn, self.held)
         return self.b.const(number, element_type(self.held).with_lanes(lanes))
 
     def _operand(self) -> Register:
@@ -246,6 +251,12 @@ class _Writer:
         """Lane k becomes the combination of lanes 0 to k (Hillis and Steele, 1986)."""
         lanes = register.type.lanes
         identity = self._identity(lanes)
+        if identity.const == 0 and not self.held.is_float:
+            # LLVM shifts zeros in by a slow expansion, if it knows that they are zeros.
+            zero = self.b.binary("smin", self.b.lo, 0)
+            elem = identity.type.elem
+            narrow = self.b.cast("trunc", zero, elem) if elem != "i64" else zero
+            identity = self.b.splat(narrow, lanes)
         distance = 1
         while distance < lanes:
             shifted = self.b.shuffle(register, identity, [
