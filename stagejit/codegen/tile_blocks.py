@@ -20,6 +20,8 @@ _MOST_K = 512  # reduction steps per block: rows of the broadcast operand stay i
 _MOST_WINDOW_K = 2048  # the same where windows overlap, so that fewer bytes stand for more steps
 _SMALL_CYCLES = 20_000  # one item below this: about 5 us
 _ITEMS_PER_CORE = 8
+_FEW_ITEMS_PER_CORE = 4  # if more would move much more memory
+_MORE_TRAFFIC = 1.25
 _STREAM_STEPS = 8  # rows in flight where an operand streams from memory
 _STREAM_CHUNK = 4096  # bytes of each row that an item should read at least when streaming
 _STREAM_AHEAD = 3  # blocks of the reduction; with them the vector operand fills half of L2
@@ -217,15 +219,20 @@ class _Planner:
         if vector is not None and self.search.streams(vector) and not any(tiling.pack):
             row = vector.box(dict.fromkeys(self.nest.reduce, 1)) * self.nbytes
             wanted = min(wanted, max(self.target.cores, row // _STREAM_CHUNK))
+        enough = min(wanted, _FEW_ITEMS_PER_CORE * self.target.cores)
         while tiling.items < wanted:
             moves = [
                 self._with_block(tiling, split, -(-split.block // 2))
                 for split in tiling.splits
                 if split.block > 1
             ]
-            if not moves:
+            finer = min(moves, key=self._traffic, default=None)
+            if finer is None or (
+                tiling.items >= enough
+                and self._traffic(finer) > _MORE_TRAFFIC * self._traffic(tiling)
+            ):
                 break
-            tiling = min(moves, key=self._traffic)
+            tiling = finer
         return tiling
 
 
