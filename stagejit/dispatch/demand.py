@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from stagejit.dispatch import cost
 from stagejit.dispatch.coordinates import coordinates, keeps_row_major_order
 from stagejit.dispatch.group import Group, Location
+from stagejit.dispatch.joins import store_in_map
 from stagejit.dispatch.legality import refuse_order, refuse_rows
 from stagejit.dispatch.region import ELEMENTWISE
 from stagejit.dispatch.state import State
@@ -136,12 +137,11 @@ def _store(state: State, op: Op, wanted: dict[Group, _Demand]) -> Group:
         if demand.location is not None and _may_store(state, group, op, demand.location, wanted):
             home = group
             home.located[op.result] = demand.location
+            home.members.add(op)
+            state.settle(op, home)
             break
     if home is None:
-        home = state.new_group("map", None, op.result.shape, state.deps[op])
-        home.located[op.result] = Location("out", coordinates(op.result.shape))
-    home.members.add(op)
-    state.settle(op, home)
+        home = store_in_map(state, op, wanted)
     for group in wanted:
         if group is not home:
             state.reach.order(1 << home.id, group.id)

@@ -143,14 +143,17 @@ class _Former:
         state, operand = self.state, op.operands[0]
         for group in reversed(self.reductions.get(key, [])[-_NEIGHBOURS:]):
             assert group.anchor is not None
-            shared = [value for value in state.origins_of([operand])
-                      & self._origins_of_rows(group) if 2 * value.type.size >= operand.type.size]
-            if not shared or needed >> group.id & 1:
+            origins = state.origins_of([operand])
+            shared = [value for value in origins & self._origins_of_rows(group)
+                      if 2 * value.type.size >= operand.type.size]
+            light = 4 * sum(value.type.nbytes for value in origins) <= operand.type.nbytes
+            if needed >> group.id & 1 or not (shared or light):
                 continue
             reason = "" if state.enabled("fuse-rows") else "fuse-rows is disabled"
             reason = reason or refuse_order(state, group, needed) or ""
             state.decide("fuse-rows", op, not reason, reason or
-                         f"reads what %{_anchor_id(group)} reads, along the same rows")
+                         f"reads {'what' if shared else 'little while'} "
+                         f"%{_anchor_id(group)} reads, along the same rows")
             if not reason:
                 return group
         return None

@@ -7,6 +7,8 @@ Invariant: a refused fusion that would have been possible by shape leaves its re
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from stagejit.dispatch import cost
 from stagejit.dispatch.group import Group, Location, bits
 from stagejit.dispatch.legality import Refusal, locate, refuse_join, refuse_order
@@ -42,25 +44,31 @@ def join(state: State, op: Op) -> Group | None:
 
 def store(state: State, op: Op) -> Group:
     """Give a pointwise `op` a home, so that it is evaluated once and stored."""
-    group = join(state, op) or _neighbour(state, op)
+    return join(state, op) or store_in_map(state, op)
+
+
+def store_in_map(state: State, op: Op, readers: Collection[Group] = ()) -> Group:
+    """Give `op` a home in a dispatch without anchor, before all of `readers`."""
+    group = _neighbour(state, op, readers)
     if group is None:
         group = state.new_group("map", None, op.result.shape, state.deps[op])
         state.maps.setdefault(op.result.shape, []).append(group)
-    if op not in state.home:
-        group.claim(op, "out")
-        state.settle(op, group)
+    group.claim(op, "out")
+    state.settle(op, group)
     return group
 
 
-def _neighbour(state: State, op: Op) -> Group | None:
+def _neighbour(state: State, op: Op, readers: Collection[Group]) -> Group | None:
     """A map of the same shape that reads the same array: both results are stored in one pass."""
     if not state.enabled("fuse-producers"):
         return None
-    origins = state.origins_of(op.results)
+    origins, size = state.origins_of(op.results), op.result.type.size
     for group in reversed(state.maps.get(op.result.shape, [])[-_NEIGHBOURS:]):
         others = state.origins_of([member.result for member in group.members])
-        shared = [v for v in origins & others if 2 * v.type.size >= op.result.type.size]
-        if not shared or state.deps[op] >> group.id & 1:
+        together = origins == others or any(2 * v.type.size >= size for v in origins & others)
+        waiting = any(reader is group or state.reach.reaches(reader.id, group.id)
+                      for reader in readers)
+        if not together or waiting or state.deps[op] >> group.id & 1:
             continue
         if refuse_order(state, group, state.deps[op]) is None:
             state.decide("fuse-producers", op, True,

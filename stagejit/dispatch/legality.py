@@ -24,7 +24,7 @@ from stagejit.graph.ir import Op, Value
 SMALL_SPACE_NBYTES = 64 << 10
 # The largest row that is read again from a near cache.
 ROW_NBYTES = 256 << 10
-# Fewer rows than this would leave workers idle.
+# Fewer rows (or blocks of rows that are reduced together) than this would leave workers idle.
 FEWEST_ROWS = 8
 # Neighbours along a kept innermost dimension that are reduced together.
 _ROWS_ABREAST = 16
@@ -143,10 +143,10 @@ def refuse_rows(group: Group) -> Refusal | None:
     if size * itemsize <= SMALL_SPACE_NBYTES:
         return None
     rows = math.prod(group.kept_shape)
-    if rows < FEWEST_ROWS:
+    abreast = 1 if len(group.shape) - 1 in group.axes else _ROWS_ABREAST
+    if -(-rows // abreast) < FEWEST_ROWS:
         return Refusal(f"{rows} rows of {size // max(rows, 1)} elements: "
                        "reading them again in one dispatch would serialise")
-    abreast = 1 if len(group.shape) - 1 in group.axes else _ROWS_ABREAST
     nbytes = size // rows * itemsize * abreast
     if nbytes > ROW_NBYTES:
         return Refusal(f"a row takes {nbytes} bytes, over {ROW_NBYTES}: "
