@@ -2,7 +2,7 @@
 
 `cases()` lists the harnesses of `jax._src.internal_test_util.test_harnesses` whose primitive groups
 are native ops; `sample()` a deterministic handful of each group. `check(harness, runner)` compares
-`runner(fn, args) -> flat list of arrays` with `jax.jit(fn)(*args)`; the interpreter and the
+`runner(fn, args) -> arrays` with `jax.jit(fn)(*args)`; the interpreter and the
 compiled pipeline are both such runners.
 """
 
@@ -19,7 +19,7 @@ import jax
 import ml_dtypes
 import numpy as np
 
-Runner = Callable[[Callable[..., Any], Sequence[Any]], Sequence[Any]]
+Runner = Callable[[Callable[..., Any], Sequence[Any]], Any]
 
 _NAMES = """
     abs acos acosh add add_any and argmax argmin asin asinh atan atan2 atanh bitcast_convert_type
@@ -76,7 +76,7 @@ def check(harness: Any, runner: Runner) -> None:
     with jax.enable_x64(True):
         args = arguments(harness)
         expected = jax.tree.leaves(jax.jit(harness.dyn_fun)(*args))
-        actual = jax.tree.leaves(list(runner(harness.dyn_fun, args)))
+        actual = jax.tree.leaves(runner(harness.dyn_fun, args))
     assert len(actual) == len(expected)
     for ours, theirs in zip(actual, expected, strict=True):
         assert_close(np.asarray(ours), np.asarray(theirs), scale=_scale(harness))
