@@ -1,0 +1,79 @@
+"""Target descriptions: this machine's, and those of other CPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stagejit import types
+from stagejit.codegen import target as module
+from stagejit.codegen.ir import BF16, F32, F64, I8
+from stagejit.codegen.target import Target
+
+
+def test_host_is_plausible() -> None:
+    host = Target.host()
+    assert host is Target.host()
+    assert host.vector_nbytes in (16, 32, 64)
+    assert host.cores >= 1
+    assert 2**12 <= host.l1_nbytes <= host.l2_nbytes
+    assert 1e9 < host.peak_flops < 1e13
+    assert 1e9 < host.bandwidth < 1e13
+    assert host.cpu in str(host)
+
+
+@pytest.mark.parametrize(
+    ("target", "nbytes", "registers", "fma"),
+    [
+        (Target.avx2(), 32, 16, True),
+        (Target.sse2(), 16, 16, False),
+        (Target.neon(), 16, 32, True),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_other_cpus(target: Target, nbytes: int, registers: int, fma: bool) -> None:
+    assert target.vector_nbytes == nbytes
+    assert target.vector_registers == registers
+    assert target.has_fma is fma
+    assert not target.has_avx512
+
+
+def test_lanes_count_elements_of_types_and_dtypes() -> None:
+    target = Target.avx2()
+    assert target.lanes(F32) == target.lanes(types.f32) == target.lanes("f32") == 8
+    assert target.lanes(F64) == target.lanes(types.i64) == 4
+    assert target.lanes(BF16) == target.lanes(types.u16) == 16
+    assert target.lanes(I8) == target.lanes(types.bool_) == 32
+
+
+def test_features_are_looked_up_by_name() -> None:
+    assert Target.avx2().has("f16c")
+    assert not Target.sse2().has("sse4.1")
+    assert Target.sse2().is_x86
+    assert not Target.neon().is_x86
+
+
+def test_avx512_needs_all_of_its_parts() -> None:
+    """Knights Landing has avx512f alone, which has no 8- and 16-bit masks."""
+    partial = module._x86("knl", "knl", "+sse,+sse2,+avx,+avx2,+fma,+avx512f,+avx512cd")
+    assert not partial.has_avx512
+    assert partial.vector_nbytes == 32
+
+
+def test_cache_sizes_are_read_from_sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, (level, kind, size) in enumerate(
+        [
+            ("1", "Data", "48K"),
+            ("1", "Instruction", "64K"),
+            ("2", "Unified", "2M"),
+            ("3", "Unified", "0"),
+        ]
+    ):
+        folder = tmp_path / f"index{number}"
+        folder.mkdir()
+        for name, text in (("level", level), ("type", kind), ("size", size)):
+            (folder / name).write_text(text + "\n")
+    (tmp_path / "index9").mkdir()  # unreadable, as in some containers
+    monkeypatch.setattr(module, "_SYSFS", tmp_path)
+    assert module._sysfs_caches() == {1: 48 << 10, 2: 2 << 20}
