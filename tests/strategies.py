@@ -42,11 +42,11 @@ class Drawn:
 
     @property
     def is_float(self) -> bool:
-        return self.dtype in FLOATS
+        return "float" in self.dtype
 
     @property
     def is_integer(self) -> bool:
-        return self.dtype in INTEGERS
+        return "int" in self.dtype
 
     @property
     def size(self) -> int:
@@ -318,7 +318,7 @@ def _convert(b: _Builder) -> Made:
     assert x is not None
     targets = [*b.floats] if x.is_float and not x.exact else [*b.floats, *b.integers, "bool"]
     target = b.choose(targets)
-    exact = x.exact and (target not in FLOATS or x.dtype in ("bool", "int8", "uint8", "float32"))
+    exact = x.exact and ("float" not in target or x.dtype in ("bool", "int8", "uint8", "float32"))
     if x.is_integer and target in ("float16", "bfloat16"):
         exact = False
     return f"{x.name}.astype('{target}')", exact

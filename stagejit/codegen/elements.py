@@ -13,7 +13,7 @@ inside a tile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -122,13 +122,38 @@ class Elements:
 
     def value(self, value: Value, index: Index) -> Register:
         """The element of `value` at `index`, in the register type of its dtype."""
-        key = (value, index)
-        known = self._known.get(key)
-        if known is not None and _visible(known.block, self.b.block):
-            return known
-        made = self._evaluate(value, index)
-        self._known[key] = made
-        return made
+        known = self._lookup(value, index)
+        if known is None:
+            # Operands first, by a stack of our own: a chain may be longer than Python's.
+            pending = [(value, index, False)]
+            while pending:
+                wanted, at, ready = pending.pop()
+                known = self._lookup(wanted, at)
+                if known is not None:
+                    continue
+                needs = () if ready else self._needs(wanted, at)
+                if needs:
+                    pending.append((wanted, at, True))
+                    pending += [(operand, inner, False) for operand, inner in reversed(needs)]
+                else:
+                    known = self._known[wanted, at] = self._evaluate(wanted, at)
+            assert known is not None
+        return known
+
+    def _lookup(self, value: Value, index: Index) -> Register | None:
+        known = self._known.get((value, index))
+        return known if known is not None and _visible(known.block, self.b.block) else None
+
+    def _needs(self, value: Value, index: Index) -> Sequence[tuple[Value, Index]]:
+        """What `_evaluate` will ask for, where that is known without evaluating a start."""
+        op = value.op
+        if value in self.bound or value in self.memory:
+            return ()
+        if op.kind in ("map", "convert", "bitcast"):
+            return [(operand, index) for operand in op.operands]
+        if op.kind in VIEWS and len(op.operands) == 1:
+            return [(op.operands[0], pull_view(op, index))]
+        return ()
 
     def _evaluate(self, value: Value, index: Index) -> Register:
         if value in self.bound:

@@ -41,28 +41,32 @@ class Footprint:
 
     def visit(self, value: Value, index: Index) -> None:
         """Record all that evaluating `value` at `index` needs."""
-        if (value, index) in self._seen:
-            return
-        self._seen.add((value, index))
+        pending = [(value, index)]  # a chain of ops may be longer than Python's own stack
+        while pending:
+            key = pending.pop()
+            if key not in self._seen:
+                self._seen.add(key)
+                pending += reversed(self._record(*key))
+
+    def _record(self, value: Value, index: Index) -> list[tuple[Value, Index]]:
+        """Records one value; returns what it is computed from."""
         op = value.op
         if value in self.bound:
             self.asked.append((value, index))
-        elif value in self.leaves:
+            return []
+        if value in self.leaves:
             self.reads.append((value, linearize(index, value.shape)))
-        elif op.kind in VIEWS:
-            self.visit(op.operands[0], pull_view(op, index, strict=self.strict))
-            for start in op.operands[1:]:
-                self.visit(start, ())
-        elif op.kind == "iota":
+            return []
+        if op.kind in VIEWS:
+            pulled = pull_view(op, index, strict=self.strict)
+            return [(op.operands[0], pulled), *((start, ()) for start in op.operands[1:])]
+        if op.kind == "iota":
             self.numbers.append(index[op.attrs["axis"]])
-        elif op.kind == "fill":
-            self.visit(op.operands[0], ())
-        elif op.kind == "gather":
-            for operand, at in gather_reads(op, index):
-                self.visit(operand, at)
-        else:
-            for operand in op.operands:
-                self.visit(operand, index)
+        if op.kind == "fill":
+            return [(op.operands[0], ())]
+        if op.kind == "gather":
+            return list(gather_reads(op, index))
+        return [(operand, index) for operand in op.operands]
 
     def store_offset(self, store: Store, index: Index) -> Affine:
         """Element offset in `store.into` of element `index` of `store.value`; recorded too."""
