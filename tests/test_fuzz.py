@@ -1,7 +1,7 @@
 """Random programs, compiled: against jax.jit and against their meaning in float64.
 
-`STAGEJIT_FUZZ_EXAMPLES` sets how many programs each test draws. A failure that hypothesis has shrunk
-is kept below as a program of its own.
+`STAGEJIT_FUZZ_EXAMPLES` sets how many programs each test draws. A failure that hypothesis has
+shrunk is kept below as a program of its own.
 """
 
 from __future__ import annotations

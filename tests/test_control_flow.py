@@ -1,0 +1,160 @@
+"""Loops, branches, effects and what stays with XLA, inside a compiled function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import stagejit
+from tests.agreement import agrees, close, delegated, native_calls
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((4, 6)).astype(np.float32)
+W = RNG.standard_normal((6, 3)).astype(np.float32)
+
+
+def test_scan_inside() -> None:
+    def f(x: Any, w: Any) -> Any:
+        def step(c: Any, row: Any) -> Any:
+            c = jnp.tanh(c @ w @ w.T + row)
+            return c, c.sum()
+
+        carried, sums = lax.scan(step, x[0], x)
+        return carried * 2, jnp.cumsum(sums)
+
+    agrees(f, X, W, calls=5)
+
+
+def test_reversed_and_unrolled_scan_inside() -> None:
+    def f(x: Any) -> Any:
+        return lax.scan(lambda c, row: (c + row, c * row), x[0] * 0, x, reverse=True, unroll=2)
+
+    agrees(f, X)
+
+
+def test_while_cond_and_fori_loop_inside() -> None:
+    def f(x: Any, n: Any) -> Any:
+        total = lax.while_loop(
+            lambda s: s[0] < n, lambda s: (s[0] + 1, jnp.sin(s[1]) + s[0]), (0, x)
+        )
+        chosen = lax.cond(n > 3, lambda y: jnp.exp(-y), lambda y: y * y, x)
+        return total[1], chosen, lax.fori_loop(0, 3, lambda i, y: y * 0.5 + i, x)
+
+    for n in (0, 2, 5):
+        agrees(f, X, np.int32(n))
+
+
+def test_switch_inside() -> None:
+    branches = [lambda x: x + 1, jnp.tanh, lambda x: x[::-1] * 2]
+    for index in (-1, 0, 1, 2, 7):
+        agrees(lambda i, x: lax.switch(i, branches, x), np.int32(index), X)
+
+
+def test_nested_control_flow() -> None:
+    def f(x: Any) -> Any:
+        def outer(c: Any, row: Any) -> Any:
+            def inner(i: Any, y: Any) -> Any:
+                return lax.cond(y.sum() > 0, lambda z: jnp.tanh(z), lambda z: z + i, y)
+
+            c = lax.fori_loop(0, 3, inner, c + row)
+            return c, lax.while_loop(lambda z: z.max() > 1, lambda z: z / 2, c).max()
+
+        return lax.scan(outer, x[0], x)
+
+    agrees(f, X, calls=4)
+
+
+def test_gradient_through_control_flow_inside() -> None:
+    def f(x: Any, w: Any) -> Any:
+        def step(c: Any, row: Any) -> Any:
+            c = lax.cond(c.sum() > 0, jnp.tanh, lambda z: z * 0.5, c + row @ w)
+            return c, c
+
+        return jnp.sum(lax.scan(step, jnp.zeros(3), x)[1] ** 2)
+
+    close(jax.grad(stagejit.jit(f), argnums=(0, 1))(X, W), jax.grad(f, argnums=(0, 1))(X, W))
+    close(stagejit.jit(jax.grad(f))(X, W), jax.grad(f)(X, W))
+
+
+def test_associative_scan_and_map() -> None:
+    agrees(lambda x: lax.associative_scan(jnp.add, x, axis=1), X)
+    agrees(lambda x: lax.map(lambda row: jnp.outer(row, row).sum(0), x), X)
+
+
+def test_effects_keep_their_order(capfd: pytest.CaptureFixture[str]) -> None:
+    seen: list[Any] = []
+
+    def f(x: Any) -> Any:
+        y = jnp.tanh(x)
+        jax.debug.callback(lambda v: seen.append(("sum", float(v))), y.sum(), ordered=True)
+        z = jax.experimental.io_callback(
+            lambda v: seen.append(("io", float(v[0, 0]))) or v + 1,
+            jax.ShapeDtypeStruct(y.shape, y.dtype),
+            y,
+            ordered=True,
+        )
+        jax.debug.callback(lambda v: seen.append(("max", float(v))), z.max(), ordered=True)
+        return z * 2
+
+    jitted = stagejit.jit(f)
+    with native_calls(2):
+        out = jax.block_until_ready(jitted(X))
+        jax.effects_barrier()
+    np.testing.assert_allclose(out, (np.tanh(X) + 1) * 2, rtol=1e-5)
+    assert [name for name, _ in seen] == ["sum", "io", "max"]
+    assert seen[1][1] == pytest.approx(np.tanh(X[0, 0]), rel=1e-5)
+    jitted(X)
+    jax.effects_barrier()
+    assert [name for name, _ in seen] == ["sum", "io", "max"] * 2
+
+
+def test_debug_print(capsys: pytest.CaptureFixture[str]) -> None:
+    def f(x: Any) -> Any:
+        jax.debug.print("total {t:.2f}", t=jnp.sum(x))
+        return x * 2
+
+    close(stagejit.jit(f)(X), X * 2)
+    jax.effects_barrier()
+    assert f"total {X.sum():.2f}" in capsys.readouterr().out
+
+
+def test_pure_callback() -> None:
+    def f(x: Any) -> Any:
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jax.pure_callback(lambda v: np.sin(v), shape, x * 2, vmap_method="sequential") + 1
+
+    with native_calls(2):
+        close(stagejit.jit(f)(X), np.sin(X * 2) + 1)
+
+
+def test_linear_algebra_between_kernels() -> None:
+    def f(a: Any) -> Any:
+        spd = a @ a.T + 4 * jnp.eye(4)
+        factor = jnp.linalg.cholesky(spd)
+        return jnp.tanh(factor).sum(0), jnp.linalg.solve(spd, a), jnp.fft.rfft(a * 2).real + 1
+
+    agrees(f, X, calls=2, rtol=1e-4)
+    names = delegated(f, X)
+    assert {"cholesky", "fft"} <= names
+    assert not names & {"dot_general", "tanh", "add", "reduce_sum", "transpose"}
+
+
+def test_random_numbers_inside() -> None:
+    def f(key: Any, x: Any) -> Any:
+        first, second = jax.random.split(key)
+        noise = jax.random.normal(first, x.shape) + jax.random.uniform(second, x.shape)
+        keep = jax.random.bernoulli(first, 0.5, x.shape)
+        order = jax.random.randint(second, (4,), 0, 100)
+        return jnp.where(keep, x + noise, 0), order
+
+    agrees(f, jax.random.key(3), X)
+    agrees(f, jax.random.PRNGKey(3), X)
+    close(
+        jax.random.key_data(stagejit.jit(lambda k: jax.random.fold_in(k, 5))(jax.random.key(1))),
+        jax.random.key_data(jax.random.fold_in(jax.random.key(1), 5)),
+    )
