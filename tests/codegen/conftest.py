@@ -54,6 +54,22 @@ def _link(image: bytes) -> int:
     return int(tracker["k"])
 
 
+def control_setter() -> Callable[[int], None]:
+    """A function that sets this thread's floating-point control register (x86)."""
+    text = """
+    declare void @llvm.x86.sse.ldmxcsr(ptr)
+    define void @k(i32 %value) {
+      %place = alloca i32
+      store i32 %value, ptr %place
+      call void @llvm.x86.sse.ldmxcsr(ptr %place)
+      ret void
+    }"""
+    target = Target.host()
+    machine = target_machine(target)
+    address = _link(machine.emit_object(parse(text, machine, target)))
+    return ctypes.CFUNCTYPE(None, ctypes.c_int32)(address)
+
+
 def compile_kernel(
     function: Function, target: Target | None = None, *, verify: bool = False
 ) -> Callable[..., None]:

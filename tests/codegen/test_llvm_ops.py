@@ -199,11 +199,20 @@ def test_lanes_in_and_out(compute: Callable[..., Array]) -> None:
 
 @pytest.mark.parametrize(
     ("opcode", "dtype", "function"),
-    [("add", np.int32, np.sum), ("mul", np.int32, np.prod),
-     ("and", np.int64, np.bitwise_and.reduce), ("or", np.int16, np.bitwise_or.reduce), ("xor", np.int8, np.bitwise_xor.reduce),
-     ("smin", np.int32, np.min), ("smax", np.int8, np.max), ("fminimum", np.float32, np.min),
-     ("fmaximum", np.float64, np.max), ("fadd", np.float32, np.sum), ("fmul", np.float64, np.prod)],
-)  # fmt: skip
+    [
+        ("add", np.int32, np.sum),
+        ("mul", np.int32, np.prod),
+        ("and", np.int64, np.bitwise_and.reduce),
+        ("or", np.int16, np.bitwise_or.reduce),
+        ("xor", np.int8, np.bitwise_xor.reduce),
+        ("smin", np.int32, np.min),
+        ("smax", np.int8, np.max),
+        ("fminimum", np.float32, np.min),
+        ("fmaximum", np.float64, np.max),
+        ("fadd", np.float32, np.sum),
+        ("fmul", np.float64, np.prod),
+    ],
+)
 def test_reductions(
     compute: Callable[..., Array], opcode: str, dtype: type, function: Callable[..., Any]
 ) -> None:

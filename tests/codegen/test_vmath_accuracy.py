@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from stagejit import types
+from stagejit.codegen.ir import Function
 from stagejit.codegen.target import Target
 from stagejit.types import DType
+from tests.codegen.conftest import control_setter
 from tests.codegen.scalar_kernels import (
     Array,
     Compile,
@@ -127,6 +129,62 @@ def test_error_on_older_cpus(
     compile_kernel: Compile, name: str, dtype: DType, target: Target
 ) -> None:
     check(compile_kernel, name, dtype, target, count=1 << 12)
+
+
+# -------------------------------------------------------------------- denormals flushed, as XLA does
+
+
+@pytest.fixture
+def compile_flushing(compile_kernel: Compile) -> Compile:
+    """`compile_kernel`, with denormal operands and results flushed to zero during each call."""
+    if not Target.host().is_x86:
+        pytest.skip("sets the control register of x86")
+    set_control = control_setter()
+
+    def compile_(function: Function, target: Target) -> Callable[..., None]:
+        kernel = compile_kernel(function, target)
+
+        def run(*args: Any) -> None:
+            set_control(0x1F80 | 0x8040)
+            kernel(*args)
+            set_control(0x1F80)
+
+        return run
+
+    return compile_
+
+
+@pytest.mark.parametrize("dtype", [types.f32, types.f64], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_flushed_denormals_count_as_zeros(
+    compile_flushing: Compile, name: str, dtype: DType
+) -> None:
+    tiny, least = np.finfo(dtype.numpy).tiny, np.finfo(dtype.numpy).smallest_subnormal
+    magnitudes = [
+        0,
+        least,
+        tiny / 2,
+        tiny * 0.999,
+        tiny,
+        tiny * 1.5,
+        tiny * 2,
+        tiny * 2**20,
+        1,
+        87.5,
+    ]
+    magnitudes += [88, 103, 110, 708.5, 709, 744, 800, 1e30, np.inf, np.nan]
+    x = np.array([*magnitudes, *(-m for m in magnitudes)], dtype.numpy)
+    actual = apply(compile_flushing, name, dtype, x)
+    seen = np.where(np.abs(x) < tiny, np.copysign(0, x), x).astype(np.longdouble)
+    with np.errstate(all="ignore"):
+        exact = CASES[name].exact(seen)
+        error = errors_in_ulp(
+            actual, np.where(np.abs(exact) <= 2 * tiny, np.copysign(0, exact), exact)
+        )
+    allowed = (np.abs(exact) <= 2 * tiny) & (np.abs(actual) <= 2 * tiny)
+    assert not ((error > 3) & ~allowed).any(), (x, actual)
+    known = ~np.isnan(exact)
+    np.testing.assert_array_equal(np.signbit(actual[known]), np.signbit(exact[known]))
 
 
 # -------------------------------------------------------------------- functions of two arguments
