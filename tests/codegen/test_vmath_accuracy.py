@@ -131,7 +131,7 @@ def test_error_on_older_cpus(
     check(compile_kernel, name, dtype, target, count=1 << 12)
 
 
-# -------------------------------------------------------------------- denormals flushed, as XLA does
+# -------------------------------------------------------------------- flushed denormals
 
 
 @pytest.fixture
