@@ -382,7 +382,7 @@ def _dynamic_slice(b: _Builder) -> Made:
     if x is None:
         return None
     sizes = tuple(b.integer(0, size) for size in x.shape)
-    starts = [b.choose([b.index, "0", "1"]) for _ in x.shape]
+    starts = [b.choose([b.index, "jnp.int32(0)", "jnp.int32(1)"]) for _ in x.shape]
     return f"lax.dynamic_slice({x.name}, ({', '.join(starts)},), {sizes})", x.exact
 
 
@@ -391,7 +391,7 @@ def _update(b: _Builder) -> Made:
     if x is None:
         return None
     sizes = tuple(b.integer(0, size) for size in x.shape)
-    starts = [b.choose([b.index, "0", "1"]) for _ in x.shape]
+    starts = [b.choose([b.index, "jnp.int32(0)", "jnp.int32(1)"]) for _ in x.shape]
     update = f"jnp.full({sizes}, 2, '{x.dtype}')"
     same = b.value(
         lambda v: (
