@@ -168,7 +168,7 @@ class Graph:
 
     def erase(self, op: Op) -> None:
         """Remove an op whose results have no uses."""
-        if self.nx.out_degree(op):
+        if self.nx.succ[op]:
             raise ValueError(f"cannot erase {op}: its results are used")
         self.nx.remove_node(op)
 

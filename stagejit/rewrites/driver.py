@@ -151,7 +151,7 @@ class Log:
         todo = [op]
         while todo:
             dead = todo.pop()
-            if dead not in self.graph.nx or self.graph.nx.out_degree(dead):
+            if dead not in self.graph.nx or self.graph.nx.succ[dead]:
                 continue
             if dead.kind in ("input", "return") or dead.attrs.get("effects"):
                 continue

@@ -72,12 +72,15 @@ def has_static_shape(type: TensorType) -> bool:
 def constant_array(value: Any, type: TensorType) -> Any:
     """A read-only NumPy array of a jaxpr constant or literal.
 
-    A constant of an opaque dtype (a PRNG key) has no NumPy form and is returned as it is.
+    JAX's own arrays are viewed, not copied; what the user could still write to is copied. A
+    constant of an opaque dtype (a PRNG key) has no NumPy form and is returned as it is.
     """
     if type.dtype.kind == "opaque":
         return value
-    array = np.array(value, dtype=type.dtype.numpy).reshape(type.shape)
-    array.flags.writeable = False
+    array = np.asarray(value, dtype=type.dtype.numpy).reshape(type.shape)
+    if array.flags.writeable:
+        array = array.copy()
+        array.flags.writeable = False
     return array
 
 

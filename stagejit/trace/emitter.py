@@ -36,8 +36,10 @@ class Emitter:
 
     def const(self, value: Any, dtype: DType) -> Var:
         """A constant array or scalar; equal small constants are emitted once."""
-        array = np.array(value, dtype=dtype.numpy)
-        array.flags.writeable = False
+        array = np.asarray(value, dtype=dtype.numpy)
+        if array.flags.writeable:
+            array = array.copy()
+            array.flags.writeable = False
         type = TensorType(dtype, array.shape)
         key = (type, array.tobytes()) if array.nbytes <= 64 else None
         if key is not None and key in self._constants:

@@ -22,6 +22,7 @@ from stagejit.trace.compat import (
     loc_of,
     type_of,
 )
+from stagejit.trace.delegation import why_not_native
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.inline import called_jaxpr, known_branch
 from stagejit.trace.program import Program, Var
@@ -151,7 +152,7 @@ class _Tracer:
 def _translate(emit: Emitter, site: Site, operands: list[Var], effects: bool) -> Sequence[Var]:
     found = TRANSLATIONS.get(site.primitive)
     if found is None:
-        raise Unsupported("no kernels for this primitive yet")
+        raise Unsupported(why_not_native(site.primitive))
     if effects:
         raise Unsupported("it has side effects")
     for type in (*(v.type for v in operands), *site.results):

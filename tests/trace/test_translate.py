@@ -100,7 +100,7 @@ def test_what_has_no_translation_is_delegated_with_its_name() -> None:
     verify(graph)
     (op,) = delegates(graph)
     assert op.attrs["equation"].primitive.name == "sort"
-    assert op.attrs["reason"] == "sort: no kernels for this primitive yet"
+    assert op.attrs["reason"] == "sort: no kernels for sorting yet"
     assert op.attrs["effects"] == ()
     np.testing.assert_array_equal(interpret(graph, [X[::-1]])[0], X + 1)
 

@@ -1,0 +1,36 @@
+"""Why a primitive without a translation is left to XLA, in the user's terms.
+
+Input: a primitive's name. Output: the reason that `plan.delegated` and errors show. Invariant:
+every name gets one; those that are not listed are primitives that nobody has written kernels for
+yet.
+"""
+
+from __future__ import annotations
+
+_FAMILIES: dict[str, str] = {
+    "scan while cond": "control flow runs through XLA",
+    "sort top_k approx_top_k": "no kernels for sorting yet",
+    "reduce_window reduce_window_sum reduce_window_max reduce_window_min select_and_scatter"
+    " select_and_scatter_add select_and_gather_add": "no kernels for windowed reductions yet",
+    "cholesky cholesky_update eig eigh hessenberg householder_product lu qr svd schur"
+    " triangular_solve tridiagonal tridiagonal_solve custom_linear_solve geqrf geqp3 ormqr"
+    " lu_pivots_to_permutation": "a matrix decomposition is a library call",
+    "fft": "a Fourier transform is a library call",
+    "pure_callback io_callback debug_callback debug_print python_callback": "it calls Python",
+    "ffi_call custom_call": "it calls foreign code",
+    "psum psum2 psum_invariant pmax pmin ppermute pbroadcast all_gather all_gather_invariant"
+    " all_to_all reduce_scatter axis_index ragged_all_to_all": "devices communicate",
+    "shard_map sharding_constraint reshard": "it says where data lives",
+    "random_seed random_wrap random_unwrap random_bits random_split random_fold_in random_clone"
+    " rng_bit_generator rng_uniform": "it works on the hidden state of random keys",
+    "igamma igammac igamma_grad_a regularized_incomplete_beta polygamma zeta bessel_i0e bessel_i1e"
+    " random_gamma_grad": "it iterates until it converges",
+    "complex real imag conj": "complex numbers have no kernels yet",
+    "pallas_call": "it is a kernel of its own",
+}
+_REASONS = {name: reason for names, reason in _FAMILIES.items() for name in names.split()}
+
+
+def why_not_native(primitive: str) -> str:
+    """The reason, for example "no kernels for sorting yet"."""
+    return _REASONS.get(primitive, "no kernels for this primitive yet")
