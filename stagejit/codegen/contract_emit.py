@@ -24,6 +24,7 @@ from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.maps import bind_memory
 from stagejit.codegen.microkernel import MicroKernel, View
+from stagejit.codegen.pack_fill import fill
 from stagejit.codegen.packing import Packing
 from stagejit.codegen.target import Target
 from stagejit.codegen.tiling import Split
@@ -195,7 +196,7 @@ class _Emitter:
             first = begins if first is None else first & begins
         for packing in self.packings:
             if packing is not None:
-                packing.fill(self.elements, starts, lengths)
+                fill(packing, self.elements, starts, lengths)
         views = (self._view(0, starts), self._view(1, starts))
         kernel = MicroKernel(b, self.tiling, views, self._panel(starts), self.nest.dtype)
         self._tiles(_Tiles(kernel, lengths, first, views), list(ranges.values()), {}, {}, {}, None)
