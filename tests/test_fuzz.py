@@ -35,11 +35,20 @@ def in_float64(program: RandomProgram) -> list[np.ndarray]:
     return interpret(graph_of(program.fn, *program.args), program.args, precision="f64")
 
 
+def op_by_op(program: RandomProgram) -> list[np.ndarray]:
+    """JAX without its fusions: XLA has faults of its own (see `test_slices_of_slices_clamp`)."""
+    with jax.disable_jit():
+        return [np.asarray(x) for x in program.fn(*map(jnp.asarray, program.args))]
+
+
 def check(program: RandomProgram, options: Options) -> None:
     ours, theirs = compiled(program, options), evaluate(program)
     assert [x.dtype for x in ours] == [x.dtype for x in theirs]
-    assert_agrees(program, ours, theirs)
     assert_agrees(program, ours, in_float64(program))
+    try:
+        assert_agrees(program, ours, theirs)
+    except AssertionError:
+        assert_agrees(program, ours, op_by_op(program))
 
 
 @given(programs(max_steps=10))
@@ -116,3 +125,20 @@ def test_empty_rows(shape: tuple[int, ...], dtype: Any) -> None:
         )
 
     kept(f, np.zeros(shape, dtype))
+
+
+@pytest.mark.parametrize("index", [-3, 0, 2, 3, 7])
+def test_slices_of_slices_clamp(index: int) -> None:
+    """Each start is clamped to its own array. jax.jit gives another answer for 3 and 7 (jax 0.10.2:
+    XLA adds the two starts before it clamps)."""
+    x = np.arange(68, dtype=np.int32).reshape(17, 4)
+
+    def f(x: Any, i: Any) -> Any:
+        return lax.dynamic_slice(lax.dynamic_slice(x, (i, i), (5, 2)), (i, 1), (3, 1))
+
+    def start(size: int, length: int) -> int:
+        return int(np.clip(index + size if index < 0 else index, 0, size - length))
+
+    inner = x[start(17, 5) :, start(4, 2) :][:5, :2]
+    wanted = inner[start(5, 3) :, 1:][:3, :1]
+    np.testing.assert_array_equal(stagejit.jit(f)(x, np.int32(index)), wanted)
