@@ -1,0 +1,222 @@
+"""`Traced`, `Lowered`, `Compiled`, `Plan` and `explain`: what each stage shows of one call."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import networkx as nx
+import numpy as np
+import pytest
+
+import stagejit
+from stagejit.graph.parser import parse as parse_graph
+from stagejit.graph.printer import as_text as graph_text
+from stagejit.options import SWITCHES, Options
+from stagejit.runtime.loader import call_count
+from stagejit.schedule.parser import parse_plan
+
+X = np.arange(12, dtype=np.float32).reshape(4, 3) / 5
+W = np.ones((3, 5), np.float32)
+STAGES = ("jaxpr", "graph", "plan", "loops", "llvm", "asm", "host")
+
+
+def model(x: Any, w: Any) -> Any:
+    h = jax.nn.gelu(x @ w)
+    return jax.nn.softmax(h, axis=-1), jnp.pad(h, ((1, 1), (0, 2)))
+
+
+def mixed(x: Any) -> Any:
+    """Kernels before and after an equation that XLA keeps."""
+    return jnp.linalg.cholesky(x @ x.T + 9 * jnp.eye(4)) * 2
+
+
+# ---------------------------------------------------------------------- stages
+
+
+def test_traced() -> None:
+    traced = stagejit.jit(model).trace(X, W)
+    assert isinstance(traced, stagejit.Traced)
+    assert [str(v.aval) for v in traced.jaxpr.jaxpr.invars] == ["float32[4,3]", "float32[3,5]"]
+    assert traced.as_text() == str(traced.jaxpr)
+    assert "dot_general" in traced.as_text()
+    assert traced.fun_name == "model"
+    assert isinstance(traced.lower(), stagejit.Lowered)
+
+
+def test_lowered_runs_as_few_steps_as_it_shows() -> None:
+    lowered = stagejit.jit(model).lower(X, W)
+    assert isinstance(lowered, stagejit.Lowered)
+    assert not lowered.compilation.seconds
+    assert isinstance(lowered.graph.nx, nx.MultiDiGraph)
+    assert "schedule" not in lowered.compilation.seconds
+    assert isinstance(lowered.plan, stagejit.Plan)
+    assert "codegen" not in lowered.compilation.seconds
+    lowered.as_text("host")
+    assert "load" not in lowered.compilation.seconds
+    assert lowered.as_text() == lowered.as_text("plan")
+
+
+def test_compiled_is_called_like_the_function() -> None:
+    compiled = stagejit.jit(model).trace(X, W).lower().compile()
+    assert isinstance(compiled, stagejit.Compiled)
+    before = call_count()
+    ours = compiled(X, W)
+    assert call_count() == before + 1
+    for a, b in zip(ours, jax.jit(model)(X, W), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert compiled.as_text() == compiled.as_text("llvm")
+
+
+def test_each_text_shows_its_stage() -> None:
+    compiled = stagejit.jit(model).lower(X, W).compile()
+    texts = {stage: compiled.as_text(stage) for stage in STAGES}
+    assert texts["graph"].startswith("graph @model(%x: f32[4,3], %w: f32[3,5])")
+    assert texts["plan"].startswith("plan @model {")
+    assert texts["loops"].count("kernel(") == texts["llvm"].count("define void @sj_k_")
+    assert "getelementptr" in texts["llvm"]
+    assert ".text" in texts["asm"]
+    assert "launch" in texts["host"] or "sj_k_" in texts["host"]
+
+
+def test_cost_analysis_counts_flops_and_bytes() -> None:
+    x, w = np.ones((64, 32), np.float32), np.ones((32, 128), np.float32)
+    cost = stagejit.jit(lambda x, w: x @ w).lower(x, w).compile().cost_analysis()
+    assert cost["flops"] == 2 * 64 * 32 * 128
+    assert cost["bytes accessed"] == 4 * (64 * 32 + 32 * 128 + 64 * 128)
+
+
+def test_memory_analysis_counts_each_kind() -> None:
+    x, w = np.ones((64, 32), np.float32), np.ones((32, 128), np.float32)
+    compiled = stagejit.jit(lambda x, w: jnp.tanh(x @ w) @ w.T).lower(x, w).compile()
+    memory = compiled.memory_analysis()
+    assert memory["argument_nbytes"] == x.nbytes + w.nbytes
+    assert memory["result_nbytes"] == 64 * 32 * 4
+    assert memory["transient_nbytes"] == compiled.plan.transient_nbytes == 64 * 128 * 4
+    assert memory["peak_nbytes"] >= memory["transient_nbytes"]
+
+
+def test_plan_fields() -> None:
+    plan = stagejit.jit(model).plan(X, W)
+    assert {b.kind for b in plan.buffers} >= {"argument", "result"}
+    for dispatch in plan.dispatches:
+        assert dispatch.nbytes >= 0
+        assert dispatch.ops
+        for access in (*dispatch.reads, *dispatch.writes):
+            start, stop = access.hull
+            assert 0 <= start <= stop <= plan.buffer(access.buffer).nbytes
+            assert access.exact
+            assert access.nbytes <= stop - start
+            assert access.overlaps(access)
+    names = [d.name for d in plan.dispatches]
+    for barrier in plan.barriers:
+        assert names.index(barrier.src) < names.index(barrier.dst)
+    network = plan.to_networkx()
+    assert list(network.nodes) == names
+    assert nx.is_directed_acyclic_graph(network)
+    assert "<table" in plan._repr_html_()
+    assert plan.dispatches[0].loc.line > 0
+
+
+def test_delegated_equations_are_in_the_plan_with_reason_and_line() -> None:
+    plan = stagejit.jit(mixed).plan(X)
+    (delegated,) = plan.delegated
+    assert delegated.equation == "cholesky"
+    assert delegated.reason.startswith("cholesky: ")
+    assert delegated.loc.file == __file__
+    assert any(d.name == delegated.dispatch for d in plan.dispatches)
+
+
+def test_explain_as_text_and_html() -> None:
+    explanation = stagejit.jit(model).explain(X, W)
+    text = str(explanation)
+    assert text.startswith("model: ")
+    assert "jax.nn.gelu(x @ w)" in text
+    for decision in explanation.decisions:
+        assert decision.rewrite in SWITCHES, decision
+        assert decision.reason
+    assert any(d.applied for d in explanation.decisions)
+    assert "<table" in explanation._repr_html_()
+    assert "gelu" in explanation._repr_html_()
+
+
+# ----------------------------------------------------------------- text forms
+
+
+@pytest.mark.parametrize("f", [model, mixed], ids=lambda f: f.__name__)
+def test_graph_and_plan_parse_back(f: Any) -> None:
+    lowered = stagejit.jit(f).lower(*((X, W) if f is model else (X,)))
+    for parse, show, stage in ((parse_graph, graph_text, "graph"), (parse_plan, str, "plan")):
+        text = lowered.as_text(stage)
+        again: Any = parse(text)
+        assert show(again) == text
+
+
+def test_bench_graphs_and_plans_parse_back() -> None:
+    from stagejit.bench.workloads import WORKLOADS
+
+    for workload in WORKLOADS.values():
+        lowered = stagejit.jit(workload.function).lower(*workload.make_args())
+        text = lowered.as_text("graph")
+        assert graph_text(parse_graph(text)) == text
+        assert str(parse_plan(lowered.as_text("plan"))) == lowered.as_text("plan")
+
+
+def test_texts_are_the_same_in_every_process() -> None:
+    first, second = (_texts_of_a_process(seed) for seed in ("1", "2"))
+    assert first.keys() == second.keys()
+    for stage in first:
+        assert first[stage] == second[stage], stage
+    assert set(first) == {f"{name} {stage}" for name in ("model", "mixed") for stage in STAGES}
+
+
+def _texts_of_a_process(seed: str) -> dict[str, str]:
+    code = f"""
+        import importlib.util, sys
+        sys.path.insert(0, {os.getcwd()!r})
+        import stagejit
+        spec = importlib.util.spec_from_file_location("texts", {__file__!r})
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        for f, args in ((module.model, (module.X, module.W)), (module.mixed, (module.X,))):
+            lowered = stagejit.jit(f).lower(*args)
+            for stage in module.STAGES:
+                print("\\0" + f.__name__, stage + "\\1" + lowered.as_text(stage), end="")
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "PYTHONHASHSEED": seed, "COLUMNS": "80"},
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    parts = done.stdout.split("\0")[1:]
+    return dict(tuple(part.split("\1", 1)) for part in parts)  # type: ignore[misc]
+
+
+# ----------------------------------------------------------------- the options
+
+
+@pytest.mark.parametrize("switch", sorted(SWITCHES))
+def test_disabling_a_switch_never_changes_results(switch: str) -> None:
+    f = stagejit.jit(model, options=Options(disable=(switch,), verify=True))
+    for a, b in zip(f(X, W), jax.jit(model)(X, W), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    applied = {d.rewrite for d in f.explain(X, W).decisions if d.applied}
+    assert switch not in applied
+
+
+def test_full_barriers_order_all_dispatches() -> None:
+    def f(x: Any) -> Any:
+        return x @ x.T, jnp.sort(x), jnp.cumsum(x, 0), jnp.tanh(x).sum(0)
+
+    plan = stagejit.jit(f, options=Options(full_barriers=True)).plan(X)
+    names = [d.name for d in plan.dispatches]
+    assert {(b.src, b.dst) for b in plan.barriers} >= set(itertools.pairwise(names))
+    free = stagejit.jit(f).plan(X)
+    assert len(free.barriers) < len(plan.barriers)
