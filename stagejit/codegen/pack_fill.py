@@ -20,6 +20,7 @@ from stagejit.codegen.packing import Dim, Packing
 from stagejit.dispatch.affine import Affine, Var
 
 _MOST_SHUFFLED = 4  # phases that shuffles sort faster than scattered stores
+_UNROLLED_VECTORS = 8  # rows up to this length are written without a loop
 _NONE: Mapping[Var, int] = MappingProxyType({})
 
 
@@ -129,7 +130,10 @@ class _Fill:
                     span.size * extent,
                     span.border,
                 )
-                self.dims[at : at + 2] = [replace(inner, source=joint, window=outer.window)]
+                length = outer.length * extent
+                self.dims[at : at + 2] = [
+                    replace(inner, source=joint, window=outer.window, length=length)
+                ]
             at -= 1
 
     def _joins(self, outer: Dim, inner: Dim) -> bool:
@@ -186,12 +190,30 @@ class _Fill:
             at = position + span.origin
             inside = b.mask_below(at, span.size, lanes) ^ b.mask_below(at, 0, lanes)
             with self.elements.at({dim.source: at}, vector=dim.source, lanes=lanes, mask=inside):
+                self._prefetch()
                 register = self._element()
             if not reads:
                 register = b.select(inside, register, 0)
             b.store(register, self.buffer, base + position)
 
-        b.loop(0, span.count, lanes, (), step)
+        if dim.length <= _UNROLLED_VECTORS * lanes:  # masks then do not depend on the row
+            for position in range(0, dim.length, lanes):
+                step(b.const(position))
+        else:
+            b.loop(0, span.count, lanes, (), step)
+
+    def _prefetch(self) -> None:
+        """The same place one step of the outermost dimension ahead: rows are short, and the next
+        ones far away."""
+        outer, memory = self.dims[0], self.memory
+        if memory is None or len(self.dims) < 2:
+            return
+        leaf = self.source.operand.value
+        while leaf not in self.elements.memory:
+            leaf = leaf.op.operands[0]
+        place = self.elements.memory[leaf]
+        here = self.elements.scalar_index(memory - place.base)
+        self.b.prefetch(place.buffer, here + memory.coeff(outer.source))
 
     def _zero(self, start: Register, stop: Register) -> None:
         lanes = self.lanes if self.lanes > 1 else 0

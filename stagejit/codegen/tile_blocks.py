@@ -205,7 +205,8 @@ class _Planner:
         extents = tiling.extents
         total = 0.0
         for source, packs in zip(self.sources, tiling.pack, strict=True):
-            total += tiling.items * tiling.k_blocks * source.box(extents) * (4 if packs else 1)
+            box = source.box(extents, tiling.lane, self.lanes if packs else 1)
+            total += tiling.items * tiling.k_blocks * box * (4 if packs else 1)
         if tiling.k_blocks > 1:
             total += 2 * tiling.k_blocks * math.prod(var.extent for var in self.nest.axes)
         return total

@@ -32,13 +32,16 @@ class Source:
     def stride(self, var: Var) -> int:
         return self.offset.coeff(var) if self.offset is not None else 0
 
-    def box(self, extents: Mapping[Var, int]) -> int:
-        """Elements of the smallest box that holds what a block of these extents reads."""
+    def box(self, extents: Mapping[Var, int], lane: Var | None = None, lanes: int = 1) -> int:
+        """Elements of the smallest box that holds what a block of these extents reads, in whole
+        vectors along `lane`."""
         size = 1
         seen: set[Var] = set()
         for window in self.operand.windows.values():
-            size *= 1 + sum(c * (extents.get(v, v.extent) - 1) for v, c in window.at.terms)
-            seen |= window.at.loop_vars()
+            length = 1 + sum(c * (extents.get(v, v.extent) - 1) for v, c in window.at.terms)
+            axes = window.at.loop_vars()
+            size *= -(-length // lanes) * lanes if lane in axes else length
+            seen |= axes
         for var in self.depends - seen:
             size *= extents.get(var, var.extent)
         return size
