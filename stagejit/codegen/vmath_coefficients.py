@@ -1,8 +1,8 @@
 """Polynomial coefficients of the vector math, lowest power first.
 
 Provenance: all are Remez fits of our own, made by `tests/codegen/fit_coefficients.py` (60 digits;
-the weighted error is the relative error of the function named; f32 coefficients are rounded one by
-one with the rest refitted). The comment gives the form, the interval and the largest relative error
+the weighted error is the relative error of the function named; coefficients are rounded one by one
+with the rest refitted). The comment gives the form, the interval and the largest relative error
 left.
 """
 
@@ -159,7 +159,21 @@ SIN_F64: Coefficients = (
     -2.3649559678582692e-18,
 )
 
-# the same for |x| <= pi/4; error 9.24e-20
+# sin(x) = x + x z P(z), |x| <= pi/4; error 4.02e-09
+SIN_QUARTER_F32: Coefficients = (
+    -0.16666655242443085,
+    0.008332187309861183,
+    -0.00019517895998433232,
+)
+
+# cos(x) = 1 - z/2 + z^2 P(z), |x| <= pi/4; error 1.18e-10
+COS_QUARTER_F32: Coefficients = (
+    0.04166664555668831,
+    -0.0013887309469282627,
+    2.4432327336398885e-05,
+)
+
+# sin(x) = x + x z P(z), |x| <= pi/4; error 9.24e-20
 SIN_QUARTER_F64: Coefficients = (
     -0.16666666666666666,
     0.008333333333333042,
@@ -348,6 +362,20 @@ ERFC_F64: Coefficients = (
     -1.4070577736771472e-08,
     1.6771901597529528e-09,
     1.1981076036288878e-09,
+)
+
+# erf_inv(x) / x = P(w - 2.5), w = -log(1 - x^2) < 5; in f64, for a result in f32; error 5.6e-09
+ERF_INV_F32: Coefficients = (
+    1.5014093592826443,
+    0.24664028615187886,
+    -0.004177386782399616,
+    -0.001252741877665877,
+    0.00021834444075813193,
+    -4.963347326900328e-06,
+    -3.4627051460084925e-06,
+    4.6617040073449876e-07,
+    2.323267798766121e-08,
+    -8.791029777027564e-09,
 )
 
 # erf_inv(x) / x = P(w - 2.5), w = -log(1 - x^2) < 5; error 2.39e-11

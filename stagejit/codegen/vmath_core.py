@@ -7,13 +7,11 @@ through every clamp, and nothing here depends on the number of lanes or on the t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stagejit.codegen.builder import Builder, Operand
 from stagejit.codegen.ir import Value
-
-Unary = Callable[[Builder, Value], Value]
 
 
 @dataclass(frozen=True)
@@ -131,19 +129,6 @@ def widen(b: Builder, x: Value) -> Value:
 
 def narrow(b: Builder, x: Value, elem: str) -> Value:
     return b.cast("fptrunc", x, elem)
-
-
-def through_f64(function: Unary) -> Unary:
-    """The f64 function for both formats: f32 is widened, so it rounds once, at the end."""
-
-    def either(b: Builder, x: Value) -> Value:
-        return (
-            narrow(b, function(b, widen(b, x)), x.type.elem)
-            if x.type.elem == "f32"
-            else (function(b, x))
-        )
-
-    return either
 
 
 # -------------------------------------------------------------------- two-word arithmetic

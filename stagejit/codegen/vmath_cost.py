@@ -15,11 +15,11 @@ _FLOATS: dict[str, tuple[float, float]] = {
     "div": (7, 12), "rem": (58, 113), "pow": (160, 490), "atan2": (41, 160), "floor": (1, 2),
     "ceil": (1, 2), "round": (3, 6), "nextafter": (18, 40), "exp": (14, 50), "exp2": (11, 48),
     "expm1": (20, 60), "log": (42, 100), "log1p": (44, 105), "tanh": (37, 120),
-    "logistic": (31, 90), "sin": (18, 85), "cos": (19, 90), "tan": (205, 170), "asin": (110, 83),
-    "acos": (115, 95), "atan": (29, 130), "sinh": (36, 150), "cosh": (25, 72),
-    "asinh": (235, 230), "acosh": (220, 220), "atanh": (180, 175), "sqrt": (15, 48),
-    "rsqrt": (27, 80), "cbrt": (148, 125), "erf": (54, 300), "erfc": (143, 355),
-    "erf_inv": (220, 1140), "sign": (2, 4), "clamp": (3, 6), "reduce_precision": (6, 12),
+    "logistic": (31, 90), "sin": (18, 85), "cos": (19, 90), "tan": (64, 170), "asin": (25, 83),
+    "acos": (28, 95), "atan": (29, 130), "sinh": (36, 150), "cosh": (25, 72),
+    "asinh": (107, 230), "acosh": (95, 220), "atanh": (102, 175), "sqrt": (15, 48),
+    "rsqrt": (27, 80), "cbrt": (97, 125), "erf": (54, 300), "erfc": (143, 355),
+    "erf_inv": (140, 1140), "sign": (2, 4), "clamp": (3, 6), "reduce_precision": (6, 12),
 }  # fmt: skip
 _INTEGERS = {"div": 30.0, "rem": 31.0}  # of 32 bits, in vectors
 _LONG_DIVISION = 200.0  # 64 bits, one by one

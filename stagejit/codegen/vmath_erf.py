@@ -34,7 +34,7 @@ from stagejit.codegen.vmath_core import (
     widen,
 )
 from stagejit.codegen.vmath_exp import exp_tail
-from stagejit.codegen.vmath_log import log
+from stagejit.codegen.vmath_log import log, log_short
 
 
 def erf(b: Builder, x: Value) -> Value:
@@ -102,34 +102,34 @@ def fast_two_sum_with_one(x: Value, b: Builder) -> tuple[Value, Value]:
 
 
 def erf_inv(b: Builder, x: Value) -> Value:
-    f32 = x.type.elem == "f32"
-    wide = widen(b, x) if f32 else x
+    wide = widen(b, x) if x.type.elem == "f32" else x
     a = absolute(b, wide)
-    w = -_log_short(b, (1.0 - a) * (a + 1.0)) if f32 else -log(b, (1.0 - a) * (a + 1.0))
-    near = horner(b, c.ERF_INV_F64, w - 2.5)
-    root = b.unary("sqrt", w)
-    far = (
-        horner(b, c.ERF_INV_TAIL_F32, root - 3.0)
-        if f32
-        else (horner(b, c.ERF_INV_TAIL_F64, root - 4.0))
-    )
-    y = b.select(w < 5.0, near, far) * a
-    if not f32:
-        y = _polished(b, y, a)
-        y = b.select(a < 1e-200, a * (math.sqrt(math.pi) / 2), y)  # where residuals underflow
+    y = _erf_inv_for_f32(b, a) if x.type.elem == "f32" else _erf_inv_f64(b, a)
     y = b.select(b.compare("eq", a, 1.0), INFINITY, y)
     y = copy_sign(b, b.select(b.compare("le", a, 1.0), y, NAN), wide)
-    return narrow(b, y, "f32") if f32 else y
+    return narrow(b, y, "f32") if x.type.elem == "f32" else y
 
 
-def _log_short(b: Builder, x: Value) -> Value:
-    """f64 log of x > 0, good for a result in f32."""
-    bits = bits_of(b, x)
-    k = b.ashr(bits - 0x3FE6A09E667F3BCD, F64.mantissa)
-    m = from_bits(b, bits - (k << F64.mantissa), "f64")
-    s = (m - 1.0) / (m + 1.0)
-    log2 = b.fma(horner(b, c.LOG2_SHORT_F64, s * s), s, b.cast("sitofp", k, "f64"))
-    return log2 * math.log(2)
+def _erf_inv_for_f32(b: Builder, a: Value) -> Value:
+    """In f64, good for a result in f32; one branch per vector for |x| above 0.9966."""
+    w = -log_short(b, (1.0 - a) * (a + 1.0))
+    near = horner(b, c.ERF_INV_F32, w - 2.5)
+    beyond = b.compare("ge", w, 5.0)
+
+    def tail() -> list[Value]:
+        far = horner(b, c.ERF_INV_TAIL_F32, b.unary("sqrt", w) - 3.0)
+        return [b.select(beyond, far, near)]
+
+    some = b.reduce("or", beyond) if beyond.type.lanes else beyond
+    return b.if_(some, tail, lambda: [near])[0] * a
+
+
+def _erf_inv_f64(b: Builder, a: Value) -> Value:
+    w = -log(b, (1.0 - a) * (a + 1.0))
+    near = horner(b, c.ERF_INV_F64, w - 2.5)
+    far = horner(b, c.ERF_INV_TAIL_F64, b.unary("sqrt", w) - 4.0)
+    y = _polished(b, b.select(w < 5.0, near, far) * a, a)
+    return b.select(a < 1e-200, a * (math.sqrt(math.pi) / 2), y)  # where residuals underflow
 
 
 def _polished(b: Builder, y: Value, a: Value) -> Value:

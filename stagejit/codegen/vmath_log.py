@@ -8,6 +8,8 @@ f64 pow with a logarithm in two words.
 
 from __future__ import annotations
 
+import math
+
 from stagejit.codegen import vmath_coefficients as c
 from stagejit.codegen.builder import Builder, Operand
 from stagejit.codegen.ir import Value
@@ -29,7 +31,6 @@ from stagejit.codegen.vmath_core import (
     is_nan,
     narrow,
     rounded,
-    through_f64,
     two_product,
     widen,
 )
@@ -172,7 +173,39 @@ def _atanh(b: Builder, x: Value) -> Value:
     return copy_sign(b, b.select(b.compare("le", a, 1.0), y, NAN), x)
 
 
-asinh, acosh, atanh = through_f64(_asinh), through_f64(_acosh), through_f64(_atanh)
+def asinh(b: Builder, x: Value) -> Value:
+    if x.type.elem == "f64":
+        return _asinh(b, x)
+    a = widen(b, absolute(b, x))
+    y = log_short(b, a + b.unary("sqrt", b.fma(a, a, 1.0)))
+    y = b.select(a < 1e-4, a, y)  # the next term is a^3 / 6
+    return copy_sign(b, narrow(b, b.select(a < INFINITY, y, a), "f32"), x)
+
+
+def acosh(b: Builder, x: Value) -> Value:
+    if x.type.elem == "f64":
+        return _acosh(b, x)
+    wide = widen(b, x)
+    y = log_short(b, wide + b.unary("sqrt", b.fma(wide, wide, -1.0)))
+    y = narrow(b, b.select(wide < INFINITY, y, wide), "f32")
+    return b.select(b.compare("ge", x, 1.0), y, NAN)
+
+
+def atanh(b: Builder, x: Value) -> Value:
+    if x.type.elem == "f64":
+        return _atanh(b, x)
+    a = widen(b, absolute(b, x))
+    y = log_short(b, (a + 1.0) / (1.0 - a)) * 0.5
+    y = b.select(a < 1e-4, a, y)
+    y = b.select(b.compare("eq", a, 1.0), INFINITY, y)
+    return copy_sign(b, narrow(b, b.select(b.compare("le", a, 1.0), y, NAN), "f32"), x)
+
+
+def log_short(b: Builder, x: Value) -> Value:
+    """f64 log of a finite x > 0 to 2^-36 of itself: good for a result in f32."""
+    m, k = _split_normal(b, x, F64)
+    s = (m - 1.0) / (m + 1.0)
+    return b.fma(horner(b, c.LOG2_SHORT_F64, s * s), s, k) * math.log(2)
 
 
 # -------------------------------------------------------------------- powers
@@ -263,25 +296,34 @@ def _pow_special(b: Builder, x: Value, y: Value, magnitude: Value) -> Value:
     return b.select(one, 1.0, result)
 
 
-def _cbrt(b: Builder, x: Value) -> Value:
-    """x = m 8^q, a polynomial guess, one Halley step, one Newton step on the exact residual."""
-    a = absolute(b, x)
+def cbrt(b: Builder, x: Value) -> Value:
+    """x = m 8^q with 1/2 <= m < 4, and cbrt(m) 2^q put together from the bits."""
+    short = x.type.elem == "f32"
+    wide = widen(b, x) if short else x
+    a = absolute(b, wide)
     tiny = a < F64.tiny
     bits = bits_of(b, b.select(tiny, a * 2.0**54, a))
     exponent = (bits >> F64.mantissa) - 1022
     third = b.ashr((exponent + 1200) * 21846, 16) - 400  # floor(exponent / 3)
     m = from_bits(b, bits - (third * 3 << F64.mantissa), "f64")
+    shift = third - b.select(tiny, b.const(18, third.type), 0)
+    y = bits_of(b, _cbrt_of_mantissa(b, m, short=short)) + (shift << F64.mantissa)
+    finite = (a > 0.0) & (a < INFINITY)
+    y = b.select(finite, copy_sign(b, from_bits(b, y, "f64"), wide), wide + wide)
+    return narrow(b, y, "f32") if short else y
+
+
+def _cbrt_of_mantissa(b: Builder, m: Value, *, short: bool) -> Value:
+    """A polynomial guess, one Halley step (2^-27) and, unless `short`, one Newton step on the
+    exact residual."""
     t = horner(b, c.CBRT_F64, m)
     cube = t * t * t
     t = t * (b.fma(m, 2.0, cube) / b.fma(cube, 2.0, m))
+    if short:
+        return t
     square, square_low = two_product(b, t, t)
     residual = b.fma(square, t, -m, exact=True) + t * square_low
-    t = t - residual / (square * 3.0)
-    shift = third - b.select(tiny, b.const(18, third.type), 0)
-    y = from_bits(b, bits_of(b, t) + (shift << F64.mantissa), "f64")
-    finite = (a > 0.0) & (a < INFINITY)
-    return b.select(finite, copy_sign(b, y, x), x + x)
+    return t - residual / (square * 3.0)
 
 
-cbrt = through_f64(_cbrt)
-__all__ = ["acosh", "asinh", "atanh", "cbrt", "log", "log1p", "pow"]
+__all__ = ["acosh", "asinh", "atanh", "cbrt", "log", "log1p", "log_short", "pow"]

@@ -30,8 +30,8 @@ from stagejit.codegen.vmath_core import (
     narrow,
     reciprocal_corrected,
     rounded,
-    through_f64,
     two_product,
+    widen,
 )
 
 # The fraction bits of 1/(2 pi), computed with mpmath to 1280 bits.
@@ -107,25 +107,31 @@ def _sin_polynomial(b: Builder, r: Value, low: Operand = 0.0) -> Value:
 
 
 def _sin_huge_f32(b: Builder, x: Value, *, cosine: bool) -> Value:
-    """Any finite x: m 2^e times 96 bits of 1/(2 pi), modulo 1, in 64-bit integers."""
-    bits = bits_of(b, x)
-    exponent = (bits >> 23) & 255
-    m = b.cast("zext", (bits & 0x7FFFFF) | 0x800000, "i64")
-    at = b.binary("smax", exponent - 118, 0)  # the first bit of the window, in the padded words
-    shift = b.cast("zext", at & 31, "i64")
-    table = b.table("one_over_two_pi", I64, _F32_WINDOWS)
-    index = at >> 5
-    words = [(b.gather(table, index + k) << shift) >> 32 for k in range(3)]
-    fraction = ((m * words[0]) << 32) + m * words[1] + ((m * words[2]) >> 32)
-    if cosine:
-        fraction = fraction + (1 << 62)
-    parity = (fraction + (1 << 62)) >> 63
-    rest = b.cast("sitofp", fraction - (parity << 63), "f64")
-    y = _sin_polynomial(b, narrow(b, rest * (math.pi * 2.0**-63), "f32"))
-    y = flip_sign(b, y, b.cast("trunc", parity, "i32"))
+    angle, n = _huge_angle_f32(b, x, 1, 1 << 62 if cosine else 0)
+    y = flip_sign(b, _sin_polynomial(b, narrow(b, angle, "f32")), b.cast("trunc", n, "i32"))
     if not cosine:
         y = _with_sign_of(b, y, x)
-    return b.select(b.compare("eq", exponent, 255), NAN, y)
+    return b.select(absolute(b, x) < INFINITY, y, NAN)
+
+
+def _huge_angle_f32(b: Builder, x: Value, pieces: int, shift: int) -> tuple[Value, Value]:
+    """(r, n): |x| + shift * 2^-64 turns, less the nearest multiple n of a turn / 2^pieces; f64.
+
+    Any finite x: m 2^e times 96 bits of 1/(2 pi), modulo 1, in 64-bit integers.
+    """
+    bits = bits_of(b, x)
+    m = b.cast("zext", (bits & 0x7FFFFF) | 0x800000, "i64")
+    # The first bit of the window, in the padded words.
+    at = b.binary("smax", ((bits >> 23) & 255) - 118, 0)
+    bit = b.cast("zext", at & 31, "i64")
+    table = b.table("one_over_two_pi", I64, _F32_WINDOWS)
+    words = [(b.gather(table, (at >> 5) + k) << bit) >> 32 for k in range(3)]
+    fraction = ((m * words[0]) << 32) + m * words[1] + ((m * words[2]) >> 32)
+    if shift:
+        fraction = fraction + shift
+    n = (fraction + (1 << (63 - pieces))) >> (64 - pieces)
+    rest = b.cast("sitofp", fraction - (n << (64 - pieces)), "f64")
+    return rest * (math.pi * 2.0**-63), n
 
 
 def _sin_huge_f64(b: Builder, x: Value, *, cosine: bool) -> Value:
@@ -200,17 +206,23 @@ def _with_sign_of(b: Builder, y: Value, x: Value) -> Value:
 # -------------------------------------------------------------------- tan
 
 
-def _tan(b: Builder, x: Value) -> Value:
+def tan(b: Builder, x: Value) -> Value:
     """sin(r) / cos(r) or its negative reciprocal, each in two words, r reduced modulo pi/2."""
-    big = b.compare("ge", absolute(b, x), _FAST_LIMIT["f64"])
+    big = b.compare("ge", absolute(b, x), _FAST_LIMIT[x.type.elem])
     some = b.reduce("or", big) if x.type.lanes else big
     y = _tan_moderate(b, x)
-    (result,) = b.if_(
-        some,
-        lambda: [b.select(big, _lane_by_lane(b, x, lambda lane: _tan_huge_scalar(b, lane)), y)],
-        lambda: [y],
-    )
+    (result,) = b.if_(some, lambda: [b.select(big, _tan_huge(b, x), y)], lambda: [y])
     return result
+
+
+def _tan_huge(b: Builder, x: Value) -> Value:
+    if x.type.elem == "f64":
+        return _lane_by_lane(b, x, lambda lane: _tan_huge_scalar(b, lane))
+    angle, n = _huge_angle_f32(b, x, 2, 0)
+    r = narrow(b, angle, "f32")
+    r_low = narrow(b, angle - widen(b, r), "f32")
+    y = _with_sign_of(b, _tan_reduced(b, r, r_low, b.cast("trunc", n, "i32")), x)
+    return b.select(absolute(b, x) < INFINITY, y, NAN)
 
 
 def _tan_huge_scalar(b: Builder, x: Value) -> Value:
@@ -220,7 +232,7 @@ def _tan_huge_scalar(b: Builder, x: Value) -> Value:
 
 def _tan_moderate(b: Builder, x: Value) -> Value:
     n, bits = rounded(b, x, 2 / math.pi)
-    half_pi = [word / 2 for word in F64.pi]
+    half_pi = [word / 2 for word in _PI_CUT[x.type.elem]]
     r1 = b.fma(n, -half_pi[0], x, exact=True)
     r, lost = _minus_product(b, r1, n, half_pi[1])
     y = _tan_reduced(b, r, b.fma(n, -half_pi[2], lost), bits)
@@ -229,12 +241,14 @@ def _tan_moderate(b: Builder, x: Value) -> Value:
 
 def _tan_reduced(b: Builder, r: Value, r_low: Value, n: Value) -> Value:
     """tan(r + r_low + n pi/2)"""
+    f32 = r.type.elem == "f32"
     z = r * r
-    rest = b.fma(r * z, horner(b, c.SIN_QUARTER_F64, z), r_low)
-    sine, sine_low = fast_two_sum(r, rest)
+    p = horner(b, c.SIN_QUARTER_F32 if f32 else c.SIN_QUARTER_F64, z)
+    sine, sine_low = fast_two_sum(r, b.fma(r * z, p, r_low))
     half = z * 0.5
     near = 1.0 - half
-    rest = ((1.0 - near) - half) + b.fma(z * z, horner(b, c.COS_QUARTER_F64, z), -(r * r_low))
+    q = horner(b, c.COS_QUARTER_F32 if f32 else c.COS_QUARTER_F64, z)
+    rest = ((1.0 - near) - half) + b.fma(z * z, q, -(r * r_low))
     cosine, cosine_low = fast_two_sum(near, rest)
     odd = b.compare("ne", n & 1, 0)
     return reciprocal_corrected(
@@ -255,9 +269,6 @@ def _minus_product(b: Builder, r: Value, n: Value, word: float) -> tuple[Value, 
     return total, ((r - (total - shadow)) - (product + shadow)) - error
 
 
-tan = through_f64(_tan)
-
-
 # -------------------------------------------------------------------- inverse functions
 
 
@@ -267,29 +278,26 @@ def _asin_parts(b: Builder, x: Value) -> tuple[Value, Value, Value]:
     above = a > 0.5
     z = b.select(above, (1.0 - a) * 0.5, a * a)
     u = b.select(above, b.unary("sqrt", z), a)
-    return above, u, u * z * horner(b, c.ASIN_F64, z)
+    return above, u, u * z * horner(b, c.ASIN_F32 if x.type.elem == "f32" else c.ASIN_F64, z)
 
 
-def _asin(b: Builder, x: Value) -> Value:
+def asin(b: Builder, x: Value) -> Value:
     above, u, rest = _asin_parts(b, x)
-    high, low = F64.pi[0] / 2, F64.pi[1] / 2
+    high, low = (word / 2 for word in format_of(x).pi[:2])
     near, near_low = fast_two_sum(u, rest)
     far = (high - near * 2.0) - (near_low * 2.0 - low)
     return copy_sign(b, b.select(above, far, near), x)
 
 
-def _acos(b: Builder, x: Value) -> Value:
+def acos(b: Builder, x: Value) -> Value:
     above, u, rest = _asin_parts(b, x)
+    pi, pi_low = format_of(x).pi[:2]
     negative = x < 0.0
     double = (u + rest) * 2.0
-    far = b.select(negative, F64.pi[0] - (double - F64.pi[1]), double)
-    half, half_low = F64.pi[0] / 2, F64.pi[1] / 2
+    far = b.select(negative, pi - (double - pi_low), double)
     signed = b.select(negative, -u, u)
     signed_rest = b.select(negative, -rest, rest)
-    return b.select(above, far, half - (signed - (half_low - signed_rest)))
-
-
-asin, acos = through_f64(_asin), through_f64(_acos)
+    return b.select(above, far, pi / 2 - (signed - (pi_low / 2 - signed_rest)))
 
 
 def atan(b: Builder, x: Value) -> Value:

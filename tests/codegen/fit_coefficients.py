@@ -131,14 +131,14 @@ def odd_rest(f: Function, limit: Real, count: int, *, bits: int = 53) -> Problem
     return Problem(rest, lambda z: 1 / (1 + rest(z)), mp.mpf(0), mp.mpf(limit) ** 2, count, bits)
 
 
-def even(f: Function, limit: Real, count: int) -> Problem:
+def even(f: Function, limit: Real, count: int, bits: int = 53) -> Problem:
     """f(x) = 1 - z/2 + z^2 P(z)."""
 
     def tail(z: Real) -> Real:
         z = max(z, mp.mpf(10) ** -10)
         return (f(mp.sqrt(z)) - 1 + z / 2) / z**2
 
-    return Problem(tail, lambda z: z**2 / f(mp.sqrt(z)), mp.mpf(0), mp.mpf(limit) ** 2, count)
+    return Problem(tail, lambda z: z**2 / f(mp.sqrt(z)), mp.mpf(0), mp.mpf(limit) ** 2, count, bits)
 
 
 def exp_tail(limit: Real, count: int, base: Real = mp.e, bits: int = 53) -> Problem:
@@ -257,6 +257,8 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
         lambda z: 1, mp.mpf(0), mp.mpf("0.1717") ** 2, 5),
     "SIN_F32": lambda: odd(mp.sin, HALF, 4, bits=24),
     "SIN_F64": lambda: odd(mp.sin, HALF, 9),
+    "SIN_QUARTER_F32": lambda: odd(mp.sin, QUARTER, 3, bits=24),
+    "COS_QUARTER_F32": lambda: even(mp.cos, QUARTER, 3, 24),
     "SIN_QUARTER_F64": lambda: odd(mp.sin, QUARTER, 7),
     "COS_QUARTER_F64": lambda: even(mp.cos, QUARTER, 7),
     "ASIN_F32": lambda: odd(mp.asin, 0.5, 5, bits=24),
@@ -273,6 +275,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
         mp.mpf("0.92"), mp.mpf("3.95"), 9, 24),
     "ERFC_SHORT_F64": lambda: scaled_erfc(11, low=0, high=mp.mpf("10.5"), centre=3),
     "ERFC_F64": lambda: scaled_erfc(24, low=0, high=28, centre=4),
+    "ERF_INV_F32": lambda: erf_inv_central(10),
     "ERF_INV_F64": lambda: erf_inv_central(13),
     "ERF_INV_TAIL_F64": lambda: erf_inv_tail(13, 4, "37.5"),
     "ERF_INV_TAIL_F32": lambda: erf_inv_tail(12, 3, "17.5"),
