@@ -14,6 +14,11 @@ from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.printer import as_text
 from stagejit.graph.verifier import verify
+from stagejit.trace.emitter import Emitter
+from stagejit.trace.indexing import TRANSLATIONS
+from stagejit.trace.program import Program, Var
+from stagejit.trace.translation import Site, Unsupported
+from stagejit.types import TensorType, bool_, i32
 
 Fn = Callable[..., Any]
 
@@ -143,17 +148,11 @@ def test_dont_translate_an_update_function_of_its_own() -> None:
 
 
 def test_dont_translate_scatter_add_of_bools() -> None:
-    x = np.array([True, False])
-    numbers = jax.lax.ScatterDimensionNumbers((), (0,), (0,))
-
-    def f(x: Any, i: Any) -> Any:
-        return jax.lax.scatter_add(x, i, jnp.array([True]), numbers)
-
-    try:
-        graph = graph_of(f, x, np.array([[0]]))
-    except TypeError:
-        pytest.skip("JAX refuses it itself")
-    assert [op.kind for op in graph if op.kind == "delegate"]
+    emit, bools = Emitter(Program("f")), TensorType(bool_, (3,))
+    site = Site("scatter-add", {"update_jaxpr": None}, (bools,))
+    index = Var(TensorType(i32, (1,)))
+    with pytest.raises(Unsupported, match="scatter-add of bools"):
+        TRANSLATIONS["scatter-add"].rule(emit, site, Var(bools), index, Var(bools))
 
 
 def test_an_index_vector_is_looked_through_to_its_scalars() -> None:
