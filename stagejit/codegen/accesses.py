@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stagejit.codegen.strides import WIDEST_STRIDE
+from stagejit.codegen.strides import dealing_cost, is_dealt
 from stagejit.dispatch.affine import Affine, Var
 
 
-def access_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float:
+def read_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float:
     """About 0 where the element is the same for all lanes, 1 where contiguous, else one per lane.
 
     neighbours: the number of elements that lie between two lanes and are wanted too, so that whole
@@ -22,15 +22,23 @@ def access_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> floa
            for inner in form.vars()):
         return 2.0 * lanes
     coeff = form.coeff(var)
-    if 1 < coeff == neighbours <= WIDEST_STRIDE:
-        return float(coeff)
+    if is_dealt(coeff, lanes, shared=coeff == neighbours):
+        return dealing_cost(coeff, lanes, shared=coeff == neighbours)
     return 0.1 if coeff == 0 else 1.0 if abs(coeff) == 1 else float(lanes)
+
+
+def write_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float:
+    """As for a read; a store that lacks its neighbours goes lane by lane."""
+    coeff = form.coeff(var)
+    if is_dealt(coeff, lanes, shared=False) and coeff != neighbours:
+        return float(lanes)
+    return read_cost(form, var, lanes, neighbours)
 
 
 def vector_cost(reads: Iterable[Affine], writes: Iterable[Affine], var: Var, lanes: int,
                 neighbours: int = 0) -> float:
     """Memory operations per element, unused lanes of the last vector included; writes count
     twice."""
-    total = sum(access_cost(form, var, lanes, neighbours) for form in reads)
-    total += 2 * sum(access_cost(form, var, lanes, neighbours) for form in writes)
+    total = sum(read_cost(form, var, lanes, neighbours) for form in reads)
+    total += 2 * sum(write_cost(form, var, lanes, neighbours) for form in writes)
     return total * -(-var.extent // lanes) / var.extent

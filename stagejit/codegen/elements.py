@@ -22,7 +22,7 @@ from stagejit.codegen.builder import Builder
 from stagejit.codegen.gathers import gather_element
 from stagejit.codegen.ir import I32, I64, Block, Buffer, element_type
 from stagejit.codegen.ir import Value as Register
-from stagejit.codegen.strides import dealt, interleaved
+from stagejit.codegen.strides import WIDEST_PICKED, dealt, interleaved, is_dealt
 from stagejit.codegen.transposes import transpose_registers
 from stagejit.dispatch.affine import Affine, Index, Var, linearize
 from stagejit.dispatch.pull import place, pull_view
@@ -65,7 +65,6 @@ class Position:
     mask: Register | None = None
     tile: Tile | None = None
     stride: int = 0
-    used: int = 0
 
 
 class Elements:
@@ -106,12 +105,11 @@ class Elements:
             yield
 
     @contextmanager
-    def interleaving(self, stride: int, used: int) -> Iterator[None]:
-        """Inside, lanes that stand `stride` elements apart are loaded as whole vectors; such
-        stores wait for each other and are written as whole vectors at the end. `used`: lanes that
-        exist."""
+    def interleaving(self, stride: int) -> Iterator[None]:
+        """Inside, all elements between lanes that stand `stride` apart are wanted: they are loaded
+        as whole vectors; stores wait for each other and are written as whole vectors at the end."""
         before = self.position
-        self.position = replace(before, stride=stride, used=used)
+        self.position = replace(before, stride=stride)
         try:
             yield
             self._write_phases()
@@ -241,7 +239,9 @@ class Elements:
             total = total + self.b.lane_ids(lanes, elem) * coeff
         for var, factor in varying:
             register = self._lane_var(var)
-            total = total + (self.b.cast("trunc", register, "i32") if narrow else register) * factor
+            if register.type.elem != elem.elem:
+                register = self.b.cast("trunc" if narrow else "sext", register, elem.elem)
+            total = total + register * factor
         return total
 
     def _lane_var(self, var: Var) -> Register:
@@ -320,11 +320,12 @@ class Elements:
         if varying or coeff not in (1, -1):
             if tile and not varying and uniform.coeff(tile.var) == 1:
                 return self._transposed(value, buffer, uniform, coeff, tile)
-            if not varying and coeff == self.position.stride:
-                first, phase = self._phase(uniform)
+            if not varying and self._counts_lanes() and is_dealt(
+                    coeff, lanes, shared=coeff == self.position.stride):
+                first, phase = self._phase(uniform, coeff)
                 lo, hi = first.range()
                 if lo >= 0 and hi + coeff <= value.type.size - memory.base:
-                    return self._dealt(buffer, first, phase)
+                    return self._dealt(buffer, first, phase, coeff)
             return self.b.gather(buffer, self._lane_offset(offset), mask=mask)
         if coeff == 1:
             return self.b.load(buffer, self.scalar_index(uniform), lanes, mask=mask)
@@ -337,26 +338,42 @@ class Elements:
         lo, hi = offset.range()
         return self.lane_index(offset, narrow=lo >= 0 and hi < 2**31)
 
-    def _phase(self, uniform: Affine) -> tuple[Affine, int]:
-        """(where lane 0 of phase 0 is, the phase), by the loops whose position is a number."""
-        stride, number, terms = self.position.stride, uniform.const, []
+    def _phase(self, uniform: Affine, stride: int) -> tuple[Affine, int]:
+        """(where lane 0 of phase 0 is, the phase), by the loops whose position is a number. The
+        vector variable stays, so that the range of the form covers all lanes."""
+        number, terms = uniform.const, []
         for var, coeff in uniform.terms:
             at = self.position.env[var].const if var in self.position.env else None
-            if isinstance(at, int):
+            if isinstance(at, int) and var is not self.position.vector:
                 number += coeff * at
             else:
                 terms.append((var, coeff))
         return Affine(tuple(terms), number - number % stride), number % stride
 
-    def _dealt(self, buffer: Buffer, first: Affine, phase: int) -> Register:
-        stride, lanes = self.position.stride, self.position.lanes
-        wide = self.b.load(buffer, self.scalar_index(first), lanes * stride,
-                           mask=self._wide_mask())
-        return dealt(self.b, wide, stride, phase)
+    def _dealt(self, buffer: Buffer, first: Affine, phase: int, stride: int) -> Register:
+        b, lanes, used = self.b, self.position.lanes, self._used_lanes()
+        at = self.scalar_index(first)
+        if stride <= WIDEST_PICKED:
+            mask = None if used == lanes else b.active(used * stride, lanes * stride)
+            return dealt(b, b.load(buffer, at, lanes * stride, mask=mask), stride, phase)
+        # Equal ops are one op, so all phases share the loads and the transpose.
+        mask = None if stride == lanes else b.active(stride, lanes)
+        rows = [b.load(buffer, at + row * stride, lanes, mask=mask) for row in range(used)]
+        return transpose_registers(b, rows, lanes)[phase]
 
-    def _wide_mask(self) -> Register | None:
-        stride, lanes, used = self.position.stride, self.position.lanes, self.position.used
-        return None if used == lanes else self.b.active(used * stride, lanes * stride)
+    def _counts_lanes(self) -> bool:
+        """Whether the number of lanes that exist is known; a mask may be any."""
+        op = self.position.mask.op if self.position.mask is not None else None
+        return self.position.mask is None or (op is not None and op.opcode == "mask_below" and all(
+            operand.const is not None for operand in op.operands))
+
+    def _used_lanes(self) -> int:
+        """Lanes that exist; masks are made by `Builder.active`."""
+        mask = self.position.mask
+        if mask is None:
+            return self.position.lanes
+        first, limit = (operand.const for operand in mask.op.operands)  # type: ignore[union-attr]
+        return int(limit) - int(first)  # type: ignore[arg-type]
 
     def _transposed(self, value: Value, buffer: Buffer, uniform: Affine, coeff: int,
                     tile: Tile) -> Register:
@@ -386,7 +403,7 @@ class Elements:
             return
         register = self.b.splat(register, lanes)
         if not varying and coeff > 1 and coeff == self.position.stride:
-            first, phase = self._phase(uniform)
+            first, phase = self._phase(uniform, coeff)
             key = memory.buffer, first, nontemporal
             self._phases.setdefault(key, {})[phase] = register
             return
@@ -407,13 +424,24 @@ class Elements:
         for (buffer, first, nontemporal), phases in self._phases.items():
             at = self.scalar_index(first)
             if len(phases) == stride:
-                wide = interleaved(b, [phases[phase] for phase in range(stride)])
-                b.store(wide, buffer, at, mask=self._wide_mask(), nontemporal=nontemporal,
-                        alignment=lanes * buffer.elem.bits // 8 if nontemporal else 0)
+                self._write_between(buffer, at, [phases[k] for k in range(stride)], nontemporal)
                 continue
             for phase, register in phases.items():
                 where = b.splat(at + phase, lanes) + b.lane_ids(lanes) * stride
                 b.scatter(register, buffer, where, mask=self.position.mask)
+
+    def _write_between(self, buffer: Buffer, at: Register, phases: list[Register],
+                       nontemporal: bool) -> None:
+        b, stride, lanes, used = self.b, len(phases), self.position.lanes, self._used_lanes()
+        if stride <= WIDEST_PICKED:
+            mask = None if used == lanes else b.active(used * stride, lanes * stride)
+            width = lanes * buffer.elem.bits // 8
+            b.store(interleaved(b, phases), buffer, at, mask=mask, nontemporal=nontemporal,
+                    alignment=width if nontemporal else 0)
+            return
+        mask = None if stride == lanes else b.active(stride, lanes)
+        for row, register in enumerate(transpose_registers(b, phases, lanes)[:used]):
+            b.store(register, buffer, at + row * stride, mask=mask)
 
     def _reversed(self, register: Register) -> Register:
         return self.b.shuffle(register, None, tuple(reversed(range(register.type.lanes))))

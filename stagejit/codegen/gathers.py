@@ -43,10 +43,9 @@ def gather_element(elements: Elements, op: Op, index: Index) -> Register:
         start = start_of(b, raw, dtype)
         room = _room(op, axis)
         if op.attrs["mode"] == "fill":
-            within = b.compare("lt", start, room, signed=False)
+            within = is_inside(b, start, room)
             inside = within if inside is None else inside & within
-        clamped = b.binary("smax", b.binary("smin", start, room - 1), 0)
-        starts[axis] = elements.dynamic(clamped, room)
+        starts[axis] = elements.dynamic(clamped(b, start, room), room)
     element = elements.value(operand, _operand_index(op, index, starts))
     if inside is None:
         return element
@@ -56,10 +55,25 @@ def gather_element(elements: Elements, op: Op, index: Index) -> Register:
 
 
 def start_of(b: Builder, raw: Register, dtype: DType) -> Register:
-    """A component of an index vector as i64; unsigned numbers beyond it are beyond every array."""
+    """A component of an index vector as a signed integer: i64, or i32 for lanes where that holds
+    it. Unsigned numbers beyond i64 are beyond every array."""
     if dtype.bits == 64 and not dtype.is_signed:
         raw = b.binary("umin", raw, (1 << 63) - 1)
-    return scalars.convert(b, raw, dtype, scalars.dtype_of_index(False))
+    narrow = raw.type.lanes > 0 and dtype.bits + (not dtype.is_signed) <= 32
+    return scalars.convert(b, raw, dtype, scalars.dtype_of_index(narrow))
+
+
+def clamped(b: Builder, start: Register, room: int) -> Register:
+    """`start` within [0, room)."""
+    last = min(room - 1, (1 << (start.type.bits - 1)) - 1)
+    return b.binary("smax", b.binary("smin", start, last), 0)
+
+
+def is_inside(b: Builder, start: Register, room: int) -> Register:
+    """Whether 0 <= start < room."""
+    if room < 1 << (start.type.bits - 1):
+        return b.compare("lt", start, room, signed=False)
+    return b.compare("ge", start, 0)
 
 
 def _room(op: Op, axis: int) -> int:

@@ -8,6 +8,7 @@ stored element is written once, by one item.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,13 +22,13 @@ from stagejit.codegen.ir import storage_type
 from stagejit.codegen.items import Items, Loop
 from stagejit.codegen.kernel import Kernel, KernelArg
 from stagejit.codegen.space import Space, merge, refine
-from stagejit.codegen.strides import WIDEST_STRIDE
 from stagejit.codegen.target import Target
 from stagejit.dispatch.affine import Affine, Index, Var
-from stagejit.dispatch.region import Region
+from stagejit.dispatch.region import Region, Store
 from stagejit.graph.ir import Value
 
 _BLOCK = 1 << 14  # elements of one item along the vector variable
+_UNROLLED = 4  # vectors of a row that is short enough to be straight code
 _TILE_BLOCK = 1 << 10  # elements of one item along the tile variable
 
 
@@ -35,7 +36,8 @@ _TILE_BLOCK = 1 << 10  # elements of one item along the tile variable
 class _Nest:
     """The loops of a map: `outer` one by one, `tile` (if any) in squares, `vector` in vectors.
 
-    between: unrolled; its elements lie between the lanes of `vector`, see `strides`.
+    between: unrolled; its elements lie between the lanes of `vector`, see `strides`. stride: how
+    many elements, or stores, do.
     """
 
     index: Index
@@ -43,6 +45,7 @@ class _Nest:
     tile: Var | None
     between: Var | None
     vector: Var | None
+    stride: int
     lanes: int
     offsets: tuple[Affine, ...]  # of each store, in its `into`
     reads: tuple[tuple[Value, Affine], ...]
@@ -81,24 +84,41 @@ def _plan(region: Region, target: Target) -> _Nest:
     index = tuple(part.substitute(mapping) for part in space.index)
     lanes = target.vector_nbytes // widest_nbytes(region)
     forms = [form for _, form in reads]
-    vector, between = _best_vector(variables, forms, offsets, lanes)
+    siblings = _siblings(region)
+    vector, between = _best_vector(variables, forms, offsets, lanes, siblings)
     tile = None if between else _best_tile(variables, vector, forms, lanes)
     outer = tuple(var for var in variables if var not in (vector, tile, between))
-    return _Nest(index, outer, tile, between, vector, lanes, offsets, reads)
+    stride = between.extent if between else siblings
+    return _Nest(index, outer, tile, between, vector, stride, lanes, offsets, reads)
 
 
 def _best_vector(variables: Sequence[Var], reads: Sequence[Affine], writes: Sequence[Affine],
-                 lanes: int) -> tuple[Var | None, Var | None]:
+                 lanes: int, siblings: int) -> tuple[Var | None, Var | None]:
     """The variable whose vectors cost least, and the one between its lanes; inner ones win ties."""
     pairs: list[tuple[Var, Var | None]] = [(var, None) for var in reversed(variables)]
     forms = [*reads, *writes]
     for between in variables:
-        if between.extent <= WIDEST_STRIDE:
+        if between.extent <= lanes:
             pairs += [(var, between) for var in reversed(variables) if var is not between and any(
                 form.coeff(var) == between.extent and form.coeff(between) == 1
                 for form in forms)]
     return min(pairs, default=(None, None), key=lambda pair: vector_cost(
-        reads, writes, pair[0], lanes, pair[1].extent if pair[1] else 0))
+        reads, writes, pair[0], lanes, pair[1].extent if pair[1] else siblings))
+
+
+def _siblings(region: Region) -> int:
+    """The most stores into one buffer: together they may fill what lies between their lanes."""
+    roots = Counter(root_of(store) for store in region.stores)
+    return max(roots.values())
+
+
+def root_of(store: Store) -> Value:
+    """The value whose buffer a store writes. Stores of one region along one chain of insertions
+    write one buffer: a copy between them would have to run in the middle of the region."""
+    value = store.into
+    while store.inserts and value.op.kind == "insert_slice":
+        value = value.op.operands[1]
+    return value
 
 
 def _best_tile(variables: Sequence[Var], vector: Var | None, reads: Sequence[Affine],
@@ -146,11 +166,17 @@ def bind_memory(builder: Builder, region: Region, reads: Sequence[tuple[Value, A
         elem = storage_type(value.type.dtype)
         memory[value] = Memory(builder.buffer("in", elem, readonly=value not in written), base)
         args.append(KernelArg(value, base))
-    stores = []
+    bases: dict[Value, int] = {}
     for store, form in zip(region.stores, offsets, strict=True):
-        elem, base = storage_type(store.into.type.dtype), form.range()[0]
-        stores.append(Memory(builder.buffer("out", elem), base))
-        args.append(KernelArg(store.into, base, written=True))
+        root, base = root_of(store), form.range()[0]
+        bases[root] = min(bases.get(root, base), base)
+    stores: list[Memory] = []
+    buffers: dict[Value, Memory] = {}
+    for store in region.stores:
+        elem, root = storage_type(store.into.type.dtype), root_of(store)
+        made = Memory(builder.buffer("out", elem), bases[root])
+        stores.append(buffers.setdefault(root, made))
+        args.append(KernelArg(store.into, bases[root], written=True))
     return memory, stores, tuple(args)
 
 
@@ -196,15 +222,18 @@ class _Writer:
 
         def vectors(position: Register) -> None:
             with self.elements.at({vector: position}, vector=vector, lanes=lanes):
-                self._store_between(lanes)
+                self._store_vector()
 
         def rest() -> None:
-            used = extent % lanes
             with self.elements.at({vector: full}, vector=vector, lanes=lanes,
-                                  mask=self.b.active(used, lanes)):
-                self._store_between(used)
+                                  mask=self.b.active(extent % lanes, lanes)):
+                self._store_vector()
 
-        if block >= lanes:
+        if block == extent <= _UNROLLED * lanes:
+            # Positions are numbers: what depends on no other loop leaves the loop over rows.
+            for number in range(extent // lanes):
+                vectors(self.b.const(number * lanes))
+        elif block >= lanes:
             self.b.loop(start, full, lanes, (), vectors)
         if extent % lanes:
             if block == extent:
@@ -258,15 +287,15 @@ class _Writer:
                 with self.elements.tile_step(step):
                     self._store_all()
 
-    def _store_between(self, used: int) -> None:
+    def _store_vector(self) -> None:
         """One vector, and the elements between its lanes."""
         between = self.nest.between
-        if between is None:
+        if self.nest.stride == 1:
             self._store_all()
             return
-        with self.elements.interleaving(between.extent, used):
-            for number in range(between.extent):
-                with self.elements.at({between: self.b.const(number)}):
+        with self.elements.interleaving(self.nest.stride):
+            for number in range(between.extent if between else 1):
+                with self.elements.at({between: self.b.const(number)} if between else {}):
                     self._store_all()
 
     def _store_all(self) -> None:

@@ -31,7 +31,6 @@ class PanelWriter(RowEmitter):
 
     width: int
     _column: Register  # of the panel, at the current position
-    _used: int  # lanes that exist there
     _accumulators: dict[Value, tuple[Reducer, tuple[Buffer, ...]]]  # of the run, if sums are long
     _totals: dict[Value, tuple[Reducer, tuple[Buffer, ...]]]
 
@@ -62,7 +61,7 @@ class PanelWriter(RowEmitter):
             if length == 1:
                 self._straight()
                 return
-            with self.elements.interleaving(length, self._used):
+            with self.elements.interleaving(length):
                 self._straight()
 
         self._over_columns(column)
@@ -196,7 +195,7 @@ class PanelWriter(RowEmitter):
         full = stop - b.urem(stop, lanes) if extent % lanes else stop
 
         def column(position: Register, used: int) -> None:
-            self.results, self._column, self._used = {}, position - start, used
+            self.results, self._column = {}, position - start
             mask = b.active(used, lanes) if used < lanes else None
             with self.elements.at({vector: position}, vector=vector, lanes=lanes, mask=mask):
                 body()

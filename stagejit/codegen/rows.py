@@ -36,7 +36,7 @@ from stagejit.dispatch.region import Region, Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 
-_ACROSS_LANES = 4.0  # what merging the lanes of one row costs, in memory operations
+_ACROSS_LANES = 6.0  # what merging the lanes of one row costs, in memory operations
 _WORTH_KEEPING = 8.0  # flops of a value that is cheaper to reload than to compute again
 
 
@@ -108,16 +108,18 @@ def _plan(region: Region, target: Target) -> RowNest:
 def _straight(kept: Sequence[Var], reduced: Sequence[Var], vector: Var | None, lanes: int,
               target: Target) -> bool:
     """Whether a row takes so few registers that all its passes fit in them, unrolled."""
-    if vector is None or vector in kept:
-        length = math.prod(var.extent for var in reduced)
-    else:
-        length = -(-vector.extent // lanes)
-    alone = vector is None or vector in kept or len(reduced) == 1
-    return vector is not None and alone and length <= _longest_straight(target)
+    if vector is None:
+        return False
+    if vector in kept:
+        return math.prod(var.extent for var in reduced) <= _longest_straight(target, across=False)
+    vectors = -(-vector.extent // lanes)
+    return len(reduced) == 1 and vectors <= _longest_straight(target, across=True)
 
 
-def _longest_straight(target: Target) -> int:
-    return target.vector_registers // 4
+def _longest_straight(target: Target, *, across: bool) -> int:
+    """Vectors of a row that is unrolled. across: a row lies along the lanes, so that its merges
+    need registers too."""
+    return target.vector_registers // (4 if across else 2)
 
 
 def _lanes_are_rows(nest: RowNest) -> bool:
@@ -164,7 +166,7 @@ def _best_vector(kept: Sequence[Var], reduced: Sequence[Var], reads: Sequence[Af
     """The variable whose vectors load best; see Note [Two shapes of vectors]."""
     length = math.prod(var.extent for var in reduced)
     # The elements of a row that is unrolled lie between the lanes of vectors of rows.
-    neighbours = length if length <= _longest_straight(target) else 0
+    neighbours = length if length <= _longest_straight(target, across=False) else 0
 
     def cost(var: Var) -> float:
         if var in kept:

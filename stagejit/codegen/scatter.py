@@ -22,7 +22,7 @@ from stagejit.codegen.builder import Builder
 from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements import Elements, Memory
 from stagejit.codegen.footprint import Footprint, leaves_of
-from stagejit.codegen.gathers import start_of
+from stagejit.codegen.gathers import clamped, is_inside, start_of
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.items import Items, Loop
 from stagejit.codegen.kernel import Kernel
@@ -222,8 +222,8 @@ class _Writer:
             raw = self.elements.value(indices, _vector_index(self.op, self.nest.index, component))
             start = start_of(b, raw, indices.type.dtype)
             if self.op.attrs["mode"] != "clip":
-                conditions.append(b.compare("lt", start, rooms[axis], signed=False))
-            start = b.binary("smax", b.binary("smin", start, rooms[axis] - 1), 0)
+                conditions.append(is_inside(b, start, rooms[axis]))
+            start = clamped(b, start, rooms[axis])
             if axis == self.nest.owned:
                 conditions.append(self._owns(start, rooms[axis]))
             starts[axis] = self.elements.dynamic(start, rooms[axis])

@@ -7,13 +7,29 @@ stride + p`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import Value
 
-# Dealing out one phase takes about `stride` shuffles; beyond this, other accesses are cheaper.
-WIDEST_STRIDE = 8
+# The widest stride at which each phase is picked from the vectors by shuffles of two of them;
+# beyond it, a square of rows is transposed, as long as a row fits in a vector.
+WIDEST_PICKED = 4
+
+
+def is_dealt(stride: int, lanes: int, *, shared: bool) -> bool:
+    """Whether whole vectors pay. shared: the phases between two lanes are wanted too."""
+    return 1 < stride <= (lanes if shared else min(lanes, WIDEST_PICKED))
+
+
+def dealing_cost(stride: int, lanes: int, *, shared: bool) -> float:
+    """Loads and shuffles for one vector of a phase."""
+    if not shared:
+        return 2.0 * stride - 1
+    if stride <= WIDEST_PICKED:
+        return float(stride)
+    return lanes * (1 + math.log2(lanes)) / stride
 
 
 def dealt(b: Builder, wide: Value, stride: int, phase: int) -> Value:
