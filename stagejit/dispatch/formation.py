@@ -20,7 +20,7 @@ from stagejit.dispatch.demand import store_what_is_dear
 from stagejit.dispatch.destinations import Destinations, is_free
 from stagejit.dispatch.emission import emit
 from stagejit.dispatch.group import Group, Location, bits
-from stagejit.dispatch.joins import join, refuse_prologue, store
+from stagejit.dispatch.joins import join, refuse_length, refuse_prologue, store
 from stagejit.dispatch.legality import Refusal, locate, refuse_order, refuse_rows
 from stagejit.dispatch.outputs import require_outputs
 from stagejit.dispatch.recompute import drop_what_is_cheap
@@ -92,12 +92,11 @@ class _Former:
         state = self.state
         if in_memory(op.result):
             return
-        state.deps[op] = state.deps_of_all(op.operands)
-        state.note_origins(op)
+        state.note_pointwise(op)
         required = op.result in state.required
         if op.kind in _COMPUTES and op.kind != "convert":
             if not join(state, op) and (required or not state.enabled("fuse-producers")
-                                        or refuse_prologue(state, op)):
+                                        or refuse_prologue(state, op) or refuse_length(state, op)):
                 store(state, op)
         elif required:
             store(state, op)

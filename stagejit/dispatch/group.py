@@ -42,7 +42,8 @@ class Placement:
 @dataclass(eq=False)
 class Group:
     """A region to be. `shape` is the space of its result, for reduces the row space; `axes` are
-    those that reduces reduce. `located` are the values that have a place in that space."""
+    those that reduces reduce. `located` are the values that have a place in that space.
+    `closed`: takes no more consumers in, because the chain of its ops is long enough."""
 
     id: int
     kind: str
@@ -53,6 +54,7 @@ class Group:
     located: dict[Value, Location] = field(default_factory=dict)
     placements: list[Placement] = field(default_factory=list)
     plain: dict[Value, None] = field(default_factory=dict)
+    closed: bool = False
 
     @property
     def kept_shape(self) -> Shape:

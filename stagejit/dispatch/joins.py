@@ -18,6 +18,9 @@ from stagejit.graph.ir import Op
 
 _NEIGHBOURS = 4  # how many earlier maps of a shape are looked at for a merge
 
+# Kernels take time to compile and registers to run; generators walk chains recursively.
+LONGEST_CHAIN = 96
+
 
 def join(state: State, op: Op) -> Group | None:
     """Evaluate `op` in a group that computes one of its operands, the latest that may."""
@@ -37,9 +40,26 @@ def join(state: State, op: Op) -> Group | None:
         group.members.add(op)
         group.located[op.result] = place
         state.settle(op, group)
+        _close_if_long(state, op, group)
         state.decide(switch, op, True, f"applied where {group.kind} stores")
         return group
     return None
+
+
+def _close_if_long(state: State, op: Op, group: Group) -> None:
+    """Who reads a result at the end of a long chain reads it from memory."""
+    if state.depth[op] >= LONGEST_CHAIN:
+        group.closed = True
+        state.depth[op] = 0
+
+
+def refuse_length(state: State, op: Op) -> Refusal | None:
+    """Why `op` must be stored: readers would evaluate too many ops in a row."""
+    if state.depth[op] < LONGEST_CHAIN:
+        return None
+    reason = Refusal(f"{LONGEST_CHAIN} ops in a row are enough for one dispatch")
+    state.decide("fuse-producers", op, False, reason)
+    return reason
 
 
 def store(state: State, op: Op) -> Group:
@@ -55,6 +75,7 @@ def store_in_map(state: State, op: Op, readers: Collection[Group] = ()) -> Group
         state.maps.setdefault(op.result.shape, []).append(group)
     group.claim(op, "out")
     state.settle(op, group)
+    _close_if_long(state, op, group)
     return group
 
 
@@ -66,7 +87,7 @@ def _neighbour(state: State, op: Op, readers: Collection[Group]) -> Group | None
     for group in reversed(state.maps.get(op.result.shape, [])[-_NEIGHBOURS:]):
         others = state.origins_of([member.result for member in group.members])
         together = origins == others or any(2 * v.type.size >= size for v in origins & others)
-        waiting = any(reader is group or state.reach.reaches(reader.id, group.id)
+        waiting = group.closed or any(reader is group or state.reach.reaches(reader.id, group.id)
                       for reader in readers)
         if not together or waiting or state.deps[op] >> group.id & 1:
             continue

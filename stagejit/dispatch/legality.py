@@ -116,6 +116,8 @@ def refuse_join(state: State, group: Group, op: Op, place: Location) -> Refusal 
     switch = "fuse-producers" if group.anchor is None else switch
     if not state.enabled(switch):
         return Refusal(f"{switch} is disabled")
+    if group.closed:
+        return Refusal(f"{group.kind} is followed by enough ops in a row")
     if group.kind in ("map", "reduce", "cumulative"):
         into = group.shape if place.space != "kept" else group.kept_shape
         if not keeps_row_major_order(place.index, op.result.shape, into):

@@ -35,6 +35,7 @@ class State:
         self.reach = Reach()
         self.home: dict[Op, Group] = {}
         self.deps: dict[Op, int] = {}
+        self.depth: dict[Op, int] = {}  # ops in a row that evaluating this one takes
         self.origins: dict[Op, frozenset[Value]] = {}
         self.required: set[Value] = set()
         self.recomputed: set[Op] = set()  # evaluated by each reader, whatever the times
@@ -81,10 +82,10 @@ class State:
         self.home[op] = group
         self.deps[op] = 1 << group.id
 
-    def note_origins(self, op: Op) -> None:
-        """Remember which values in memory lie behind `op`."""
-        if op.kind not in POINTWISE or in_memory(op.result):
-            return
+    def note_pointwise(self, op: Op) -> None:
+        """Remember what lies behind a pointwise op."""
+        self.deps[op] = self.deps_of_all(op.operands)
+        self.depth[op] = 1 + max((self.depth.get(v.op, 0) for v in op.operands), default=0)
         behind = self.origins_of(op.operands)
         self.origins[op] = behind if len(behind) <= _MOST_ORIGINS else frozenset(op.results)
 

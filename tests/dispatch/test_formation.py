@@ -219,3 +219,27 @@ def test_transcendentals_are_applied_where_the_product_stores() -> None:
 
     plan = check(mlp, f32(8, 9), f32(9, 7), f32(7, 3))
     assert [d.ops for d in plan.dispatches] == [("contract", "tanh"), ("contract",)]
+
+
+def test_long_chains_are_cut() -> None:
+    def chain(x: Any) -> Any:
+        for _ in range(300):
+            x = jnp.abs(x) + 1
+        return x
+
+    plan = check(chain, f32(7))
+    assert 6 <= len(plan.dispatches) <= 8
+    reasons = {d.reason for d in plan.decisions if not d.applied}
+    assert "96 ops in a row are enough for one dispatch" in reasons
+    assert "map is followed by enough ops in a row" in reasons
+
+
+def test_long_epilogues_are_cut() -> None:
+    def chain(x: Any, w: Any) -> Any:
+        x = x @ w
+        for _ in range(100):
+            x = jnp.abs(x) + 1
+        return x
+
+    plan = check(chain, f32(7, 7), f32(7, 7))
+    assert kinds(plan) == ["contract", "map", "map"]
