@@ -13,7 +13,7 @@ import numpy as np
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.rewrites.driver import Outcome, declined, rewrite
-from stagejit.types import DType, bool_
+from stagejit.types import DType, TensorType, bool_
 
 NAME = "simplify-algebra"
 
@@ -111,6 +111,34 @@ def small_power(graph: Graph, op: Op) -> Outcome:
 
 
 @rewrite(NAME, roots="map")
+def division_by_power_of_two(graph: Graph, op: Op) -> Outcome:
+    """map div %x, (fill 2**k)  -->  map mul %x, (fill 2**-k)"""
+    if op.attrs["fn"] != "div" or not op.result.type.dtype.is_float:
+        return None
+    x, divisor = op.operands
+    number = scalar_of(divisor)
+    if number is None or not np.isfinite(number) or number == 0 or abs(number) == 1:
+        return None
+    if np.frexp(np.float64(number))[0] not in (0.5, -0.5):
+        return None
+    dtype = x.type.dtype
+    with np.errstate(over="ignore"):
+        reciprocal = np.asarray(1 / np.float64(number)).astype(dtype.numpy)
+    if not float(np.finfo(_finite_like(dtype)).tiny) <= abs(float(reciprocal)) < np.inf:
+        return declined("the reciprocal of the divisor is no normal number")
+    reciprocal.flags.writeable = False
+    factor = graph.add("const", (), TensorType(dtype, ()), op.loc, value=reciprocal).result
+    if x.shape:
+        factor = build(graph, "fill", [factor], shape=x.shape)
+    return build(graph, "map", [x, factor], fn="mul", dtype=dtype)
+
+
+def _finite_like(dtype: DType) -> Any:
+    """A NumPy type with the exponent range of `dtype`: bf16 has that of f32."""
+    return np.float32 if dtype.name == "bf16" else dtype.numpy
+
+
+@rewrite(NAME, roots="map")
 def select_of_known(graph: Graph, op: Op) -> Outcome:
     """map select %p, %x, %x  -->  %x;  map select (fill true), %x, %y  -->  %x"""
     if op.attrs["fn"] != "select":
@@ -166,6 +194,7 @@ RULES = (
     operand_and_identity,
     repeated_function,
     small_power,
+    division_by_power_of_two,
     select_of_known,
     elementwise_of_fills,
     needless_convert,

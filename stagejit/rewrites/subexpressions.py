@@ -16,6 +16,8 @@ from stagejit.rewrites.driver import Log
 NAME = "eliminate-common-subexpressions"
 
 _NEVER = frozenset({"empty", "delegate"})
+# Not max and min, which may give either of two zeros of different signs.
+_COMMUTATIVE = frozenset({"add", "mul", "and", "or", "xor", "eq", "ne"})
 
 
 def eliminate_common_subexpressions(log: Log) -> None:
@@ -36,6 +38,8 @@ def eliminate_common_subexpressions(log: Log) -> None:
 def _key(op: Op) -> Any:
     attrs = tuple((name, attribute_key(value)) for name, value in sorted(op.attrs.items()))
     operands = tuple((value.op.id, value.index) for value in op.operands)
+    if op.kind == "map" and op.attrs["fn"] in _COMMUTATIVE:
+        operands = tuple(sorted(operands))
     return op.kind, operands, attrs, tuple(result.type for result in op.results)
 
 

@@ -132,6 +132,46 @@ def test_dont_expand_other_powers(y: int) -> None:
     assert unchanged(algebra.small_power, power(y))
 
 
+@pytest.mark.parametrize(
+    ("divisor", "factor", "dtype"),
+    [("8.0", "0.125", "f32"), ("-0.5", "-2.0", "f32"), ("4.0", "0.25", "bf16"),
+     ("16384.0", "6.104e-05", "f16"), ("1.0842021724855044e-19", "9.223372e+18", "f32")],
+)  # fmt: skip
+def test_division_by_a_power_of_two_is_a_multiplication(
+    divisor: str, factor: str, dtype: str
+) -> None:
+    text = binary("div", divisor, dtype)
+    assert rewritten(algebra.division_by_power_of_two, text) == (
+        f"%0: {dtype}[] = const {factor}\n"
+        f"%1: {dtype}[3] = fill %0\n"
+        f"%2: {dtype}[3] = map mul %x, %1\n"
+        "return %2"
+    )
+    x = np.array([3.7, -1e-5, np.inf]).astype(dtype_named(dtype).numpy)
+    graph = parse(text)
+    (before,) = interpret(graph, [x])
+    run_steps(graph, (LocalStep("test", algebra.RULES),), Options(verify=True))
+    np.testing.assert_array_equal(before, interpret(graph, [x])[0])
+
+
+@pytest.mark.parametrize(
+    ("divisor", "dtype"), [("1.7014118e+38", "f32"), ("32768.0", "f16"), ("1e-45", "f32")]
+)
+def test_dont_multiply_by_a_reciprocal_that_is_denormal_or_infinite(
+    divisor: str, dtype: str
+) -> None:
+    assert reasons(algebra.division_by_power_of_two, binary("div", divisor, dtype)) == [
+        "the reciprocal of the divisor is no normal number"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("divisor", "dtype"), [("3.0", "f32"), ("0.0", "f32"), ("inf", "f32"), ("4", "i32")]
+)
+def test_dont_touch_other_divisions(divisor: str, dtype: str) -> None:
+    assert unchanged(algebra.division_by_power_of_two, binary("div", divisor, dtype))
+
+
 def select(predicate: str, on_false: str) -> str:
     return f"""graph @f(%p: bool[3], %x: f32[3], %y: f32[3]) {{
       %0: bool[] = const true

@@ -21,8 +21,19 @@ from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
 from stagejit.loc import Loc
 from stagejit.options import SWITCHES, Options
-from stagejit.rewrites import STEPS, rewrite_graph
-from stagejit.rewrites.driver import LocalStep, Log, Outcome, declined, rewrite, run_steps
+from stagejit.rewrites import STEPS, algebra, constants, rewrite_graph, subexpressions, views
+from stagejit.rewrites.driver import (
+    GraphStep,
+    LocalStep,
+    Log,
+    Outcome,
+    Rule,
+    Step,
+    declined,
+    rewrite,
+    run_steps,
+)
+from stagejit.rewrites.subexpressions import eliminate_common_subexpressions
 from stagejit.types import f32
 from tests.strategies import RandomProgram, programs
 
@@ -113,8 +124,6 @@ def test_verification_between_steps_names_the_step() -> None:
         log.graph.add("reverse", [log.graph.inputs[0]], log.graph.inputs[0].type, axes=(7,))
         log.graph.set_outputs([list(log.graph)[-1].result])
 
-    from stagejit.rewrites.driver import GraphStep
-
     step = GraphStep("fold-views", damage)
     with pytest.raises(InternalError, match="in step 'fold-views'"):
         run_steps(parse(TEXT), (step,), Options(verify=True))
@@ -188,3 +197,21 @@ def test_any_subset_of_rewrites_keeps_every_value(
         np.testing.assert_array_equal(ours, theirs)
     text = as_text(graph)
     assert as_text(parse(text)) == text
+
+
+LOCAL = (*views.RULES, *algebra.RULES, *constants.RULES)
+
+
+@pytest.mark.fuzz
+@given(programs(), st.permutations(LOCAL), st.booleans())
+def test_any_order_of_rules_keeps_every_value(
+    program: RandomProgram, rules: list[Rule], common_first: bool
+) -> None:
+    graph = graph_of(program.fn, *program.args)
+    before = interpret(graph, program.args)
+    simplify: Step = LocalStep("simplify", tuple(rules))
+    common: Step = GraphStep(subexpressions.NAME, eliminate_common_subexpressions)
+    run_steps(graph, (common, simplify) if common_first else (simplify, common),
+              Options(verify=True))  # fmt: skip
+    for ours, theirs in zip(interpret(graph, program.args), before, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

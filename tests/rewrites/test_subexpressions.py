@@ -31,6 +31,23 @@ def test_equal_ops_on_equal_operands_are_one() -> None:
     )
 
 
+def both_orders(fn: str) -> str:
+    return f"""graph @f(%x: f32[4], %y: f32[4]) {{
+      %0: f32[4] = map {fn} %x, %y
+      %1: f32[4] = map {fn} %y, %x
+      return %0, %1
+    }}"""
+
+
+def test_operands_of_a_commutative_function_are_compared_in_any_order() -> None:
+    assert rewritten(STEP, both_orders("add")) == "%0: f32[4] = map add %x, %y\nreturn %0, %0"
+
+
+@pytest.mark.parametrize("fn", ["sub", "max", "min", "atan2"])
+def test_dont_merge_functions_whose_order_matters(fn: str) -> None:
+    assert unchanged(STEP, both_orders(fn))
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
