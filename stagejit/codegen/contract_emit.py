@@ -144,21 +144,19 @@ class _Emitter:
         b, ranges = self.b, {}
         order = sorted(self.tiling.splits, key=self._locality)
         for split in order:
-            if split.items == 1:
+            if split.parts == 1:
                 low, high = b.const(0), b.const(split.groups)
             else:
-                at = b.urem(number, split.items) if split is not order[-1] else number
-                number = b.udiv(number, split.items)
-                low = at * split.block
-                high = low + split.block
-                if split.groups % split.block:
-                    high = b.binary("smin", high, split.groups)
+                at = b.urem(number, split.parts) if split is not order[-1] else number
+                number = b.udiv(number, split.parts)
+                low = self._part_start(split, at)
+                high = self._part_start(split, at + 1)
             start = self._group_start(split, low)
             stop = self._group_start(split, high)
             if split.unit * (split.small * split.groups + split.big) > split.var.extent:
                 stop = (
                     b.binary("smin", stop, split.var.extent)
-                    if split.items > 1
+                    if split.parts > 1
                     else (b.const(split.var.extent))
                 )
             ranges[split.var] = _Range(split, low, high, start, stop - start)
@@ -172,6 +170,12 @@ class _Emitter:
             split.var in s.depends and self.tiling.lane in s.depends for s in self.plan.sources
         )
         return 2 if all(owners) else 1 if vector else 0
+
+    def _part_start(self, split: Split, part: Register) -> Register:
+        """The first group of a part."""
+        if split.groups % split.parts == 0:
+            return part * (split.groups // split.parts)
+        return self.b.udiv(part * split.groups, split.parts)
 
     def _group_start(self, split: Split, group: Register) -> Register:
         """The first element of a group."""
@@ -345,7 +349,7 @@ class _Emitter:
                 continue
             low = current.low if lo == 0 else b.binary("smax", current.low, lo)
             high = current.high if hi == split.groups else b.binary("smin", current.high, hi)
-            if split.items == 1:
+            if split.parts == 1:
                 low, high = b.const(lo), b.const(hi)
             ragged = partial and (self.target.has_avx512 or position == 2)
             runs.append((size, low, high, ragged))

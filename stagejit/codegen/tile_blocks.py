@@ -22,6 +22,7 @@ _SMALL_CYCLES = 20_000  # one item below this: about 5 us
 _ITEMS_PER_CORE = 8
 _FEW_ITEMS_PER_CORE = 4  # if more would move much more memory
 _MORE_TRAFFIC = 1.25
+_FEW_GROUPS = 4
 _STREAM_STEPS = 8  # rows in flight where an operand streams from memory
 _STREAM_CHUNK = 4096  # bytes of each row that an item should read at least when streaming
 _STREAM_AHEAD = 3  # blocks of the reduction; with them the vector operand fills half of L2
@@ -170,9 +171,9 @@ class _Planner:
     def _halved(self, tiling: Tiling, excess: Sequence[frozenset[Var]]) -> Tiling | None:
         guilty = frozenset().union(*excess)
         moves = [
-            self._with_block(tiling, split, -(-split.block // 2))
+            self._with_parts(tiling, split)
             for split in tiling.splits
-            if split.var in guilty and split.block > 1
+            if split.var in guilty and split.parts < split.groups
         ]
         shorter = self._shorter(tiling, guilty)
         if shorter is not None:
@@ -195,10 +196,13 @@ class _Planner:
             return None
         return replace(tiling, blocked=axis, k_block=-(-size // 2))
 
-    def _with_block(self, tiling: Tiling, split: Split, block: int) -> Tiling:
-        items = -(-split.groups // block)
-        even = replace(split, block=-(-split.groups // items))
-        return replace(tiling, splits=tuple(even if s is split else s for s in tiling.splits))
+    def _with_parts(self, tiling: Tiling, split: Split) -> Tiling:
+        """Twice as many parts along one axis; equal ones where there are few groups in each."""
+        parts = 2 * split.parts
+        if split.block <= _FEW_GROUPS:
+            parts = -(-split.groups // -(-split.block // 2))
+        finer = replace(split, parts=parts)
+        return replace(tiling, splits=tuple(finer if s is split else s for s in tiling.splits))
 
     def _traffic(self, tiling: Tiling) -> float:
         """Elements moved by all items, packed ones counted as often as they are copied."""
@@ -223,9 +227,9 @@ class _Planner:
         enough = min(wanted, _FEW_ITEMS_PER_CORE * self.target.cores)
         while tiling.items < wanted:
             moves = [
-                self._with_block(tiling, split, -(-split.block // 2))
+                self._with_parts(tiling, split)
                 for split in tiling.splits
-                if split.block > 1
+                if split.parts < split.groups
             ]
             finer = min(moves, key=self._traffic, default=None)
             if finer is None or (

@@ -58,18 +58,19 @@ class Split:
     groups: int
     small: int
     big: int
-    block: int
+    parts: int = 1
 
     @staticmethod
     def of(var: Var, unit: int, most: int) -> Split:
         units = -(-var.extent // unit)
         groups = -(-units // most)
         small, big = divmod(units, groups)
-        return Split(var, unit, groups, small, big, groups)
+        return Split(var, unit, groups, small, big)
 
     @property
-    def items(self) -> int:
-        return -(-self.groups // self.block)
+    def block(self) -> int:
+        """Groups of the largest part."""
+        return -(-self.groups // self.parts)
 
     @property
     def most(self) -> int:
@@ -114,7 +115,7 @@ class Tiling:
 
     @property
     def items(self) -> int:
-        return math.prod(split.items for split in self.splits)
+        return math.prod(split.parts for split in self.splits)
 
     def split(self, var: Var) -> Split | None:
         return next((split for split in self.splits if split.var is var), None)

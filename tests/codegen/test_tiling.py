@@ -116,6 +116,6 @@ def test_small_work_is_one_item() -> None:
 def test_equal_problems_get_equal_tilings() -> None:
     first, second = (plan(lambda a, b: a @ b, (300, 400), (400, 500), target=Target.avx2())
                      for _ in range(2))  # fmt: skip
-    assert [(s.most, s.block) for s in first.tiling.splits] == [
-        (s.most, s.block) for s in second.tiling.splits
+    assert [(s.most, s.parts) for s in first.tiling.splits] == [
+        (s.most, s.parts) for s in second.tiling.splits
     ]
