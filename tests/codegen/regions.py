@@ -17,6 +17,7 @@ import numpy as np
 
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
+from stagejit.codegen.verifier import verify as verify_function
 from stagejit.dispatch.region import Region, Store
 from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
@@ -102,6 +103,7 @@ class Runner:
         module, name = _GENERATORS[region.kind]
         generator = getattr(importlib.import_module(f"stagejit.codegen.{module}"), name)
         kernel: Kernel = generator(region, self.target)
+        verify_function(kernel.function)
         return kernel
 
     def run(self, graph: Graph, region: Region, kernel: Kernel, inputs: Sequence[Array], *,
