@@ -19,6 +19,7 @@ from stagejit.errors import OptionsError
 # table with what the drivers really run, so a name cannot be forgotten on either side.
 SWITCHES: dict[str, str] = {
     "fold-views": "compose and cancel transposes, reshapes, broadcasts and slices",
+    "fold-pads": "a pad joins the pad around it, or the padding of a convolution",
     "fold-constants": "evaluate ops whose operands are small constants",
     "simplify-algebra": "x * 1, x + 0, convert to the same dtype, double negation",
     "eliminate-common-subexpressions": "one op for equal ops on equal operands",

@@ -14,13 +14,13 @@ from __future__ import annotations
 from stagejit.decisions import Decision
 from stagejit.graph.ir import Graph
 from stagejit.options import Options
-from stagejit.rewrites import algebra, constants, prefixes, split, views
+from stagejit.rewrites import algebra, constants, pads, prefixes, split, views
 from stagejit.rewrites.driver import GraphStep, LocalStep, Step, run_steps
 from stagejit.rewrites.prefixes import share_prefixes
 from stagejit.rewrites.subexpressions import NAME, eliminate_common_subexpressions
 
 STEPS: tuple[Step, ...] = (
-    LocalStep("simplify", (*views.RULES, *algebra.RULES, *constants.RULES)),
+    LocalStep("simplify", (*views.RULES, *pads.RULES, *algebra.RULES, *constants.RULES)),
     GraphStep(NAME, eliminate_common_subexpressions),
     GraphStep(prefixes.NAME, share_prefixes),
     LocalStep("split", (split.split_reduce,)),

@@ -168,7 +168,8 @@ def test_work_grows_with_the_graph_not_with_its_square() -> None:
 
 def example(x: Any, i: Any) -> Any:
     y = jnp.where(x > 0, x * 1, jnp.negative(-x)).T.T + jnp.zeros_like(x)
-    return jnp.exp(y)[1:][:2], jnp.exp(y).at[2 - 1].set(2.0), x[i] + jnp.arange(3) * 2
+    padded = jnp.pad(jnp.pad(x, 1), 1)
+    return jnp.exp(y)[1:][:2], jnp.exp(y).at[2 - 1].set(2.0), x[i] + jnp.arange(3) * 2, padded
 
 
 # split-reduce adds ops; share-prefixes has its ablation in test_prefixes.py.

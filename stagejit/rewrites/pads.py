@@ -1,0 +1,91 @@
+"""fold-pads: a pad joins the pad around it, or the window that reads it.
+
+Input: an `insert_slice` into a `fill`, which is what a pad is. Output: one pad, or the padding of a
+convolution. Invariant: a pad that somebody else reads stays as it is, so nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops import build
+from stagejit.rewrites.algebra import scalar_of
+from stagejit.rewrites.driver import Outcome, declined, rewrite
+
+NAME = "fold-pads"
+
+
+class _Pad(NamedTuple):
+    """`source` in the middle of a fill: `low` elements before, `strides - 1` between, `high` after."""
+
+    op: Op
+    source: Value
+    border: Value
+    low: tuple[int, ...]
+    strides: tuple[int, ...]
+    high: tuple[int, ...]
+
+
+def _pad_of(value: Value) -> _Pad | None:
+    op = value.op
+    if op.kind != "insert_slice" or op.operands[1].op.kind != "fill":
+        return None
+    low, strides = op.attrs["offsets"], op.attrs["strides"]
+    if None in low or 0 in op.operands[0].shape:
+        return None
+    source, whole = op.operands[0], op.result.shape
+    high = tuple(extent - first - (size - 1) * stride - 1 for extent, first, size, stride
+                 in zip(whole, low, source.shape, strides, strict=True))  # fmt: skip
+    return _Pad(op, source, op.operands[1].op.operands[0], low, strides, high)
+
+
+def _same_border(first: Value, second: Value) -> bool:
+    if first is second:
+        return True
+    x, y = scalar_of(first), scalar_of(second)
+    return x is not None and y is not None and bool(x.tobytes() == y.tobytes())
+
+
+@rewrite(NAME, roots="insert_slice")
+def pad_of_pad(graph: Graph, op: Op) -> Outcome:
+    """insert_slice (insert_slice %x into fill %v) into fill %v  -->  insert_slice %x into fill %v"""
+    outer = _pad_of(op.result)
+    inner = _pad_of(outer.source) if outer else None
+    if outer is None or inner is None:
+        return None
+    if not _same_border(inner.border, outer.border):
+        return declined("the two borders have different values")
+    if len(graph.uses(inner.op.result)) > 1:
+        return declined("the inner pad has other readers")
+    offsets = tuple(o + s * i for o, s, i in zip(outer.low, outer.strides, inner.low, strict=True))
+    strides = tuple(a * b for a, b in zip(outer.strides, inner.strides, strict=True))
+    return build(graph, "insert_slice", (inner.source, op.operands[1]),
+                 offsets=offsets, strides=strides)  # fmt: skip
+
+
+@rewrite(NAME, roots="conv")
+def pad_into_conv(graph: Graph, op: Op) -> Outcome:
+    """conv (insert_slice %x into fill 0), %w  -->  conv %x, %w, with more padding"""
+    pad = _pad_of(op.operands[0])
+    if pad is None:
+        return None
+    border = scalar_of(pad.border)
+    if border is None or border != 0:
+        return declined("the border is not zero")
+    batch, feature, *spatial = op.attrs["lhs_spec"]
+    if any(pad.low[a] or pad.high[a] or pad.strides[a] != 1 for a in (batch, feature)):
+        return declined("the pad is not only around the window's axes")
+    if any(use.user.kind != "conv" for use in graph.uses(pad.op.result)):
+        return declined("the pad has other readers")
+    dilation = op.attrs["lhs_dilation"]
+    padding = tuple(
+        (low + pad.low[axis] * step, high + pad.high[axis] * step)
+        for (low, high), axis, step in zip(op.attrs["padding"], spatial, dilation, strict=True)
+    )
+    dilated = tuple(d * pad.strides[axis] for d, axis in zip(dilation, spatial, strict=True))
+    attrs = {**op.attrs, "padding": padding, "lhs_dilation": dilated}
+    return build(graph, "conv", (pad.source, op.operands[1]), **attrs)
+
+
+RULES = (pad_of_pad, pad_into_conv)
