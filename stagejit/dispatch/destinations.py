@@ -144,14 +144,15 @@ class Destinations:
             return False
         state, source = self.state, op.operands[0]
         home = state.home.get(source.op)
-        pending = [read.result]
+        pending, seen = [read.result], {op}
         while pending:
             value = pending.pop()
             for user in state.users[value]:
-                if value is source and user is op:
+                if user in seen and (user is not op or value is source):
                     continue
                 if user.kind not in ELEMENTWISE or state.home.get(user, home) is not home:
                     return False
+                seen.add(user)
                 pending.append(user.result)
         return home is not None and home.anchor is None
 

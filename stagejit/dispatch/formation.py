@@ -19,9 +19,9 @@ from stagejit.dispatch.coordinates import coordinates
 from stagejit.dispatch.demand import store_what_is_dear
 from stagejit.dispatch.destinations import Destinations, is_free
 from stagejit.dispatch.emission import emit
-from stagejit.dispatch.group import Group, Location, bits
+from stagejit.dispatch.group import Group, Location, Refusal, bits
 from stagejit.dispatch.joins import join, refuse_length, refuse_prologue, store
-from stagejit.dispatch.legality import Refusal, locate, refuse_order, refuse_rows
+from stagejit.dispatch.legality import locate, refuse_order, refuse_rows
 from stagejit.dispatch.outputs import require_outputs
 from stagejit.dispatch.recompute import drop_what_is_cheap
 from stagejit.dispatch.region import POINTWISE, Region

@@ -30,6 +30,13 @@ class Location:
     one_to_one: bool = True
 
 
+class Refusal(str):
+    """Why an op cannot be evaluated in a group; empty where nobody would expect it to be."""
+
+
+Place = Location | Refusal | None  # None: does not depend on the group
+
+
 @dataclass(frozen=True, eq=False)
 class Placement:
     """A store to be: `value` placed by `insert`, or the first contents of the buffer of `into`."""
@@ -43,6 +50,7 @@ class Placement:
 class Group:
     """A region to be. `shape` is the space of its result, for reduces the row space; `axes` are
     those that reduces reduce. `located` are the values that have a place in that space.
+    `places` remembers where floating values lie, in the forward walk.
     `closed`: takes no more consumers in, because the chain of its ops is long enough."""
 
     id: int
@@ -52,6 +60,7 @@ class Group:
     axes: tuple[int, ...] = ()
     members: set[Op] = field(default_factory=set)
     located: dict[Value, Location] = field(default_factory=dict)
+    places: dict[Value, Place] = field(default_factory=dict)
     placements: list[Placement] = field(default_factory=list)
     plain: dict[Value, None] = field(default_factory=dict)
     closed: bool = False

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from stagejit.dispatch import cost
-from stagejit.dispatch.group import Group, Location, bits
-from stagejit.dispatch.legality import Refusal, locate, refuse_join, refuse_order
+from stagejit.dispatch.group import Group, Location, Refusal, bits
+from stagejit.dispatch.legality import locate, refuse_join, refuse_order
 from stagejit.dispatch.region import VIEWS
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 
 from stagejit.dispatch.coordinates import coordinates, keeps_row_major_order, through_view
-from stagejit.dispatch.group import Group, Location
+from stagejit.dispatch.group import Group, Location, Place, Refusal
 from stagejit.dispatch.region import ELEMENTWISE, VIEWS
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
@@ -28,13 +28,6 @@ ROW_NBYTES = 256 << 10
 FEWEST_ROWS = 8
 # Neighbours along a kept innermost dimension that are reduced together.
 _ROWS_ABREAST = 16
-
-
-class Refusal(str):
-    """Why an op cannot be evaluated in a group; empty where nobody would expect it to be."""
-
-
-Place = Location | Refusal | None  # None: does not depend on the group
 
 
 def locate(state: State, group: Group, value: Value) -> Place:
@@ -50,7 +43,9 @@ def locate(state: State, group: Group, value: Value) -> Place:
         return None
     if not state.is_floating(value):
         return Refusal()  # through memory: there is nothing to fuse
-    return _locate_pointwise(state, group, value.op)
+    if value not in group.places:
+        group.places[value] = _locate_pointwise(state, group, value.op)
+    return group.places[value]
 
 
 def _locate_pointwise(state: State, group: Group, op: Op) -> Place:

@@ -243,3 +243,16 @@ def test_long_epilogues_are_cut() -> None:
 
     plan = check(chain, f32(7, 7), f32(7, 7))
     assert kinds(plan) == ["contract", "map", "map"]
+
+
+def test_diamonds_of_refused_consumers_take_no_exponential_time() -> None:
+    def chain(x: Any) -> Any:
+        y = x.sum()
+        for _ in range(80):
+            y = y * 0.5 + y
+        z = jnp.broadcast_to(x.sum(0), x.shape)
+        for _ in range(80):
+            z = z * 0.5 + z
+        return y, z
+
+    assert check(chain, f32(200, 300)).dispatches
