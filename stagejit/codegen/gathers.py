@@ -8,7 +8,7 @@ in all modes, and mode "fill" replaces what was out of bounds afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from stagejit.codegen import scalars
 from stagejit.codegen.builder import Builder
@@ -18,8 +18,17 @@ from stagejit.dispatch.affine import Affine, Index, Var
 from stagejit.graph.ir import Op, Value
 from stagejit.types import DType
 
-if TYPE_CHECKING:
-    from stagejit.codegen.elements import Elements
+
+class Evaluator(Protocol):
+    """What a gather needs of `Elements`, which in turn needs gathers."""
+
+    b: Builder
+
+    def value(self, value: Value, index: Index) -> Register:
+        """The element of `value` at `index`."""
+
+    def dynamic(self, register: Register, extent: int) -> Affine:
+        """An index variable that stands at `register`."""
 
 
 def gather_reads(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
@@ -33,7 +42,7 @@ def gather_reads(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
     yield operand, _operand_index(op, index, starts)
 
 
-def gather_element(elements: Elements, op: Op, index: Index) -> Register:
+def gather_element(elements: Evaluator, op: Op, index: Index) -> Register:
     """The gathered element; vectors of starts become a vector gather."""
     b, (operand, indices) = elements.b, op.operands
     dtype = indices.type.dtype
