@@ -35,8 +35,20 @@ def emit(state: State, destinations: Destinations) -> list[Region]:
         for value in inputs:
             _store_plain(state, value)
         regions.append((group, ops, inputs, stores))
-    names: dict[str, int] = {}
-    return [_region(*parts, names=names) for parts in reversed(regions)]
+    made = [_region(*parts, number=number) for number, parts in enumerate(reversed(regions))]
+    _explain_producers(state, made)
+    return made
+
+
+def _explain_producers(state: State, regions: Iterable[Region]) -> None:
+    """Says where each elementwise op without a home is evaluated."""
+    places: dict[Op, list[str]] = {}
+    for region in regions:
+        for op in region.ops:
+            if op.kind in ("map", "convert", "gather") and op not in state.home:
+                places.setdefault(op, []).append(f"@{region.name}")
+    for op, names in places.items():
+        state.decide("fuse-producers", op, True, f"evaluated inside {' and '.join(names)}")
 
 
 def _ordered(state: State) -> list[Group]:
@@ -104,7 +116,7 @@ def _walk(state: State, group: Group, stores: Iterable[Store]) -> tuple[list[Op]
 
 
 def _region(group: Group, ops: list[Op], inputs: list[Value], stores: list[Store], *,
-            names: dict[str, int]) -> Region:
+            number: int) -> Region:
     kind, anchor = group.kind, group.anchor
     if anchor is None:
         kind = _kind_without_anchor(ops)
@@ -113,8 +125,6 @@ def _region(group: Group, ops: list[Op], inputs: list[Value], stores: list[Store
         kind = "reduce" if anchor is not None else _kind_without_anchor(ops)
     fns = {op.attrs["fn"] for op in ops if op.kind == "map"}
     base = fns.pop() if kind == "map" and len(fns) == 1 else kind
-    number = names.get("", 0)
-    names[""] = number + 1
     return Region(f"{base}.{number}", kind, tuple(ops), tuple(inputs), tuple(stores), anchor)
 
 

@@ -256,3 +256,11 @@ def test_diamonds_of_refused_consumers_take_no_exponential_time() -> None:
         return y, z
 
     assert check(chain, f32(200, 300)).dispatches
+
+
+def test_decisions_say_where_producers_are_evaluated() -> None:
+    plan = check(lambda a, b, i: (jnp.exp(a).sum(), (b * 2) @ b), f32(30), f32(4, 4),
+                 np.int32(0))
+    reasons = [d.reason for d in plan.decisions if d.rewrite == "fuse-producers" and d.applied]
+    assert "evaluated inside @reduce.0" in reasons
+    assert "evaluated inside @contract.1" in reasons
