@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from stagejit.codegen.strides import dealing_cost, is_dealt
 from stagejit.dispatch.affine import Affine, Var
 
+_MOST_LANES_APART = 16
+
 
 def read_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float:
     """About 0 where the element is the same for all lanes, 1 where contiguous, else one per lane.
@@ -33,6 +35,16 @@ def write_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float
     if is_dealt(coeff, lanes, shared=False) and coeff != neighbours:
         return float(lanes)
     return read_cost(form, var, lanes, neighbours)
+
+
+def lanes_of(reads: Iterable[Affine], writes: Iterable[Affine], var: Var | None, lanes: int,
+             ) -> int:
+    """The lanes of a vector along `var`: fewer than fill a register where some access moves them
+    one by one or through a square of vectors, whose code grows with their number."""
+    if var is None:
+        return 0
+    adjacent = all(read_cost(form, var, lanes) <= 1 for form in (*reads, *writes))
+    return lanes if adjacent else min(lanes, _MOST_LANES_APART)
 
 
 def vector_cost(reads: Iterable[Affine], writes: Iterable[Affine], var: Var, lanes: int,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stagejit.codegen import scalars
-from stagejit.codegen.accesses import vector_cost
+from stagejit.codegen.accesses import lanes_of, vector_cost
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements import Elements, Memory
@@ -100,12 +100,13 @@ def _plan(region: Region, target: Target) -> _Nest:
     reads = tuple((value, form.substitute(mapping)) for value, form in footprint.reads)
     new_offsets = tuple(form.substitute(mapping) for form in offsets)
     lanes = target.vector_nbytes // widest_nbytes(region)
+    forms = [form for _, form in reads]
     vector = min((*reversed(kept), *inner[-1:]), default=None,
-                 key=lambda var: vector_cost([form for _, form in reads], new_offsets, var, lanes))
+                 key=lambda var: vector_cost(forms, new_offsets, var, lanes))
     substituted = [tuple(part.substitute(mapping) for part in index)
                    for index in (index_of(), *places)]
     return _Nest(substituted[0], tuple(substituted[1:]), kept, inner, vector,
-                 lanes if vector else 0, new_offsets, reads)
+                 lanes_of(forms, new_offsets, vector, lanes), new_offsets, reads)
 
 
 def _anchor(region: Region) -> Op:

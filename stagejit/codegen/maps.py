@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stagejit.codegen.accesses import vector_cost
+from stagejit.codegen.accesses import lanes_of, vector_cost
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements import Elements, Memory, Tile
@@ -86,6 +86,7 @@ def _plan(region: Region, target: Target) -> _Nest:
     forms = [form for _, form in reads]
     siblings = _siblings(region)
     vector, between = _best_vector(variables, forms, offsets, lanes, siblings)
+    lanes = lanes_of(forms, offsets, vector, lanes)
     tile = None if between else _best_tile(variables, vector, forms, lanes)
     outer = tuple(var for var in variables if var not in (vector, tile, between))
     stride = between.extent if between else siblings

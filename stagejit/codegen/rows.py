@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stagejit.codegen import scalars
-from stagejit.codegen.accesses import vector_cost
+from stagejit.codegen.accesses import lanes_of, vector_cost
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements import Elements
@@ -91,12 +91,14 @@ def _plan(region: Region, target: Target) -> RowNest:
     reads = tuple((value, form.substitute(mapping)) for value, form in footprint.reads)
     new_offsets = tuple(form.substitute(mapping) for form in offsets)
     lanes = target.vector_nbytes // widest_nbytes(region)
-    vector = _best_vector(kept, reduced, [form for _, form in reads], lanes, target)
+    forms = [form for _, form in reads]
+    vector = _best_vector(kept, reduced, forms, lanes, target)
+    lanes = lanes_of(forms, new_offsets, vector, lanes)
     stored = [(number, in_row, tuple(part.substitute(mapping) for part in at))
               for number, (in_row, at) in enumerate(places)]
     nest = RowNest(
         index=tuple(part.substitute(mapping) for part in space.index),
-        kept=tuple(kept), reduced=tuple(reduced), vector=vector, lanes=lanes if vector else 0,
+        kept=tuple(kept), reduced=tuple(reduced), vector=vector, lanes=lanes,
         stages=stages,
         row_stores=tuple((number, at) for number, in_row, at in stored if in_row),
         kept_stores=tuple((number, at) for number, in_row, at in stored if not in_row),

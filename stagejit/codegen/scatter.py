@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stagejit.codegen import scalars
-from stagejit.codegen.accesses import vector_cost
+from stagejit.codegen.accesses import lanes_of, vector_cost
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements import Elements, Memory
@@ -109,13 +109,15 @@ def _plan(region: Region, target: Target) -> _Nest:
     reads = tuple((value, form.substitute(mapping)) for value, form in footprint.reads)
     offset = offset.substitute(mapping)
     lanes = target.vector_nbytes // widest_nbytes(region)
-    vector = min(reversed(window), default=None, key=lambda var: vector_cost(
-        [form for value, form in reads if value is not indices], (offset,), var, lanes))
+    forms = [form for value, form in reads if value is not indices]
+    vector = min(reversed(window), default=None,
+                 key=lambda var: vector_cost(forms, (offset,), var, lanes))
+    lanes = lanes_of(forms, (offset,), vector, lanes)
     owned, ranges = _ranges(op, free, vector, lanes, target)
     return _Nest(
         tuple(part.substitute(mapping) for part in space.index),
         tuple(part.substitute(mapping) for part in _place(op, space.index)),
-        free, ordered, window, vector, lanes if vector else 0, owned, ranges, offset, reads)
+        free, ordered, window, vector, lanes, owned, ranges, offset, reads)
 
 
 def _rooms(op: Op) -> dict[int, int]:
@@ -152,7 +154,7 @@ def _ranges(op: Op, free: Sequence[Var], vector: Var | None, lanes: int,
     items = math.prod(var.extent for var in free) * blocks
     wanted = -(-2 * target.cores // items)
     # To pass over an index costs about as much as to combine one element, unless it is predictable.
-    pays = op.attrs["sorted"] or math.prod(window) >= lanes or (
+    pays = op.attrs["sorted"] or math.prod(window) >= max(lanes, 4) or (
         op.result.type.nbytes > target.l2_nbytes)
     if wanted == 1 or not axes or not pays:
         return None, 1
