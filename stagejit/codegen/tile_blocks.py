@@ -42,9 +42,9 @@ def choose(
     search = TileSearch(nest, (left, right), target)
     planner = _Planner(search, stored, plain=plain)
     complete = [
-        planner.complete(search.candidate(lane, copied=copied))
+        planner.complete(candidate)
         for lane in search.lane_choices()
-        for copied in (False, True)
+        for candidate in search.candidates(lane)
     ]
     return min(complete, key=lambda tiling: tiling.cycles)
 

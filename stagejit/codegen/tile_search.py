@@ -53,17 +53,21 @@ class TileSearch:
                 choices.append(var)
         return choices or [max(self.nest.reduce, key=lambda var: var.extent, default=None)]
 
-    def candidate(self, lane: Var | None, *, copied: bool) -> Tiling:
-        """The best register tile for a lane axis. copied: pack the vector operand in any case."""
-        pack = tuple(
-            self._packs(source, lane) or (copied and lane in source.depends)
-            for source in self.sources
+    def candidates(self, lane: Var | None) -> list[Tiling]:
+        """The best register tile for a lane axis; another where the vector operand could be read as
+        it lies but is packed."""
+        as_it_lies = tuple(self._packs(source, lane) for source in self.sources)
+        packed = tuple(
+            packs or lane in source.depends
+            for packs, source in zip(as_it_lies, self.sources, strict=True)
         )
         lanes = self.lanes if lane is not None else 1
-        splits, cycles = self._best_tile(lane, lanes, pack)
-        return Tiling(
-            lane, lanes, splits, (pack[0], pack[1]), self._reduce_order(lane), None, 0, cycles
-        )
+        found = []
+        for pack in dict.fromkeys((as_it_lies, packed)):
+            splits, cycles = self._best_tile(lane, lanes, pack)
+            order = self._reduce_order(lane)
+            found.append(Tiling(lane, lanes, splits, (pack[0], pack[1]), order, None, 0, cycles))
+        return found
 
     def _packs(self, source: Source, lane: Var | None) -> bool:
         """Whether an operand cannot be read as it lies, or had better not be."""
@@ -140,12 +144,22 @@ class TileSearch:
         common: list[dict[Var, int]] = [{}]
         if shared is not None and shared in self.nest.axes:
             common = [{shared: n} for n in range(1, min(4, -(-shared.extent // lanes)) + 1)]
-        tiles = [{**a, **b, **c} for a, b, c in itertools.product(*per_side, common)]
-        return [
-            tile
-            for tile in tiles
-            if self._fits(tile, shared is not None) and self._flows(tile, lane)
-        ] or [{}]
+        fitting = []
+        for a, b, c in itertools.product(*per_side, common):
+            left, right, both = (math.prod(part.values()) for part in (a, b, c))
+            tile = {**a, **b, **c}
+            if self._fits(left, right, both, shared=shared is not None) and self._flows(tile, lane):
+                fitting.append((left * right * both, tile))
+        # Tiles with few accumulators never win against those with many.
+        most = max((points for points, _ in fitting), default=0)
+        return [tile for points, tile in fitting if 2 * points >= most] or [{}]
+
+    def _fits(self, left: int, right: int, both: int, *, shared: bool) -> bool:
+        """Accumulators, the operand that is kept, and one more. Where both operands have lanes
+        nothing is broadcast, and what neighbouring taps share is kept instead."""
+        points = left * right * both
+        kept = points + 2 if shared else min(left, right) * both
+        return points + kept + 1 <= self.target.vector_registers
 
     def _flows(self, tile: Mapping[Var, int], lane: Var | None) -> bool:
         """An operand that streams past few rows is read in short pieces of several rows."""
@@ -168,13 +182,6 @@ class TileSearch:
             math.prod(n for v, n in tile.items() if v in source.depends) for source in self.sources
         )
         return a, b
-
-    def _fits(self, tile: Mapping[Var, int], shared: bool) -> bool:
-        """Accumulators, the operand that is kept, and one more. Where both operands have lanes
-        nothing is broadcast, and what neighbouring taps share is kept instead."""
-        points = math.prod(tile.values())
-        kept = points + 2 if shared else min(self._loads(tile))
-        return points + kept + 1 <= self.target.vector_registers
 
     def _tile_cycles(
         self, tile: Mapping[Var, int], lane: Var | None, lanes: int, pack: Sequence[bool]
