@@ -17,7 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stagejit.dispatch.box import Box, cover
+from stagejit.dispatch.donation import donations
 from stagejit.dispatch.group import Group, Placement
+from stagejit.dispatch.outputs import stored_outputs
 from stagejit.dispatch.region import ELEMENTWISE
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
@@ -60,6 +62,9 @@ class Destinations:
     def __init__(self, state: State) -> None:
         self.state = state
         self.of: dict[Value, Contents] = {}
+        outputs, stored = state.graph.outputs, stored_outputs(state.graph)
+        self.returned = {argument: stored[outputs[result]]
+                         for result, argument in donations(state.graph).items()}
         self.copies: dict[Value, Group] = {}  # dispatches that copy a value somewhere
 
     # ----------------------------------------------------------------- entry
@@ -104,10 +109,11 @@ class Destinations:
             known.reads += reads
             return known
         if reads is not None and self._is_donated(destination):
-            if state.enabled("reuse-arguments"):
-                state.decide("reuse-arguments", op, True, "writes into the donated argument")
+            reason = self._refuse_argument(op, destination)
+            state.decide("reuse-arguments", op, not reason,
+                         reason or "writes into the donated argument")
+            if not reason:
                 return Contents(of_argument=True, reads=reads)
-            state.decide("reuse-arguments", op, False, "reuse-arguments is disabled")
         contents = Contents()
         group = self._first_contents(op, destination)
         if group is not None:
@@ -116,6 +122,21 @@ class Destinations:
 
     def _is_donated(self, value: Value) -> bool:
         return value.op.kind == "input" and self.state.graph.donated[value.op.attrs["index"]]
+
+    def _refuse_argument(self, op: Op, argument: Value) -> str:
+        """Why the result of `op` cannot lie in a donated argument: XLA gives its memory to the
+        result of the function that JAX pairs it with, and to nobody else."""
+        if not self.state.enabled("reuse-arguments"):
+            return "reuse-arguments is disabled"
+        last = op
+        while True:
+            after = [user for user in self.state.users[last.result]
+                     if user.kind in ("insert_slice", "scatter")]
+            if len(after) != 1:
+                break
+            last = after[0]
+        returned = self.returned.get(argument.op.attrs["index"])
+        return "" if returned is last.result else "it is donated for another result"
 
     def _reads_beside(self, op: Op, destination: Value, known: Contents | None) -> list[Box] | None:
         """Boxes of the old contents that others read; None if `op` may overwrite some of them."""

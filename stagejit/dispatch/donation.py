@@ -1,7 +1,7 @@
 """Donated arguments whose memory a result takes over.
 
-Input: a graph, and who touches which buffer in which order. Output: pairs of result and argument.
-Invariant: pairs are those that JAX itself makes for the same call, so XLA adds no copies.
+Input: a graph. Output: pairs of result and argument. Invariant: pairs are those that JAX itself
+makes for the same call, so XLA adds no copies.
 """
 
 from __future__ import annotations

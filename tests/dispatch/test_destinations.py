@@ -333,3 +333,9 @@ def test_dont_update_in_place_by_a_product() -> None:
     plan = check(lambda d, b: d.at[1:3].set(d[1:3] + b @ b), f32(5, 2), f32(2, 2),
                  donated=[True, False])
     assert len(plan.copies) == 1
+
+
+def test_dont_write_into_an_argument_that_is_donated_for_another_result() -> None:
+    plan = check(lambda d, b: d.at[1:3].set(b).sum(0), f32(5, 4), f32(2, 4), donated=[True, False])
+    assert "it is donated for another result" in declined(plan, "reuse-arguments")
+    assert len(plan.copies) == 2
