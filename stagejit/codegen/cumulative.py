@@ -27,6 +27,7 @@ from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.maps import bind_memory
 from stagejit.codegen.reducers import identity_of
 from stagejit.codegen.space import Space, merge, refine
+from stagejit.codegen.streaming import streamed_stores
 from stagejit.codegen.target import Target
 from stagejit.dispatch.affine import Affine, Index, Var, linearize, reshape_index
 from stagejit.dispatch.region import Region
@@ -128,6 +129,8 @@ class _Writer:
         self.fn: str = self.op.attrs["fn"]
         self.dtype = self.op.result.type.dtype
         self.held: DType = self.dtype.accumulator
+        self.streamed = streamed_stores(region, nest.reads, nest.offsets, nest.vector, nest.lanes,
+                                        target)
         self.current: Register | None = None  # the running value, in `dtype`
         elements.bound[self.op.result] = self._read_result
 
@@ -176,11 +179,14 @@ class _Writer:
 
     def _store(self, running: Register) -> None:
         self.current = scalars.convert(self.b, running, self.held, self.dtype)
-        for store, place, memory, offset in zip(self.region.stores, self.nest.places, self.memory,
-                                                self.nest.offsets, strict=True):
+        whole = self.elements.position.mask is None
+        for store, place, memory, offset, streamed in zip(
+                self.region.stores, self.nest.places, self.memory, self.nest.offsets,
+                self.streamed, strict=True):
             register = self.elements.value(store.value, place)
             offset = self.elements.with_starts(store, place, offset)
-            self.elements.store(register, store.value.type.dtype, memory, offset)
+            self.elements.store(register, store.value.type.dtype, memory, offset,
+                                nontemporal=streamed and whole)
 
     # ---------------------------------------------------------------- a vector along the axis
 

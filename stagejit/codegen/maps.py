@@ -22,6 +22,7 @@ from stagejit.codegen.ir import storage_type
 from stagejit.codegen.items import Items, Loop
 from stagejit.codegen.kernel import Kernel, KernelArg
 from stagejit.codegen.space import Space, merge, refine
+from stagejit.codegen.streaming import streamed_stores
 from stagejit.codegen.target import Target
 from stagejit.dispatch.affine import Affine, Index, Var
 from stagejit.dispatch.region import Region, Store
@@ -57,8 +58,8 @@ def map_kernel(region: Region, target: Target) -> Kernel:
     builder = Builder()
     memory, stores, args = bind_memory(builder, region, nest.reads, nest.offsets)
     elements = Elements(builder, memory)
-    writer = _Writer(region, nest, elements, stores,
-                     streaming=_streams(region, nest, target))
+    streamed = streamed_stores(region, nest.reads, nest.offsets, nest.vector, nest.lanes, target)
+    writer = _Writer(region, nest, elements, stores, streamed)
     total = writer.emit()
     return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
 
@@ -116,10 +117,15 @@ def _siblings(region: Region) -> int:
 def root_of(store: Store) -> Value:
     """The value whose buffer a store writes. Stores of one region along one chain of insertions
     write one buffer: a copy between them would have to run in the middle of the region."""
-    value = store.into
-    while store.inserts and value.op.kind == "insert_slice":
-        value = value.op.operands[1]
-    return value
+    return _chain(store)[-1]
+
+
+def _chain(store: Store) -> list[Value]:
+    """The values that may lie in the buffer that a store writes, its earlier contents last."""
+    chain = [store.into]
+    while store.inserts and chain[-1].op.kind == "insert_slice":
+        chain.append(chain[-1].op.operands[1])
+    return chain
 
 
 def _best_tile(variables: Sequence[Var], vector: Var | None, reads: Sequence[Affine],
@@ -134,23 +140,6 @@ def _best_tile(variables: Sequence[Var], vector: Var | None, reads: Sequence[Aff
     return best if best is not None and counts[best] else None
 
 
-def _streams(region: Region, nest: _Nest, target: Target) -> bool:
-    """Whether stores should bypass the caches: see KERNELS.md, "Large outputs"."""
-    traffic = sum(v.type.nbytes for v in region.inputs)
-    traffic += sum(s.value.type.nbytes for s in region.stores)
-    if traffic <= target.l3_nbytes or nest.vector is None:
-        return False
-    for store, offset in zip(region.stores, nest.offsets, strict=True):
-        size = store.value.type.dtype.itemsize
-        width = nest.lanes * size
-        aligned = all(c * size % width == 0 for v, c in offset.terms if v is not nest.vector)
-        if not aligned or offset.const * size % width or offset.coeff(nest.vector) != 1:
-            return False
-        if width != 64 or any(var.kind != "loop" for var in offset.vars()):
-            return False
-    return True
-
-
 # -------------------------------------------------------------------- memory
 
 
@@ -161,7 +150,7 @@ def bind_memory(builder: Builder, region: Region, reads: Sequence[tuple[Value, A
     arguments, so that equal work at different places is one kernel."""
     memory: dict[Value, Memory] = {}
     args: list[KernelArg] = []
-    written = {store.into for store in region.stores}
+    written = {value for store in region.stores for value in _chain(store)}
     for value in region.inputs:
         base = min((form.range()[0] for read, form in reads if read is value), default=0)
         elem = storage_type(value.type.dtype)
@@ -187,10 +176,10 @@ def bind_memory(builder: Builder, region: Region, reads: Sequence[tuple[Value, A
 class _Writer:
     """Emits the loops of one map."""
 
-    def __init__(self, region: Region, nest: _Nest, elements: Elements, memory: Sequence[Memory], *,
-                 streaming: bool) -> None:
+    def __init__(self, region: Region, nest: _Nest, elements: Elements, memory: Sequence[Memory],
+                 streamed: Sequence[bool]) -> None:
         self.region, self.nest, self.elements, self.memory = region, nest, elements, memory
-        self.streaming = streaming
+        self.streamed = streamed
         self.b = elements.b
 
     def emit(self) -> int:
@@ -302,8 +291,10 @@ class _Writer:
     def _store_all(self) -> None:
         nest = self.nest
         registers = [self.elements.value(store.value, nest.index) for store in self.region.stores]
-        for store, register, memory, offset in zip(
-                self.region.stores, registers, self.memory, nest.offsets, strict=True):
+        whole = self.elements.position.mask is None
+        for store, register, memory, offset, streamed in zip(
+                self.region.stores, registers, self.memory, nest.offsets, self.streamed,
+                strict=True):
             offset = self.elements.with_starts(store, nest.index, offset)
             self.elements.store(register, store.value.type.dtype, memory, offset,
-                                nontemporal=self.streaming and self.elements.position.mask is None)
+                                nontemporal=streamed and whole)

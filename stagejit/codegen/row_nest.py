@@ -40,6 +40,7 @@ class RowNest:
     row_stores: tuple[tuple[int, Index], ...]
     kept_stores: tuple[tuple[int, Index], ...]
     cached: frozenset[Value]
+    streamed: tuple[bool, ...]
     offsets: tuple[Affine, ...]
     reads: tuple[tuple[Value, Affine], ...]
 
@@ -119,7 +120,9 @@ class RowEmitter:
             store = self.region.stores[number]
             register = self.elements.value(store.value, index)
             offset = self.elements.with_starts(store, index, self.nest.offsets[number])
-            self.elements.store(register, store.value.type.dtype, self.memory[number], offset)
+            whole = self.elements.position.mask is None
+            self.elements.store(register, store.value.type.dtype, self.memory[number], offset,
+                                nontemporal=self.nest.streamed[number] and whole)
 
     def _result_reader(self, result: Value, where: Affine) -> Callable[[Index], Register]:
         def read(index: Index) -> Register:

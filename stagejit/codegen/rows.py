@@ -30,6 +30,7 @@ from stagejit.codegen.row_loops import RowWriter
 from stagejit.codegen.row_nest import RowNest
 from stagejit.codegen.row_panels import PanelWriter
 from stagejit.codegen.space import Space, merge, refine
+from stagejit.codegen.streaming import streamed_stores
 from stagejit.codegen.target import Target
 from stagejit.dispatch.affine import Affine, Index, Var, reshape_index
 from stagejit.dispatch.region import Region, Store
@@ -103,7 +104,8 @@ def _plan(region: Region, target: Target) -> RowNest:
         row_stores=tuple((number, at) for number, in_row, at in stored if in_row),
         kept_stores=tuple((number, at) for number, in_row, at in stored if not in_row),
         straight=_straight(kept, reduced, vector, lanes, target),
-        cached=frozenset(), offsets=new_offsets, reads=reads)
+        cached=frozenset(), offsets=new_offsets, reads=reads,
+        streamed=streamed_stores(region, reads, new_offsets, vector, lanes, target))
     return nest if nest.straight else _with_cache(region, nest, shape, target)
 
 

@@ -140,7 +140,8 @@ def _buffer(into: Value, roots: dict[Value, Array], arrays: dict[Value, Array]) 
     root = _root(into)
     if root not in roots:
         dtype = into.type.dtype.numpy
-        array = np.full(into.shape, np.array(77).astype(dtype))
+        array = aligned(into.shape, dtype)
+        array[...] = np.array(77).astype(dtype)
         if root.op.kind == "fill":
             array[...] = root.op.operands[0].op.attrs["value"]
         elif root.op.kind == "scatter":
@@ -149,8 +150,17 @@ def _buffer(into: Value, roots: dict[Value, Array], arrays: dict[Value, Array]) 
             array = arrays[root].copy()
         elif into is not root:  # `empty`: as the interpreter poisons it
             array = interpret_root(into)
-        roots[root] = array
+        roots[root] = aligned(into.shape, dtype)
+        roots[root][...] = array
     return roots[root]
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> Array:
+    """An array that starts on a cache line, as all memory of a plan does."""
+    nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    raw = np.zeros(nbytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + nbytes].view(dtype).reshape(shape)
 
 
 def interpret_root(into: Value) -> Array:
