@@ -6,7 +6,9 @@ Invariant: together the nests cover every element of the result once.
 Note [Phases]: a dilated operand is mostly zeros. With base dilation D and stride s, the outputs of
 one residue modulo P = D / gcd(D, s) meet the taps of one residue modulo D / gcd(D, tap step) only,
 and these read the undilated operand with stride s * P / D. So each residue is a convolution without
-dilation, and the zeros are neither stored nor multiplied.
+dilation, and the zeros are neither stored nor multiplied. Residues that follow each other and
+differ in where they start only are one nest with an axis more: a patch embedding's gradient is a
+product.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ class _Spatial:
     follows; None where no tap meets an element, so that the sum is empty."""
 
     pixel: Var
+    phase: Var
     tap: Var
     out_at: Affine
     tap_at: Affine
@@ -63,46 +66,70 @@ def conv_nests(op: Op) -> list[Nest]:
     return [_nest(op, spatial) for spatial in itertools.product(*per_dim)]
 
 
+@dataclass(frozen=True)
+class _Phase:
+    """Outputs `number + period * i` for i below `pixels`, which meet taps `residue + modulus * j`
+    for j below `taps`, at source `shift + ...`; `residue` of None: no taps."""
+
+    number: int
+    pixels: int
+    residue: int | None
+    taps: int
+    shift: int
+
+    def follows(self, other: _Phase, step: int | None) -> int | None:
+        """The step of the residue from `other` to this, if nothing else changes and it is
+        `step`."""
+        if (self.pixels, self.taps, self.shift) != (other.pixels, other.taps, other.shift):
+            return None
+        if self.residue is None or other.residue is None:
+            return 0 if self.residue is other.residue else None
+        found = self.residue - other.residue
+        return found if step is None or found == step else None
+
+
 def _phases(
     outputs: int, taps: int, sources: int, stride: int, before: int, base: int, step: int
 ) -> list[_Spatial]:
-    """The residues of one dimension that have an output."""
+    """The residues of one dimension that have an output, in runs."""
     period = base // math.gcd(base, stride)
     modulus = base // math.gcd(base, step)
+    runs: list[tuple[list[_Phase], int | None]] = []
+    for number in range(min(period, outputs)):
+        phase = _phase(number, -(-(outputs - number) // period), taps, stride, before, base, step)
+        if runs:
+            members, known = runs[-1]
+            between = phase.follows(members[-1], known)
+            if between is not None:
+                runs[-1] = ([*members, phase], between)
+                continue
+        runs.append(([phase], None))
     found = []
-    for phase in range(min(period, outputs)):
-        pixel = Var(-(-(outputs - phase) // period), "y")
-        out_at = Affine.of(pixel) * period + phase
-        source = Var(max(sources, 2), "s")
-        residue = next(
-            (
-                r
-                for r in range(min(modulus, taps))
-                if (phase * stride + r * step - before) % base == 0
-            ),
-            None,
-        )
-        if residue is None:
-            found.append(_Spatial(pixel, Var(0, "t"), out_at, Affine(), source, None))
+    for members, between in runs:
+        first = members[0]
+        pixel, offset = Var(first.pixels, "y"), Var(len(members), "p")
+        out_at = Affine.of(pixel) * period + Affine.of(offset) + first.number
+        tap, source = Var(first.taps, "t"), Var(max(sources, 2), "s")
+        if first.residue is None:
+            found.append(_Spatial(pixel, offset, tap, out_at, Affine(), source, None))
             continue
-        tap = Var(-(-(taps - residue) // modulus), "t")
-        shift = (phase * stride + residue * step - before) // base
-        at = (
-            Affine.of(pixel) * (stride * period // base)
-            + Affine.of(tap) * (step * modulus // base)
-            + max(shift, 0)
-        )
-        found.append(
-            _Spatial(
-                pixel,
-                tap,
-                out_at,
-                Affine.of(tap) * modulus + residue,
-                source,
-                Window(at, sources, max(-shift, 0)),
-            )
-        )
+        at = Affine.of(pixel) * (stride * period // base) + max(first.shift, 0)
+        at = at + Affine.of(tap) * (step * modulus // base)
+        tap_at = Affine.of(tap) * modulus + Affine.of(offset) * (between or 0) + first.residue
+        window = Window(at, sources, max(-first.shift, 0))
+        found.append(_Spatial(pixel, offset, tap, out_at, tap_at, source, window))
     return found
+
+
+def _phase(
+    number: int, pixels: int, taps: int, stride: int, before: int, base: int, step: int
+) -> _Phase:
+    modulus = base // math.gcd(base, step)
+    for residue in range(min(modulus, taps)):
+        shift, fraction = divmod(number * stride + residue * step - before, base)
+        if not fraction:
+            return _Phase(number, pixels, residue, -(-(taps - residue) // modulus), shift)
+    return _Phase(number, pixels, None, 0, 0)
 
 
 def _nest(op: Op, spatial: Sequence[_Spatial]) -> Nest:
@@ -133,8 +160,9 @@ def _nest(op: Op, spatial: Sequence[_Spatial]) -> Nest:
         if dim.window is not None:
             windows[dim.source] = dim.window
             left[lhs_spec[2 + d]] = Affine.of(dim.source)
-    place = {2 + d: dim.pixel for d, dim in enumerate(spatial)} | {0: batch, 1: feature}
-    order = [group, *(place[k] for k in sorted(place, key=lambda k: out_spec[k]))]
+    place: dict[int, tuple[Var, ...]] = {0: (batch,), 1: (feature,)}
+    place.update({2 + d: (dim.pixel, dim.phase) for d, dim in enumerate(spatial)})
+    order = [group, *(var for k in sorted(place, key=lambda k: out_spec[k]) for var in place[k])]
     reduce = [channel, *(dim.tap for dim in spatial)]
     return Nest(
         loops(order),

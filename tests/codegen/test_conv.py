@@ -261,3 +261,17 @@ def test_any_configuration(case: dict[str, Any], target: str) -> None:
     if 0 in shape:
         return
     Runner(compile_function, TARGETS[target]()).check(fn, x, w)
+
+
+@pytest.mark.parametrize("kernel", [3, 4, 5, 6, 8])
+def test_transposed_by_patches(runner: Runner, kernel: int) -> None:
+    """Residues with equal windows share a nest."""
+    for before, after in ((kernel - 1, kernel - 1), (0, 3), (5, 1)):
+        check(
+            runner,
+            array(1, 7, 6, 5),
+            array(kernel, 4, 5, 3),
+            NHWC,
+            lhs_dilation=(4, 4),
+            padding=((before, after), (3, 3)),
+        )
