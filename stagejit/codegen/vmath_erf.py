@@ -1,9 +1,9 @@
 """The error function family as loop-nest IR: erf, erfc, erf_inv.
 
-Input and output: one f32 or f64 `Value`. Method: erf by a polynomial near 0, beyond as 1 - p^-8 (f32)
-or through erfc; erfc as e^(-x^2) / (1 + 2x) times a polynomial in (x - k) / (x + k), with x^2 in
-two words; erf_inv by polynomials in log(1 - x^2), for f64 followed by one Halley step. Invariants:
-at most 2 units in the last place (f64 erfc: 3), NaN passes.
+Input and output: one f32 or f64 `Value`. Method: erf by a polynomial near 0, beyond as 1 - p^-8
+(f32) or through erfc; erfc as e^(-x^2) / (x + k) times a polynomial in (x - l) / (x + l), with x^2
+in two words; erf_inv by polynomials in log(1 - x^2), for f64 followed by one Halley step.
+Invariants: at most 2 units in the last place (f64 erfc: 3), NaN passes.
 """
 
 from __future__ import annotations
@@ -14,20 +14,15 @@ from stagejit.codegen import vmath_coefficients as c
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import Value
 from stagejit.codegen.vmath_core import (
-    F64,
     INFINITY,
-    LOG2_E,
     NAN,
     absolute,
     at_most,
-    bits_of,
     copy_sign,
     fast_two_sum,
-    from_bits,
     horner,
     narrow,
     reciprocal_corrected,
-    rounded,
     two_product,
     widen,
 )
@@ -50,29 +45,32 @@ def erf(b: Builder, x: Value) -> Value:
 
 
 def erfc(b: Builder, x: Value) -> Value:
-    if x.type.elem == "f32":
-        a = widen(b, absolute(b, x))
-        y = _erfc_short(b, a)
-        return narrow(b, b.select(x < 0.0, 2.0 - y, y), "f32")
     a = absolute(b, x)
+    if x.type.elem == "f32":
+        y = _erfc_f32(b, a)
+        return b.select(x < 0.0, 2.0 - y, y)
     y = _erfc_f64(b, a)
     near = 1.0 - b.fma(horner(b, c.ERF_F64, x * x), x, x)
     return b.select(a < 0.4, near, b.select(x < 0.0, 2.0 - y, y))
 
 
-def _erfc_short(b: Builder, a: Value) -> Value:
-    """erfc of a >= 0 in f64, good for a result in f32."""
-    a = at_most(b, a, 10.5)
-    # Both quotients share one division.
-    shifted, doubled = a + 3.0, b.fma(a, 2.0, 1.0)
-    inverse = 1.0 / (shifted * doubled)
-    t = (a - 3.0) * (inverse * doubled)
-    p = horner(b, c.ERFC_SHORT_F64, t) * (inverse * shifted)
-    e = a * a * -LOG2_E
-    n, bits = rounded(b, e, 1.0)
-    r = e - n
-    scaled = b.fma(horner(b, c.EXP2_SHORT_F64, r), r, 1.0) * p
-    return from_bits(b, bits_of(b, scaled) + (bits << F64.mantissa), "f64")
+def _erfc_f32(b: Builder, a: Value) -> Value:
+    """erfc of a >= 0: e^(-a^2) / (a + 1) times a polynomial in (a - 1) / (a + 1) = 1 - 2 / (a + 1),
+    with the reciprocal and its product with the polynomial in two words."""
+    a = at_most(b, a, 10.3)
+    over = a + 1.0
+    inverse = 1.0 / over
+    lost = a - (over - 1.0)
+    inverse_low = inverse * b.fma(-inverse, lost, b.fma(-inverse, over, 1.0, exact=True))
+    t = b.fma(inverse_low, -2.0, b.fma(inverse, -2.0, 1.0))
+    q = horner(b, c.ERFC_F32[1:], t)
+    p = b.fma(q, t, c.ERFC_F32[0])
+    p_low = b.fma(q, t, c.ERFC_F32[0] - p)
+    g, g_low = two_product(b, inverse, p)
+    g_low = b.fma(inverse, p_low, b.fma(inverse_low, p, g_low))
+    square, square_low = two_product(b, a, a)
+    s, n = exp_tail(b, -square, -square_low)
+    return b.scalef(g + b.fma(g, s, b.fma(g_low, s, g_low)), n)
 
 
 def _erfc_f64(b: Builder, a: Value) -> Value:

@@ -40,18 +40,19 @@ def exp(b: Builder, x: Value) -> Value:
 def exp_tail(b: Builder, x: Value, low: Operand | None = None) -> tuple[Value, Value]:
     """(s, n) with e^(x + low) = (1 + s) 2^n; s is within 0.6 units of its last place.
 
-    The first step of the reduction is exact, so s = r1 + small rounds once.
+    The first step of the reduction is exact, so s = exact + small rounds once.
     """
     f = format_of(x)
     n, _ = rounded(b, x, LOG2_E)
-    r1 = b.fma(n, -f.ln2[0], x, exact=True)
-    r = b.fma(n, -f.ln2[1], r1)
+    exact = b.fma(n, -f.ln2[0], x, exact=True)
+    r = b.fma(n, -f.ln2[1], exact)
     if low is not None:
         r = r + low
-    rest = b.fma(n, -f.ln2[1], r * r * horner(b, c.EXP_F32 if f.elem == "f32" else c.EXP_F64, r))
+    p = horner(b, c.EXP_F32 if f.elem == "f32" else c.EXP_F64, r)
+    rest = b.fma(n, -f.ln2[1], r * r * p)
     if low is not None:
         rest = rest + low
-    return r1 + rest, n
+    return exact + rest, n
 
 
 def exp2(b: Builder, x: Value) -> Value:

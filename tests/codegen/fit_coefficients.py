@@ -220,6 +220,17 @@ def scaled_erfc(count: int, *, low: Real, high: Real, centre: int, bits: int = 5
     return Problem(f, lambda t: 1 / f(t), at[0], at[1], count, bits)
 
 
+def shifted_erfc(count: int) -> Problem:
+    """(x + 1) e^(x^2) erfc(x) as a polynomial in t = (x - 1) / (x + 1), 0 <= x <= 10.3."""
+
+    def f(t: Real) -> Real:
+        x = (1 + t) / (1 - t)
+        return (x + 1) * mp.exp(x * x) * mp.erfc(x)
+
+    high = (mp.mpf("10.3") - 1) / (mp.mpf("10.3") + 1)
+    return Problem(f, lambda t: 1 / f(t), -mp.mpf(1), high, count, 24)
+
+
 def erf_inv_central(count: int) -> Problem:
     """erf_inv(x) / x as a polynomial in w - 2.5, w = -log(1 - x^2) < 5."""
 
@@ -283,7 +294,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "ERF_F32": lambda: odd_rest(mp.erf, "1.2", 8, bits=24),
     "ERF_F64": lambda: odd_rest(mp.erf, 1, 15),
     "ERF_TAIL_F32": lambda: erf_tail(8),
-    "ERFC_SHORT_F64": lambda: scaled_erfc(11, low=0, high=mp.mpf("10.5"), centre=3),
+    "ERFC_F32": lambda: shifted_erfc(14),
     "ERFC_F64": lambda: scaled_erfc(24, low=0, high=28, centre=4),
     "ERF_INV_F32": lambda: erf_inv_central(10),
     "ERF_INV_F64": lambda: erf_inv_central(13),
