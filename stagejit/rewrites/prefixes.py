@@ -38,8 +38,9 @@ class _Chain:
 
     @property
     def parts(self) -> tuple[_Part, ...]:
-        return tuple((op.operands[0], op.attrs["offsets"], op.attrs["strides"])
-                     for op in self.inserts)
+        return tuple(
+            (op.operands[0], op.attrs["offsets"], op.attrs["strides"]) for op in self.inserts
+        )
 
 
 def share_prefixes(log: Log) -> None:
@@ -52,7 +53,7 @@ def share_prefixes(log: Log) -> None:
     for chain in chains:
         parts = chain.parts
         candidates = longest.setdefault(parts[0], [])
-        longer = next((other for other in candidates if other.parts[:len(parts)] == parts), None)
+        longer = next((other for other in candidates if other.parts[: len(parts)] == parts), None)
         if longer is None:
             candidates.append(chain)
             continue
@@ -63,15 +64,23 @@ def share_prefixes(log: Log) -> None:
             continue
         shape = chain.result.shape
         grown = longer.inserts[len(parts) - 1].result
-        view = build(graph, "extract_slice", [grown], last.loc, offsets=(0,) * len(shape),
-                     sizes=shape, strides=(1,) * len(shape))
+        view = build(
+            graph,
+            "extract_slice",
+            [grown],
+            last.loc,
+            offsets=(0,) * len(shape),
+            sizes=shape,
+            strides=(1,) * len(shape),
+        )
         log.replace(NAME, last, view, f"the first {len(parts)} parts of {longer.inserts[-1]}")
 
 
 def _chain_of(graph: Graph, op: Op) -> _Chain | None:
     """The chain that ends with `op`."""
     if op.kind != "insert_slice" or any(
-            use.user.kind == "insert_slice" and use.operand == 1 for use in graph.uses(op.result)):
+        use.user.kind == "insert_slice" and use.operand == 1 for use in graph.uses(op.result)
+    ):
         return None
     inserts = [op]
     while inserts[-1].operands[1].op.kind == "insert_slice":
@@ -91,13 +100,13 @@ def _refuse(graph: Graph, chain: _Chain, longer: _Chain) -> str:
     differing = [axis for axis, (a, b) in enumerate(zip(shape, whole, strict=True)) if a != b]
     if any(a > b for a, b in zip(shape, whole, strict=True)) or len(differing) > 1:
         return "the longer one has another shape"
-    for insert in longer.inserts[len(chain.inserts):]:
+    for insert in longer.inserts[len(chain.inserts) :]:
         if any(insert.attrs["offsets"][axis] < shape[axis] for axis in differing):
             return "later parts lie between the first ones"
     for use in graph.uses(chain.result):
         if use.user.kind in ("return", "insert_slice", "scatter", "delegate"):
             return f"it is wanted in memory of its own, by {use.user.kind}"
-    run = math.prod(shape[min(differing, default=0):]) * chain.result.type.dtype.itemsize
+    run = math.prod(shape[min(differing, default=0) :]) * chain.result.type.dtype.itemsize
     if run < SHORTEST_RUN_NBYTES:
         return f"rows of {run} bytes apart are slower to read than to copy together"
     return ""

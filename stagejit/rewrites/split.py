@@ -98,8 +98,9 @@ def _cut(graph: Graph, x: Value, axis: int, parts: int) -> tuple[Value, Value | 
 def _along(graph: Graph, x: Value, axis: int, start: int, size: int) -> Value:
     offsets = tuple(start if k == axis else 0 for k in range(x.type.rank))
     sizes = tuple(size if k == axis else extent for k, extent in enumerate(x.shape))
-    return build(graph, "extract_slice", (x,), offsets=offsets, sizes=sizes,
-                 strides=(1,) * x.type.rank)
+    return build(
+        graph, "extract_slice", (x,), offsets=offsets, sizes=sizes, strides=(1,) * x.type.rank
+    )
 
 
 def _inner_axes(axes: Sequence[int], axis: int) -> tuple[int, ...]:
@@ -131,8 +132,13 @@ def _split_arg(graph: Graph, op: Op, axis: int, parts: int) -> Value:
     first = build(graph, "iota", (), shape=local.shape, dtype=dtype, axis=merge)
     places = _map(graph, "add", local, _scaled(graph, first, main.shape[axis + 1], dtype))
     value = build(graph, "reduce", (values,), fn=best, axes=(merge,))
-    everywhere = build(graph, "broadcast", (value,), shape=values.shape,
-                       axes=tuple(k for k in range(len(values.shape)) if k != merge))
+    everywhere = build(
+        graph,
+        "broadcast",
+        (value,),
+        shape=values.shape,
+        axes=tuple(k for k in range(len(values.shape)) if k != merge),
+    )
     wins = _wins(graph, values, everywhere)
     farthest = _full(graph, int(np.iinfo(dtype.numpy).max), TensorType(dtype, places.shape))
     candidates = _map(graph, "select", wins, places, farthest)
