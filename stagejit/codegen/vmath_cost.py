@@ -14,7 +14,7 @@ from stagejit.types import DType
 _FLOATS: dict[str, tuple[float, float]] = {
     "div": (7, 12), "rem": (58, 113), "pow": (160, 490), "atan2": (41, 160), "floor": (1, 2),
     "ceil": (1, 2), "round": (3, 6), "nextafter": (18, 40), "exp": (14, 50), "exp2": (11, 48),
-    "expm1": (20, 60), "log": (42, 100), "log1p": (44, 105), "tanh": (37, 120),
+    "expm1": (20, 60), "log": (35, 95), "log1p": (37, 100), "tanh": (34, 120),
     "logistic": (31, 90), "sin": (18, 85), "cos": (19, 90), "tan": (64, 170), "asin": (25, 83),
     "acos": (28, 95), "atan": (29, 130), "sinh": (36, 150), "cosh": (25, 72),
     "asinh": (107, 230), "acosh": (95, 220), "atanh": (102, 175), "sqrt": (15, 48),

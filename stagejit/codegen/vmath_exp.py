@@ -95,12 +95,12 @@ def tanh(b: Builder, x: Value) -> Value:
         return copy_sign(b, _tanh_f64(b, a), x)
     z = x * x
     small = b.fma(z * x, horner(b, c.TANH_F32, z), x)
-    doubled = at_most(b, a, 9.5) * 2.0
-    n, bits = rounded(b, doubled, LOG2_E)
-    f = format_of(x)
-    r = b.fma(n, -f.ln2[1], b.fma(n, -f.ln2[0], doubled, exact=True))
-    p = b.fma(r * r, horner(b, c.EXP_F32, r), r) + 1.0
-    large = 1.0 - 2.0 / b.fma(p, power_of_two(b, bits, 0, f), 1.0)
+    # e^(2a) as 2^(2a log2(e)): the error of that factor counts less the larger e^(2a) is.
+    limited = at_most(b, a, 9.5)
+    n, bits = rounded(b, limited, 2 * LOG2_E)
+    r = b.fma(limited, 2 * LOG2_E, -n, exact=True)
+    p = b.fma(horner(b, c.EXP2_F32, r), r, 1.0)
+    large = 1.0 - 2.0 / b.fma(p, power_of_two(b, bits, 0, format_of(x)), 1.0)
     return copy_sign(b, b.select(a < 0.55, small, large), x)  # the sum loses the sign of -0
 
 

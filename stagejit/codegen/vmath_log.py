@@ -28,7 +28,6 @@ from stagejit.codegen.vmath_core import (
     from_bits,
     horner,
     invert,
-    is_nan,
     narrow,
     rounded,
     two_product,
@@ -85,10 +84,14 @@ def log(b: Builder, x: Value) -> Value:
     m, k = _split(b, x)
     g = m - 1.0
     y = _log_f32(b, g, k) if x.type.elem == "f32" else _log_f64(b, g, k)
-    y = b.select(b.compare("eq", x, INFINITY), x, y)
-    y = b.select(b.compare("eq", x, 0.0), -INFINITY, y)
-    y = b.select(is_nan(b, x), x, y)
-    return b.select(x < 0.0, NAN, y)
+    return _log_special(b, x, y, 0.0)
+
+
+def _log_special(b: Builder, x: Value, y: Value, pole: float) -> Value:
+    """`y` between `pole` and infinity; NaN, which compares false with everything, stays NaN."""
+    at_pole = b.compare("eq", x, pole)
+    outside = b.select(at_pole, b.const(-INFINITY, x.type), NAN)
+    return b.select(x > pole, b.select(x < INFINITY, y, x), outside)
 
 
 def _log1p_sum(
@@ -113,11 +116,7 @@ def _log1p_sum(
 def log1p(b: Builder, x: Value) -> Value:
     y = _log1p_sum(b, x)
     tiny = absolute(b, x) < (1e-20 if x.type.elem == "f32" else 1e-40)
-    y = b.select(tiny, x, y)  # keeps -0
-    y = b.select(b.compare("eq", x, INFINITY), x, y)
-    y = b.select(b.compare("eq", x, -1.0), -INFINITY, y)
-    y = b.select(is_nan(b, x), x, y)
-    return b.select(x < -1.0, NAN, y)
+    return _log_special(b, x, b.select(tiny, x, y), -1.0)  # keeps -0
 
 
 # -------------------------------------------------------------------- inverse hyperbolic functions
