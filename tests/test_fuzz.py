@@ -142,3 +142,9 @@ def test_slices_of_slices_clamp(index: int) -> None:
     inner = x[start(17, 5) :, start(4, 2) :][:5, :2]
     wanted = inner[start(5, 3) :, 1:][:3, :1]
     np.testing.assert_array_equal(stagejit.jit(f)(x, np.int32(index)), wanted)
+
+
+def test_two_insertions_into_the_same_contents() -> None:
+    """Both results begin as copies of x; each has a buffer of its own."""
+    x = np.arange(4, dtype=np.float32)
+    kept(lambda x: (x.at[1:].set(x[:-1]), x.at[:-1].set(x[1:])), x)

@@ -110,14 +110,16 @@ def _best_vector(variables: Sequence[Var], reads: Sequence[Affine], writes: Sequ
 
 def _siblings(region: Region) -> int:
     """The most stores into one buffer: together they may fill what lies between their lanes."""
-    roots = Counter(root_of(store) for store in region.stores)
+    roots = Counter(root_of(region, store) for store in region.stores)
     return max(roots.values())
 
 
-def root_of(store: Store) -> Value:
-    """The value whose buffer a store writes. Stores of one region along one chain of insertions
-    write one buffer: a copy between them would have to run in the middle of the region."""
-    return _chain(store)[-1]
+def root_of(region: Region, store: Store) -> Value:
+    """What stands for the buffer that a store writes: the first of the region's destinations along
+    its chain of insertions. Stores along one chain write one buffer: a copy between them would have
+    to run in the middle of the region. Chains that only begin with the same contents do not."""
+    destinations = {other.into for other in region.stores}
+    return [value for value in _chain(store) if value in destinations][-1]
 
 
 def _chain(store: Store) -> list[Value]:
@@ -158,12 +160,12 @@ def bind_memory(builder: Builder, region: Region, reads: Sequence[tuple[Value, A
         args.append(KernelArg(value, base))
     bases: dict[Value, int] = {}
     for store, form in zip(region.stores, offsets, strict=True):
-        root, base = root_of(store), form.range()[0]
+        root, base = root_of(region, store), form.range()[0]
         bases[root] = min(bases.get(root, base), base)
     stores: list[Memory] = []
     buffers: dict[Value, Memory] = {}
     for store in region.stores:
-        elem, root = storage_type(store.into.type.dtype), root_of(store)
+        elem, root = storage_type(store.into.type.dtype), root_of(region, store)
         made = Memory(builder.buffer("out", elem), bases[root])
         stores.append(buffers.setdefault(root, made))
         args.append(KernelArg(store.into, bases[root], written=True))
