@@ -1,0 +1,1 @@
+"""Kernels: from dispatched regions through the loop-nest IR to LLVM IR."""
