@@ -20,8 +20,7 @@ def read_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float:
     neighbours: the number of elements that lie between two lanes and are wanted too, so that whole
     vectors are moved for all of them and dealt out.
     """
-    if any(inner.operand is not None and var in inner.operand.loop_vars()
-           for inner in form.vars()):
+    if any(inner.operand is not None and var in inner.operand.loop_vars() for inner in form.vars()):
         return 2.0 * lanes
     coeff = form.coeff(var)
     if is_dealt(coeff, lanes, shared=coeff == neighbours):
@@ -37,8 +36,12 @@ def write_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float
     return read_cost(form, var, lanes, neighbours)
 
 
-def lanes_of(reads: Iterable[Affine], writes: Iterable[Affine], var: Var | None, lanes: int,
-             ) -> int:
+def lanes_of(
+    reads: Iterable[Affine],
+    writes: Iterable[Affine],
+    var: Var | None,
+    lanes: int,
+) -> int:
     """The lanes of a vector along `var`: fewer than fill a register where some access moves them
     one by one or through a square of vectors, whose code grows with their number."""
     if var is None:
@@ -47,8 +50,9 @@ def lanes_of(reads: Iterable[Affine], writes: Iterable[Affine], var: Var | None,
     return lanes if adjacent else min(lanes, _MOST_LANES_APART)
 
 
-def vector_cost(reads: Iterable[Affine], writes: Iterable[Affine], var: Var, lanes: int,
-                neighbours: int = 0) -> float:
+def vector_cost(
+    reads: Iterable[Affine], writes: Iterable[Affine], var: Var, lanes: int, neighbours: int = 0
+) -> float:
     """Memory operations per element, unused lanes of the last vector included; writes count
     twice."""
     total = sum(read_cost(form, var, lanes, neighbours) for form in reads)

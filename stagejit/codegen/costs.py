@@ -24,8 +24,9 @@ def region_flops(region: Region) -> float:
 
 def region_nbytes(region: Region) -> int:
     """Bytes of all inputs and stores, each once."""
-    return (sum(value.type.nbytes for value in region.inputs)
-            + sum(store.value.type.nbytes for store in region.stores))
+    return sum(value.type.nbytes for value in region.inputs) + sum(
+        store.value.type.nbytes for store in region.stores
+    )
 
 
 def region_seconds(region: Region, target: Target) -> float:

@@ -83,8 +83,9 @@ def _plan(region: Region, target: Target) -> _Nest:
         index = index_of()
         footprint.visit(op.operands[0], index)
         footprint.asked.append((op.result, index))
-        places = [reshape_index(index, shape, store.value.shape, strict=strict)
-                  for store in region.stores]
+        places = [
+            reshape_index(index, shape, store.value.shape, strict=strict) for store in region.stores
+        ]
         offsets = []
         for store, place in zip(region.stores, places, strict=True):
             footprint.visit(store.value, place)
@@ -93,8 +94,9 @@ def _plan(region: Region, target: Target) -> _Nest:
 
     footprint, offsets, places = refine([space], walk)
     before, along, after = space.dims[:axis], space.dims[axis], space.dims[axis + 1 :]
-    groups = [[v for dim in dims for v in dim if v.extent != 1]
-              for dims in (before, [along], after)]
+    groups = [
+        [v for dim in dims for v in dim if v.extent != 1] for dims in (before, [along], after)
+    ]
     merged = [merge(group, footprint.forms) for group in groups]
     mapping = {var: form for _, forms in merged for var, form in forms.items()}
     kept, inner = (*merged[0][0], *merged[2][0]), tuple(merged[1][0])
@@ -102,12 +104,24 @@ def _plan(region: Region, target: Target) -> _Nest:
     new_offsets = tuple(form.substitute(mapping) for form in offsets)
     lanes = target.vector_nbytes // widest_nbytes(region)
     forms = [form for _, form in reads]
-    vector = min((*reversed(kept), *inner[-1:]), default=None,
-                 key=lambda var: vector_cost(forms, new_offsets, var, lanes))
-    substituted = [tuple(part.substitute(mapping) for part in index)
-                   for index in (index_of(), *places)]
-    return _Nest(substituted[0], tuple(substituted[1:]), kept, inner, vector,
-                 lanes_of(forms, new_offsets, vector, lanes), new_offsets, reads)
+    vector = min(
+        (*reversed(kept), *inner[-1:]),
+        default=None,
+        key=lambda var: vector_cost(forms, new_offsets, var, lanes),
+    )
+    substituted = [
+        tuple(part.substitute(mapping) for part in index) for index in (index_of(), *places)
+    ]
+    return _Nest(
+        substituted[0],
+        tuple(substituted[1:]),
+        kept,
+        inner,
+        vector,
+        lanes_of(forms, new_offsets, vector, lanes),
+        new_offsets,
+        reads,
+    )
 
 
 def _anchor(region: Region) -> Op:
@@ -122,15 +136,22 @@ def _anchor(region: Region) -> Op:
 class _Writer:
     """Emits the loops of one cumulative region."""
 
-    def __init__(self, region: Region, nest: _Nest, elements: Elements, memory: Sequence[Memory],
-                 target: Target) -> None:
+    def __init__(
+        self,
+        region: Region,
+        nest: _Nest,
+        elements: Elements,
+        memory: Sequence[Memory],
+        target: Target,
+    ) -> None:
         self.region, self.nest, self.elements, self.memory = region, nest, elements, memory
         self.b, self.op, self.target = elements.b, _anchor(region), target
         self.fn: str = self.op.attrs["fn"]
         self.dtype = self.op.result.type.dtype
         self.held: DType = self.dtype.accumulator
-        self.streamed = streamed_stores(region, nest.reads, nest.offsets, nest.vector, nest.lanes,
-                                        target)
+        self.streamed = streamed_stores(
+            region, nest.reads, nest.offsets, nest.vector, nest.lanes, target
+        )
         self.current: Register | None = None  # the running value, in `dtype`
         elements.bound[self.op.result] = self._read_result
 
@@ -150,10 +171,14 @@ class _Writer:
         return items.total
 
     def _read_result(self, index: Index) -> Register:
-        if linearize(index, self.op.result.shape) != linearize(
-                self.nest.index, self.op.result.shape) or self.current is None:
-            raise InternalError(f"{self.op} is used at another element", step="codegen",
-                                loc=self.op.loc)
+        if (
+            linearize(index, self.op.result.shape)
+            != linearize(self.nest.index, self.op.result.shape)
+            or self.current is None
+        ):
+            raise InternalError(
+                f"{self.op} is used at another element", step="codegen", loc=self.op.loc
+            )
         return self.current
 
     # ---------------------------------------------------------------- arithmetic
@@ -181,12 +206,18 @@ class _Writer:
         self.current = scalars.convert(self.b, running, self.held, self.dtype)
         whole = self.elements.position.mask is None
         for store, place, memory, offset, streamed in zip(
-                self.region.stores, self.nest.places, self.memory, self.nest.offsets,
-                self.streamed, strict=True):
+            self.region.stores,
+            self.nest.places,
+            self.memory,
+            self.nest.offsets,
+            self.streamed,
+            strict=True,
+        ):
             register = self.elements.value(store.value, place)
             offset = self.elements.with_starts(store, place, offset)
-            self.elements.store(register, store.value.type.dtype, memory, offset,
-                                nontemporal=streamed and whole)
+            self.elements.store(
+                register, store.value.type.dtype, memory, offset, nontemporal=streamed and whole
+            )
 
     # ---------------------------------------------------------------- a vector along the axis
 
@@ -194,8 +225,9 @@ class _Writer:
         """One line along the axis, from carry to carry."""
         self._over_axis(0, self._identity(self.nest.lanes), self._along)
 
-    def _over_axis(self, depth: int, carry: Register,
-                   body: Callable[[Register], Register]) -> Register:
+    def _over_axis(
+        self, depth: int, carry: Register, body: Callable[[Register], Register]
+    ) -> Register:
         """Loops over the axis variables that are not the vector variable, around `body`."""
         loops = [var for var in self.nest.axis if var is not self.nest.vector]
         if depth == len(loops):
@@ -229,8 +261,9 @@ class _Writer:
             carry = self._rest(vector, full, carry)
         return carry
 
-    def _vectors(self, start: Register, stop: Register, carry: Register,
-                 before: Register | None) -> Register:
+    def _vectors(
+        self, start: Register, stop: Register, carry: Register, before: Register | None
+    ) -> Register:
         """Full vectors; the running value is `before`, then `carry`, then the vector's own."""
         vector, lanes = self.nest.vector, self.nest.lanes
         assert vector is not None
@@ -248,8 +281,12 @@ class _Writer:
 
     def _rest(self, vector: Var, full: int, carry: Register) -> Register:
         lanes, used = self.nest.lanes, vector.extent - full
-        with self.elements.at({vector: self.b.const(full)}, vector=vector, lanes=lanes,
-                              mask=self.b.active(used, lanes)):
+        with self.elements.at(
+            {vector: self.b.const(full)},
+            vector=vector,
+            lanes=lanes,
+            mask=self.b.active(used, lanes),
+        ):
             running = self._combine(carry, self._scan(self._operand()))
             self._store(running)
         return self.b.shuffle(running, None, (used - 1,) * lanes)
@@ -266,8 +303,11 @@ class _Writer:
             identity = self.b.splat(narrow, lanes)
         distance = 1
         while distance < lanes:
-            shifted = self.b.shuffle(register, identity, [
-                lane - distance if lane >= distance else lanes for lane in range(lanes)])
+            shifted = self.b.shuffle(
+                register,
+                identity,
+                [lane - distance if lane >= distance else lanes for lane in range(lanes)],
+            )
             register = self._combine(shifted, register)
             distance *= 2
         return register
@@ -306,8 +346,7 @@ class _Writer:
         if blocks < var.extent:
             self.b.loop(blocks, var.extent, 1, (), iteration(1))
 
-    def _across(self, vector: Var, width: int, start: Register, panel: Buffer,
-                count: int) -> None:
+    def _across(self, vector: Var, width: int, start: Register, panel: Buffer, count: int) -> None:
         """Some rows of the panel, vector by vector."""
         b, lanes, extent = self.b, self.nest.lanes, vector.extent
         stop = b.binary("smin", start + width, extent) if extent % width else start + width
@@ -318,8 +357,9 @@ class _Writer:
                 self._rows(panel, position - start, count)
 
         def rest() -> None:
-            with self.elements.at({vector: full}, vector=vector, lanes=lanes,
-                                  mask=b.mask_below(full, extent, lanes)):
+            with self.elements.at(
+                {vector: full}, vector=vector, lanes=lanes, mask=b.mask_below(full, extent, lanes)
+            ):
                 self._rows(panel, full - start, count)
 
         if extent >= lanes:

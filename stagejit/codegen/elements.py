@@ -80,15 +80,25 @@ class Elements:
         self._phases: dict[tuple[Buffer, Affine, bool], dict[int, Register]] = {}
 
     @contextmanager
-    def at(self, env: Mapping[Var, Register] | None = None, *, vector: Var | None = None,
-           lanes: int = 0, mask: Register | None = None, tile: Tile | None = None,
-           ) -> Iterator[None]:
+    def at(
+        self,
+        env: Mapping[Var, Register] | None = None,
+        *,
+        vector: Var | None = None,
+        lanes: int = 0,
+        mask: Register | None = None,
+        tile: Tile | None = None,
+    ) -> Iterator[None]:
         """Evaluate at another position: `env` is added, the rest replaces what it was if given."""
         before, known = self.position, self._known
         self.position = replace(
-            before, env={**before.env, **(env or {})}, vector=vector or before.vector,
-            lanes=lanes or before.lanes, mask=before.mask if mask is None else mask,
-            tile=tile or before.tile)
+            before,
+            env={**before.env, **(env or {})},
+            vector=vector or before.vector,
+            lanes=lanes or before.lanes,
+            mask=before.mask if mask is None else mask,
+            tile=tile or before.tile,
+        )
         self._known = {}
         try:
             yield
@@ -175,8 +185,9 @@ class Elements:
             return self._constant(value)
         if op.kind == "gather":
             return gather_element(self, op, index)
-        raise InternalError(f"{op} cannot be evaluated element by element", step="codegen",
-                            loc=op.loc)
+        raise InternalError(
+            f"{op} cannot be evaluated element by element", step="codegen", loc=op.loc
+        )
 
     def _map(self, op: Op, index: Index) -> Register:
         args = [self.value(operand, index) for operand in op.operands]
@@ -275,13 +286,15 @@ class Elements:
             return self.position.env[var].type.lanes > 0
         vector = self.position.vector
         return var.operand is not None and any(
-            inner is vector or self._varies(inner) for inner in var.operand.vars())
+            inner is vector or self._varies(inner) for inner in var.operand.vars()
+        )
 
     def start(self, op: Op, operand: int, extent: int) -> Affine:
         """A dynamic start of a slice: read, clamped to `[0, extent)`, and given a variable."""
         source = op.operands[operand]
-        number = scalars.convert(self.b, self.value(source, ()), source.type.dtype,
-                                 scalars.dtype_of_index(False))
+        number = scalars.convert(
+            self.b, self.value(source, ()), source.type.dtype, scalars.dtype_of_index(False)
+        )
         clamped = self.b.binary("smax", self.b.binary("smin", number, extent - 1), 0)
         return self.dynamic(clamped, extent)
 
@@ -320,8 +333,11 @@ class Elements:
         if varying or coeff not in (1, -1):
             if tile and not varying and uniform.coeff(tile.var) == 1:
                 return self._transposed(value, buffer, uniform, coeff, tile)
-            if not varying and self._counts_lanes() and is_dealt(
-                    coeff, lanes, shared=coeff == self.position.stride):
+            if (
+                not varying
+                and self._counts_lanes()
+                and is_dealt(coeff, lanes, shared=coeff == self.position.stride)
+            ):
                 first, phase = self._phase(uniform, coeff)
                 lo, hi = first.range()
                 if lo >= 0 and hi + coeff <= value.type.size - memory.base:
@@ -364,8 +380,11 @@ class Elements:
     def _counts_lanes(self) -> bool:
         """Whether the number of lanes that exist is known; a mask may be any."""
         op = self.position.mask.op if self.position.mask is not None else None
-        return self.position.mask is None or (op is not None and op.opcode == "mask_below" and all(
-            operand.const is not None for operand in op.operands))
+        return self.position.mask is None or (
+            op is not None
+            and op.opcode == "mask_below"
+            and all(operand.const is not None for operand in op.operands)
+        )
 
     def _used_lanes(self) -> int:
         """Lanes that exist; masks are made by `Builder.active`."""
@@ -375,21 +394,31 @@ class Elements:
         first, limit = (operand.const for operand in mask.op.operands)  # type: ignore[union-attr]
         return int(limit) - int(first)  # type: ignore[arg-type]
 
-    def _transposed(self, value: Value, buffer: Buffer, uniform: Affine, coeff: int,
-                    tile: Tile) -> Register:
+    def _transposed(
+        self, value: Value, buffer: Buffer, uniform: Affine, coeff: int, tile: Tile
+    ) -> Register:
         key = (value, uniform)
         if key not in tile.blocks:
             lanes = self.position.lanes
             mask = None if tile.count == lanes else self.b.active(tile.count, lanes)
             with self.tile_step(0):
                 first = self.scalar_index(uniform)
-                rows = [self.b.load(buffer, first + coeff * r, lanes, mask=mask)
-                        for r in range(tile.lanes_used)]
+                rows = [
+                    self.b.load(buffer, first + coeff * r, lanes, mask=mask)
+                    for r in range(tile.lanes_used)
+                ]
             tile.blocks[key] = transpose_registers(self.b, rows, lanes)
         return tile.blocks[key][tile.step]
 
-    def store(self, register: Register, dtype: DType, memory: Memory, offset: Affine, *,
-              nontemporal: bool = False) -> None:
+    def store(
+        self,
+        register: Register,
+        dtype: DType,
+        memory: Memory,
+        offset: Affine,
+        *,
+        nontemporal: bool = False,
+    ) -> None:
         """Write `register` at element `offset` of the array at `memory`; a scalar where the offset
         varies per lane is splatted."""
         coeff, uniform, varying = self.split(offset - memory.base)
@@ -415,8 +444,14 @@ class Elements:
             register, mask = self._reversed(register), mask and self._reversed(mask)
             uniform = uniform - (lanes - 1)
         width = register.type.lanes * memory.buffer.elem.bits // 8
-        self.b.store(register, memory.buffer, self.scalar_index(uniform), mask=mask,
-                     alignment=width if nontemporal else 0, nontemporal=nontemporal)
+        self.b.store(
+            register,
+            memory.buffer,
+            self.scalar_index(uniform),
+            mask=mask,
+            alignment=width if nontemporal else 0,
+            nontemporal=nontemporal,
+        )
 
     def _write_phases(self) -> None:
         """The stores that waited for each other; those that lack a neighbour go lane by lane."""
@@ -430,14 +465,21 @@ class Elements:
                 where = b.splat(at + phase, lanes) + b.lane_ids(lanes) * stride
                 b.scatter(register, buffer, where, mask=self.position.mask)
 
-    def _write_between(self, buffer: Buffer, at: Register, phases: list[Register],
-                       nontemporal: bool) -> None:
+    def _write_between(
+        self, buffer: Buffer, at: Register, phases: list[Register], nontemporal: bool
+    ) -> None:
         b, stride, lanes, used = self.b, len(phases), self.position.lanes, self._used_lanes()
         if stride <= WIDEST_PICKED:
             mask = None if used == lanes else b.active(used * stride, lanes * stride)
             width = lanes * buffer.elem.bits // 8
-            b.store(interleaved(b, phases), buffer, at, mask=mask, nontemporal=nontemporal,
-                    alignment=width if nontemporal else 0)
+            b.store(
+                interleaved(b, phases),
+                buffer,
+                at,
+                mask=mask,
+                nontemporal=nontemporal,
+                alignment=width if nontemporal else 0,
+            )
             return
         mask = None if stride == lanes else b.active(stride, lanes)
         for row, register in enumerate(transpose_registers(b, phases, lanes)[:used]):

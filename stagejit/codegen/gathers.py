@@ -102,8 +102,13 @@ def _vector_index(op: Op, index: Index, component: int) -> Index:
 
 def _operand_index(op: Op, index: Index, starts: dict[int, Affine]) -> Index:
     batch = _batch_index(op, index)
-    from_batch = dict(zip(op.attrs["operand_batch_axes"],
-                          (batch[axis] for axis in op.attrs["index_batch_axes"]), strict=True))
+    from_batch = dict(
+        zip(
+            op.attrs["operand_batch_axes"],
+            (batch[axis] for axis in op.attrs["index_batch_axes"]),
+            strict=True,
+        )
+    )
     window: Sequence[Affine] = [index[axis] for axis in op.attrs["offset_axes"]]
     remaining = iter(window)
     parts = []

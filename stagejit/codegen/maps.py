@@ -75,8 +75,9 @@ def _plan(region: Region, target: Target) -> _Nest:
         footprint = Footprint(leaves_of(region), strict=strict)
         for store in region.stores:
             footprint.visit(store.value, space.index)
-        return footprint, tuple(footprint.store_offset(store, space.index)
-                                for store in region.stores)
+        return footprint, tuple(
+            footprint.store_offset(store, space.index) for store in region.stores
+        )
 
     footprint, offsets = refine([space], walk)
     variables, mapping = merge(space.vars, footprint.forms)
@@ -94,18 +95,33 @@ def _plan(region: Region, target: Target) -> _Nest:
     return _Nest(index, outer, tile, between, vector, stride, lanes, offsets, reads)
 
 
-def _best_vector(variables: Sequence[Var], reads: Sequence[Affine], writes: Sequence[Affine],
-                 lanes: int, siblings: int) -> tuple[Var | None, Var | None]:
+def _best_vector(
+    variables: Sequence[Var],
+    reads: Sequence[Affine],
+    writes: Sequence[Affine],
+    lanes: int,
+    siblings: int,
+) -> tuple[Var | None, Var | None]:
     """The variable whose vectors cost least, and the one between its lanes; inner ones win ties."""
     pairs: list[tuple[Var, Var | None]] = [(var, None) for var in reversed(variables)]
     forms = [*reads, *writes]
     for between in variables:
         if between.extent <= lanes:
-            pairs += [(var, between) for var in reversed(variables) if var is not between and any(
-                form.coeff(var) == between.extent and form.coeff(between) == 1
-                for form in forms)]
-    return min(pairs, default=(None, None), key=lambda pair: vector_cost(
-        reads, writes, pair[0], lanes, pair[1].extent if pair[1] else siblings))
+            pairs += [
+                (var, between)
+                for var in reversed(variables)
+                if var is not between
+                and any(
+                    form.coeff(var) == between.extent and form.coeff(between) == 1 for form in forms
+                )
+            ]
+    return min(
+        pairs,
+        default=(None, None),
+        key=lambda pair: vector_cost(
+            reads, writes, pair[0], lanes, pair[1].extent if pair[1] else siblings
+        ),
+    )
 
 
 def _siblings(region: Region) -> int:
@@ -130,14 +146,18 @@ def _chain(store: Store) -> list[Value]:
     return chain
 
 
-def _best_tile(variables: Sequence[Var], vector: Var | None, reads: Sequence[Affine],
-               lanes: int) -> Var | None:
+def _best_tile(
+    variables: Sequence[Var], vector: Var | None, reads: Sequence[Affine], lanes: int
+) -> Var | None:
     """The variable along which most of the reads that `vector` would gather are contiguous."""
     if vector is None:
         return None
     strided = [form for form in reads if form.coeff(vector) not in (0, 1, -1)]
-    counts = {var: sum(form.coeff(var) == 1 for form in strided)
-              for var in variables if var is not vector and var.extent >= 4}
+    counts = {
+        var: sum(form.coeff(var) == 1 for form in strided)
+        for var in variables
+        if var is not vector and var.extent >= 4
+    }
     best = max(counts, key=lambda var: counts[var], default=None)
     return best if best is not None and counts[best] else None
 
@@ -145,9 +165,12 @@ def _best_tile(variables: Sequence[Var], vector: Var | None, reads: Sequence[Aff
 # -------------------------------------------------------------------- memory
 
 
-def bind_memory(builder: Builder, region: Region, reads: Sequence[tuple[Value, Affine]],
-                offsets: Sequence[Affine],
-                ) -> tuple[dict[Value, Memory], list[Memory], tuple[KernelArg, ...]]:
+def bind_memory(
+    builder: Builder,
+    region: Region,
+    reads: Sequence[tuple[Value, Affine]],
+    offsets: Sequence[Affine],
+) -> tuple[dict[Value, Memory], list[Memory], tuple[KernelArg, ...]]:
     """Declares the region's buffers: inputs first, then stores. Constant offsets move to the
     arguments, so that equal work at different places is one kernel."""
     memory: dict[Value, Memory] = {}
@@ -178,8 +201,14 @@ def bind_memory(builder: Builder, region: Region, reads: Sequence[tuple[Value, A
 class _Writer:
     """Emits the loops of one map."""
 
-    def __init__(self, region: Region, nest: _Nest, elements: Elements, memory: Sequence[Memory],
-                 streamed: Sequence[bool]) -> None:
+    def __init__(
+        self,
+        region: Region,
+        nest: _Nest,
+        elements: Elements,
+        memory: Sequence[Memory],
+        streamed: Sequence[bool],
+    ) -> None:
         self.region, self.nest, self.elements, self.memory = region, nest, elements, memory
         self.streamed = streamed
         self.b = elements.b
@@ -217,8 +246,12 @@ class _Writer:
                 self._store_vector()
 
         def rest() -> None:
-            with self.elements.at({vector: full}, vector=vector, lanes=lanes,
-                                  mask=self.b.active(extent % lanes, lanes)):
+            with self.elements.at(
+                {vector: full},
+                vector=vector,
+                lanes=lanes,
+                mask=self.b.active(extent % lanes, lanes),
+            ):
                 self._store_vector()
 
         if block == extent <= _UNROLLED * lanes:
@@ -257,8 +290,11 @@ class _Writer:
     def _tile_run(self, along: Loop, used: int) -> None:
         lanes, extent = self.nest.lanes, along.var.extent
         start = self.elements.position.env[along.var]
-        stop = self.b.binary("smin", start + along.step, extent) if extent % along.step else (
-            start + along.step)
+        stop = (
+            self.b.binary("smin", start + along.step, extent)
+            if extent % along.step
+            else (start + along.step)
+        )
         rest = extent % lanes
         full = stop - self.b.urem(stop, lanes) if rest else stop
 
@@ -270,8 +306,9 @@ class _Writer:
         if rest and along.step == extent:
             self._square(along.var, full, rest, used)
         elif rest:
-            self.b.if_(self.b.compare("lt", full, stop),
-                       lambda: self._square(along.var, full, rest, used))
+            self.b.if_(
+                self.b.compare("lt", full, stop), lambda: self._square(along.var, full, rest, used)
+            )
 
     def _square(self, var: Var, position: Register, count: int, used: int) -> None:
         with self.elements.at({var: position}, tile=Tile(var, count, used)):
@@ -295,8 +332,9 @@ class _Writer:
         registers = [self.elements.value(store.value, nest.index) for store in self.region.stores]
         whole = self.elements.position.mask is None
         for store, register, memory, offset, streamed in zip(
-                self.region.stores, registers, self.memory, nest.offsets, self.streamed,
-                strict=True):
+            self.region.stores, registers, self.memory, nest.offsets, self.streamed, strict=True
+        ):
             offset = self.elements.with_starts(store, nest.index, offset)
-            self.elements.store(register, store.value.type.dtype, memory, offset,
-                                nontemporal=streamed and whole)
+            self.elements.store(
+                register, store.value.type.dtype, memory, offset, nontemporal=streamed and whole
+            )

@@ -71,8 +71,9 @@ class Reducer:
     def _index_type(self) -> Type:
         return I32 if self.narrow_index else I64
 
-    def lift(self, b: Builder, element: Value, position: Value | None, lanes: int,
-             mask: Value | None) -> Accumulator:
+    def lift(
+        self, b: Builder, element: Value, position: Value | None, lanes: int, mask: Value | None
+    ) -> Accumulator:
         """One element a lane as an accumulator, neutral in lanes that are masked off; `position`
         is for argmax and argmin."""
         element = scalars.convert(b, element, self.dtype, self.accumulator_dtype)
@@ -131,7 +132,8 @@ def merge_all(b: Builder, reducer: Reducer, parts: Sequence[Accumulator]) -> Acc
     """Pairwise, so that rounding errors grow with the logarithm of the number of parts."""
     current = list(parts)
     while len(current) > 1:
-        paired = [reducer.merge(b, current[k], current[k + 1])
-                  for k in range(0, len(current) - 1, 2)]
+        paired = [
+            reducer.merge(b, current[k], current[k + 1]) for k in range(0, len(current) - 1, 2)
+        ]
         current = paired + current[len(paired) * 2 :]
     return current[0]

@@ -61,9 +61,12 @@ class RowWriter(RowEmitter):
             return 1
         return max(1, min(_ACCUMULATORS // min(reduces, 2), vector.extent // self.nest.lanes))
 
-    def _over_reduced(self, depth: int, carried: Sequence[Register],
-                      body: Callable[[Sequence[Register]], Sequence[Register]],
-                      ) -> Sequence[Register]:
+    def _over_reduced(
+        self,
+        depth: int,
+        carried: Sequence[Register],
+        body: Callable[[Sequence[Register]], Sequence[Register]],
+    ) -> Sequence[Register]:
         """Loops over the reduced variables that are not the vector variable, around `body`."""
         loops = [var for var in self.nest.reduced if var is not self.nest.vector]
         if depth == len(loops):
@@ -84,19 +87,30 @@ class RowWriter(RowEmitter):
         for start in range(0, vector.extent, lanes):
             used = min(vector.extent - start, lanes)
             mask = self.b.active(used, lanes) if used < lanes else None
-            with self.elements.at({vector: self.b.const(start)}, vector=vector, lanes=lanes,
-                                  mask=mask):
+            with self.elements.at(
+                {vector: self.b.const(start)}, vector=vector, lanes=lanes, mask=mask
+            ):
                 yield
 
-    def _sets_at_once(self, stage: tuple[Op, ...], reducers: list[Reducer],
-                      ) -> list[list[Accumulator]]:
-        return [[self.lifted(op, reducer) for op, reducer in zip(stage, reducers, strict=True)]
-                for _ in self._vectors()]
+    def _sets_at_once(
+        self,
+        stage: tuple[Op, ...],
+        reducers: list[Reducer],
+    ) -> list[list[Accumulator]]:
+        return [
+            [self.lifted(op, reducer) for op, reducer in zip(stage, reducers, strict=True)]
+            for _ in self._vectors()
+        ]
 
     # ---------------------------------------------------------------- a long row, in loops
 
-    def _along(self, stage: tuple[Op, ...], reducers: list[Reducer],
-               carried: Sequence[Register], count: int) -> Sequence[Register]:
+    def _along(
+        self,
+        stage: tuple[Op, ...],
+        reducers: list[Reducer],
+        carried: Sequence[Register],
+        count: int,
+    ) -> Sequence[Register]:
         """One run along the vector variable."""
         vector, lanes = self.nest.vector, self.nest.lanes
         if vector is None:
@@ -106,8 +120,9 @@ class RowWriter(RowEmitter):
         def several(position: Register, *values: Register) -> Sequence[Register]:
             out: list[Register] = []
             for number, part in enumerate(_chunks(values, count)):
-                with self.elements.at({vector: position + number * lanes}, vector=vector,
-                                      lanes=lanes):
+                with self.elements.at(
+                    {vector: position + number * lanes}, vector=vector, lanes=lanes
+                ):
                     out += self._step(stage, reducers, part)
             return out
 
@@ -116,20 +131,30 @@ class RowWriter(RowEmitter):
                 return self._step(stage, reducers, values)
 
         def run(start: Register, stop: Register, values: Sequence[Register]) -> list[Register]:
-            initial = [part for _ in range(count) for r in reducers
-                       for part in r.initial(self.b, lanes)]
+            initial = [
+                part for _ in range(count) for r in reducers for part in r.initial(self.b, lanes)
+            ]
             fresh = self.b.loop(start, stop, lanes * count, initial, several, runs=True)
-            return [part for old, new in zip(_chunks(values, count), _chunks(fresh, count),
-                                             strict=True)
-                    for part in self._merged(reducers, old, new)]
+            return [
+                part
+                for old, new in zip(_chunks(values, count), _chunks(fresh, count), strict=True)
+                for part in self._merged(reducers, old, new)
+            ]
 
         many = vector.extent // (lanes * count) * (lanes * count)
         full = vector.extent // lanes * lanes
         far = many // _RUN * _RUN if many > _RUN else 0
         current = list(carried)
         if far:
-            current = list(self.b.loop(0, far, _RUN, current, lambda position, *values: run(
-                position, position + _RUN, values)))
+            current = list(
+                self.b.loop(
+                    0,
+                    far,
+                    _RUN,
+                    current,
+                    lambda position, *values: run(position, position + _RUN, values),
+                )
+            )
         if many > far and len(self.nest.reduced) > 1 and many >= _SHORTEST_RUN * lanes * count:
             current = run(self.b.const(far), self.b.const(many), current)
         elif many > far:
@@ -138,23 +163,31 @@ class RowWriter(RowEmitter):
             current[:size] = self.b.loop(many, full, lanes, tuple(current[:size]), one)
         if vector.extent > full:
             mask = self.b.active(vector.extent - full, lanes)
-            with self.elements.at({vector: self.b.const(full)}, vector=vector, lanes=lanes,
-                                  mask=mask):
+            with self.elements.at(
+                {vector: self.b.const(full)}, vector=vector, lanes=lanes, mask=mask
+            ):
                 current[:size] = self._step(stage, reducers, current[:size])
         return current
 
-    def _merged(self, reducers: list[Reducer], old: Sequence[Register],
-                new: Sequence[Register]) -> list[Register]:
-        return [part for reducer, x, y in zip(reducers, _unpack(reducers, old),
-                                              _unpack(reducers, new), strict=True)
-                for part in reducer.merge(self.b, x, y)]
+    def _merged(
+        self, reducers: list[Reducer], old: Sequence[Register], new: Sequence[Register]
+    ) -> list[Register]:
+        return [
+            part
+            for reducer, x, y in zip(
+                reducers, _unpack(reducers, old), _unpack(reducers, new), strict=True
+            )
+            for part in reducer.merge(self.b, x, y)
+        ]
 
-    def _step(self, stage: tuple[Op, ...], reducers: list[Reducer],
-              carried: Sequence[Register]) -> list[Register]:
+    def _step(
+        self, stage: tuple[Op, ...], reducers: list[Reducer], carried: Sequence[Register]
+    ) -> list[Register]:
         """Accumulate the elements at the current position."""
         out: list[Register] = []
-        for op, reducer, accumulator in zip(stage, reducers, _unpack(reducers, carried),
-                                            strict=True):
+        for op, reducer, accumulator in zip(
+            stage, reducers, _unpack(reducers, carried), strict=True
+        ):
             out += reducer.merge(self.b, accumulator, self.lifted(op, reducer))
         return out
 
@@ -178,8 +211,9 @@ class RowWriter(RowEmitter):
             self.b.loop(0, full, lanes, (), body)
         if vector.extent > full:
             mask = self.b.active(vector.extent - full, lanes)
-            with self.elements.at({vector: self.b.const(full)}, vector=vector, lanes=lanes,
-                                  mask=mask):
+            with self.elements.at(
+                {vector: self.b.const(full)}, vector=vector, lanes=lanes, mask=mask
+            ):
                 self.store(self.nest.row_stores)
         return ()
 

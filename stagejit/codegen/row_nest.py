@@ -55,8 +55,9 @@ def reducer_of(op: Op) -> Reducer:
 class RowEmitter:
     """Results, kept values and stores of one nest."""
 
-    def __init__(self, region: Region, nest: RowNest, elements: Elements,
-                 memory: Sequence[Memory]) -> None:
+    def __init__(
+        self, region: Region, nest: RowNest, elements: Elements, memory: Sequence[Memory]
+    ) -> None:
         self.region, self.nest, self.elements, self.memory = region, nest, elements, memory
         self.b = elements.b
         self.results: dict[Value, Register] = {}
@@ -121,14 +122,20 @@ class RowEmitter:
             register = self.elements.value(store.value, index)
             offset = self.elements.with_starts(store, index, self.nest.offsets[number])
             whole = self.elements.position.mask is None
-            self.elements.store(register, store.value.type.dtype, self.memory[number], offset,
-                                nontemporal=self.nest.streamed[number] and whole)
+            self.elements.store(
+                register,
+                store.value.type.dtype,
+                self.memory[number],
+                offset,
+                nontemporal=self.nest.streamed[number] and whole,
+            )
 
     def _result_reader(self, result: Value, where: Affine) -> Callable[[Index], Register]:
         def read(index: Index) -> Register:
             if linearize(index, result.shape) != where:
-                raise InternalError(f"{result} is used outside its row", step="codegen",
-                                    loc=result.op.loc)
+                raise InternalError(
+                    f"{result} is used outside its row", step="codegen", loc=result.op.loc
+                )
             return self.result_of(result)
 
         return read

@@ -43,8 +43,9 @@ class PanelWriter(RowEmitter):
         if not self.nest.straight:
             self._accumulators = self._declared()
             self._totals = self._declared() if self._long_sums() else self._accumulators
-        items.emit(self.elements, self._columns_of_short_rows if self.nest.straight
-                   else self._panel)
+        items.emit(
+            self.elements, self._columns_of_short_rows if self.nest.straight else self._panel
+        )
         return items.total
 
     @property
@@ -71,8 +72,10 @@ class PanelWriter(RowEmitter):
         self.begin()
         for stage in self.nest.stages:
             reducers = [reducer_of(op) for op in stage]
-            sets = [[self.lifted(op, reducer) for op, reducer in zip(stage, reducers, strict=True)]
-                    for _ in self._positions()]
+            sets = [
+                [self.lifted(op, reducer) for op, reducer in zip(stage, reducers, strict=True)]
+                for _ in self._positions()
+            ]
             for number, (op, reducer) in enumerate(zip(stage, reducers, strict=True)):
                 whole = merge_all(self.b, reducer, [accs[number] for accs in sets])
                 self.results[op.result] = reducer.result(self.b, whole)
@@ -96,9 +99,13 @@ class PanelWriter(RowEmitter):
         made = {}
         for op in (op for stage in self.nest.stages for op in stage):
             reducer = reducer_of(op)
-            made[op.result] = reducer, tuple(
-                self.b.scratch("sum", _stored(part.type), self.width)
-                for part in reducer.initial(self.b, 0))
+            made[op.result] = (
+                reducer,
+                tuple(
+                    self.b.scratch("sum", _stored(part.type), self.width)
+                    for part in reducer.initial(self.b, 0)
+                ),
+            )
         return made
 
     def _long_sums(self) -> bool:
@@ -106,7 +113,9 @@ class PanelWriter(RowEmitter):
         inner, length = self.nest.reduced[-1].extent, math.prod(v.extent for v in self.nest.reduced)
         return (inner > _RUN or (length > _RUN and inner >= _SHORTEST_RUN)) and any(
             op.attrs["fn"] == "add" and op.result.type.dtype.is_float
-            for stage in self.nest.stages for op in stage)
+            for stage in self.nest.stages
+            for op in stage
+        )
 
     def _panel(self) -> None:
         self.begin()
@@ -120,8 +129,9 @@ class PanelWriter(RowEmitter):
     def _pass(self, stage: tuple[Op, ...]) -> None:
         if self._totals is self._accumulators:
             self._over_columns(lambda: self._clear(stage, self._accumulators))
-            self._over_blocks(0, lambda rows: self._over_columns(
-                lambda: self._accumulate(stage, rows)))
+            self._over_blocks(
+                0, lambda rows: self._over_columns(lambda: self._accumulate(stage, rows))
+            )
         else:
             self._over_columns(lambda: self._clear(stage, self._totals))
             self._over_runs(0, stage)
@@ -131,6 +141,7 @@ class PanelWriter(RowEmitter):
         """Loops over the reduced variables; each run along the innermost one meets the totals."""
         var = self.nest.reduced[depth]
         if depth < len(self.nest.reduced) - 1:
+
             def iteration(position: Register) -> None:
                 with self.elements.at({var: position}):
                     self._over_runs(depth + 1, stage)
@@ -140,8 +151,13 @@ class PanelWriter(RowEmitter):
 
         def run(start: Register, stop: Register, extent: int) -> None:
             self._over_columns(lambda: self._clear(stage, self._accumulators))
-            self._blocks(var, start, stop, extent, lambda rows: self._over_columns(
-                lambda: self._accumulate(stage, rows)))
+            self._blocks(
+                var,
+                start,
+                stop,
+                extent,
+                lambda rows: self._over_columns(lambda: self._accumulate(stage, rows)),
+            )
             self._over_columns(lambda: self._add_up(stage))
 
         far = var.extent // _RUN * _RUN
@@ -150,8 +166,9 @@ class PanelWriter(RowEmitter):
         if far < var.extent:
             run(self.b.const(far), self.b.const(var.extent), var.extent - far)
 
-    def _clear(self, stage: tuple[Op, ...],
-               where: dict[Value, tuple[Reducer, tuple[Buffer, ...]]]) -> None:
+    def _clear(
+        self, stage: tuple[Op, ...], where: dict[Value, tuple[Reducer, tuple[Buffer, ...]]]
+    ) -> None:
         for op in stage:
             reducer, buffers = where[op.result]
             self._save(buffers, reducer.initial(self.b, self.nest.lanes))
@@ -223,8 +240,9 @@ class PanelWriter(RowEmitter):
 
         self.b.loop(0, var.extent, 1, (), iteration)
 
-    def _blocks(self, var: Var, start: Register, stop: Register, extent: int,
-                body: Callable[[int], None]) -> None:
+    def _blocks(
+        self, var: Var, start: Register, stop: Register, extent: int, body: Callable[[int], None]
+    ) -> None:
         """From `start` to `stop`, `extent` elements, some at once."""
 
         def iteration(rows: int) -> Callable[[Register], None]:
@@ -251,8 +269,10 @@ class PanelWriter(RowEmitter):
     def _saved(self, buffers: tuple[Buffer, ...], reducer: Reducer) -> Accumulator:
         raw = [self.b.load(buffer, self._column, self.nest.lanes) for buffer in buffers]
         wanted = [part.type for part in reducer.initial(self.b, 0)]
-        return tuple(self.b.compare("ne", value, 0) if type.elem == "i1" else value
-                     for value, type in zip(raw, wanted, strict=True))
+        return tuple(
+            self.b.compare("ne", value, 0) if type.elem == "i1" else value
+            for value, type in zip(raw, wanted, strict=True)
+        )
 
     def _save(self, buffers: tuple[Buffer, ...], accumulator: Accumulator) -> None:
         for buffer, part in zip(buffers, accumulator, strict=True):

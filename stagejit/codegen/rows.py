@@ -82,10 +82,12 @@ def _plan(region: Region, target: Target) -> RowNest:
         return footprint, offsets, places
 
     footprint, offsets, places = refine([space], walk)
-    kept_vars = [v for axis, dim in enumerate(space.dims) if axis not in axes
-                 for v in dim if v.extent != 1]
-    reduced_vars = [v for axis, dim in enumerate(space.dims) if axis in axes
-                    for v in dim if v.extent != 1]
+    kept_vars = [
+        v for axis, dim in enumerate(space.dims) if axis not in axes for v in dim if v.extent != 1
+    ]
+    reduced_vars = [
+        v for axis, dim in enumerate(space.dims) if axis in axes for v in dim if v.extent != 1
+    ]
     kept, kept_map = merge(kept_vars, footprint.forms)
     reduced, reduced_map = merge(reduced_vars, footprint.forms)
     mapping = {**kept_map, **reduced_map}
@@ -95,22 +97,31 @@ def _plan(region: Region, target: Target) -> RowNest:
     forms = [form for _, form in reads]
     vector = _best_vector(kept, reduced, forms, lanes, target)
     lanes = lanes_of(forms, new_offsets, vector, lanes)
-    stored = [(number, in_row, tuple(part.substitute(mapping) for part in at))
-              for number, (in_row, at) in enumerate(places)]
+    stored = [
+        (number, in_row, tuple(part.substitute(mapping) for part in at))
+        for number, (in_row, at) in enumerate(places)
+    ]
     nest = RowNest(
         index=tuple(part.substitute(mapping) for part in space.index),
-        kept=tuple(kept), reduced=tuple(reduced), vector=vector, lanes=lanes,
+        kept=tuple(kept),
+        reduced=tuple(reduced),
+        vector=vector,
+        lanes=lanes,
         stages=stages,
         row_stores=tuple((number, at) for number, in_row, at in stored if in_row),
         kept_stores=tuple((number, at) for number, in_row, at in stored if not in_row),
         straight=_straight(kept, reduced, vector, lanes, target),
-        cached=frozenset(), offsets=new_offsets, reads=reads,
-        streamed=streamed_stores(region, reads, new_offsets, vector, lanes, target))
+        cached=frozenset(),
+        offsets=new_offsets,
+        reads=reads,
+        streamed=streamed_stores(region, reads, new_offsets, vector, lanes, target),
+    )
     return nest if nest.straight else _with_cache(region, nest, shape, target)
 
 
-def _straight(kept: Sequence[Var], reduced: Sequence[Var], vector: Var | None, lanes: int,
-              target: Target) -> bool:
+def _straight(
+    kept: Sequence[Var], reduced: Sequence[Var], vector: Var | None, lanes: int, target: Target
+) -> bool:
     """Whether a row takes so few registers that all its passes fit in them, unrolled."""
     if vector is None:
         return False
@@ -142,16 +153,23 @@ def _stages(region: Region, reduces: Sequence[Op]) -> tuple[tuple[Op, ...], ...]
     inside = set(region.ops)
     passes: dict[Op, int] = {}
     for op in region.ops:  # topological order
-        before = max((passes[operand.op] for operand in op.operands if operand.op in inside),
-                     default=0)
+        before = max(
+            (passes[operand.op] for operand in op.operands if operand.op in inside), default=0
+        )
         passes[op] = before + (op.kind == "reduce")
     last = max(passes[op] for op in reduces)
-    return tuple(tuple(op for op in reduces if passes[op] == level)
-                 for level in range(1, last + 1))
+    return tuple(tuple(op for op in reduces if passes[op] == level) for level in range(1, last + 1))
 
 
-def _place_store(store: Store, shape: tuple[int, ...], index: Index, kept: Index,
-                 axes: Sequence[int], *, strict: bool) -> tuple[bool, Index]:
+def _place_store(
+    store: Store,
+    shape: tuple[int, ...],
+    index: Index,
+    kept: Index,
+    axes: Sequence[int],
+    *,
+    strict: bool,
+) -> tuple[bool, Index]:
     """Whether a store is in the row space, and the index of its value for row element `index`."""
     value = store.value
     if value.shape == shape:
@@ -161,12 +179,16 @@ def _place_store(store: Store, shape: tuple[int, ...], index: Index, kept: Index
         return False, reshape_index(kept, kept_shape, value.shape, strict=strict)
     if value.type.size == math.prod(shape):
         return True, reshape_index(index, shape, value.shape, strict=strict)
-    raise InternalError(f"{value} is neither in the row space {shape} nor in the kept space",
-                        step="codegen", loc=value.op.loc)
+    raise InternalError(
+        f"{value} is neither in the row space {shape} nor in the kept space",
+        step="codegen",
+        loc=value.op.loc,
+    )
 
 
-def _best_vector(kept: Sequence[Var], reduced: Sequence[Var], reads: Sequence[Affine],
-                 lanes: int, target: Target) -> Var | None:
+def _best_vector(
+    kept: Sequence[Var], reduced: Sequence[Var], reads: Sequence[Affine], lanes: int, target: Target
+) -> Var | None:
     """The variable whose vectors load best; see Note [Two shapes of vectors]."""
     length = math.prod(var.extent for var in reduced)
     # The elements of a row that is unrolled lie between the lanes of vectors of rows.
@@ -180,8 +202,7 @@ def _best_vector(kept: Sequence[Var], reduced: Sequence[Var], reads: Sequence[Af
     return min((*reversed(reduced), *reversed(kept)), default=None, key=cost)
 
 
-def _with_cache(region: Region, nest: RowNest, shape: tuple[int, ...],
-                target: Target) -> RowNest:
+def _with_cache(region: Region, nest: RowNest, shape: tuple[int, ...], target: Target) -> RowNest:
     """Keeps in scratch the row-space values that cost much and that several passes need."""
     passes = [{op.operands[0] for op in stage} for stage in nest.stages]
     passes.append({region.stores[number].value for number, _ in nest.row_stores})
@@ -196,8 +217,13 @@ def _with_cache(region: Region, nest: RowNest, shape: tuple[int, ...],
     budget = target.l2_nbytes // 2
     for value, count in needed.items():
         fits = elements * value.type.dtype.itemsize <= budget
-        if (count > 1 and value.shape == shape and fits and value.op.kind == "map"
-                and scalars.cost(value.op.attrs["fn"], value.type.dtype) >= _WORTH_KEEPING):
+        if (
+            count > 1
+            and value.shape == shape
+            and fits
+            and value.op.kind == "map"
+            and scalars.cost(value.op.attrs["fn"], value.type.dtype) >= _WORTH_KEEPING
+        ):
             chosen.add(value)
             budget -= elements * value.type.dtype.itemsize
     return replace(nest, cached=frozenset(chosen))

@@ -81,8 +81,10 @@ def _plan(region: Region, target: Target) -> _Nest:
     _, indices, updates = op.operands
     dims, shape = ScatterDims.of(op.attrs), op.result.shape
     space = Space(updates.shape, "u")
-    starts = {axis: Affine.of(Var(room, "s", "dynamic", source=indices))
-              for axis, room in _rooms(op).items()}
+    starts = {
+        axis: Affine.of(Var(room, "s", "dynamic", source=indices))
+        for axis, room in _rooms(op).items()
+    }
 
     def walk(strict: bool) -> tuple[Footprint, Affine]:
         footprint = Footprint(leaves_of(region), strict=strict)
@@ -90,8 +92,9 @@ def _plan(region: Region, target: Target) -> _Nest:
         for component in range(len(dims.start_axes)):
             footprint.visit(indices, _vector_index(op, space.index, component))
         place = _place(op, space.index)
-        offset = linearize([part + starts.get(axis, Affine()) for axis, part in enumerate(place)],
-                           shape)
+        offset = linearize(
+            [part + starts.get(axis, Affine()) for axis, part in enumerate(place)], shape
+        )
         footprint.numbers.append(offset)
         return footprint, offset
 
@@ -100,9 +103,10 @@ def _plan(region: Region, target: Target) -> _Nest:
     apart = {batch[axis] for axis in dims.index_batch_axes}
     if op.attrs["unique"]:
         apart = set(batch)
-    groups = [[v for axis in axes for v in space.dims[axis] if v.extent != 1]
-              for axes in (sorted(apart), [axis for axis in batch if axis not in apart],
-                           dims.window_axes)]
+    groups = [
+        [v for axis in axes for v in space.dims[axis] if v.extent != 1]
+        for axes in (sorted(apart), [axis for axis in batch if axis not in apart], dims.window_axes)
+    ]
     merged = [merge(group, footprint.forms) for group in groups]
     free, ordered, window = (tuple(variables) for variables, _ in merged)
     mapping = {var: form for _, forms in merged for var, form in forms.items()}
@@ -110,14 +114,24 @@ def _plan(region: Region, target: Target) -> _Nest:
     offset = offset.substitute(mapping)
     lanes = target.vector_nbytes // widest_nbytes(region)
     forms = [form for value, form in reads if value is not indices]
-    vector = min(reversed(window), default=None,
-                 key=lambda var: vector_cost(forms, (offset,), var, lanes))
+    vector = min(
+        reversed(window), default=None, key=lambda var: vector_cost(forms, (offset,), var, lanes)
+    )
     lanes = lanes_of(forms, (offset,), vector, lanes)
     owned, ranges = _ranges(op, free, vector, lanes, target)
     return _Nest(
         tuple(part.substitute(mapping) for part in space.index),
         tuple(part.substitute(mapping) for part in _place(op, space.index)),
-        free, ordered, window, vector, lanes, owned, ranges, offset, reads)
+        free,
+        ordered,
+        window,
+        vector,
+        lanes,
+        owned,
+        ranges,
+        offset,
+        reads,
+    )
 
 
 def _rooms(op: Op) -> dict[int, int]:
@@ -144,8 +158,9 @@ def _place(op: Op, index: Index) -> Index:
     return tuple(parts)
 
 
-def _ranges(op: Op, free: Sequence[Var], vector: Var | None, lanes: int,
-            target: Target) -> tuple[int | None, int]:
+def _ranges(
+    op: Op, free: Sequence[Var], vector: Var | None, lanes: int, target: Target
+) -> tuple[int | None, int]:
     """The axis whose ranges are owned, and how many ranges; (None, 1) where it does not pay."""
     dims, shape = ScatterDims.of(op.attrs), op.result.shape
     window = dims.window(len(shape), op.operands[2].shape)
@@ -154,8 +169,11 @@ def _ranges(op: Op, free: Sequence[Var], vector: Var | None, lanes: int,
     items = math.prod(var.extent for var in free) * blocks
     wanted = -(-2 * target.cores // items)
     # To pass over an index costs about as much as to combine one element, unless it is predictable.
-    pays = op.attrs["sorted"] or math.prod(window) >= max(lanes, 4) or (
-        op.result.type.nbytes > target.l2_nbytes)
+    pays = (
+        op.attrs["sorted"]
+        or math.prod(window) >= max(lanes, 4)
+        or (op.result.type.nbytes > target.l2_nbytes)
+    )
     if wanted == 1 or not axes or not pays:
         return None, 1
     axis = max(axes, key=lambda axis: shape[axis])
@@ -206,8 +224,7 @@ class _Writer:
     def _one_window(self, block: Loop | None) -> None:
         with self.elements.at():
             starts, inside = self._starts()
-            place = [part + starts.get(axis, Affine())
-                     for axis, part in enumerate(self.nest.place)]
+            place = [part + starts.get(axis, Affine()) for axis, part in enumerate(self.nest.place)]
             offset = linearize(place, self.op.result.shape)
             if inside is None:
                 self._window(block, offset)
@@ -245,6 +262,7 @@ class _Writer:
 
         def nested(depth: int) -> None:
             if depth < len(loops):
+
                 def iteration(position: Register) -> None:
                     with self.elements.at({loops[depth]: position}):
                         nested(depth + 1)
@@ -261,8 +279,11 @@ class _Writer:
         """The item's part along the vector variable: full vectors, then one masked."""
         b, lanes, vector, extent = self.b, self.nest.lanes, block.var, block.var.extent
         start = self.elements.position.env[vector]
-        stop = b.binary("smin", start + block.step, extent) if extent % block.step else (
-            start + block.step)
+        stop = (
+            b.binary("smin", start + block.step, extent)
+            if extent % block.step
+            else (start + block.step)
+        )
         full = stop - b.urem(stop, lanes) if extent % lanes else stop
 
         def vectors(position: Register) -> None:
@@ -270,8 +291,9 @@ class _Writer:
                 self._combine(offset)
 
         def rest() -> None:
-            with self.elements.at({vector: full}, vector=vector, lanes=lanes,
-                                  mask=b.mask_below(full, extent, lanes)):
+            with self.elements.at(
+                {vector: full}, vector=vector, lanes=lanes, mask=b.mask_below(full, extent, lanes)
+            ):
                 self._combine(offset)
 
         if extent >= lanes:

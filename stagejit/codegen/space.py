@@ -64,8 +64,10 @@ def refine(spaces: Sequence[Space], evaluate: Callable[[bool], T]) -> T:
     return evaluate(False)
 
 
-def merge(variables: Sequence[Var], forms: Iterable[Affine],
-          ) -> tuple[list[Var], dict[Var, Affine]]:
+def merge(
+    variables: Sequence[Var],
+    forms: Iterable[Affine],
+) -> tuple[list[Var], dict[Var, Affine]]:
     """Fewer loops for the same forms: adjacent variables u, v become one where every form has
     coeff(u) == coeff(v) * extent(v), that is, where v runs on into u.
 
@@ -75,13 +77,19 @@ def merge(variables: Sequence[Var], forms: Iterable[Affine],
     current = list(variables)
     mapping: dict[Var, Affine] = {var: Affine.of(var) for var in current}
     live = list(dict.fromkeys(forms))
-    derived = {inner for form in live for var in form.vars() if var.operand is not None
-               for inner in var.operand.loop_vars()}
+    derived = {
+        inner
+        for form in live
+        for var in form.vars()
+        if var.operand is not None
+        for inner in var.operand.loop_vars()
+    }
     at = len(current) - 2
     while at >= 0:
         outer, inner = current[at], current[at + 1]
         if not {outer, inner} & derived and all(
-                form.coeff(outer) == form.coeff(inner) * inner.extent for form in live):
+            form.coeff(outer) == form.coeff(inner) * inner.extent for form in live
+        ):
             joint = Var(outer.extent * inner.extent, inner.name)
             step = {outer: Affine(), inner: Affine.of(joint)}
             mapping = {var: form.substitute(step) for var, form in mapping.items()}

@@ -17,24 +17,33 @@ from stagejit.graph.ir import Value
 _LINE_NBYTES = 64
 
 
-def streamed_stores(region: Region, reads: Iterable[tuple[Value, Affine]],
-                    offsets: Sequence[Affine], vector: Var | None, lanes: int,
-                    target: Target) -> tuple[bool, ...]:
+def streamed_stores(
+    region: Region,
+    reads: Iterable[tuple[Value, Affine]],
+    offsets: Sequence[Affine],
+    vector: Var | None,
+    lanes: int,
+    target: Target,
+) -> tuple[bool, ...]:
     """For each store, whether its vectors should be streamed."""
     if vector is None or _traffic(region, reads) <= target.l3_nbytes:
         return (False,) * len(region.stores)
     written = sum(store.value.type.nbytes for store in region.stores)
     large = written >= target.l3_nbytes // 2
-    return tuple(large and _is_lines(store, offset, vector, lanes)
-                 for store, offset in zip(region.stores, offsets, strict=True))
+    return tuple(
+        large and _is_lines(store, offset, vector, lanes)
+        for store, offset in zip(region.stores, offsets, strict=True)
+    )
 
 
 def _traffic(region: Region, reads: Iterable[tuple[Value, Affine]]) -> int:
     """Bytes that cross memory; what a gather picks is no more than what is made of it."""
     most = max((op.result.type.size for op in region.ops if len(op.results) == 1), default=0)
     most = max(most, *(store.value.type.size for store in region.stores))
-    read = sum(min(value.type.nbytes, most * value.type.dtype.itemsize)
-               for value in {value: None for value, _ in reads})
+    read = sum(
+        min(value.type.nbytes, most * value.type.dtype.itemsize)
+        for value in {value: None for value, _ in reads}
+    )
     return read + sum(store.value.type.nbytes for store in region.stores)
 
 
@@ -45,4 +54,5 @@ def _is_lines(store: Store, offset: Affine, vector: Var, lanes: int) -> bool:
     if any(var.kind != "loop" for var in offset.vars()):
         return False
     return offset.const * size % _LINE_NBYTES == 0 and all(
-        coeff * size % _LINE_NBYTES == 0 for var, coeff in offset.terms if var is not vector)
+        coeff * size % _LINE_NBYTES == 0 for var, coeff in offset.terms if var is not vector
+    )

@@ -46,8 +46,9 @@ def interleaved(b: Builder, phases: Sequence[Value]) -> Value:
         if len(whole) % 2:
             whole.append(whole[-1])  # its copy is never picked
         whole = [_joined(b, whole[k], whole[k + 1]) for k in range(0, len(whole), 2)]
-    return b.shuffle(whole[0], None, [phase * lanes + lane for lane in range(lanes)
-                                      for phase in range(count)])
+    return b.shuffle(
+        whole[0], None, [phase * lanes + lane for lane in range(lanes) for phase in range(count)]
+    )
 
 
 def _joined(b: Builder, first: Value, second: Value) -> Value:

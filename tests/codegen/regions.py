@@ -54,8 +54,9 @@ def region_of(graph: Graph) -> Region:
     inside = tuple(op for op in ops if op.result not in arrays and op not in outside)
     anchors = [op for op in inside if op.kind in _GENERATORS and op.kind != "map"]
     kind = anchors[0].kind if anchors else "map"
-    return Region("r", kind, inside, (*graph.inputs, *arrays), tuple(stores),
-                  anchors[0] if anchors else None)
+    return Region(
+        "r", kind, inside, (*graph.inputs, *arrays), tuple(stores), anchors[0] if anchors else None
+    )
 
 
 def _stores(output: Value) -> list[Store]:
@@ -84,8 +85,13 @@ class Runner:
     compile: Compile
     target: Target
 
-    def check(self, fn: Callable[..., Any], *args: Any, rtol: float | None = None,
-              atol: float | None = None) -> Kernel:
+    def check(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        rtol: float | None = None,
+        atol: float | None = None,
+    ) -> Kernel:
         """Compare the region of `fn` with the interpreter, in any order of its items."""
         with jax.enable_x64(True):
             graph = graph_of(fn, *args)
@@ -106,19 +112,31 @@ class Runner:
         verify_function(kernel.function)
         return kernel
 
-    def run(self, graph: Graph, region: Region, kernel: Kernel, inputs: Sequence[Array], *,
-            verify: bool = False) -> list[Array]:
+    def run(
+        self,
+        graph: Graph,
+        region: Region,
+        kernel: Kernel,
+        inputs: Sequence[Array],
+        *,
+        verify: bool = False,
+    ) -> list[Array]:
         """The outputs; the last chunk of items runs first."""
         env = dict(zip(graph.inputs, inputs, strict=True))
-        arrays = {v: np.array(env[v] if v in env else v.op.attrs["value"], order="C")
-                  for v in region.inputs}
+        arrays = {
+            v: np.array(env[v] if v in env else v.op.attrs["value"], order="C")
+            for v in region.inputs
+        }
         roots: dict[Value, Array] = {}
-        buffers = [_buffer(arg.value, roots, arrays) if arg.written else arrays[arg.value]
-                   for arg in kernel.args]
-        addresses = [array.ctypes.data + arg.offset * array.itemsize
-                     for array, arg in zip(buffers, kernel.args, strict=True)]
-        limits = [array.size - arg.offset for array, arg in
-                  zip(buffers, kernel.args, strict=True)]
+        buffers = [
+            _buffer(arg.value, roots, arrays) if arg.written else arrays[arg.value]
+            for arg in kernel.args
+        ]
+        addresses = [
+            array.ctypes.data + arg.offset * array.itemsize
+            for array, arg in zip(buffers, kernel.args, strict=True)
+        ]
+        limits = [array.size - arg.offset for array, arg in zip(buffers, kernel.args, strict=True)]
         params = [*kernel.params, *limits, 0] if verify else kernel.params
         fault = np.zeros(1, np.int64)
         call = self.compile(kernel.function, self.target, verify=verify)
@@ -172,13 +190,18 @@ def interpret_root(into: Value) -> Array:
     return np.array(interpret(graph, [])[0])
 
 
-def _compare(output: Value, got: Array, want: Array, rtol: float | None,
-             atol: float | None) -> None:
+def _compare(
+    output: Value, got: Array, want: Array, rtol: float | None, atol: float | None
+) -> None:
     assert got.shape == want.shape
     dtype = output.type.dtype
     if not dtype.is_float:
         np.testing.assert_array_equal(got, want)
         return
     tolerance = rtol or _TOLERANCE[dtype.name]
-    np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=tolerance,
-                               atol=tolerance if atol is None else atol)
+    np.testing.assert_allclose(
+        got.astype(np.float64),
+        want.astype(np.float64),
+        rtol=tolerance,
+        atol=tolerance if atol is None else atol,
+    )

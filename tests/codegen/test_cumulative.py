@@ -43,8 +43,9 @@ def host(compile_kernel: Any) -> Runner:
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("axis", [0, 1, 2])
-@pytest.mark.parametrize("shape", [(5, 13, 37), (1, 1, 1), (3, 1, 16), (2, 70, 3), (9, 2, 300)],
-                         ids=str)
+@pytest.mark.parametrize(
+    "shape", [(5, 13, 37), (1, 1, 1), (3, 1, 16), (2, 70, 3), (9, 2, 300)], ids=str
+)
 def test_axes(host: Runner, shape: tuple[int, ...], axis: int, reverse: bool) -> None:
     host.check(lambda x: lax.cumsum(x, axis, reverse), array(*shape), rtol=1e-4)
 
@@ -56,8 +57,11 @@ def test_functions(runner: Runner, fn: str, axis: int) -> None:
     runner.check(lambda x: FUNCTIONS[fn](x, axis, True), array(37, 45), rtol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, np.uint64, np.float16,
-                                   ml_dtypes.bfloat16, np.float64], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize(
+    "dtype",
+    [np.int8, np.uint16, np.int32, np.uint64, np.float16, ml_dtypes.bfloat16, np.float64],
+    ids=lambda d: np.dtype(d).name,
+)
 @pytest.mark.parametrize("axis", [0, 1])
 def test_dtypes(host: Runner, axis: int, dtype: Any) -> None:
     rtol = 0.02 if np.dtype(dtype).itemsize == 2 else None
@@ -69,12 +73,14 @@ def test_dtypes(host: Runner, axis: int, dtype: Any) -> None:
 def test_prologue_and_epilogue(runner: Runner, axis: int) -> None:
     x, y = array(21, 50), array(21, 50)
     runner.check(lambda x, y: lax.cumsum(x * y, axis) / 2 + x, x, y, rtol=1e-4)
-    runner.check(lambda x, y: (lambda c: (c * 2, c.reshape(-1)))(lax.cumsum(x.T, axis)), x, y,
-                 rtol=1e-4)
+    runner.check(
+        lambda x, y: (lambda c: (c * 2, c.reshape(-1)))(lax.cumsum(x.T, axis)), x, y, rtol=1e-4
+    )
     runner.check(lambda x, y: lax.cumsum(x.reshape(7, 150), axis) * 2, x, y, rtol=1e-4)
     zeros = np.zeros((60, 60), np.float32)
-    runner.check(lambda x, z: lax.dynamic_update_slice(z, lax.cumsum(x, axis), (3, 5)), x, zeros,
-                 rtol=1e-4)
+    runner.check(
+        lambda x, z: lax.dynamic_update_slice(z, lax.cumsum(x, axis), (3, 5)), x, zeros, rtol=1e-4
+    )
 
 
 def test_nan_and_infinity(runner: Runner) -> None:
@@ -102,8 +108,9 @@ def test_random(shape: list[int], data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(shape))))
     reverse, target = data.draw(st.booleans()), data.draw(st.sampled_from(sorted(TARGETS)))
     runner = Runner(_COMPILE[0], TARGETS[target]())
-    runner.check(lambda x: lax.cumsum(jnp.transpose(x, order), axis, reverse) + 1, array(*shape),
-                 rtol=1e-4)
+    runner.check(
+        lambda x: lax.cumsum(jnp.transpose(x, order), axis, reverse) + 1, array(*shape), rtol=1e-4
+    )
 
 
 _COMPILE: list[Any] = []

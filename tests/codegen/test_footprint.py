@@ -56,21 +56,26 @@ def test_numbers_of_an_iota() -> None:
 
 def test_store_offsets() -> None:
     _, space, (offset,) = footprint_of(
-        lambda x, y: x.at[1:5, 3:7].set(y * 2), zeros(10, 20), zeros(4, 4))
+        lambda x, y: x.at[1:5, 3:7].set(y * 2), zeros(10, 20), zeros(4, 4)
+    )
     assert offset.const == 23
     assert [offset.coeff(var) for var in space.vars] == [20, 1]
 
 
 def test_dynamic_starts_are_bounded() -> None:
     _, _, (offset,) = footprint_of(
-        lambda x, y, i: lax.dynamic_update_slice(x, y * 2, (i, 0)), zeros(10, 20), zeros(4, 20),
-        np.int32(0))
+        lambda x, y, i: lax.dynamic_update_slice(x, y * 2, (i, 0)),
+        zeros(10, 20),
+        zeros(4, 20),
+        np.int32(0),
+    )
     assert offset.range() == (0, 199)
 
 
 def test_a_gather_reads_its_indices_and_every_place() -> None:
-    footprint, *_ = footprint_of(lambda x, i: jnp.take(x, i, axis=0, mode="clip") + 1,
-                                 zeros(10, 20), np.zeros(3, np.int32))
+    footprint, *_ = footprint_of(
+        lambda x, i: jnp.take(x, i, axis=0, mode="clip") + 1, zeros(10, 20), np.zeros(3, np.int32)
+    )
     ranges = sorted(form.range() for _, form in footprint.reads)
     assert ranges == [(0, 2), (0, 199)]
 
@@ -90,4 +95,5 @@ def test_costs_rank_accesses() -> None:
 def test_unused_lanes_cost() -> None:
     short, long = Var(3, "s"), Var(64, "l")
     assert vector_cost([Affine.of(short)], [], short, 16) > vector_cost(
-        [Affine.of(long)], [], long, 16)
+        [Affine.of(long)], [], long, 16
+    )

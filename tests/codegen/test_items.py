@@ -40,8 +40,9 @@ def visits(run_kernel: Any, loops: list[Loop], chunks: int) -> np.ndarray[Any, A
 
 
 @pytest.mark.parametrize("chunks", [1, 3])
-@pytest.mark.parametrize("extents", [(), (5,), (100,), (3, 4), (7, 100), (2, 3, 4), (70, 2, 3)],
-                         ids=str)
+@pytest.mark.parametrize(
+    "extents", [(), (5,), (100,), (3, 4), (7, 100), (2, 3, 4), (70, 2, 3)], ids=str
+)
 def test_every_position_once(run_kernel: Any, extents: tuple[int, ...], chunks: int) -> None:
     found = visits(run_kernel, [Loop(Var(extent)) for extent in extents], chunks)
     np.testing.assert_array_equal(found, np.ones_like(found))

@@ -41,8 +41,9 @@ def host(compile_kernel: Any) -> Runner:
     return Runner(compile_kernel, Target.host())
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (16,), (1000,), (40000,), (13, 37), (2, 3, 5),
-                                   (1, 1, 7), (5, 1, 1)])
+@pytest.mark.parametrize(
+    "shape", [(), (1,), (3,), (16,), (1000,), (40000,), (13, 37), (2, 3, 5), (1, 1, 7), (5, 1, 1)]
+)
 def test_elementwise(runner: Runner, shape: tuple[int, ...]) -> None:
     runner.check(lambda x, y: x * 2 + y, array(*shape), array(*shape))
 
@@ -81,7 +82,9 @@ VIEW_CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = 
     "heads, transposed": (lambda x: jnp.transpose(x, (0, 2, 3, 1)), ((2, 7, 5, 19),)),
     "reversed axes": (lambda x: jnp.transpose(x, (2, 1, 0)), ((18, 5, 33),)),
     "split and transpose": (
-        lambda x: jnp.transpose(x.reshape(4, 6, 8, 3), (0, 2, 1, 3)) + 1, ((24, 24),)),
+        lambda x: jnp.transpose(x.reshape(4, 6, 8, 3), (0, 2, 1, 3)) + 1,
+        ((24, 24),),
+    ),
     "merge after transpose": (lambda x: jnp.transpose(x, (1, 0, 2)).reshape(-1), ((4, 6, 10),)),
     "uneven reshape": (lambda x: x.reshape(15, 7) + 1, ((7, 15),)),
     "uneven reshape of a transpose": (lambda x: x.T.reshape(15, 7) + 1, ((5, 21),)),
@@ -96,7 +99,8 @@ VIEW_CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = 
     "window of rows": (lambda x: x[1:-1, :-2] - x[:-2, 1:-1] + x[2:, 2:], ((20, 50),)),
     "depth to space": (
         lambda x: x.reshape(3, 4, 2, 2, 8).transpose(0, 2, 1, 3, 4).reshape(6, 8, 8),
-        ((3, 4, 32),)),
+        ((3, 4, 32),),
+    ),
 }
 
 
@@ -127,7 +131,8 @@ def test_nan_infinity_and_zeros(runner: Runner) -> None:
     special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e30, -1e30, 1.5], np.float32)
     x, y = np.repeat(special, 8), np.tile(special, 8)
     runner.check(
-        lambda x, y: (jnp.maximum(x, y), jnp.minimum(x, y), x < y, x != y, x * y, x - y, -x), x, y)
+        lambda x, y: (jnp.maximum(x, y), jnp.minimum(x, y), x < y, x != y, x * y, x - y, -x), x, y
+    )
 
 
 # ------------------------------------------------------------------ placed stores
@@ -135,8 +140,7 @@ def test_nan_infinity_and_zeros(runner: Runner) -> None:
 
 @pytest.mark.parametrize("at", [(0, 0), (2, 3), (5, 20)])
 def test_insert_slice(runner: Runner, at: tuple[int, int]) -> None:
-    runner.check(lambda x, y: lax.dynamic_update_slice(x, y * 2, at), array(11, 41),
-                 array(6, 21))
+    runner.check(lambda x, y: lax.dynamic_update_slice(x, y * 2, at), array(11, 41), array(6, 21))
 
 
 def test_insert_slice_at_a_run_time_place(runner: Runner) -> None:
@@ -167,8 +171,9 @@ def test_concatenate(runner: Runner) -> None:
 
 def test_dynamic_slice(runner: Runner) -> None:
     for start in (-60, -1, 0, 3, 48, 1000):
-        runner.check(lambda x, i: lax.dynamic_slice_in_dim(x, i, 5) * 2, array(50, 37),
-                     np.int32(start))
+        runner.check(
+            lambda x, i: lax.dynamic_slice_in_dim(x, i, 5) * 2, array(50, 37), np.int32(start)
+        )
     runner.check(lambda x, i: lax.dynamic_slice_in_dim(x, i, 30, 1).T, array(50, 37), np.int64(4))
 
 
@@ -186,10 +191,10 @@ def test_take(runner: Runner, mode: str, axis: int) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int8, np.bool_, ml_dtypes.bfloat16, np.float64, np.uint32])
 def test_fill_values(host: Runner, dtype: Any) -> None:
-    host.check(lambda x, i: jnp.take(x, i, axis=0, mode="fill"), array(50, 20, dtype=dtype),
-               INDICES)
-    host.check(lambda x, i: jnp.take(x, i, axis=1, mode="fill"), array(6, 20, dtype=dtype),
-               INDICES)
+    host.check(
+        lambda x, i: jnp.take(x, i, axis=0, mode="fill"), array(50, 20, dtype=dtype), INDICES
+    )
+    host.check(lambda x, i: jnp.take(x, i, axis=1, mode="fill"), array(6, 20, dtype=dtype), INDICES)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64])
@@ -206,14 +211,21 @@ def test_gather_forms(runner: Runner) -> None:
     runner.check(lambda x, ij: lax.gather(x, ij, corners, (3, 2)), array(50, 37), pairs)
     runner.check(lambda x, ij: lax.gather(x, ij, points, (1, 1)), array(50, 37), pairs)
     swapped = lax.GatherDimensionNumbers((0,), (1,), (1, 0))
-    runner.check(lambda x, ij: lax.gather(x, ij, swapped, (20, 1), mode="fill"), array(50, 37),
-                 pairs)
+    runner.check(
+        lambda x, ij: lax.gather(x, ij, swapped, (20, 1), mode="fill"), array(50, 37), pairs
+    )
     runner.check(lambda x, i: x[:, i] * 2, array(4, 50, 7), i)
-    runner.check(lambda x, i: jnp.take_along_axis(x, i, axis=1), array(6, 40),
-                 RNG.integers(0, 40, (6, 21)).astype(np.int32))
+    runner.check(
+        lambda x, i: jnp.take_along_axis(x, i, axis=1),
+        array(6, 40),
+        RNG.integers(0, 40, (6, 21)).astype(np.int32),
+    )
     each_row = lax.GatherDimensionNumbers((1,), (), (1,), (0,), (0,))
-    runner.check(lambda x, i: lax.gather(x, i, each_row, (1, 5), mode="clip"), array(6, 40),
-                 np.array([[0], [3], [35], [60], [-9], [8]], np.int32))
+    runner.check(
+        lambda x, i: lax.gather(x, i, each_row, (1, 5), mode="clip"),
+        array(6, 40),
+        np.array([[0], [3], [35], [60], [-9], [8]], np.int32),
+    )
     runner.check(lambda x, i: x[i * 2 + 1], array(50, 37), i)
 
 
@@ -280,8 +292,11 @@ def test_random_views(program: Any, target: str) -> None:
 def test_random_views_beside_themselves(program: Any, dtype: str) -> None:
     shape, steps = program
     runner = Runner(_compile(), Target.host())
-    x = np.arange(int(np.prod(shape))).reshape(shape).astype(dtype.replace("u", "uint")
-        .replace("i8", "int8").replace("f", "float"))
+    x = (
+        np.arange(int(np.prod(shape)))
+        .reshape(shape)
+        .astype(dtype.replace("u", "uint").replace("i8", "int8").replace("f", "float"))
+    )
     runner.check(lambda x: (_apply(x, steps), _apply(x * 2, steps)), x)
 
 

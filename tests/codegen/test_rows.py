@@ -108,8 +108,9 @@ DEEP_CASES: dict[str, Callable[[Any], Any]] = {
     "all": lambda x: x.max(),
     "argmax in the middle": lambda x: jnp.argmax(x, 1),
     "normalized middle": lambda x: normalized(x, 1),
-    "batch norm": lambda x: (x - x.mean((0, 2), keepdims=True)) / (
-        1 + x.var((0, 2), keepdims=True)),
+    "batch norm": lambda x: (
+        (x - x.mean((0, 2), keepdims=True)) / (1 + x.var((0, 2), keepdims=True))
+    ),
     "of a reshape": lambda x: x.reshape(x.shape[0], -1).sum(1),
     "of a transpose": lambda x: jnp.transpose(x, (2, 0, 1)).sum(1),
     "of a slice": lambda x: x[:, ::2, ::2].sum(1),
@@ -127,8 +128,11 @@ def test_three_dimensions(host: Runner, name: str, shape: tuple[int, ...]) -> No
 @pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
 def test_floats(runner: Runner, dtype: Any, axis: int) -> None:
     x = array(37, 67, dtype=dtype)
-    runner.check(lambda x: (lax.reduce_sum_p.bind(x, axes=(axis,), out_sharding=None), x.max(axis)),
-                 x, rtol=0.02 if np.dtype(dtype).itemsize == 2 else None)
+    runner.check(
+        lambda x: (lax.reduce_sum_p.bind(x, axes=(axis,), out_sharding=None), x.max(axis)),
+        x,
+        rtol=0.02 if np.dtype(dtype).itemsize == 2 else None,
+    )
     runner.check(lambda x: jnp.argmin(x, axis), x)
 
 
@@ -136,10 +140,20 @@ def test_floats(runner: Runner, dtype: Any, axis: int) -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 def test_integers(host: Runner, dtype: Any, axis: int) -> None:
     x = array(33, 70, dtype=dtype)
-    host.check(lambda x: (lax.reduce_max_p.bind(x, axes=(axis,), out_sharding=None),
-                          lax.reduce_and_p.bind(x, axes=(axis,))), x)
-    host.check(lambda x: (lax.reduce_prod_p.bind(x, axes=(axis,), out_sharding=None),
-                          lax.reduce_xor_p.bind(x, axes=(axis,))), x)
+    host.check(
+        lambda x: (
+            lax.reduce_max_p.bind(x, axes=(axis,), out_sharding=None),
+            lax.reduce_and_p.bind(x, axes=(axis,)),
+        ),
+        x,
+    )
+    host.check(
+        lambda x: (
+            lax.reduce_prod_p.bind(x, axes=(axis,), out_sharding=None),
+            lax.reduce_xor_p.bind(x, axes=(axis,)),
+        ),
+        x,
+    )
     host.check(lambda x: (jnp.argmax(x, axis), lax.reduce_or_p.bind(x, axes=(axis,))), x)
     host.check(lambda x: x.sum(axis), x)
 
@@ -184,8 +198,9 @@ def test_half_sums_round_once(host: Runner) -> None:
     ((3, 300000), (1,)), ((300000, 3), (0,)), ((2000, 5, 300), (0, 2)), ((300, 1500, 9), (0, 1)),
     ((40000, 2, 17), (0,)), ((20, 70, 200), (0, 1)),
 ])  # fmt: skip
-def test_long_sums_stay_accurate(host: Runner, shape: tuple[int, ...],
-                                 axes: tuple[int, ...]) -> None:
+def test_long_sums_stay_accurate(
+    host: Runner, shape: tuple[int, ...], axes: tuple[int, ...]
+) -> None:
     x = RNG.random(shape, dtype=np.float32)
     host.check(lambda x: x.sum(axes), x, rtol=1e-6, atol=0)
     host.check(lambda x: (x.max(axes), x.sum(axes)), x, rtol=1e-6, atol=0)
@@ -194,7 +209,8 @@ def test_long_sums_stay_accurate(host: Runner, shape: tuple[int, ...],
 def test_expensive_values_are_kept(host: Runner) -> None:
     """Passes share what costs much: the values are in scratch, and still right."""
     fn = lambda x: (lambda e: e / e.sum(1, keepdims=True))(  # noqa: E731
-        jnp.exp(x - x.max(1, keepdims=True)))
+        jnp.exp(x - x.max(1, keepdims=True))
+    )
     kernel = host.check(fn, array(20, 300))
     assert kernel.function.scratch_nbytes >= 300 * 4
     host.check(lambda x: fn(x.T), array(300, 70))

@@ -45,8 +45,13 @@ def update(x: Any, fn: str, indices: Any, updates: Any, mode: str = "fill", axis
     """`x.at[indices].fn(updates)` along an axis, without JAX's treatment of negative indices."""
     window = tuple(k for k in range(x.ndim) if k != axis)
     numbers = lax.ScatterDimensionNumbers(window, (axis,), (axis,))
-    scatter = {"set": lax.scatter, "add": lax.scatter_add, "mul": lax.scatter_mul,
-               "min": lax.scatter_min, "max": lax.scatter_max}[fn]
+    scatter = {
+        "set": lax.scatter,
+        "add": lax.scatter_add,
+        "mul": lax.scatter_mul,
+        "min": lax.scatter_min,
+        "max": lax.scatter_max,
+    }[fn]
     return scatter(x, indices[:, None], updates, numbers, mode=mode)
 
 
@@ -54,8 +59,7 @@ def update(x: Any, fn: str, indices: Any, updates: Any, mode: str = "fill", axis
 @pytest.mark.parametrize("fn", ["set", "add", "mul", "min", "max"])
 def test_rows(runner: Runner, fn: str, mode: str) -> None:
     indices = INDICES % 20 if mode == "promise_in_bounds" else INDICES
-    runner.check(lambda x, i, u: update(x, fn, i, u, mode), array(20, 37), indices,
-                 array(10, 37))
+    runner.check(lambda x, i, u: update(x, fn, i, u, mode), array(20, 37), indices, array(10, 37))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -64,15 +68,20 @@ def test_elements(runner: Runner, fn: str, mode: str) -> None:
     indices = RNG.integers(0, 20, 1000).astype(np.int32)
     if mode != "promise_in_bounds":
         indices[:5] = -3, 20, 1000, -1000, 19
-    runner.check(lambda x, i, u: update(x, fn, i, u, mode), array(20), indices, array(1000),
-                 rtol=1e-4)
+    runner.check(
+        lambda x, i, u: update(x, fn, i, u, mode), array(20), indices, array(1000), rtol=1e-4
+    )
 
 
 def test_columns(runner: Runner) -> None:
     """The updates' last axis is that of the index vectors."""
     numbers = lax.ScatterDimensionNumbers((0,), (1,), (1,))
-    runner.check(lambda x, i, u: lax.scatter_add(x, i[:, None], u, numbers), array(37, 20),
-                 INDICES % 20, array(37, 10))
+    runner.check(
+        lambda x, i, u: lax.scatter_add(x, i[:, None], u, numbers),
+        array(37, 20),
+        INDICES % 20,
+        array(37, 10),
+    )
 
 
 def test_windows_at_points(runner: Runner) -> None:
@@ -80,8 +89,12 @@ def test_windows_at_points(runner: Runner) -> None:
     numbers = lax.ScatterDimensionNumbers((1, 2), (), (0, 1))
     at = np.array([[0, 0], [3, 5], [4, 6], [17, 30], [18, 30], [-1, 3]], np.int32)
     for mode in ("clip", "fill"):
-        runner.check(lambda x, i, u, mode=mode: lax.scatter_add(x, i, u, numbers, mode=mode),
-                     array(20, 37), at, array(6, 3, 7))
+        runner.check(
+            lambda x, i, u, mode=mode: lax.scatter_add(x, i, u, numbers, mode=mode),
+            array(20, 37),
+            at,
+            array(6, 3, 7),
+        )
     points = lax.ScatterDimensionNumbers((), (0, 1), (0, 1))
     runner.check(lambda x, i, u: lax.scatter(x, i, u, points), array(20, 37), at, array(6))
 
@@ -90,19 +103,30 @@ def test_batches(runner: Runner) -> None:
     """Index vectors that belong to rows of the destination."""
     numbers = lax.ScatterDimensionNumbers((), (1,), (1,), (0,), (0,))
     at = RNG.integers(-2, 22, (6, 15, 1)).astype(np.int32)
-    runner.check(lambda x, i, u: lax.scatter_add(x, i, u, numbers, mode="fill"), array(6, 20), at,
-                 array(6, 15))
+    runner.check(
+        lambda x, i, u: lax.scatter_add(x, i, u, numbers, mode="fill"),
+        array(6, 20),
+        at,
+        array(6, 15),
+    )
 
 
 def test_promised_unique(host: Runner) -> None:
     numbers = lax.ScatterDimensionNumbers((1,), (0,), (0,))
     at = RNG.permutation(100)[:60].astype(np.int32)[:, None]
-    host.check(lambda x, i, u: lax.scatter_add(x, i, u, numbers, unique_indices=True),
-               array(100, 20), at, array(60, 20))
+    host.check(
+        lambda x, i, u: lax.scatter_add(x, i, u, numbers, unique_indices=True),
+        array(100, 20),
+        at,
+        array(60, 20),
+    )
 
 
-@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.int32, np.uint64, np.float16,
-                                   ml_dtypes.bfloat16, np.float64], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize(
+    "dtype",
+    [np.bool_, np.int8, np.uint16, np.int32, np.uint64, np.float16, ml_dtypes.bfloat16, np.float64],
+    ids=lambda d: np.dtype(d).name,
+)
 def test_dtypes(host: Runner, dtype: Any) -> None:
     x, u = array(20, 37, dtype=dtype), array(10, 37, dtype=dtype)
     rtol = 0.03 if np.dtype(dtype).itemsize == 2 else None
@@ -119,12 +143,21 @@ def test_index_types(host: Runner, dtype: Any, mode: str) -> None:
 
 
 def test_prologue(runner: Runner) -> None:
-    runner.check(lambda x, i, u: update(x, "add", i * 2 + 1, u.T * 3), array(20, 37),
-                 INDICES % 9, array(37, 10))
-    runner.check(lambda x, i, u: update(x, "add", i, u[:, None] + np.zeros((10, 37), np.float32)),
-                 array(20, 37), INDICES % 9, array(10))
-    runner.check(lambda i, u: update(np.zeros((20, 37), np.float32), "add", i, u), INDICES % 9,
-                 array(10, 37))
+    runner.check(
+        lambda x, i, u: update(x, "add", i * 2 + 1, u.T * 3),
+        array(20, 37),
+        INDICES % 9,
+        array(37, 10),
+    )
+    runner.check(
+        lambda x, i, u: update(x, "add", i, u[:, None] + np.zeros((10, 37), np.float32)),
+        array(20, 37),
+        INDICES % 9,
+        array(10),
+    )
+    runner.check(
+        lambda i, u: update(np.zeros((20, 37), np.float32), "add", i, u), INDICES % 9, array(10, 37)
+    )
 
 
 def test_nan_and_infinity(runner: Runner) -> None:
@@ -142,8 +175,10 @@ def test_owned_ranges(host: Runner) -> None:
     assert kernel.total >= 16
     graph = graph_of(lambda x, i, u: update(x, "add", i, u), x, at, u)
     region = region_of(graph)
-    found = [runner.run(graph, region, scatter_kernel(region, runner.target), [x, at, u])[0]
-             for runner in (host, many)]
+    found = [
+        runner.run(graph, region, scatter_kernel(region, runner.target), [x, at, u])[0]
+        for runner in (host, many)
+    ]
     np.testing.assert_array_equal(*found)
 
 
@@ -155,8 +190,13 @@ def test_random(rows: int, columns: int, count: int, data: st.DataObject) -> Non
     target = TARGETS[data.draw(st.sampled_from(sorted(TARGETS)))]()
     cores = data.draw(st.sampled_from([1, 2, 16]))
     runner = Runner(_COMPILE[0], replace(target, cores=cores))
-    runner.check(lambda x, i, u: update(x, fn, i, u, mode), array(rows, columns),
-                 np.array(at, np.int64), array(count, columns), rtol=1e-4)
+    runner.check(
+        lambda x, i, u: update(x, fn, i, u, mode),
+        array(rows, columns),
+        np.array(at, np.int64),
+        array(count, columns),
+        rtol=1e-4,
+    )
 
 
 _COMPILE: list[Any] = []

@@ -64,8 +64,9 @@ def test_refine_splits_until_a_reshape_is_affine() -> None:
 
 def test_refine_divides_where_no_split_helps() -> None:
     space = Space((7, 15))
-    index = refine([space], lambda strict: reshape_index(
-        space.index, (7, 15), (15, 7), strict=strict))
+    index = refine(
+        [space], lambda strict: reshape_index(space.index, (7, 15), (15, 7), strict=strict)
+    )
     assert any(var.kind in ("div", "mod") for part in index for var in part.vars())
     flat = linearize(index, (15, 7))
     assert values(flat, space.vars) == list(range(105))

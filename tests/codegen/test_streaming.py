@@ -63,5 +63,6 @@ def test_dont_stream_what_the_cache_keeps(compile_kernel: Any) -> None:
 def test_dont_stream_small_results_of_large_reads(compile_kernel: Any) -> None:
     target = replace(Target.host(), l3_nbytes=7 * 64 * 4)
     kernel = Runner(compile_kernel, target).check(
-        lambda x, i: x[i, :] * 2, array(700, 64), np.array([3], np.int32))
+        lambda x, i: x[i, :] * 2, array(700, 64), np.array([3], np.int32)
+    )
     assert not streams(kernel)

@@ -31,8 +31,9 @@ def test_squares(run_kernel: Any, elem: str, target: str) -> None:
         np.testing.assert_array_equal(found, wanted)
 
 
-def transposed(run_kernel: Any, type: Type, dtype: Any, lanes: int, rows: int,
-               target: Target) -> np.ndarray[Any, Any]:
+def transposed(
+    run_kernel: Any, type: Type, dtype: Any, lanes: int, rows: int, target: Target
+) -> np.ndarray[Any, Any]:
     b = Builder()
     source, into = b.buffer("in", type, readonly=True), b.buffer("out", type)
     registers = [b.load(source, row * lanes, lanes) for row in range(rows)]

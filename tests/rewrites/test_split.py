@@ -112,8 +112,11 @@ def test_results_stay(number: int) -> None:
         if np.issubdtype(want.dtype, np.integer) or want.dtype == np.bool_:
             np.testing.assert_array_equal(found, want)
         else:
-            np.testing.assert_allclose(found.astype(np.float64), want.astype(np.float64),
-                                       rtol=1e-5 if want.dtype == np.float32 else 1e-2)
+            np.testing.assert_allclose(
+                found.astype(np.float64),
+                want.astype(np.float64),
+                rtol=1e-5 if want.dtype == np.float32 else 1e-2,
+            )
 
 
 @pytest.mark.parametrize("places", [(5, 5), (5, 299000), (299999, 300006), (300006, 300006)])
