@@ -1,7 +1,7 @@
 """Scalar functions in terms of graph dtypes, as the kernel generators call them.
 
-Input: a function of `graph/functions.py`, dtypes, and registers. Output: the register that holds the
-result. Invariant: meanings are those of `functions.py`; the arithmetic is in `vmath`.
+Input: a function of `graph/functions.py`, dtypes, and registers. Output: the register that holds
+the result. Invariant: meanings are those of `functions.py`; the arithmetic is in `vmath`.
 """
 
 from __future__ import annotations
