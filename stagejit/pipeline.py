@@ -126,8 +126,8 @@ def _schedule(c: Compilation) -> None:
 
 def _codegen(c: Compilation) -> None:
     cache = kernel_cache(c.target, verify=c.request.options.verify)
-    c.kernels = {region: cache.generate(region) for region in c.regions
-                 if region.kind != "delegate"}
+    c.kernels = {part: cache.generate(part) for region in c.regions
+                 if region.kind != "delegate" for part in region.parts}
 
 
 def _host(c: Compilation) -> None:

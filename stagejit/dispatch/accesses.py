@@ -47,18 +47,23 @@ class Touch:
 
 def reads_of(region: Region) -> list[Touch]:
     """What the region reads, in the order of its inputs."""
-    walk = _Walk(region)
-    for store in region.stores:
-        walk.visit(store.value, coordinates(store.value.shape))
-        for insert in store.inserts:
-            for start in insert.operands[2:]:
-                walk.visit(start, ())
-    return [touch for value in region.inputs for touch in _joined(walk.touches.get(value, []))]
+    touches: dict[Value, list[Touch]] = {}
+    for part in region.parts:
+        walk = _Walk(part)
+        for store in part.stores:
+            walk.visit(store.value, coordinates(store.value.shape))
+            for insert in store.inserts:
+                for start in insert.operands[2:]:
+                    walk.visit(start, ())
+        for value, found in walk.touches.items():
+            touches.setdefault(value, []).extend(found)
+    reads = dict.fromkeys(region.reads)
+    return [touch for value in reads for touch in _joined(touches.get(value, []))]
 
 
 def writes_of(region: Region) -> list[Touch]:
-    """What the region writes: one touch for each of its stores."""
-    return [_write_of(region, store) for store in region.stores]
+    """What the region writes: one touch for each store of its parts."""
+    return [_write_of(part, store) for part in region.parts for store in part.stores]
 
 
 def _write_of(region: Region, store: Store) -> Touch:

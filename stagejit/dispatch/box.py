@@ -30,6 +30,11 @@ class Box:
     def whole(shape: Sequence[int]) -> Box:
         return Box((0,) * len(shape), tuple(shape), (1,) * len(shape))
 
+    @staticmethod
+    def of(dims: Sequence[tuple[int, int, int]]) -> Box:
+        """From (offset, size, stride) of each dimension."""
+        return Box(tuple(d[0] for d in dims), tuple(d[1] for d in dims), tuple(d[2] for d in dims))
+
     @property
     def count(self) -> int:
         """Number of elements."""
@@ -91,22 +96,14 @@ class Box:
             start, stop = start * extent + first, stop * extent + last
         return start, stop + 1
 
-    def without(self, inner: Box) -> list[Box] | None:
-        """Disjoint boxes that cover this box but `inner`; None where strides make it
-        complicated."""
-        if any(s != 1 for s in (*self.strides, *inner.strides)):
-            return None
+    def without(self, inner: Box) -> list[Box]:
+        """Disjoint boxes that cover this box but `inner`, which lies within it."""
         pieces: list[Box] = []
-        offsets, sizes = list(self.offsets), list(self.sizes)
-        for axis, (start, size, _) in enumerate(inner.dims()):
-            before = start - offsets[axis]
-            after = offsets[axis] + sizes[axis] - (start + size)
-            for at, extent in ((offsets[axis], before), (start + size, after)):
-                if extent > 0:
-                    piece_at, piece = offsets.copy(), sizes.copy()
-                    piece_at[axis], piece[axis] = at, extent
-                    pieces.append(Box(tuple(piece_at), tuple(piece), self.strides))
-            offsets[axis], sizes[axis] = start, size
+        dims = list(self.dims())
+        for axis, kept in enumerate(inner.dims()):
+            for other in _progressions_beside(*dims[axis], *kept):
+                pieces.append(Box.of((*dims[:axis], other, *dims[axis + 1 :])))
+            dims[axis] = kept
         return pieces
 
     def __str__(self) -> str:
@@ -118,7 +115,12 @@ class Box:
 
 def cover(boxes: Sequence[Box], shape: Sequence[int]) -> bool:
     """True where pairwise disjoint boxes fill the shape; False also where some overlap."""
-    if sum(box.count for box in boxes) != math.prod(shape):
+    return fill_box(boxes, Box.whole(shape))
+
+
+def fill_box(boxes: Sequence[Box], whole: Box) -> bool:
+    """The same for boxes within another box."""
+    if sum(box.count for box in boxes) != whole.count:
         return False
     return not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
 
@@ -146,6 +148,17 @@ def _progression_within(a: int, n: int, s: int, b: int, m: int, t: int) -> bool:
     if (a - b) % t or (n > 1 and s % t):
         return False
     return b <= a and a + (n - 1) * s <= b + (m - 1) * t
+
+
+def _progressions_beside(a: int, n: int, s: int, b: int, m: int, t: int,
+                         ) -> list[tuple[int, int, int]]:
+    """`a + s*i` (n items) without `b + t*j` (m items, all of them among the former): those before,
+    those after, and those between, a phase at a time."""
+    before, last = (b - a) // s, b + (m - 1) * t
+    after = n - 1 - (last - a) // s
+    phases = [(b + phase, m - 1, t) for phase in range(s, t, s)] if m > 1 else []
+    found = [(a, before, s), (last + s, after, s), *phases]
+    return [dim for dim in found if dim[1] > 0]
 
 
 def _union(a: int, n: int, s: int, b: int, m: int, t: int) -> tuple[int, int, int]:

@@ -8,9 +8,11 @@ ops that nobody needs are in no region.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import networkx as nx
 
+from stagejit.dispatch.borders import fuse_pads
 from stagejit.dispatch.destinations import Destinations
 from stagejit.dispatch.group import Group
 from stagejit.dispatch.outputs import stored_outputs
@@ -35,7 +37,8 @@ def emit(state: State, destinations: Destinations) -> list[Region]:
         for value in inputs:
             _store_plain(state, value)
         regions.append((group, ops, inputs, stores))
-    made = [_region(*parts, number=number) for number, parts in enumerate(reversed(regions))]
+    formed = fuse_pads(state, [_region(*parts) for parts in reversed(regions)])
+    made = [_named(region, number) for number, region in enumerate(formed)]
     _explain_producers(state, made)
     return made
 
@@ -115,8 +118,8 @@ def _walk(state: State, group: Group, stores: Iterable[Store]) -> tuple[list[Op]
             sorted(inputs, key=lambda v: (position.get(v.op, -1), v.op.id, v.index)))
 
 
-def _region(group: Group, ops: list[Op], inputs: list[Value], stores: list[Store], *,
-            number: int) -> Region:
+def _region(group: Group, ops: list[Op], inputs: list[Value], stores: list[Store],
+            ) -> Region:
     kind, anchor = group.kind, group.anchor
     if anchor is None:
         kind = _kind_without_anchor(ops)
@@ -125,7 +128,14 @@ def _region(group: Group, ops: list[Op], inputs: list[Value], stores: list[Store
         kind = "reduce" if anchor is not None else _kind_without_anchor(ops)
     fns = {op.attrs["fn"] for op in ops if op.kind == "map"}
     base = fns.pop() if kind == "map" and len(fns) == 1 else kind
-    return Region(f"{base}.{number}", kind, tuple(ops), tuple(inputs), tuple(stores), anchor)
+    return Region(base, kind, tuple(ops), tuple(inputs), tuple(stores), anchor)
+
+
+def _named(region: Region, number: int) -> Region:
+    name = f"{region.name}.{number}"
+    borders = (replace(border, name=f"{name}.border{at}")
+               for at, border in enumerate(region.borders))
+    return replace(region, name=name, borders=tuple(borders))
 
 
 def _kind_without_anchor(ops: Iterable[Op]) -> str:

@@ -59,6 +59,8 @@ class Region:
     to reshapes.
     Kinds `contract`, `conv`, `cumulative`: stored values have an element for each element of the
     anchor's result, computed from that one; they may be transposed or reshaped.
+    `borders`: `fill` regions that run beside this one, and write what the pad around a store
+    leaves (see `borders.py`).
     Kind `scatter`: the buffer of the result already holds the operand's elements, so operand 0 is
     not evaluated and no input.
     """
@@ -69,6 +71,22 @@ class Region:
     inputs: tuple[Value, ...]
     stores: tuple[Store, ...]
     anchor: Op | None = None
+    borders: tuple[Region, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Region, ...]:
+        """The region itself, then its borders."""
+        return (self, *self.borders)
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """Inputs of all parts, in order."""
+        return tuple(value for part in self.parts for value in part.inputs)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """`into` of the stores of all parts, in order."""
+        return tuple(store.into for part in self.parts for store in part.stores)
 
     @property
     def loc(self) -> Loc:

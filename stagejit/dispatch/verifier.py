@@ -27,15 +27,19 @@ def verify_regions(graph: Graph, regions: Sequence[Region]) -> None:
     roots = Roots(regions)
     stored: set[Value] = set()
     for region in regions:
-        _check_kind(region)
-        _check_ops(region)
-        for value in region.inputs:
+        for part in region.parts:
+            _check_kind(part)
+            _check_ops(part)
+        _require(all(part.kind in ("fill", "map") for part in region.borders),
+                 f"{region.name} has a border that is no fill")
+        for value in region.reads:
             _require(in_memory(value) or roots[value] in stored or roots[value].op.kind == "input"
                      or not value.type.size,
                      f"{region.name} reads {value} before a region stores it")
-        for store in region.stores:
-            _check_store(region, store)
-        stored.update(roots[store.into] for store in region.stores)
+        for part in region.parts:
+            for store in part.stores:
+                _check_store(part, store)
+        stored.update(roots[value] for value in region.writes)
     for value in stored_outputs(graph).values():
         _require(roots[value] in stored or not value.type.size or _uninitialised(value),
                  f"no region stores the output {value}")

@@ -13,7 +13,7 @@ from stagejit.codegen.generate import Generated
 from stagejit.codegen.target import Target
 from stagejit.dispatch.region import Region
 from stagejit.errors import InternalError
-from stagejit.runtime.program import BufferRef, HostProgram, Launch
+from stagejit.runtime.program import BufferRef, HostProgram, Launch, Parallel
 from stagejit.schedule.plan import Buffer
 from stagejit.schedule.schedule import Run, Schedule, Step
 
@@ -41,14 +41,21 @@ class _Hosting:
 
     def program(self) -> HostProgram:
         run = self.run
-        steps = tuple(self._launch(step) for step in run.steps)
+        steps = tuple(each for step in run.steps for each in self._steps(step))
         return HostProgram(
             self.name, steps, tuple(self.buffers[name].nbytes for name in run.arguments),
             tuple(self.buffers[name].nbytes for name in run.results), run.arena_nbytes, run.aliases,
             tuple(self.faults))
 
-    def _launch(self, step: Step) -> Launch:
-        generated = self.kernels[step.region]
+    def _steps(self, step: Step) -> tuple[Launch | Parallel, ...]:
+        """The launches of a dispatch: its borders run beside it where it forks."""
+        launches = tuple(self._launch(part, step) for part in step.region.parts)
+        if len(launches) > 1 and any(launch.parallel for launch in launches):
+            return (Parallel(launches),)
+        return launches
+
+    def _launch(self, region: Region, step: Step) -> Launch:
+        generated = self.kernels[region]
         kernel = generated.kernel
         names = [self.buffer_of[arg.value] for arg in kernel.args]
         refs = [self._ref(name, arg.offset * arg.value.type.dtype.itemsize)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from stagejit.decisions import Decision
 from stagejit.dispatch import cost
 from stagejit.dispatch.accesses import Touch, indices_read, reads_of, store_index, writes_of
-from stagejit.dispatch.box import Box
+from stagejit.dispatch.box import Box, fill_box
 from stagejit.dispatch.donation import donations
 from stagejit.dispatch.group import bits
 from stagejit.dispatch.outputs import stored_outputs
@@ -102,8 +102,8 @@ class _Builder:
         """Every value that a region reads, writes or the function returns."""
         found: dict[Value, None] = dict.fromkeys(self.graph.inputs)
         for item in self.items:
-            found.update(dict.fromkeys(item.region.inputs))
-            found.update(dict.fromkeys(store.into for store in item.region.stores))
+            found.update(dict.fromkeys(item.region.reads))
+            found.update(dict.fromkeys(item.region.writes))
         found.update(dict.fromkeys(self.stored))
         return list(found)
 
@@ -142,6 +142,8 @@ class _Builder:
         region = item.region
         reads = self._accesses(item.reads, buffers)
         writes = self._accesses(item.writes, buffers)
+        if region.borders:
+            writes = _united(writes, {buffer.name: buffer for buffer in buffers.values()})
         return Dispatch(region.name, region.kind, _op_names(region), reads, writes,
                         sum(cost.flops(op) for op in region.ops), region.loc)
 
@@ -177,9 +179,9 @@ class _Builder:
         if root.op.kind == "delegate":
             return "a delegated equation makes the result"
         reading = [at for at, item in enumerate(self.items)
-                   if any(self.roots[value] is argument for value in item.region.inputs)]
+                   if any(self.roots[value] is argument for value in item.region.reads)]
         writing = [at for at, item in enumerate(self.items)
-                   if any(self.roots[store.into] is root for store in item.region.stores)]
+                   if any(self.roots[value] is root for value in item.region.writes)]
         if not reading or not writing or reading[-1] < writing[0]:
             return ""
         if any(self.items[at].delegated for at in writing):
@@ -196,7 +198,7 @@ class _Builder:
         """Transients of one run get arena slots; those that pass between segments do not."""
         users: dict[str, int] = {}
         for at, item in enumerate(self.items):
-            for value in (*item.region.inputs, *(store.into for store in item.region.stores)):
+            for value in (*item.region.reads, *item.region.writes):
                 name = names[self._home(value)]
                 users[name] = users.get(name, 0) | 1 << at
         before = hazards.ancestors(len(self.items), hazards.predecessors(found))
@@ -220,6 +222,23 @@ class _Builder:
             if item.delegated and anchor is not None:
                 yield Delegated(item.region.name, _equation_name(anchor),
                                 " ".join(str(anchor.attrs.get("reason", "")).split()), anchor.loc)
+
+
+def _united(accesses: Sequence[Access], buffers: Mapping[str, Buffer]) -> tuple[Access, ...]:
+    """Boxes of one buffer that together fill their hull become one: an interior and its border."""
+    by_buffer: dict[str, list[Access]] = {}
+    for access in accesses:
+        by_buffer.setdefault(access.buffer, []).append(access)
+    made: list[Access] = []
+    for name, of_buffer in by_buffer.items():
+        boxes = [access.box for access in of_buffer if access.nbytes]
+        hull = boxes[0] if boxes else of_buffer[0].box
+        for box in boxes:
+            hull, _ = hull.hull(box)
+        if all(access.exact for access in of_buffer) and fill_box(boxes, hull):
+            of_buffer = [Access.of(buffers[name], hull)]
+        made += of_buffer
+    return tuple(made)
 
 
 def _refuse_in_place(region: Region, argument: Value, root: Value) -> str:

@@ -18,7 +18,7 @@ from stagejit.schedule.plan import Dispatch, Plan
 class Step:
     """One dispatch with its region.
 
-    reads: names of the buffers of `region.inputs`; writes: of the `into` of `region.stores`.
+    reads: names of the buffers of `region.reads`; writes: of `region.writes`.
     """
 
     dispatch: Dispatch

@@ -23,8 +23,8 @@ def segments_of(regions: Sequence[Region], plan: Plan, segment: Sequence[int],
     steps: dict[int, list[Step]] = {}
     for number, region, dispatch in zip(segment, regions, plan.dispatches, strict=True):
         steps.setdefault(number, []).append(Step(
-            dispatch, region, tuple(buffer_of[value] for value in region.inputs),
-            tuple(buffer_of[store.into] for store in region.stores)))
+            dispatch, region, tuple(buffer_of[value] for value in region.reads),
+            tuple(buffer_of[value] for value in region.writes)))
     buffers = {buffer.name: buffer for buffer in plan.buffers}
     known = {name for name, buffer in buffers.items() if buffer.kind in ("argument", "constant")}
     empty = _without_elements(steps.values(), buffer_of, outputs, known)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagejit.dispatch.box import Box, cover
+from stagejit.dispatch.box import Box, cover, fill_box
 
 
 @st.composite
@@ -64,9 +65,22 @@ def test_interleaved_boxes_do_not_overlap() -> None:
 def test_what_is_left_of_a_box_is_disjoint_and_complete() -> None:
     whole, inner = Box.whole((6, 7)), Box((1, 2), (3, 4), (1, 1))
     pieces = whole.without(inner)
-    assert pieces is not None
+    assert len(pieces) == 4
     assert cover([*pieces, inner], (6, 7))
-    assert whole.without(Box((0, 0), (3, 3), (2, 1))) is None
+
+
+@pytest.mark.parametrize("inner", [
+    Box((1, 2), (2, 3), (3, 2)), Box((0, 0), (6, 2), (1, 5)), Box((5, 6), (1, 1), (1, 1))])
+def test_what_is_left_around_a_strided_box_is_its_phases(inner: Box) -> None:
+    pieces = Box.whole((6, 7)).without(inner)
+    assert cover([*pieces, inner], (6, 7))
+
+
+def test_what_is_left_of_a_strided_box() -> None:
+    whole, inner = Box((1, 0), (5, 4), (2, 3)), Box((3, 0), (2, 2), (4, 6))
+    pieces = whole.without(inner)
+    assert fill_box([*pieces, inner], whole)
+    assert all(whole.contains(piece) for piece in pieces)
 
 
 def test_overlapping_or_missing_boxes_do_not_cover() -> None:

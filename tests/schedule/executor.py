@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from stagejit.dispatch.box import Box
+from stagejit.dispatch.region import Region
 from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.schedule.plan import Access, Buffer
@@ -79,9 +80,15 @@ class Executor:
         return result
 
     def _step(self, step: Step, memory: dict[str, Any]) -> None:
-        region = step.region
+        reads, writes = iter(step.reads), iter(step.writes)
+        for part in step.region.parts:
+            self._part(part, step, [next(reads) for _ in part.inputs],
+                       [next(writes) for _ in part.stores], memory)
+
+    def _part(self, region: Region, step: Step, reads: Sequence[str], writes: Sequence[str],
+              memory: dict[str, Any]) -> None:
         values: dict[Value, Any] = {}
-        for value, name in zip(region.inputs, step.reads, strict=True):
+        for value, name in zip(region.inputs, reads, strict=True):
             values[value] = self._read(memory, name, value, step.dispatch.reads)
         for op in region.ops:
             if op.kind == "insert_slice":
@@ -89,7 +96,7 @@ class Executor:
             operands = [self._contents(memory, op) if op.kind == "scatter" and not at
                         else values[operand] for at, operand in enumerate(op.operands)]
             values.update(zip(op.results, evaluate_op(op, operands), strict=True))
-        for store, name in zip(region.stores, step.writes, strict=True):
+        for store, name in zip(region.stores, writes, strict=True):
             target = self._array(memory, name, store.into)
             before = target.copy()
             part = target

@@ -1,0 +1,185 @@
+"""fuse-pad: the dispatch that places the interior of a pad writes the border too, and only that.
+
+Input: regions in order, in which a pad is a `fill` of a whole box followed by the dispatches that
+write parts of it. Output: the same without those fills; the first dispatch that writes there has
+`borders`. Invariant: an element that the fill wrote and that no later dispatch writes before it is
+read is in exactly one border.
+
+Note [Borders]: fills are looked at last to first. In a pad of a pad the inner fill goes first; the
+dispatch that takes its border then covers the inner fill's whole box, and the outer fill is left
+with the outer ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from stagejit.dispatch.accesses import Touch, reads_of, writes_of
+from stagejit.dispatch.box import Box
+from stagejit.dispatch.region import Region, Store
+from stagejit.dispatch.roots import Roots
+from stagejit.dispatch.state import State
+from stagejit.graph.ir import Op, Value
+from stagejit.types import TensorType
+
+NAME = "fuse-pad"
+
+# More pieces than these would be more launches than the fill saves bytes.
+MOST_PIECES = 12
+
+
+def fuse_pads(state: State, regions: Sequence[Region]) -> list[Region]:
+    """fill %b; place %x in %b  -->  place %x in %b, with what is left of the fill as borders"""
+    return _Borders(state, regions).run()
+
+
+class _Borders:
+    """`touching`: for each buffer that a fill begins, by its root, the regions that touch it."""
+
+    def __init__(self, state: State, regions: Sequence[Region]) -> None:
+        self.state, self.roots = state, Roots(regions)
+        self.regions: dict[int, Region] = dict(enumerate(regions))
+        self.covered: dict[int, list[tuple[Value, Box]]] = {}  # what a region writes, with borders
+        filled = {self.roots[region.stores[0].into] for region in regions if _is_pad(region)}
+        self.touching: dict[Value, list[int]] = {root: [] for root in filled}
+        for at, region in enumerate(regions):
+            touched = (*region.inputs, *(store.into for store in region.stores))
+            for root in dict.fromkeys(self.roots[value] for value in touched):
+                if root in filled:
+                    self.touching[root].append(at)
+
+    def run(self) -> list[Region]:
+        for at in sorted(self.regions, reverse=True):
+            region = self.regions[at]
+            if _is_pad(region):
+                (store,) = region.stores
+                reason = self._fuse(at, store)
+                self.state.decide(
+                    NAME,
+                    store.into.op,
+                    not reason,
+                    reason or "the border is written where the interior is placed",
+                )
+        return list(self.regions.values())
+
+    def _fuse(self, at: int, store: Store) -> str:
+        """Gives the border of the fill at `at` to the next region that writes there, or says why
+        not."""
+        if not self.state.enabled(NAME):
+            return f"{NAME} is disabled"
+        root = self.roots[store.into]
+        (filled,) = writes_of(self.regions[at])
+        after = [other for other in self.touching[root] if other > at and other in self.regions]
+        if not filled.exact:
+            return "where the pad lies is known at run time only"
+        if not after:
+            return "no dispatch places anything in it"
+        first = self.regions[after[0]]
+        if first.kind == "scatter" or self._reads(first, root):
+            return "its elements are read before anything is placed"
+        if not all(touch.exact for touch in self._writes(first, root)):
+            return "where the interior lies is known at run time only"
+        pieces = _left_of(filled.box, self._written(root, after))
+        if pieces is None:
+            return f"the border has more than {MOST_PIECES} pieces"
+        made = tuple(_border(self.regions[at], store, piece) for piece in pieces)
+        self.regions[after[0]] = replace(first, borders=(*first.borders, *made))
+        self.covered.setdefault(after[0], []).append((root, filled.box))
+        del self.regions[at]
+        return ""
+
+    def _written(self, root: Value, touching: Iterable[int]) -> list[Box]:
+        """Boxes that are written before anybody reads what was there."""
+        read: list[Box] = []
+        boxes: list[Box] = []
+        for at in touching:
+            region = self.regions[at]
+            if region.kind == "scatter":
+                break
+            read += [touch.box for touch in self._reads(region, root)]
+            boxes += [box for of, box in self.covered.get(at, ()) if of is root]
+            boxes += [
+                touch.box
+                for touch in self._writes(region, root)
+                if touch.exact and not any(box.overlaps(touch.box) for box in read)
+            ]
+        return boxes
+
+    def _reads(self, region: Region, root: Value) -> list[Touch]:
+        if all(self.roots[value] is not root for value in region.inputs):
+            return []
+        return [touch for touch in reads_of(region) if self.roots[touch.value] is root]
+
+    def _writes(self, region: Region, root: Value) -> list[Touch]:
+        return [
+            touch
+            for touch in writes_of(replace(region, borders=()))
+            if self.roots[touch.value] is root
+        ]
+
+
+def _is_pad(region: Region) -> bool:
+    """Whether the region only fills what others are placed in."""
+    if region.anchor is not None or len(region.stores) != 1:
+        return False
+    (store,) = region.stores
+    return store.value.op.kind == "fill" and store.into.op.kind in ("insert_slice", "scatter")
+
+
+def _left_of(whole: Box, written: Sequence[Box]) -> list[Box] | None:
+    """Disjoint boxes of what is not written; None if there are too many."""
+    pieces = [whole]
+    for box in _united(written):
+        kept = []
+        for piece in pieces:
+            common = piece.intersection(box)
+            kept += piece.without(common) if common.count else [piece]
+        pieces = kept
+        if len(pieces) > MOST_PIECES:
+            return None
+    return pieces
+
+
+def _united(boxes: Sequence[Box]) -> list[Box]:
+    """Fewer boxes for the same elements."""
+    united: list[Box] = []
+    for box in boxes:
+        apart = []
+        for other in united:
+            hull, exact = other.hull(box)
+            if exact:
+                box = hull
+            else:
+                apart.append(other)
+        united = [*apart, box]
+    return united
+
+
+def _border(region: Region, store: Store, box: Box) -> Region:
+    """The part of a fill that lies in `box` of its buffer."""
+    fill = store.value.op
+    piece = Op(
+        fill.id,
+        "fill",
+        fill.operands,
+        [TensorType(store.value.type.dtype, box.sizes)],
+        {"shape": box.sizes},
+        fill.loc,
+    )
+    insert = Op(
+        fill.id,
+        "insert_slice",
+        (piece.result, store.into),
+        [store.into.type],
+        {"offsets": box.offsets, "strides": box.strides},
+        fill.loc,
+    )
+    before = tuple(op for op in region.ops if op is not fill and op.kind != "insert_slice")
+    return Region(
+        region.name,
+        region.kind,
+        (*before, piece, insert),
+        region.inputs,
+        (Store(piece.result, insert.result, (insert,)),),
+    )

@@ -1,0 +1,162 @@
+"""fuse-pad: who writes the border of a pad, and when it stays a fill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from stagejit.graph.parser import parse
+from stagejit.options import Options
+from stagejit.schedule.plan import Plan
+from tests.schedule.planning import check, check_graph, regions_of
+
+OFF = Options(disable=("fuse-pad",))
+
+
+def f32(*shape: int) -> Any:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def reasons(plan: Plan, applied: bool = False) -> list[str]:
+    return [d.reason for d in plan.decisions if d.rewrite == "fuse-pad" and d.applied == applied]
+
+
+def kinds(plan: Plan) -> list[str]:
+    return [dispatch.kind for dispatch in plan.dispatches]
+
+
+def test_the_producer_writes_the_border() -> None:
+    plan = check(lambda x: jnp.pad(jnp.exp(x), ((1, 2), (3, 0)), constant_values=7.0), f32(5, 4))
+    assert kinds(plan) == ["map"]
+    assert [str(write) for write in plan.dispatches[0].writes] == ["r0[0:8, 0:7]"]
+    assert reasons(plan, True) == ["the border is written where the interior is placed"]
+
+
+def test_borders_are_disjoint_and_leave_the_interior_out() -> None:
+    (region,) = regions_of(lambda x: jnp.pad(jnp.exp(x), 1), f32(5, 4))
+    sizes = sorted(border.stores[0].value.type.size for border in region.borders)
+    assert sum(sizes) == 7 * 6 - 5 * 4
+    assert len(sizes) == 4
+    assert [border.name for border in region.borders] == [
+        f"{region.name}.border{number}" for number in range(4)
+    ]
+
+
+def test_off_brings_the_fill_back() -> None:
+    plan = check(lambda x: jnp.pad(jnp.exp(x), 1), f32(5, 4), options=OFF)
+    assert kinds(plan) == ["fill", "map"]
+    assert reasons(plan) == ["fuse-pad is disabled"]
+
+
+@pytest.mark.parametrize("interior", [(0, 1), (2, 0), (1, 2), (3, 3)])
+def test_interior_padding_is_strided_borders(interior: tuple[int, int]) -> None:
+    config = tuple((1, 0, step) for step in interior)
+    plan = check(lambda x: lax.pad(x * 2, np.float32(3), config), f32(4, 5))
+    assert kinds(plan) == ["map"]
+
+
+def test_dont_write_a_border_in_many_pieces() -> None:
+    plan = check(lambda x: lax.pad(x * 2, np.float32(3), ((0, 0, 8), (0, 0, 8))), f32(4, 5))
+    assert kinds(plan) == ["fill", "map"]
+    assert reasons(plan) == ["the border has more than 12 pieces"]
+
+
+def test_nested_borders_of_different_values() -> None:
+    def fn(x: Any) -> Any:
+        inner = jnp.pad(jnp.exp(x), ((1, 0), (2, 1)), constant_values=2.0)
+        return jnp.pad(inner, ((0, 3), (1, 1)), constant_values=5.0)
+
+    plan = check(fn, f32(5, 4))
+    assert kinds(plan) == ["map"]
+    assert len(plan.dispatches[0].writes) == 1
+
+
+def test_several_producers_share_a_border() -> None:
+    def fn(a: Any, b: Any) -> Any:
+        return jnp.pad(jnp.concatenate([a * 2, b + 1]), 1)
+
+    plan = check(fn, f32(3, 4), f32(2, 4))
+    assert kinds(plan) == ["map", "map"]
+    assert plan.barriers == ()
+
+
+def test_elements_that_nobody_places_are_in_the_border() -> None:
+    def fn(a: Any, b: Any) -> Any:
+        return jnp.zeros((9, 4)).at[1:3].set(a * 2).at[5:7].set(b + 1)
+
+    plan = check(fn, f32(2, 4), f32(2, 4))
+    assert kinds(plan) == ["map", "map"]
+
+
+def test_what_a_later_insert_reads_is_in_the_border() -> None:
+    def fn(a: Any) -> Any:
+        d = jnp.full((8, 4), 3.0).at[0:4].set(jnp.exp(a))
+        return d.at[2:6].set(lax.cumsum(d[2:6]))
+
+    plan = check(fn, f32(4, 4))
+    assert plan.fills == ()
+
+
+def test_a_scatter_after_the_insert_sees_the_border() -> None:
+    def fn(a: Any, i: Any) -> Any:
+        return jnp.full((8, 4), 3.0).at[0:4].set(jnp.exp(a)).at[i].add(1.0)
+
+    plan = check(fn, f32(4, 4), np.int32([1, 6, 6]))
+    assert kinds(plan) == ["map", "scatter"]
+
+
+def test_dont_give_a_border_to_a_scatter() -> None:
+    plan = check(lambda i: jnp.zeros((8, 4)).at[i].add(1.0), np.int32([1, 6, 6]))
+    assert kinds(plan) == ["fill", "scatter"]
+    assert reasons(plan) == ["its elements are read before anything is placed"]
+
+
+def test_dont_give_a_border_to_an_insert_at_a_dynamic_place() -> None:
+    plan = check(
+        lambda a, i: lax.dynamic_update_slice(jnp.zeros((8, 4)), a * 2, (i, 0)),
+        f32(2, 4),
+        np.int32(3),
+    )
+    assert kinds(plan) == ["fill", "map"]
+    assert reasons(plan) == ["where the interior lies is known at run time only"]
+
+
+def test_dont_move_the_border_of_a_pad_that_is_placed_dynamically() -> None:
+    def fn(d: Any, a: Any, i: Any) -> Any:
+        return lax.dynamic_update_slice(d, jnp.pad(jnp.exp(a), 1), (i, 0))
+
+    plan = check(fn, f32(9, 6), f32(2, 4), np.int32(3), donated=[True, False, False])
+    assert kinds(plan) == ["map", "map"]
+    assert reasons(plan) == ["where the pad lies is known at run time only"]
+
+
+def test_dont_fuse_a_pad_of_nothing() -> None:
+    graph = parse("""
+        graph @f(%x: f32[0,4]) {
+          %0: f32[] = const 0.0
+          %1: f32[3,4] = fill %0
+          %2: f32[3,4] = insert_slice %x into %1 at (2, 0)
+          return %2
+        }""")
+    plan = check_graph(graph, [np.zeros((0, 4), np.float32)])
+    assert kinds(plan) == ["fill"]
+    assert reasons(plan) == ["no dispatch places anything in it"]
+
+
+def test_a_border_value_from_memory_or_another_dispatch() -> None:
+    plan = check(
+        lambda a, v: lax.pad(jnp.exp(a), v, ((1, 1, 0), (0, 2, 0))), f32(3, 4), np.float32(4)
+    )
+    assert kinds(plan) == ["map"]
+    plan = check(
+        lambda a, v: lax.pad(jnp.exp(a), v * 2, ((1, 1, 0), (0, 2, 0))), f32(3, 4), np.float32(4)
+    )
+    assert kinds(plan) == ["map"]
+    plan = check(
+        lambda a, b: lax.pad(jnp.exp(a), b.sum(), ((1, 1, 0), (0, 2, 0))), f32(3, 4), f32(50)
+    )
+    assert plan.fills == ()
