@@ -13,7 +13,7 @@ options value, and `with Options(...)` (a part of JAX's cache key) selects it wh
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, overload
 
 import jax
@@ -123,5 +123,25 @@ def _attach(jitted: Any, fun: Callable[..., Any], inners: dict[Options, Any]) ->
         inners.clear()
 
     jitted.__wrapped__ = fun
-    for attribute in (trace, lower, plan, explain, clear_cache):
-        setattr(jitted, attribute.__name__, attribute)
+    ours = {f.__name__: f for f in (trace, lower, plan, explain, clear_cache)}
+    jitted.__dict__ = _Attributes(jitted.__dict__, ours)
+
+
+class _Attributes(dict[str, Any]):
+    """Attributes of a function, of which `own` are its alone.
+
+    Note [Attributes that stay]: `functools.wraps` and JAX's own copy copy what a function's
+    `__dict__` lists. With our `trace` in the copy, `jax.make_jaxpr(f)` or `jax.jit(f).lower`
+    would ask us about a function that is not ours. So `own` can be looked up but is not listed.
+    """
+
+    def __init__(self, attributes: dict[str, Any], own: dict[str, Any]) -> None:
+        super().__init__(attributes)
+        self.update(own)
+        self.own = frozenset(own)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in super().__iter__() if name not in self.own)
+
+    def keys(self) -> Any:
+        return list(self)

@@ -34,6 +34,11 @@ class Traced:
         """The name of the traced function; `jax.export` asks for it."""
         return str(self._jax.fun_name)
 
+    @property
+    def out_info(self) -> Any:
+        """Shapes and dtypes of the results; `jax.eval_shape` asks for it."""
+        return self._jax.out_info
+
     def as_text(self) -> str:
         return str(self.jaxpr)
 

@@ -243,3 +243,17 @@ def test_nested_functions_are_one_program(toy: ToyCompiler) -> None:
     outer = stagejit.jit(lambda x: inner(x) + inner(x + 1))
     np.testing.assert_array_equal(outer(X), X * 4 + 2)
     assert len(toy.requests) == 1
+
+
+def test_attributes_stay_with_the_function() -> None:
+    """See Note [Attributes that stay]."""
+    f = stagejit.jit(lambda x: x + 1)
+    around = jax.jit(f)
+    assert type(around.trace(X)) is jax.stages.Traced
+    assert type(around.lower(X)) is jax.stages.Lowered
+    assert not hasattr(around, "plan")
+    assert not hasattr(functools.wraps(f)(lambda x: x), "plan")
+    (equation,) = jax.make_jaxpr(f)(X).jaxpr.eqns
+    assert equation.primitive.name == "jit"
+    assert jax.eval_shape(f, X).shape == X.shape
+    assert {"trace", "lower", "plan", "explain"}.isdisjoint(vars(f).keys())
