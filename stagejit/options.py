@@ -29,6 +29,7 @@ SWITCHES: dict[str, str] = {
     "fuse-epilogues": "apply elementwise consumers where a reduction or contraction stores",
     "fuse-rows": "one dispatch for reductions over the same rows (softmax, layernorm)",
     "fuse-insert": "a producer writes straight into the destination of its insert_slice",
+    "read-placed": "who reads a value that is placed in a larger buffer reads it there",
     "fuse-pad": "the dispatch that places the interior of a pad writes the border too",
     "pack-slots": "transient buffers whose lives do not overlap share memory",
     "reuse-arguments": "write a result into a donated argument",

@@ -16,6 +16,7 @@ from stagejit.dispatch.borders import fuse_pads
 from stagejit.dispatch.destinations import Destinations
 from stagejit.dispatch.group import Group
 from stagejit.dispatch.outputs import stored_outputs
+from stagejit.dispatch.placed import read_where_placed
 from stagejit.dispatch.region import VIEWS, Region, Store
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
@@ -37,7 +38,8 @@ def emit(state: State, destinations: Destinations) -> list[Region]:
         for value in inputs:
             _store_plain(state, value)
         regions.append((group, ops, inputs, stores))
-    formed = fuse_pads(state, [_region(*parts) for parts in reversed(regions)])
+    formed = [_region(*parts) for parts in reversed(regions)]
+    formed = fuse_pads(state, read_where_placed(state, formed))
     made = [_named(region, number) for number, region in enumerate(formed)]
     _explain_producers(state, made)
     return made
@@ -45,12 +47,13 @@ def emit(state: State, destinations: Destinations) -> list[Region]:
 
 def _explain_producers(state: State, regions: Iterable[Region]) -> None:
     """Says where each elementwise op without a home is evaluated."""
-    places: dict[Op, list[str]] = {}
+    settled = {op.id for op in state.home}  # clones have the ids of their originals
+    places: dict[int, tuple[Op, list[str]]] = {}
     for region in regions:
         for op in region.ops:
-            if op.kind in ("map", "convert", "gather") and op not in state.home:
-                places.setdefault(op, []).append(f"@{region.name}")
-    for op, names in places.items():
+            if op.kind in ("map", "convert", "gather") and op.id not in settled:
+                places.setdefault(op.id, (op, []))[1].append(f"@{region.name}")
+    for op, names in places.values():
         state.decide("fuse-producers", op, True, f"evaluated inside {' and '.join(names)}")
 
 
