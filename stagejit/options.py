@@ -49,6 +49,8 @@ class Options:
     full_barriers: order all dispatches one after the other, for debugging.
     cache_dir: folder of the object cache; None takes $STAGEJIT_CACHE_DIR or the user's cache folder,
         "" switches the cache off.
+    operand_limit: placing results in more and more destinations ends where a dispatch would read
+        and write more buffers than this; the rest is copied.
     Raises OptionsError for an unknown rewrite name or target.
     """
 
@@ -58,6 +60,7 @@ class Options:
     delegate: bool = True
     full_barriers: bool = False
     cache_dir: str | None = None
+    operand_limit: int = 16
 
     def __post_init__(self) -> None:
         if isinstance(self.disable, str):
@@ -67,6 +70,9 @@ class Options:
             if name not in SWITCHES:
                 raise OptionsError(f"unknown rewrite {name!r} in Options(disable=...)",
                                    next_step=_suggest(name, list(SWITCHES)))
+        if self.operand_limit < 1:
+            raise OptionsError(f"operand_limit is {self.operand_limit}",
+                               next_step="give at least 1; the default is 16")
         if self.target != "native":
             raise OptionsError(f"unsupported target {self.target!r}",
                                next_step='use Options(target="native"), the only one in this version')

@@ -19,11 +19,13 @@ from dataclasses import dataclass, field
 from stagejit.dispatch.box import Box, cover
 from stagejit.dispatch.donation import donations
 from stagejit.dispatch.group import Group, Placement
+from stagejit.dispatch.legality import is_full
 from stagejit.dispatch.outputs import stored_outputs
 from stagejit.dispatch.region import ELEMENTWISE
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
 
+_DYNAMIC = "; its offset is known at run time only, so its range is a conservative hull"
 _FREE = frozenset({"fill", "iota", "const"})
 
 
@@ -186,7 +188,7 @@ class Destinations:
             return None
         home = state.home.get(destination.op)
         if home is not None and home.kind not in ("delegate", "scatter") and (
-                state.enabled("fuse-insert")):
+                state.enabled("fuse-insert") and not self._is_full(home)):
             home.placements.append(placement)
             return home
         if not is_free(destination):
@@ -215,6 +217,9 @@ class Destinations:
             return "the destination is an argument that is not donated"
         if producer.kind == "delegate":
             return "the destination is the result of a delegated equation"
+        home = self.state.home.get(producer)
+        if home is not None and self._is_full(home):
+            return self._full()
         if len(self.state.users[destination]) > 1:
             return "the destination is also read elsewhere"
         return "fuse-insert is disabled"
@@ -250,7 +255,8 @@ class Destinations:
                 inner.outer = op
             else:
                 writers[0].placements.append(Placement(source, insert=op))
-            state.decide("fuse-insert", op, True, "the producer writes into the destination")
+            state.decide("fuse-insert", op, True, "the producer writes into the destination" + (
+                _DYNAMIC if None in op.attrs["offsets"] else ""))
         else:
             writers = [self._copy(Placement(source, insert=op), before)]
             if not is_free(source):
@@ -281,7 +287,17 @@ class Destinations:
                 return "the producer writes the same place of the destination before"
             if state.reach.reaches_any(group.id, before):
                 return "the destination depends on the producer"
+            if self._is_full(group):
+                return self._full()
         return ""
+
+    def _full(self) -> str:
+        return (f"the producer has the {self.state.options.operand_limit} operands that one "
+                "dispatch may have")
+
+    def _is_full(self, group: Group) -> bool:
+        """The first placement takes the place of a plain store."""
+        return bool(group.placements) and is_full(self.state, group)
 
 
 def is_free(value: Value) -> bool:

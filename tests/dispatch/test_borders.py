@@ -105,12 +105,12 @@ def test_a_scatter_after_the_insert_sees_the_border() -> None:
     def fn(a: Any, i: Any) -> Any:
         return jnp.full((8, 4), 3.0).at[0:4].set(jnp.exp(a)).at[i].add(1.0)
 
-    plan = check(fn, f32(4, 4), np.int32([1, 6, 6]))
+    plan = check(fn, f32(4, 4), np.array([1, 6, 6], np.int32))
     assert kinds(plan) == ["map", "scatter"]
 
 
 def test_dont_give_a_border_to_a_scatter() -> None:
-    plan = check(lambda i: jnp.zeros((8, 4)).at[i].add(1.0), np.int32([1, 6, 6]))
+    plan = check(lambda i: jnp.zeros((8, 4)).at[i].add(1.0), np.array([1, 6, 6], np.int32))
     assert kinds(plan) == ["fill", "scatter"]
     assert reasons(plan) == ["its elements are read before anything is placed"]
 

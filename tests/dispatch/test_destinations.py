@@ -337,3 +337,36 @@ def test_dont_write_into_an_argument_that_is_donated_for_another_result() -> Non
     plan = check(lambda d, b: d.at[1:3].set(b).sum(0), f32(5, 4), f32(2, 4), donated=[True, False])
     assert "it is donated for another result" in declined(plan, "reuse-arguments")
     assert len(plan.copies) == 2
+
+
+def many_destinations(count: int) -> Any:
+    def fn(x: Any, d: Any) -> Any:
+        y = jnp.exp(x)
+        return [lax.dynamic_update_slice(d * i, y, (i, 0)) for i in range(1, count + 1)]
+
+    return fn
+
+
+def test_c11_a_dispatch_has_no_more_operands_than_the_limit() -> None:
+    plan = check(many_destinations(20), f32(2, 4), f32(24, 4))
+    touched = [{a.buffer for a in (*d.reads, *d.writes)} for d in plan.dispatches]
+    assert max(map(len, touched)) <= 16
+    assert any("16 operands" in reason for reason in declined(plan, "fuse-insert"))
+    assert plan.copies
+
+
+def test_c11_the_limit_is_an_option() -> None:
+    plan = check(many_destinations(6), f32(2, 4), f32(24, 4), options=Options(operand_limit=5))
+    assert any("5 operands" in reason for reason in declined(plan, "fuse-insert"))
+    plan = plan_of(many_destinations(6), f32(2, 4), f32(24, 4))
+    assert not any("operands" in reason for reason in declined(plan, "fuse-insert"))
+
+
+def test_c11_first_contents_count_too() -> None:
+    def fn(x: Any, u: Any) -> Any:
+        y = jnp.exp(x)
+        return [lax.dynamic_update_slice(y, u * i, (i, 0)) for i in range(6)]
+
+    plan = check(fn, f32(24, 4), f32(2, 4), options=Options(operand_limit=5))
+    assert any(reason.startswith("copied on write: the producer has the 5 operands")
+               for reason in declined(plan, "fuse-insert"))
