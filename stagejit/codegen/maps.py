@@ -30,6 +30,8 @@ from stagejit.graph.ir import Value
 
 _BLOCK = 1 << 14  # elements of one item along the vector variable
 _UNROLLED = 4  # vectors of a row that is short enough to be straight code
+_SQUARES = 8  # next to each other along the vector variable, where steps of the other cross pages
+_PAGE_NBYTES = 4096
 _TILE_BLOCK = 1 << 10  # elements of one item along the tile variable
 
 
@@ -225,9 +227,13 @@ class _Writer:
             items = Items.over([*outer, block])
             items.emit(self.elements, lambda: self._row(vector, block.step))
         else:
-            along = Loop(tile, _TILE_BLOCK if tile.extent > _TILE_BLOCK else tile.extent)
-            items = Items.over([*outer, Loop(vector, self.nest.lanes), along])
-            items.emit(self.elements, lambda: self._tiles(vector, along))
+            along = Loop(tile, min(tile.extent, _TILE_BLOCK))
+            whole = -(-vector.extent // self.nest.lanes) * self.nest.lanes
+            columns = Loop(
+                vector, min(whole, self._squares_abreast(tile, vector) * self.nest.lanes)
+            )
+            items = Items.over([*outer, columns, along])
+            items.emit(self.elements, lambda: self._tiles(columns, along))
         return items.total
 
     def _row(self, vector: Var, block: int) -> None:
@@ -266,52 +272,69 @@ class _Writer:
             else:
                 self.b.if_(self.b.compare("lt", full, stop), rest)
 
-    def _tiles(self, vector: Var, along: Loop) -> None:
-        """Square tiles: `lanes` of the vector variable by `lanes` steps along the tile variable."""
-        lanes, used = self.nest.lanes, vector.extent % self.nest.lanes
-        position = self.elements.position.env[vector]
+    def _tiles(self, columns: Loop, along: Loop) -> None:
+        """Square tiles of `lanes` by `lanes`, some next to each other along the vector variable,
+        then the next ones along the tile variable."""
+        lanes, rest = self.nest.lanes, along.var.extent % self.nest.lanes
 
-        def full() -> None:
-            with self.elements.at(vector=vector, lanes=lanes):
-                self._tile_run(along, lanes)
+        def squares(position: Register, count: int) -> None:
+            with self.elements.at({along.var: position}):
+                self._squares(columns, along.var, count)
+
+        start, stop, full = self._span(along)
+        if along.var.extent >= lanes:
+            self.b.loop(start, full, lanes, (), lambda position: squares(position, lanes))
+        if rest and along.step == along.var.extent:
+            squares(full, rest)
+        elif rest:
+            self.b.if_(self.b.compare("lt", full, stop), lambda: squares(full, rest))
+
+    def _squares_abreast(self, tile: Var, vector: Var) -> int:
+        """Squares next to each other before the next ones along the tile variable."""
+        accesses = [(form, value.type.dtype.itemsize) for value, form in self.nest.reads]
+        accesses += [
+            (form, store.value.type.dtype.itemsize)
+            for form, store in zip(self.nest.offsets, self.region.stores, strict=True)
+        ]
+        crosses = any(
+            form.coeff(vector) == 1 and form.coeff(tile) * size >= _PAGE_NBYTES
+            for form, size in accesses
+        )
+        return _SQUARES if crosses else 1
+
+    def _squares(self, columns: Loop, along: Var, count: int) -> None:
+        """Squares next to each other; `count` steps along the tile variable exist."""
+        lanes, vector = self.nest.lanes, columns.var
+        used = vector.extent % lanes
+
+        def whole(position: Register) -> None:
+            with self.elements.at({vector: position}, vector=vector, lanes=lanes):
+                self._square(along, count, lanes)
 
         def partial() -> None:
-            with self.elements.at(vector=vector, lanes=lanes, mask=self.b.active(used, lanes)):
-                self._tile_run(along, used)
+            mask = self.b.active(used, lanes)
+            with self.elements.at({vector: full}, vector=vector, lanes=lanes, mask=mask):
+                self._square(along, count, used)
 
-        if not used:
-            full()
-        elif vector.extent < lanes:
+        start, stop, full = self._span(columns)
+        if vector.extent >= lanes:
+            self.b.loop(start, full, lanes, (), whole)
+        if used and columns.step >= vector.extent:
             partial()
-        else:
-            inside = self.b.compare("le", position + lanes, vector.extent)
-            self.b.if_(inside, full, partial)
+        elif used:
+            self.b.if_(self.b.compare("lt", full, stop), partial)
 
-    def _tile_run(self, along: Loop, used: int) -> None:
-        lanes, extent = self.nest.lanes, along.var.extent
-        start = self.elements.position.env[along.var]
-        stop = (
-            self.b.binary("smin", start + along.step, extent)
-            if extent % along.step
-            else (start + along.step)
-        )
-        rest = extent % lanes
-        full = stop - self.b.urem(stop, lanes) if rest else stop
+    def _span(self, loop: Loop) -> tuple[Register, Register, Register]:
+        """(start, end, end of the full vectors) of the item's part of a blocked loop."""
+        b, lanes, extent = self.b, self.nest.lanes, loop.var.extent
+        start = self.elements.position.env[loop.var]
+        stop = start + loop.step
+        if extent % loop.step:
+            stop = b.binary("smin", stop, extent)
+        return start, stop, stop - b.urem(stop, lanes) if extent % lanes else stop
 
-        def square(position: Register) -> None:
-            self._square(along.var, position, lanes, used)
-
-        if extent >= lanes:
-            self.b.loop(start, full, lanes, (), square)
-        if rest and along.step == extent:
-            self._square(along.var, full, rest, used)
-        elif rest:
-            self.b.if_(
-                self.b.compare("lt", full, stop), lambda: self._square(along.var, full, rest, used)
-            )
-
-    def _square(self, var: Var, position: Register, count: int, used: int) -> None:
-        with self.elements.at({var: position}, tile=Tile(var, count, used)):
+    def _square(self, along: Var, count: int, used: int) -> None:
+        with self.elements.at(tile=Tile(along, count, used)):
             for step in range(count):
                 with self.elements.tile_step(step):
                     self._store_all()

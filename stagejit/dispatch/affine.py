@@ -159,10 +159,10 @@ def _require_split(rest: Affine, divisor: int) -> None:
 @functools.lru_cache(maxsize=16384)
 def _derived(kind: str, operand: Affine, divisor: int) -> Affine:
     lo, hi = operand.range()
-    if kind == "mod":
-        return Affine.of(Var(divisor, "m", "mod", operand=operand, divisor=divisor))
     base = lo // divisor
-    shifted = operand - base * divisor
+    shifted = operand - base * divisor  # not negative, so that kernels divide unsigned numbers
+    if kind == "mod":
+        return Affine.of(Var(divisor, "m", "mod", operand=shifted, divisor=divisor))
     return Affine.of(Var(hi // divisor - base + 1, "d", "div", operand=shifted,
                          divisor=divisor)) + base
 

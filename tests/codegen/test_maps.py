@@ -89,6 +89,11 @@ VIEW_CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = 
     "uneven reshape": (lambda x: x.reshape(15, 7) + 1, ((7, 15),)),
     "uneven reshape of a transpose": (lambda x: x.T.reshape(15, 7) + 1, ((5, 21),)),
     "prime reshape of a transpose": (lambda x: x.T.reshape(11, 26) + 1, ((22, 13),)),
+    "reverse of an uneven reshape": (lambda x: x.reshape(15, 7)[::-1, ::-1] + x.T, ((7, 15),)),
+    "reverse split in two": (
+        lambda x: (x.reshape(-1)[::-1].reshape(15, 7) + 1, x.T * 2),
+        ((7, 15),),
+    ),
     "strided slice": (lambda x: x[3:20:2, 5:] * 2, ((30, 40),)),
     "strided columns": (lambda x: x[:, ::3], ((30, 100),)),
     "reverse": (lambda x: x[:, ::-1] + x[::-1], ((13, 37),)),
