@@ -18,6 +18,7 @@ from stagejit.errors import OptionsError
 # Every rewrite and optional fusion, by the name that `disable=` takes. tests/rewrites compares this
 # table with what the drivers really run, so a name cannot be forgotten on either side.
 SWITCHES: dict[str, str] = {
+    "native-control-flow": "loops and branches of native operations run without Python and XLA",
     "fold-views": "compose and cancel transposes, reshapes, broadcasts and slices",
     "fold-pads": "a pad joins the pad around it, or the padding of a convolution",
     "fold-constants": "evaluate ops whose operands are small constants",

@@ -18,9 +18,10 @@ from stagejit.codegen.generate import Generated, kernel_cache
 from stagejit.codegen.target import Target
 from stagejit.decisions import Decision
 from stagejit.dispatch.formation import form
-from stagejit.dispatch.region import Region
+from stagejit.dispatch.region import Region, with_inner
 from stagejit.dispatch.verifier import verify_regions
 from stagejit.graph.build import build_graph
+from stagejit.graph.control import CONTROL
 from stagejit.graph.ir import Graph
 from stagejit.graph.printer import as_text as graph_text
 from stagejit.graph.verifier import verify as verify_graph
@@ -104,7 +105,8 @@ def _trace(c: Compilation) -> None:
     options = c.request.options
     names = tuple(c.request.jaxpr.jaxpr.debug_info.safe_arg_names(len(c.request.donated)))
     c.program = trace_jaxpr(c.request.jaxpr, name=c.request.name, donated=c.request.donated,
-                            delegate=options.delegate, argument_names=names)
+                            delegate=options.delegate, argument_names=names,
+                            control_flow=options.enabled("native-control-flow"))
 
 
 def _build(c: Compilation) -> None:
@@ -126,8 +128,8 @@ def _schedule(c: Compilation) -> None:
 
 def _codegen(c: Compilation) -> None:
     cache = kernel_cache(c.target, verify=c.request.options.verify)
-    c.kernels = {part: cache.generate(part) for region in c.regions
-                 if region.kind != "delegate" for part in region.parts}
+    c.kernels = {part: cache.generate(part) for region in with_inner(c.regions)
+                 if region.kind not in CONTROL | {"delegate"} for part in region.parts}
 
 
 def _host(c: Compilation) -> None:

@@ -115,7 +115,7 @@ def _places(region: Region, kernel: Kernel) -> tuple[tuple[bool, int, int], ...]
 def signature(region: Region) -> str:
     """The structure of a region as text: equal text, equal kernel up to argument offsets."""
     names: dict[Value, str] = {}
-    lines = [region.kind]
+    lines = [region.kind if region.aligned else f"{region.kind} at any element"]
     for value in region.inputs:
         names[value] = f"%{len(names)}"
         lines.append(f"{names[value]}: {value.type}")

@@ -26,7 +26,7 @@ def streamed_stores(
     target: Target,
 ) -> tuple[bool, ...]:
     """For each store, whether its vectors should be streamed."""
-    if vector is None or _traffic(region, reads) <= target.l3_nbytes:
+    if vector is None or not region.aligned or _traffic(region, reads) <= target.l3_nbytes:
         return (False,) * len(region.stores)
     written = sum(store.value.type.nbytes for store in region.stores)
     large = written >= target.l3_nbytes // 2

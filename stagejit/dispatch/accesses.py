@@ -20,6 +20,7 @@ from stagejit.dispatch.box import Box
 from stagejit.dispatch.coordinates import coordinates
 from stagejit.dispatch.pull import place, pull_view
 from stagejit.dispatch.region import VIEWS, Region, Store
+from stagejit.graph.control import CONTROL, carries_of
 from stagejit.graph.dims import ConvDims, GatherDims, dilated
 from stagejit.graph.ir import Op, Value
 
@@ -46,7 +47,11 @@ class Touch:
 
 
 def reads_of(region: Region) -> list[Touch]:
-    """What the region reads, in the order of its inputs."""
+    """What the region reads, in the order of its inputs; then the carries of a loop."""
+    if region.anchor is not None and region.kind in CONTROL:
+        carried = region.anchor.results[:carries_of(region.anchor)]
+        return [Touch(value, Box.whole(value.shape)) for value in (*region.inputs, *carried)
+                if value.type.size]
     touches: dict[Value, list[Touch]] = {}
     for part in region.parts:
         walk = _Walk(part)

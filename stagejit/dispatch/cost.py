@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 
+from stagejit.graph.control import bodies_of
 from stagejit.graph.ir import Op
 
 BYTES_PER_FLOP = 0.5
@@ -43,7 +44,8 @@ def element_flops(op: Op) -> float:
 
 
 def flops(op: Op) -> int:
-    """Arithmetic operations of a whole op: a multiply-add counts two, any function of `map` one."""
+    """Arithmetic operations of a whole op: a multiply-add counts two, any function of `map` one.
+    A loop of unknown length counts once."""
     if op.kind == "map":
         return op.result.type.size
     if op.kind in ("reduce", "cumulative"):
@@ -56,6 +58,11 @@ def flops(op: Op) -> int:
         rhs = op.operands[1].type
         features: int = rhs.shape[op.attrs["rhs_spec"][0]]
         return 2 * op.result.type.size * (rhs.size // features if features else 0)
+    if op.kind == "loop":
+        return (op.attrs["trip"] or 1) * sum(flops(inner) for body in bodies_of(op)
+                                             for inner in body)
+    if op.kind == "branch":
+        return max(sum(map(flops, branch)) for branch in bodies_of(op))
     if op.kind == "scatter" and op.attrs["fn"] != "set":
         return op.operands[2].type.size
     return 0

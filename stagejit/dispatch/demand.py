@@ -14,11 +14,13 @@ from stagejit.dispatch.coordinates import coordinates, keeps_row_major_order
 from stagejit.dispatch.group import Group, Location
 from stagejit.dispatch.joins import store_in_map
 from stagejit.dispatch.legality import refuse_order, refuse_rows
-from stagejit.dispatch.region import ELEMENTWISE
+from stagejit.dispatch.region import ALONE, ELEMENTWISE
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
 
 _LONGEST_CHAIN = 64
+# Kinds that read each element of their operands once.
+_WHOLE = frozenset({"reduce", "contract", "conv", "cumulative"}) | ALONE
 
 
 @dataclass
@@ -80,7 +82,7 @@ def _demand_operands(state: State, op: Op, group: Group, demand: _Demand,
         location = (here or demand.location) if aligned else None
         if op.kind == "reduce":
             location, aligned = Location("row", coordinates(operand.shape)), True
-        if op.kind in ("reduce", "contract", "conv", "cumulative", "scatter", "delegate"):
+        if op.kind in _WHOLE:
             times = operand.type.size
         elif op.kind == "gather" and at == 1:
             times *= operand.shape[-1]

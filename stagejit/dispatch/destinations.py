@@ -14,15 +14,17 @@ that computes `dst` (as one more store), or a copy.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stagejit.dispatch.box import Box, cover
-from stagejit.dispatch.donation import donations
 from stagejit.dispatch.group import Group, Placement
 from stagejit.dispatch.legality import is_full
 from stagejit.dispatch.outputs import stored_outputs
-from stagejit.dispatch.region import ELEMENTWISE
+from stagejit.dispatch.region import ALONE, ELEMENTWISE
+from stagejit.dispatch.roots import destination_of
 from stagejit.dispatch.state import State
+from stagejit.graph.control import carries_of
 from stagejit.graph.ir import Op, Value
 
 _DYNAMIC = "; its offset is known at run time only, so its range is a conservative hull"
@@ -61,31 +63,46 @@ class Contents:
 class Destinations:
     """The contents of every buffer that inserts and scatters write."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, pairs: Mapping[int, int]) -> None:
+        """pairs: the donated argument that a result should lie in, by result."""
         self.state = state
         self.of: dict[Value, Contents] = {}
         outputs, stored = state.graph.outputs, stored_outputs(state.graph)
-        self.returned = {argument: stored[outputs[result]]
-                         for result, argument in donations(state.graph).items()}
+        self.returned = {argument: stored[outputs[result]] for result, argument in pairs.items()}
         self.copies: dict[Value, Group] = {}  # dispatches that copy a value somewhere
 
     # ----------------------------------------------------------------- entry
 
     def insert(self, op: Op) -> None:
-        contents = self._contents(op, op.operands[1])
+        contents = self._contents(op, op.operands[1], op.result)
         self._place(op, contents)
         self.of[op.result] = contents
         self.state.deps[op] = contents.groups
 
     def scatter(self, op: Op) -> None:
         state = self.state
-        contents = self._contents(op, op.operands[0])
+        contents = self._contents(op, op.operands[0], op.result)
         before = state.deps_of_all(op.operands[1:]) | contents.groups
         group = state.new_group("scatter", op, (), before)
         state.settle(op, group)
         contents.writers.append((group, Box.whole(op.result.shape)))
         contents.scattered = True
         self.of[op.result] = contents
+
+    def control(self, op: Op) -> None:
+        """A loop or a branch. The carries of a loop are updated where their inits lie."""
+        state, carries = self.state, carries_of(op)
+        results = [self._contents(op, op.operands[at], op.results[at]) if at < carries
+                   else Contents() for at in range(len(op.results))]
+        before = state.deps_of_all(op.operands)
+        for contents in results:
+            before |= contents.groups
+        group = state.new_group(op.kind, op, (), before)
+        state.settle(op, group)
+        for value, contents in zip(op.results, results, strict=True):
+            contents.writers.append((group, Box.whole(value.shape)))
+            contents.scattered = True
+            self.of[value] = contents
 
     def path(self, placement: Placement) -> tuple[Value, tuple[Op, ...]]:
         """Where a placement goes: the value whose buffer it writes, and the inserts that say
@@ -100,8 +117,8 @@ class Destinations:
 
     # --------------------------------------------------------------- contents
 
-    def _contents(self, op: Op, destination: Value) -> Contents:
-        """The buffer that `op` writes, with the contents of `destination` in it."""
+    def _contents(self, op: Op, destination: Value, into: Value) -> Contents:
+        """The buffer of the result `into` of `op`, with the contents of `destination` in it."""
         state, producer = self.state, destination.op
         if producer.kind == "empty":
             return Contents()
@@ -111,38 +128,38 @@ class Destinations:
             known.reads += reads
             return known
         if reads is not None and self._is_donated(destination):
-            reason = self._refuse_argument(op, destination)
+            reason = self._refuse_argument(into, destination)
             state.decide("reuse-arguments", op, not reason,
                          reason or "writes into the donated argument")
             if not reason:
                 return Contents(of_argument=True, reads=reads)
         contents = Contents()
-        group = self._first_contents(op, destination)
+        group = self._first_contents(op, destination, into)
         if group is not None:
-            contents.writers.append((group, Box.whole(op.result.shape)))
+            contents.writers.append((group, Box.whole(into.shape)))
         return contents
 
     def _is_donated(self, value: Value) -> bool:
         return value.op.kind == "input" and self.state.graph.donated[value.op.attrs["index"]]
 
-    def _refuse_argument(self, op: Op, argument: Value) -> str:
-        """Why the result of `op` cannot lie in a donated argument: XLA gives its memory to the
-        result of the function that JAX pairs it with, and to nobody else."""
+    def _refuse_argument(self, into: Value, argument: Value) -> str:
+        """Why the result `into` cannot lie in a donated argument: its memory belongs to the result
+        that JAX, or the loop around, pairs it with, and to nobody else."""
         if not self.state.enabled("reuse-arguments"):
             return "reuse-arguments is disabled"
-        last = op
+        last = into
         while True:
-            after = [user for user in self.state.users[last.result]
-                     if user.kind in ("insert_slice", "scatter")]
+            after = [result for user in self.state.users[last] for result in user.results
+                     if destination_of(result) is last]
             if len(after) != 1:
                 break
             last = after[0]
         returned = self.returned.get(argument.op.attrs["index"])
-        return "" if returned is last.result else "it is donated for another result"
+        return "" if returned is last else "it is donated for another result"
 
     def _reads_beside(self, op: Op, destination: Value, known: Contents | None) -> list[Box] | None:
         """Boxes of the old contents that others read; None if `op` may overwrite some of them."""
-        written = box_of(op) if op.kind == "insert_slice" else Box.whole(op.result.shape)
+        written = box_of(op) if op.kind == "insert_slice" else Box.whole(destination.shape)
         reads = []
         for user in self.state.users[destination]:
             if user is op:
@@ -179,15 +196,15 @@ class Destinations:
                 pending.append(user.result)
         return home is not None and home.anchor is None
 
-    def _first_contents(self, op: Op, destination: Value) -> Group | None:
-        """Has the contents of `destination` stored in the new buffer of the result of `op`."""
+    def _first_contents(self, op: Op, destination: Value, into: Value) -> Group | None:
+        """Has the contents of `destination` stored in the new buffer of the result `into`."""
         state = self.state
-        placement = Placement(destination, into=op.result)
+        placement = Placement(destination, into=into)
         if is_free(destination) and self._covered(op):
             state.decide("fuse-insert", op, True, "the inserts cover the destination: no fill")
             return None
         home = state.home.get(destination.op)
-        if home is not None and home.kind not in ("delegate", "scatter") and (
+        if home is not None and home.kind not in ALONE and (
                 state.enabled("fuse-insert") and not self._is_full(home)):
             home.placements.append(placement)
             return home
@@ -227,6 +244,8 @@ class Destinations:
     def _covered(self, op: Op) -> bool:
         """Whether the inserts that follow each other into one destination fill it."""
         boxes, current = [], op
+        if op.kind != "insert_slice":
+            return False
         while current.kind == "insert_slice":
             if any(offset is None for offset in current.attrs["offsets"]):
                 return False
@@ -274,7 +293,7 @@ class Destinations:
             placeable = whole and state.users[source] == [op]
             return [group for group, _ in inner.writers] if placeable else []
         home = state.home.get(source.op)
-        return [home] if home is not None and home.kind not in ("delegate", "scatter") else []
+        return [home] if home is not None and home.kind not in ALONE else []
 
     def _refuse(self, writers: list[Group], before: int) -> str:
         state = self.state

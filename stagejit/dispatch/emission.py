@@ -15,10 +15,11 @@ import networkx as nx
 from stagejit.dispatch.borders import fuse_pads
 from stagejit.dispatch.destinations import Destinations
 from stagejit.dispatch.group import Group
-from stagejit.dispatch.outputs import stored_outputs
+from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.placed import read_where_placed
-from stagejit.dispatch.region import VIEWS, Region, Store
+from stagejit.dispatch.region import ALONE, VIEWS, Region, Store
 from stagejit.dispatch.state import State
+from stagejit.graph.control import CONTROL, carries_of
 from stagejit.graph.ir import Op, Value
 
 _MOVES = VIEWS | {"insert_slice"}
@@ -77,12 +78,12 @@ def _finish(state: State, group: Group) -> int:
 
 def _store_plain(state: State, value: Value) -> None:
     home = state.home.get(value.op)
-    if home is not None and home.kind not in ("delegate", "scatter"):
+    if home is not None and home.kind not in ALONE:
         home.plain[value] = None
 
 
 def _stores(state: State, destinations: Destinations, group: Group) -> list[Store]:
-    if group.anchor is not None and group.kind in ("scatter", "delegate"):
+    if group.anchor is not None and group.kind in ALONE:
         return [Store(value, value) for value in group.anchor.results]
     plain = [value for value in group.plain if value.type.size]
     plain.sort(key=lambda value: (state.position[value.op], value.index))
@@ -99,6 +100,9 @@ def _walk(state: State, group: Group, stores: Iterable[Store]) -> tuple[list[Op]
     """Ops that the group evaluates for its stores, and the values that it reads from memory."""
     ops: set[Op] = set()
     inputs: dict[Value, None] = {}
+    if group.anchor is not None and group.kind in CONTROL:
+        operands = group.anchor.operands[carries_of(group.anchor):]
+        return [group.anchor], list(dict.fromkeys(map(without_reshapes, operands)))
     pending: list[Value] = [] if group.kind != "delegate" or group.anchor is None else (
         list(group.anchor.results))
     for store in stores:

@@ -14,18 +14,24 @@ again. `emission` turns groups into regions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from stagejit.decisions import Decision
+from stagejit.dispatch.bodies import has_slices_anywhere, hoist_constants
 from stagejit.dispatch.coordinates import coordinates
 from stagejit.dispatch.demand import store_what_is_dear
 from stagejit.dispatch.destinations import Destinations, is_free
+from stagejit.dispatch.donation import donations
 from stagejit.dispatch.emission import emit
 from stagejit.dispatch.group import Group, Location, Refusal, bits
 from stagejit.dispatch.joins import join, refuse_length, refuse_prologue, store
 from stagejit.dispatch.legality import locate, refuse_order, refuse_rows
-from stagejit.dispatch.outputs import require_outputs
+from stagejit.dispatch.outputs import require_outputs, without_reshapes
 from stagejit.dispatch.recompute import drop_what_is_cheap
-from stagejit.dispatch.region import POINTWISE, Region
+from stagejit.dispatch.region import POINTWISE, Body, Region
 from stagejit.dispatch.state import State, in_memory
+from stagejit.graph.control import CONTROL, bodies_of, carries_of
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.options import Options
 
@@ -33,21 +39,49 @@ _COMPUTES = frozenset({"map", "convert", "bitcast", "gather"})
 _NEIGHBOURS = 8  # how many earlier reductions of a shape are looked at for a merge
 
 
-def form(graph: Graph, options: Options | None = None) -> tuple[list[Region], list[Decision]]:
+def form(graph: Graph, options: Options | None = None, *, carried: Mapping[int, int] | None = None,
+         aligned: bool = True) -> tuple[list[Region], list[Decision]]:
     """Regions of `graph`, producers before consumers. An output that shares its value with an
     input, a constant or another output gets a `reshape` to its own shape in `graph`, which the copy
-    evaluates."""
-    return _Former(graph, options or Options()).run()
+    evaluates; constants of bodies become their inputs.
+
+    carried, aligned: see `Body` and `Region`; the defaults are those of a graph that is no body."""
+    options = options or Options()
+    hoist_constants(graph)
+    regions, decisions = _Former(graph, options, carried).run()
+    made = []
+    for region in regions:
+        region = replace(region, aligned=aligned)
+        if region.anchor is not None and region.anchor.kind in CONTROL:
+            bodies, inner = _form_bodies(region.anchor, options, aligned)
+            region = replace(region, bodies=tuple(bodies))
+            decisions += inner
+        made.append(region)
+    return made, decisions
+
+
+def _form_bodies(op: Op, options: Options, aligned: bool) -> tuple[list[Body], list[Decision]]:
+    """The regions of each graph inside `op`."""
+    bodies, decisions = [], []
+    aligned = aligned and not has_slices_anywhere(op)
+    for number, graph in enumerate(bodies_of(op)):
+        carried = {at: at for at in range(carries_of(op))} if number == 0 else {}
+        regions, inner = form(graph, options, carried=carried, aligned=aligned)
+        bodies.append(Body(graph, tuple(regions), carried))
+        decisions += inner
+    return bodies, decisions
 
 
 class _Former:
     """The forward walk."""
 
-    def __init__(self, graph: Graph, options: Options) -> None:
-        outputs = require_outputs(graph)
+    def __init__(self, graph: Graph, options: Options,
+                 carried: Mapping[int, int] | None) -> None:
+        outputs = require_outputs(graph, carried or {})
+        pairs = donations(graph) if carried is None else carried
         self.state = State(graph, options)
         self.state.required.update(outputs)
-        self.destinations = Destinations(self.state)
+        self.destinations = Destinations(self.state, pairs)
         self.reductions: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Group]] = {}
 
     def run(self) -> tuple[list[Region], list[Decision]]:
@@ -65,6 +99,10 @@ class _Former:
         for op in self.state.order:
             if op.kind == "delegate":
                 self.state.required.update(op.operands)
+            elif op.kind in CONTROL:
+                inits, others = op.operands[:carries_of(op)], op.operands[carries_of(op):]
+                self.state.required.update(value for value in inits if not is_free(value))
+                self.state.required.update(map(without_reshapes, others))
             elif op.kind == "insert_slice":
                 self.state.required.update(v for v in op.operands[:2] if not is_free(v))
             elif op.kind == "scatter" and not is_free(op.operands[0]):
@@ -82,6 +120,8 @@ class _Former:
             self.destinations.scatter(op)
         elif op.kind == "insert_slice":
             self.destinations.insert(op)
+        elif op.kind in CONTROL:
+            self.destinations.control(op)
         elif op.kind == "delegate":
             group = state.new_group("delegate", op, (), state.deps_of_all(op.operands))
             state.settle(op, group)

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from stagejit.dispatch import cost
 from stagejit.dispatch.group import Group, Location, Refusal, bits
 from stagejit.dispatch.legality import is_full, locate, refuse_join, refuse_order
-from stagejit.dispatch.region import VIEWS
+from stagejit.dispatch.region import ALONE, VIEWS
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op
 
@@ -26,7 +26,7 @@ def join(state: State, op: Op) -> Group | None:
     """Evaluate `op` in a group that computes one of its operands, the latest that may."""
     for number in reversed(list(bits(state.deps[op]))):
         group = state.groups[number]
-        if group.kind in ("delegate", "scatter"):
+        if group.kind in ALONE:
             continue
         place = locate(state, group, op.result)
         refusal = place if isinstance(place, Refusal) else None

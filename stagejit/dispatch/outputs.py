@@ -7,17 +7,21 @@ that nobody else returns shares that value's buffer, because its elements are in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from stagejit.dispatch.state import in_memory
 from stagejit.graph.ir import Graph, Value
 
 
-def require_outputs(graph: Graph) -> list[Value]:
+def require_outputs(graph: Graph, carried: Mapping[int, int]) -> list[Value]:
     """The values to store. Outputs that are inputs, constants or the same value again become
-    reshapes to their own shape, which somebody has to evaluate: that is the copy."""
+    reshapes to their own shape, which somebody has to evaluate: that is the copy. An output that is
+    the very input that has to hold it stays as it is."""
     seen: set[Value] = set()
     outputs = []
-    for value in graph.outputs:
-        if value in seen or in_memory(value):
+    for number, value in enumerate(graph.outputs):
+        stays = number in carried and value is graph.inputs[carried[number]]
+        if not stays and (value in seen or in_memory(value)):
             copy = graph.add("reshape", [value], value.type, value.op.loc, shape=value.shape)
             value = copy.result
         seen.add(value)

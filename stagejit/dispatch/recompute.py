@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from stagejit.dispatch import cost
 from stagejit.dispatch.group import Group
-from stagejit.dispatch.region import POINTWISE
+from stagejit.dispatch.region import ALONE, POINTWISE
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
 
@@ -41,7 +41,7 @@ def drop_what_is_cheap(state: State) -> None:
     """All candidates of a group together, else one by one: later members first, because what they
     are computed from may become needed by their readers only."""
     for group in state.groups:
-        if group.kind in ("delegate", "scatter"):
+        if group.kind in ALONE:
             continue
         members = sorted(group.members, key=lambda op: state.position[op], reverse=True)
         readers: _Readers = {op.result: _readers(state, group, op.result) for op in members}

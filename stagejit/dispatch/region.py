@@ -8,9 +8,10 @@ several).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from stagejit.graph.ir import Op, Value
+from stagejit.graph.ir import Graph, Op, Value
 from stagejit.loc import UNKNOWN, Loc
 
 # Ops whose element is a function of elements of their operands at computed indices: they can be
@@ -20,6 +21,8 @@ POINTWISE = frozenset({
     "reverse", "extract_slice", "gather",
 })
 ELEMENTWISE = frozenset({"map", "convert", "bitcast"})
+# Anchors whose dispatch evaluates nothing else and stores nothing but their results.
+ALONE = frozenset({"delegate", "scatter", "loop", "branch"})
 VIEWS = frozenset({"broadcast", "reshape", "transpose", "reverse", "extract_slice"})
 
 
@@ -41,16 +44,31 @@ class Store:
 
 
 @dataclass(frozen=True, eq=False)
+class Body:
+    """A graph that a loop or a branch runs, divided into regions.
+
+    carried: result --> input that has to hold it when the body is done.
+    """
+
+    graph: Graph
+    regions: tuple[Region, ...]
+    carried: Mapping[int, int]
+
+
+@dataclass(frozen=True, eq=False)
 class Region:
     """One dispatch to be.
 
     kind: `map` (no anchor), `reduce` (one or more reduces over the same rows), `contract`, `conv`,
-        `cumulative`, `scatter`, `delegate`; `copy` and `fill` are maps that compute nothing.
+        `cumulative`, `scatter`, `delegate`, `loop`, `branch`; `copy` and `fill` are maps that
+        compute nothing.
     ops: evaluated ops in topological order, `insert_slice`s that only place a store included.
     anchor: the contract, conv, cumulative, scatter or delegate op; the first reduce for `reduce`.
     inputs: values read from memory (function inputs, constants of more than one element, results of
         other regions), each once.
     stores: what is written.
+    bodies: of a loop the body, then its condition if it has one; of a branch all branches.
+    aligned: False where memory may start at any element, because it is a slice of a larger buffer.
 
     Kinds `map`, `copy`, `fill`: all stored values have one shape. A map may write a buffer that it
     reads, the same elements at the same index or others.
@@ -62,7 +80,8 @@ class Region:
     `borders`: `fill` regions that run beside this one, and write what the pad around a store
     leaves (see `borders.py`).
     Kind `scatter`: the buffer of the result already holds the operand's elements, so operand 0 is
-    not evaluated and no input.
+    not evaluated and no input. Kind `loop`: likewise for inits and the results that they start.
+    Kinds `loop`, `branch`: inputs are what operands are row-major reshapes of.
     """
 
     name: str
@@ -72,6 +91,8 @@ class Region:
     stores: tuple[Store, ...]
     anchor: Op | None = None
     borders: tuple[Region, ...] = ()
+    bodies: tuple[Body, ...] = ()
+    aligned: bool = True
 
     @property
     def parts(self) -> tuple[Region, ...]:
@@ -94,3 +115,11 @@ class Region:
         if self.anchor is not None and self.anchor.loc:
             return self.anchor.loc
         return next((op.loc for op in reversed(self.ops) if op.loc), UNKNOWN)
+
+
+def with_inner(regions: Iterable[Region]) -> Iterator[Region]:
+    """All regions, those inside of loops and branches too."""
+    for region in regions:
+        yield region
+        for body in region.bodies:
+            yield from with_inner(body.regions)

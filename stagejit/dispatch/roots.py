@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stagejit.dispatch.region import Region
+from stagejit.graph.control import carries_of
 from stagejit.graph.ir import Value
 
-_PLACES = {"insert_slice": 1, "scatter": 0}  # the operand that is the destination
+_SHARING = frozenset({"insert_slice", "scatter", "input", "loop", "branch"})
 
 
 class Roots:
     """`roots[value]` is the value that stands for the buffer of `value`.
 
-    An insert or a scatter takes over the buffer of its destination, unless some region stores first
-    contents in a buffer of its own, or the destination has no memory (`empty`, a covered `fill`).
+    An insert, a scatter or the carry of a loop takes over the buffer of its destination, unless
+    some region stores first contents in a buffer of its own, or the destination has no memory
+    (`empty`, a covered `fill`).
     """
 
     def __init__(self, regions: Iterable[Region]) -> None:
@@ -27,11 +29,18 @@ class Roots:
 
     def __getitem__(self, value: Value) -> Value:
         while value not in self._own:
-            place = _PLACES.get(value.op.kind)
-            if place is None:
-                break
-            destination = value.op.operands[place]
-            if destination.op.kind not in ("insert_slice", "scatter", "input"):
+            destination = destination_of(value)
+            if destination is None or destination.op.kind not in _SHARING:
                 break
             value = destination
         return value
+
+
+def destination_of(value: Value) -> Value | None:
+    """The operand that `value` is an update of: a destination, or the init of a loop's carry."""
+    op = value.op
+    if op.kind == "insert_slice":
+        return op.operands[1]
+    if op.kind == "scatter":
+        return op.operands[0]
+    return op.operands[value.index] if value.index < carries_of(op) else None

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stagejit.dispatch.outputs import stored_outputs
-from stagejit.dispatch.region import POINTWISE, Region, Store
+from stagejit.dispatch.outputs import stored_outputs, without_reshapes
+from stagejit.dispatch.region import ALONE, POINTWISE, Region, Store
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import in_memory
 from stagejit.errors import VerificationError
+from stagejit.graph.control import CONTROL, bodies_of, carries_of
 from stagejit.graph.ir import Graph, Op, Value
 
-_ANCHORED = frozenset({"contract", "conv", "cumulative", "scatter", "delegate"})
+_ANCHORED = frozenset({"contract", "conv", "cumulative"}) | ALONE
 _KINDS = _ANCHORED | {"map", "copy", "fill", "reduce"}
 
 
@@ -40,8 +41,10 @@ def verify_regions(graph: Graph, regions: Sequence[Region]) -> None:
             for store in part.stores:
                 _check_store(part, store)
         stored.update(roots[value] for value in region.writes)
+        _check_bodies(region)
     for value in stored_outputs(graph).values():
-        _require(roots[value] in stored or not value.type.size or _uninitialised(value),
+        _require(roots[value] in stored or not value.type.size or _uninitialised(value)
+                 or value.op.kind == "input",
                  f"no region stores the output {value}")
 
 
@@ -91,9 +94,21 @@ def _check_ops(region: Region) -> None:
             operands = op.operands[2:]
         else:
             operands = op.operands[1:] if op.kind == "scatter" else op.operands
+            if op.kind in CONTROL:
+                operands = tuple(map(without_reshapes, op.operands[carries_of(op):]))
             _require(not known & set(op.results), f"{region.name} evaluates an input, {op}")
             known.update(op.results)
         _require(known >= set(operands), f"{region.name}: {op} comes before its operands")
+
+
+def _check_bodies(region: Region) -> None:
+    inside = bodies_of(region.anchor) if region.anchor is not None else ()
+    _require(tuple(body.graph for body in region.bodies) == inside,
+             f"{region.name} has not the bodies of its anchor")
+    for body in region.bodies:
+        constants = [op for op in body.graph if op.kind == "const" and op.result.type.size != 1]
+        _require(not constants, f"{region.name} has an array of constants in {body.graph.name}")
+        verify_regions(body.graph, body.regions)
 
 
 def _check_store(region: Region, store: Store) -> None:

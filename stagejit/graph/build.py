@@ -30,11 +30,20 @@ def build_graph(program: Program) -> Graph:
             [values[operand] for operand in equation.operands],
             [result.type for result in equation.results],
             equation.loc,
-            **equation.attrs,
+            **{name: _built(value) for name, value in equation.attrs.items()},
         )
         values.update(zip(equation.results, op.results, strict=True))
     graph.set_outputs([values[output] for output in program.outputs])
     return graph
+
+
+def _built(attribute: Any) -> Any:
+    """The bodies of loops and branches are programs in a program, and graphs in a graph."""
+    if isinstance(attribute, Program):
+        return build_graph(attribute)
+    if isinstance(attribute, tuple):
+        return tuple(_built(item) for item in attribute)
+    return attribute
 
 
 def graph_of(

@@ -17,6 +17,7 @@ import numpy as np
 
 from stagejit.errors import InternalError
 from stagejit.graph import products, scalar, windows
+from stagejit.graph.control import LoopOperands
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.trace.compat import evaluate_equation
 from stagejit.types import DType, TensorType
@@ -38,16 +39,10 @@ def interpret(
     if len(inputs) != len(graph.inputs):
         raise ValueError(f"{graph.name} takes {len(graph.inputs)} inputs, not {len(inputs)}")
     evaluate = _Evaluator(precision)
-    values: dict[Value, Any] = {}
     with np.errstate(all="ignore"):
-        for value, array in zip(graph.inputs, inputs, strict=True):
-            values[value] = evaluate.stored(_checked_input(value, array), value.type.dtype)
-        for op in graph.ops():
-            results = evaluate.op(op, [values[operand] for operand in op.operands])
-            for result, array in zip(op.results, results, strict=True):
-                _check_result(op, result, array)
-                values[result] = array
-    return [values[output] for output in graph.outputs]
+        arrays = [evaluate.stored(_checked_input(value, array), value.type.dtype)
+                  for value, array in zip(graph.inputs, inputs, strict=True)]
+        return evaluate.graph(graph, arrays)
 
 
 def evaluate_op(op: Op, operands: Sequence[Array]) -> list[Array]:
@@ -76,6 +71,16 @@ class _Evaluator:
     def __init__(self, precision: Precision) -> None:
         self.exact = precision == "f64"
 
+    def graph(self, graph: Graph, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs of a graph for inputs as this precision stores them."""
+        values: dict[Value, Any] = dict(zip(graph.inputs, inputs, strict=True))
+        for op in graph.ops():
+            results = self.op(op, [values[operand] for operand in op.operands])
+            for result, array in zip(op.results, results, strict=True):
+                _check_result(op, result, array)
+                values[result] = array
+        return [values[output] for output in graph.outputs]
+
     def stored(self, x: Any, dtype: DType) -> Any:
         """`x` as this precision stores elements of `dtype`."""
         if dtype.kind == "opaque":
@@ -86,6 +91,12 @@ class _Evaluator:
     def op(self, op: Op, operands: Sequence[Any]) -> list[Any]:
         if op.kind == "delegate":
             return self._delegate(op, operands)
+        if op.kind == "loop":
+            return self._loop(op, operands)
+        if op.kind == "branch":
+            branches = op.attrs["branches"]
+            chosen = min(max(int(operands[0]), 0), len(branches) - 1)
+            return self.graph(branches[chosen], operands[1:])
         if op.kind == "map":
             result: Any = self._map(op, operands)
         elif op.kind == "convert":
@@ -97,6 +108,26 @@ class _Evaluator:
         else:
             result = _RULES[op.kind](op, *operands)
         return [self.stored(result, op.result.type.dtype)]
+
+    def _loop(self, op: Op, operands: Sequence[Any]) -> list[Any]:
+        body, condition, trip = op.attrs["body"], op.attrs["condition"], op.attrs["trip"]
+        parts, values = LoopOperands.of(op), dict(zip(op.operands, operands, strict=True))
+        carries = [values[value] for value in parts.inits]
+        xs, constants, of_condition = ([values[value] for value in part] for part in (
+            parts.xs, parts.constants, parts.condition_constants))
+        if condition is not None:
+            while self.graph(condition, [*carries, *of_condition])[0]:
+                carries = self.graph(body, [*carries, *constants])
+            return carries
+        ys: list[list[Any]] = [[] for _ in op.results[len(carries):]]
+        for at in range(trip):
+            row = trip - 1 - at if op.attrs["reverse"] else at
+            results = self.graph(body, [*carries, *(x[row] for x in xs), *constants])
+            carries = results[:len(carries)]
+            for stack, y in zip(ys, results[len(carries):], strict=True):
+                stack.append(y)
+        step = -1 if op.attrs["reverse"] else 1
+        return [*carries, *(np.stack(stack[::step]) for stack in ys)]
 
     def _storage(self, dtype: DType) -> np.dtype[Any]:
         return np.dtype(np.float64) if self.exact and dtype.is_float else dtype.numpy

@@ -156,6 +156,9 @@ class Graph:
     def set_outputs(self, values: Sequence[Value]) -> None:
         self._set_operands(self._return, tuple(values))
 
+    def insert_operand(self, op: Op, index: int, value: Value) -> None:
+        self._set_operands(op, (*op.operands[:index], value, *op.operands[index:]))
+
     def set_operand(self, op: Op, index: int, value: Value) -> None:
         operands = list(op.operands)
         operands[index] = value

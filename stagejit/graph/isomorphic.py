@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.printer import as_text
 
 
 def isomorphic(a: Graph, b: Graph) -> bool:
@@ -60,6 +61,8 @@ def attribute_key(value: Any) -> Any:
     """A hashable stand-in for an attribute: equal keys mean the same bits."""
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, value.tobytes()
+    if isinstance(value, Graph):
+        return "graph", as_text(value)
     if isinstance(value, tuple):
         return tuple(attribute_key(item) for item in value)
     if isinstance(value, float):  # tells -0.0 from 0.0, and equates NaN with itself

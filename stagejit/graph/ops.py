@@ -41,6 +41,11 @@ equation (the JAX equation, or None in parsed text), then a token               
 =================  ==========================
 =====================================================
 
+loop and branch hold graphs of their own; `control.py` says what their operands, attributes and
+results are: `loop` takes inits, xs, constants; carries, xs (how many), trip (None with a
+condition), reverse, body, condition (a graph or None). `branch` takes an index, which is clamped,
+and the operands of each of `branches`.
+
 Note [Map functions]: operands of `map` have the result's shape (scalars are broadcast by an
 explicit `broadcast` first). `select` takes (predicate, on_true, on_false); `clamp` takes (low, x,
 high); all other names and meanings are those of JAX's primitives.
@@ -64,6 +69,7 @@ from typing import Any
 import numpy as np
 
 from stagejit.errors import VerificationError
+from stagejit.graph import control
 from stagejit.graph.dims import ConvDims, GatherDims, ScatterDims
 from stagejit.graph.functions import (
     CUMULATIVE_FUNCTIONS,
@@ -89,11 +95,13 @@ def infer(kind: str, operands: Types, attrs: Attrs) -> tuple[TensorType, ...] | 
         return None
     if kind == "const" and not isinstance(attrs.get("value"), np.ndarray):
         return None
-    rule = _RULES.get(kind)
-    if rule is None:
+    rule, control_rule = _RULES.get(kind), control.INFER.get(kind)
+    if rule is None and control_rule is None:
         raise VerificationError(f"unknown op kind {kind!r}")
     try:
-        return (rule(operands, attrs),)
+        if control_rule is not None:
+            return control_rule(operands, attrs)
+        return (rule(operands, attrs),) if rule is not None else ()
     except KeyError as missing:
         raise VerificationError(f"{kind} needs the attribute {missing}") from None
     except (ValueError, IndexError, TypeError) as fault:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from stagejit.errors import ParseError
+from stagejit.graph.control import CONTROL
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import infer
 from stagejit.graph.printer import IMPLIED
@@ -41,17 +42,41 @@ def parse(text: str) -> Graph:
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if len(lines) < 2:
         raise ParseError("a graph has at least a header and a return")
-    graph, values = _header(_Line(*lines[0]))
-    for number, line in lines[1:]:
-        tokens = _Line(number, line)
+    graph = _graph(_Lines(lines))
+    verify(graph)
+    return graph
+
+
+class _Lines:
+    """The lines of a text, taken from the first to the last."""
+
+    def __init__(self, lines: Sequence[tuple[int, str]]) -> None:
+        self.lines, self.next = lines, 0
+
+    def starts_with(self, word: str) -> bool:
+        more = self.next < len(self.lines)
+        return more and self.lines[self.next][1].lstrip().startswith(word)
+
+    def take(self) -> _Line | None:
+        if self.next == len(self.lines):
+            return None
+        self.next += 1
+        return _Line(*self.lines[self.next - 1])
+
+
+def _graph(lines: _Lines) -> Graph:
+    header = lines.take()
+    if header is None:
+        raise ParseError("a graph has at least a header and a return")
+    graph, values = _header(header)
+    while (tokens := lines.take()) is not None:
         if tokens.accept("}"):
             break
         if tokens.accept("return"):
             graph.set_outputs(tokens.values_until(None, values))
         else:
-            _op(tokens, graph, values)
+            _op(tokens, graph, values, lines)
         tokens.end()
-    verify(graph)
     return graph
 
 
@@ -74,7 +99,7 @@ def _header(tokens: _Line) -> tuple[Graph, dict[str, Value]]:
     return graph, values
 
 
-def _op(tokens: _Line, graph: Graph, values: dict[str, Value]) -> None:
+def _op(tokens: _Line, graph: Graph, values: dict[str, Value], lines: _Lines) -> None:
     names: list[str] = []
     types: list[TensorType] = []
     while tokens.kind() == "value":
@@ -88,6 +113,8 @@ def _op(tokens: _Line, graph: Graph, values: dict[str, Value]) -> None:
     kind = tokens.take("name")
     operands, attrs = _BODIES.get(kind, _generic)(tokens, kind, values, types)
     loc = tokens.loc()
+    if kind in CONTROL:
+        attrs |= _inner_graphs(tokens, kind, lines)
     op = graph.add(kind, operands, types, loc, **attrs)
     if len(types) != len(set(names)) or any(name in values for name in names):
         raise tokens.error("a name is given twice")
@@ -95,11 +122,23 @@ def _op(tokens: _Line, graph: Graph, values: dict[str, Value]) -> None:
     _check_types(tokens, op)
 
 
+def _inner_graphs(tokens: _Line, kind: str, lines: _Lines) -> dict[str, Any]:
+    """The graphs on the lines after a `loop` or `branch`."""
+    graphs = []
+    while lines.starts_with("graph "):
+        graphs.append(_graph(lines))
+    if kind == "branch":
+        return {"branches": tuple(graphs)}
+    if len(graphs) not in (1, 2):
+        raise tokens.error("a loop has a body, and may have a condition")
+    return {"body": graphs[0], "condition": graphs[1] if graphs[1:] else None}
+
+
 def _check_types(tokens: _Line, op: Op) -> None:
     expected = infer(op.kind, [value.type for value in op.operands], op.attrs)
     actual = tuple(value.type for value in op.results)
     if expected is not None and expected != actual:
-        raise tokens.error(f"the type should be {expected[0]}")
+        raise tokens.error(f"the type should be {', '.join(map(str, expected))}")
 
 
 # ---------------------------------------------------------------- op bodies
@@ -179,6 +218,14 @@ def _delegate(tokens: _Line, kind: str, values: Values, types: list[TensorType])
     return operands, {"equation": None, "reason": reason, "effects": effects}
 
 
+def _control(tokens: _Line, kind: str, values: Values, types: list[TensorType]) -> Body:
+    operands = []
+    while tokens.kind() == "value":
+        operands.append(tokens.value(values))
+        tokens.accept(",")
+    return operands, tokens.attributes()
+
+
 _BODIES: dict[str, Callable[[_Line, str, Values, list[TensorType]], Body]] = {
     "const": _const,
     "map": _with_function,
@@ -188,6 +235,8 @@ _BODIES: dict[str, Callable[[_Line, str, Values, list[TensorType]], Body]] = {
     "extract_slice": _extract_slice,
     "insert_slice": _insert_slice,
     "delegate": _delegate,
+    "loop": _control,
+    "branch": _control,
 }
 
 

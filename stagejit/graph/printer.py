@@ -10,6 +10,8 @@ tells (`shape`, `dtype`) are not repeated, and values are spelled so that every 
       %2: f32[8,8] = insert_slice %x into %1 at (2, 2)
       return %2
     }
+
+The graphs inside a `loop` or `branch` follow its line, indented.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from stagejit.graph.control import bodies_of
 from stagejit.graph.ir import Graph, Op, Value
 
 MAX_INLINE_ELEMENTS = 16
@@ -55,6 +58,8 @@ def as_text(graph: Graph, *, with_locs: bool = False) -> str:
     for op in graph.ops():
         where = f"  // {op.loc}" if with_locs and op.loc else ""
         lines.append(f"  {op_text(op, names)}{where}")
+        for body in bodies_of(op):
+            lines += [f"    {line}" for line in as_text(body, with_locs=with_locs).splitlines()]
     outputs = ", ".join(names[value] for value in graph.outputs)
     lines += [f"  return {outputs}".rstrip(), "}"]
     return "\n".join(lines)
@@ -129,6 +134,11 @@ def _delegate(op: Op, names: Names) -> str:
     )
 
 
+def _control(op: Op, names: Names) -> str:
+    bodies = {"body", "condition", "branches"}
+    return _join(op.kind, _operands(op, names), *_attributes(op, bodies))
+
+
 _BODIES: dict[str, Callable[[Op, Names], str]] = {
     "const": _const,
     "map": _with_function,
@@ -138,6 +148,8 @@ _BODIES: dict[str, Callable[[Op, Names], str]] = {
     "extract_slice": _extract_slice,
     "insert_slice": _insert_slice,
     "delegate": _delegate,
+    "loop": _control,
+    "branch": _control,
 }
 
 

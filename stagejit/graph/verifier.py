@@ -14,6 +14,7 @@ import networkx as nx
 import numpy as np
 
 from stagejit.errors import VerificationError
+from stagejit.graph.control import CONTROL, bodies_of
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.ops import infer
 from stagejit.types import DType
@@ -29,6 +30,7 @@ def verify(graph: Graph) -> None:
             _verify_edges(graph, op)
             _verify_types(op)
             _verify_attributes(op)
+            _verify_bodies(op)
         except VerificationError as fault:
             raise VerificationError(f"op {op}: {fault.what}", loc=op.loc) from fault
     _verify_effect_order(graph)
@@ -82,7 +84,16 @@ def _verify_attributes(op: Op) -> None:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(_is_plain(item) for item in value)
-    return value is None or isinstance(value, (bool, int, float, str, DType))
+    return value is None or isinstance(value, (bool, int, float, str, DType, Graph))
+
+
+def _verify_bodies(op: Op) -> None:
+    if op.kind not in CONTROL:
+        return
+    for body in bodies_of(op):
+        verify(body)
+        for inner in body.nx:
+            _require(inner.kind != "delegate", f"{body.name} has a delegated equation")
 
 
 def _verify_effect_order(graph: Graph) -> None:

@@ -12,6 +12,7 @@ all else is easier to see while they are whole.
 from __future__ import annotations
 
 from stagejit.decisions import Decision
+from stagejit.graph.control import bodies_of
 from stagejit.graph.ir import Graph
 from stagejit.options import Options
 from stagejit.rewrites import algebra, constants, pads, prefixes, split, views
@@ -28,5 +29,7 @@ STEPS: tuple[Step, ...] = (
 
 
 def rewrite_graph(graph: Graph, options: Options) -> list[Decision]:
-    """Run all steps on `graph`, in place."""
-    return run_steps(graph, STEPS, options)
+    """Run all steps on `graph`, in place, after those of the bodies of its loops and branches."""
+    decisions = [decision for op in graph.ops() for body in bodies_of(op)
+                 for decision in rewrite_graph(body, options)]
+    return [*decisions, *run_steps(graph, STEPS, options)]

@@ -104,7 +104,7 @@ def _refuse(graph: Graph, chain: _Chain, longer: _Chain) -> str:
         if any(insert.attrs["offsets"][axis] < shape[axis] for axis in differing):
             return "later parts lie between the first ones"
     for use in graph.uses(chain.result):
-        if use.user.kind in ("return", "insert_slice", "scatter", "delegate"):
+        if use.user.kind in ("return", "insert_slice", "scatter", "delegate", "loop", "branch"):
             return f"it is wanted in memory of its own, by {use.user.kind}"
     run = math.prod(shape[min(differing, default=0) :]) * chain.result.type.dtype.itemsize
     if run < SHORTEST_RUN_NBYTES:

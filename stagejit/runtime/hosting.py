@@ -7,14 +7,17 @@ Invariant: a launch gets exactly the buffers that its dispatch's accesses name; 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.target import Target
+from stagejit.dispatch.outputs import without_reshapes
 from stagejit.dispatch.region import Region
 from stagejit.errors import InternalError
-from stagejit.runtime.program import BufferRef, HostProgram, Launch, Parallel
-from stagejit.schedule.plan import Buffer
+from stagejit.runtime import program as host
+from stagejit.runtime.program import BufferRef, Copy, HostProgram, Launch, Parallel
+from stagejit.schedule.plan import Binding, Buffer
 from stagejit.schedule.schedule import Run, Schedule, Step
 
 # Forking costs 0.5 us hot and 6 to 16 us when the workers have slept (KERNELS.md, "Latency").
@@ -30,35 +33,135 @@ def host_program(run: Run, schedule: Schedule, kernels: Mapping[Region, Generate
     return _Hosting(run, schedule, kernels, target, verify=verify).program()
 
 
+@dataclass(frozen=True)
+class _Scope:
+    """A schedule where it runs. places: where its buffers start; loops: how many counted loops
+    are around it."""
+
+    schedule: Schedule
+    places: Mapping[str, BufferRef]
+    loops: int = 0
+
+    def place(self, name: str) -> BufferRef:
+        if name not in self.places:
+            raise InternalError(f"buffer {name} has no memory in this run", step="host program")
+        return self.places[name]
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """Which iterations a copy of a loop's body makes: `first`, `first + every`, ...; exchanged:
+    with the buffers of carries exchanged."""
+
+    first: int = 0
+    every: int = 1
+    exchanged: bool = False
+
+
 class _Hosting:
     def __init__(self, run: Run, schedule: Schedule, kernels: Mapping[Region, Generated],
                  target: Target, *, verify: bool) -> None:
         self.run, self.kernels, self.target, self.verify = run, kernels, target, verify
+        self.schedule = schedule
         self.name = re.sub(r"\W", "_", schedule.plan.name) or "f"
-        self.buffers: dict[str, Buffer] = {b.name: b for b in schedule.plan.buffers}
-        self.buffer_of = schedule.buffer_of
         self.faults: list[str] = []
 
     def program(self) -> HostProgram:
-        run = self.run
-        steps = tuple(each for step in run.steps for each in self._steps(step))
+        run, buffers = self.run, {b.name: b for b in self.schedule.plan.buffers}
+        scope = _Scope(self.schedule, dict(_places(run, buffers.values())))
+        steps = self._steps(run.steps, scope)
         return HostProgram(
-            self.name, steps, tuple(self.buffers[name].nbytes for name in run.arguments),
-            tuple(self.buffers[name].nbytes for name in run.results), run.arena_nbytes, run.aliases,
+            self.name, steps, tuple(buffers[name].nbytes for name in run.arguments),
+            tuple(buffers[name].nbytes for name in run.results), run.arena_nbytes, run.aliases,
             tuple(self.faults))
 
-    def _steps(self, step: Step) -> tuple[Launch | Parallel, ...]:
+    def _steps(self, steps: Iterable[Step], scope: _Scope) -> tuple[host.Step, ...]:
+        made: list[host.Step] = []
+        for step in steps:
+            if step.region.kind == "loop":
+                made += self._loop(step, scope)
+            elif step.region.kind == "branch":
+                made.append(self._branch(step, scope))
+            else:
+                made += self._launches(step, scope)
+        return tuple(made)
+
+    # ---------------------------------------------------------------- loops and branches
+
+    def _loop(self, step: Step, scope: _Scope) -> list[host.Step]:
+        body = step.dispatch.bodies[0]
+        if body.trip is None:
+            return [self._while(step, scope)]
+        back = self._copies(step, scope)
+        if body.trip == 1:
+            return [*self._body(step, 0, scope, _Pass(every=0)), *back]
+        inner = replace(scope, loops=scope.loops + 1)
+        if not body.alternates:
+            return [host.Loop(body.trip, (*self._body(step, 0, inner, _Pass()), *back))]
+        pairs, rest = divmod(body.trip, 2)
+        twice = (*self._body(step, 0, inner, _Pass(0, 2)),
+                 *self._body(step, 0, inner, _Pass(1, 2, exchanged=True)))
+        last = [*self._body(step, 0, scope, _Pass(body.trip - 1, 0)), *back] if rest else []
+        return [host.Loop(pairs, twice), *last]
+
+    def _while(self, step: Step, scope: _Scope) -> host.Step:
+        condition = self._body(step, 1, scope, _Pass(every=0))
+        verdict = step.dispatch.bodies[1].bindings[-1]
+        predicate = _moved(scope.place(verdict.outer), verdict.offset_nbytes)
+        body = self._body(step, 0, scope, _Pass(every=0))
+        return host.While(condition, predicate, (*body, *self._copies(step, scope)))
+
+    def _branch(self, step: Step, scope: _Scope) -> host.Step:
+        anchor = step.region.anchor
+        if anchor is None:
+            raise InternalError(f"{step.dispatch.name} has no anchor", step="host program")
+        index = without_reshapes(anchor.operands[0])
+        branches = tuple(self._body(step, number, scope, _Pass(every=0))
+                         for number in range(len(step.bodies)))
+        return host.Branch(scope.place(scope.schedule.buffer_of[index]),
+                           index.type.dtype.itemsize, branches)
+
+    def _copies(self, step: Step, scope: _Scope) -> list[host.Step]:
+        """Moves the carries of a loop that are not updated in place to where they are expected."""
+        body = step.dispatch.bodies[0]
+        bound = {binding.buffer: binding for binding in body.bindings}
+        nbytes = {buffer.name: buffer.nbytes for buffer in body.plan.buffers}
+
+        def place(name: str) -> BufferRef:
+            return _moved(scope.place(bound[name].outer), bound[name].offset_nbytes)
+
+        return [Copy(place(carry.argument), place(carry.result), nbytes[carry.result])
+                for carry in body.carries]
+
+    def _body(self, step: Step, number: int, scope: _Scope, these: _Pass) -> tuple[host.Step, ...]:
+        """The steps of one body. The innermost loop of `scope` is that of the body, unless
+        `these` is one iteration only."""
+        body, schedule = step.dispatch.bodies[number], step.bodies[number]
+        places = {binding.buffer: _bound(scope, binding, these) for binding in body.bindings}
+        for buffer in body.plan.buffers:
+            if buffer.slot is not None and body.workspace:
+                places[buffer.name] = _moved(scope.place(body.workspace), buffer.slot)
+        for carry in body.carries if these.exchanged else ():
+            places[carry.result], places[carry.argument] = (
+                places[carry.argument], places[carry.result])
+        inner = _Scope(schedule, places, scope.loops)
+        return tuple(made for part in schedule.segments if isinstance(part, Run)
+                     for made in self._steps(part.steps, inner))
+
+    # ---------------------------------------------------------------- kernels
+
+    def _launches(self, step: Step, scope: _Scope) -> tuple[host.Step, ...]:
         """The launches of a dispatch: its borders run beside it where it forks."""
-        launches = tuple(self._launch(part, step) for part in step.region.parts)
+        launches = tuple(self._launch(part, step, scope) for part in step.region.parts)
         if len(launches) > 1 and any(launch.parallel for launch in launches):
             return (Parallel(launches),)
         return launches
 
-    def _launch(self, region: Region, step: Step) -> Launch:
+    def _launch(self, region: Region, step: Step, scope: _Scope) -> Launch:
         generated = self.kernels[region]
         kernel = generated.kernel
-        names = [self.buffer_of[arg.value] for arg in kernel.args]
-        refs = [self._ref(name, arg.offset * arg.value.type.dtype.itemsize)
+        names = [scope.schedule.buffer_of[arg.value] for arg in kernel.args]
+        refs = [_moved(scope.place(name), arg.offset * arg.value.type.dtype.itemsize)
                 for name, arg in zip(names, kernel.args, strict=True)]
         params = kernel.params
         if self.verify:
@@ -81,12 +184,29 @@ class _Hosting:
         most = -(-total // self.target.cores)
         return max(1, min(max(balanced, worthwhile), most))
 
-    def _ref(self, name: str, offset_nbytes: int) -> BufferRef:
-        buffer = self.buffers[name]
-        if name in self.run.results:  # also where it came in as an argument: see HostProgram.aliases
-            return BufferRef("result", self.run.results.index(name), offset_nbytes)
-        if name in self.run.arguments:
-            return BufferRef("arg", self.run.arguments.index(name), offset_nbytes)
-        if buffer.slot is None:
-            raise InternalError(f"buffer {name} has no memory in this run", step="host program")
-        return BufferRef("arena", 0, buffer.slot + offset_nbytes)
+
+def _places(run: Run, buffers: Iterable[Buffer]) -> Iterable[tuple[str, BufferRef]]:
+    """Where the buffers of a run are for its handler."""
+    for buffer in buffers:
+        name = buffer.name
+        if name in run.results:  # also where it came in as an argument: see HostProgram.aliases
+            yield name, BufferRef("result", run.results.index(name))
+        elif name in run.arguments:
+            yield name, BufferRef("arg", run.arguments.index(name))
+        elif buffer.slot is not None:
+            yield name, BufferRef("arena", 0, buffer.slot)
+
+
+def _moved(ref: BufferRef, nbytes: int) -> BufferRef:
+    return replace(ref, offset_nbytes=ref.offset_nbytes + nbytes)
+
+
+def _bound(scope: _Scope, binding: Binding, these: _Pass) -> BufferRef:
+    """Where a body's buffer is in the iterations `these`."""
+    stride = binding.stride_nbytes
+    ref = _moved(scope.place(binding.outer), binding.offset_nbytes + these.first * stride)
+    if not these.every or not stride:
+        return ref
+    outer = ref.loop_strides_nbytes
+    padding = (0,) * (scope.loops - 1 - len(outer))
+    return replace(ref, loop_strides_nbytes=(*outer, *padding, these.every * stride))

@@ -6,7 +6,7 @@ accepts the plan; the same input gives the same plan in every process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.decisions import Decision
@@ -22,11 +22,13 @@ from stagejit.dispatch.state import describe, in_memory
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.options import Options
 from stagejit.schedule import hazards, memory
+from stagejit.schedule.bodies import layout_of
 from stagejit.schedule.names import Names
-from stagejit.schedule.order import execution_order, runs
+from stagejit.schedule.order import execution_order, readers_first, runs
 from stagejit.schedule.plan import Access, Buffer, Delegated, Dispatch, Plan
 from stagejit.schedule.schedule import Schedule
 from stagejit.schedule.segments import segments_of
+from stagejit.types import u8
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,17 +45,25 @@ class _Item:
 
 
 def schedule(graph: Graph, regions: Sequence[Region], options: Options | None = None,
-             decisions: Iterable[Decision] = ()) -> Schedule:
-    """The schedule of `graph`, whose regions are those of `dispatch.formation.form`."""
-    return _Builder(graph, regions, options or Options(), list(decisions)).build()
+             decisions: Iterable[Decision] = (), *,
+             pairs: Mapping[int, int] | None = None) -> Schedule:
+    """The schedule of `graph`, whose regions are those of `dispatch.formation.form`.
+
+    pairs: the donated argument that a result should lie in, by result; JAX's own choice if None.
+    """
+    options = options or Options()
+    pairs = donations(graph) if pairs is None else pairs
+    return _Builder(graph, regions, options, list(decisions), pairs).build()
 
 
 class _Builder:
     """Builds one schedule."""
 
     def __init__(self, graph: Graph, regions: Sequence[Region], options: Options,
-                 decisions: list[Decision]) -> None:
-        self.graph, self.options, self.decisions = graph, options, decisions
+                 decisions: list[Decision], pairs: Mapping[int, int]) -> None:
+        self.graph, self.options, self.decisions, self.pairs = graph, options, decisions, pairs
+        self.inner = {region: self._inner(region) for region in regions if region.bodies}
+        self.layouts = {region: layout_of(region, inner) for region, inner in self.inner.items()}
         self.roots = Roots(regions)
         self.items = [_Item(region, tuple(reads_of(region)), tuple(writes_of(region)))
                       for region in regions]
@@ -67,21 +77,31 @@ class _Builder:
         if self.options.enabled("reuse-arguments"):
             self._reuse_arguments()
         buffers = self._buffers()
-        dispatches = [self._dispatch(item, buffers) for item in self.items]
-        by_name = {buffer.name: buffer for buffer in buffers.values()}
+        workspaces = dict(self._workspaces())
+        dispatches = [self._dispatch(item, buffers, workspaces) for item in self.items]
+        by_name = {b.name: b for b in (*buffers.values(), *workspaces.values())}
         found = hazards.conflicts(dispatches)
         barriers = hazards.barriers(dispatches, by_name, found, full=self.options.full_barriers)
         segment = runs([item.delegated for item in self.items])
         names = {root: buffer.name for root, buffer in buffers.items()}
-        by_name = self._with_slots(by_name, names, found, segment)
+        by_name = self._with_slots(by_name, names, workspaces, found, segment)
         plan = Plan(self.graph.name, tuple(dispatches), tuple(barriers), tuple(by_name.values()),
                     tuple(self._delegated()), tuple(self.decisions))
         buffer_of = {value: names[self._home(value)] for value in self._values()}
         outputs = tuple(names[self._home(stored)] for stored in self.stored)
-        parts = segments_of([item.region for item in self.items], plan, segment, buffer_of, outputs)
+        parts = segments_of([item.region for item in self.items], plan, segment, buffer_of, outputs,
+                            self.inner)
         aliases = tuple((buffer.result, buffer.index) for buffer in plan.buffers
                         if buffer.result is not None and buffer.index is not None)
         return Schedule(plan, parts, outputs, aliases, buffer_of)
+
+    def _inner(self, region: Region) -> tuple[Schedule, ...]:
+        """The schedules of the bodies of a loop or branch."""
+        made = tuple(schedule(body.graph, body.regions, self.options, pairs=body.carried)
+                     for body in region.bodies)
+        for inner in made:
+            self.decisions += inner.plan.decisions
+        return made
 
     # ----------------------------------------------------------------- order
 
@@ -93,8 +113,12 @@ class _Builder:
             root = self.roots[value]
             if root not in made:
                 made[root] = Buffer(names.new("b"), root.shape, root.type.dtype, "transient")
-        dispatches = [self._dispatch(item, made) for item in self.items]
+        dispatches = [self._dispatch(item, made, {}) for item in self.items]
         before = hazards.predecessors(hazards.conflicts(dispatches))
+        for number, argument in self.pairs.items():
+            value, root = self.graph.inputs[argument], self.roots[self.stored[number]]
+            if root is not value and self.options.enabled("reuse-arguments"):
+                readers_first(self._reading(value), self._writing(root), before)
         order = execution_order([item.delegated for item in self.items], before)
         self.items = [self.items[at] for at in order]
 
@@ -138,14 +162,31 @@ class _Builder:
                 made[root] = Buffer(names.new("t"), root.shape, root.type.dtype, "transient")
         return made
 
-    def _dispatch(self, item: _Item, buffers: Mapping[Value, Buffer]) -> Dispatch:
-        region = item.region
+    def _workspaces(self) -> Iterator[tuple[Region, Buffer]]:
+        """Memory for what loops and branches need while they run."""
+        names = Names(self.graph.input_names)
+        for item in self.items:
+            layout = self.layouts.get(item.region)
+            if layout is not None and layout.nbytes:
+                yield item.region, Buffer(names.new("w"), (layout.nbytes,), u8, "transient")
+
+    def _dispatch(self, item: _Item, buffers: Mapping[Value, Buffer],
+                  workspaces: Mapping[Region, Buffer]) -> Dispatch:
+        region, layout = item.region, self.layouts.get(item.region)
         reads = self._accesses(item.reads, buffers)
         writes = self._accesses(item.writes, buffers)
         if region.borders:
             writes = _united(writes, {buffer.name: buffer for buffer in buffers.values()})
-        return Dispatch(region.name, region.kind, _op_names(region), reads, writes,
+        made = Dispatch(region.name, region.kind, _op_names(region), reads, writes,
                         sum(cost.flops(op) for op in region.ops), region.loc)
+        if layout is None:
+            return made
+        workspace = workspaces.get(region)
+        if workspace is not None:
+            whole = Access.of(workspace, Box.whole(workspace.shape))
+            made = replace(made, writes=(*made.writes, whole))
+        return replace(made, bodies=layout.bodies(
+            lambda value: buffers[self._home(value)].name, workspace.name if workspace else ""))
 
     def _accesses(self, touches: Iterable[Touch], buffers: Mapping[Value, Buffer],
                   ) -> tuple[Access, ...]:
@@ -160,7 +201,7 @@ class _Builder:
 
     def _reuse_arguments(self) -> None:
         """Results that lie in the donated argument with which JAX pairs them."""
-        for number, argument in donations(self.graph).items():
+        for number, argument in self.pairs.items():
             value, root = self.graph.inputs[argument], self.roots[self.stored[number]]
             if root is value:
                 continue
@@ -172,16 +213,23 @@ class _Builder:
             if not reason:
                 self.reused[root] = value
 
+    def _reading(self, root: Value) -> list[int]:
+        """Positions that read the buffer of `root`."""
+        return [at for at, item in enumerate(self.items)
+                if any(self.roots[value] is root for value in item.region.reads)]
+
+    def _writing(self, root: Value) -> list[int]:
+        """Positions that write the buffer of `root`."""
+        return [at for at, item in enumerate(self.items)
+                if any(self.roots[value] is root for value in item.region.writes)]
+
     def _refuse_reuse(self, argument: Value, root: Value) -> str:
         """Why `root` cannot lie in the memory of `argument`; empty if it can."""
         if argument.op.kind == "input" and any(self.roots[r] is argument for r in self.outputs):
             return "another result lies in it"
         if root.op.kind == "delegate":
             return "a delegated equation makes the result"
-        reading = [at for at, item in enumerate(self.items)
-                   if any(self.roots[value] is argument for value in item.region.reads)]
-        writing = [at for at, item in enumerate(self.items)
-                   if any(self.roots[value] is root for value in item.region.writes)]
+        reading, writing = self._reading(argument), self._writing(root)
         if not reading or not writing or reading[-1] < writing[0]:
             return ""
         if any(self.items[at].delegated for at in writing):
@@ -193,14 +241,16 @@ class _Builder:
     # ---------------------------------------------------------------- memory
 
     def _with_slots(self, buffers: dict[str, Buffer], names: Mapping[Value, str],
-                    found: Sequence[hazards.Conflict], segment: Sequence[int],
-                    ) -> dict[str, Buffer]:
+                    workspaces: Mapping[Region, Buffer], found: Sequence[hazards.Conflict],
+                    segment: Sequence[int]) -> dict[str, Buffer]:
         """Transients of one run get arena slots; those that pass between segments do not."""
         users: dict[str, int] = {}
         for at, item in enumerate(self.items):
             for value in (*item.region.reads, *item.region.writes):
                 name = names[self._home(value)]
                 users[name] = users.get(name, 0) | 1 << at
+            if item.region in workspaces:
+                users[workspaces[item.region].name] = 1 << at
         before = hazards.ancestors(len(self.items), hazards.predecessors(found))
         lives: dict[int, list[memory.Life]] = {}
         for name, buffer in buffers.items():

@@ -2,7 +2,7 @@
 
 Input: regions in program order and the order that conflicts demand. Output: a permutation.
 Invariant: every conflict keeps its direction; without delegated equations the order is that of the
-regions.
+regions, but for those that read what a later one could overwrite.
 """
 
 from __future__ import annotations
@@ -39,6 +39,30 @@ def execution_order(delegated: Sequence[bool], predecessors: Mapping[int, int]) 
             if not waiting[after]:
                 heapq.heappush(ready[delegated[after]], after)
     return order
+
+
+def readers_first(readers: Sequence[int], writers: Sequence[int], predecessors: dict[int, int],
+                  ) -> None:
+    """Has `readers` of an argument come before `writers` of the result that could then take its
+    place, unless one of them has to come after a writer. Extends `predecessors`."""
+    late = [at for at in readers if at > min(writers, default=at) and at not in writers]
+    if not late or any(_needs(at, writers, predecessors) for at in late):
+        return
+    for writer in writers:
+        for reader in late:
+            predecessors[writer] = predecessors.get(writer, 0) | 1 << reader
+
+
+def _needs(at: int, others: Sequence[int], predecessors: Mapping[int, int]) -> bool:
+    """Whether position `at` comes, directly or not, after one of `others`."""
+    seen = pending = predecessors.get(at, 0)
+    while pending:
+        lowest = pending & -pending
+        pending ^= lowest
+        new = predecessors.get(lowest.bit_length() - 1, 0) & ~seen
+        seen |= new
+        pending |= new
+    return any(seen >> other & 1 for other in others)
 
 
 def runs(delegated: Sequence[bool]) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 from stagejit.dispatch.box import Box
@@ -15,8 +16,11 @@ from stagejit.errors import ParseError
 from stagejit.schedule.plan import (
     Access,
     Barrier,
+    Binding,
+    Body,
     Buffer,
     BufferKind,
+    Carry,
     Delegated,
     Dispatch,
     Hazard,
@@ -36,6 +40,10 @@ _DISPATCH = re.compile(
 )
 _BARRIER = re.compile(r"barrier (.*?)  // (RAW|WAR|WAW|FULL) @(\S+) -> @(\S+)")
 _DELEGATED = re.compile(r"delegated @(\S+) (.*?)  // (.*)")
+_BODY = re.compile(
+    rf"body @(\S+) of @(\S+) (?:until its condition fails|(\d+) times)(?: in ({_NAME}))? \{{")
+_BINDING = re.compile(rf"bind ({_NAME}) = ({_NAME})(?: \+ (\d+))?(?: ([+-]) (\d+)\*i)?")
+_CARRY = re.compile(rf"carry ({_NAME}) -> ({_NAME}) (copied|change places)")
 _ACCESS = re.compile(rf"(~?)({_NAME}?){_BOX}")
 
 
@@ -46,13 +54,33 @@ def parse_plan(text: str) -> Plan:
     if not lines or lines[-1][1] != "}":
         raise ParseError("a plan starts with 'plan @name {' and ends with '}'")
     (name,) = _match(_HEADER, *lines[0])
+    rest = iter(lines[1:])
+    made = _plan(name, rest, [], [])
+    for number, line in rest:
+        raise ParseError(f"line {number}: nothing follows the end of a plan: {line!r}")
+    return made
+
+
+def _plan(name: str, lines: Iterator[tuple[int, str]], bindings: list[Binding],
+          carries: list[Carry]) -> Plan:
+    """The lines up to "}". Those that only a body has go to `bindings` and `carries`."""
     buffers: dict[str, Buffer] = {}
     dispatches: list[Dispatch] = []
     barriers: list[Barrier] = []
     delegated: list[Delegated] = []
-    for number, line in lines[1:-1]:
+    for number, line in lines:
         word = line.split(" ", 1)[0]
-        if word == "buffer":
+        if word == "}":
+            break
+        if word == "body" and dispatches:
+            body = _body(number, line, lines)
+            dispatches[-1] = replace(dispatches[-1], bodies=(*dispatches[-1].bodies, body))
+        elif word == "bind":
+            bindings.append(_binding(number, line))
+        elif word == "carry":
+            result, argument, how = _match(_CARRY, number, line)
+            carries.append(Carry(result, argument, how == "change places"))
+        elif word == "buffer":
             buffer = _buffer(number, line)
             buffers[buffer.name] = buffer
         elif word == "dispatch":
@@ -66,6 +94,20 @@ def parse_plan(text: str) -> Plan:
             raise ParseError(f"line {number}: a plan has no {word!r}")
     return Plan(name, tuple(dispatches), tuple(barriers), tuple(buffers.values()),
                 tuple(delegated))
+
+
+def _body(number: int, line: str, lines: Iterator[tuple[int, str]]) -> Body:
+    name, _, trip, workspace = _match(_BODY, number, line)
+    bindings: list[Binding] = []
+    carries: list[Carry] = []
+    plan = _plan(name, lines, bindings, carries)
+    return Body(plan, _int(trip), tuple(bindings), workspace or "", tuple(carries))
+
+
+def _binding(number: int, line: str) -> Binding:
+    buffer, outer, offset, sign, stride = _match(_BINDING, number, line)
+    factor = -1 if sign == "-" else 1
+    return Binding(buffer, outer, int(offset or 0), factor * int(stride or 0))
 
 
 def _match(pattern: re.Pattern[str], number: int, line: str) -> tuple[str, ...]:

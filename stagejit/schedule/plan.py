@@ -9,7 +9,7 @@ depends on a target.
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -85,11 +85,63 @@ class Access:
 
 
 @dataclass(frozen=True)
+class Binding:
+    """Memory of a body's argument or result: `outer`, a buffer of the plan around it, from
+    `offset_nbytes` on, and `stride_nbytes` farther in each iteration."""
+
+    buffer: str
+    outer: str
+    offset_nbytes: int = 0
+    stride_nbytes: int = 0
+
+    def __str__(self) -> str:
+        offset = f" + {self.offset_nbytes}" if self.offset_nbytes else ""
+        sign = "-" if self.stride_nbytes < 0 else "+"
+        stride = f" {sign} {abs(self.stride_nbytes)}*i" if self.stride_nbytes else ""
+        return f"bind {self.buffer} = {self.outer}{offset}{stride}"
+
+
+@dataclass(frozen=True)
+class Carry:
+    """A carry that an iteration leaves in `result` and the next one expects in `argument`."""
+
+    result: str
+    argument: str
+    alternates: bool
+
+    def __str__(self) -> str:
+        how = "change places" if self.alternates else "copied"
+        return f"carry {self.result} -> {self.argument} {how}"
+
+
+@dataclass(frozen=True)
+class Body:
+    """A plan that a dispatch runs: `trip` times, once (a branch, a condition), or, where `trip` is
+    None, until its condition fails.
+
+    bindings: of its arguments and results. workspace: the buffer of the plan around it in which its
+    transients have their slots; empty if there are none. carries: those that are not updated in
+    place; all of one body are either copied after each iteration, or the buffers change places.
+    """
+
+    plan: Plan
+    trip: int | None
+    bindings: tuple[Binding, ...]
+    workspace: str = ""
+    carries: tuple[Carry, ...] = ()
+
+    @property
+    def alternates(self) -> bool:
+        return any(carry.alternates for carry in self.carries)
+
+
+@dataclass(frozen=True)
 class Dispatch:
     """One launch: the ops it evaluates and the boxes it touches.
 
     ops: what it evaluates, in order, as text. flops: arithmetic operations, a multiply-add counting
     two. nbytes: bytes read plus bytes written. kernel: name of the kernel, once there is one.
+    bodies: of a loop the body, then its condition if it has one; of a branch all branches.
     """
 
     name: str
@@ -100,6 +152,7 @@ class Dispatch:
     flops: int = 0
     loc: Loc = UNKNOWN
     kernel: str = ""
+    bodies: tuple[Body, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -156,15 +209,22 @@ class Plan:
     delegated: tuple[Delegated, ...] = ()
     decisions: tuple[Decision, ...] = field(default=(), repr=False)
 
+    def all_dispatches(self) -> Iterator[Dispatch]:
+        """The dispatches, each before those inside of it."""
+        for dispatch in self.dispatches:
+            yield dispatch
+            for body in dispatch.bodies:
+                yield from body.plan.all_dispatches()
+
     @property
     def copies(self) -> tuple[Dispatch, ...]:
-        """The dispatches that only move data."""
-        return tuple(d for d in self.dispatches if d.kind == "copy")
+        """The dispatches that only move data, those in loops and branches too."""
+        return tuple(d for d in self.all_dispatches() if d.kind == "copy")
 
     @property
     def fills(self) -> tuple[Dispatch, ...]:
-        """The dispatches that only fill."""
-        return tuple(d for d in self.dispatches if d.kind == "fill")
+        """The dispatches that only fill, those in loops and branches too."""
+        return tuple(d for d in self.all_dispatches() if d.kind == "fill")
 
     @property
     def transient_nbytes(self) -> int:
@@ -203,7 +263,10 @@ class Plan:
 
     def as_text(self) -> str:
         """See STYLE: buffers, then dispatches in order, each after the barriers it waits for."""
-        lines = [f"plan @{self.name} {{", *(f"  {_buffer_text(b)}" for b in self.buffers)]
+        return "\n".join([f"plan @{self.name} {{", *self._lines(), "}"])
+
+    def _lines(self) -> list[str]:
+        lines = [f"  {_buffer_text(b)}" for b in self.buffers]
         delegated = {item.dispatch: item for item in self.delegated}
         waits: dict[str, list[Barrier]] = {}
         for barrier in self.barriers:
@@ -211,10 +274,12 @@ class Plan:
         for dispatch in self.dispatches:
             lines += [f"  {barrier}" for barrier in waits.get(dispatch.name, ())]
             lines.append(f"  {dispatch}")
+            for body in dispatch.bodies:
+                lines += [f"    {line}" for line in _body_lines(dispatch, body)]
             if dispatch.name in delegated:
                 item = delegated[dispatch.name]
                 lines.append(f"  delegated @{item.dispatch} {item.equation}  // {item.reason}")
-        return "\n".join([*lines, "}"])
+        return lines
 
     def __str__(self) -> str:
         return self.as_text()
@@ -229,6 +294,14 @@ class Plan:
                    f"{self.transient_nbytes:,} transient bytes (peak {self.peak_nbytes:,})")
         return (f"<table><caption>{html.escape(self.name)}: {summary}</caption>"
                 f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
+
+
+def _body_lines(dispatch: Dispatch, body: Body) -> list[str]:
+    times = "until its condition fails" if body.trip is None else f"{body.trip} times"
+    within = f" in {body.workspace}" if body.workspace else ""
+    return [f"body @{body.plan.name} of @{dispatch.name} {times}{within} {{",
+            *(f"  {binding}" for binding in body.bindings),
+            *(f"  {carry}" for carry in body.carries), *body.plan._lines(), "}"]
 
 
 def _buffer_text(buffer: Buffer) -> str:

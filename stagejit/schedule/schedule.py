@@ -19,12 +19,21 @@ class Step:
     """One dispatch with its region.
 
     reads: names of the buffers of `region.reads`; writes: of `region.writes`.
+    bodies: schedules of `region.bodies`, each one run; `dispatch.bodies` says where their buffers
+    lie.
     """
 
     dispatch: Dispatch
     region: Region
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    bodies: tuple[Schedule, ...] = ()
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """Every buffer that the step touches, each once."""
+        inner = (body.workspace for body in self.dispatch.bodies if body.workspace)
+        return tuple(dict.fromkeys((*self.reads, *self.writes, *inner)))
 
 
 @dataclass(frozen=True, eq=False)

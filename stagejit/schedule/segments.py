@@ -13,18 +13,19 @@ from stagejit.dispatch.region import Region
 from stagejit.graph.ir import Value
 from stagejit.schedule.memory import aligned
 from stagejit.schedule.plan import Buffer, Plan
-from stagejit.schedule.schedule import Delegation, Run, Step
+from stagejit.schedule.schedule import Delegation, Run, Schedule, Step
 
 
 def segments_of(regions: Sequence[Region], plan: Plan, segment: Sequence[int],
                 buffer_of: Mapping[Value, str], outputs: Sequence[str],
+                bodies: Mapping[Region, tuple[Schedule, ...]],
                 ) -> tuple[Run | Delegation, ...]:
     """The segments in order."""
     steps: dict[int, list[Step]] = {}
     for number, region, dispatch in zip(segment, regions, plan.dispatches, strict=True):
         steps.setdefault(number, []).append(Step(
             dispatch, region, tuple(buffer_of[value] for value in region.reads),
-            tuple(buffer_of[value] for value in region.writes)))
+            tuple(buffer_of[value] for value in region.writes), bodies.get(region, ())))
     buffers = {buffer.name: buffer for buffer in plan.buffers}
     known = {name for name, buffer in buffers.items() if buffer.kind in ("argument", "constant")}
     empty = _without_elements(steps.values(), buffer_of, outputs, known)
@@ -71,7 +72,7 @@ def _run(steps: Sequence[Step], buffers: Mapping[str, Buffer], known: set[str],
     results: dict[str, None] = {}
     arena_nbytes = 0
     for step in steps:
-        for name in dict.fromkeys((*step.reads, *step.writes)):
+        for name in step.buffers:
             buffer = buffers[name]
             if buffer.slot is not None:
                 arena_nbytes = max(arena_nbytes, buffer.slot + aligned(buffer.nbytes))

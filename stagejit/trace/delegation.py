@@ -8,7 +8,7 @@ yet.
 from __future__ import annotations
 
 _FAMILIES: dict[str, str] = {
-    "scan while cond": "control flow runs through XLA",
+    "scan while cond": "native control flow is disabled",
     "sort top_k approx_top_k": "no kernels for sorting yet",
     "reduce_window reduce_window_sum reduce_window_max reduce_window_min select_and_scatter"
     " select_and_scatter_add select_and_gather_add": "no kernels for windowed reductions yet",

@@ -162,6 +162,7 @@ def _with_unit_axis(type: TensorType, axis: int) -> TensorType:
 TRANSLATIONS: dict[str, Translation] = {
     "iota": translation(_iota, "dtype", "shape", "dimension", ignored=("sharding",)),
     "empty": translation(_empty, "shape", "dtype", ignored=("out_sharding",)),
+    "empty2": translation(_empty, "dtype", ignored=("memory_space",)),
     "broadcast_in_dim": translation(
         _broadcast_in_dim, "shape", "broadcast_dimensions", ignored=("sharding",)
     ),

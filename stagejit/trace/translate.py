@@ -13,7 +13,7 @@ from typing import Any
 
 from stagejit.errors import UnsupportedOpError
 from stagejit.loc import Loc
-from stagejit.trace import elementwise, indexing, products, reductions, shapes, special
+from stagejit.trace import control, elementwise, indexing, products, reductions, shapes, special
 from stagejit.trace.compat import (
     ClosedJaxpr,
     Literal,
@@ -49,12 +49,14 @@ def trace_jaxpr(
     name: str,
     donated: Sequence[bool] = (),
     delegate: bool = True,
+    control_flow: bool = True,
     argument_names: Sequence[str] | None = None,
 ) -> Program:
     """The program of a closed jaxpr.
 
     donated: for each argument whether the caller gives it up; all False where shorter.
     delegate: False raises UnsupportedOpError, at the user's line, for what has no translation.
+    control_flow: False delegates every loop and branch, with its body.
     argument_names: shown in dumps; those of the jaxpr's arguments by position where missing.
     """
     jaxpr = closed_jaxpr.jaxpr
@@ -64,16 +66,19 @@ def trace_jaxpr(
         program.inputs.append(Var(type_of(variable.aval)))
         program.input_names.append(names[index] if index < len(names) else f"arg{index}")
         program.donated.append(bool(donated[index]) if index < len(donated) else False)
-    tracer = _Tracer(program, delegate)
+    tracer = _Tracer(program, delegate, control_flow)
     program.outputs = tracer.run(closed_jaxpr, program.inputs, Loc())
     eliminate_dead(program)
     return program
 
 
 class _Tracer:
-    def __init__(self, program: Program, delegate: bool) -> None:
+    """inside: the loop or branch whose body this is, in words; nothing in it may be delegated."""
+
+    def __init__(self, program: Program, delegate: bool, control_flow: bool,
+                 inside: str = "") -> None:
         self.emit = Emitter(program)
-        self.delegate = delegate
+        self.delegate, self.control_flow, self.inside = delegate, control_flow, inside
         self.token: Var | None = None
 
     def run(self, closed_jaxpr: ClosedJaxpr, arguments: Sequence[Var], call: Loc) -> list[Var]:
@@ -111,14 +116,37 @@ class _Tracer:
             tuple(type_of(variable.aval) for variable in equation.outvars),
         )
         try:
-            results = _translate(self.emit, site, operands, bool(equation.effects))
+            found = control.TRANSLATIONS.get(site.primitive) if self.control_flow else None
+            if found is not None:
+                _check(found, site, operands, bool(equation.effects))
+                made = found.rule(self.emit, site, self._nested, *operands)
+                return (made,) if isinstance(made, Var) else made
+            return _translate(self.emit, site, operands, bool(equation.effects))
         except Unsupported as unsupported:
             return self._delegate(equation, site, operands, str(unsupported), loc)
-        return results
+
+    def _nested(self, name: str, inputs: Sequence[tuple[str, TensorType]], carries: int,
+                build: control.Build) -> Program:
+        """A body: see `control.Nested`. Raises Unsupported where something in it is not native."""
+        program = Program(name)
+        program.inputs = [Var(type) for _, type in inputs]
+        program.input_names = [name for name, _ in inputs]
+        program.donated = [at < carries for at in range(len(inputs))]
+        tracer, call = _Tracer(program, self.delegate, self.control_flow, name), self.emit.loc
+        tracer.emit.loc = call
+
+        def inline(closed_jaxpr: ClosedJaxpr, arguments: Sequence[Var]) -> Sequence[Var]:
+            return tracer.run(closed_jaxpr, arguments, call)
+
+        program.outputs = list(build(tracer.emit, inline, program.inputs))
+        eliminate_dead(program)
+        return program
 
     def _delegate(
         self, equation: Any, site: Site, operands: list[Var], reason: str, loc: Loc
     ) -> Sequence[Var]:
+        if self.inside:
+            raise Unsupported(f"its {self.inside} has {site.primitive}: {reason}")
         if not self.delegate:
             raise UnsupportedOpError(
                 f"cannot lower `{site.primitive}`: {reason}",
@@ -153,6 +181,13 @@ def _translate(emit: Emitter, site: Site, operands: list[Var], effects: bool) ->
     found = TRANSLATIONS.get(site.primitive)
     if found is None:
         raise Unsupported(why_not_native(site.primitive))
+    _check(found, site, operands, effects)
+    made = found.rule(emit, site, *operands)
+    return (made,) if isinstance(made, Var) else made
+
+
+def _check(found: Translation, site: Site, operands: list[Var], effects: bool) -> None:
+    """Raises Unsupported for an equation that `found` is not made for."""
     if effects:
         raise Unsupported("it has side effects")
     for type in (*(v.type for v in operands), *site.results):
@@ -161,8 +196,6 @@ def _translate(emit: Emitter, site: Site, operands: list[Var], effects: bool) ->
         if not has_static_shape(type):
             raise Unsupported(f"symbolic size in {type}")
     found.check(site)
-    made = found.rule(emit, site, *operands)
-    return (made,) if isinstance(made, Var) else made
 
 
 def eliminate_dead(program: Program) -> None:

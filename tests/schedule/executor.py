@@ -18,6 +18,7 @@ from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.schedule.plan import Access, Buffer
 from stagejit.schedule.schedule import Delegation, Run, Schedule, Step
+from tests.schedule.bodies import run_bodies
 
 Array = np.ndarray[Any, np.dtype[Any]]
 POISON = 0xFF  # NaN in every float type
@@ -54,7 +55,7 @@ class Executor:
     def _run(self, run: Run, memory: dict[str, Any]) -> None:
         arena = np.full(run.arena_nbytes + 1, POISON, np.uint8)
         known = dict(memory)
-        for name in {name for step in run.steps for name in (*step.reads, *step.writes)}:
+        for name in {name for step in run.steps for name in step.buffers}:
             buffer = self.buffers[name]
             if buffer.slot is not None:
                 assert buffer.slot % 64 == 0
@@ -80,6 +81,9 @@ class Executor:
         return result
 
     def _step(self, step: Step, memory: dict[str, Any]) -> None:
+        if step.bodies:
+            run_bodies(step, memory, lambda number, buffers: self._body(step, number, buffers))
+            return
         reads, writes = iter(step.reads), iter(step.writes)
         for part in step.region.parts:
             self._part(part, step, [next(reads) for _ in part.inputs],
@@ -104,6 +108,13 @@ class Executor:
                 part = part[_slices(insert, part.shape, values)]
             part[...] = values[store.value]
             self._check_written(name, before, target, step.dispatch.writes)
+
+    def _body(self, step: Step, number: int, memory: dict[str, Any]) -> None:
+        """One execution of a body; its transients are poisoned each time."""
+        inner = Executor(step.region.bodies[number].graph, step.bodies[number], self.order)
+        for segment in inner.schedule.segments:
+            assert isinstance(segment, Run)
+            inner._run(segment, memory)
 
     def _contents(self, memory: dict[str, Any], op: Op) -> Array:
         return self._array(memory, self.schedule.buffer_of[op.result], op.result).copy()

@@ -12,7 +12,7 @@ from stagejit.trace.translate import TRANSLATIONS
     ("primitive", "reason"),
     [
         ("sort", "no kernels for sorting yet"),
-        ("scan", "control flow runs through XLA"),
+        ("scan", "native control flow is disabled"),
         ("cholesky", "a matrix decomposition is a library call"),
         ("io_callback", "it calls Python"),
         ("psum", "devices communicate"),

@@ -1,0 +1,102 @@
+"""Checks where the buffers of a loop's or branch's body lie.
+
+Input: a dispatch and one of its bodies. Output: nothing, or a VerificationError. Invariant: a body
+touches nothing that its dispatch does not declare; what it writes overlaps nothing else that it is
+bound to, in this iteration or another one; after an iteration every carry is where the next one
+expects it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stagejit.errors import VerificationError
+from stagejit.schedule.plan import Binding, Body, Buffer, Dispatch
+
+
+def verify_body(dispatch: Dispatch, body: Body, around: Mapping[str, Buffer]) -> None:
+    """Raises VerificationError for the first fault. The body's plan itself is checked apart."""
+    name = f"{body.plan.name} of @{dispatch.name}"
+    inside = {buffer.name: buffer for buffer in body.plan.buffers}
+    bound = {binding.buffer: binding for binding in body.bindings}
+    _require(len(bound) == len(body.bindings), f"{name} binds a buffer twice")
+    written = {access.buffer for inner in body.plan.dispatches for access in inner.writes}
+    read = {access.buffer for inner in body.plan.dispatches for access in inner.reads}
+    for buffer in body.plan.buffers:
+        _require(buffer.kind != "constant", f"{name} has the constant {buffer.name}")
+        needed = buffer.kind != "transient" and buffer.nbytes and buffer.name in written | read
+        _require(not needed or buffer.name in bound, f"{name} does not say where {buffer.name} is")
+    ranges = {each.buffer: _range(name, each, body, inside, around) for each in body.bindings}
+    for binding in body.bindings:
+        nbytes = inside[binding.buffer].nbytes
+        if not nbytes:
+            continue
+        writes = binding.buffer in written
+        if writes or binding.buffer in read:
+            accesses = dispatch.writes if writes else (*dispatch.reads, *dispatch.writes)
+            _require(any(access.buffer == binding.outer for access in accesses),
+                     f"@{dispatch.name} does not say that its body touches {binding.outer}")
+        if writes:
+            _check_apart(name, binding, body, ranges, nbytes)
+    _check_workspace(name, body, around, ranges)
+    _check_carries(name, body, inside, bound)
+
+
+def _require(holds: bool, fault: str) -> None:
+    if not holds:
+        raise VerificationError(f"plan: {fault}")
+
+
+def _range(name: str, binding: Binding, body: Body, inside: Mapping[str, Buffer],
+           around: Mapping[str, Buffer]) -> tuple[int, int]:
+    """The bytes of the outer buffer that all iterations together may touch."""
+    _require(binding.buffer in inside and inside[binding.buffer].kind in ("argument", "result"),
+             f"{name} binds {binding.buffer}, which is no argument or result")
+    _require(binding.outer in around, f"{name} lies in an unknown buffer {binding.outer}")
+    last = binding.stride_nbytes * (max(body.trip or 1, 1) - 1)
+    start = binding.offset_nbytes + min(last, 0)
+    stop = binding.offset_nbytes + max(last, 0) + inside[binding.buffer].nbytes
+    _require(start >= 0 and stop <= around[binding.outer].nbytes,
+             f"{name}: {binding} leaves {binding.outer}")
+    return start, stop
+
+
+def _check_apart(name: str, binding: Binding, body: Body, ranges: Mapping[str, tuple[int, int]],
+                 nbytes: int) -> None:
+    """Nothing else lies where a body writes."""
+    stride, repeats = abs(binding.stride_nbytes), body.trip is None or body.trip > 1
+    _require(not stride or not repeats or stride >= nbytes,
+             f"{name}: iterations overlap in {binding}")
+    for other in body.bindings:
+        if other is binding or other.outer != binding.outer:
+            continue
+        a, b = ranges[binding.buffer], ranges[other.buffer]
+        _require(a[1] <= b[0] or b[1] <= a[0] or b[0] == b[1],
+                 f"{name}: {binding.buffer} is written where {other.buffer} lies")
+
+
+def _check_workspace(name: str, body: Body, around: Mapping[str, Buffer],
+                     ranges: Mapping[str, tuple[int, int]]) -> None:
+    """Transients stay within the workspace, before what is bound to it."""
+    slots = [buffer for buffer in body.plan.buffers if buffer.slot is not None]
+    end = max((buffer.slot + buffer.nbytes for buffer in slots if buffer.slot is not None),
+              default=0)
+    if not end:
+        return
+    _require(body.workspace in around, f"{name} has transients and no workspace")
+    limit = min((ranges[each.buffer][0] for each in body.bindings
+                 if each.outer == body.workspace), default=around[body.workspace].nbytes)
+    _require(end <= limit, f"{name}: transients leave their part of {body.workspace}")
+
+
+def _check_carries(name: str, body: Body, inside: Mapping[str, Buffer],
+                   bound: Mapping[str, Binding]) -> None:
+    """A result that lies in an argument lies in its own; others are moved there."""
+    for buffer in body.plan.buffers:
+        if buffer.kind == "argument" and buffer.result is not None:
+            _require(buffer.result == buffer.index,
+                     f"{name}: result {buffer.result} lies in argument {buffer.index}")
+    for carry in body.carries:
+        known = carry.result in bound and carry.argument in bound
+        _require(known and inside[carry.result].nbytes == inside[carry.argument].nbytes,
+                 f"{name}: {carry} does not fit")

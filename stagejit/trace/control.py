@@ -1,0 +1,122 @@
+"""Translations of `scan`, `while` and `cond`: equations whose bodies are programs of their own.
+
+Input: a JAX equation of control flow, its operands, and how to trace a body. Output: one `loop` or
+`branch` equation, or Unsupported with a reason. Invariant: a body reads its own inputs only; those
+of a loop are ordered as `graph/control.py` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from stagejit.trace.compat import ClosedJaxpr
+from stagejit.trace.emitter import Emitter
+from stagejit.trace.program import Program, Var
+from stagejit.trace.translation import Site, Translation, translation
+from stagejit.types import TensorType, bool_, i32
+
+# Runs a jaxpr inside of a body: (jaxpr, arguments) -> results.
+Inline = Callable[[ClosedJaxpr, Sequence[Var]], Sequence[Var]]
+# Makes the outputs of a body from its inputs.
+Build = Callable[[Emitter, Inline, Sequence[Var]], Sequence[Var]]
+# (name, inputs by name, how many of them are carries, build) -> program of a body.
+Nested = Callable[[str, Sequence[tuple[str, TensorType]], int, Build], Program]
+
+
+def _scan(emit: Emitter, site: Site, nested: Nested, *operands: Var) -> Sequence[Var]:
+    params = site.params
+    first, trip = params["num_consts"], params["length"]
+    constants, carries = operands[:first], params["num_carry"]
+    inits, xs = operands[first : first + carries], operands[first + carries :]
+    if not trip:
+        return [*inits, *(emit.empty(type) for type in site.results[carries:])]
+
+    def build(_: Emitter, inline: Inline, inputs: Sequence[Var]) -> Sequence[Var]:
+        end = len(inputs) - first
+        return inline(params["jaxpr"], [*inputs[end:], *inputs[:end]])
+
+    slices = [TensorType(x.type.dtype, x.type.shape[1:]) for x in xs]
+    inputs = [*_named("carry", _types(inits)), *_named("x", slices),
+              *_named("const", _types(constants))]
+    return emit.emit_many(
+        "loop", [*inits, *xs, *constants], site.results,
+        body=nested("body", inputs, carries, build), condition=None, trip=trip, carries=carries,
+        xs=len(xs), reverse=bool(params["reverse"]),
+    )  # fmt: skip
+
+
+def _while(emit: Emitter, site: Site, nested: Nested, *operands: Var) -> Sequence[Var]:
+    params = site.params
+    first, second = params["cond_nconsts"], params["body_nconsts"]
+    of_condition, of_body = operands[:first], operands[first : first + second]
+    inits, carries = operands[first + second :], len(operands) - first - second
+    batched = len(params["cond_jaxpr"].out_avals[0].shape)
+
+    def verdict(inline: Inline, inputs: Sequence[Var]) -> Var:
+        """The condition of the carries and, last of all inputs, its constants."""
+        end = len(inputs) - first
+        (found,) = inline(params["cond_jaxpr"], [*inputs[end:], *inputs[:carries]])
+        return found
+
+    def condition(emit: Emitter, inline: Inline, inputs: Sequence[Var]) -> Sequence[Var]:
+        found = verdict(inline, inputs)
+        if not batched:
+            return [found]
+        axes, bool_scalar = tuple(range(batched)), TensorType(bool_, ())
+        return [emit.emit("reduce", (found,), bool_scalar, fn="or", axes=axes)]
+
+    def body(emit: Emitter, inline: Inline, inputs: Sequence[Var]) -> Sequence[Var]:
+        old = inputs[:carries]
+        new = inline(params["body_jaxpr"], [*inputs[carries : carries + second], *old])
+        if not batched:
+            return new
+        goes_on = verdict(inline, inputs)
+        return [_selected(emit, goes_on, *pair) for pair in zip(new, old, strict=True)]
+
+    named = _named("carry", _types(inits))
+    of_body = (*of_body, *of_condition) if batched else of_body
+    return emit.emit_many(
+        "loop", [*inits, *of_body, *of_condition], site.results,
+        body=nested("body", [*named, *_named("const", _types(of_body))], carries, body),
+        condition=nested(
+            "condition", [*named, *_named("const", _types(of_condition))], 0, condition
+        ),
+        trip=None, carries=carries, xs=0, reverse=False,
+    )  # fmt: skip
+
+
+def _selected(emit: Emitter, goes_on: Var, new: Var, old: Var) -> Var:
+    """A carry of a loop under vmap: elements whose own loop has ended keep their value."""
+    mask = emit.broadcast(goes_on, new.type.shape, range(goes_on.type.rank))
+    return emit.map("select", mask, new, old)
+
+
+def _cond(emit: Emitter, site: Site, nested: Nested, *operands: Var) -> Sequence[Var]:
+    index, *arguments = operands
+    if index.type.dtype not in (bool_, i32):
+        index = emit.convert(index, i32)
+    inputs = _named("x", _types(arguments))
+
+    def case(at: int, jaxpr: ClosedJaxpr) -> Program:
+        return nested(f"case{at}", inputs, 0, lambda _, inline, values: inline(jaxpr, values))
+
+    branches = tuple(case(at, jaxpr) for at, jaxpr in enumerate(site.params["branches"]))
+    return emit.emit_many("branch", [index, *arguments], site.results, branches=branches)
+
+
+def _types(values: Sequence[Var]) -> list[TensorType]:
+    return [value.type for value in values]
+
+
+def _named(stem: str, types: Sequence[TensorType]) -> list[tuple[str, TensorType]]:
+    return [(f"{stem}{at}", type) for at, type in enumerate(types)]
+
+
+TRANSLATIONS: dict[str, Translation] = {
+    "scan": translation(
+        _scan, "num_consts", "num_carry", "length", "jaxpr", "reverse",
+        ignored=("linear", "unroll", "_split_transpose"),
+    ),
+    "while": translation(_while, "cond_nconsts", "cond_jaxpr", "body_nconsts", "body_jaxpr"),
+    "cond": translation(_cond, "branches", ignored=("linear",)),
+}  # fmt: skip

@@ -1,0 +1,69 @@
+"""Loops and branches over real memory, one iteration after the other, as the plan says.
+
+Input: a step, the memory around it, and how to run one body. Invariant: nothing is used but the
+dispatch's `bodies`: bindings, carries, trip counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from stagejit.dispatch.outputs import without_reshapes
+from stagejit.schedule.plan import Binding, Body
+from stagejit.schedule.schedule import Step
+
+Memory = dict[str, Any]
+RunBody = Callable[[int, Memory], None]
+
+
+def run_bodies(step: Step, memory: Memory, run: RunBody) -> None:
+    anchor = step.region.anchor
+    assert anchor is not None
+    bodies = step.dispatch.bodies
+    if anchor.kind == "branch":
+        index = memory[step.reads[step.region.inputs.index(without_reshapes(anchor.operands[0]))]]
+        value = int(index[:4].view(np.int32)[0]) if anchor.operands[0].type.dtype.bits == 32 else (
+            int(index[0]))
+        number = min(max(value, 0), len(bodies) - 1)
+        run(number, _views(bodies[number], memory, 0))
+        return
+    body = bodies[0]
+    iteration = 0
+    while iteration < body.trip if body.trip is not None else _holds(step, memory, run):
+        exchanged = body.alternates and iteration % 2 == 1
+        run(0, _views(body, memory, iteration, exchanged=exchanged))
+        iteration += 1
+        if not body.alternates:
+            _copy_carries(body, memory)
+    if body.alternates and iteration % 2 == 1:
+        _copy_carries(body, memory)
+
+
+def _holds(step: Step, memory: Memory, run: RunBody) -> bool:
+    condition = step.dispatch.bodies[1]
+    views = _views(condition, memory, 0)
+    run(1, views)
+    return bool(views[condition.bindings[-1].buffer][0])
+
+
+def _views(body: Body, memory: Memory, iteration: int, *, exchanged: bool = False) -> Memory:
+    nbytes = {buffer.name: buffer.nbytes for buffer in body.plan.buffers}
+    views = {binding.buffer: _view(binding, memory, iteration, nbytes[binding.buffer])
+             for binding in body.bindings}
+    for carry in body.carries if exchanged else ():
+        views[carry.result], views[carry.argument] = views[carry.argument], views[carry.result]
+    return views
+
+
+def _view(binding: Binding, memory: Memory, iteration: int, nbytes: int) -> Any:
+    start = binding.offset_nbytes + iteration * binding.stride_nbytes
+    return memory[binding.outer][start:start + max(nbytes, 1)]
+
+
+def _copy_carries(body: Body, memory: Memory) -> None:
+    views = _views(body, memory, 0)
+    for carry in body.carries:
+        views[carry.argument][...] = views[carry.result]
