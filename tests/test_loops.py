@@ -192,6 +192,17 @@ def reshaped_xs(x: Any) -> Any:
     return lax.scan(lambda c, row: (c + row.sum(), row.T), 0.0, x.reshape(3, 2, 4))
 
 
+def loop_over_a_padded_array(x: Any) -> Any:
+    padded = jnp.pad(jnp.tanh(x), ((2, 1), (1, 1)), constant_values=3)
+    return lax.fori_loop(0, 3, lambda i, c: c.at[i].set(c[i + 1] * 2), padded), x + 1
+
+
+def init_is_read_elsewhere(x: Any) -> Any:
+    y = jnp.exp(x)
+    z = lax.fori_loop(0, 3, lambda i, c: c * 2 + i, y)
+    return z, y[::-1] + z, y.sum()
+
+
 def loops_one_after_the_other(x: Any) -> Any:
     y = lax.fori_loop(0, 3, lambda i, c: c + i, x)
     z = lax.fori_loop(0, 3, lambda i, c: c * 2, y)
@@ -203,7 +214,8 @@ ONE = [scan_add, scan_reversed, scan_without_xs, scan_of_nothing, scan_of_one, y
        rotated_large_carries, carry_is_also_a_constant, init_is_also_scanned,
        one_init_for_two_carries, while_without_constants, while_that_never_runs, nested_loops,
        large_nested_loops, everything_in_everything, arrays_of_constants, small_elements,
-       empty_carry, rows_updated, rows_read_and_updated, reshaped_xs, loops_one_after_the_other]
+       empty_carry, rows_updated, rows_read_and_updated, reshaped_xs, loop_over_a_padded_array,
+       init_is_read_elsewhere, loops_one_after_the_other]
 TWO = [while_with_constants, large_while, loop_of_given_length, through_and_constant_branches,
        switch_of_three]
 CASES = [(f, (X,)) for f in ONE] + [(f, (X, np.int32(n))) for f in TWO for n in (0, 2, 5)]

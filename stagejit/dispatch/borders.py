@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from stagejit.dispatch.accesses import Touch, reads_of, writes_of
 from stagejit.dispatch.box import Box
-from stagejit.dispatch.region import Region, Store
+from stagejit.dispatch.region import UPDATES, Region, Store
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
@@ -76,7 +76,7 @@ class _Borders:
         if not after:
             return "no dispatch places anything in it"
         first = self.regions[after[0]]
-        if first.kind == "scatter" or self._reads(first, root):
+        if first.kind in UPDATES or self._reads(first, root):
             return "its elements are read before anything is placed"
         if not all(touch.exact for touch in self._writes(first, root)):
             return "where the interior lies is known at run time only"
@@ -95,7 +95,7 @@ class _Borders:
         boxes: list[Box] = []
         for at in touching:
             region = self.regions[at]
-            if region.kind == "scatter":
+            if region.kind in UPDATES:
                 break
             read += [touch.box for touch in self._reads(region, root)]
             boxes += [box for of, box in self.covered.get(at, ()) if of is root]

@@ -23,6 +23,8 @@ POINTWISE = frozenset({
 ELEMENTWISE = frozenset({"map", "convert", "bitcast"})
 # Anchors whose dispatch evaluates nothing else and stores nothing but their results.
 ALONE = frozenset({"delegate", "scatter", "loop", "branch"})
+# Kinds that read, and change, what lies in the buffers of their results.
+UPDATES = frozenset({"scatter", "loop"})
 VIEWS = frozenset({"broadcast", "reshape", "transpose", "reverse", "extract_slice"})
 
 
