@@ -23,7 +23,7 @@ from stagejit.dispatch.legality import is_full
 from stagejit.dispatch.outputs import stored_outputs
 from stagejit.dispatch.region import ALONE, ELEMENTWISE
 from stagejit.dispatch.roots import destination_of
-from stagejit.dispatch.state import State
+from stagejit.dispatch.state import State, in_memory
 from stagejit.graph.control import carries_of
 from stagejit.graph.ir import Op, Value
 
@@ -321,7 +321,7 @@ class Destinations:
 
 def is_free(value: Value) -> bool:
     """Whether every reader makes the value itself, at no cost."""
-    return value.op.kind in _FREE and (value.op.kind != "const" or value.type.size == 1)
+    return value.op.kind in _FREE and not in_memory(value)
 
 
 def box_of(insert: Op) -> Box:

@@ -139,7 +139,8 @@ def is_full(state: State, group: Group) -> bool:
     read = state.origins_of(value for op in ops for value in op.operands)
     made = [value for op in ops for value in op.results]
     wanted = [value for value in made if any(user not in ops for user in state.users[value])]
-    touched = len(read.difference(made)) + len(wanted) + len(group.placements)
+    copied = not ops  # the value that it copies is no op's operand here
+    touched = copied + len(read.difference(made)) + len(wanted) + len(group.placements)
     return touched >= state.options.operand_limit
 
 

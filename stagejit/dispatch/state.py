@@ -100,8 +100,11 @@ class State:
 
 
 def in_memory(value: Value) -> bool:
-    """Inputs, and constants of more than one element, are read from memory."""
-    return value.op.kind == "input" or (value.op.kind == "const" and value.type.size != 1)
+    """Inputs are read from memory, and constants of more than one element, or of a type that no
+    kernel computes with."""
+    if value.op.kind == "const":
+        return value.type.size != 1 or not value.type.dtype.is_native
+    return value.op.kind == "input"
 
 
 def describe(op: Op) -> str:

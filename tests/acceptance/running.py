@@ -1,0 +1,60 @@
+"""Compiles and runs a function, and compares with NumPy, with every rewrite on and some off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import stagejit
+from stagejit.options import Options
+from stagejit.schedule.plan import Plan
+
+Function = Callable[..., Any]
+
+
+def f32(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def plan_of(fn: Function, *args: Any, disable: Sequence[str] = (), **jit: Any) -> Plan:
+    return stagejit.jit(fn, options=options(*disable), **jit).plan(*args)
+
+
+def options(*disable: str) -> Options:
+    return Options(disable=tuple(disable), verify=True)
+
+
+def run(
+    fn: Function, args: Sequence[Any], expected: Any, *, off: Sequence[str] = (), **jit: Any
+) -> Plan:
+    """The plan of `fn`, whose results must be `expected`, with each switch of `off` off too."""
+    for name in ("", *off):
+        compiled = stagejit.jit(fn, options=options(*([name] if name else [])), **jit)
+        same(compiled(*jax.tree.map(jnp.asarray, args)), expected)
+    return plan_of(fn, *args, **jit)
+
+
+def same(actual: Any, expected: Any) -> None:
+    ours, theirs = jax.tree.leaves(actual), jax.tree.leaves(expected)
+    for a, b in zip(ours, theirs, strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        assert a.shape == b.shape
+        wide = np.complex128 if b.dtype.kind == "c" else np.float64
+        tolerance = 2e-2 if a.dtype.itemsize < 4 else 1e-4
+        np.testing.assert_allclose(a.astype(wide), b.astype(wide), tolerance, tolerance)
+
+
+def kinds(plan: Plan) -> list[str]:
+    return [dispatch.kind for dispatch in plan.dispatches]
+
+
+def writes(plan: Plan) -> list[tuple[str, tuple[int, int]]]:
+    return [(access.buffer, access.hull) for d in plan.dispatches for access in d.writes]
+
+
+def reasons(plan: Plan, rewrite: str, *, applied: bool) -> list[str]:
+    return [d.reason for d in plan.decisions if d.rewrite == rewrite and d.applied == applied]

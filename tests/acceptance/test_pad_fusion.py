@@ -1,0 +1,364 @@
+"""Acceptance A: pads and inserts are written where they belong, border and all, by one dispatch."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from tests.acceptance.running import f32, kinds, plan_of, reasons, run, writes
+
+NOTHING = (0, 0)
+
+
+def totals(plan: Any) -> tuple[int, int, int, int]:
+    return len(plan.dispatches), len(plan.fills), len(plan.copies), plan.transient_nbytes
+
+
+def relu_pad(x: Any) -> Any:
+    return jnp.pad(jax.nn.relu(x), ((0, 0), (2, 3), (1, 1)), constant_values=1.0)
+
+
+def test_a1_relu_and_pad_are_one_dispatch() -> None:
+    x = f32(4, 16, 32)
+    expected = np.pad(np.maximum(x, 0), ((0, 0), (2, 3), (1, 1)), constant_values=1.0)
+    plan = run(relu_pad, [x], expected, off=("fuse-pad", "fuse-insert"))
+    assert totals(plan) == (1, 0, 0, 0)
+    assert writes(plan) == [("r0", (0, 11_424))]
+
+
+def test_a1_off_brings_the_fill_and_the_copy_back() -> None:
+    x = f32(4, 16, 32)
+    assert totals(plan_of(relu_pad, x, disable=["fuse-pad"]))[:2] == (2, 1)
+    assert len(plan_of(relu_pad, x, disable=["fuse-insert"]).copies) == 1
+
+
+def convolve(x: Any, w: Any) -> Any:
+    """VALID, in float64."""
+    rows, columns = x.shape[2] - 2, x.shape[3] - 2
+    out = np.zeros((x.shape[0], w.shape[0], rows, columns))
+    with np.errstate(invalid="ignore"):
+        for i, j in itertools.product(range(3), range(3)):
+            part = x[:, :, i : i + rows, j : j + columns].astype(np.float64)
+            out += np.einsum("bchw,oc->bohw", part, w[:, :, i, j].astype(np.float64))
+    return out
+
+
+@pytest.mark.parametrize("value", [0.0, 2.0, np.nan, -np.inf])
+def test_a2_a_pad_before_a_convolution(value: float) -> None:
+    width = ((0, 0), (0, 0), (1, 1), (1, 1))
+
+    def fn(x: Any, w: Any) -> Any:
+        return lax.conv(jnp.pad(x, width, constant_values=value), w, (1, 1), "VALID")
+
+    x, w = f32(1, 8, 12, 10), f32(8, 8, 3, 3)
+    padded = np.pad(x, width, constant_values=value)
+    plan = run(fn, [x, w], convolve(padded, w), off=("fold-pads", "fuse-pad"))
+    if value == 0:
+        assert totals(plan) == (1, 0, 0, 0)
+    assert plan.fills == ()
+
+
+def test_a2_off_brings_the_padded_buffer_back() -> None:
+    def fn(x: Any, w: Any) -> Any:
+        return lax.conv(jnp.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), w, (1, 1), "VALID")
+
+    plan = plan_of(fn, f32(1, 8, 12, 10), f32(8, 8, 3, 3), disable=["fold-pads"])
+    assert plan.transient_nbytes == 8 * 14 * 12 * 4
+
+
+@pytest.mark.parametrize(
+    ("axis", "shapes"),
+    [
+        (0, [(256, 512), (128, 512), (64, 512)]),
+        (1, [(512, 256), (512, 128), (512, 64)]),
+    ],
+)
+def test_a3_a4_concatenated_producers_write_their_own_boxes(axis: int, shapes: Any) -> None:
+    def fn(a: Any, b: Any, c: Any) -> Any:
+        return jnp.concatenate([a * 2, jnp.exp(b), c + 1], axis)
+
+    a, b, c = (f32(*shape) for shape in shapes)
+    expected = np.concatenate([a * 2, np.exp(b), c + 1], axis)
+    plan = run(fn, [a, b, c], expected, off=("fuse-insert",))
+    assert totals(plan) == (3, 0, 0, 0)
+    assert plan.barriers == ()
+    hulls = [hull for _, hull in writes(plan)]
+    if axis == 0:
+        assert hulls == [(0, 524_288), (524_288, 786_432), (786_432, 917_504)]
+    else:  # interleaved: hulls overlap, boxes do not
+        assert hulls[0][1] > hulls[1][0]
+        assert [d.writes[0].nbytes for d in plan.dispatches] == [524_288, 262_144, 131_072]
+    assert len(plan_of(fn, a, b, c, disable=["fuse-insert"]).copies) == 3
+
+
+def test_a3_a_single_writer_may_claim_everything() -> None:
+    plan = plan_of(lambda a: jnp.concatenate([a * 2, a * 2]), f32(256, 512))
+    assert len(plan.dispatches) == 1
+
+
+def test_a5_an_insert_with_its_border_claims_its_channels() -> None:
+    width = ((0, 0), (0, 0), (1, 1), (1, 1))
+
+    def fn(x: Any, y: Any, z: Any) -> Any:
+        parts = [x * 2, jnp.exp(y), z + 1]
+        return jnp.concatenate([jnp.pad(part, width) for part in parts], 1)
+
+    x, y, z = f32(1, 64, 90, 62), f32(1, 32, 90, 62), f32(1, 96, 90, 62)
+    expected = np.concatenate([np.pad(part, width) for part in (x * 2, np.exp(y), z + 1)], 1)
+    plan = run(fn, [x, y, z], expected, off=("fuse-pad",))
+    assert totals(plan) == (3, 0, 0, 0)
+    assert ("r0", (1_507_328, 2_260_992)) in writes(plan)
+    assert plan.barriers == ()
+
+
+def test_a5_without_its_border_it_claims_the_interior() -> None:
+    def fn(x: Any) -> Any:
+        return jnp.zeros((1, 192, 92, 64), jnp.float32).at[:, 64:96, 1:91, 1:63].set(x * 2)
+
+    plan = plan_of(fn, f32(1, 32, 90, 62), disable=["fuse-pad"])
+    start, stop = plan.dispatches[-1].writes[0].hull
+    assert 1_507_328 <= start < stop <= 2_260_992
+
+
+def numpy_pad(x: Any, value: float, config: Any) -> Any:
+    """lax.pad: the interior first, then each side, where negative crops."""
+    shape = [n + max(n - 1, 0) * inner for n, (_, _, inner) in zip(x.shape, config, strict=True)]
+    out = np.full(shape, value, x.dtype)
+    out[tuple(slice(None, None, inner + 1) for _, _, inner in config)] = x
+    for axis, (low, high, _) in enumerate(config):
+        width = [NOTHING] * out.ndim
+        width[axis] = (max(low, 0), max(high, 0))
+        out = np.pad(out, width, constant_values=value)
+        stop = out.shape[axis] - max(-high, 0)
+        out = out[(slice(None),) * axis + (slice(min(max(-low, 0), stop), stop),)]
+    return out
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ((0, 0, 0), (0, 0, 1)),
+        ((1, 2, 2), (3, 0, 1)),
+        ((-1, -2, 0), (3, -5, 0)),
+        ((-3, -2, 2), (3, -5, 1)),
+        ((-32, -32, 0), (0, 0, 0)),
+    ],
+)
+def test_a6_interior_and_negative_padding(config: Any) -> None:
+    x = f32(64, 64)
+    expected = numpy_pad(x * np.float32(1.5), 7.0, config)
+
+    def fn(x: Any) -> Any:
+        return lax.pad(x * 1.5, np.float32(7), config)
+
+    plan = run(fn, [x], expected, off=("fuse-pad", "fuse-insert", "fold-pads", "fold-views"))
+    assert totals(plan) == (1 if expected.size else 0, 0, 0, 0)
+
+
+def test_a6_negative_padding_alone_is_a_crop() -> None:
+    plan = plan_of(lambda x: lax.pad(x * 1.5, np.float32(7), ((-1, -2, 0), (-3, 0, 0))), f32(9, 9))
+    assert totals(plan) == (1, 0, 0, 0)
+    assert writes(plan) == [("r0", (0, 6 * 6 * 4))]
+    assert not [d for d in plan.decisions if d.rewrite in ("fuse-insert", "fuse-pad")]
+
+
+def test_a7_a_pad_with_two_consumers_is_written_once() -> None:
+    def fn(x: Any) -> Any:
+        p = jnp.pad(jnp.exp(x), 1)
+        return p.sum(0), p.sum(1)
+
+    x = f32(300, 400)
+    p = np.pad(np.exp(x.astype(np.float64)), 1)
+    plan = run(fn, [x], (p.sum(0), p.sum(1)), off=("fuse-pad",))
+    assert sum(d.ops.count("exp") for d in plan.dispatches) == 1
+    assert sum(access.buffer == "t0" for d in plan.dispatches for access in d.writes) == 1
+    assert plan.fills == plan.copies == ()
+
+
+def test_a7_a_source_with_other_uses_is_stored_twice() -> None:
+    def fn(x: Any) -> Any:
+        e = jnp.exp(x)
+        return e, jnp.pad(e, 1)
+
+    x = f32(64, 64)
+    plan = run(fn, [x], (np.exp(x), np.pad(np.exp(x), 1)), off=("fuse-pad", "fuse-insert"))
+    assert totals(plan) == (1, 0, 0, 0)
+    assert writes(plan) == [("r0", (0, 16_384)), ("r1", (0, 17_424))]
+
+
+@pytest.mark.parametrize(("inner", "outer"), [(0.0, 0.0), (0.0, 1.0), (3.0, 3.0)])
+def test_a8_pads_of_pads(inner: float, outer: float) -> None:
+    def fn(x: Any) -> Any:
+        first = jnp.pad(jnp.exp(x), ((1, 1), (1, 1)), constant_values=inner)
+        return jnp.pad(first, ((2, 2), (0, 1)), constant_values=outer)
+
+    x = f32(64, 64)
+    first = np.pad(np.exp(x), 1, constant_values=inner)
+    expected = np.pad(first, ((2, 2), (0, 1)), constant_values=outer)
+    plan = run(fn, [x], expected, off=("fuse-pad", "fold-pads"))
+    assert totals(plan) == (1, 0, 0, 0)
+    merged = bool(reasons(plan, "fold-pads", applied=True))
+    assert merged == (inner == outer)
+    if not merged:
+        different = "the two borders have different values"
+        assert different in reasons(plan, "fold-pads", applied=False)
+
+
+def test_a8_opposite_signs_do_not_merge() -> None:
+    def fn(x: Any) -> Any:
+        cropped = lax.pad(jnp.exp(x), np.float32(0), ((-2, 0, 0), (0, -3, 0)))
+        return lax.pad(cropped, np.float32(0), ((2, 1, 0), (1, 3, 0)))
+
+    x = f32(16, 16)
+    expected = np.pad(np.exp(x)[2:, :-3], ((2, 1), (1, 3)))
+    plan = run(fn, [x], expected, off=("fuse-pad", "fold-pads"))
+    assert not reasons(plan, "fold-pads", applied=True)
+
+
+def test_a9_only_destinations_that_somebody_needs_are_copied() -> None:
+    x, d, table = f32(2, 64), f32(64, 64, seed=1), f32(64, 64, seed=2)
+    fresh = np.zeros((64, 64), np.float32)
+
+    def into(d: Any, x: Any) -> Any:
+        return d.at[2:4].set(jnp.exp(x))
+
+    def expected(d: Any) -> Any:
+        d = d.copy()
+        d[2:4] = np.exp(x)
+        return d
+
+    plan = run(lambda x: into(jnp.zeros((64, 64)), x), [x], expected(fresh), off=("fuse-pad",))
+    assert totals(plan) == (1, 0, 0, 0)
+    plan = run(lambda x: into(jnp.asarray(table), x), [x], expected(table))
+    assert totals(plan) == (2, 0, 1, 0)
+    plan = run(into, [d, x], expected(d))
+    assert totals(plan) == (2, 0, 1, 0)
+    assert plan.copies[0].writes[0].nbytes == d.nbytes
+    plan = run(into, [d, x], expected(d), off=("reuse-arguments",), donate_argnums=0)
+    assert totals(plan) == (1, 0, 0, 0)
+
+
+def test_a9_one_live_destination_beside_a_fresh_one_is_one_copy() -> None:
+    def fn(d: Any, x: Any) -> Any:
+        e = jnp.exp(x)
+        return d.at[2:4].set(e), jnp.zeros((64, 64)).at[5:7].set(e)
+
+    d, x = f32(64, 64), f32(2, 64)
+    one, two = d.copy(), np.zeros((64, 64))
+    one[2:4] = two[5:7] = np.exp(x)
+    plan = run(fn, [d, x], (one, two), off=("fuse-pad", "fuse-insert"))
+    assert len(plan.copies) == 1
+    assert plan.fills == ()
+
+
+@pytest.mark.parametrize("start", [-900, -9, 0, 5, 63, 200])
+def test_a10_dynamic_offsets_clamp_and_say_so(start: int) -> None:
+    def fn(d: Any, x: Any, i: Any) -> Any:
+        return lax.dynamic_update_slice(d, jnp.exp(x), (i.sum(), 0))
+
+    d, x = f32(64, 64), f32(2, 64)
+    at = min(max(start + 64 if start < 0 else start, 0), 62)  # JAX counts from the end
+    expected = d.copy()
+    expected[at : at + 2] = np.exp(x)
+    args = [d, x, np.array([start, 0], np.int32)]
+    plan = run(fn, args, expected, donate_argnums=0)
+    write = plan.dispatches[-1].writes[0]
+    assert (write.exact, write.hull) == (False, (0, 16_384))
+    said = reasons(plan, "fuse-insert", applied=True)
+    assert any("conservative hull" in reason for reason in said)
+    assert plan.delegated == ()  # all of it runs natively: no host reads the offset
+
+
+def test_a10_offsets_that_the_host_knows_are_exact() -> None:
+    plan = plan_of(
+        lambda d, x: lax.dynamic_update_slice(d, jnp.exp(x), (5, 0)),
+        f32(64, 64),
+        f32(2, 64),
+        donate_argnums=0,
+    )
+    write = plan.dispatches[-1].writes[0]
+    assert (write.exact, write.hull) == (True, (5 * 256, 7 * 256))
+
+
+def test_a12_a_use_between_two_inserts_is_forwarded() -> None:
+    def fn(d: Any, a: Any) -> Any:
+        d = d.at[0:32].set(jnp.exp(a))
+        u = d[0:32] * 2
+        return d.at[32:64].set(u)
+
+    d, a = f32(64, 256), f32(32, 256)
+    expected = np.concatenate([np.exp(a), np.exp(a) * 2])
+    plan = run(fn, [d, a], expected, off=("fold-views", "fuse-insert"), donate_argnums=0)
+    assert plan.copies == ()
+    assert {access.buffer for dispatch in plan.dispatches for access in dispatch.reads} == {"a"}
+    assert sum(nbytes for nbytes in (d.nbytes for d in plan.dispatches[0].writes)) == 65_536
+
+
+def test_a13_no_fusion_across_a_branch() -> None:
+    def fn(p: Any, x: Any) -> Any:
+        e = jnp.exp(x)
+        return lax.cond(p, lambda e: jnp.pad(e, 1), lambda e: jnp.zeros((66, 66)), e)
+
+    x = f32(64, 64)
+    for p, expected in ((True, np.pad(np.exp(x), 1)), (False, np.zeros((66, 66)))):
+        plan = run(fn, [np.bool_(p), x], expected)
+    (producer,) = (d for d in plan.dispatches if "exp" in d.ops)
+    assert [access.nbytes for access in producer.writes] == [16_384]
+
+
+def test_a14_an_update_with_a_slice_of_itself() -> None:
+    def fn(x: Any) -> Any:
+        return lax.dynamic_update_slice(x, x[0:3], (1,))
+
+    x = np.array([1, 2, 3, 4], np.float32)
+    for donated in ((), (0,)):
+        run(fn, [x], np.array([1, 1, 2, 3]), donate_argnums=donated)
+
+
+DTYPES = [np.bool_, np.int8, np.uint16, np.int32, np.float16, jnp.bfloat16, np.float32]
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, np.complex64])
+def test_a15_element_types(dtype: Any) -> None:
+    x = jnp.asarray(np.arange(12).reshape(3, 4) % 2, dtype)
+    n = np.asarray(x)
+    one = np.ones((), n.dtype)
+
+    def fn(x: Any) -> Any:
+        y = jnp.where(x == 0, jnp.ones_like(x), x)
+        return lax.pad(y, jnp.ones((), x.dtype), ((1, 0, 1), (2, 1, 0)))
+
+    expected = np.full((6, 7), one)
+    plan = run(fn, [x], expected, off=("fuse-pad",))
+    if dtype is not np.complex64:  # complex numbers are left to XLA
+        assert plan.delegated == ()
+        assert totals(plan) == (1, 0, 0, 0)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (1, 4), (1, 1), (5, 0)])
+def test_a15_empty_and_unit_dimensions(shape: tuple[int, int]) -> None:
+    x = f32(*shape)
+
+    def fn(x: Any) -> Any:
+        return jnp.pad(x * 2, ((1, 2), (0, 3))), jnp.concatenate([x * 2, x + 1], 1)
+
+    run(fn, [x], (np.pad(x * 2, ((1, 2), (0, 3))), np.concatenate([x * 2, x + 1], 1)))
+
+
+def test_a15_rank_reducing_inserts() -> None:
+    def fn(x: Any, row: Any) -> Any:
+        return jnp.zeros((5, 4)).at[2].set(jnp.exp(row)).at[3, 1].set(x[0, 0] * 2)
+
+    x, row = f32(3, 3), f32(4)
+    expected = np.zeros((5, 4))
+    expected[2] = np.exp(row)
+    expected[3, 1] = x[0, 0] * 2
+    plan = run(fn, [x, row], expected, off=("fuse-pad", "fuse-insert"))
+    assert plan.fills == plan.copies == ()
+    assert set(kinds(plan)) == {"map"}
