@@ -82,6 +82,20 @@ def _run(steps: Sequence[Step], buffers: Mapping[str, Buffer], known: set[str],
             if name in step.writes:
                 results[name] = None
     results.update(dict.fromkeys(more_results))
+    ordered = sorted(results, key=lambda name: _last_output_first(buffers[name]))
     positions = {name: at for at, name in enumerate(arguments)}
-    aliases = tuple((at, positions[name]) for at, name in enumerate(results) if name in positions)
-    return Run(tuple(steps), tuple(arguments), tuple(results), aliases, arena_nbytes)
+    aliases = tuple((at, positions[name]) for at, name in enumerate(ordered) if name in positions)
+    return Run(tuple(steps), tuple(arguments), tuple(ordered), aliases, arena_nbytes)
+
+
+def _last_output_first(buffer: Buffer) -> int:
+    """The order of a run's results.
+
+    Note [Results in reverse]: where the body of an XLA loop is one call whose results are the
+    body's results in order, XLA makes the call the body's root. Its loop-invariant code motion
+    (while_util.cc, GetInvariantGTEsForWhileBody, jax 0.10.2) takes the operands of any root for
+    those of a tuple: a call that reads carried value i as operand i then counts as invariant and
+    leaves the loop, which never ends. In reverse order the root stays a tuple.
+    """
+    number = buffer.result if buffer.result is not None else buffer.index
+    return -number if number is not None and buffer.kind != "constant" else 0

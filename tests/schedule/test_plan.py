@@ -151,7 +151,7 @@ def test_delegated_equations_cut_runs() -> None:
     assert isinstance(delegation, Delegation)
     assert isinstance(last, Run)
     assert [s.dispatch.name for s in first.steps] == ["mul.0", "tanh.3"]
-    assert first.results == ("t0", "r1")
+    assert first.results == ("r1", "t0")
     assert (delegation.operands, delegation.results) == (("t0",), ("t1",))
     assert (last.arguments, last.results) == (("t1",), ("r0",))
     (item,) = schedule.plan.delegated
