@@ -1,7 +1,7 @@
 """The errors of stagejit. Each says what is wrong, where in the user's file, and what to do next.
 
-Invariant: faults of the user's program raise a `StagejitError` other than `InternalError`; faults of
-ours raise `InternalError`, which names the step and carries a dump.
+Invariant: faults of the user's program raise a `StagejitError` other than `InternalError`; faults
+of ours raise `InternalError`, which names the step and carries a dump.
 """
 
 from __future__ import annotations

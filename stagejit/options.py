@@ -1,7 +1,8 @@
 """`Options`: what a user may choose about a compilation, and nothing else.
 
-Input: keyword arguments. Output: a frozen, hashable value; `with Options(...)` makes it the default of
-the functions traced inside. Invariant: an `Options` that exists is valid, so later stages never check.
+Input: keyword arguments. Output: a frozen, hashable value; `with Options(...)` makes it the
+default of the functions traced inside. Invariant: an `Options` that exists is valid, so later
+stages never check.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class Options:
     verify: run every stage's verifier, and bounds checks inside kernels.
     delegate: leave what cannot be compiled to XLA; False raises `UnsupportedOpError` instead.
     full_barriers: order all dispatches one after the other, for debugging.
-    cache_dir: folder of the object cache; None takes $STAGEJIT_CACHE_DIR or the user's cache folder,
-        "" switches the cache off.
+    cache_dir: folder of the object cache; None takes $STAGEJIT_CACHE_DIR or the user's cache
+        folder, "" switches the cache off.
     operand_limit: placing results in more and more destinations ends where a dispatch would read
         and write more buffers than this; the rest is copied.
     Raises OptionsError for an unknown rewrite name or target.
@@ -69,14 +70,20 @@ class Options:
         object.__setattr__(self, "disable", tuple(sorted(set(self.disable))))
         for name in self.disable:
             if name not in SWITCHES:
-                raise OptionsError(f"unknown rewrite {name!r} in Options(disable=...)",
-                                   next_step=_suggest(name, list(SWITCHES)))
+                raise OptionsError(
+                    f"unknown rewrite {name!r} in Options(disable=...)",
+                    next_step=_suggest(name, list(SWITCHES)),
+                )
         if self.operand_limit < 1:
-            raise OptionsError(f"operand_limit is {self.operand_limit}",
-                               next_step="give at least 1; the default is 16")
+            raise OptionsError(
+                f"operand_limit is {self.operand_limit}",
+                next_step="give at least 1; the default is 16",
+            )
         if self.target != "native":
-            raise OptionsError(f"unsupported target {self.target!r}",
-                               next_step='use Options(target="native"), the only one in this version')
+            raise OptionsError(
+                f"unsupported target {self.target!r}",
+                next_step='use Options(target="native"), the only one in this version',
+            )
 
     def enabled(self, switch: str) -> bool:
         """True unless the rewrite named `switch` is disabled."""

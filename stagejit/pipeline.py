@@ -1,11 +1,12 @@
 """The whole compiler, as one list of steps.
 
-Input: a `Request`, a marked function's jaxpr with its options. Output: a `Staged` function for the
-embedding. Invariant: data flows one way; a step reads what earlier steps made and adds its own; verifiers
-run between steps under `Options(verify=True)`, never inside one.
+Input: a `Request`, a marked function's jaxpr with its options. Output: a `Staged` function for
+the embedding. Invariant: data flows one way; a step reads what earlier steps made and adds its
+own; verifiers run between steps under `Options(verify=True)`, never inside one.
 
-    jaxpr --trace--> Program --build--> Graph --rewrite--> Graph --form--> Regions --schedule--> Plan
-          --codegen--> loop-nest IR, LLVM IR --host--> HostPrograms --load--> machine code, FFI targets
+    jaxpr --trace--> Program --build--> Graph --rewrite--> Graph --form--> Regions
+      --schedule--> Plan --codegen--> loop-nest IR, LLVM IR --host--> HostPrograms
+      --load--> machine code, FFI targets
 """
 
 from __future__ import annotations
@@ -85,8 +86,9 @@ class Compilation:
             "jaxpr": lambda: str(self.request.jaxpr),
             "graph": lambda: graph_text(self.run_until("rewrite").graph),
             "plan": lambda: self.run_until("schedule").plan.as_text(),
-            "loops": lambda: self._each_kernel(lambda g: f"// {g.symbol}\n"
-                                               f"{g.kernel.function.as_text()}"),
+            "loops": lambda: self._each_kernel(
+                lambda g: f"// {g.symbol}\n{g.kernel.function.as_text()}"
+            ),
             "llvm": lambda: self._each_kernel(lambda g: g.llvm),
             "asm": lambda: self._each_kernel(lambda g: disassemble(g.llvm)),
             "host": lambda: "\n".join(map(host.as_text, self.run_until("host").hosts.values())),
@@ -104,9 +106,14 @@ class Compilation:
 def _trace(c: Compilation) -> None:
     options = c.request.options
     names = tuple(c.request.jaxpr.jaxpr.debug_info.safe_arg_names(len(c.request.donated)))
-    c.program = trace_jaxpr(c.request.jaxpr, name=c.request.name, donated=c.request.donated,
-                            delegate=options.delegate, argument_names=names,
-                            control_flow=options.enabled("native-control-flow"))
+    c.program = trace_jaxpr(
+        c.request.jaxpr,
+        name=c.request.name,
+        donated=c.request.donated,
+        delegate=options.delegate,
+        argument_names=names,
+        control_flow=options.enabled("native-control-flow"),
+    )
 
 
 def _build(c: Compilation) -> None:
@@ -128,14 +135,21 @@ def _schedule(c: Compilation) -> None:
 
 def _codegen(c: Compilation) -> None:
     cache = kernel_cache(c.target, verify=c.request.options.verify)
-    c.kernels = {part: cache.generate(part) for region in with_inner(c.regions)
-                 if region.kind not in CONTROL | {"delegate"} for part in region.parts}
+    c.kernels = {
+        part: cache.generate(part)
+        for region in with_inner(c.regions)
+        if region.kind not in CONTROL | {"delegate"}
+        for part in region.parts
+    }
 
 
 def _host(c: Compilation) -> None:
     verify = c.request.options.verify
-    c.hosts = {run: host_program(run, c.schedule, c.kernels, c.target, verify=verify)
-               for run in c.schedule.segments if isinstance(run, Run)}
+    c.hosts = {
+        run: host_program(run, c.schedule, c.kernels, c.target, verify=verify)
+        for run in c.schedule.segments
+        if isinstance(run, Run)
+    }
 
 
 def _verify_hosts(c: Compilation) -> None:

@@ -1,7 +1,8 @@
 """`Traced`, `Lowered`, `Compiled`: what `f.trace`, `f.lower` and `.compile()` return.
 
-Input: a traced call of a jitted function. Output: the stages of its compilation, each with a text form.
-Invariant: what is shown is what runs: the same jaxpr goes through the same pipeline as in a call.
+Input: a traced call of a jitted function. Output: the stages of its compilation, each with a text
+form. Invariant: what is shown is what runs: the same jaxpr goes through the same pipeline as in a
+call.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Lowered:
     def as_text(self, stage: str = "plan") -> str:
         """The text form of a stage: jaxpr, graph, plan, loops, host, llvm or asm.
 
-        Stable between processes; "graph" and "plan" parse back. Raises OptionsError for other names.
+        Stable between processes; "graph" and "plan" parse back. Raises OptionsError for others.
         """
         return _text(self.compilation, stage)
 
@@ -109,8 +110,10 @@ class Compiled:
     def cost_analysis(self) -> dict[str, float]:
         """`flops` of all dispatches and `bytes accessed`, by the cost model."""
         dispatches = self.plan.dispatches
-        return {"flops": float(sum(d.flops for d in dispatches)),
-                "bytes accessed": float(sum(d.nbytes for d in dispatches))}
+        return {
+            "flops": float(sum(d.flops for d in dispatches)),
+            "bytes accessed": float(sum(d.nbytes for d in dispatches)),
+        }
 
     def memory_analysis(self) -> dict[str, int]:
         """Bytes of transient buffers, before and after packing, and of arguments and results."""
@@ -118,14 +121,17 @@ class Compiled:
         for buffer in self.plan.buffers:
             if buffer.kind in kinds:
                 kinds[buffer.kind] += buffer.nbytes
-        return {"transient_nbytes": self.plan.transient_nbytes,
-                "peak_nbytes": self.plan.peak_nbytes,
-                **{f"{kind}_nbytes": nbytes for kind, nbytes in kinds.items()}}
+        return {
+            "transient_nbytes": self.plan.transient_nbytes,
+            "peak_nbytes": self.plan.peak_nbytes,
+            **{f"{kind}_nbytes": nbytes for kind, nbytes in kinds.items()},
+        }
 
 
 def _text(compilation: Compilation, stage: str) -> str:
     texts = compilation.texts()
     if stage not in texts:
-        raise OptionsError(f"there is no stage {stage!r}",
-                           next_step=f"choose one of {', '.join(texts)}")
+        raise OptionsError(
+            f"there is no stage {stage!r}", next_step=f"choose one of {', '.join(texts)}"
+        )
     return texts[stage]()

@@ -1,7 +1,7 @@
 """Every notebook runs from its first cell to its last, and is stored without outputs.
 
-Stored outputs would go stale; those that a newcomer should see are in the README, where a test keeps
-them true.
+Stored outputs would go stale; those that a newcomer should see are in the README, where a test
+keeps them true.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Regions -> kernels: picks the generator, and generates equal regions once.
 
-Input: regions, a target. Output: a `Generated` kernel for each. Invariant: regions of equal structure
-(ops, attributes, types, wiring) get the same function, whatever values and names they have.
+Input: regions, a target. Output: a `Generated` kernel for each. Invariant: regions of equal
+structure (ops, attributes, types, wiring) get the same function, whatever values and names they
+have.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class _Template:
 
 
 class KernelCache:
-    """Templates by region structure, for one target and verification mode. Lives with the process."""
+    """Templates by region structure, for a target and verification mode; as long as the process."""
 
     def __init__(self, target: Target, *, verify: bool) -> None:
         self.target, self.verify = target, verify
@@ -72,8 +73,11 @@ class KernelCache:
         if template is None:
             template = self._templates[key] = self._make(region, key)
         args = tuple(
-            KernelArg(region.stores[number].into if stored else region.inputs[number], offset, stored)
-            for stored, number, offset in template.places)
+            KernelArg(
+                region.stores[number].into if stored else region.inputs[number], offset, stored
+            )
+            for stored, number, offset in template.places
+        )
         kernel = template.kernel
         bound = Kernel(kernel.function, args, kernel.params, kernel.total, kernel.seconds)
         return Generated(bound, template.symbol, template.llvm)
@@ -84,8 +88,12 @@ class KernelCache:
         except StagejitError:
             raise
         except Exception as error:
-            raise InternalError(f"generating {region.name}: {type(error).__name__}: {error}",
-                                step="codegen", dump=dump, loc=region.loc) from error
+            raise InternalError(
+                f"generating {region.name}: {type(error).__name__}: {error}",
+                step="codegen",
+                dump=dump,
+                loc=region.loc,
+            ) from error
         if self.verify:
             verify_kernel(kernel.function)
         symbol = kernel.function.symbol() + ("v" if self.verify else "")
@@ -108,8 +116,10 @@ def kernel_cache(target: Target, *, verify: bool) -> KernelCache:
 def _places(region: Region, kernel: Kernel) -> tuple[tuple[bool, int, int], ...]:
     inputs = {value: number for number, value in enumerate(region.inputs)}
     stores = iter(range(len(region.stores)))
-    return tuple((True, next(stores), arg.offset) if arg.written else
-                 (False, inputs[arg.value], arg.offset) for arg in kernel.args)
+    return tuple(
+        (True, next(stores), arg.offset) if arg.written else (False, inputs[arg.value], arg.offset)
+        for arg in kernel.args
+    )
 
 
 def signature(region: Region) -> str:
@@ -128,8 +138,10 @@ def signature(region: Region) -> str:
         results = ", ".join(f"{names[r]}: {r.type}" for r in op.results)
         lines.append(f"{results} = {op.kind} {operands} {_attrs_text(op.attrs)}{marker}")
     for store in region.stores:
-        inserts = [f"{_attrs_text(op.attrs)} {[names.get(v, '?') for v in op.operands[2:]]}"
-                   for op in store.inserts]
+        inserts = [
+            f"{_attrs_text(op.attrs)} {[names.get(v, '?') for v in op.operands[2:]]}"
+            for op in store.inserts
+        ]
         into = names.get(store.into, "") if store.into.op not in inside else ""
         lines.append(f"store {names[store.value]} into {into}{store.into.type} {inserts}")
     return "\n".join(lines)

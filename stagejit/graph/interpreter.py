@@ -40,8 +40,10 @@ def interpret(
         raise ValueError(f"{graph.name} takes {len(graph.inputs)} inputs, not {len(inputs)}")
     evaluate = _Evaluator(precision)
     with np.errstate(all="ignore"):
-        arrays = [evaluate.stored(_checked_input(value, array), value.type.dtype)
-                  for value, array in zip(graph.inputs, inputs, strict=True)]
+        arrays = [
+            evaluate.stored(_checked_input(value, array), value.type.dtype)
+            for value, array in zip(graph.inputs, inputs, strict=True)
+        ]
         return evaluate.graph(graph, arrays)
 
 
@@ -113,18 +115,20 @@ class _Evaluator:
         body, condition, trip = op.attrs["body"], op.attrs["condition"], op.attrs["trip"]
         parts, values = LoopOperands.of(op), dict(zip(op.operands, operands, strict=True))
         carries = [values[value] for value in parts.inits]
-        xs, constants, of_condition = ([values[value] for value in part] for part in (
-            parts.xs, parts.constants, parts.condition_constants))
+        xs, constants, of_condition = (
+            [values[value] for value in part]
+            for part in (parts.xs, parts.constants, parts.condition_constants)
+        )
         if condition is not None:
             while self.graph(condition, [*carries, *of_condition])[0]:
                 carries = self.graph(body, [*carries, *constants])
             return carries
-        ys: list[list[Any]] = [[] for _ in op.results[len(carries):]]
+        ys: list[list[Any]] = [[] for _ in op.results[len(carries) :]]
         for at in range(trip):
             row = trip - 1 - at if op.attrs["reverse"] else at
             results = self.graph(body, [*carries, *(x[row] for x in xs), *constants])
-            carries = results[:len(carries)]
-            for stack, y in zip(ys, results[len(carries):], strict=True):
+            carries = results[: len(carries)]
+            for stack, y in zip(ys, results[len(carries) :], strict=True):
                 stack.append(y)
         step = -1 if op.attrs["reverse"] else 1
         return [*carries, *(np.stack(stack[::step]) for stack in ys)]

@@ -30,6 +30,10 @@ STEPS: tuple[Step, ...] = (
 
 def rewrite_graph(graph: Graph, options: Options) -> list[Decision]:
     """Run all steps on `graph`, in place, after those of the bodies of its loops and branches."""
-    decisions = [decision for op in graph.ops() for body in bodies_of(op)
-                 for decision in rewrite_graph(body, options)]
+    decisions = [
+        decision
+        for op in graph.ops()
+        for body in bodies_of(op)
+        for decision in rewrite_graph(body, options)
+    ]
     return [*decisions, *run_steps(graph, STEPS, options)]

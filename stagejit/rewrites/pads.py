@@ -17,7 +17,7 @@ NAME = "fold-pads"
 
 
 class _Pad(NamedTuple):
-    """`source` in the middle of a fill: `low` elements before, `strides - 1` between, `high` after."""
+    """`source` inside a fill: `low` elements before, `strides - 1` between, `high` after."""
 
     op: Op
     source: Value
@@ -49,7 +49,7 @@ def _same_border(first: Value, second: Value) -> bool:
 
 @rewrite(NAME, roots="insert_slice")
 def pad_of_pad(graph: Graph, op: Op) -> Outcome:
-    """insert_slice (insert_slice %x into fill %v) into fill %v  -->  insert_slice %x into fill %v"""
+    """insert_slice (insert_slice %x into fill %v) into fill %v --> insert_slice %x into fill %v"""
     outer = _pad_of(op.result)
     inner = _pad_of(outer.source) if outer else None
     if outer is None or inner is None:

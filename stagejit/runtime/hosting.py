@@ -1,7 +1,8 @@
 """From a schedule to host programs: one for each run of native dispatches.
 
-Input: a schedule, the generated kernel of every region, a target. Output: `HostProgram`s, plain data.
-Invariant: a launch gets exactly the buffers that its dispatch's accesses name; the order is that of the plan.
+Input: a schedule, the generated kernel of every region, a target. Output: `HostProgram`s, plain
+data. Invariant: a launch gets exactly the buffers that its dispatch's accesses name; the order is
+that of the plan.
 """
 
 from __future__ import annotations
@@ -27,8 +28,14 @@ CHUNK_SECONDS = 2e-6
 CHUNKS_PER_CORE = 8
 
 
-def host_program(run: Run, schedule: Schedule, kernels: Mapping[Region, Generated],
-                 target: Target, *, verify: bool) -> HostProgram:
+def host_program(
+    run: Run,
+    schedule: Schedule,
+    kernels: Mapping[Region, Generated],
+    target: Target,
+    *,
+    verify: bool,
+) -> HostProgram:
     """The program of one run."""
     return _Hosting(run, schedule, kernels, target, verify=verify).program()
 
@@ -59,8 +66,15 @@ class _Pass:
 
 
 class _Hosting:
-    def __init__(self, run: Run, schedule: Schedule, kernels: Mapping[Region, Generated],
-                 target: Target, *, verify: bool) -> None:
+    def __init__(
+        self,
+        run: Run,
+        schedule: Schedule,
+        kernels: Mapping[Region, Generated],
+        target: Target,
+        *,
+        verify: bool,
+    ) -> None:
         self.run, self.kernels, self.target, self.verify = run, kernels, target, verify
         self.schedule = schedule
         self.name = re.sub(r"\W", "_", schedule.plan.name) or "f"
@@ -71,9 +85,14 @@ class _Hosting:
         scope = _Scope(self.schedule, dict(_places(run, buffers.values())))
         steps = self._steps(run.steps, scope)
         return HostProgram(
-            self.name, steps, tuple(buffers[name].nbytes for name in run.arguments),
-            tuple(buffers[name].nbytes for name in run.results), run.arena_nbytes, run.aliases,
-            tuple(self.faults))
+            self.name,
+            steps,
+            tuple(buffers[name].nbytes for name in run.arguments),
+            tuple(buffers[name].nbytes for name in run.results),
+            run.arena_nbytes,
+            run.aliases,
+            tuple(self.faults),
+        )
 
     def _steps(self, steps: Iterable[Step], scope: _Scope) -> tuple[host.Step, ...]:
         made: list[host.Step] = []
@@ -99,8 +118,10 @@ class _Hosting:
         if not body.alternates:
             return [host.Loop(body.trip, (*self._body(step, 0, inner, _Pass()), *back))]
         pairs, rest = divmod(body.trip, 2)
-        twice = (*self._body(step, 0, inner, _Pass(0, 2)),
-                 *self._body(step, 0, inner, _Pass(1, 2, exchanged=True)))
+        twice = (
+            *self._body(step, 0, inner, _Pass(0, 2)),
+            *self._body(step, 0, inner, _Pass(1, 2, exchanged=True)),
+        )
         last = [*self._body(step, 0, scope, _Pass(body.trip - 1, 0)), *back] if rest else []
         return [host.Loop(pairs, twice), *last]
 
@@ -116,10 +137,12 @@ class _Hosting:
         if anchor is None:
             raise InternalError(f"{step.dispatch.name} has no anchor", step="host program")
         index = without_reshapes(anchor.operands[0])
-        branches = tuple(self._body(step, number, scope, _Pass(every=0))
-                         for number in range(len(step.bodies)))
-        return host.Branch(scope.place(scope.schedule.buffer_of[index]),
-                           index.type.dtype.itemsize, branches)
+        branches = tuple(
+            self._body(step, number, scope, _Pass(every=0)) for number in range(len(step.bodies))
+        )
+        return host.Branch(
+            scope.place(scope.schedule.buffer_of[index]), index.type.dtype.itemsize, branches
+        )
 
     def _copies(self, step: Step, scope: _Scope) -> list[host.Step]:
         """Moves the carries of a loop that are not updated in place to where they are expected."""
@@ -130,8 +153,10 @@ class _Hosting:
         def place(name: str) -> BufferRef:
             return _moved(scope.place(bound[name].outer), bound[name].offset_nbytes)
 
-        return [Copy(place(carry.argument), place(carry.result), nbytes[carry.result])
-                for carry in body.carries]
+        return [
+            Copy(place(carry.argument), place(carry.result), nbytes[carry.result])
+            for carry in body.carries
+        ]
 
     def _body(self, step: Step, number: int, scope: _Scope, these: _Pass) -> tuple[host.Step, ...]:
         """The steps of one body. The innermost loop of `scope` is that of the body, unless
@@ -143,10 +168,16 @@ class _Hosting:
                 places[buffer.name] = _moved(scope.place(body.workspace), buffer.slot)
         for carry in body.carries if these.exchanged else ():
             places[carry.result], places[carry.argument] = (
-                places[carry.argument], places[carry.result])
+                places[carry.argument],
+                places[carry.result],
+            )
         inner = _Scope(schedule, places, scope.loops)
-        return tuple(made for part in schedule.segments if isinstance(part, Run)
-                     for made in self._steps(part.steps, inner))
+        return tuple(
+            made
+            for part in schedule.segments
+            if isinstance(part, Run)
+            for made in self._steps(part.steps, inner)
+        )
 
     # ---------------------------------------------------------------- kernels
 
@@ -161,20 +192,30 @@ class _Hosting:
         generated = self.kernels[region]
         kernel = generated.kernel
         names = [scope.schedule.buffer_of[arg.value] for arg in kernel.args]
-        refs = [_moved(scope.place(name), arg.offset * arg.value.type.dtype.itemsize)
-                for name, arg in zip(names, kernel.args, strict=True)]
+        refs = [
+            _moved(scope.place(name), arg.offset * arg.value.type.dtype.itemsize)
+            for name, arg in zip(names, kernel.args, strict=True)
+        ]
         params = kernel.params
         if self.verify:
             sizes = [arg.value.type.size - arg.offset for arg in kernel.args]
             params = (*params, *sizes, len(self.faults))
             refs.append(BufferRef("fault"))
-            self.faults += [f"{self.name}: kernel of @{step.dispatch.name} left buffer {name}; this is "
-                            "a fault of stagejit, please report it" for name in names]
+            self.faults += [
+                f"{self.name}: kernel of @{step.dispatch.name} left buffer {name}; this is "
+                "a fault of stagejit, please report it"
+                for name in names
+            ]
         grain = self._grain(kernel.total, kernel.seconds)
         return Launch(
-            generated.symbol, tuple(refs), params, kernel.total, grain,
+            generated.symbol,
+            tuple(refs),
+            params,
+            kernel.total,
+            grain,
             parallel=kernel.seconds > FORK_SECONDS and kernel.total > grain,
-            scratch_nbytes=kernel.function.scratch_nbytes)
+            scratch_nbytes=kernel.function.scratch_nbytes,
+        )
 
     def _grain(self, total: int, seconds: float) -> int:
         """Items a chunk."""

@@ -1,7 +1,8 @@
 """From a schedule and its loaded programs to a `Staged` function, which the embedding lowers.
 
-Input: the schedule, the graph it came from, a loaded program for each run. Output: `Staged`. Invariant:
-each write of a buffer by a segment defines a new value for XLA, and every segment reads the latest.
+Input: the schedule, the graph it came from, a loaded program for each run. Output: `Staged`.
+Invariant: each write of a buffer by a segment defines a new value for XLA, and every segment
+reads the latest.
 """
 
 from __future__ import annotations
@@ -30,18 +31,26 @@ from stagejit.types import TensorType
 _BODIES = {"scan": ("jaxpr",), "while": ("body_jaxpr",), "cond": ("branches",)}
 
 
-def stage_schedule(schedule: Schedule, graph: Graph, programs: Mapping[Run, LoadedProgram],
-                   options: Options) -> Staged:
+def stage_schedule(
+    schedule: Schedule, graph: Graph, programs: Mapping[Run, LoadedProgram], options: Options
+) -> Staged:
     """The function as custom calls and delegated equations."""
     return _Staging(schedule, graph, programs, options).staged()
 
 
 class _Staging:
-    def __init__(self, schedule: Schedule, graph: Graph, programs: Mapping[Run, LoadedProgram],
-                 options: Options) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        graph: Graph,
+        programs: Mapping[Run, LoadedProgram],
+        options: Options,
+    ) -> None:
         self.schedule, self.graph, self.programs, self.options = schedule, graph, programs, options
         self.buffers: dict[str, Buffer] = {b.name: b for b in schedule.plan.buffers}
-        self.output_types = dict(zip(schedule.outputs, (v.type for v in graph.outputs), strict=True))
+        self.output_types = dict(
+            zip(schedule.outputs, (v.type for v in graph.outputs), strict=True)
+        )
         self.items: list[NativeCall | DelegatedEquation | Reshape] = []
         self.latest: dict[str, tuple[int, TensorType]] = {}
         self.count = 0
@@ -55,8 +64,10 @@ class _Staging:
                 self._run(segment)
             else:
                 self._delegation(segment)
-        outputs = [self._as_type(name, value.type) for name, value in
-                   zip(self.schedule.outputs, self.graph.outputs, strict=True)]
+        outputs = [
+            self._as_type(name, value.type)
+            for name, value in zip(self.schedule.outputs, self.graph.outputs, strict=True)
+        ]
         return Staged(tuple(self.items), tuple(outputs), constants)
 
     def _define(self, name: str, type: TensorType) -> int:
@@ -93,10 +104,12 @@ class _Staging:
     def _run(self, run: Run) -> None:
         types = tuple(self._type_of(name) for name in run.results)
         aliased = {run.arguments[argument]: types[result] for result, argument in run.aliases}
-        operands = tuple(self._as_type(name, aliased.get(name, self.latest[name][1]))
-                         for name in run.arguments)
-        results = tuple(self._define(name, type)
-                        for name, type in zip(run.results, types, strict=True))
+        operands = tuple(
+            self._as_type(name, aliased.get(name, self.latest[name][1])) for name in run.arguments
+        )
+        results = tuple(
+            self._define(name, type) for name, type in zip(run.results, types, strict=True)
+        )
         self.items.append(NativeCall(self.programs[run], operands, results, types))
 
     def _delegation(self, delegation: Delegation) -> None:
@@ -105,10 +118,16 @@ class _Staging:
         equation = staged_bodies(op.attrs["equation"], self.options)
         operands = tuple(
             None if isinstance(atom, Literal) else self._as_type(name, value.type)
-            for atom, value, name in zip(equation.invars, op.operands, delegation.operands,
-                                         strict=False))  # a token, the last operand, only orders
-        results = tuple(self._result(value, name) for _, value, name in
-                        zip(equation.outvars, op.results, delegation.results, strict=False))
+            for atom, value, name in zip(
+                equation.invars, op.operands, delegation.operands, strict=False
+            )
+        )  # a token, the last operand, only orders
+        results = tuple(
+            self._result(value, name)
+            for _, value, name in zip(
+                equation.outvars, op.results, delegation.results, strict=False
+            )
+        )
         self.items.append(DelegatedEquation(equation, operands, results))
 
     def _result(self, value: Value, name: str) -> int:
@@ -121,6 +140,9 @@ def staged_bodies(equation: Any, options: Options) -> Any:
     params = dict(equation.params)
     for name in names:
         body = params[name]
-        params[name] = (tuple(wrap_body(b, options) for b in body)
-                        if isinstance(body, Sequence) else wrap_body(body, options))
+        params[name] = (
+            tuple(wrap_body(b, options) for b in body)
+            if isinstance(body, Sequence)
+            else wrap_body(body, options)
+        )
     return equation.replace(params=params) if names else equation

@@ -36,8 +36,11 @@ def _scan(emit: Emitter, site: Site, nested: Nested, *operands: Var) -> Sequence
         return inline(params["jaxpr"], [*inputs[end:], *inputs[:end]])
 
     slices = [TensorType(x.type.dtype, x.type.shape[1:]) for x in xs]
-    inputs = [*_named("carry", _types(inits)), *_named("x", slices),
-              *_named("const", _types(constants))]
+    inputs = [
+        *_named("carry", _types(inits)),
+        *_named("x", slices),
+        *_named("const", _types(constants)),
+    ]
     return emit.emit_many(
         "loop", [*inits, *xs, *constants], site.results,
         body=nested("body", inputs, carries, build), condition=None, trip=trip, carries=carries,

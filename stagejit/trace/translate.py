@@ -75,8 +75,9 @@ def trace_jaxpr(
 class _Tracer:
     """inside: the loop or branch whose body this is, in words; nothing in it may be delegated."""
 
-    def __init__(self, program: Program, delegate: bool, control_flow: bool,
-                 inside: str = "") -> None:
+    def __init__(
+        self, program: Program, delegate: bool, control_flow: bool, inside: str = ""
+    ) -> None:
         self.emit = Emitter(program)
         self.delegate, self.control_flow, self.inside = delegate, control_flow, inside
         self.token: Var | None = None
@@ -125,8 +126,13 @@ class _Tracer:
         except Unsupported as unsupported:
             return self._delegate(equation, site, operands, str(unsupported), loc)
 
-    def _nested(self, name: str, inputs: Sequence[tuple[str, TensorType]], carries: int,
-                build: control.Build) -> Program:
+    def _nested(
+        self,
+        name: str,
+        inputs: Sequence[tuple[str, TensorType]],
+        carries: int,
+        build: control.Build,
+    ) -> Program:
         """A body: see `control.Nested`. Raises Unsupported where something in it is not native."""
         program = Program(name)
         program.inputs = [Var(type) for _, type in inputs]

@@ -1,4 +1,4 @@
-"""fold-pads: both rules, each guard, values against the interpreter, and the dispatches they save."""
+"""fold-pads: both rules, each guard, values against jax, and the dispatches they save."""
 
 from __future__ import annotations
 

@@ -76,11 +76,17 @@ def test_all_prefixes_share_the_longest(axis: int) -> None:
 
 REFUSED = {
     "it is wanted in memory of its own, by return": lambda x, y, z: (
-        jnp.concatenate([x, y]), jnp.concatenate([x, y, z])),
+        jnp.concatenate([x, y]),
+        jnp.concatenate([x, y, z]),
+    ),
     "it is wanted in memory of its own, by insert_slice": lambda x, y, z: (
-        jnp.concatenate([z, jnp.concatenate([x, y])]), jnp.concatenate([x, y, z])),
+        jnp.concatenate([z, jnp.concatenate([x, y])]),
+        jnp.concatenate([x, y, z]),
+    ),
     "rows of 24 bytes apart are slower to read than to copy together": lambda x, y, z: (
-        jnp.exp(jnp.concatenate([x.T, y.T], 1)), jnp.concatenate([x.T, y.T, z.T], 1)),
+        jnp.exp(jnp.concatenate([x.T, y.T], 1)),
+        jnp.concatenate([x.T, y.T, z.T], 1),
+    ),
 }
 
 
@@ -124,6 +130,9 @@ def test_dont_share_what_is_overwritten_later() -> None:
 def test_dont_share_other_parts() -> None:
     graph, decisions = shared(
         lambda x, y, z: (jnp.exp(jnp.concatenate([x, y])), jnp.concatenate([y, x, z])),
-        f32(3, 16), f32(3, 16), f32(3, 16))
+        f32(3, 16),
+        f32(3, 16),
+        f32(3, 16),
+    )
     assert decisions == []
     assert len([op for op in graph if op.kind == "empty"]) == 2
