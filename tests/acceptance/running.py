@@ -21,7 +21,8 @@ def f32(*shape: int, seed: int = 0) -> Any:
 
 
 def plan_of(fn: Function, *args: Any, disable: Sequence[str] = (), **jit: Any) -> Plan:
-    return stagejit.jit(fn, options=options(*disable), **jit).plan(*args)
+    plan: Plan = stagejit.jit(fn, options=options(*disable), **jit).plan(*args)
+    return plan
 
 
 def options(*disable: str) -> Options:

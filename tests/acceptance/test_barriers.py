@@ -57,7 +57,7 @@ def plan(name: str, **options: Any) -> Plan:
 @programs
 def test_s1_an_edge_exists_iff_boxes_overlap_and_one_side_writes(name: str) -> None:
     made = plan(name)
-    conflicts = nx.DiGraph()
+    conflicts: nx.DiGraph[str] = nx.DiGraph()
     conflicts.add_nodes_from(d.name for d in made.dispatches)
     for first, second in itertools.combinations(made.dispatches, 2):
         pairs = [

@@ -243,6 +243,28 @@ def test_c9_placed_plain_and_dead_results() -> None:
     assert not any("sin" in dispatch.ops for dispatch in plan.dispatches)
 
 
+def scan_rows(d: Any, xs: Any) -> Any:
+    def step(carry: Any, ix: Any) -> Any:
+        i, x = ix
+        return lax.dynamic_update_slice(carry, jnp.exp(x)[None], (i, 0)), None
+
+    return lax.scan(step, d, (jnp.arange(xs.shape[0]), xs))[0]
+
+
+def test_c10_the_destination_of_a_scan_is_carried_in_place() -> None:
+    d, xs = f32(12, 64), f32(8, 64)
+    expected = d.copy()
+    expected[:8] = np.exp(xs)
+    plan = run(scan_rows, [d, xs], expected, donate_argnums=0)
+    assert (plan.delegated, plan.copies) == ((), ())
+    assert plan.buffer("d").result == 0
+    (body,) = (body for dispatch in plan.dispatches for body in dispatch.bodies)
+    assert body.carries == ()  # nothing is moved between iterations
+    assert body.plan.copies == ()
+    row = sum(access.nbytes for d in body.plan.dispatches for access in d.reads)
+    assert row <= xs.nbytes // 8 + 8  # and none of the carry is read
+
+
 def many_destinations(count: int) -> Any:
     def fn(a: Any, b: Any) -> Any:
         e = jnp.exp(a)

@@ -312,6 +312,23 @@ def test_a13_no_fusion_across_a_branch() -> None:
     assert [access.nbytes for access in producer.writes] == [16_384]
 
 
+def test_a13_a_scan_moves_by_its_stride() -> None:
+    def fn(xs: Any) -> Any:
+        def step(total: Any, x: Any) -> Any:
+            return total + x, jnp.pad(jnp.exp(x), 1, constant_values=2.0)
+
+        return lax.scan(step, jnp.zeros(16), xs)
+
+    xs = f32(5, 16)
+    padded = np.pad(np.exp(xs), ((0, 0), (1, 1)), constant_values=2.0)
+    plan = run(fn, [xs], (xs.sum(0), padded), off=("fuse-pad",))
+    assert plan.delegated == plan.copies == ()
+    (body,) = (body for dispatch in plan.dispatches for body in dispatch.bodies)
+    strides = {binding.outer: binding.stride_nbytes for binding in body.bindings}
+    assert (strides["xs"], strides["r1"]) == (64, 72)
+    assert body.plan.fills == ()
+
+
 def test_a14_an_update_with_a_slice_of_itself() -> None:
     def fn(x: Any) -> Any:
         return lax.dynamic_update_slice(x, x[0:3], (1,))
