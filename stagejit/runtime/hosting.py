@@ -18,7 +18,7 @@ from stagejit.dispatch.region import Region
 from stagejit.errors import InternalError
 from stagejit.runtime import program as host
 from stagejit.runtime.program import BufferRef, Copy, HostProgram, Launch, Parallel
-from stagejit.schedule.plan import Binding, Buffer
+from stagejit.schedule.plan import Binding, Buffer, Plan
 from stagejit.schedule.schedule import Run, Schedule, Step
 
 # Forking costs 0.5 us hot and 6 to 16 us when the workers have slept (KERNELS.md, "Latency").
@@ -96,13 +96,26 @@ class _Hosting:
 
     def _steps(self, steps: Iterable[Step], scope: _Scope) -> tuple[host.Step, ...]:
         made: list[host.Step] = []
+        waits = _waits(scope.schedule.plan)
+        beside: set[str] = set()  # the dispatches of the last step, if it is a parallel region
         for step in steps:
             if step.region.kind == "loop":
                 made += self._loop(step, scope)
             elif step.region.kind == "branch":
                 made.append(self._branch(step, scope))
             else:
-                made += self._launches(step, scope)
+                launches = self._launches(step, scope)
+                forks = any(launch.parallel for launch in launches)
+                name = step.dispatch.name
+                if forks and beside and not beside & waits.get(name, set()):
+                    before = _launches_of(made.pop())
+                    made.append(Parallel((*before, *launches)))
+                    beside.add(name)
+                    continue
+                made += (Parallel(launches),) if forks and len(launches) > 1 else launches
+                beside = {name} if forks else set()
+                continue
+            beside = set()
         return tuple(made)
 
     # ---------------------------------------------------------------- loops and branches
@@ -181,12 +194,9 @@ class _Hosting:
 
     # ---------------------------------------------------------------- kernels
 
-    def _launches(self, step: Step, scope: _Scope) -> tuple[host.Step, ...]:
-        """The launches of a dispatch: its borders run beside it where it forks."""
-        launches = tuple(self._launch(part, step, scope) for part in step.region.parts)
-        if len(launches) > 1 and any(launch.parallel for launch in launches):
-            return (Parallel(launches),)
-        return launches
+    def _launches(self, step: Step, scope: _Scope) -> tuple[Launch, ...]:
+        """The launches of a dispatch: it and its borders do not depend on each other."""
+        return tuple(self._launch(part, step, scope) for part in step.region.parts)
 
     def _launch(self, region: Region, step: Step, scope: _Scope) -> Launch:
         generated = self.kernels[region]
@@ -224,6 +234,22 @@ class _Hosting:
         # Not so many that a core would stay without work.
         most = -(-total // self.target.cores)
         return max(1, min(max(balanced, worthwhile), most))
+
+
+def _waits(plan: Plan) -> dict[str, set[str]]:
+    """For each dispatch those that a barrier orders right before it. Neighbours of a run between
+    which none is are independent: a chain of barriers between two of them would lead through the
+    dispatches in between."""
+    waits: dict[str, set[str]] = {}
+    for barrier in plan.barriers:
+        waits.setdefault(barrier.dst, set()).add(barrier.src)
+    return waits
+
+
+def _launches_of(step: host.Step) -> tuple[Launch, ...]:
+    if isinstance(step, Parallel):
+        return step.launches
+    return (step,) if isinstance(step, Launch) else ()
 
 
 def _places(run: Run, buffers: Iterable[Buffer]) -> Iterable[tuple[str, BufferRef]]:

@@ -322,7 +322,7 @@ def test_a13_a_scan_moves_by_its_stride() -> None:
     xs = f32(5, 16)
     padded = np.pad(np.exp(xs), ((0, 0), (1, 1)), constant_values=2.0)
     plan = run(fn, [xs], (xs.sum(0), padded), off=("fuse-pad",))
-    assert plan.delegated == plan.copies == ()
+    assert (plan.delegated, plan.copies) == ((), ())
     (body,) = (body for dispatch in plan.dispatches for body in dispatch.bodies)
     strides = {binding.outer: binding.stride_nbytes for binding in body.bindings}
     assert (strides["xs"], strides["r1"]) == (64, 72)

@@ -1,0 +1,63 @@
+"""From a schedule to a host program: which launches share a parallel region."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import stagejit
+from stagejit.options import Options
+
+BIG = (512, 1024)
+
+
+def host_text(fn: Any, *args: Any, **options: Any) -> str:
+    text: str = stagejit.jit(fn, options=Options(**options)).lower(*args).as_text("host")
+    return text
+
+
+def array(*shape: int) -> Any:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def concatenated(a: Any, b: Any, c: Any) -> Any:
+    return jnp.concatenate([jnp.exp(a), jnp.sin(b), jnp.tanh(c)])
+
+
+def test_independent_neighbours_share_a_parallel_region() -> None:
+    args = [array(*BIG), array(*BIG), array(*BIG)]
+    assert "parallel region of 3" in host_text(concatenated, *args)
+    ours, theirs = stagejit.jit(concatenated)(*args), jax.jit(concatenated)(*args)
+    np.testing.assert_allclose(ours, theirs, 1e-5, 1e-5)
+
+
+def test_full_barriers_keep_them_apart() -> None:
+    args = [array(*BIG), array(*BIG), array(*BIG)]
+    assert "parallel region" not in host_text(concatenated, *args, full_barriers=True)
+
+
+def test_dont_put_a_consumer_beside_its_producer() -> None:
+    def fn(a: Any, b: Any) -> Any:
+        return jnp.cumsum(jnp.cumsum(jnp.exp(a), 1), 0), jnp.cumsum(jnp.sin(b), 0)
+
+    args = [array(*BIG), array(*BIG)]
+    ours, theirs = stagejit.jit(fn)(*args), jax.jit(fn)(*args)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, 1e-3, 1e-2)
+    plan = stagejit.jit(fn).plan(*args)
+    assert plan.barriers
+
+
+def test_what_is_not_worth_a_fork_stays_serial() -> None:
+    args = [array(4, 8), array(4, 8), array(4, 8)]
+    assert "parallel" not in host_text(concatenated, *args)
+
+
+def test_borders_run_beside_the_interior() -> None:
+    text = host_text(lambda a: jnp.pad(jnp.exp(a), 1), array(*BIG))
+    assert "parallel region of 5" in text
+    small = host_text(lambda a: jnp.pad(jnp.exp(a), 1), array(4, 8))
+    assert small.count("serial") == 5
