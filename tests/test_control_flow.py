@@ -193,3 +193,13 @@ def test_body_whose_results_stand_where_its_operands_stood(body: Any, inside: bo
 def test_greatest_common_divisor() -> None:
     n = np.array([[12, -9, 0, 3], [7, 100, 64, -6]], np.int32)
     agrees(jnp.gcd, n, np.abs(n[::-1]) % 50)
+
+
+def test_start_of_a_loop_is_read_after_it() -> None:
+    """The copy that the loop updates is not the value it started from."""
+
+    def f(x: Any) -> Any:
+        y = jnp.abs(x)
+        return y + lax.while_loop(lambda s: s.sum() < 100, lambda s: s * 2, y)
+
+    agrees(f, X)
