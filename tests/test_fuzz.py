@@ -93,8 +93,13 @@ def test_gradients(program: RandomProgram, which: int) -> None:
         return sum((jnp.mean(r.astype(jnp.float32)) for r in results if r.size), jnp.float32(0))
 
     argnums = tuple(sorted({floats[which % len(floats)], floats[0]}))
+    try:
+        theirs = jax.jit(jax.grad(total, argnums))(*program.args)
+    except ValueError as error:
+        assert "Reverse-mode differentiation" in str(error)
+        return
     ours = jax.jit(jax.grad(stagejit.jit(total), argnums))(*program.args)
-    assert_agrees(program, ours, jax.jit(jax.grad(total, argnums))(*program.args))
+    assert_agrees(program, ours, theirs)
 
 
 # ------------------------------------------------------------ failures that were found
