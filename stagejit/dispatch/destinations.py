@@ -7,14 +7,15 @@ that nobody else reads.
 
 Note [Copy on write]: the result of `insert_slice src into dst` takes over the buffer of `dst` if
 `dst` is the result of another insert or scatter, uninitialised, or a donated argument, and
-everybody else who reads `dst` reads only elements that no later insert overwrites. Otherwise the
+everybody else who reads `dst` reads only elements that no later insert overwrites, or reads them
+in a dispatch that runs before the insert (a small slice gets one of its own). Otherwise the
 result gets a buffer of its own, and somebody stores the contents of `dst` there first: the group
 that computes `dst` (as one more store), or a copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stagejit.dispatch.box import Box, cover
@@ -29,6 +30,7 @@ from stagejit.graph.ir import Op, Value
 
 _DYNAMIC = "; its offset is known at run time only, so its range is a conservative hull"
 _FREE = frozenset({"fill", "iota", "const"})
+_ANCHORS = frozenset({"reduce", "contract", "conv", "cumulative"})
 
 
 @dataclass(eq=False)
@@ -36,24 +38,26 @@ class Contents:
     """One buffer that is written in pieces. `writers`: groups with the boxes they write, in program
     order. `outer`: the insert that places all of it in a larger buffer, which then is its memory.
     `reads`: boxes that somebody reads before the last insert, maybe after it has run: nothing that
-    is inserted later overlaps them."""
+    is inserted later overlaps them. `readers`: groups that read old contents, and that every later
+    writer waits for."""
 
     writers: list[tuple[Group, Box]] = field(default_factory=list)
     outer: Op | None = None
     scattered: bool = False
     of_argument: bool = False
     reads: list[Box] = field(default_factory=list)
+    readers: int = 0
 
     @property
     def groups(self) -> int:
-        total = 0
+        total = self.readers
         for group, _ in self.writers:
             total |= 1 << group.id
         return total
 
     def overlapping(self, box: Box) -> int:
-        """Bit set of the groups that write into `box`."""
-        total = 0
+        """Bit set of the groups that have to come before a write into `box`."""
+        total = self.readers
         for group, written in self.writers:
             if written.overlaps(box):
                 total |= 1 << group.id
@@ -92,8 +96,10 @@ class Destinations:
     def control(self, op: Op) -> None:
         """A loop or a branch. The carries of a loop are updated where their inits lie."""
         state, carries = self.state, carries_of(op)
-        results = [self._contents(op, op.operands[at], op.results[at]) if at < carries
-                   else Contents() for at in range(len(op.results))]
+        results = [
+            self._contents(op, op.operands[at], op.results[at]) if at < carries else Contents()
+            for at in range(len(op.results))
+        ]
         before = state.deps_of_all(op.operands)
         for contents in results:
             before |= contents.groups
@@ -123,16 +129,18 @@ class Destinations:
         if producer.kind == "empty":
             return Contents()
         known = self.of.get(destination)
-        reads = self._reads_beside(op, destination, known)
-        if known is not None and reads is not None:
-            known.reads += reads
+        beside = self._reads_beside(op, destination, known)
+        if known is not None and beside is not None:
+            known.reads += beside[0]
+            known.readers |= beside[1]
             return known
-        if reads is not None and self._is_donated(destination):
+        if beside is not None and self._is_donated(destination):
             reason = self._refuse_argument(into, destination)
-            state.decide("reuse-arguments", op, not reason,
-                         reason or "writes into the donated argument")
+            state.decide(
+                "reuse-arguments", op, not reason, reason or "writes into the donated argument"
+            )
             if not reason:
-                return Contents(of_argument=True, reads=reads)
+                return Contents(of_argument=True, reads=beside[0], readers=beside[1])
         contents = Contents()
         group = self._first_contents(op, destination, into)
         if group is not None:
@@ -149,38 +157,56 @@ class Destinations:
             return "reuse-arguments is disabled"
         last = into
         while True:
-            after = [result for user in self.state.users[last] for result in user.results
-                     if destination_of(result) is last]
+            after = [
+                result
+                for user in self.state.users[last]
+                for result in user.results
+                if destination_of(result) is last
+            ]
             if len(after) != 1:
                 break
             last = after[0]
         returned = self.returned.get(argument.op.attrs["index"])
         return "" if returned is last else "it is donated for another result"
 
-    def _reads_beside(self, op: Op, destination: Value, known: Contents | None) -> list[Box] | None:
-        """Boxes of the old contents that others read; None if `op` may overwrite some of them."""
+    def _reads_beside(
+        self,
+        op: Op,
+        destination: Value,
+        known: Contents | None,
+    ) -> tuple[list[Box], int] | None:
+        """Boxes of the old contents that others read, and groups that read them before anything
+        else is written; None if `op` may overwrite what somebody still reads."""
         written = box_of(op) if op.kind == "insert_slice" else Box.whole(destination.shape)
-        reads = []
+        reads: list[Box] = []
+        readers = 0
         for user in self.state.users[destination]:
-            if user is op:
+            if user is op or (user.kind == "extract_slice" and self._updates(op, user)):
                 continue
-            if user.kind != "extract_slice" or None in user.attrs["offsets"]:
+            box = _static_box(user)
+            if box is not None and not box.overlaps(written):
+                reads.append(box)
+            elif self._reads_at_once(user):
+                readers |= 1 << self.state.home[user].id
+            else:
                 return None
-            if not self._updates(op, user):
-                attrs = user.attrs
-                reads.append(Box(attrs["offsets"], attrs["sizes"], attrs["strides"]))
         if op.operands.count(destination) > 1:
             return None
-        for box in [*reads, *(known.reads if known is not None else [])]:
-            if box.overlaps(written):
-                return None
-        return reads
+        if any(box.overlaps(written) for box in (known.reads if known is not None else ())):
+            return None
+        return reads, readers
+
+    def _reads_at_once(self, user: Op) -> bool:
+        """Whether `user` reads its operand in one group and nowhere else."""
+        return user in self.state.home and (
+            user.kind in _ANCHORS
+            or (user.kind == "extract_slice" and user.result in self.state.required)
+        )
 
     def _updates(self, op: Op, read: Op) -> bool:
         """Whether `read` only serves to compute, element by element, what `op` writes at the same
         place: a map may then read and write one buffer."""
-        if op.kind != "insert_slice" or read.result.shape != op.operands[0].shape or any(
-                read.attrs[name] != op.attrs[name] for name in ("offsets", "strides")):
+        if op.kind != "insert_slice" or not same_place(op, read):
             return False
         state, source = self.state, op.operands[0]
         home = state.home.get(source.op)
@@ -204,8 +230,11 @@ class Destinations:
             state.decide("fuse-insert", op, True, "the inserts cover the destination: no fill")
             return None
         home = state.home.get(destination.op)
-        if home is not None and home.kind not in ALONE and (
-                state.enabled("fuse-insert") and not self._is_full(home)):
+        if (
+            home is not None
+            and home.kind not in ALONE
+            and (state.enabled("fuse-insert") and not self._is_full(home))
+        ):
             home.placements.append(placement)
             return home
         if not is_free(destination):
@@ -251,8 +280,11 @@ class Destinations:
                 return False
             boxes.append(box_of(current))
             users = self.state.users[current.result]
-            if len(users) != 1 or users[0].kind != "insert_slice" or (
-                    users[0].operands[1] is not current.result):
+            if (
+                len(users) != 1
+                or users[0].kind != "insert_slice"
+                or (users[0].operands[1] is not current.result)
+            ):
                 break
             current = users[0]
         return cover(boxes, op.result.shape)
@@ -274,8 +306,13 @@ class Destinations:
                 inner.outer = op
             else:
                 writers[0].placements.append(Placement(source, insert=op))
-            state.decide("fuse-insert", op, True, "the producer writes into the destination" + (
-                _DYNAMIC if None in op.attrs["offsets"] else ""))
+            state.decide(
+                "fuse-insert",
+                op,
+                True,
+                "the producer writes into the destination"
+                + (_DYNAMIC if None in op.attrs["offsets"] else ""),
+            )
         else:
             writers = [self._copy(Placement(source, insert=op), before)]
             if not is_free(source):
@@ -311,12 +348,59 @@ class Destinations:
         return ""
 
     def _full(self) -> str:
-        return (f"the producer has the {self.state.options.operand_limit} operands that one "
-                "dispatch may have")
+        return (
+            f"the producer has the {self.state.options.operand_limit} operands that one "
+            "dispatch may have"
+        )
 
     def _is_full(self, group: Group) -> bool:
         """The first placement takes the place of a plain store."""
         return bool(group.placements) and is_full(self.state, group)
+
+
+def same_place(insert: Op, read: Op) -> bool:
+    """Whether an `extract_slice` reads what the insert overwrites, computed starts included."""
+    return (
+        read.result.shape == insert.operands[0].shape
+        and read.operands[1:] == insert.operands[2:]
+        and all(read.attrs[name] == insert.attrs[name] for name in ("offsets", "strides"))
+    )
+
+
+def reads_to_keep(insert: Op, users: Mapping[Value, Sequence[Op]]) -> list[Value]:
+    """Slices of an insert's destination that are worth a copy of their own, made before the insert,
+    because the whole destination would be copied instead: see Note [Copy on write]."""
+    destination, box = insert.operands[1], box_of(insert)
+    found = []
+    for user in users[destination]:
+        if user.kind != "extract_slice" or 2 * user.result.type.size > destination.type.size:
+            continue
+        static = _static_box(user)
+        if static is not None and not static.overlaps(box):
+            continue
+        if not (same_place(insert, user) and _only_elementwise(user, insert, users)):
+            found.append(user.result)
+    return found
+
+
+def _only_elementwise(read: Op, insert: Op, users: Mapping[Value, Sequence[Op]]) -> bool:
+    """Whether elementwise ops alone lead from `read` to the source of `insert`."""
+    pending, seen = [read], {insert}
+    while pending:
+        for user in users[pending.pop().result]:
+            if user not in seen:
+                if user.kind not in ELEMENTWISE:
+                    return False
+                seen.add(user)
+                pending.append(user)
+    return True
+
+
+def _static_box(user: Op) -> Box | None:
+    """What an `extract_slice` reads, where its offsets are constants."""
+    if user.kind != "extract_slice" or None in user.attrs["offsets"]:
+        return None
+    return Box(user.attrs["offsets"], user.attrs["sizes"], user.attrs["strides"])
 
 
 def is_free(value: Value) -> bool:
@@ -331,7 +415,8 @@ def box_of(insert: Op) -> Box:
     offsets, sizes, strides = [], [], []
     attrs = insert.attrs
     for offset, size, stride, extent in zip(
-            attrs["offsets"], source.shape, attrs["strides"], into.shape, strict=True):
+        attrs["offsets"], source.shape, attrs["strides"], into.shape, strict=True
+    ):
         offsets.append(0 if offset is None else offset)
         sizes.append((extent if size else 0) if offset is None else size)
         strides.append(1 if offset is None else stride)

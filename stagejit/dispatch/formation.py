@@ -21,7 +21,7 @@ from stagejit.decisions import Decision
 from stagejit.dispatch.bodies import has_slices_anywhere, hoist_constants
 from stagejit.dispatch.coordinates import coordinates
 from stagejit.dispatch.demand import store_what_is_dear
-from stagejit.dispatch.destinations import Destinations, is_free
+from stagejit.dispatch.destinations import Destinations, is_free, reads_to_keep
 from stagejit.dispatch.donation import donations
 from stagejit.dispatch.emission import emit
 from stagejit.dispatch.group import Group, Location, Refusal, bits
@@ -39,8 +39,13 @@ _COMPUTES = frozenset({"map", "convert", "bitcast", "gather"})
 _NEIGHBOURS = 8  # how many earlier reductions of a shape are looked at for a merge
 
 
-def form(graph: Graph, options: Options | None = None, *, carried: Mapping[int, int] | None = None,
-         aligned: bool = True) -> tuple[list[Region], list[Decision]]:
+def form(
+    graph: Graph,
+    options: Options | None = None,
+    *,
+    carried: Mapping[int, int] | None = None,
+    aligned: bool = True,
+) -> tuple[list[Region], list[Decision]]:
     """Regions of `graph`, producers before consumers. An output that shares its value with an
     input, a constant or another output gets a `reshape` to its own shape in `graph`, which the copy
     evaluates; constants of bodies become their inputs.
@@ -75,8 +80,7 @@ def _form_bodies(op: Op, options: Options, aligned: bool) -> tuple[list[Body], l
 class _Former:
     """The forward walk."""
 
-    def __init__(self, graph: Graph, options: Options,
-                 carried: Mapping[int, int] | None) -> None:
+    def __init__(self, graph: Graph, options: Options, carried: Mapping[int, int] | None) -> None:
         outputs = require_outputs(graph, carried or {})
         pairs = donations(graph) if carried is None else carried
         self.state = State(graph, options)
@@ -100,11 +104,12 @@ class _Former:
             if op.kind == "delegate":
                 self.state.required.update(op.operands)
             elif op.kind in CONTROL:
-                inits, others = op.operands[:carries_of(op)], op.operands[carries_of(op):]
+                inits, others = op.operands[: carries_of(op)], op.operands[carries_of(op) :]
                 self.state.required.update(value for value in inits if not is_free(value))
                 self.state.required.update(map(without_reshapes, others))
             elif op.kind == "insert_slice":
                 self.state.required.update(v for v in op.operands[:2] if not is_free(v))
+                self.state.required.update(reads_to_keep(op, self.state.users))
             elif op.kind == "scatter" and not is_free(op.operands[0]):
                 self.state.required.add(op.operands[0])
 
@@ -135,8 +140,12 @@ class _Former:
         state.note_pointwise(op)
         required = op.result in state.required
         if op.kind in _COMPUTES and op.kind != "convert":
-            if not join(state, op) and (required or not state.enabled("fuse-producers")
-                                        or refuse_prologue(state, op) or refuse_length(state, op)):
+            if not join(state, op) and (
+                required
+                or not state.enabled("fuse-producers")
+                or refuse_prologue(state, op)
+                or refuse_length(state, op)
+            ):
                 store(state, op)
         elif required:
             store(state, op)
@@ -165,45 +174,66 @@ class _Former:
         state, operand = self.state, op.operands[0]
         for number in reversed(list(bits(needed))):
             group = state.groups[number]
-            if group.kind != "reduce" or group.shape != operand.shape or (
-                    group.axes != tuple(op.attrs["axes"])):
+            if (
+                group.kind != "reduce"
+                or group.shape != operand.shape
+                or (group.axes != tuple(op.attrs["axes"]))
+            ):
                 continue
             place = locate(state, group, operand)
             reason = _refuse_same_rows(state, group, place, needed)
-            state.decide("fuse-rows", op, not reason, reason or
-                         f"reduces rows that %{_anchor_id(group)} reduces too")
+            state.decide(
+                "fuse-rows",
+                op,
+                not reason,
+                reason or f"reduces rows that %{_anchor_id(group)} reduces too",
+            )
             if not reason:
                 return group
         return None
 
-    def _neighbour(self, op: Op, needed: int, key: tuple[tuple[int, ...], tuple[int, ...]],
-                   ) -> Group | None:
+    def _neighbour(
+        self,
+        op: Op,
+        needed: int,
+        key: tuple[tuple[int, ...], tuple[int, ...]],
+    ) -> Group | None:
         """A group that reads the same array along the same rows."""
         state, operand = self.state, op.operands[0]
         for group in reversed(self.reductions.get(key, [])[-_NEIGHBOURS:]):
             assert group.anchor is not None
             origins = state.origins_of([operand])
-            shared = [value for value in origins & self._origins_of_rows(group)
-                      if 2 * value.type.size >= operand.type.size]
+            shared = [
+                value
+                for value in origins & self._origins_of_rows(group)
+                if 2 * value.type.size >= operand.type.size
+            ]
             light = 4 * sum(value.type.nbytes for value in origins) <= operand.type.nbytes
             if needed >> group.id & 1 or not (shared or light):
                 continue
             reason = "" if state.enabled("fuse-rows") else "fuse-rows is disabled"
             reason = reason or refuse_order(state, group, needed) or ""
-            state.decide("fuse-rows", op, not reason, reason or
-                         f"reads {'what' if shared else 'little while'} "
-                         f"%{_anchor_id(group)} reads, along the same rows")
+            state.decide(
+                "fuse-rows",
+                op,
+                not reason,
+                reason
+                or f"reads {'what' if shared else 'little while'} "
+                f"%{_anchor_id(group)} reads, along the same rows",
+            )
             if not reason:
                 return group
         return None
 
     def _origins_of_rows(self, group: Group) -> frozenset[Value]:
-        return self.state.origins_of([op.operands[0] for op in group.members
-                                      if op.kind == "reduce"])
+        return self.state.origins_of(
+            [op.operands[0] for op in group.members if op.kind == "reduce"]
+        )
 
 
-def _refuse_same_rows(state: State, group: Group, place: Location | Refusal | None,
-                      needed: int) -> str:
+def _refuse_same_rows(
+    state: State, group: Group, place: Location | Refusal | None, needed: int
+) -> str:
     if not state.enabled("fuse-rows"):
         return "fuse-rows is disabled"
     if isinstance(place, Refusal):
