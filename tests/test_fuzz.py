@@ -96,8 +96,9 @@ def test_gradients(program: RandomProgram, which: int) -> None:
     try:
         theirs = jax.jit(jax.grad(total, argnums))(*program.args)
     except ValueError as error:
-        assert "Reverse-mode differentiation" in str(error)
-        return
+        if "Reverse-mode differentiation" in str(error):
+            return  # a scatter that JAX itself cannot differentiate
+        raise
     ours = jax.jit(jax.grad(stagejit.jit(total), argnums))(*program.args)
     assert_agrees(program, ours, theirs)
 

@@ -108,8 +108,12 @@ def loop_of_given_length(x: Any, n: Any) -> Any:
 
 
 def through_and_constant_branches(x: Any, n: Any) -> Any:
-    return lax.cond(n > 2, lambda y: (y, y.sum(), jnp.zeros(3)),
-                    lambda y: (y * 2, jnp.float32(7), jnp.arange(3.0)), x)
+    return lax.cond(
+        n > 2,
+        lambda y: (y, y.sum(), jnp.zeros(3)),
+        lambda y: (y * 2, jnp.float32(7), jnp.arange(3.0)),
+        x,
+    )
 
 
 def switch_of_three(x: Any, n: Any) -> Any:
@@ -209,15 +213,43 @@ def loops_one_after_the_other(x: Any) -> Any:
     return lax.fori_loop(0, 2, lambda i, c: c - y, z)
 
 
-ONE = [scan_add, scan_reversed, scan_without_xs, scan_of_nothing, scan_of_one, ys_equal_to_carry,
-       ys_are_the_old_carry_and_the_row, constant_ys, swapped_carries, swapped_and_updated,
-       rotated_large_carries, carry_is_also_a_constant, init_is_also_scanned,
-       one_init_for_two_carries, while_without_constants, while_that_never_runs, nested_loops,
-       large_nested_loops, everything_in_everything, arrays_of_constants, small_elements,
-       empty_carry, rows_updated, rows_read_and_updated, reshaped_xs, loop_over_a_padded_array,
-       init_is_read_elsewhere, loops_one_after_the_other]
-TWO = [while_with_constants, large_while, loop_of_given_length, through_and_constant_branches,
-       switch_of_three]
+ONE = [
+    scan_add,
+    scan_reversed,
+    scan_without_xs,
+    scan_of_nothing,
+    scan_of_one,
+    ys_equal_to_carry,
+    ys_are_the_old_carry_and_the_row,
+    constant_ys,
+    swapped_carries,
+    swapped_and_updated,
+    rotated_large_carries,
+    carry_is_also_a_constant,
+    init_is_also_scanned,
+    one_init_for_two_carries,
+    while_without_constants,
+    while_that_never_runs,
+    nested_loops,
+    large_nested_loops,
+    everything_in_everything,
+    arrays_of_constants,
+    small_elements,
+    empty_carry,
+    rows_updated,
+    rows_read_and_updated,
+    reshaped_xs,
+    loop_over_a_padded_array,
+    init_is_read_elsewhere,
+    loops_one_after_the_other,
+]
+TWO = [
+    while_with_constants,
+    large_while,
+    loop_of_given_length,
+    through_and_constant_branches,
+    switch_of_three,
+]
 CASES = [(f, (X,)) for f in ONE] + [(f, (X, np.int32(n))) for f in TWO for n in (0, 2, 5)]
 IDS = [f"{f.__name__}{args[1] if args[1:] else ''}" for f, args in CASES]
 
@@ -247,11 +279,14 @@ def test_disabled_loops_are_delegated() -> None:
     options = Options(disable=("native-control-flow",))
     (delegated,) = stagejit.jit(scan_add, options=options).plan(X).delegated
     assert (delegated.equation, delegated.reason) == (
-        "scan", "scan: native control flow is disabled")
+        "scan",
+        "scan: native control flow is disabled",
+    )
 
 
-@pytest.mark.parametrize("f", [scan_add, ys_equal_to_carry, nested_loops, rows_updated,
-                               everything_in_everything])
+@pytest.mark.parametrize(
+    "f", [scan_add, ys_equal_to_carry, nested_loops, rows_updated, everything_in_everything]
+)
 def test_donated_argument(f: Callable[..., Any]) -> None:
     for donate in ((), (0,)):
         jitted = stagejit.jit(f, donate_argnums=donate, options=Options(verify=True))
@@ -269,9 +304,11 @@ def test_transformations() -> None:
         return lax.scan(step, v, x)[1].sum()
 
     two = np.stack([V, V * 2])
-    for transformed, args in ((jax.grad(loss, argnums=(0, 1)), (X, V)),
-                              (jax.vmap(loss, (None, 0)), (X, two)),
-                              (jax.jacfwd(loss, argnums=1), (X, V))):
+    for transformed, args in (
+        (jax.grad(loss, argnums=(0, 1)), (X, V)),
+        (jax.vmap(loss, (None, 0)), (X, two)),
+        (jax.jacfwd(loss, argnums=1), (X, V)),
+    ):
         jitted = stagejit.jit(transformed)
         assert not jitted.plan(*args).delegated
         close(jitted(*args), jax.jit(transformed)(*args))
@@ -317,10 +354,13 @@ ROWS = jax.ShapeDtypeStruct((100, 1 << 10), jnp.float32)
 def test_a_row_of_a_carry_of_64_mib_is_updated_in_place(f: Callable[..., Any]) -> None:
     plan = stagejit.jit(f, donate_argnums=0).plan(LARGE, ROWS)
     body = body_of(plan)
-    assert not plan.copies and not body.carries
+    assert not plan.copies
+    assert not body.carries
     assert plan.peak_nbytes < 1 << 12
     update = body.plan.dispatches[0]
-    assert [access.buffer for access in update.writes] == ["carry0" if f is row_update else "carry1"]
+    assert [access.buffer for access in update.writes] == [
+        "carry0" if f is row_update else "carry1"
+    ]
     assert not update.writes[0].exact  # a hull: where the row lies is known at run time only
 
 
@@ -328,7 +368,8 @@ def test_an_undonated_carry_is_copied_once_before_the_loop() -> None:
     plan = stagejit.jit(row_update).plan(LARGE, ROWS)
     (copy,) = plan.copies
     assert written(copy) == 64 << 20
-    assert copy in plan.dispatches and not body_of(plan).carries
+    assert copy in plan.dispatches
+    assert not body_of(plan).carries
     assert plan.peak_nbytes < 1 << 12
 
 
@@ -342,7 +383,10 @@ def test_what_computes_the_first_carry_writes_it_into_the_loop() -> None:
 def test_slices_are_read_and_written_where_they_lie() -> None:
     body = body_of(stagejit.jit(scan_reversed).plan(X))
     assert [str(binding) for binding in body.bindings] == [
-        "bind carry0 = r0", "bind x0 = x + 72 - 24*i", "bind r0 = r1 + 72 - 24*i"]
+        "bind carry0 = r0",
+        "bind x0 = x + 72 - 24*i",
+        "bind r0 = r1 + 72 - 24*i",
+    ]
     assert body.trip == 4
 
 
@@ -355,13 +399,15 @@ def test_large_carries_change_places_and_small_ones_are_copied() -> None:
 
 def test_branches_do_not_fuse_with_what_is_around() -> None:
     """A13."""
+
     def f(x: Any, n: Any) -> Any:
         y = lax.cond(n > 0, jnp.exp, lambda z: z * 2, x + 1)
         return jnp.tanh(y)
 
     plan = stagejit.jit(f).plan(X, N)
     kinds = [d.kind for d in plan.dispatches]
-    assert kinds.count("branch") == 1 and "tanh" in plan.dispatches[-1].ops
+    assert kinds.count("branch") == 1
+    assert "tanh" in plan.dispatches[-1].ops
     (branch,) = [d for d in plan.dispatches if d.kind == "branch"]
     assert [d.ops for body in branch.bodies for d in body.plan.dispatches] == [("mul",), ("exp",)]
 
@@ -374,7 +420,9 @@ def test_workload_lstm_is_native() -> None:
     jitted = stagejit.jit(workload.function)
     plan = jitted.plan(*args)
     body = body_of(plan)
-    assert not plan.delegated and not plan.copies and not body.carries
+    assert not plan.delegated
+    assert not plan.copies
+    assert not body.carries
     assert len(body.plan.dispatches) == 3
     close(jitted(*args), jax.jit(workload.function)(*args), rtol=1e-4)
 
@@ -394,5 +442,6 @@ def test_mandelbrot() -> None:
     c = np.stack([real, imaginary]).astype(np.float32)
     jitted = stagejit.jit(mandelbrot)
     plan = jitted.plan(c)
-    assert not plan.delegated and not body_of(plan).carries
+    assert not plan.delegated
+    assert not body_of(plan).carries
     np.testing.assert_array_equal(jitted(c), jax.jit(mandelbrot)(c))

@@ -49,9 +49,12 @@ class Touch:
 def reads_of(region: Region) -> list[Touch]:
     """What the region reads, in the order of its inputs; then the carries of a loop."""
     if region.anchor is not None and region.kind in CONTROL:
-        carried = region.anchor.results[:carries_of(region.anchor)]
-        return [Touch(value, Box.whole(value.shape)) for value in (*region.inputs, *carried)
-                if value.type.size]
+        carried = region.anchor.results[: carries_of(region.anchor)]
+        return [
+            Touch(value, Box.whole(value.shape))
+            for value in (*region.inputs, *carried)
+            if value.type.size
+        ]
     touches: dict[Value, list[Touch]] = {}
     for part in region.parts:
         walk = _Walk(part)

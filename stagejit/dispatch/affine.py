@@ -26,8 +26,16 @@ class Var:
 
     __slots__ = ("divisor", "extent", "id", "kind", "name", "operand", "source")
 
-    def __init__(self, extent: int, name: str = "i", kind: str = "loop", *,
-                 operand: Affine | None = None, divisor: int = 0, source: Any = None) -> None:
+    def __init__(
+        self,
+        extent: int,
+        name: str = "i",
+        kind: str = "loop",
+        *,
+        operand: Affine | None = None,
+        divisor: int = 0,
+        source: Any = None,
+    ) -> None:
         self.id = next(_ids)
         self.extent, self.name, self.kind = extent, name, kind
         self.operand, self.divisor, self.source = operand, divisor, source
@@ -111,8 +119,10 @@ class Affine:
         variable would avoid a derived variable."""
         if divisor == 1:
             return self, Affine()
-        quotient = Affine(tuple((v, c // divisor) for v, c in self.terms if c % divisor == 0),
-                          self.const // divisor)
+        quotient = Affine(
+            tuple((v, c // divisor) for v, c in self.terms if c % divisor == 0),
+            self.const // divisor,
+        )
         rest = Affine(tuple((v, c) for v, c in self.terms if c % divisor), self.const % divisor)
         lo, hi = rest.range()
         if lo // divisor == hi // divisor:
@@ -139,8 +149,12 @@ def _rejoin(affine: Affine) -> Affine:
         if mod.kind != "mod":
             continue
         for div, factor in affine.terms:
-            if (div.kind == "div" and div.divisor == mod.divisor and div.operand == mod.operand
-                    and factor == coeff * mod.divisor):
+            if (
+                div.kind == "div"
+                and div.divisor == mod.divisor
+                and div.operand == mod.operand
+                and factor == coeff * mod.divisor
+            ):
                 assert mod.operand is not None
                 rest = tuple((v, c) for v, c in affine.terms if v is not mod and v is not div)
                 return Affine(rest, affine.const) + mod.operand * coeff
@@ -163,8 +177,10 @@ def _derived(kind: str, operand: Affine, divisor: int) -> Affine:
     shifted = operand - base * divisor  # not negative, so that kernels divide unsigned numbers
     if kind == "mod":
         return Affine.of(Var(divisor, "m", "mod", operand=shifted, divisor=divisor))
-    return Affine.of(Var(hi // divisor - base + 1, "d", "div", operand=shifted,
-                         divisor=divisor)) + base
+    return (
+        Affine.of(Var(hi // divisor - base + 1, "d", "div", operand=shifted, divisor=divisor))
+        + base
+    )
 
 
 def _substitute(var: Var, mapping: Mapping[Var, Affine]) -> Affine:
@@ -201,8 +217,9 @@ def delinearize(offset: Affine, shape: Sequence[int], *, strict: bool = False) -
     return tuple(reversed(parts))
 
 
-def reshape_index(index: Sequence[Affine], to: Sequence[int], of: Sequence[int], *,
-                  strict: bool = False) -> Index:
+def reshape_index(
+    index: Sequence[Affine], to: Sequence[int], of: Sequence[int], *, strict: bool = False
+) -> Index:
     """Index into an array of shape `of` whose reshape to `to` is read at `index`.
 
     Dimensions are matched in groups of equal size, so that only dimensions that really merge or

@@ -29,7 +29,7 @@ def hoist_constants(graph: Graph) -> None:
 def _add_operand(graph: Graph, op: Op, number: int, constant: Op, value: Value) -> None:
     """Replaces a constant of body `number` by a new input that stands for `value`."""
     bodies = bodies_of(op)
-    owners = bodies if op.kind == "branch" else bodies[number:number + 1]
+    owners = bodies if op.kind == "branch" else bodies[number : number + 1]
     at = len(op.operands)
     if op.kind == "loop" and number == 0:
         at -= len(LoopOperands.of(op).condition_constants)
@@ -46,5 +46,5 @@ def has_slices_anywhere(op: Op) -> bool:
     if op.kind != "loop":
         return False
     carries, xs = op.attrs["carries"], op.attrs["xs"]
-    sliced = (*op.attrs["body"].inputs[carries:carries + xs], *op.attrs["body"].outputs[carries:])
+    sliced = (*op.attrs["body"].inputs[carries : carries + xs], *op.attrs["body"].outputs[carries:])
     return any(value.type.nbytes % _LINE_NBYTES for value in sliced)

@@ -21,9 +21,7 @@ class Box:
     strides: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        strides = tuple(
-            1 if n <= 1 else s for s, n in zip(self.strides, self.sizes, strict=True)
-        )
+        strides = tuple(1 if n <= 1 else s for s, n in zip(self.strides, self.sizes, strict=True))
         object.__setattr__(self, "strides", strides)
 
     @staticmethod
@@ -66,9 +64,7 @@ class Box:
     def intersection(self, other: Box) -> Box:
         """The elements in both; empty boxes have a zero size."""
         dims = [_common(*a, *b) for a, b in zip(self.dims(), other.dims(), strict=True)]
-        return Box(
-            tuple(d[0] for d in dims), tuple(d[1] for d in dims), tuple(d[2] for d in dims)
-        )
+        return Box(tuple(d[0] for d in dims), tuple(d[1] for d in dims), tuple(d[2] for d in dims))
 
     def hull(self, other: Box) -> tuple[Box, bool]:
         """The smallest box around both, and whether it has no element besides theirs."""
@@ -82,9 +78,7 @@ class Box:
             if a != b:
                 differing += 1
                 exact = _is_union(dims[-1], a, b)
-        box = Box(
-            tuple(d[0] for d in dims), tuple(d[1] for d in dims), tuple(d[2] for d in dims)
-        )
+        box = Box(tuple(d[0] for d in dims), tuple(d[1] for d in dims), tuple(d[2] for d in dims))
         return box, exact and differing == 1
 
     def hull_elements(self, shape: Sequence[int]) -> tuple[int, int]:
@@ -150,8 +144,14 @@ def _progression_within(a: int, n: int, s: int, b: int, m: int, t: int) -> bool:
     return b <= a and a + (n - 1) * s <= b + (m - 1) * t
 
 
-def _progressions_beside(a: int, n: int, s: int, b: int, m: int, t: int,
-                         ) -> list[tuple[int, int, int]]:
+def _progressions_beside(
+    a: int,
+    n: int,
+    s: int,
+    b: int,
+    m: int,
+    t: int,
+) -> list[tuple[int, int, int]]:
     """`a + s*i` (n items) without `b + t*j` (m items, all of them among the former): those before,
     those after, and those between, a phase at a time."""
     before, last = (b - a) // s, b + (m - 1) * t
@@ -167,7 +167,8 @@ def _union(a: int, n: int, s: int, b: int, m: int, t: int) -> tuple[int, int, in
     return first, (last - first) // step + 1, step
 
 
-def _is_union(union: tuple[int, int, int], a: tuple[int, int, int],
-              b: tuple[int, int, int]) -> bool:
+def _is_union(
+    union: tuple[int, int, int], a: tuple[int, int, int], b: tuple[int, int, int]
+) -> bool:
     common = _common(*a, *b)[1]
     return union[1] == a[1] + b[1] - common

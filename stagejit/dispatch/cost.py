@@ -59,8 +59,9 @@ def flops(op: Op) -> int:
         features: int = rhs.shape[op.attrs["rhs_spec"][0]]
         return 2 * op.result.type.size * (rhs.size // features if features else 0)
     if op.kind == "loop":
-        return (op.attrs["trip"] or 1) * sum(flops(inner) for body in bodies_of(op)
-                                             for inner in body)
+        return (op.attrs["trip"] or 1) * sum(
+            flops(inner) for body in bodies_of(op) for inner in body
+        )
     if op.kind == "branch":
         return max(sum(map(flops, branch)) for branch in bodies_of(op))
     if op.kind == "scatter" and op.attrs["fn"] != "set":

@@ -41,8 +41,15 @@ class _Demand:
 class _Demands:
     of: dict[Op, dict[Group, _Demand]] = field(default_factory=dict)
 
-    def add(self, op: Op, group: Group, evaluations: float, *, aligned: bool,
-            location: Location | None = None) -> None:
+    def add(
+        self,
+        op: Op,
+        group: Group,
+        evaluations: float,
+        *,
+        aligned: bool,
+        location: Location | None = None,
+    ) -> None:
         demand = self.of.setdefault(op, {}).setdefault(group, _Demand())
         if aligned:
             demand.aligned = max(demand.aligned, evaluations)
@@ -71,8 +78,9 @@ def store_what_is_dear(state: State) -> None:
                 _demand_operands(state, op, group, demand, demands)
 
 
-def _demand_operands(state: State, op: Op, group: Group, demand: _Demand,
-                     demands: _Demands) -> None:
+def _demand_operands(
+    state: State, op: Op, group: Group, demand: _Demand, demands: _Demands
+) -> None:
     here = group.located.get(op.result) if len(op.results) == 1 else None
     for at, operand in enumerate(op.operands):
         if not state.is_floating(operand):
@@ -150,8 +158,9 @@ def _store(state: State, op: Op, wanted: dict[Group, _Demand]) -> Group:
     return home
 
 
-def _may_store(state: State, group: Group, op: Op, location: Location,
-               wanted: dict[Group, _Demand]) -> bool:
+def _may_store(
+    state: State, group: Group, op: Op, location: Location, wanted: dict[Group, _Demand]
+) -> bool:
     if group.kind not in ("map", "reduce") or not location.one_to_one:
         return False
     into = group.shape if location.space != "kept" else group.kept_shape

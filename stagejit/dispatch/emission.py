@@ -70,8 +70,10 @@ def _ordered(state: State) -> list[Group]:
 
 def _finish(state: State, group: Group) -> int:
     """Program position of the last op that the group evaluates or places."""
-    places = [placement.insert or (placement.into.op if placement.into else placement.value.op)
-              for placement in group.placements]
+    places = [
+        placement.insert or (placement.into.op if placement.into else placement.value.op)
+        for placement in group.placements
+    ]
     ops = [*group.members, *places, *([group.anchor] if group.anchor else [])]
     return max((state.position.get(op, -1) for op in ops), default=-1)
 
@@ -101,10 +103,11 @@ def _walk(state: State, group: Group, stores: Iterable[Store]) -> tuple[list[Op]
     ops: set[Op] = set()
     inputs: dict[Value, None] = {}
     if group.anchor is not None and group.kind in CONTROL:
-        operands = group.anchor.operands[carries_of(group.anchor):]
+        operands = group.anchor.operands[carries_of(group.anchor) :]
         return [group.anchor], list(dict.fromkeys(map(without_reshapes, operands)))
-    pending: list[Value] = [] if group.kind != "delegate" or group.anchor is None else (
-        list(group.anchor.results))
+    pending: list[Value] = (
+        [] if group.kind != "delegate" or group.anchor is None else (list(group.anchor.results))
+    )
     for store in stores:
         pending.append(store.value)
         ops.update(store.inserts)
@@ -121,12 +124,18 @@ def _walk(state: State, group: Group, stores: Iterable[Store]) -> tuple[list[Op]
         else:
             inputs[value] = None
     position = state.position
-    return (sorted(ops, key=lambda op: position[op]),
-            sorted(inputs, key=lambda v: (position.get(v.op, -1), v.op.id, v.index)))
+    return (
+        sorted(ops, key=lambda op: position[op]),
+        sorted(inputs, key=lambda v: (position.get(v.op, -1), v.op.id, v.index)),
+    )
 
 
-def _region(group: Group, ops: list[Op], inputs: list[Value], stores: list[Store],
-            ) -> Region:
+def _region(
+    group: Group,
+    ops: list[Op],
+    inputs: list[Value],
+    stores: list[Store],
+) -> Region:
     kind, anchor = group.kind, group.anchor
     if anchor is None:
         kind = _kind_without_anchor(ops)
@@ -140,8 +149,9 @@ def _region(group: Group, ops: list[Op], inputs: list[Value], stores: list[Store
 
 def _named(region: Region, number: int) -> Region:
     name = f"{region.name}.{number}"
-    borders = (replace(border, name=f"{name}.border{at}")
-               for at, border in enumerate(region.borders))
+    borders = (
+        replace(border, name=f"{name}.border{at}") for at, border in enumerate(region.borders)
+    )
     return replace(region, name=name, borders=tuple(borders))
 
 
@@ -150,5 +160,3 @@ def _kind_without_anchor(ops: Iterable[Op]) -> str:
     if kinds and kinds <= {"fill", "const"}:
         return "fill"
     return "copy" if kinds <= _MOVES else "map"
-
-

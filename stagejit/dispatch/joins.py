@@ -87,13 +87,15 @@ def _neighbour(state: State, op: Op, readers: Collection[Group]) -> Group | None
     for group in reversed(state.maps.get(op.result.shape, [])[-_NEIGHBOURS:]):
         others = state.origins_of([member.result for member in group.members])
         together = origins == others or any(2 * v.type.size >= size for v in origins & others)
-        waiting = group.closed or any(reader is group or state.reach.reaches(reader.id, group.id)
-                      for reader in readers)
+        waiting = group.closed or any(
+            reader is group or state.reach.reaches(reader.id, group.id) for reader in readers
+        )
         if not together or waiting or state.deps[op] >> group.id & 1:
             continue
         if refuse_order(state, group, state.deps[op]) is None and not is_full(state, group):
-            state.decide("fuse-producers", op, True,
-                         "stored beside a result that reads the same array")
+            state.decide(
+                "fuse-producers", op, True, "stored beside a result that reads the same array"
+            )
             return group
     return None
 
@@ -116,8 +118,12 @@ def refuse_prologue(state: State, op: Op) -> Refusal | None:
     flops, reason = _chain_flops(state, op)
     if not reason and flops > cost.PROLOGUE_FLOPS:
         reason = f"{flops:g} flops an element, more than once where {product.kind} packs"
-    state.decide("fuse-producers", op, not reason,
-                 reason or f"evaluated where {product.kind} packs its operand, once an item")
+    state.decide(
+        "fuse-producers",
+        op,
+        not reason,
+        reason or f"evaluated where {product.kind} packs its operand, once an item",
+    )
     return Refusal(reason) if reason else None
 
 

@@ -90,8 +90,11 @@ def _combine(group: Group, op: Op, found: list[Location]) -> Place:
     row = next((place for place in exact if place.space == "row"), None)
     if row is None and len(exact) == len(found):
         first = exact[0]
-        return first if all(place == first for place in exact) else Refusal(
-            f"its operands are different elements of {group.kind}")
+        return (
+            first
+            if all(place == first for place in exact)
+            else Refusal(f"its operands are different elements of {group.kind}")
+        )
     if row is None and not exact and op.result.shape == group.shape:
         row = Location("row", coordinates(group.shape))
     if row is None:
@@ -154,10 +157,14 @@ def refuse_rows(group: Group) -> Refusal | None:
     rows = math.prod(group.kept_shape)
     abreast = 1 if len(group.shape) - 1 in group.axes else _ROWS_ABREAST
     if -(-rows // abreast) < FEWEST_ROWS:
-        return Refusal(f"{rows} rows of {size // max(rows, 1)} elements: "
-                       "reading them again in one dispatch would serialise")
+        return Refusal(
+            f"{rows} rows of {size // max(rows, 1)} elements: "
+            "reading them again in one dispatch would serialise"
+        )
     nbytes = size // rows * itemsize * abreast
     if nbytes > ROW_NBYTES:
-        return Refusal(f"a row takes {nbytes} bytes, over {ROW_NBYTES}: "
-                       "reading it again would come from memory")
+        return Refusal(
+            f"a row takes {nbytes} bytes, over {ROW_NBYTES}: "
+            "reading it again would come from memory"
+        )
     return None

@@ -22,8 +22,9 @@ def dynamic_var(op: Op, operand: int, extent: int) -> Affine:
     return Affine.of(Var(extent, "s", "dynamic", source=op.operands[operand]))
 
 
-def pull_view(op: Op, index: Index, *, strict: bool = False,
-              start: DynamicStart = dynamic_var) -> Index:
+def pull_view(
+    op: Op, index: Index, *, strict: bool = False, start: DynamicStart = dynamic_var
+) -> Index:
     """The index into operand 0 at which the view's element `index` lies.
 
     start(op, operand, extent): the clamped dynamic offset read from `operand`, in [0, extent).
@@ -31,8 +32,10 @@ def pull_view(op: Op, index: Index, *, strict: bool = False,
     operand = op.operands[0]
     if op.kind == "broadcast":
         axes = op.attrs["axes"]
-        return tuple(Affine() if extent == 1 else index[axis]
-                     for axis, extent in zip(axes, operand.shape, strict=True))
+        return tuple(
+            Affine() if extent == 1 else index[axis]
+            for axis, extent in zip(axes, operand.shape, strict=True)
+        )
     if op.kind == "reshape":
         return reshape_index(index, op.result.shape, operand.shape, strict=strict)
     if op.kind == "transpose":
@@ -41,17 +44,26 @@ def pull_view(op: Op, index: Index, *, strict: bool = False,
             pulled[axis] = index[position]
         return tuple(pulled)
     if op.kind == "reverse":
-        return tuple(Affine((), extent - 1) - part if axis in op.attrs["axes"] else part
-                     for axis, (part, extent) in enumerate(zip(index, operand.shape, strict=True)))
+        return tuple(
+            Affine((), extent - 1) - part if axis in op.attrs["axes"] else part
+            for axis, (part, extent) in enumerate(zip(index, operand.shape, strict=True))
+        )
     if op.kind == "extract_slice":
         starts = box_starts(op, operand.shape, op.result.shape, 1, start)
-        return tuple(part * stride + first for part, stride, first in
-                     zip(index, op.attrs["strides"], starts, strict=True))
+        return tuple(
+            part * stride + first
+            for part, stride, first in zip(index, op.attrs["strides"], starts, strict=True)
+        )
     raise InternalError(f"{op} is not a view", step="pull")
 
 
-def box_starts(op: Op, whole: tuple[int, ...], part: tuple[int, ...], first_start: int,
-               start: DynamicStart = dynamic_var) -> tuple[Affine, ...]:
+def box_starts(
+    op: Op,
+    whole: tuple[int, ...],
+    part: tuple[int, ...],
+    first_start: int,
+    start: DynamicStart = dynamic_var,
+) -> tuple[Affine, ...]:
     """Offsets of the box of an extract_slice or insert_slice; dynamic ones through `start`.
 
     whole: shape of the buffer; part: shape of the box; first_start: operand index of the first
@@ -74,5 +86,7 @@ def place(op: Op, index: Index, start: DynamicStart = dynamic_var) -> Index:
     """Where an `insert_slice` puts element `index` of its source."""
     source, into = op.operands[0], op.operands[1]
     starts = box_starts(op, into.shape, source.shape, 2, start)
-    return tuple(part * stride + first for part, stride, first in
-                 zip(index, op.attrs["strides"], starts, strict=True))
+    return tuple(
+        part * stride + first
+        for part, stride, first in zip(index, op.attrs["strides"], starts, strict=True)
+    )

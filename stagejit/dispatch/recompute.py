@@ -53,9 +53,13 @@ def drop_what_is_cheap(state: State) -> None:
 
 
 def _may_float(state: State, group: Group, op: Op) -> bool:
-    return (op.kind in POINTWISE and op is not group.anchor and op.result not in state.required
-            and not cost.is_transcendental(op)
-            and all(placement.value is not op.result for placement in group.placements))
+    return (
+        op.kind in POINTWISE
+        and op is not group.anchor
+        and op.result not in state.required
+        and not cost.is_transcendental(op)
+        and all(placement.value is not op.result for placement in group.placements)
+    )
 
 
 def _readers(state: State, group: Group, value: Value) -> frozenset[Group] | None:
@@ -124,8 +128,9 @@ def _let_float(state: State, op: Op, recipe: _Recipe, readers: _Readers) -> None
     state.decide("fuse-producers", op, True, "its readers compute it: cheaper than storing it")
 
 
-def _recipe(state: State, group: Group, op: Op, dropped: Sequence[Op],
-            readers: _Readers) -> _Recipe | None:
+def _recipe(
+    state: State, group: Group, op: Op, dropped: Sequence[Op], readers: _Readers
+) -> _Recipe | None:
     """How to compute `op` outside of its group; None if that would not be cheap."""
     leaves: set[Value] = set()
     ops: dict[Op, None] = {op: None}

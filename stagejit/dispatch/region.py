@@ -16,10 +16,22 @@ from stagejit.loc import UNKNOWN, Loc
 
 # Ops whose element is a function of elements of their operands at computed indices: they can be
 # evaluated inside any dispatch that reads them.
-POINTWISE = frozenset({
-    "const", "iota", "fill", "map", "convert", "bitcast", "broadcast", "reshape", "transpose",
-    "reverse", "extract_slice", "gather",
-})
+POINTWISE = frozenset(
+    {
+        "const",
+        "iota",
+        "fill",
+        "map",
+        "convert",
+        "bitcast",
+        "broadcast",
+        "reshape",
+        "transpose",
+        "reverse",
+        "extract_slice",
+        "gather",
+    }
+)
 ELEMENTWISE = frozenset({"map", "convert", "bitcast"})
 # Anchors whose dispatch evaluates nothing else and stores nothing but their results.
 ALONE = frozenset({"delegate", "scatter", "loop", "branch"})

@@ -24,8 +24,12 @@ class Roots:
     """
 
     def __init__(self, regions: Iterable[Region]) -> None:
-        self._own = {store.into for region in regions for store in region.stores
-                     if not store.inserts and store.value is not store.into}
+        self._own = {
+            store.into
+            for region in regions
+            for store in region.stores
+            if not store.inserts and store.value is not store.into
+        }
 
     def __getitem__(self, value: Value) -> Value:
         while value not in self._own:

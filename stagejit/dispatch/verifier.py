@@ -31,21 +31,31 @@ def verify_regions(graph: Graph, regions: Sequence[Region]) -> None:
         for part in region.parts:
             _check_kind(part)
             _check_ops(part)
-        _require(all(part.kind in ("fill", "map") for part in region.borders),
-                 f"{region.name} has a border that is no fill")
+        _require(
+            all(part.kind in ("fill", "map") for part in region.borders),
+            f"{region.name} has a border that is no fill",
+        )
         for value in region.reads:
-            _require(in_memory(value) or roots[value] in stored or roots[value].op.kind == "input"
-                     or not value.type.size,
-                     f"{region.name} reads {value} before a region stores it")
+            _require(
+                in_memory(value)
+                or roots[value] in stored
+                or roots[value].op.kind == "input"
+                or not value.type.size,
+                f"{region.name} reads {value} before a region stores it",
+            )
         for part in region.parts:
             for store in part.stores:
                 _check_store(part, store)
         stored.update(roots[value] for value in region.writes)
         _check_bodies(region)
     for value in stored_outputs(graph).values():
-        _require(roots[value] in stored or not value.type.size or _uninitialised(value)
-                 or value.op.kind == "input",
-                 f"no region stores the output {value}")
+        _require(
+            roots[value] in stored
+            or not value.type.size
+            or _uninitialised(value)
+            or value.op.kind == "input",
+            f"no region stores the output {value}",
+        )
 
 
 def _require(holds: bool, fault: str) -> None:
@@ -55,8 +65,10 @@ def _require(holds: bool, fault: str) -> None:
 
 def _uninitialised(value: Value) -> bool:
     return value.op.kind == "empty" or (
-        value.op.kind == "insert_slice" and not value.op.operands[0].type.size
-        and _uninitialised(value.op.operands[1]))
+        value.op.kind == "insert_slice"
+        and not value.op.operands[0].type.size
+        and _uninitialised(value.op.operands[1])
+    )
 
 
 def _check_kind(region: Region) -> None:
@@ -73,15 +85,20 @@ def _check_kind(region: Region) -> None:
 
 
 def _check_reduces(region: Region, anchors: Sequence[Op]) -> None:
-    _require(bool(anchors) and all(op.kind == "reduce" for op in anchors),
-             f"{region.name} has another anchor than reduces")
+    _require(
+        bool(anchors) and all(op.kind == "reduce" for op in anchors),
+        f"{region.name} has another anchor than reduces",
+    )
     _require(region.anchor is anchors[0], f"{region.name} has not its first reduce as anchor")
     spaces = {(op.operands[0].shape, tuple(op.attrs["axes"])) for op in anchors}
     _require(len(spaces) == 1, f"{region.name} reduces different rows")
     sizes = {anchors[0].operands[0].type.size, anchors[0].result.type.size}
     for store in region.stores:
-        _require(store.value.type.size in sizes, f"{region.name} stores {store.value}, "
-                 "which is neither in its row space nor in its kept space")
+        _require(
+            store.value.type.size in sizes,
+            f"{region.name} stores {store.value}, "
+            "which is neither in its row space nor in its kept space",
+        )
 
 
 def _check_ops(region: Region) -> None:
@@ -95,7 +112,7 @@ def _check_ops(region: Region) -> None:
         else:
             operands = op.operands[1:] if op.kind == "scatter" else op.operands
             if op.kind in CONTROL:
-                operands = tuple(map(without_reshapes, op.operands[carries_of(op):]))
+                operands = tuple(map(without_reshapes, op.operands[carries_of(op) :]))
             _require(not known & set(op.results), f"{region.name} evaluates an input, {op}")
             known.update(op.results)
         _require(known >= set(operands), f"{region.name}: {op} comes before its operands")
@@ -103,8 +120,10 @@ def _check_ops(region: Region) -> None:
 
 def _check_bodies(region: Region) -> None:
     inside = bodies_of(region.anchor) if region.anchor is not None else ()
-    _require(tuple(body.graph for body in region.bodies) == inside,
-             f"{region.name} has not the bodies of its anchor")
+    _require(
+        tuple(body.graph for body in region.bodies) == inside,
+        f"{region.name} has not the bodies of its anchor",
+    )
     for body in region.bodies:
         constants = [op for op in body.graph if op.kind == "const" and op.result.type.size != 1]
         _require(not constants, f"{region.name} has an array of constants in {body.graph.name}")
@@ -113,12 +132,15 @@ def _check_bodies(region: Region) -> None:
 
 def _check_store(region: Region, store: Store) -> None:
     evaluated = {result for op in region.ops for result in op.results} | set(region.inputs)
-    _require(store.value in evaluated,
-             f"{region.name} stores {store.value} but does not evaluate it")
+    _require(
+        store.value in evaluated, f"{region.name} stores {store.value} but does not evaluate it"
+    )
     placed = store.value
     for insert in store.inserts:
         _require(insert in region.ops, f"{region.name} lacks {insert}")
         _require(insert.operands[0].shape == placed.shape, f"{insert} places another value")
         placed = insert.result
-    _require(placed is store.into or (not store.inserts and placed.type == store.into.type),
-             f"{region.name} stores {store.value} into {store.into}")
+    _require(
+        placed is store.into or (not store.inserts and placed.type == store.into.type),
+        f"{region.name} stores {store.value} into {store.into}",
+    )

@@ -55,13 +55,21 @@ class Layout:
         """name_of: the buffer of a value of the graph around."""
         made = []
         for schedule, trip, places, carries in zip(
-                self.schedules, self.trips, self.places, self.carries, strict=True):
+            self.schedules, self.trips, self.places, self.carries, strict=True
+        ):
             bindings = tuple(
-                Binding(place.buffer, workspace if place.value is None else name_of(place.value),
-                        place.offset_nbytes, place.stride_nbytes) for place in places)
+                Binding(
+                    place.buffer,
+                    workspace if place.value is None else name_of(place.value),
+                    place.offset_nbytes,
+                    place.stride_nbytes,
+                )
+                for place in places
+            )
             used = any(place.value is None for place in places) or arena_nbytes(schedule)
-            made.append(Body(schedule.plan, trip, bindings, workspace if used else "",
-                             tuple(carries)))
+            made.append(
+                Body(schedule.plan, trip, bindings, workspace if used else "", tuple(carries))
+            )
         return tuple(made)
 
     def reserve(self, nbytes: int) -> int:
@@ -73,8 +81,9 @@ class Layout:
 
 def arena_nbytes(schedule: Schedule) -> int:
     """Memory for the transients of a body, which is one run."""
-    return max((part.arena_nbytes for part in schedule.segments if isinstance(part, Run)),
-               default=0)
+    return max(
+        (part.arena_nbytes for part in schedule.segments if isinstance(part, Run)), default=0
+    )
 
 
 def layout_of(region: Region, schedules: Sequence[Schedule]) -> Layout:
@@ -93,13 +102,16 @@ def layout_of(region: Region, schedules: Sequence[Schedule]) -> Layout:
         large = sum(schedule.plan.buffer(result).nbytes for result, _ in carries)
         alternates = may_alternate and large >= ALTERNATE_FROM_NBYTES
         layout.places.append(places)
-        layout.carries.append([Carry(result, argument, alternates)
-                               for result, argument in carries])
+        layout.carries.append([Carry(result, argument, alternates) for result, argument in carries])
     return layout
 
 
-def _argument_places(op: Op, number: int, inputs: Sequence[Value], schedule: Schedule,
-                     ) -> list[_Place]:
+def _argument_places(
+    op: Op,
+    number: int,
+    inputs: Sequence[Value],
+    schedule: Schedule,
+) -> list[_Place]:
     places = []
     carries, xs = carries_of(op), op.attrs.get("xs", 0) if number == 0 else 0
     for at, (value, operand) in enumerate(zip(inputs, body_operands(op)[number], strict=True)):
@@ -113,8 +125,13 @@ def _argument_places(op: Op, number: int, inputs: Sequence[Value], schedule: Sch
     return places
 
 
-def _result_places(op: Op, number: int, schedule: Schedule, layout: Layout, places: list[_Place],
-                   ) -> list[tuple[str, str]]:
+def _result_places(
+    op: Op,
+    number: int,
+    schedule: Schedule,
+    layout: Layout,
+    places: list[_Place],
+) -> list[tuple[str, str]]:
     """Adds the places of results; returns (result, argument) for carries that move."""
     moved = []
     for at, name in enumerate(schedule.outputs):

@@ -34,8 +34,10 @@ def verify_body(dispatch: Dispatch, body: Body, around: Mapping[str, Buffer]) ->
         writes = binding.buffer in written
         if writes or binding.buffer in read:
             accesses = dispatch.writes if writes else (*dispatch.reads, *dispatch.writes)
-            _require(any(access.buffer == binding.outer for access in accesses),
-                     f"@{dispatch.name} does not say that its body touches {binding.outer}")
+            _require(
+                any(access.buffer == binding.outer for access in accesses),
+                f"@{dispatch.name} does not say that its body touches {binding.outer}",
+            )
         if writes:
             _check_apart(name, binding, body, ranges, nbytes)
     _check_workspace(name, body, around, ranges)
@@ -47,56 +49,78 @@ def _require(holds: bool, fault: str) -> None:
         raise VerificationError(f"plan: {fault}")
 
 
-def _range(name: str, binding: Binding, body: Body, inside: Mapping[str, Buffer],
-           around: Mapping[str, Buffer]) -> tuple[int, int]:
+def _range(
+    name: str,
+    binding: Binding,
+    body: Body,
+    inside: Mapping[str, Buffer],
+    around: Mapping[str, Buffer],
+) -> tuple[int, int]:
     """The bytes of the outer buffer that all iterations together may touch."""
-    _require(binding.buffer in inside and inside[binding.buffer].kind in ("argument", "result"),
-             f"{name} binds {binding.buffer}, which is no argument or result")
+    _require(
+        binding.buffer in inside and inside[binding.buffer].kind in ("argument", "result"),
+        f"{name} binds {binding.buffer}, which is no argument or result",
+    )
     _require(binding.outer in around, f"{name} lies in an unknown buffer {binding.outer}")
     last = binding.stride_nbytes * (max(body.trip or 1, 1) - 1)
     start = binding.offset_nbytes + min(last, 0)
     stop = binding.offset_nbytes + max(last, 0) + inside[binding.buffer].nbytes
-    _require(start >= 0 and stop <= around[binding.outer].nbytes,
-             f"{name}: {binding} leaves {binding.outer}")
+    _require(
+        start >= 0 and stop <= around[binding.outer].nbytes,
+        f"{name}: {binding} leaves {binding.outer}",
+    )
     return start, stop
 
 
-def _check_apart(name: str, binding: Binding, body: Body, ranges: Mapping[str, tuple[int, int]],
-                 nbytes: int) -> None:
+def _check_apart(
+    name: str, binding: Binding, body: Body, ranges: Mapping[str, tuple[int, int]], nbytes: int
+) -> None:
     """Nothing else lies where a body writes."""
     stride, repeats = abs(binding.stride_nbytes), body.trip is None or body.trip > 1
-    _require(not stride or not repeats or stride >= nbytes,
-             f"{name}: iterations overlap in {binding}")
+    _require(
+        not stride or not repeats or stride >= nbytes, f"{name}: iterations overlap in {binding}"
+    )
     for other in body.bindings:
         if other is binding or other.outer != binding.outer:
             continue
         a, b = ranges[binding.buffer], ranges[other.buffer]
-        _require(a[1] <= b[0] or b[1] <= a[0] or b[0] == b[1],
-                 f"{name}: {binding.buffer} is written where {other.buffer} lies")
+        _require(
+            a[1] <= b[0] or b[1] <= a[0] or b[0] == b[1],
+            f"{name}: {binding.buffer} is written where {other.buffer} lies",
+        )
 
 
-def _check_workspace(name: str, body: Body, around: Mapping[str, Buffer],
-                     ranges: Mapping[str, tuple[int, int]]) -> None:
+def _check_workspace(
+    name: str, body: Body, around: Mapping[str, Buffer], ranges: Mapping[str, tuple[int, int]]
+) -> None:
     """Transients stay within the workspace, before what is bound to it."""
     slots = [buffer for buffer in body.plan.buffers if buffer.slot is not None]
-    end = max((buffer.slot + buffer.nbytes for buffer in slots if buffer.slot is not None),
-              default=0)
+    end = max(
+        (buffer.slot + buffer.nbytes for buffer in slots if buffer.slot is not None), default=0
+    )
     if not end:
         return
     _require(body.workspace in around, f"{name} has transients and no workspace")
-    limit = min((ranges[each.buffer][0] for each in body.bindings
-                 if each.outer == body.workspace), default=around[body.workspace].nbytes)
+    limit = min(
+        (ranges[each.buffer][0] for each in body.bindings if each.outer == body.workspace),
+        default=around[body.workspace].nbytes,
+    )
     _require(end <= limit, f"{name}: transients leave their part of {body.workspace}")
 
 
-def _check_carries(name: str, body: Body, inside: Mapping[str, Buffer],
-                   bound: Mapping[str, Binding]) -> None:
+def _check_carries(
+    name: str, body: Body, inside: Mapping[str, Buffer], bound: Mapping[str, Binding]
+) -> None:
     """A result that lies in an argument lies in its own; others are moved there."""
     for buffer in body.plan.buffers:
         if buffer.kind == "argument" and buffer.result is not None:
-            _require(buffer.result == buffer.index,
-                     f"{name}: result {buffer.result} lies in argument {buffer.index}")
+            _require(
+                buffer.result == buffer.index,
+                f"{name}: result {buffer.result} lies in argument {buffer.index}",
+            )
     for carry in body.carries:
         known = carry.result in bound and carry.argument in bound
-        _require(known and inside[carry.result].nbytes == inside[carry.argument].nbytes,
-                 f"{name}: {carry} does not fit")
+        _require(
+            known and inside[carry.result].nbytes == inside[carry.argument].nbytes,
+            f"{name}: {carry} does not fit",
+        )

@@ -44,9 +44,14 @@ class _Item:
         return self.region.kind == "delegate"
 
 
-def schedule(graph: Graph, regions: Sequence[Region], options: Options | None = None,
-             decisions: Iterable[Decision] = (), *,
-             pairs: Mapping[int, int] | None = None) -> Schedule:
+def schedule(
+    graph: Graph,
+    regions: Sequence[Region],
+    options: Options | None = None,
+    decisions: Iterable[Decision] = (),
+    *,
+    pairs: Mapping[int, int] | None = None,
+) -> Schedule:
     """The schedule of `graph`, whose regions are those of `dispatch.formation.form`.
 
     pairs: the donated argument that a result should lie in, by result; JAX's own choice if None.
@@ -59,14 +64,21 @@ def schedule(graph: Graph, regions: Sequence[Region], options: Options | None = 
 class _Builder:
     """Builds one schedule."""
 
-    def __init__(self, graph: Graph, regions: Sequence[Region], options: Options,
-                 decisions: list[Decision], pairs: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        regions: Sequence[Region],
+        options: Options,
+        decisions: list[Decision],
+        pairs: Mapping[int, int],
+    ) -> None:
         self.graph, self.options, self.decisions, self.pairs = graph, options, decisions, pairs
         self.inner = {region: self._inner(region) for region in regions if region.bodies}
         self.layouts = {region: layout_of(region, inner) for region, inner in self.inner.items()}
         self.roots = Roots(regions)
-        self.items = [_Item(region, tuple(reads_of(region)), tuple(writes_of(region)))
-                      for region in regions]
+        self.items = [
+            _Item(region, tuple(reads_of(region)), tuple(writes_of(region))) for region in regions
+        ]
         stored = stored_outputs(graph)
         self.stored = [stored[value] for value in graph.outputs]  # whose buffer each result is
         self.outputs = {self.roots[value]: number for number, value in enumerate(self.stored)}
@@ -85,20 +97,32 @@ class _Builder:
         segment = runs([item.delegated for item in self.items])
         names = {root: buffer.name for root, buffer in buffers.items()}
         by_name = self._with_slots(by_name, names, workspaces, found, segment)
-        plan = Plan(self.graph.name, tuple(dispatches), tuple(barriers), tuple(by_name.values()),
-                    tuple(self._delegated()), tuple(self.decisions))
+        plan = Plan(
+            self.graph.name,
+            tuple(dispatches),
+            tuple(barriers),
+            tuple(by_name.values()),
+            tuple(self._delegated()),
+            tuple(self.decisions),
+        )
         buffer_of = {value: names[self._home(value)] for value in self._values()}
         outputs = tuple(names[self._home(stored)] for stored in self.stored)
-        parts = segments_of([item.region for item in self.items], plan, segment, buffer_of, outputs,
-                            self.inner)
-        aliases = tuple((buffer.result, buffer.index) for buffer in plan.buffers
-                        if buffer.result is not None and buffer.index is not None)
+        parts = segments_of(
+            [item.region for item in self.items], plan, segment, buffer_of, outputs, self.inner
+        )
+        aliases = tuple(
+            (buffer.result, buffer.index)
+            for buffer in plan.buffers
+            if buffer.result is not None and buffer.index is not None
+        )
         return Schedule(plan, parts, outputs, aliases, buffer_of)
 
     def _inner(self, region: Region) -> tuple[Schedule, ...]:
         """The schedules of the bodies of a loop or branch."""
-        made = tuple(schedule(body.graph, body.regions, self.options, pairs=body.carried)
-                     for body in region.bodies)
+        made = tuple(
+            schedule(body.graph, body.regions, self.options, pairs=body.carried)
+            for body in region.bodies
+        )
         for inner in made:
             self.decisions += inner.plan.decisions
         return made
@@ -144,8 +168,14 @@ class _Builder:
         results = {self._home(root): number for root, number in self.outputs.items()}
         made: dict[Value, Buffer] = {}
         for value, name in zip(self.graph.inputs, names.given, strict=True):
-            made[value] = Buffer(name, value.shape, value.type.dtype, "argument",
-                                 value.op.attrs["index"], result=results.get(value))
+            made[value] = Buffer(
+                name,
+                value.shape,
+                value.type.dtype,
+                "argument",
+                value.op.attrs["index"],
+                result=results.get(value),
+            )
         for root, number in sorted(results.items(), key=lambda item: item[1]):
             if root not in made:
                 made[root] = Buffer(names.new("r"), root.shape, root.type.dtype, "result", number)
@@ -155,8 +185,9 @@ class _Builder:
             if root in made:
                 continue
             if in_memory(root):
-                made[root] = Buffer(names.new("c"), root.shape, root.type.dtype, "constant",
-                                    constants)
+                made[root] = Buffer(
+                    names.new("c"), root.shape, root.type.dtype, "constant", constants
+                )
                 constants += 1
             else:
                 made[root] = Buffer(names.new("t"), root.shape, root.type.dtype, "transient")
@@ -170,26 +201,41 @@ class _Builder:
             if layout is not None and layout.nbytes:
                 yield item.region, Buffer(names.new("w"), (layout.nbytes,), u8, "transient")
 
-    def _dispatch(self, item: _Item, buffers: Mapping[Value, Buffer],
-                  workspaces: Mapping[Region, Buffer]) -> Dispatch:
+    def _dispatch(
+        self, item: _Item, buffers: Mapping[Value, Buffer], workspaces: Mapping[Region, Buffer]
+    ) -> Dispatch:
         region, layout = item.region, self.layouts.get(item.region)
         reads = self._accesses(item.reads, buffers)
         writes = self._accesses(item.writes, buffers)
         if region.borders:
             writes = _united(writes, {buffer.name: buffer for buffer in buffers.values()})
-        made = Dispatch(region.name, region.kind, _op_names(region), reads, writes,
-                        sum(cost.flops(op) for op in region.ops), region.loc)
+        made = Dispatch(
+            region.name,
+            region.kind,
+            _op_names(region),
+            reads,
+            writes,
+            sum(cost.flops(op) for op in region.ops),
+            region.loc,
+        )
         if layout is None:
             return made
         workspace = workspaces.get(region)
         if workspace is not None:
             whole = Access.of(workspace, Box.whole(workspace.shape))
             made = replace(made, writes=(*made.writes, whole))
-        return replace(made, bodies=layout.bodies(
-            lambda value: buffers[self._home(value)].name, workspace.name if workspace else ""))
+        return replace(
+            made,
+            bodies=layout.bodies(
+                lambda value: buffers[self._home(value)].name, workspace.name if workspace else ""
+            ),
+        )
 
-    def _accesses(self, touches: Iterable[Touch], buffers: Mapping[Value, Buffer],
-                  ) -> tuple[Access, ...]:
+    def _accesses(
+        self,
+        touches: Iterable[Touch],
+        buffers: Mapping[Value, Buffer],
+    ) -> tuple[Access, ...]:
         made = []
         for touch in touches:
             buffer = buffers[self._home(touch.value)]
@@ -206,22 +252,34 @@ class _Builder:
             if root is value:
                 continue
             reason = self._refuse_reuse(value, root)
-            self.decisions.append(Decision(
-                "reuse-arguments", describe(root.op), not reason,
-                reason or f"written into the donated argument {self.graph.input_names[argument]}",
-                root.op.loc))
+            self.decisions.append(
+                Decision(
+                    "reuse-arguments",
+                    describe(root.op),
+                    not reason,
+                    reason
+                    or f"written into the donated argument {self.graph.input_names[argument]}",
+                    root.op.loc,
+                )
+            )
             if not reason:
                 self.reused[root] = value
 
     def _reading(self, root: Value) -> list[int]:
         """Positions that read the buffer of `root`."""
-        return [at for at, item in enumerate(self.items)
-                if any(self.roots[value] is root for value in item.region.reads)]
+        return [
+            at
+            for at, item in enumerate(self.items)
+            if any(self.roots[value] is root for value in item.region.reads)
+        ]
 
     def _writing(self, root: Value) -> list[int]:
         """Positions that write the buffer of `root`."""
-        return [at for at, item in enumerate(self.items)
-                if any(self.roots[value] is root for value in item.region.writes)]
+        return [
+            at
+            for at, item in enumerate(self.items)
+            if any(self.roots[value] is root for value in item.region.writes)
+        ]
 
     def _refuse_reuse(self, argument: Value, root: Value) -> str:
         """Why `root` cannot lie in the memory of `argument`; empty if it can."""
@@ -240,9 +298,14 @@ class _Builder:
 
     # ---------------------------------------------------------------- memory
 
-    def _with_slots(self, buffers: dict[str, Buffer], names: Mapping[Value, str],
-                    workspaces: Mapping[Region, Buffer], found: Sequence[hazards.Conflict],
-                    segment: Sequence[int]) -> dict[str, Buffer]:
+    def _with_slots(
+        self,
+        buffers: dict[str, Buffer],
+        names: Mapping[Value, str],
+        workspaces: Mapping[Region, Buffer],
+        found: Sequence[hazards.Conflict],
+        segment: Sequence[int],
+    ) -> dict[str, Buffer]:
         """Transients of one run get arena slots; those that pass between segments do not."""
         users: dict[str, int] = {}
         for at, item in enumerate(self.items):
@@ -259,7 +322,8 @@ class _Builder:
                 continue
             if len({segment[at] for at in touching}) == 1 and not self.items[touching[0]].delegated:
                 lives.setdefault(segment[touching[0]], []).append(
-                    memory.Life(name, buffer.nbytes, users[name]))
+                    memory.Life(name, buffer.nbytes, users[name])
+                )
         share = self.options.enabled("pack-slots")
         slots: dict[str, int] = {}
         for of_run in lives.values():
@@ -270,8 +334,12 @@ class _Builder:
         for item in self.items:
             anchor = item.region.anchor
             if item.delegated and anchor is not None:
-                yield Delegated(item.region.name, _equation_name(anchor),
-                                " ".join(str(anchor.attrs.get("reason", "")).split()), anchor.loc)
+                yield Delegated(
+                    item.region.name,
+                    _equation_name(anchor),
+                    " ".join(str(anchor.attrs.get("reason", "")).split()),
+                    anchor.loc,
+                )
 
 
 def _united(accesses: Sequence[Access], buffers: Mapping[str, Buffer]) -> tuple[Access, ...]:
@@ -306,7 +374,8 @@ def _refuse_in_place(region: Region, argument: Value, root: Value) -> str:
 def _op_names(region: Region) -> tuple[str, ...]:
     """What the region does, for people: constants and reshapes go without saying."""
     silent = {"const", "broadcast", "insert_slice", "reshape"} | (
-        {"fill"} if region.kind != "fill" else set())
+        {"fill"} if region.kind != "fill" else set()
+    )
     return tuple(_op_name(op) for op in region.ops if op.kind not in silent)
 
 
@@ -321,4 +390,3 @@ def _equation_name(op: Op) -> str:
     equation = op.attrs.get("equation")
     primitive = getattr(equation, "primitive", None)
     return str(getattr(primitive, "name", "equation"))
-

@@ -97,16 +97,29 @@ def reduced(found: Sequence[Conflict], count: int) -> list[Conflict]:
     return [c for c in found if not implied[c.second] >> c.first & 1]
 
 
-def barriers(dispatches: Sequence[Dispatch], buffers: Mapping[str, Buffer],
-             found: Sequence[Conflict], *, full: bool = False) -> list[Barrier]:
+def barriers(
+    dispatches: Sequence[Dispatch],
+    buffers: Mapping[str, Buffer],
+    found: Sequence[Conflict],
+    *,
+    full: bool = False,
+) -> list[Barrier]:
     """One barrier for each conflict that is left after the transitive reduction.
 
     full: every dispatch waits for the one before it, whether they conflict or not."""
     made = []
     for c in reduced(found, len(dispatches)):
         nbytes = sum(box.count for box in c.ranges) * buffers[c.buffer].dtype.itemsize
-        made.append(Barrier(dispatches[c.first].name, dispatches[c.second].name, c.hazard, c.buffer,
-                            c.ranges, nbytes))
+        made.append(
+            Barrier(
+                dispatches[c.first].name,
+                dispatches[c.second].name,
+                c.hazard,
+                c.buffer,
+                c.ranges,
+                nbytes,
+            )
+        )
     if full:
         ordered = {(barrier.src, barrier.dst) for barrier in made}
         for first, second in itertools.pairwise(dispatches):

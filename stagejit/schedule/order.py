@@ -41,8 +41,11 @@ def execution_order(delegated: Sequence[bool], predecessors: Mapping[int, int]) 
     return order
 
 
-def readers_first(readers: Sequence[int], writers: Sequence[int], predecessors: dict[int, int],
-                  ) -> None:
+def readers_first(
+    readers: Sequence[int],
+    writers: Sequence[int],
+    predecessors: dict[int, int],
+) -> None:
     """Has `readers` of an argument come before `writers` of the result that could then take its
     place, unless one of them has to come after a writer. Extends `predecessors`."""
     late = [at for at in readers if at > min(writers, default=at) and at not in writers]

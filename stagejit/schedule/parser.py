@@ -41,7 +41,8 @@ _DISPATCH = re.compile(
 _BARRIER = re.compile(r"barrier (.*?)  // (RAW|WAR|WAW|FULL) @(\S+) -> @(\S+)")
 _DELEGATED = re.compile(r"delegated @(\S+) (.*?)  // (.*)")
 _BODY = re.compile(
-    rf"body @(\S+) of @(\S+) (?:until its condition fails|(\d+) times)(?: in ({_NAME}))? \{{")
+    rf"body @(\S+) of @(\S+) (?:until its condition fails|(\d+) times)(?: in ({_NAME}))? \{{"
+)
 _BINDING = re.compile(rf"bind ({_NAME}) = ({_NAME})(?: \+ (\d+))?(?: ([+-]) (\d+)\*i)?")
 _CARRY = re.compile(rf"carry ({_NAME}) -> ({_NAME}) (copied|change places)")
 _ACCESS = re.compile(rf"(~?)({_NAME}?){_BOX}")
@@ -49,8 +50,9 @@ _ACCESS = re.compile(rf"(~?)({_NAME}?){_BOX}")
 
 def parse_plan(text: str) -> Plan:
     """The plan that `text` describes."""
-    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)
-             if line.strip()]
+    lines = [
+        (number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()
+    ]
     if not lines or lines[-1][1] != "}":
         raise ParseError("a plan starts with 'plan @name {' and ends with '}'")
     (name,) = _match(_HEADER, *lines[0])
@@ -61,8 +63,9 @@ def parse_plan(text: str) -> Plan:
     return made
 
 
-def _plan(name: str, lines: Iterator[tuple[int, str]], bindings: list[Binding],
-          carries: list[Carry]) -> Plan:
+def _plan(
+    name: str, lines: Iterator[tuple[int, str]], bindings: list[Binding], carries: list[Carry]
+) -> Plan:
     """The lines up to "}". Those that only a body has go to `bindings` and `carries`."""
     buffers: dict[str, Buffer] = {}
     dispatches: list[Dispatch] = []
@@ -92,8 +95,7 @@ def _plan(name: str, lines: Iterator[tuple[int, str]], bindings: list[Binding],
             delegated.append(Delegated(dispatch, equation, reason))
         else:
             raise ParseError(f"line {number}: a plan has no {word!r}")
-    return Plan(name, tuple(dispatches), tuple(barriers), tuple(buffers.values()),
-                tuple(delegated))
+    return Plan(name, tuple(dispatches), tuple(barriers), tuple(buffers.values()), tuple(delegated))
 
 
 def _body(number: int, line: str, lines: Iterator[tuple[int, str]]) -> Body:
@@ -119,8 +121,15 @@ def _match(pattern: re.Pattern[str], number: int, line: str) -> tuple[str, ...]:
 
 def _buffer(number: int, line: str) -> Buffer:
     name, dtype, shape, kind, index, slot, _, result = _match(_BUFFER, number, line)
-    return Buffer(name, tuple(int(n) for n in shape.split(",") if n), dtype_named(dtype),
-                  cast(BufferKind, kind), _int(index), _int(slot), _int(result))
+    return Buffer(
+        name,
+        tuple(int(n) for n in shape.split(",") if n),
+        dtype_named(dtype),
+        cast(BufferKind, kind),
+        _int(index),
+        _int(slot),
+        _int(result),
+    )
 
 
 def _int(text: str | None) -> int | None:
@@ -129,9 +138,14 @@ def _int(text: str | None) -> int | None:
 
 def _dispatch(number: int, line: str, buffers: dict[str, Buffer]) -> Dispatch:
     name, kind, ops, reads, writes, flops = _match(_DISPATCH, number, line)
-    return Dispatch(name, kind, tuple(op for op in ops.split(", ") if op),
-                    tuple(_accesses(number, reads or "", buffers)),
-                    tuple(_accesses(number, writes or "", buffers)), int(flops or 0))
+    return Dispatch(
+        name,
+        kind,
+        tuple(op for op in ops.split(", ") if op),
+        tuple(_accesses(number, reads or "", buffers)),
+        tuple(_accesses(number, writes or "", buffers)),
+        int(flops or 0),
+    )
 
 
 def _accesses(number: int, text: str, buffers: dict[str, Buffer]) -> Iterator[Access]:
@@ -147,7 +161,7 @@ def _boxes(number: int, text: str) -> Iterator[tuple[str, Box, bool]]:
         found = _ACCESS.match(rest)
         if found is None:
             raise ParseError(f"line {number}: cannot read the ranges {text!r}")
-        rest = rest[found.end():].removeprefix(", ")
+        rest = rest[found.end() :].removeprefix(", ")
         yield found[2], _box(found[3]), bool(found[1])
 
 

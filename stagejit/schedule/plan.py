@@ -69,8 +69,15 @@ class Access:
     def of(buffer: Buffer, box: Box, *, exact: bool = True) -> Access:
         start, stop = box.hull_elements(buffer.shape)
         size = buffer.dtype.itemsize
-        return Access(buffer.name, box.offsets, box.sizes, box.strides, (start * size, stop * size),
-                      box.count * size, exact)
+        return Access(
+            buffer.name,
+            box.offsets,
+            box.sizes,
+            box.strides,
+            (start * size, stop * size),
+            box.count * size,
+            exact,
+        )
 
     @property
     def box(self) -> Box:
@@ -246,8 +253,10 @@ class Plan:
 
     def with_kernels(self, kernels: Sequence[str]) -> Plan:
         """The plan with the name of each dispatch's kernel."""
-        named = tuple(replace(dispatch, kernel=kernel) for dispatch, kernel in
-                      zip(self.dispatches, kernels, strict=True))
+        named = tuple(
+            replace(dispatch, kernel=kernel)
+            for dispatch, kernel in zip(self.dispatches, kernels, strict=True)
+        )
         return replace(self, dispatches=named)
 
     def to_networkx(self) -> nx.DiGraph[str]:
@@ -286,22 +295,32 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """A table of dispatches, for notebooks."""
-        head = "".join(f"<th>{title}</th>" for title in
-                       ("dispatch", "kind", "reads", "writes", "flops", "bytes", "line"))
+        head = "".join(
+            f"<th>{title}</th>"
+            for title in ("dispatch", "kind", "reads", "writes", "flops", "bytes", "line")
+        )
         rows = "".join(f"<tr>{_cells(dispatch)}</tr>" for dispatch in self.dispatches)
-        summary = (f"{len(self.dispatches)} dispatches, {len(self.copies)} copies, "
-                   f"{len(self.fills)} fills, {len(self.barriers)} barriers, "
-                   f"{self.transient_nbytes:,} transient bytes (peak {self.peak_nbytes:,})")
-        return (f"<table><caption>{html.escape(self.name)}: {summary}</caption>"
-                f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
+        summary = (
+            f"{len(self.dispatches)} dispatches, {len(self.copies)} copies, "
+            f"{len(self.fills)} fills, {len(self.barriers)} barriers, "
+            f"{self.transient_nbytes:,} transient bytes (peak {self.peak_nbytes:,})"
+        )
+        return (
+            f"<table><caption>{html.escape(self.name)}: {summary}</caption>"
+            f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        )
 
 
 def _body_lines(dispatch: Dispatch, body: Body) -> list[str]:
     times = "until its condition fails" if body.trip is None else f"{body.trip} times"
     within = f" in {body.workspace}" if body.workspace else ""
-    return [f"body @{body.plan.name} of @{dispatch.name} {times}{within} {{",
-            *(f"  {binding}" for binding in body.bindings),
-            *(f"  {carry}" for carry in body.carries), *body.plan._lines(), "}"]
+    return [
+        f"body @{body.plan.name} of @{dispatch.name} {times}{within} {{",
+        *(f"  {binding}" for binding in body.bindings),
+        *(f"  {carry}" for carry in body.carries),
+        *body.plan._lines(),
+        "}",
+    ]
 
 
 def _buffer_text(buffer: Buffer) -> str:
@@ -317,7 +336,13 @@ def _buffer_text(buffer: Buffer) -> str:
 
 
 def _cells(dispatch: Dispatch) -> str:
-    texts = (dispatch.name, dispatch.kind, "\n".join(map(str, dispatch.reads)),
-             "\n".join(map(str, dispatch.writes)), f"{dispatch.flops:,}", f"{dispatch.nbytes:,}",
-             str(dispatch.loc) if dispatch.loc else "")
+    texts = (
+        dispatch.name,
+        dispatch.kind,
+        "\n".join(map(str, dispatch.reads)),
+        "\n".join(map(str, dispatch.writes)),
+        f"{dispatch.flops:,}",
+        f"{dispatch.nbytes:,}",
+        str(dispatch.loc) if dispatch.loc else "",
+    )
     return "".join(f"<td style='white-space:pre'>{html.escape(text)}</td>" for text in texts)

@@ -16,16 +16,26 @@ from stagejit.schedule.plan import Buffer, Plan
 from stagejit.schedule.schedule import Delegation, Run, Schedule, Step
 
 
-def segments_of(regions: Sequence[Region], plan: Plan, segment: Sequence[int],
-                buffer_of: Mapping[Value, str], outputs: Sequence[str],
-                bodies: Mapping[Region, tuple[Schedule, ...]],
-                ) -> tuple[Run | Delegation, ...]:
+def segments_of(
+    regions: Sequence[Region],
+    plan: Plan,
+    segment: Sequence[int],
+    buffer_of: Mapping[Value, str],
+    outputs: Sequence[str],
+    bodies: Mapping[Region, tuple[Schedule, ...]],
+) -> tuple[Run | Delegation, ...]:
     """The segments in order."""
     steps: dict[int, list[Step]] = {}
     for number, region, dispatch in zip(segment, regions, plan.dispatches, strict=True):
-        steps.setdefault(number, []).append(Step(
-            dispatch, region, tuple(buffer_of[value] for value in region.reads),
-            tuple(buffer_of[value] for value in region.writes), bodies.get(region, ())))
+        steps.setdefault(number, []).append(
+            Step(
+                dispatch,
+                region,
+                tuple(buffer_of[value] for value in region.reads),
+                tuple(buffer_of[value] for value in region.writes),
+                bodies.get(region, ()),
+            )
+        )
     buffers = {buffer.name: buffer for buffer in plan.buffers}
     known = {name for name, buffer in buffers.items() if buffer.kind in ("argument", "constant")}
     empty = _without_elements(steps.values(), buffer_of, outputs, known)
@@ -46,8 +56,12 @@ def segments_of(regions: Sequence[Region], plan: Plan, segment: Sequence[int],
     return tuple(parts)
 
 
-def _without_elements(groups: Iterable[Sequence[Step]], buffer_of: Mapping[Value, str],
-                      outputs: Sequence[str], known: set[str]) -> list[str]:
+def _without_elements(
+    groups: Iterable[Sequence[Step]],
+    buffer_of: Mapping[Value, str],
+    outputs: Sequence[str],
+    known: set[str],
+) -> list[str]:
     """Buffers that somebody needs and that no dispatch writes, because they have no elements. The
     first run makes them."""
     written, needed = set(known), dict.fromkeys(outputs)
@@ -62,12 +76,19 @@ def _without_elements(groups: Iterable[Sequence[Step]], buffer_of: Mapping[Value
 def _delegation(step: Step, buffer_of: Mapping[Value, str]) -> Delegation:
     anchor = step.region.anchor
     assert anchor is not None
-    return Delegation(step, tuple(buffer_of[value] for value in anchor.operands),
-                      tuple(buffer_of[value] for value in anchor.results))
+    return Delegation(
+        step,
+        tuple(buffer_of[value] for value in anchor.operands),
+        tuple(buffer_of[value] for value in anchor.results),
+    )
 
 
-def _run(steps: Sequence[Step], buffers: Mapping[str, Buffer], known: set[str],
-         more_results: Sequence[str]) -> Run:
+def _run(
+    steps: Sequence[Step],
+    buffers: Mapping[str, Buffer],
+    known: set[str],
+    more_results: Sequence[str],
+) -> Run:
     arguments: dict[str, None] = {}
     results: dict[str, None] = {}
     arena_nbytes = 0

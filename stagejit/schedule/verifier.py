@@ -46,8 +46,10 @@ def _require(holds: bool, fault: str) -> None:
 def _check_access(name: str, access: Access, buffers: dict[str, Buffer]) -> None:
     _require(access.buffer in buffers, f"@{name} touches an unknown buffer {access.buffer}")
     buffer = buffers[access.buffer]
-    _require(Box.whole(buffer.shape).contains(access.box),
-             f"@{name} leaves the buffer: {access} of {buffer.shape}")
+    _require(
+        Box.whole(buffer.shape).contains(access.box),
+        f"@{name} leaves the buffer: {access} of {buffer.shape}",
+    )
     expected = Access.of(buffer, access.box, exact=access.exact)
     _require(access == expected, f"@{name} states wrong bytes for {access}")
 
@@ -91,7 +93,9 @@ def _check_conflicts(plan: Plan, before: Sequence[int]) -> None:
         name = first[2].buffer
         ordered = barriers.names(src, dst, hazard, name, common) or any(
             before[position[middle]] >> first[0] & 1
-            for middle in barriers.waits.get(dst, ()) if middle != src)
+            for middle in barriers.waits.get(dst, ())
+            if middle != src
+        )
         _require(ordered, f"@{dst} does not wait for @{src}: {hazard} on {name}{common}")
 
 
@@ -130,8 +134,10 @@ def _check_contents(plan: Plan, buffers: dict[str, Buffer]) -> None:
         for access in dispatch.reads:
             if buffers[access.buffer].kind in ("argument", "constant") or not access.nbytes:
                 continue
-            _require(any(access.overlaps(other) for other in written.get(access.buffer, ())),
-                     f"@{dispatch.name} reads {access}, which nothing has written")
+            _require(
+                any(access.overlaps(other) for other in written.get(access.buffer, ())),
+                f"@{dispatch.name} reads {access}, which nothing has written",
+            )
         for access in dispatch.writes:
             written.setdefault(access.buffer, []).append(access)
 
@@ -154,8 +160,10 @@ def _check_slots(plan: Plan, before: Sequence[int]) -> None:
         finished = finished_before([life for _, life in of_run], before)
         for number, (a, a_life) in enumerate(of_run):
             for b, b_life in of_run[:number]:
-                _require(not _overlap(a, b) or apart(a_life, b_life, finished),
-                         f"{a.name} and {b.name} share memory and are alive together")
+                _require(
+                    not _overlap(a, b) or apart(a_life, b_life, finished),
+                    f"{a.name} and {b.name} share memory and are alive together",
+                )
 
 
 def _overlap(a: Buffer, b: Buffer) -> bool:

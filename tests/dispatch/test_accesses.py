@@ -39,7 +39,7 @@ def test_adjacent_slices_are_one_box() -> None:
 
 
 def test_many_slices_are_a_hull_that_says_so() -> None:
-    assert reads(lambda x: sum(x[9 * i:9 * i + 2] for i in range(6)), f32(60)) == ["~arg0[0:47]"]
+    assert reads(lambda x: sum(x[9 * i : 9 * i + 2] for i in range(6)), f32(60)) == ["~arg0[0:47]"]
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (24,), (3, 8), (2, 3, 4), (4, 6)])
@@ -49,7 +49,8 @@ def test_a_reshape_reads_exactly(shape: tuple[int, ...]) -> None:
 
 def test_a_transposed_reshape_reads_exactly() -> None:
     assert reads(lambda x: x.transpose(1, 0, 2).reshape(6, 20) * 2, f32(4, 6, 5)) == [
-        "arg0[0:4, 0:6, 0:5]"]
+        "arg0[0:4, 0:6, 0:5]"
+    ]
 
 
 def test_a_part_of_a_reshape_is_a_hull() -> None:
@@ -65,7 +66,9 @@ def test_a_diagonal_is_a_hull() -> None:
 
 def test_a_dynamic_slice_reads_a_hull() -> None:
     assert reads(lambda x, i: lax.dynamic_slice(x, (i, 1), (2, 3)) * 2, f32(9, 8), np.int32(0)) == [
-        "~arg0[0:9, 1:4]", "arg1[]"]
+        "~arg0[0:9, 1:4]",
+        "arg1[]",
+    ]
 
 
 def test_a_gather_reads_a_hull_of_the_gathered_axis() -> None:
@@ -79,7 +82,9 @@ def test_a_convolution_reads_what_its_window_reaches() -> None:
         return lax.conv_general_dilated(x, w, (3, 2), "VALID")
 
     assert reads(strided, f32(1, 2, 10, 9), f32(4, 2, 2, 1)) == [
-        "~arg0[0:1, 0:2, 0:8, 0:9:2]", "arg1[0:4, 0:2, 0:2, 0:1]"]
+        "~arg0[0:1, 0:2, 0:8, 0:9:2]",
+        "arg1[0:4, 0:2, 0:2, 0:1]",
+    ]
 
 
 def test_a_convolution_of_a_dilated_operand_stays_inside() -> None:

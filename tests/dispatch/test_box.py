@@ -14,8 +14,10 @@ from stagejit.dispatch.box import Box, cover, fill_box
 
 @st.composite
 def boxes(draw: Any, rank: int = 2) -> Box:
-    dims = [(draw(st.integers(0, 6)), draw(st.integers(0, 5)), draw(st.integers(1, 4)))
-            for _ in range(rank)]
+    dims = [
+        (draw(st.integers(0, 6)), draw(st.integers(0, 5)), draw(st.integers(1, 4)))
+        for _ in range(rank)
+    ]
     return Box(tuple(d[0] for d in dims), tuple(d[1] for d in dims), tuple(d[2] for d in dims))
 
 
@@ -51,7 +53,9 @@ def test_hull_elements_are_the_first_and_last_row_major_offsets(box: Box) -> Non
 
 def test_adjacent_boxes_join_exactly() -> None:
     assert Box((0, 0), (2, 4), (1, 1)).hull(Box((2, 0), (3, 4), (1, 1))) == (
-        Box((0, 0), (5, 4), (1, 1)), True)
+        Box((0, 0), (5, 4), (1, 1)),
+        True,
+    )
 
 
 def test_dont_call_a_hull_around_a_gap_exact() -> None:
@@ -69,8 +73,9 @@ def test_what_is_left_of_a_box_is_disjoint_and_complete() -> None:
     assert cover([*pieces, inner], (6, 7))
 
 
-@pytest.mark.parametrize("inner", [
-    Box((1, 2), (2, 3), (3, 2)), Box((0, 0), (6, 2), (1, 5)), Box((5, 6), (1, 1), (1, 1))])
+@pytest.mark.parametrize(
+    "inner", [Box((1, 2), (2, 3), (3, 2)), Box((0, 0), (6, 2), (1, 5)), Box((5, 6), (1, 1), (1, 1))]
+)
 def test_what_is_left_around_a_strided_box_is_its_phases(inner: Box) -> None:
     pieces = Box.whole((6, 7)).without(inner)
     assert cover([*pieces, inner], (6, 7))

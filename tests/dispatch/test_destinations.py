@@ -34,7 +34,10 @@ def test_a3_producers_write_their_exact_ranges() -> None:
     plan = plan_of(concatenation(0), shape(256, 512), shape(128, 512), shape(64, 512))
     assert (plan.copies, plan.barriers, plan.transient_nbytes) == ((), (), 0)
     assert [d.writes[0].hull for d in plan.dispatches] == [
-        (0, 524288), (524288, 786432), (786432, 917504)]
+        (0, 524288),
+        (524288, 786432),
+        (786432, 917504),
+    ]
 
 
 def test_a4_strided_boxes_are_disjoint_though_their_hulls_overlap() -> None:
@@ -51,8 +54,9 @@ def test_a4_values() -> None:
 
 
 def test_fuse_insert_off_brings_the_copies_back() -> None:
-    plan = check(concatenation(0), f32(5, 4), f32(3, 4), f32(2, 4),
-                 options=Options(disable=("fuse-insert",)))
+    plan = check(
+        concatenation(0), f32(5, 4), f32(3, 4), f32(2, 4), options=Options(disable=("fuse-insert",))
+    )
     assert len(plan.copies) == 3
     assert plan.transient_nbytes == 4 * 40
     assert "fuse-insert is disabled" in declined(plan, "fuse-insert")
@@ -88,7 +92,8 @@ def test_a9_a_live_argument_is_copied_once() -> None:
     plan = check(lambda d, x: d.at[1:3].set(x * 2), f32(5, 4), f32(2, 4))
     assert len(plan.copies) == 1
     assert "copied on write: the destination is an argument that is not donated" in declined(
-        plan, "fuse-insert")
+        plan, "fuse-insert"
+    )
 
 
 def test_a9_a_donated_argument_is_written_in_place() -> None:
@@ -99,8 +104,13 @@ def test_a9_a_donated_argument_is_written_in_place() -> None:
 
 
 def test_a9_reuse_arguments_off_copies_the_donated_argument() -> None:
-    plan = check(lambda d, x: d.at[1:3].set(x * 2), f32(5, 4), f32(2, 4), donated=[True, False],
-                 options=Options(disable=("reuse-arguments",)))
+    plan = check(
+        lambda d, x: d.at[1:3].set(x * 2),
+        f32(5, 4),
+        f32(2, 4),
+        donated=[True, False],
+        options=Options(disable=("reuse-arguments",)),
+    )
     assert len(plan.copies) == 1
 
 
@@ -114,7 +124,8 @@ def test_a9_a_constant_is_copied_once() -> None:
 def test_a9_a_delegated_result_is_copied() -> None:
     plan = check(lambda a, x: lax.sort(a).at[1:3].set(x * 2), f32(4, 4), f32(2, 4))
     assert "copied on write: the destination is the result of a delegated equation" in declined(
-        plan, "fuse-insert")
+        plan, "fuse-insert"
+    )
 
 
 def test_a9_a_destination_that_is_read_elsewhere_is_copied() -> None:
@@ -124,7 +135,8 @@ def test_a9_a_destination_that_is_read_elsewhere_is_copied() -> None:
 
     plan = check(fn, f32(3, 4), f32(2, 4))
     assert "copied on write: the destination is also read elsewhere" in declined(
-        plan, "fuse-insert")
+        plan, "fuse-insert"
+    )
 
 
 def test_a_computed_destination_is_stored_there_by_its_producer() -> None:
@@ -142,8 +154,11 @@ def test_a10_a_dynamic_offset_is_a_conservative_hull() -> None:
 
 
 def test_a14_a_slice_of_the_destination_is_read_before_it_is_overwritten() -> None:
-    plan = check(lambda a: lax.dynamic_update_slice(a, a[0:3], (1,)),
-                 np.array([1, 2, 3, 4], np.float32), donated=[True])
+    plan = check(
+        lambda a: lax.dynamic_update_slice(a, a[0:3], (1,)),
+        np.array([1, 2, 3, 4], np.float32),
+        donated=[True],
+    )
     assert plan.dispatches
 
 
@@ -166,8 +181,13 @@ def dense_block(a: Any, b: Any, weights: Any) -> Any:
 
 def dense_block_plan(*disable: str) -> Plan:
     weights = [shape(o, i, 3, 3) for o, i in ((32, 64), (32, 96), (32, 128), (32, 160), (64, 192))]
-    return plan_of(dense_block, shape(1, 64, 90, 62), shape(1, 64, 90, 62), weights,
-                   options=Options(disable=disable))
+    return plan_of(
+        dense_block,
+        shape(1, 64, 90, 62),
+        shape(1, 64, 90, 62),
+        weights,
+        options=Options(disable=disable),
+    )
 
 
 def test_c1_every_result_is_stored_in_all_its_destinations() -> None:
@@ -193,7 +213,13 @@ def test_c2_one_buffer_serves_all_concatenations() -> None:
     (buffer,) = (b for b in plan.buffers if b.kind == "transient" and b.shape[1] > 64)
     assert buffer.nbytes == 4_285_440
     assert [len([w for w in d.writes if w.buffer == buffer.name]) for d in plan.dispatches] == [
-        1, 1, 1, 1, 1, 0]
+        1,
+        1,
+        1,
+        1,
+        1,
+        0,
+    ]
 
 
 def test_c4_barriers_name_newly_written_channels_only() -> None:
@@ -201,7 +227,8 @@ def test_c4_barriers_name_newly_written_channels_only() -> None:
     assert sum(b.nbytes for b in plan.barriers) == 4_285_440
     assert [str(b.ranges[0]) for b in plan.barriers[1:]] == [
         f"[0:1, {low}:{high}, 0:90, 0:62]"
-        for low, high in ((64, 96), (96, 128), (128, 160), (160, 192))]
+        for low, high in ((64, 96), (96, 128), (128, 160), (160, 192))
+    ]
 
 
 def test_c3_a_result_claims_its_channels_and_nothing_else() -> None:
@@ -211,8 +238,7 @@ def test_c3_a_result_claims_its_channels_and_nothing_else() -> None:
 
 def test_c5_batches_are_strided_boxes() -> None:
     plan = plan_of(lambda x, y: jnp.concatenate([x * 2, y + 1], 1), shape(4, 3, 5), shape(4, 2, 5))
-    assert [str(d.writes[0]) for d in plan.dispatches] == [
-        "r0[0:4, 0:3, 0:5]", "r0[0:4, 3:5, 0:5]"]
+    assert [str(d.writes[0]) for d in plan.dispatches] == ["r0[0:4, 0:3, 0:5]", "r0[0:4, 3:5, 0:5]"]
     assert plan.barriers == ()
 
 
@@ -224,7 +250,8 @@ def test_c7_overlapping_stores_of_one_value_keep_program_order() -> None:
 
     plan = check(fn, f32(4))
     assert "the producer writes the same place of the destination before" in declined(
-        plan, "fuse-insert")
+        plan, "fuse-insert"
+    )
 
 
 def test_c7_the_same_value_twice_is_two_stores_of_one_dispatch() -> None:
@@ -264,8 +291,9 @@ def test_dont_nest_a_destination_that_is_read_elsewhere() -> None:
 
 
 def test_arguments_inserted_into_several_places_are_read_once() -> None:
-    plan = check(lambda a, b: (jnp.concatenate([a, b]), jnp.concatenate([b, a])),
-                 f32(3, 4), f32(2, 4))
+    plan = check(
+        lambda a, b: (jnp.concatenate([a, b]), jnp.concatenate([b, a])), f32(3, 4), f32(2, 4)
+    )
     assert len(plan.copies) == 2
     assert all(len(copy.writes) == 2 for copy in plan.copies)
 
@@ -307,8 +335,12 @@ def test_prefixes_of_one_buffer_are_read_while_it_grows() -> None:
 
 
 def test_an_update_of_a_donated_argument_is_in_place() -> None:
-    plan = check(lambda d, b: d.at[1:3].add(b).at[2:5].multiply(2.0), f32(5, 4), f32(2, 4),
-                 donated=[True, False])
+    plan = check(
+        lambda d, b: d.at[1:3].add(b).at[2:5].multiply(2.0),
+        f32(5, 4),
+        f32(2, 4),
+        donated=[True, False],
+    )
     assert [dispatch.kind for dispatch in plan.dispatches] == ["map", "map"]
     assert plan.transient_nbytes == 0
 
@@ -322,14 +354,16 @@ def test_dont_update_in_place_what_others_read() -> None:
 
 
 def test_dont_update_in_place_other_elements() -> None:
-    plan = check(lambda d, b: d.at[1:3].set(d[2:4] + b), f32(5, 4), f32(2, 4),
-                 donated=[True, False])
+    plan = check(
+        lambda d, b: d.at[1:3].set(d[2:4] + b), f32(5, 4), f32(2, 4), donated=[True, False]
+    )
     assert len(plan.copies) == 1
 
 
 def test_dont_update_in_place_by_a_product() -> None:
-    plan = check(lambda d, b: d.at[1:3].set(d[1:3] + b @ b), f32(5, 2), f32(2, 2),
-                 donated=[True, False])
+    plan = check(
+        lambda d, b: d.at[1:3].set(d[1:3] + b @ b), f32(5, 2), f32(2, 2), donated=[True, False]
+    )
     assert len(plan.copies) == 1
 
 
@@ -368,5 +402,7 @@ def test_c11_first_contents_count_too() -> None:
         return [lax.dynamic_update_slice(y, u * i, (i, 0)) for i in range(6)]
 
     plan = check(fn, f32(24, 4), f32(2, 4), options=Options(operand_limit=5))
-    assert any(reason.startswith("copied on write: the producer has the 5 operands")
-               for reason in declined(plan, "fuse-insert"))
+    assert any(
+        reason.startswith("copied on write: the producer has the 5 operands")
+        for reason in declined(plan, "fuse-insert")
+    )

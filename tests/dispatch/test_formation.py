@@ -42,54 +42,94 @@ FUSED: dict[str, tuple[Fn, tuple[Any, ...], list[str]]] = {
     "elementwise chain": (lambda x, y: jnp.tanh(x * y + 1) * y, (f32(9), f32(9)), ["map"]),
     "two results in one pass": (lambda x: (x * 2, x + 1), (f32(600),), ["map"]),
     "a result that another one reads": (
-        lambda x: (lambda y: (y, y + 1))(x * 2), (f32(600),), ["map"]),
+        lambda x: (lambda y: (y, y + 1))(x * 2),
+        (f32(600),),
+        ["map"],
+    ),
     "prologue of a reduction": (lambda x: jnp.exp(x).sum(0), (f32(8, 9),), ["reduce"]),
     "epilogue of a reduction": (lambda x: jnp.tanh(x.sum(0)) * 2, (f32(8, 9),), ["reduce"]),
     "epilogue of a product": (
-        lambda a, b, c: jax.nn.gelu(a @ b + c), (f32(8, 9), f32(9, 7), f32(7)), ["contract"]),
+        lambda a, b, c: jax.nn.gelu(a @ b + c),
+        (f32(8, 9), f32(9, 7), f32(7)),
+        ["contract"],
+    ),
     "residual of a product": (
-        lambda a, b, c: a @ b + c, (f32(8, 9), f32(9, 7), f32(8, 7)), ["contract"]),
+        lambda a, b, c: a @ b + c,
+        (f32(8, 9), f32(9, 7), f32(8, 7)),
+        ["contract"],
+    ),
     "transposed epilogue of a product": (
-        lambda a, b: (a @ b).T * 2, (f32(8, 9), f32(9, 7)), ["contract"]),
+        lambda a, b: (a @ b).T * 2,
+        (f32(8, 9), f32(9, 7)),
+        ["contract"],
+    ),
     "a product stored plain and transformed": (
-        lambda a, b: (lambda y: (y, jnp.tanh(y)))(a @ b), (f32(8, 9), f32(9, 7)), ["contract"]),
-    "cheap prologue of a product": (
-        lambda a, b: (a * 2) @ b, (f32(8, 9), f32(9, 7)), ["contract"]),
+        lambda a, b: (lambda y: (y, jnp.tanh(y)))(a @ b),
+        (f32(8, 9), f32(9, 7)),
+        ["contract"],
+    ),
+    "cheap prologue of a product": (lambda a, b: (a * 2) @ b, (f32(8, 9), f32(9, 7)), ["contract"]),
     "epilogue of a convolution": (
         lambda x, w: jax.nn.relu(lax.conv(x, w, (1, 1), "SAME")),
-        (f32(1, 2, 5, 5), f32(3, 2, 3, 3)), ["conv"]),
+        (f32(1, 2, 5, 5), f32(3, 2, 3, 3)),
+        ["conv"],
+    ),
     "epilogue of a cumulative sum": (lambda x: jnp.cumsum(x, 1) * 2, (f32(5, 6),), ["cumulative"]),
     "gather with its index arithmetic": (
-        lambda x, i: x[i] * 2, (f32(50, 4), np.array([1, 7], np.int32)), ["map"]),
+        lambda x, i: x[i] * 2,
+        (f32(50, 4), np.array([1, 7], np.int32)),
+        ["map"],
+    ),
     "softmax": (lambda x: jax.nn.softmax(x, -1), (f32(40, 900),), ["reduce"]),
     "log softmax": (lambda x: jax.nn.log_softmax(x, -1), (f32(40, 900),), ["reduce"]),
     "layernorm": (layernorm, (f32(40, 900), f32(900)), ["reduce"]),
     "softmax of a product": (attention, (f32(2, 9, 64),) * 3, ["contract", "reduce", "contract"]),
     "mean, variance and maximum": (
-        lambda x: (x.mean(0), x.var(0), x.max(0)), (f32(90, 30),), ["reduce"]),
+        lambda x: (x.mean(0), x.var(0), x.max(0)),
+        (f32(90, 30),),
+        ["reduce"],
+    ),
     "gradient of softmax": (
-        jax.grad(lambda x: (jax.nn.softmax(x) ** 2).sum()), (f32(40, 300),), ["reduce"]),
+        jax.grad(lambda x: (jax.nn.softmax(x) ** 2).sum()),
+        (f32(40, 300),),
+        ["reduce"],
+    ),
     "gradient of layernorm": (
         jax.grad(lambda x, g: (layernorm(x, g) ** 2).sum(), argnums=(0, 1)),
-        (f32(64, 300), f32(300)), ["reduce", "reduce"]),
+        (f32(64, 300), f32(300)),
+        ["reduce", "reduce"],
+    ),
     "an output that is a reshape": (lambda x: (x * 2).reshape(6), (f32(2, 3),), ["map"]),
-    "a value returned twice": (
-        lambda x: (lambda y: (y, y))(x * 2), (f32(6),), ["map"]),
+    "a value returned twice": (lambda x: (lambda y: (y, y))(x * 2), (f32(6),), ["map"]),
     "an input returned": (lambda x: x, (f32(6),), ["copy"]),
     "a transpose returned": (lambda x: x.T, (f32(6, 4),), ["copy"]),
     "a constant returned": (lambda: jnp.ones(7), (), ["fill"]),
     "a scatter": (
-        lambda i, u: jnp.zeros((9, 4)).at[i].add(u * 2), (np.array([3, 3], np.int32), f32(2, 4)),
-        ["fill", "scatter"]),
+        lambda i, u: jnp.zeros((9, 4)).at[i].add(u * 2),
+        (np.array([3, 3], np.int32), f32(2, 4)),
+        ["fill", "scatter"],
+    ),
     "a global reduction is not read again": (
-        lambda x: x / jnp.sum(x), (f32(300, 300),), ["reduce", "map"]),
+        lambda x: x / jnp.sum(x),
+        (f32(300, 300),),
+        ["reduce", "map"],
+    ),
     "a small global reduction is": (lambda x: x / jnp.sum(x), (f32(30, 30),), ["reduce"]),
     "dear prologue of a product": (
-        lambda a, b: jnp.tanh(a) @ b, (f32(8, 9), f32(9, 7)), ["map", "contract"]),
+        lambda a, b: jnp.tanh(a) @ b,
+        (f32(8, 9), f32(9, 7)),
+        ["map", "contract"],
+    ),
     "a transcendental under a broadcast": (
-        lambda a, b: a + jnp.exp(b), (f32(900, 8), f32(8)), ["map", "map"]),
+        lambda a, b: a + jnp.exp(b),
+        (f32(900, 8), f32(8)),
+        ["map", "map"],
+    ),
     "a transcendental read at two places": (
-        lambda a: (lambda e: e[1:] - e[:-1])(jnp.exp(a)), (f32(9000),), ["exp", "map"]),
+        lambda a: (lambda e: e[1:] - e[:-1])(jnp.exp(a)),
+        (f32(9000),),
+        ["exp", "map"],
+    ),
 }
 
 
@@ -101,16 +141,27 @@ def test_dispatches(name: str) -> None:
 
 
 @pytest.mark.parametrize("switch", sorted(SWITCHES))
-@pytest.mark.parametrize("name", ["layernorm", "softmax of a product", "gradient of layernorm",
-                                  "a result that another one reads", "a scatter"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "layernorm",
+        "softmax of a product",
+        "gradient of layernorm",
+        "a result that another one reads",
+        "a scatter",
+    ],
+)
 def test_switches_never_change_values(name: str, switch: str) -> None:
     fn, args, _ = FUSED[name]
     check(fn, *args, options=off(switch))
 
 
 def test_everything_off_is_one_dispatch_an_op() -> None:
-    plan = check(lambda x: jax.nn.softmax(x, -1), f32(40, 90), options=off(
-        "fuse-producers", "fuse-epilogues", "fuse-rows"))
+    plan = check(
+        lambda x: jax.nn.softmax(x, -1),
+        f32(40, 90),
+        options=off("fuse-producers", "fuse-epilogues", "fuse-rows"),
+    )
     assert kinds(plan).count("reduce") == 2
     assert kinds(plan).count("map") >= 3
 
@@ -132,63 +183,119 @@ def test_fuse_rows_off_is_more_dispatches() -> None:
 
 REFUSED: dict[str, tuple[Fn, tuple[Any, ...], str, str]] = {
     "computed places": (
-        lambda a, b, i: (a @ b)[i] * 2, (f32(8, 9), f32(9, 7), np.array([1, 5], np.int32)),
-        "fuse-epilogues", "gather reads elements of contract at computed places"),
+        lambda a, b, i: (a @ b)[i] * 2,
+        (f32(8, 9), f32(9, 7), np.array([1, 5], np.int32)),
+        "fuse-epilogues",
+        "gather reads elements of contract at computed places",
+    ),
     "a part": (
-        lambda a, b: (a @ b)[2:4] * 2, (f32(8, 9), f32(9, 7)),
-        "fuse-epilogues", "extract_slice takes a part of the results of contract"),
+        lambda a, b: (a @ b)[2:4] * 2,
+        (f32(8, 9), f32(9, 7)),
+        "fuse-epilogues",
+        "extract_slice takes a part of the results of contract",
+    ),
     "an offset": (
-        lambda x, y: lax.dynamic_slice(y, (jnp.argmax(x),), (3,)) * 2, (f32(8), f32(9)),
-        "fuse-epilogues", "the offset of extract_slice depends on reduce"),
+        lambda x, y: lax.dynamic_slice(y, (jnp.argmax(x),), (3,)) * 2,
+        (f32(8), f32(9)),
+        "fuse-epilogues",
+        "the offset of extract_slice depends on reduce",
+    ),
     "out of the space": (
-        lambda a, b, c: jnp.tanh((a @ b)[None] + c), (f32(8, 9), f32(9, 7), f32(5, 8, 7)),
-        "fuse-epilogues", "broadcast takes it out of the space of contract"),
+        lambda a, b, c: jnp.tanh((a @ b)[None] + c),
+        (f32(8, 9), f32(9, 7), f32(5, 8, 7)),
+        "fuse-epilogues",
+        "broadcast takes it out of the space of contract",
+    ),
     "different elements": (
-        lambda a, b: (lambda y: y + y.T)(a @ b), (f32(8, 9), f32(9, 8)),
-        "fuse-epilogues", "its operands are different elements of contract"),
+        lambda a, b: (lambda y: y + y.T)(a @ b),
+        (f32(8, 9), f32(9, 8)),
+        "fuse-epilogues",
+        "its operands are different elements of contract",
+    ),
     "other rows": (
-        lambda x, y: x.sum(1)[None, None] + y, (f32(8, 9), f32(3, 4, 8)),
-        "fuse-epilogues", "it is not in the row space of reduce"),
+        lambda x, y: x.sum(1)[None, None] + y,
+        (f32(8, 9), f32(3, 4, 8)),
+        "fuse-epilogues",
+        "it is not in the row space of reduce",
+    ),
     "repetition": (
-        lambda x: jnp.broadcast_to(x.sum(1)[:, None], (8, 5)), (f32(8, 9),),
-        "fuse-epilogues", "it repeats elements of a row"),
+        lambda x: jnp.broadcast_to(x.sum(1)[:, None], (8, 5)),
+        (f32(8, 9),),
+        "fuse-epilogues",
+        "it repeats elements of a row",
+    ),
     "permutation": (
-        lambda x: x.sum(2).T * 2, (f32(8, 7, 9),),
-        "fuse-epilogues", "it permutes the elements of reduce"),
+        lambda x: x.sum(2).T * 2,
+        (f32(8, 7, 9),),
+        "fuse-epilogues",
+        "it permutes the elements of reduce",
+    ),
     "a map of another shape": (
-        lambda x: (lambda y: (y, y.reshape(3, 200) + 1))(jnp.tanh(x)), (f32(600),),
-        "fuse-producers", "it has another shape"),
+        lambda x: (lambda y: (y, y.reshape(3, 200) + 1))(jnp.tanh(x)),
+        (f32(600),),
+        "fuse-producers",
+        "it has another shape",
+    ),
     "a later dispatch": (
-        lambda a, b, c: (lambda y: y + (y @ c)[:, :1])(a @ b), (f32(8, 8), f32(8, 8), f32(8, 8)),
-        "fuse-epilogues", "another operand is computed from contract by a later dispatch"),
+        lambda a, b, c: (lambda y: y + (y @ c)[:, :1])(a @ b),
+        (f32(8, 8), f32(8, 8), f32(8, 8)),
+        "fuse-epilogues",
+        "another operand is computed from contract by a later dispatch",
+    ),
     "few rows": (
-        lambda x: x / jnp.sum(x), (f32(300, 300),),
+        lambda x: x / jnp.sum(x),
+        (f32(300, 300),),
         "fuse-rows",
-        "1 rows of 90000 elements: reading them again in one dispatch would serialise"),
+        "1 rows of 90000 elements: reading them again in one dispatch would serialise",
+    ),
     "long rows": (
-        lambda x: x / jnp.sum(x, 1, keepdims=True), (f32(8, 70000),),
+        lambda x: x / jnp.sum(x, 1, keepdims=True),
+        (f32(8, 70000),),
         "fuse-rows",
-        "a row takes 280000 bytes, over 262144: reading it again would come from memory"),
+        "a row takes 280000 bytes, over 262144: reading it again would come from memory",
+    ),
     "a gather as an operand": (
-        lambda x, i, w: x[i] @ w, (f32(50, 4), np.array([1, 7], np.int32), f32(4, 3)),
-        "fuse-producers", "a gather is done once"),
+        lambda x, i, w: x[i] @ w,
+        (f32(50, 4), np.array([1, 7], np.int32), f32(4, 3)),
+        "fuse-producers",
+        "a gather is done once",
+    ),
     "a transcendental as an operand": (
-        lambda a, b: jnp.tanh(a) @ b, (f32(8, 9), f32(9, 7)),
-        "fuse-producers", "tanh is evaluated once for each element"),
+        lambda a, b: jnp.tanh(a) @ b,
+        (f32(8, 9), f32(9, 7)),
+        "fuse-producers",
+        "tanh is evaluated once for each element",
+    ),
     "many flops as an operand": (
-        lambda a, b: (a / 3 * (a + 1) / (a * a + 2)) @ b, (f32(8, 9), f32(9, 7)),
-        "fuse-producers", "flops an element, more than once where contract packs"),
+        lambda a, b: (a / 3 * (a + 1) / (a * a + 2)) @ b,
+        (f32(8, 9), f32(9, 7)),
+        "fuse-producers",
+        "flops an element, more than once where contract packs",
+    ),
     "a transcendental twice": (
-        lambda a, b: a + jnp.exp(b), (f32(900, 8), f32(8)),
-        "fuse-producers", "exp would be evaluated 900 times an element"),
+        lambda a, b: a + jnp.exp(b),
+        (f32(900, 8), f32(8)),
+        "fuse-producers",
+        "exp would be evaluated 900 times an element",
+    ),
     "dear to repeat": (
-        lambda a, b: a + (b * 3 + 1) * b, (f32(9000, 64), f32(64)),
-        "fuse-producers", "cheaper stored than evaluated 9e+03 times an element"),
+        lambda a, b: a + (b * 3 + 1) * b,
+        (f32(9000, 64), f32(64)),
+        "fuse-producers",
+        "cheaper stored than evaluated 9e+03 times an element",
+    ),
     "epilogues disabled": (
-        lambda a, b: a @ b + 1, (f32(8, 9), f32(9, 7)),
-        "fuse-epilogues", "fuse-epilogues is disabled"),
+        lambda a, b: a @ b + 1,
+        (f32(8, 9), f32(9, 7)),
+        "fuse-epilogues",
+        "fuse-epilogues is disabled",
+    ),
     "rows disabled": (
-        lambda x: (x.sum(1), x.max(1)), (f32(8, 9),), "fuse-rows", "fuse-rows is disabled"),
+        lambda x: (x.sum(1), x.max(1)),
+        (f32(8, 9),),
+        "fuse-rows",
+        "fuse-rows is disabled",
+    ),
 }
 
 
@@ -259,8 +366,7 @@ def test_diamonds_of_refused_consumers_take_no_exponential_time() -> None:
 
 
 def test_decisions_say_where_producers_are_evaluated() -> None:
-    plan = check(lambda a, b, i: (jnp.exp(a).sum(), (b * 2) @ b), f32(30), f32(4, 4),
-                 np.int32(0))
+    plan = check(lambda a, b, i: (jnp.exp(a).sum(), (b * 2) @ b), f32(30), f32(4, 4), np.int32(0))
     reasons = [d.reason for d in plan.decisions if d.rewrite == "fuse-producers" and d.applied]
     assert "evaluated inside @reduce.0" in reasons
     assert "evaluated inside @contract.1" in reasons

@@ -25,8 +25,11 @@ def run_bodies(step: Step, memory: Memory, run: RunBody) -> None:
     bodies = step.dispatch.bodies
     if anchor.kind == "branch":
         index = memory[step.reads[step.region.inputs.index(without_reshapes(anchor.operands[0]))]]
-        value = int(index[:4].view(np.int32)[0]) if anchor.operands[0].type.dtype.bits == 32 else (
-            int(index[0]))
+        value = (
+            int(index[:4].view(np.int32)[0])
+            if anchor.operands[0].type.dtype.bits == 32
+            else (int(index[0]))
+        )
         number = min(max(value, 0), len(bodies) - 1)
         run(number, _views(bodies[number], memory, 0))
         return
@@ -51,8 +54,10 @@ def _holds(step: Step, memory: Memory, run: RunBody) -> bool:
 
 def _views(body: Body, memory: Memory, iteration: int, *, exchanged: bool = False) -> Memory:
     nbytes = {buffer.name: buffer.nbytes for buffer in body.plan.buffers}
-    views = {binding.buffer: _view(binding, memory, iteration, nbytes[binding.buffer])
-             for binding in body.bindings}
+    views = {
+        binding.buffer: _view(binding, memory, iteration, nbytes[binding.buffer])
+        for binding in body.bindings
+    }
     for carry in body.carries if exchanged else ():
         views[carry.result], views[carry.argument] = views[carry.argument], views[carry.result]
     return views
@@ -60,7 +65,7 @@ def _views(body: Body, memory: Memory, iteration: int, *, exchanged: bool = Fals
 
 def _view(binding: Binding, memory: Memory, iteration: int, nbytes: int) -> Any:
     start = binding.offset_nbytes + iteration * binding.stride_nbytes
-    return memory[binding.outer][start:start + max(nbytes, 1)]
+    return memory[binding.outer][start : start + max(nbytes, 1)]
 
 
 def _copy_carries(body: Body, memory: Memory) -> None:

@@ -35,22 +35,27 @@ class Executor:
 
     def __call__(self, inputs: Sequence[Any]) -> list[Array]:
         memory: dict[str, Any] = {
-            name: np.full(max(b.nbytes, 1), POISON, np.uint8) for name, b in self.buffers.items()
-            if b.slot is None}
+            name: np.full(max(b.nbytes, 1), POISON, np.uint8)
+            for name, b in self.buffers.items()
+            if b.slot is None
+        }
         for value, name in self.schedule.buffer_of.items():
             if value.op.kind == "const" and self.buffers[name].kind == "constant":
                 memory[name][:] = _bytes(value.op.attrs["value"])
         for value, array in zip(self.graph.inputs, inputs, strict=True):
             if value in self.schedule.buffer_of:
                 memory[self.schedule.buffer_of[value]] = _bytes(
-                    np.asarray(array, value.type.dtype.numpy))
+                    np.asarray(array, value.type.dtype.numpy)
+                )
         for segment in self.schedule.segments:
             if isinstance(segment, Delegation):
                 self._step(segment.step, memory)
             else:
                 self._run(segment, memory)
-        return [self._array(memory, name, value) for name, value in
-                zip(self.schedule.outputs, self.graph.outputs, strict=True)]
+        return [
+            self._array(memory, name, value)
+            for name, value in zip(self.schedule.outputs, self.graph.outputs, strict=True)
+        ]
 
     def _run(self, run: Run, memory: dict[str, Any]) -> None:
         arena = np.full(run.arena_nbytes + 1, POISON, np.uint8)
@@ -59,7 +64,7 @@ class Executor:
             buffer = self.buffers[name]
             if buffer.slot is not None:
                 assert buffer.slot % 64 == 0
-                known[name] = arena[buffer.slot:buffer.slot + buffer.nbytes]
+                known[name] = arena[buffer.slot : buffer.slot + buffer.nbytes]
             else:
                 assert name in run.arguments or name in run.results, name
         for step in self._in_some_order(run.steps):
@@ -68,8 +73,12 @@ class Executor:
     def _in_some_order(self, steps: Sequence[Step]) -> Sequence[Step]:
         if self.order is None:
             return steps
-        waits = {step.dispatch.name: {b.src for b in self.schedule.plan.barriers
-                                      if b.dst == step.dispatch.name} for step in steps}
+        waits = {
+            step.dispatch.name: {
+                b.src for b in self.schedule.plan.barriers if b.dst == step.dispatch.name
+            }
+            for step in steps
+        }
         pending, done, result = list(steps), set[str](), []
         inside = {step.dispatch.name for step in steps}
         while pending:
@@ -86,19 +95,32 @@ class Executor:
             return
         reads, writes = iter(step.reads), iter(step.writes)
         for part in step.region.parts:
-            self._part(part, step, [next(reads) for _ in part.inputs],
-                       [next(writes) for _ in part.stores], memory)
+            self._part(
+                part,
+                step,
+                [next(reads) for _ in part.inputs],
+                [next(writes) for _ in part.stores],
+                memory,
+            )
 
-    def _part(self, region: Region, step: Step, reads: Sequence[str], writes: Sequence[str],
-              memory: dict[str, Any]) -> None:
+    def _part(
+        self,
+        region: Region,
+        step: Step,
+        reads: Sequence[str],
+        writes: Sequence[str],
+        memory: dict[str, Any],
+    ) -> None:
         values: dict[Value, Any] = {}
         for value, name in zip(region.inputs, reads, strict=True):
             values[value] = self._read(memory, name, value, step.dispatch.reads)
         for op in region.ops:
             if op.kind == "insert_slice":
                 continue
-            operands = [self._contents(memory, op) if op.kind == "scatter" and not at
-                        else values[operand] for at, operand in enumerate(op.operands)]
+            operands = [
+                self._contents(memory, op) if op.kind == "scatter" and not at else values[operand]
+                for at, operand in enumerate(op.operands)
+            ]
             values.update(zip(op.results, evaluate_op(op, operands), strict=True))
         for store, name in zip(region.stores, writes, strict=True):
             target = self._array(memory, name, store.into)
@@ -124,12 +146,13 @@ class Executor:
         size = value.type.nbytes
         return flat[:size].view(value.type.dtype.numpy).reshape(value.shape)
 
-    def _read(self, memory: dict[str, Any], name: str, value: Value,
-              reads: Sequence[Access]) -> Array:
+    def _read(
+        self, memory: dict[str, Any], name: str, value: Value, reads: Sequence[Access]
+    ) -> Array:
         """The value with all elements poisoned that the dispatch does not declare to read."""
         array = self._array(memory, name, value)
         seen = np.frombuffer(bytes([POISON]) * max(value.type.nbytes, 1), np.uint8).copy()
-        shown = seen[:value.type.nbytes].view(value.type.dtype.numpy).reshape(value.shape)
+        shown = seen[: value.type.nbytes].view(value.type.dtype.numpy).reshape(value.shape)
         if array.dtype == np.bool_:
             shown[...] = ~array
         for access in reads:
@@ -138,8 +161,9 @@ class Executor:
                 shown[box] = array[box]
         return shown
 
-    def _check_written(self, name: str, before: Array, after: Array,
-                       writes: Sequence[Access]) -> None:
+    def _check_written(
+        self, name: str, before: Array, after: Array, writes: Sequence[Access]
+    ) -> None:
         allowed = np.zeros(before.shape, bool)
         for access in writes:
             if access.buffer == name:
@@ -166,8 +190,13 @@ def box_slices(box: Box) -> tuple[slice, ...]:
 def _slices(insert: Op, shape: tuple[int, ...], values: dict[Value, Any]) -> tuple[slice, ...]:
     starts = iter(values[start] for start in insert.operands[2:])
     box = []
-    for offset, stride, extent, size in zip(insert.attrs["offsets"], insert.attrs["strides"], shape,
-                                            insert.operands[0].shape, strict=True):
+    for offset, stride, extent, size in zip(
+        insert.attrs["offsets"],
+        insert.attrs["strides"],
+        shape,
+        insert.operands[0].shape,
+        strict=True,
+    ):
         span = (size - 1) * stride + 1 if size else 0
         start = min(max(int(next(starts)), 0), extent - span) if offset is None else offset
         box.append(slice(start, start + span, stride))

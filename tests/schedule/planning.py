@@ -39,16 +39,21 @@ def schedule_graph(graph: Graph, options: Options | None = None) -> Schedule:
     return made
 
 
-def prepared(fn: Callable[..., Any], args: Sequence[Any], donated: Sequence[bool] = (),
-             options: Options | None = None) -> Graph:
+def prepared(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    donated: Sequence[bool] = (),
+    options: Options | None = None,
+) -> Graph:
     graph = graph_of(fn, *args, donated=donated)
     rewrite_graph(graph, options or Options())
     graph.eliminate_dead()
     return graph
 
 
-def plan_of(fn: Callable[..., Any], *args: Any, donated: Sequence[bool] = (),
-            options: Options | None = None) -> Plan:
+def plan_of(
+    fn: Callable[..., Any], *args: Any, donated: Sequence[bool] = (), options: Options | None = None
+) -> Plan:
     return schedule_graph(prepared(fn, args, donated, options), options).plan
 
 
@@ -59,15 +64,21 @@ def regions_of(fn: Callable[..., Any], *args: Any, options: Options | None = Non
     return regions
 
 
-def check(fn: Callable[..., Any], *args: Any, donated: Sequence[bool] = (),
-          options: Options | None = None, orders: int = 2) -> Plan:
+def check(
+    fn: Callable[..., Any],
+    *args: Any,
+    donated: Sequence[bool] = (),
+    options: Options | None = None,
+    orders: int = 2,
+) -> Plan:
     """Schedules and runs `fn`; its results must be those of the interpreter, bit by bit."""
     graph = prepared(fn, args, donated, options)
     return check_graph(graph, _leaves(args), options, orders)
 
 
-def check_graph(graph: Graph, arrays: Sequence[Any], options: Options | None = None,
-                orders: int = 2) -> Plan:
+def check_graph(
+    graph: Graph, arrays: Sequence[Any], options: Options | None = None, orders: int = 2
+) -> Plan:
     expected = interpret(graph, arrays)
     made = schedule_graph(graph, options)
     for seed in range(orders):

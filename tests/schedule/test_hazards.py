@@ -37,8 +37,12 @@ def dispatch(
 
 def plan(*dispatches: Dispatch) -> Plan:
     found = hazards.conflicts(dispatches)
-    return Plan("f", dispatches, tuple(hazards.barriers(dispatches, BUFFERS, found)),
-                tuple(BUFFERS.values()))
+    return Plan(
+        "f",
+        dispatches,
+        tuple(hazards.barriers(dispatches, BUFFERS, found)),
+        tuple(BUFFERS.values()),
+    )
 
 
 def texts(made: Plan) -> list[str]:
@@ -67,24 +71,29 @@ def test_dont_order_two_reads() -> None:
 
 
 def test_dont_order_disjoint_boxes() -> None:
-    assert not plan(dispatch("p", (), (access("a", 0, 4),)),
-                    dispatch("q", (), (access("a", 4, 4),))).barriers
+    assert not plan(
+        dispatch("p", (), (access("a", 0, 4),)), dispatch("q", (), (access("a", 4, 4),))
+    ).barriers
 
 
 def test_dont_order_interleaved_boxes() -> None:
-    assert not plan(dispatch("p", (), (access("a", 0, 6, 2),)),
-                    dispatch("q", (), (access("a", 1, 6, 2),))).barriers
+    assert not plan(
+        dispatch("p", (), (access("a", 0, 6, 2),)), dispatch("q", (), (access("a", 1, 6, 2),))
+    ).barriers
 
 
 def test_dont_order_different_buffers() -> None:
-    assert not plan(dispatch("p", (), (access("a", 0, 4),)),
-                    dispatch("q", (), (access("b", 0, 4),))).barriers
+    assert not plan(
+        dispatch("p", (), (access("a", 0, 4),)), dispatch("q", (), (access("b", 0, 4),))
+    ).barriers
 
 
 def test_what_a_chain_orders_needs_no_barrier() -> None:
-    made = plan(dispatch("p", (), (access("a", 0, 4),)),
-                dispatch("q", (access("a", 0, 4),), (access("b", 0, 4),)),
-                dispatch("r", (access("a", 0, 4), access("b", 0, 4))))
+    made = plan(
+        dispatch("p", (), (access("a", 0, 4),)),
+        dispatch("q", (access("a", 0, 4),), (access("b", 0, 4),)),
+        dispatch("r", (access("a", 0, 4), access("b", 0, 4))),
+    )
     assert texts(made) == ["barrier a[0:4]  // RAW @p -> @q", "barrier b[0:4]  // RAW @q -> @r"]
 
 
@@ -101,7 +110,8 @@ def test_c4_barriers_name_newly_written_channels_only() -> None:
     assert texts(plan(first, second, third, fourth)) == [
         "barrier a[0:4]  // RAW @x -> @p",
         "barrier a[4:6]  // RAW @p -> @q",
-        "barrier a[6:8]  // RAW @q -> @r"]
+        "barrier a[6:8]  // RAW @q -> @r",
+    ]
 
 
 def _arrays(count: int) -> list[Any]:
@@ -129,8 +139,10 @@ def test_s1_an_edge_iff_boxes_overlap_and_one_writes(dispatches: list[Dispatch])
     expected.add_nodes_from(graph.nodes)
     for at, later in enumerate(dispatches):
         for earlier in dispatches[:at]:
-            pairs = [*itertools.product(earlier.writes, (*later.reads, *later.writes)),
-                     *itertools.product(earlier.reads, later.writes)]
+            pairs = [
+                *itertools.product(earlier.writes, (*later.reads, *later.writes)),
+                *itertools.product(earlier.reads, later.writes),
+            ]
             if any(a.overlaps(b) for a, b in pairs):
                 expected.add_edge(earlier.name, later.name)
     assert set(graph.edges) == set(nx.transitive_reduction(expected).edges)

@@ -50,14 +50,20 @@ def test_independent_buffers_do_not_share() -> None:
 
 
 def test_a_buffer_goes_in_the_smallest_gap_that_fits() -> None:
-    lives = [Life("a", 256, 0b0001), Life("b", 128, 0b0001), Life("c", 64, 0b0001),
-             Life("d", 64, 0b1000)]
+    lives = [
+        Life("a", 256, 0b0001),
+        Life("b", 128, 0b0001),
+        Life("c", 64, 0b0001),
+        Life("d", 64, 0b1000),
+    ]
     slots = pack(lives, [0, 1, 3, 7], share=True)
     assert slots == {"a": 0, "b": 256, "c": 384, "d": 0}
 
 
-@given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 255)), max_size=12),
-       st.lists(st.integers(0, 255), min_size=8, max_size=8))
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.integers(1, 255)), max_size=12),
+    st.lists(st.integers(0, 255), min_size=8, max_size=8),
+)
 def test_buffers_that_overlap_are_never_alive_together(
     drawn: list[tuple[int, int]], edges: list[int]
 ) -> None:
@@ -71,6 +77,8 @@ def test_buffers_that_overlap_are_never_alive_together(
     for a in lives:
         assert slots[a.name] % ALIGNMENT == 0
         for b in lives:
-            overlap = (slots[a.name] < slots[b.name] + b.nbytes
-                       and slots[b.name] < slots[a.name] + a.nbytes)
+            overlap = (
+                slots[a.name] < slots[b.name] + b.nbytes
+                and slots[b.name] < slots[a.name] + a.nbytes
+            )
             assert a is b or not overlap or apart(a, b, finished)

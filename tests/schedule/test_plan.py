@@ -51,37 +51,45 @@ def test_text_parses_back() -> None:
     verify_plan(plan)
 
 
-@pytest.mark.parametrize(("old", "new"), [
-    ("plan @two_products {", "plan two_products"),
-    ("buffer r0: f32[4,8] result 0", "buffer r0 f32[4,8]"),
-    ("writes t0[0:4, 0:8]", "writes t1[0:4, 0:8]"),
-    ("writes t0[0:4, 0:8]", "writes t0(0:4, 0:8)"),
-    ("barrier t0[0:4, 0:8]  //", "barrier t9[0:4, 0:8]  //"),
-    ("RAW @contract.0", "XYZ @contract.0"),
-    ("  dispatch @contract.0", "  launch @contract.0"),
-    ("}", "")])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("plan @two_products {", "plan two_products"),
+        ("buffer r0: f32[4,8] result 0", "buffer r0 f32[4,8]"),
+        ("writes t0[0:4, 0:8]", "writes t1[0:4, 0:8]"),
+        ("writes t0[0:4, 0:8]", "writes t0(0:4, 0:8)"),
+        ("barrier t0[0:4, 0:8]  //", "barrier t9[0:4, 0:8]  //"),
+        ("RAW @contract.0", "XYZ @contract.0"),
+        ("  dispatch @contract.0", "  launch @contract.0"),
+        ("}", ""),
+    ],
+)
 def test_dont_parse_what_is_not_a_plan(old: str, new: str) -> None:
     with pytest.raises(ParseError):
         parse_plan(TEXT.replace(old, new))
 
 
-@pytest.mark.parametrize(("old", "new", "fault"), [
-    ("@contract.1 contract", "@contract.0 contract", "two dispatches"),
-    ("buffer r0: f32[4,8] result 0", "buffer r0: f32[2,8] result 0", "leaves the buffer"),
-    ("  barrier t0[0:4, 0:8]  // RAW @contract.0 -> @contract.1\n", "", "does not wait for"),
-    ("barrier t0[0:4, 0:8]", "barrier t0[0:3, 0:8]", "does not wait for"),
-    ("@contract.0 -> @contract.1", "@contract.1 -> @contract.0", "points backwards"),
-    ("@contract.0 -> @contract.1", "@contract.9 -> @contract.1", "no such dispatch"),
-    ("  writes t0[0:4, 0:8]", "", "nothing has written"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("@contract.1 contract", "@contract.0 contract", "two dispatches"),
+        ("buffer r0: f32[4,8] result 0", "buffer r0: f32[2,8] result 0", "leaves the buffer"),
+        ("  barrier t0[0:4, 0:8]  // RAW @contract.0 -> @contract.1\n", "", "does not wait for"),
+        ("barrier t0[0:4, 0:8]", "barrier t0[0:3, 0:8]", "does not wait for"),
+        ("@contract.0 -> @contract.1", "@contract.1 -> @contract.0", "points backwards"),
+        ("@contract.0 -> @contract.1", "@contract.9 -> @contract.1", "no such dispatch"),
+        ("  writes t0[0:4, 0:8]", "", "nothing has written"),
+    ],
+)
 def test_the_verifier_rejects(old: str, new: str, fault: str) -> None:
     with pytest.raises(VerificationError, match=fault):
         verify_plan(parse_plan(TEXT.replace(old, new)))
 
 
 def test_the_verifier_rejects_shared_slots() -> None:
-    text = plan_of(lambda x, w: (jnp.tanh(x @ w) @ w, jnp.tanh(w @ x) @ w), f32(8, 8),
-                   f32(8, 8)).as_text()
+    text = plan_of(
+        lambda x, w: (jnp.tanh(x @ w) @ w, jnp.tanh(w @ x) @ w), f32(8, 8), f32(8, 8)
+    ).as_text()
     with pytest.raises(VerificationError, match="share memory and are alive together"):
         verify_plan(parse_plan(text.replace("slot 256", "slot 64")))
 
@@ -108,20 +116,26 @@ def test_a_result_lies_in_the_donated_argument() -> None:
 
 
 def test_reuse_arguments_off() -> None:
-    plan = check(lambda x: x * 2, f32(4, 8), donated=[True],
-                 options=Options(disable=("reuse-arguments",)))
+    plan = check(
+        lambda x: x * 2, f32(4, 8), donated=[True], options=Options(disable=("reuse-arguments",))
+    )
     assert plan.buffer("r0").kind == "result"
 
 
 REFUSED = {
     "the argument is read after the result is written": (
-        lambda x, w: (lambda y: (y, x @ (y @ w)))(w @ w + 1), (f32(8, 8), f32(8, 8))),
+        lambda x, w: (lambda y: (y, x @ (y @ w)))(w @ w + 1),
+        (f32(8, 8), f32(8, 8)),
+    ),
     "a contract reads the argument while it writes the result": (
-        lambda x, w: x @ w, (f32(8, 8), f32(8, 8))),
+        lambda x, w: x @ w,
+        (f32(8, 8), f32(8, 8)),
+    ),
     "the dispatch reads other elements of the argument than it writes": (
-        lambda x, w: x[::-1] + w, (f32(8, 8), f32(8, 8))),
-    "a delegated equation makes the result": (
-        lambda x, w: lax.sort(x), (f32(8, 8), f32(8, 8))),
+        lambda x, w: x[::-1] + w,
+        (f32(8, 8), f32(8, 8)),
+    ),
+    "a delegated equation makes the result": (lambda x, w: lax.sort(x), (f32(8, 8), f32(8, 8))),
 }
 
 

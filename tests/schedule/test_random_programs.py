@@ -13,7 +13,8 @@ from tests.schedule.planning import check
 from tests.strategies import RandomProgram, programs
 
 OPTIONS = st.sets(st.sampled_from(sorted(SWITCHES)), max_size=4).map(
-    lambda names: Options(disable=tuple(sorted(names))))
+    lambda names: Options(disable=tuple(sorted(names)))
+)
 
 
 @pytest.mark.fuzz
@@ -21,6 +22,7 @@ OPTIONS = st.sets(st.sampled_from(sorted(SWITCHES)), max_size=4).map(
 def test_a_schedule_computes_what_the_graph_means(
     program: RandomProgram, data: Any, options: Options
 ) -> None:
-    donated = data.draw(st.lists(st.booleans(), min_size=len(program.args),
-                                 max_size=len(program.args)))
+    donated = data.draw(
+        st.lists(st.booleans(), min_size=len(program.args), max_size=len(program.args))
+    )
     check(program.fn, *program.args, donated=donated, options=options)
