@@ -154,3 +154,14 @@ def test_two_insertions_into_the_same_contents() -> None:
     """Both results begin as copies of x; each has a buffer of its own."""
     x = np.arange(4, dtype=np.float32)
     kept(lambda x: (x.at[1:].set(x[:-1]), x.at[:-1].set(x[1:])), x)
+
+
+def test_rows_that_come_back_through_memory() -> None:
+    """The second sum reads what the dispatch of the first one stores: they cannot be one."""
+
+    def f(x: Any) -> Any:
+        for _ in range(3):
+            x = jnp.stack([x, x * 2], 1).sum(1)
+        return (x,)
+
+    kept(f, np.arange(64, dtype=np.float32).reshape(8, 8))

@@ -237,7 +237,7 @@ def _refuse_same_rows(
     if not state.enabled("fuse-rows"):
         return "fuse-rows is disabled"
     if isinstance(place, Refusal):
-        return place
+        return place or f"it reads from memory what {group.kind} stores"
     if place is None or place.space != "row" or place.index != coordinates(group.shape):
         return f"it does not reduce the rows of {group.kind}"
     return refuse_rows(group) or refuse_order(state, group, needed) or ""
