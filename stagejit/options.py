@@ -20,6 +20,7 @@ from stagejit.errors import OptionsError
 # table with what the drivers really run, so a name cannot be forgotten on either side.
 SWITCHES: dict[str, str] = {
     "native-control-flow": "loops and branches of native operations run without Python and XLA",
+    "simplify-loops": "fewer carries and results; what does not change is computed before a loop",
     "fold-views": "compose and cancel transposes, reshapes, broadcasts and slices",
     "fold-pads": "a pad joins the pad around it, or the padding of a convolution",
     "fold-constants": "evaluate ops whose operands are small constants",

@@ -3,7 +3,8 @@
 Input: a graph and options. Output: the same graph, simpler, and the decisions taken. Invariant: a
 rewrite that is switched off changes no result.
 
-Note [Step order]: common subexpressions come after simplification, which makes equal what only
+Note [Step order]: loops come first, because what is computed before them then has its chance, too.
+Common subexpressions come after simplification, which makes equal what only
 looked different; nothing that they leave behind needs simplifying again. Prefixes are shared after
 that, when equal parts are one value. Reductions are split last:
 all else is easier to see while they are whole.
@@ -15,12 +16,14 @@ from stagejit.decisions import Decision
 from stagejit.graph.control import bodies_of
 from stagejit.graph.ir import Graph
 from stagejit.options import Options
-from stagejit.rewrites import algebra, constants, pads, prefixes, split, views
+from stagejit.rewrites import algebra, constants, loops, pads, prefixes, split, views
 from stagejit.rewrites.driver import GraphStep, LocalStep, Step, run_steps
+from stagejit.rewrites.loops import simplify_loops
 from stagejit.rewrites.prefixes import share_prefixes
 from stagejit.rewrites.subexpressions import NAME, eliminate_common_subexpressions
 
 STEPS: tuple[Step, ...] = (
+    GraphStep(loops.NAME, simplify_loops),
     LocalStep("simplify", (*views.RULES, *pads.RULES, *algebra.RULES, *constants.RULES)),
     GraphStep(NAME, eliminate_common_subexpressions),
     GraphStep(prefixes.NAME, share_prefixes),

@@ -147,6 +147,15 @@ class Log:
         self._erase_unused(op)
         return users
 
+    def replace_results(self, name: str, op: Op, values: Sequence[Value | None], reason: str,
+                        ) -> None:
+        """The same for an op of several results; None for a result without uses."""
+        self.decisions.append(Decision(name, describe(op), True, reason, op.loc))
+        for result, value in zip(op.results, values, strict=True):
+            if value is not None:
+                self.graph.replace_uses(result, value)
+        self._erase_unused(op)
+
     def _erase_unused(self, op: Op) -> None:
         todo = [op]
         while todo:

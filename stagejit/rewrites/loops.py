@@ -1,0 +1,234 @@
+"""simplify-loops: what does not change is no carry, what nobody wants is not computed, what each
+iteration would compute again is computed once.
+
+Input: the whole graph, whose bodies have been rewritten already. Output: loops with fewer carries,
+slices and results, and constants that are computed before them. Invariant: nothing is computed
+before a loop that costs more memory than it saves work; ops are cloned, never moved, so a body that
+is not used any more is left as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+
+from stagejit.graph.control import LoopOperands
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.rewrites.driver import Log
+
+NAME = "simplify-loops"
+
+FEWEST_ELEMENTS = 64  # fewer are computed in the shadow of what the loop does anyway
+MOST_GROWTH = 4  # times the bytes of what a hoisted value is computed from
+FREE_NBYTES = 1 << 20
+
+_VIEWS = frozenset({"broadcast", "fill", "reshape", "transpose", "reverse", "extract_slice"})
+_DEAR_KINDS = frozenset({"reduce", "contract", "conv", "cumulative", "scatter", "gather"})
+_CHEAP_FUNCTIONS = frozenset({
+    "add", "sub", "mul", "neg", "abs", "sign", "min", "max", "and", "or", "xor", "not", "select",
+    "clamp", "eq", "ne", "lt", "le", "gt", "ge", "is_finite", "floor", "ceil", "round",
+    "shift_left", "shift_right_logical", "shift_right_arithmetic",
+})  # fmt: skip
+
+
+def simplify_loops(log: Log) -> None:
+    """loop %w, %c body (%w, f %c, exp %w)  -->  loop %c body (f %c, %e), %e = exp %w before"""
+    for op in log.graph.ops():
+        if op.kind == "loop" and op in log.graph.nx:
+            _Loop(log, op).run()
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Numbers of what stays. carries: results that are carried; ys: of the outputs behind them."""
+
+    carries: tuple[int, ...]
+    ys: tuple[int, ...]
+
+
+class _Loop:
+    """One loop, and how it is built again."""
+
+    def __init__(self, log: Log, op: Op) -> None:
+        self.log, self.graph, self.op = log, log.graph, op
+        self.body: Graph = op.attrs["body"]
+        self.condition: Graph | None = op.attrs["condition"]
+        self.parts = LoopOperands.of(op)
+        self.carries = len(self.parts.inits)
+        inputs = self.body.inputs
+        self.fixed = {at for at in range(self.carries) if self.body.outputs[at] is inputs[at]}
+        # What each input of the body is that does not change from one iteration to the next.
+        constants = inputs[self.carries + len(self.parts.xs):]
+        self.constant = dict(zip(constants, self.parts.constants, strict=True)) | {
+            inputs[at]: self.parts.inits[at] for at in self.fixed}
+
+    def run(self) -> None:
+        hoisted = self._hoisted()
+        kept = self._kept(hoisted)
+        total = len(self.op.results) - len(self.fixed)
+        fewer = len(kept.carries) + len(kept.ys) < total
+        if not (hoisted or self.fixed or fewer):
+            return
+        said = [text for text, holds in (
+            (f"{len(hoisted)} values are computed before it", hoisted),
+            (f"{len(self.fixed)} carries do not change", self.fixed),
+            (f"{total - len(kept.carries) - len(kept.ys)} results have no use", fewer)) if holds]
+        outside = _cloned(self.graph, hoisted, self.constant)
+        made = self._rebuilt(kept, outside)
+        self.log.replace_results(NAME, self.op, self._values(kept, made), "; ".join(said))
+
+    def _values(self, kept: _Kept, made: Op | None) -> list[Value | None]:
+        """What stands for each result of the old loop."""
+        values: list[Value | None] = [None] * len(self.op.results)
+        for at in self.fixed:
+            values[at] = self.parts.inits[at]
+        for result, at in zip(made.results if made is not None else (), (*kept.carries, *kept.ys),
+                              strict=True):
+            values[at] = result
+        return values
+
+    # ------------------------------------------------------------------- what stays
+
+    def _kept(self, hoisted: Sequence[Value]) -> _Kept:
+        """Results with uses, and the carries that they, or the condition, are computed from."""
+        uses = {result.index for result in self.op.results if self.graph.uses(result)}
+        ys = tuple(sorted(at for at in uses if at >= self.carries))
+        carries = {at for at in uses if at < self.carries}
+        if self.condition is not None:
+            needed = _needed(self.condition, self.condition.outputs, ())
+            carries |= {at for at in range(self.carries) if self.condition.inputs[at] in needed}
+        carries -= self.fixed
+        while True:
+            wanted = [self.body.outputs[at] for at in (*carries, *ys)]
+            needed = _needed(self.body, wanted, hoisted)
+            more = {at for at in range(self.carries) if self.body.inputs[at] in needed}
+            if more - self.fixed <= carries:
+                return _Kept(tuple(sorted(carries)), ys)
+            carries |= more - self.fixed
+
+    # ------------------------------------------------------------------- hoisting
+
+    def _hoisted(self) -> list[Value]:
+        """Values of the body that are better computed once: results of ops on constants only."""
+        fixed: set[Op] = {value.op for value in self.constant}
+        dear: set[Op] = set()
+        for op in self.body.ops():
+            operands = [value.op for value in op.operands]
+            if op.kind in ("loop", "branch") or not fixed.issuperset(operands):
+                continue
+            fixed.add(op)
+            if _is_dear(op) or not dear.isdisjoint(operands):
+                dear.add(op)
+        found: dict[Value, None] = {}
+        for op in self.body.nx:
+            if op not in fixed or op.kind == "return":
+                found.update((value, None) for value in op.operands if value.op in dear)
+        bases: dict[Value, None] = {}
+        for value in found:
+            while value.op.kind in _VIEWS and value.op.operands[0].op in dear:
+                value = value.op.operands[0]
+            if value.op.kind not in _VIEWS and self._is_small(value):
+                bases[value] = None
+        order = {op: at for at, op in enumerate(self.body.ops())}
+        return sorted(bases, key=lambda value: (order[value.op], value.index))
+
+    def _is_small(self, value: Value) -> bool:
+        leaves = _needed(self.body, [value], ()) & set(self.constant)
+        limit = MOST_GROWTH * sum(leaf.type.nbytes for leaf in leaves)
+        return value.type.nbytes <= max(limit, FREE_NBYTES)
+
+    # ------------------------------------------------------------------- building
+
+    def _rebuilt(self, kept: _Kept, outside: Mapping[Value, Value]) -> Op | None:
+        """The new loop; outside: hoisted values and what they are before the loop."""
+        if not kept.carries and not kept.ys:
+            return None
+        inputs = self.body.inputs
+        outputs = [self.body.outputs[at] for at in (*kept.carries, *kept.ys)]
+        needed = _needed(self.body, outputs, outside)
+        xs = [at for at in range(len(self.parts.xs)) if inputs[self.carries + at] in needed]
+        constants = [value for value in self.constant if value in needed]
+        carried = [inputs[at] for at in kept.carries]
+        slices = [inputs[self.carries + at] for at in xs]
+        order = [*carried, *slices, *constants, *outside]
+        body = _copied(self.body, order, outputs, len(carried))
+        operands = [*(self.parts.inits[at] for at in kept.carries),
+                    *(self.parts.xs[at] for at in xs),
+                    *(self.constant[value] for value in constants), *outside.values()]
+        condition = None
+        if self.condition is not None:
+            condition, more = self._new_condition(self.condition, kept)
+            operands += more
+        types = [self.op.results[at].type for at in (*kept.carries, *kept.ys)]
+        return self.graph.add(
+            "loop", operands, types, self.op.loc, body=body, condition=condition,
+            trip=self.op.attrs["trip"], carries=len(carried), xs=len(xs),
+            reverse=self.op.attrs["reverse"])
+
+    def _new_condition(self, condition: Graph, kept: _Kept) -> tuple[Graph, list[Value]]:
+        """The condition over fewer carries, and the operands for its constants."""
+        needed = _needed(condition, condition.outputs, ())
+        constants = dict(zip(condition.inputs[self.carries:], self.parts.condition_constants,
+                             strict=True))
+        constants |= {condition.inputs[at]: self.parts.inits[at] for at in sorted(self.fixed)}
+        used = [value for value in constants if value in needed]
+        order = [*(condition.inputs[at] for at in kept.carries), *used]
+        made = _copied(condition, order, condition.outputs, 0)
+        return made, [constants[value] for value in used]
+
+
+def _is_dear(op: Op) -> bool:
+    if op.kind == "map" and op.attrs["fn"] not in _CHEAP_FUNCTIONS:
+        return op.result.type.size >= FEWEST_ELEMENTS
+    return op.kind in _DEAR_KINDS and op.operands[0].type.size >= FEWEST_ELEMENTS
+
+
+def _needed(graph: Graph, values: Iterable[Value], known: Iterable[Value]) -> set[Value]:
+    """Values that `values` are computed from, themselves included, where `known` are at hand."""
+    stop, needed = set(known), set[Value]()
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if value in needed or value in stop:
+            continue
+        needed.add(value)
+        pending += value.op.operands
+    return needed
+
+
+def _cloned(graph: Graph, values: Sequence[Value], known: Mapping[Value, Value],
+            ) -> dict[Value, Value]:
+    """Appends clones of the ops behind `values` to `graph`."""
+    made = dict(known)
+    wanted = _needed(graph, values, known)
+    for op in _in_order(value.op for value in wanted):
+        clone = graph.add(op.kind, [made[value] for value in op.operands],
+                          [result.type for result in op.results], op.loc, **op.attrs)
+        made.update(zip(op.results, clone.results, strict=True))
+    return {value: made[value] for value in values}
+
+
+def _copied(graph: Graph, inputs: Sequence[Value], outputs: Sequence[Value], donated: int) -> Graph:
+    """A graph that computes `outputs` from `inputs`, both values of `graph`."""
+    made = Graph(graph.name)
+    known = {}
+    names = dict(zip(graph.inputs, graph.input_names, strict=True))
+    for at, value in enumerate(inputs):
+        name = names.get(value, f"hoisted{at}")
+        known[value] = made.add_input(name, value.type, donated=at < donated)
+    wanted = list(dict.fromkeys(outputs))
+    known |= _cloned(made, wanted, known)
+    made.set_outputs([known[value] for value in outputs])
+    return made
+
+
+def _in_order(ops: Iterable[Op]) -> list[Op]:
+    """Operands before users."""
+    graph: nx.DiGraph[Op] = nx.DiGraph()
+    ops = set(ops)
+    graph.add_nodes_from(ops)
+    for op in ops:
+        graph.add_edges_from((value.op, op) for value in op.operands if value.op in ops)
+    return list(nx.lexicographical_topological_sort(graph, key=lambda op: op.id))
