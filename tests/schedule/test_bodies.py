@@ -1,0 +1,172 @@
+"""Plans of loops and branches: where their buffers lie, and what the verifier refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from stagejit.dispatch.box import Box
+from stagejit.errors import ParseError, VerificationError
+from stagejit.schedule.body_verifier import verify_body
+from stagejit.schedule.memory import aligned
+from stagejit.schedule.parser import parse_plan
+from stagejit.schedule.plan import Access, Binding, Body, Buffer, Carry, Dispatch, Plan
+from stagejit.schedule.verifier import verify_plan
+from stagejit.types import f32, u8
+from tests.schedule.planning import plan_of
+
+X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
+
+
+def loop_of(plan: Plan) -> Dispatch:
+    (loop,) = [d for d in plan.dispatches if d.kind in ("loop", "branch")]
+    return loop
+
+
+def with_body(plan: Plan, body: Body) -> Plan:
+    loop = loop_of(plan)
+    return replace(plan, dispatches=tuple(
+        replace(d, bodies=(body, *loop.bodies[1:])) if d is loop else d for d in plan.dispatches))
+
+
+def scan(x: Any) -> Any:
+    return lax.scan(lambda c, row: (c[::-1] + row, jnp.tanh(c)), x[0], x)
+
+
+def chain(x: Any) -> Any:
+    """Two dispatches in the body, with a transient between them."""
+    return lax.fori_loop(0, 3, lambda i, c: jnp.tanh(c @ (c.T @ c)), x)
+
+
+def test_text_of_a_plan_with_bodies() -> None:
+    plan = plan_of(scan, X)
+    text = plan.as_text()
+    parsed = parse_plan(text)
+    assert parsed.as_text() == text
+    body, again = loop_of(plan).bodies[0], loop_of(parsed).bodies[0]
+    assert (again.trip, again.bindings, again.workspace, again.carries) == (
+        body.trip, body.bindings, body.workspace, body.carries)
+    assert [d.name for d in parsed.all_dispatches()] == [d.name for d in plan.all_dispatches()]
+    assert "body @body of @loop.1 4 times in w0 {" in text
+    assert "bind x0 = arg0 + 24*i" in text
+
+
+@pytest.mark.parametrize("line", ["bind a b", "carry a -> b moved", "body @b of @loop.1 {"])
+def test_dont_parse_other_lines(line: str) -> None:
+    text = plan_of(scan, X).as_text()
+    with pytest.raises(ParseError):
+        parse_plan(text.replace("    bind carry0", f"    {line}\n    bind carry0", 1))
+
+
+def test_dont_parse_what_follows_the_end() -> None:
+    with pytest.raises(ParseError, match="nothing follows the end"):
+        parse_plan(plan_of(scan, X).as_text() + "\n}")
+
+
+@pytest.mark.parametrize("f", [scan, chain])
+def test_dont_accept_a_body_without_one_of_its_barriers(f: Callable[..., Any]) -> None:
+    plan = plan_of(f, X)
+    body = loop_of(plan).bodies[0]
+    for barrier in body.plan.barriers:
+        rest = tuple(other for other in body.plan.barriers if other is not barrier)
+        with pytest.raises(VerificationError, match="does not wait"):
+            verify_plan(with_body(plan, replace(body, plan=replace(body.plan, barriers=rest))))
+
+
+def test_dont_accept_a_buffer_without_a_place() -> None:
+    plan = plan_of(scan, X)
+    body = loop_of(plan).bodies[0]
+    for binding in body.bindings:
+        rest = tuple(other for other in body.bindings if other is not binding)
+        with pytest.raises(VerificationError, match=f"does not say where {binding.buffer} is"):
+            verify_plan(with_body(plan, replace(body, bindings=rest)))
+
+
+FLOATS = Buffer("b", (8,), f32, "argument", 0)
+OUTER = {"x": Buffer("x", (64,), f32, "argument", 0), "r": Buffer("r", (64,), f32, "result", 0),
+         "w": Buffer("w", (256,), u8, "transient", slot=0)}
+
+
+def body_with(*bindings: Binding, trip: int | None = 8, carries: tuple[Carry, ...] = (),
+              slot: int | None = None, workspace: str = "w") -> Body:
+    """A body that reads `b` and writes `c`."""
+    out = Buffer("c", (8,), f32, "result", 0)
+    buffers = [FLOATS, out]
+    writes = [Access.of(out, Box.whole((8,)))]
+    if slot is not None:
+        buffers.append(Buffer("t", (8,), f32, "transient", slot=slot))
+        writes.append(Access.of(buffers[2], Box.whole((8,))))
+    inner = Dispatch("map.0", "map", (), (Access.of(FLOATS, Box.whole((8,))),), tuple(writes))
+    return Body(Plan("body", (inner,), (), tuple(buffers)), trip, bindings, workspace, carries)
+
+
+def dispatch_with(body: Body) -> Dispatch:
+    reads = (Access.of(OUTER["x"], Box.whole((64,))),)
+    writes = tuple(Access.of(OUTER[name], Box.whole(OUTER[name].shape)) for name in ("r", "w"))
+    return Dispatch("loop.0", "loop", (), reads, writes, bodies=(body,))
+
+
+SOURCE, PLACE = Binding("b", "x", 0, 32), Binding("c", "r", 224, -32)
+
+
+def check(body: Body) -> None:
+    verify_body(dispatch_with(body), body, OUTER)
+
+
+def test_slices_forwards_and_backwards() -> None:
+    check(body_with(SOURCE, PLACE))
+    check(body_with(SOURCE, PLACE, slot=0))
+    check(body_with(SOURCE, Binding("c", "w", 128), slot=0,
+                    carries=(Carry("c", "b", alternates=True),)))
+
+
+@pytest.mark.parametrize(("body", "reason"), [
+    (body_with(SOURCE, SOURCE, PLACE), "binds a buffer twice"),
+    (body_with(Binding("b", "x", 32, 32), PLACE), "leaves x"),
+    (body_with(SOURCE, Binding("c", "r", 192, -32)), "leaves r"),
+    (body_with(SOURCE, Binding("c", "q")), "unknown buffer q"),
+    (body_with(SOURCE, PLACE, Binding("d", "r")), "binds d"),
+    (body_with(SOURCE, Binding("c", "r", 0, 16)), "iterations overlap"),
+    (body_with(SOURCE, Binding("c", "x", 0, 32)), "does not say that its body touches x"),
+    (body_with(Binding("b", "r", 128), Binding("c", "r", 0, 32)), "written where b lies"),
+    (body_with(SOURCE, PLACE, slot=0, workspace=""), "no workspace"),
+    (body_with(SOURCE, PLACE, slot=256), "transients leave"),
+    (body_with(SOURCE, Binding("c", "w", 16), slot=0), "transients leave"),
+    (body_with(SOURCE, PLACE, carries=(Carry("c", "q", alternates=False),)), "does not fit"),
+])  # fmt: skip
+def test_dont_accept(body: Body, reason: str) -> None:
+    with pytest.raises(VerificationError, match=reason):
+        check(body)
+
+
+def test_dont_accept_a_result_in_the_place_of_another_one() -> None:
+    body = body_with(SOURCE, PLACE)
+    inside = tuple(replace(buffer, result=1) if buffer is FLOATS else buffer
+                   for buffer in body.plan.buffers)
+    with pytest.raises(VerificationError, match="result 1 lies in argument 0"):
+        check(replace(body, plan=replace(body.plan, buffers=inside)))
+
+
+def test_transients_of_bodies_share_a_workspace() -> None:
+    plan = plan_of(chain, X)
+    loop = loop_of(plan)
+    (workspace,) = [b for b in plan.buffers if b.name == loop.bodies[0].workspace]
+    inner = loop.bodies[0].plan
+    second = [inner.buffer(carry.result).nbytes for carry in loop.bodies[0].carries]
+    assert workspace.nbytes == aligned(inner.peak_nbytes) + sum(map(aligned, second))
+    assert plan.peak_nbytes >= workspace.nbytes
+    assert any(access.buffer == workspace.name for access in loop.writes)
+
+
+def test_a_loop_waits_for_what_makes_its_operands() -> None:
+    plan = plan_of(lambda x: lax.scan(lambda c, r: (c + r, c), jnp.exp(x[0]), jnp.tanh(x)), X)
+    loop = loop_of(plan)
+    waits = {barrier.src for barrier in plan.barriers if barrier.dst == loop.name}
+    made = {d.name for d in plan.dispatches if {"exp", "tanh"} & set(d.ops)}
+    assert waits == made
