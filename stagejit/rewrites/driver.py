@@ -147,8 +147,13 @@ class Log:
         self._erase_unused(op)
         return users
 
-    def replace_results(self, name: str, op: Op, values: Sequence[Value | None], reason: str,
-                        ) -> None:
+    def replace_results(
+        self,
+        name: str,
+        op: Op,
+        values: Sequence[Value | None],
+        reason: str,
+    ) -> None:
         """The same for an op of several results; None for a result without uses."""
         self.decisions.append(Decision(name, describe(op), True, reason, op.loc))
         for result, value in zip(op.results, values, strict=True):

@@ -60,9 +60,10 @@ class _Loop:
         inputs = self.body.inputs
         self.fixed = {at for at in range(self.carries) if self.body.outputs[at] is inputs[at]}
         # What each input of the body is that does not change from one iteration to the next.
-        constants = inputs[self.carries + len(self.parts.xs):]
+        constants = inputs[self.carries + len(self.parts.xs) :]
         self.constant = dict(zip(constants, self.parts.constants, strict=True)) | {
-            inputs[at]: self.parts.inits[at] for at in self.fixed}
+            inputs[at]: self.parts.inits[at] for at in self.fixed
+        }
 
     def run(self) -> None:
         hoisted = self._hoisted()
@@ -71,10 +72,15 @@ class _Loop:
         fewer = len(kept.carries) + len(kept.ys) < total
         if not (hoisted or self.fixed or fewer):
             return
-        said = [text for text, holds in (
-            (f"{len(hoisted)} values are computed before it", hoisted),
-            (f"{len(self.fixed)} carries do not change", self.fixed),
-            (f"{total - len(kept.carries) - len(kept.ys)} results have no use", fewer)) if holds]
+        said = [
+            text
+            for text, holds in (
+                (f"{len(hoisted)} values are computed before it", hoisted),
+                (f"{len(self.fixed)} carries do not change", self.fixed),
+                (f"{total - len(kept.carries) - len(kept.ys)} results have no use", fewer),
+            )
+            if holds
+        ]
         outside = _cloned(self.graph, hoisted, self.constant)
         made = self._rebuilt(kept, outside)
         self.log.replace_results(NAME, self.op, self._values(kept, made), "; ".join(said))
@@ -84,8 +90,9 @@ class _Loop:
         values: list[Value | None] = [None] * len(self.op.results)
         for at in self.fixed:
             values[at] = self.parts.inits[at]
-        for result, at in zip(made.results if made is not None else (), (*kept.carries, *kept.ys),
-                              strict=True):
+        for result, at in zip(
+            made.results if made is not None else (), (*kept.carries, *kept.ys), strict=True
+        ):
             values[at] = result
         return values
 
@@ -154,24 +161,36 @@ class _Loop:
         slices = [inputs[self.carries + at] for at in xs]
         order = [*carried, *slices, *constants, *outside]
         body = _copied(self.body, order, outputs, len(carried))
-        operands = [*(self.parts.inits[at] for at in kept.carries),
-                    *(self.parts.xs[at] for at in xs),
-                    *(self.constant[value] for value in constants), *outside.values()]
+        operands = [
+            *(self.parts.inits[at] for at in kept.carries),
+            *(self.parts.xs[at] for at in xs),
+            *(self.constant[value] for value in constants),
+            *outside.values(),
+        ]
         condition = None
         if self.condition is not None:
             condition, more = self._new_condition(self.condition, kept)
             operands += more
         types = [self.op.results[at].type for at in (*kept.carries, *kept.ys)]
         return self.graph.add(
-            "loop", operands, types, self.op.loc, body=body, condition=condition,
-            trip=self.op.attrs["trip"], carries=len(carried), xs=len(xs),
-            reverse=self.op.attrs["reverse"])
+            "loop",
+            operands,
+            types,
+            self.op.loc,
+            body=body,
+            condition=condition,
+            trip=self.op.attrs["trip"],
+            carries=len(carried),
+            xs=len(xs),
+            reverse=self.op.attrs["reverse"],
+        )
 
     def _new_condition(self, condition: Graph, kept: _Kept) -> tuple[Graph, list[Value]]:
         """The condition over fewer carries, and the operands for its constants."""
         needed = _needed(condition, condition.outputs, ())
-        constants = dict(zip(condition.inputs[self.carries:], self.parts.condition_constants,
-                             strict=True))
+        constants = dict(
+            zip(condition.inputs[self.carries :], self.parts.condition_constants, strict=True)
+        )
         constants |= {condition.inputs[at]: self.parts.inits[at] for at in sorted(self.fixed)}
         used = [value for value in constants if value in needed]
         order = [*(condition.inputs[at] for at in kept.carries), *used]
@@ -198,14 +217,22 @@ def _needed(graph: Graph, values: Iterable[Value], known: Iterable[Value]) -> se
     return needed
 
 
-def _cloned(graph: Graph, values: Sequence[Value], known: Mapping[Value, Value],
-            ) -> dict[Value, Value]:
+def _cloned(
+    graph: Graph,
+    values: Sequence[Value],
+    known: Mapping[Value, Value],
+) -> dict[Value, Value]:
     """Appends clones of the ops behind `values` to `graph`."""
     made = dict(known)
     wanted = _needed(graph, values, known)
     for op in _in_order(value.op for value in wanted):
-        clone = graph.add(op.kind, [made[value] for value in op.operands],
-                          [result.type for result in op.results], op.loc, **op.attrs)
+        clone = graph.add(
+            op.kind,
+            [made[value] for value in op.operands],
+            [result.type for result in op.results],
+            op.loc,
+            **op.attrs,
+        )
         made.update(zip(op.results, clone.results, strict=True))
     return {value: made[value] for value in values}
 

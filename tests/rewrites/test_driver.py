@@ -173,7 +173,9 @@ def example(x: Any, i: Any) -> Any:
 
 
 # split-reduce adds ops; the ablations of share-prefixes and simplify-loops are in their own tests.
-@pytest.mark.parametrize("name", sorted(set(OURS) - {"split-reduce", "share-prefixes", "simplify-loops"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(OURS) - {"split-reduce", "share-prefixes", "simplify-loops"})
+)
 def test_switching_a_rewrite_off_leaves_more_ops_and_the_same_values(name: str) -> None:
     x, i = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), np.int32(2)
     full, ablated = graph_of(example, x, i), graph_of(example, x, i)

@@ -108,7 +108,10 @@ def test_results_without_uses_are_not_computed() -> None:
 
 
 def test_a_loop_of_which_nothing_is_used_goes_away() -> None:
-    assert rewritten(STEP, """\
+    assert (
+        rewritten(
+            STEP,
+            """\
         graph @f(%c: f32[3], %w: f32[3]) {
           %0: f32[3], %1: f32[3] = loop %c, %w carries=2 reverse=false trip=3 xs=0
             graph @body(%a: f32[3] donated, %b: f32[3] donated) {
@@ -116,11 +119,16 @@ def test_a_loop_of_which_nothing_is_used_goes_away() -> None:
               return %0, %b
             }
           return %1
-        }""") == "return %w"
+        }""",
+        )
+        == "return %w"
+    )
 
 
 def test_dont_drop_a_carry_that_another_one_needs() -> None:
-    assert unchanged(STEP, """\
+    assert unchanged(
+        STEP,
+        """\
         graph @f(%c: f32[3], %d: f32[3]) {
           %0: f32[3], %1: f32[3] = loop %c, %d carries=2 reverse=false trip=3 xs=0
             graph @body(%a: f32[3] donated, %b: f32[3] donated) {
@@ -129,15 +137,21 @@ def test_dont_drop_a_carry_that_another_one_needs() -> None:
               return %0, %1
             }
           return %0
-        }""")
+        }""",
+    )
 
 
-@pytest.mark.parametrize("body", [
-    "%0: f32[64] = map neg %b",  # cheap
-    "%0: f32[64] = convert %b",
-])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "%0: f32[64] = map neg %b",  # cheap
+        "%0: f32[64] = convert %b",
+    ],
+)
 def test_dont_hoist_what_is_cheap(body: str) -> None:
-    assert unchanged(STEP, f"""\
+    assert unchanged(
+        STEP,
+        f"""\
         graph @f(%c: f32[64], %w: f32[64]) {{
           %0: f32[64] = loop %c, %w carries=1 reverse=false trip=3 xs=0
             graph @body(%a: f32[64] donated, %b: f32[64]) {{
@@ -146,11 +160,14 @@ def test_dont_hoist_what_is_cheap(body: str) -> None:
               return %1
             }}
           return %0
-        }}""")
+        }}""",
+    )
 
 
 def test_dont_hoist_what_is_small() -> None:
-    assert unchanged(STEP, """\
+    assert unchanged(
+        STEP,
+        """\
         graph @f(%c: f32[8], %w: f32[8]) {
           %0: f32[8] = loop %c, %w carries=1 reverse=false trip=3 xs=0
             graph @body(%a: f32[8] donated, %b: f32[8]) {
@@ -159,12 +176,15 @@ def test_dont_hoist_what_is_small() -> None:
               return %1
             }
           return %0
-        }""")
+        }""",
+    )
 
 
 def test_dont_hoist_what_takes_much_more_memory() -> None:
     """exp of a large array that is made of nothing."""
-    assert unchanged(STEP, """\
+    assert unchanged(
+        STEP,
+        """\
         graph @f(%c: f32[1024,512]) {
           %0: f32[1024,512] = loop %c carries=1 reverse=false trip=3 xs=0
             graph @body(%a: f32[1024,512] donated) {
@@ -174,7 +194,8 @@ def test_dont_hoist_what_takes_much_more_memory() -> None:
               return %2
             }
           return %0
-        }""")
+        }""",
+    )
 
 
 # ------------------------------------------------------------------ ablation
@@ -203,8 +224,9 @@ def unused(x: Any) -> Any:
 
 
 def fixed_carries(x: Any) -> Any:
-    return lax.while_loop(lambda s: s[0] < s[1],
-                          lambda s: (s[0] + 1, s[1], s[2] @ s[3], s[3]), (0, 3, x, x))
+    return lax.while_loop(
+        lambda s: s[0] < s[1], lambda s: (s[0] + 1, s[1], s[2] @ s[3], s[3]), (0, 3, x, x)
+    )
 
 
 @pytest.mark.parametrize("f", [invariants, invariants_of_inner_loops, unused, fixed_carries])

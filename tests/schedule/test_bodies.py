@@ -31,8 +31,12 @@ def loop_of(plan: Plan) -> Dispatch:
 
 def with_body(plan: Plan, body: Body) -> Plan:
     loop = loop_of(plan)
-    return replace(plan, dispatches=tuple(
-        replace(d, bodies=(body, *loop.bodies[1:])) if d is loop else d for d in plan.dispatches))
+    return replace(
+        plan,
+        dispatches=tuple(
+            replace(d, bodies=(body, *loop.bodies[1:])) if d is loop else d for d in plan.dispatches
+        ),
+    )
 
 
 def scan(x: Any) -> Any:
@@ -51,7 +55,11 @@ def test_text_of_a_plan_with_bodies() -> None:
     assert parsed.as_text() == text
     body, again = loop_of(plan).bodies[0], loop_of(parsed).bodies[0]
     assert (again.trip, again.bindings, again.workspace, again.carries) == (
-        body.trip, body.bindings, body.workspace, body.carries)
+        body.trip,
+        body.bindings,
+        body.workspace,
+        body.carries,
+    )
     assert [d.name for d in parsed.all_dispatches()] == [d.name for d in plan.all_dispatches()]
     assert "body @body of @loop.1 4 times in w0 {" in text
     assert "bind x0 = arg0 + 24*i" in text
@@ -89,12 +97,20 @@ def test_dont_accept_a_buffer_without_a_place() -> None:
 
 
 FLOATS = Buffer("b", (8,), f32, "argument", 0)
-OUTER = {"x": Buffer("x", (64,), f32, "argument", 0), "r": Buffer("r", (64,), f32, "result", 0),
-         "w": Buffer("w", (256,), u8, "transient", slot=0)}
+OUTER = {
+    "x": Buffer("x", (64,), f32, "argument", 0),
+    "r": Buffer("r", (64,), f32, "result", 0),
+    "w": Buffer("w", (256,), u8, "transient", slot=0),
+}
 
 
-def body_with(*bindings: Binding, trip: int | None = 8, carries: tuple[Carry, ...] = (),
-              slot: int | None = None, workspace: str = "w") -> Body:
+def body_with(
+    *bindings: Binding,
+    trip: int | None = 8,
+    carries: tuple[Carry, ...] = (),
+    slot: int | None = None,
+    workspace: str = "w",
+) -> Body:
     """A body that reads `b` and writes `c`."""
     out = Buffer("c", (8,), f32, "result", 0)
     buffers = [FLOATS, out]
@@ -122,8 +138,11 @@ def check(body: Body) -> None:
 def test_slices_forwards_and_backwards() -> None:
     check(body_with(SOURCE, PLACE))
     check(body_with(SOURCE, PLACE, slot=0))
-    check(body_with(SOURCE, Binding("c", "w", 128), slot=0,
-                    carries=(Carry("c", "b", alternates=True),)))
+    check(
+        body_with(
+            SOURCE, Binding("c", "w", 128), slot=0, carries=(Carry("c", "b", alternates=True),)
+        )
+    )
 
 
 @pytest.mark.parametrize(("body", "reason"), [
@@ -147,8 +166,9 @@ def test_dont_accept(body: Body, reason: str) -> None:
 
 def test_dont_accept_a_result_in_the_place_of_another_one() -> None:
     body = body_with(SOURCE, PLACE)
-    inside = tuple(replace(buffer, result=1) if buffer is FLOATS else buffer
-                   for buffer in body.plan.buffers)
+    inside = tuple(
+        replace(buffer, result=1) if buffer is FLOATS else buffer for buffer in body.plan.buffers
+    )
     with pytest.raises(VerificationError, match="result 1 lies in argument 0"):
         check(replace(body, plan=replace(body.plan, buffers=inside)))
 
