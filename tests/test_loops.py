@@ -445,3 +445,82 @@ def test_mandelbrot() -> None:
     assert not plan.delegated
     assert not body_of(plan).carries
     np.testing.assert_array_equal(jitted(c), jax.jit(mandelbrot)(c))
+
+
+# --------------------------------------------------------------------- rows that are read before
+
+
+def same_row(b: Any, i: Any) -> Any:
+    return b.at[i].set(b[i] * 2 + 1)
+
+
+def row_and_its_sum(b: Any, i: Any) -> Any:
+    row = lax.dynamic_index_in_dim(b, i, 0, keepdims=False)
+    return lax.dynamic_update_index_in_dim(b, row * 2 + row.sum(), i, 0)
+
+
+def next_row(b: Any, i: Any) -> Any:
+    row = lax.dynamic_index_in_dim(b, i + 1, 0, keepdims=False)
+    return lax.dynamic_update_index_in_dim(b, row * 2 + 1, i, 0)
+
+
+def reversed_row(b: Any, i: Any) -> Any:
+    row = lax.dynamic_index_in_dim(b, i, 0, keepdims=False)
+    return lax.dynamic_update_index_in_dim(b, row[::-1] * 2 + row, i, 0)
+
+
+def exchanged_rows(b: Any, i: Any) -> Any:
+    first = lax.dynamic_index_in_dim(b, i, 0, keepdims=False)
+    second = lax.dynamic_index_in_dim(b, i + 1, 0, keepdims=False)
+    b = lax.dynamic_update_index_in_dim(b, second, i, 0)
+    return lax.dynamic_update_index_in_dim(b, first, i + 1, 0)
+
+
+def sum_before_update(b: Any, i: Any) -> Any:
+    return b.at[i].set(b.sum(0) + b[i - 1])
+
+
+def overlapping_slices(b: Any, i: Any) -> Any:
+    return b.at[2:5].set(b[1:4] * 2).at[0].set(b[6])
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        same_row,
+        row_and_its_sum,
+        next_row,
+        reversed_row,
+        exchanged_rows,
+        sum_before_update,
+        overlapping_slices,
+    ],
+)
+def test_what_is_read_before_is_no_reason_to_copy(update: Callable[..., Any]) -> None:
+    def f(b: Any) -> Any:
+        return lax.fori_loop(0, 4, lambda i, c: update(c, i), b)
+
+    b = RNG.standard_normal((8, 6)).astype(np.float32)
+    plan = check(f, b, donated=(True,), orders=4)
+    body = body_of(plan)
+    assert all(
+        access.buffer.startswith("carry") or access.nbytes < b.nbytes // 2
+        for d in body.plan.dispatches
+        for access in d.writes
+    )
+    assert all(body.plan.buffer(carry.result).nbytes == 4 for carry in body.carries)
+    jitted = stagejit.jit(f, donate_argnums=0, options=Options(verify=True))
+    close(jitted(jnp.asarray(b)), jax.jit(f)(b))
+
+
+def test_dont_overwrite_what_is_read_later() -> None:
+    def f(b: Any) -> Any:
+        def step(i: Any, c: Any) -> Any:
+            return c.at[1:-1].set((c[:-2] + c[2:]) / 2)
+
+        return lax.fori_loop(0, 4, step, b)
+
+    b = RNG.standard_normal((8, 6)).astype(np.float32)
+    plan = check(f, b, donated=(True,))
+    (carry,) = body_of(plan).carries
+    assert carry.argument == "carry1"

@@ -367,20 +367,36 @@ def same_place(insert: Op, read: Op) -> bool:
     )
 
 
-def reads_to_keep(insert: Op, users: Mapping[Value, Sequence[Op]]) -> list[Value]:
-    """Slices of an insert's destination that are worth a copy of their own, made before the insert,
-    because the whole destination would be copied instead: see Note [Copy on write]."""
-    destination, box = insert.operands[1], box_of(insert)
-    found = []
-    for user in users[destination]:
-        if user.kind != "extract_slice" or 2 * user.result.type.size > destination.type.size:
-            continue
-        static = _static_box(user)
-        if static is not None and not static.overlaps(box):
-            continue
-        if not (same_place(insert, user) and _only_elementwise(user, insert, users)):
-            found.append(user.result)
-    return found
+def reads_to_keep(state: State, op: Op) -> list[Value]:
+    """Slices of what an insert, a scatter or a loop overwrites that are worth a copy of their own,
+    made before, because all of it would be copied instead: see Note [Copy on write]."""
+    destinations = dict.fromkeys(map(destination_of, op.results))
+    return [
+        user.result
+        for destination in destinations
+        if destination is not None and _may_be_overwritten(state, destination)
+        for user in state.users[destination]
+        if user.kind == "extract_slice" and _is_worth_keeping(op, user, state.users)
+    ]
+
+
+def _may_be_overwritten(state: State, destination: Value) -> bool:
+    """Whether updates can lie in its memory: all others get a buffer of their own anyway."""
+    producer = destination.op
+    if producer.kind == "input":
+        return state.graph.donated[producer.attrs["index"]]
+    return producer.kind in ("insert_slice", "scatter", "loop", "branch")
+
+
+def _is_worth_keeping(op: Op, read: Op, users: Mapping[Value, Sequence[Op]]) -> bool:
+    if 2 * read.result.type.size > read.operands[0].type.size:
+        return False
+    if op.kind != "insert_slice":
+        return True
+    static = _static_box(read)
+    if static is not None and not static.overlaps(box_of(op)):
+        return False
+    return not (same_place(op, read) and _only_elementwise(read, op, users))
 
 
 def _only_elementwise(read: Op, insert: Op, users: Mapping[Value, Sequence[Op]]) -> bool:

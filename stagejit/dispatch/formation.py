@@ -101,6 +101,7 @@ class _Former:
         """Values that must be stored: what is placed, delegated, or the first contents of a
         buffer."""
         for op in self.state.order:
+            self.state.required.update(reads_to_keep(self.state, op))
             if op.kind == "delegate":
                 self.state.required.update(op.operands)
             elif op.kind in CONTROL:
@@ -109,7 +110,6 @@ class _Former:
                 self.state.required.update(map(without_reshapes, others))
             elif op.kind == "insert_slice":
                 self.state.required.update(v for v in op.operands[:2] if not is_free(v))
-                self.state.required.update(reads_to_keep(op, self.state.users))
             elif op.kind == "scatter" and not is_free(op.operands[0]):
                 self.state.required.add(op.operands[0])
 
