@@ -384,7 +384,7 @@ def _may_be_overwritten(state: State, destination: Value) -> bool:
     """Whether updates can lie in its memory: all others get a buffer of their own anyway."""
     producer = destination.op
     if producer.kind == "input":
-        return state.graph.donated[producer.attrs["index"]]
+        return bool(state.graph.donated[producer.attrs["index"]])
     return producer.kind in ("insert_slice", "scatter", "loop", "branch")
 
 
