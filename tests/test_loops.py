@@ -103,6 +103,13 @@ def large_while(x: Any, n: Any) -> Any:
     return lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, c[1][::-1] * 2), (0, big))
 
 
+def large_while_with_a_condition_on_it(x: Any, n: Any) -> Any:
+    big = jnp.broadcast_to(x[0, 0], (3000,)) + jnp.arange(3000.0)
+    return lax.while_loop(
+        lambda c: c.sum() < 1e6 * (n + 1) ** 2, lambda c: c[::-1] * 1.5 + c[0], big
+    )
+
+
 def loop_of_given_length(x: Any, n: Any) -> Any:
     return lax.fori_loop(0, n, lambda i, y: y * 0.5 + i, x)
 
@@ -246,6 +253,7 @@ ONE = [
 TWO = [
     while_with_constants,
     large_while,
+    large_while_with_a_condition_on_it,
     loop_of_given_length,
     through_and_constant_branches,
     switch_of_three,
@@ -393,6 +401,9 @@ def test_slices_are_read_and_written_where_they_lie() -> None:
 def test_large_carries_change_places_and_small_ones_are_copied() -> None:
     large = body_of(stagejit.jit(rotated_large_carries).plan(X))
     assert large.alternates
+    while_loop = stagejit.jit(large_while).lower(X, N)
+    assert body_of(while_loop.plan).alternates
+    assert while_loop.as_text("host").count("copy") == 1  # before the end, after an odd number
     small = body_of(stagejit.jit(lambda x: lax.fori_loop(0, 3, lambda i, c: c[::-1], x)).plan(X))
     assert [carry.alternates for carry in small.carries] == [False]
 

@@ -18,7 +18,7 @@ from stagejit.dispatch.region import Region
 from stagejit.errors import InternalError
 from stagejit.runtime import program as host
 from stagejit.runtime.program import BufferRef, Copy, HostProgram, Launch, Parallel
-from stagejit.schedule.plan import Binding, Buffer, Plan
+from stagejit.schedule.plan import Binding, Buffer, Plan, exchanged
 from stagejit.schedule.schedule import Run, Schedule, Step
 
 # Forking costs 0.5 us hot and 6 to 16 us when the workers have slept (KERNELS.md, "Latency").
@@ -142,8 +142,14 @@ class _Hosting:
         condition = self._body(step, 1, scope, _Pass(every=0))
         verdict = step.dispatch.bodies[1].bindings[-1]
         predicate = _moved(scope.place(verdict.outer), verdict.offset_nbytes)
-        body = self._body(step, 0, scope, _Pass(every=0))
-        return host.While(condition, predicate, (*body, *self._copies(step, scope)))
+        body, back = self._body(step, 0, scope, _Pass(every=0)), self._copies(step, scope)
+        if not step.dispatch.bodies[0].alternates:
+            return host.While(condition, predicate, (*body, *back))
+        # The buffers are exchanged now; they are exchanged again, or copied back before the end.
+        turned = _Pass(every=0, exchanged=True)
+        again = self._body(step, 1, scope, turned)
+        twice = host.Branch(predicate, 1, (tuple(back), self._body(step, 0, scope, turned)))
+        return host.While(condition, predicate, (*body, *again, twice))
 
     def _branch(self, step: Step, scope: _Scope) -> host.Step:
         anchor = step.region.anchor
@@ -175,15 +181,11 @@ class _Hosting:
         """The steps of one body. The innermost loop of `scope` is that of the body, unless
         `these` is one iteration only."""
         body, schedule = step.dispatch.bodies[number], step.bodies[number]
-        places = {binding.buffer: _bound(scope, binding, these) for binding in body.bindings}
+        bindings = exchanged(step.dispatch, number) if these.exchanged else body.bindings
+        places = {binding.buffer: _bound(scope, binding, these) for binding in bindings}
         for buffer in body.plan.buffers:
             if buffer.slot is not None and body.workspace:
                 places[buffer.name] = _moved(scope.place(body.workspace), buffer.slot)
-        for carry in body.carries if these.exchanged else ():
-            places[carry.result], places[carry.argument] = (
-                places[carry.argument],
-                places[carry.result],
-            )
         inner = _Scope(schedule, places, scope.loops)
         return tuple(
             made

@@ -10,7 +10,8 @@ a time. Behind them lie the verdict of the condition and new carries, which outl
 
 Note [Changing places]: a carry that is not updated in place is written to a second buffer. Small
 ones are copied back. For large ones two iterations are laid out one after the other, the second
-with the buffers exchanged, so that nothing is copied.
+with the buffers exchanged, so that nothing is copied. A loop of unknown length has its condition
+between the two as well.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def layout_of(region: Region, schedules: Sequence[Schedule]) -> Layout:
         trips[0] = op.attrs["trip"]
     layout = Layout(schedules, trips, max(map(arena_nbytes, schedules)))
     twice = sum(1 for body in region.bodies for _ in with_inner(body.regions))
-    may_alternate = trips[0] not in (None, 1) and twice <= MOST_DISPATCHES_TWICE
+    may_alternate = trips[0] != 1 and twice <= MOST_DISPATCHES_TWICE
     for number, (body, schedule) in enumerate(zip(region.bodies, schedules, strict=True)):
         places = _argument_places(op, number, body.graph.inputs, schedule)
         carries = _result_places(op, number, schedule, layout, places)

@@ -173,6 +173,26 @@ class Dispatch:
         return "  ".join([*parts, f"flops {self.flops}"] if self.flops else parts)
 
 
+def exchanged(dispatch: Dispatch, number: int) -> tuple[Binding, ...]:
+    """Bindings of a loop's body, or of its condition, after an odd number of iterations in which
+    the buffers of carries have changed places."""
+    first = dispatch.bodies[0]
+    bound = {binding.buffer: binding for binding in first.bindings}
+    other: dict[tuple[str, int], Binding] = {}
+    for carry in first.carries:
+        argument, result = bound[carry.argument], bound[carry.result]
+        if first.plan.buffer(carry.result).nbytes:
+            other[argument.outer, argument.offset_nbytes] = result
+            other[result.outer, result.offset_nbytes] = argument
+    made = []
+    for binding in dispatch.bodies[number].bindings:
+        place = other.get((binding.outer, binding.offset_nbytes))
+        if place is not None and not binding.stride_nbytes:
+            binding = replace(binding, outer=place.outer, offset_nbytes=place.offset_nbytes)
+        made.append(binding)
+    return tuple(made)
+
+
 @dataclass(frozen=True)
 class Barrier:
     """`dst` starts after `src` has settled `ranges` of `buffer`.

@@ -7,12 +7,13 @@ dispatch's `bodies`: bindings, carries, trip counts.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from stagejit.dispatch.outputs import without_reshapes
-from stagejit.schedule.plan import Binding, Body
+from stagejit.schedule.plan import Binding, Body, exchanged
 from stagejit.schedule.schedule import Step
 
 Memory = dict[str, Any]
@@ -35,9 +36,12 @@ def run_bodies(step: Step, memory: Memory, run: RunBody) -> None:
         return
     body = bodies[0]
     iteration = 0
-    while iteration < body.trip if body.trip is not None else _holds(step, memory, run):
-        exchanged = body.alternates and iteration % 2 == 1
-        run(0, _views(body, memory, iteration, exchanged=exchanged))
+    turned = replace(body, bindings=exchanged(step.dispatch, 0))
+    while True:
+        odd = body.alternates and iteration % 2 == 1
+        if iteration == body.trip or (body.trip is None and not _holds(step, odd, memory, run)):
+            break
+        run(0, _views(turned if odd else body, memory, iteration))
         iteration += 1
         if not body.alternates:
             _copy_carries(body, memory)
@@ -45,22 +49,21 @@ def run_bodies(step: Step, memory: Memory, run: RunBody) -> None:
         _copy_carries(body, memory)
 
 
-def _holds(step: Step, memory: Memory, run: RunBody) -> bool:
+def _holds(step: Step, odd: bool, memory: Memory, run: RunBody) -> bool:
     condition = step.dispatch.bodies[1]
+    if odd:
+        condition = replace(condition, bindings=exchanged(step.dispatch, 1))
     views = _views(condition, memory, 0)
     run(1, views)
     return bool(views[condition.bindings[-1].buffer][0])
 
 
-def _views(body: Body, memory: Memory, iteration: int, *, exchanged: bool = False) -> Memory:
+def _views(body: Body, memory: Memory, iteration: int) -> Memory:
     nbytes = {buffer.name: buffer.nbytes for buffer in body.plan.buffers}
-    views = {
+    return {
         binding.buffer: _view(binding, memory, iteration, nbytes[binding.buffer])
         for binding in body.bindings
     }
-    for carry in body.carries if exchanged else ():
-        views[carry.result], views[carry.argument] = views[carry.argument], views[carry.result]
-    return views
 
 
 def _view(binding: Binding, memory: Memory, iteration: int, nbytes: int) -> Any:
