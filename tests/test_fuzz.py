@@ -165,3 +165,13 @@ def test_rows_that_come_back_through_memory() -> None:
         return (x,)
 
     kept(f, np.arange(64, dtype=np.float32).reshape(8, 8))
+
+
+@pytest.mark.parametrize("shape", [(65, 130), (33, 257), (17, 40)])
+@pytest.mark.parametrize("source", [np.int32, np.int8])
+@pytest.mark.parametrize("target", [np.int8, np.int16])
+def test_transposes_into_narrow_elements(shape: tuple[int, int], source: Any, target: Any) -> None:
+    """Rows that end with one lane, and rows of more elements than a vector has lanes. LLVM wrote
+    the one lane of a truncated vector in its old width, over the row after it."""
+    x = np.random.default_rng(0).integers(-8, 9, shape).astype(source)
+    kept(lambda x: (x.T.astype(target) + target(1),), x, options=Options())

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from stagejit.codegen.strides import dealing_cost, is_dealt
 from stagejit.dispatch.affine import Affine, Var
 
-_MOST_LANES_APART = 16
+MOST_LANES_APART = 16
 
 
 def read_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float:
@@ -47,7 +47,7 @@ def lanes_of(
     if var is None:
         return 0
     adjacent = all(read_cost(form, var, lanes) <= 1 for form in (*reads, *writes))
-    return lanes if adjacent else min(lanes, _MOST_LANES_APART)
+    return lanes if adjacent else min(lanes, MOST_LANES_APART)
 
 
 def vector_cost(

@@ -122,6 +122,10 @@ class Memory:
             e.line(plain)
         elif not value.type.lanes:
             self._when(mask, None, lambda: e.line(plain))
+        elif mask.text.startswith("<i1 true") and mask.text.count("true") == 1:
+            # LLVM 22 stores the one element of a truncated vector untruncated, over its neighbours.
+            first = e.op(f"extractelement {value}, i64 0", value.type.with_lanes(0))
+            e.line(f"store {first}, {pointer}, align {alignment}{hints}")
         else:
             args: list[Ref | str] = [value, pointer, f"i32 {alignment}", mask]
             e.intrinsic("masked.store", None, args, [value.type, _POINTER], hints=hints)

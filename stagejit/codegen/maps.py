@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stagejit.codegen.accesses import lanes_of, vector_cost
+from stagejit.codegen.accesses import MOST_LANES_APART, lanes_of, vector_cost
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements import Elements, Memory, Tile
@@ -108,7 +108,7 @@ def _best_vector(
     pairs: list[tuple[Var, Var | None]] = [(var, None) for var in reversed(variables)]
     forms = [*reads, *writes]
     for between in variables:
-        if between.extent <= lanes:
+        if between.extent <= min(lanes, MOST_LANES_APART):
             pairs += [
                 (var, between)
                 for var in reversed(variables)
