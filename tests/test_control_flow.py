@@ -93,7 +93,7 @@ def test_effects_keep_their_order() -> None:
 
     def note(name: str, value: Any) -> Any:
         def callback(x: Any) -> Any:
-            seen.append((name, float(x)))
+            seen.append((name, np.asarray(x).item()))
             return x
 
         shape = jax.ShapeDtypeStruct(value.shape, value.dtype)

@@ -175,3 +175,12 @@ def test_transposes_into_narrow_elements(shape: tuple[int, int], source: Any, ta
     the one lane of a truncated vector in its old width, over the row after it."""
     x = np.random.default_rng(0).integers(-8, 9, shape).astype(source)
     kept(lambda x: (x.T.astype(target) + target(1),), x, options=Options())
+
+
+def test_single_results_of_contractions_with_more_dimensions() -> None:
+    def f(v: Any) -> Any:
+        image = v.reshape(1, 1, 2)
+        one = lax.conv_general_dilated(image, image, (1,), "VALID").reshape(())
+        return jnp.full((1,), v @ v), (v @ v)[None, None] + 1, one[None]
+
+    kept(f, np.arange(2, dtype=np.float32))

@@ -7,6 +7,7 @@ Invariant: checked against jax 0.10 and 0.12; nothing else in the package import
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +95,14 @@ def evaluate_equation(equation: Any, operands: list[Any]) -> list[Any]:
     with equation.ctx.manager:
         results = equation.primitive.bind(*operands, **parameters)
     return list(results) if equation.primitive.multiple_results else [results]
+
+
+def scan_counts(params: Mapping[str, Any], operands: int) -> tuple[int, int]:
+    """How many constants and carries a scan equation has.
+
+    jax 0.12 says so by the tree of all operands (`ft_in`), earlier versions by two numbers.
+    """
+    if "ft_in" not in params:
+        return params["num_consts"], params["num_carry"]
+    constants, carries, _ = params["ft_in"].update(list(range(operands))).unpack()
+    return len(list(constants)), len(list(carries))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stagejit.trace.compat import ClosedJaxpr
+from stagejit.trace.compat import ClosedJaxpr, scan_counts
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.program import Program, Var
 from stagejit.trace.translation import Site, Translation, translation
@@ -25,8 +25,8 @@ Nested = Callable[[str, Sequence[tuple[str, TensorType]], int, Build], Program]
 
 def _scan(emit: Emitter, site: Site, nested: Nested, *operands: Var) -> Sequence[Var]:
     params = site.params
-    first, trip = params["num_consts"], params["length"]
-    constants, carries = operands[:first], params["num_carry"]
+    (first, carries), trip = scan_counts(params, len(operands)), params["length"]
+    constants = operands[:first]
     inits, xs = operands[first : first + carries], operands[first + carries :]
     if not trip:
         return [*inits, *(emit.empty(type) for type in site.results[carries:])]
@@ -118,7 +118,7 @@ def _named(stem: str, types: Sequence[TensorType]) -> list[tuple[str, TensorType
 TRANSLATIONS: dict[str, Translation] = {
     "scan": translation(
         _scan, "num_consts", "num_carry", "length", "jaxpr", "reverse",
-        ignored=("linear", "unroll", "_split_transpose"),
+        ignored=("linear", "unroll", "_split_transpose", "ft_in", "ft_out"),
     ),
     "while": translation(_while, "cond_nconsts", "cond_jaxpr", "body_nconsts", "body_jaxpr"),
     "cond": translation(_cond, "branches", ignored=("linear",)),
