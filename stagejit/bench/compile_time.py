@@ -71,7 +71,8 @@ def _in_fresh_process(name: str, file: Path | None, cache_dir: str) -> dict[str,
 def _first_call_seconds(contender: Contender, workload: Workload) -> float:
     args = on_device(workload.make_args())
     started = time.perf_counter()
-    call = waiting_call(contender.compile(workload.function), args)
+    compiled = contender.compile(workload.function, workload.donated)
+    call = waiting_call(compiled, args, workload.donated)
     call()
     first = time.perf_counter() - started
     started = time.perf_counter()

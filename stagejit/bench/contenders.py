@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 
 import stagejit
 from stagejit.bench.programs import Arguments, BenchError, Function
@@ -20,36 +21,70 @@ from stagejit.bench.programs import Arguments, BenchError, Function
 class Footprint:
     """What a compiled program needs besides its arguments and results; None where unknown.
 
-    transient_nbytes: intermediate buffers after packing. delegated: equations left to XLA.
+    peak_nbytes: most memory that temporary values take at once: ours after packing, XLA's as its
+    `memory_analysis().temp_size_in_bytes`. delegated: equations left to XLA.
     """
 
-    transient_nbytes: int | None = None
+    peak_nbytes: int | None = None
     dispatches: int | None = None
     delegated: int | None = None
 
 
+class Compile(Protocol):
+    """Returns a callable of the same signature, which may reuse the memory of the arguments whose
+    numbers are in `donated`."""
+
+    def __call__(self, function: Function, donated: tuple[int, ...] = ()) -> Function: ...
+
+
+class Measure(Protocol):
+    """The footprint of what `Compile` would make of the same program for these arguments."""
+
+    def __call__(
+        self, function: Function, args: Arguments, donated: tuple[int, ...] = ()
+    ) -> Footprint: ...
+
+
 @dataclass(frozen=True)
 class Contender:
-    """A way to run a function. compile returns a callable of the same signature."""
+    """A way to run a function."""
 
     name: str
-    compile: Callable[[Function], Function]
-    footprint: Callable[[Function, Arguments], Footprint]
+    compile: Compile
+    footprint: Measure
 
 
-def _stagejit_footprint(function: Function, args: Arguments) -> Footprint:
-    plan = stagejit.jit(function).plan(*args)
+def _stagejit(function: Function, donated: tuple[int, ...] = ()) -> Any:
+    return stagejit.jit(function, donate_argnums=donated)
+
+
+def _jax(function: Function, donated: tuple[int, ...] = ()) -> Any:
+    return jax.jit(function, donate_argnums=donated)
+
+
+def _eager(function: Function, donated: tuple[int, ...] = ()) -> Function:
+    return function
+
+
+def _stagejit_footprint(
+    function: Function, args: Arguments, donated: tuple[int, ...] = ()
+) -> Footprint:
+    plan = _stagejit(function, donated).plan(*args)
     return Footprint(plan.peak_nbytes, len(plan.dispatches), len(plan.delegated))
 
 
-def _jax_footprint(function: Function, args: Arguments) -> Footprint:
-    analysis = jax.jit(function).lower(*args).compile().memory_analysis()
+def _jax_footprint(function: Function, args: Arguments, donated: tuple[int, ...] = ()) -> Footprint:
+    analysis = _jax(function, donated).lower(*args).compile().memory_analysis()
     return Footprint(None if analysis is None else int(analysis.temp_size_in_bytes))
 
 
-STAGEJIT = Contender("stagejit", lambda function: stagejit.jit(function), _stagejit_footprint)
-JAX = Contender("jax", jax.jit, _jax_footprint)
-EAGER = Contender("eager", lambda function: function, lambda function, args: Footprint())
+def _no_footprint(function: Function, args: Arguments, donated: tuple[int, ...] = ()) -> Footprint:
+    return Footprint()
+
+
+STAGEJIT = Contender("stagejit", _stagejit, _stagejit_footprint)
+JAX = Contender("jax", _jax, _jax_footprint)
+EAGER = Contender("eager", _eager, _no_footprint)
 
 OTHERS = {contender.name: contender for contender in (JAX, EAGER)}
 
@@ -79,12 +114,23 @@ def _wait(tree: Any) -> None:
         leaf.block_until_ready()
 
 
-def waiting_call(compiled: Function, args: Arguments) -> Callable[[], Any]:
-    """A call that returns when every result is there; results are freed before the next call."""
+def waiting_call(
+    compiled: Function, args: Arguments, donated: tuple[int, ...] = ()
+) -> Callable[[], Any]:
+    """A call that returns when every result is there.
+
+    Results are freed before the next call, but for those that take the place of arguments that
+    were `donated` (see `Workload`); these are copied before the first call, so that others may
+    share `args`."""
+    current = list(args)
+    for number in donated:
+        current[number] = jax.tree.map(jnp.copy, args[number])
 
     def call() -> Any:
-        result = compiled(*args)
+        result = compiled(*current)
         _wait(result)
+        for number, successor in zip(donated, result if donated else (), strict=False):
+            current[number] = successor
         return result
 
     return call

@@ -6,7 +6,8 @@ on how a compiler runs it.
 flops counts two for each multiply-add of matrix products and convolutions, as if computed directly
 (border positions of a SAME convolution included, elementwise work not). A while loop counts once,
 since its trip count is unknown; a cond counts its largest branch. nbytes is every argument read
-once and every result written once: intermediate values cost nothing here.
+once and every result written once: intermediate values cost nothing here, nor do donated arguments
+and the results that take their place, of which a program may touch any part.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ class Cost:
     nbytes: int
 
 
-def cost_of(function: Function, args: Arguments) -> Cost:
-    """Traces `function` on `args` and adds up its unavoidable work."""
+def cost_of(function: Function, args: Arguments, donated: tuple[int, ...] = ()) -> Cost:
+    """Traces `function` on `args` and adds up its unavoidable work. donated: see `Workload`."""
     closed = jax.make_jaxpr(function)(*args)
-    avals = [*closed.in_avals, *closed.out_avals]
+    kept = [arg for number, arg in enumerate(args) if number not in donated]
+    given = sum(len(jax.tree.leaves(args[number])) for number in donated)
+    avals = [jax.typeof(leaf) for leaf in jax.tree.leaves(kept)] + closed.out_avals[given:]
     nbytes = sum(_product(aval.shape) * aval.dtype.itemsize for aval in avals)
     return Cost(_jaxpr_flops(closed.jaxpr), nbytes)
 

@@ -90,15 +90,15 @@ def measure(
 def _measured(
     workload: Workload, contenders: Sequence[Contender], seconds: float, peaks: Peaks | None
 ) -> Row:
-    function, raw_args = workload.function, workload.make_args()
+    function, donated, raw_args = workload.function, workload.donated, workload.make_args()
     args = on_device(raw_args)
-    cost = cost_of(function, args)
+    cost = cost_of(function, args, donated)
     reference = reference_of(function, raw_args)
-    calls = [waiting_call(contender.compile(function), args) for contender in contenders]
+    calls = [waiting_call(c.compile(function, donated), args, donated) for c in contenders]
     errors = [error_against(reference, call()) for call in calls]
     timings = interleave(calls, seconds * len(calls))
     entries = tuple(
-        Entry(contender.name, timing, error, contender.footprint(function, args))
+        Entry(contender.name, timing, error, contender.footprint(function, args, donated))
         for contender, timing, error in zip(contenders, timings, errors, strict=True)
     )
     floor = peaks.floor_seconds(cost.flops, cost.nbytes) if peaks else 0.0

@@ -41,6 +41,8 @@ class Workload:
 
     make_args: builds the arguments, the same ones on every call.
     tolerance: largest accepted `max|result - reference| / max|reference|`, see `accuracy`.
+    donated: numbers of the arguments that a call gives away; result i of such a program takes the
+        place of the i-th of them in the next call.
     summary: what the row stands for, one line.
     """
 
@@ -49,6 +51,7 @@ class Workload:
     make_args: Callable[[], Arguments]
     tolerance: float = USER_TOLERANCE
     summary: str = ""
+    donated: tuple[int, ...] = ()
 
 
 def select(names: Sequence[str], known: Mapping[str, Workload]) -> list[Workload]:

@@ -57,7 +57,7 @@ def plan_table(rows: Sequence[Row], opponents: Sequence[str]) -> Table:
     for header in ("cold\nms", "warm\nms", "jax\nms"):
         table.add_column(f"compile {header}", justify="right")
     for name in ("stagejit", *(name for name in opponents if name == "jax")):
-        table.add_column(f"transient KiB\n{name}", justify="right")
+        table.add_column(f"peak temporary\nKiB {name}", justify="right")
     table.add_column("dispatches", justify="right")
     table.add_column("delegated", justify="right")
     for row in rows:
@@ -65,7 +65,7 @@ def plan_table(rows: Sequence[Row], opponents: Sequence[str]) -> Table:
             times = row.compile_times
             cells = [_milliseconds(value) for value in (times.cold, times.warm, times.jax)]
             sizes = [entry.footprint for entry in row.entries if entry.name in ("stagejit", "jax")]
-            cells += [_kibibytes(size.transient_nbytes) for size in sizes]
+            cells += [_kibibytes(size.peak_nbytes) for size in sizes]
             plan = row.ours.footprint
             table.add_row(row.name, *cells, _count(plan.dispatches), _count(plan.delegated))
     return table

@@ -15,10 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from stagejit.bench import residual_block
+from stagejit.bench import networks, residual_block
+from stagejit.bench.networks import Normal
 from stagejit.bench.programs import Arguments, Function, Workload
-
-Normal = Callable[..., NDArray[np.float32]]
 
 WORKLOADS: dict[str, Workload] = {}
 
@@ -31,8 +30,9 @@ def _add(
     args: Callable[[Normal], Arguments],
     tolerance: float,
     summary: str,
+    donated: tuple[int, ...] = (),
 ) -> None:
-    WORKLOADS[name] = Workload(name, function, lambda: args(_normal()), tolerance, summary)
+    WORKLOADS[name] = Workload(name, function, lambda: args(_normal()), tolerance, summary, donated)
 
 
 def _normal() -> Normal:
@@ -241,4 +241,57 @@ _add(
     lambda r: (r(8192, 768), np.random.default_rng(1).permutation(8192).astype(np.int32)),
     ELEMENTWISE,
     "every row once, in random order, as an embedding reads them",
+)
+_add(
+    "scan_rows_16_of_64MiB",
+    networks.write_rows,
+    lambda r: (r(4096, 4096), r(16, 4096)),
+    PRODUCT,
+    "a scan that updates 16 rows of a donated 64 MiB carry, one a step",
+    donated=(0,),
+)
+_add(
+    "scan_rows_256_of_64MiB",
+    networks.write_rows,
+    lambda r: (r(4096, 4096), r(256, 4096)),
+    PRODUCT,
+    "the same with 256 rows: takes 16 times as long, as the rows do",
+    donated=(0,),
+)
+_add(
+    "rrdb_3",
+    networks.rrdb,
+    lambda r: (
+        r(1, 64, 90, 62),
+        [residual_block.parameters(np.random.default_rng(seed)) for seed in range(3)],
+    ),
+    NETWORK,
+    "three residual dense blocks, 1x64x90x62",
+)
+_add(
+    "densenet_6x12",
+    networks.densenet,
+    lambda r: (r(1, 16, 32, 32), networks.densenet_weights(r)),
+    NETWORK,
+    "six convolutions, each fed the concatenation of all before",
+)
+_add(
+    "unet_64",
+    networks.unet,
+    lambda r: (r(1, 64, 64, 3), networks.unet_weights(r)),
+    NETWORK,
+    "two levels of skip connections, 1x64x64x3",
+)
+_add(
+    "decode_step_512",
+    networks.decode_step,
+    lambda r: (
+        r(2, 4, 8, 512, 64),
+        r(4, 512),
+        np.int32(300),
+        (r(512, 1536, scale=0.05), r(512, 512, scale=0.05)),
+    ),
+    NETWORK,
+    "attention of one token with a donated cache of 512",
+    donated=(0,),
 )

@@ -17,7 +17,16 @@ from rich.console import Console
 
 from stagejit.bench import harness, report
 from stagejit.bench.compile_time import CompileTimes
-from stagejit.bench.contenders import EAGER, JAX, Contender, Footprint, opponents
+from stagejit.bench.contenders import (
+    EAGER,
+    JAX,
+    STAGEJIT,
+    Contender,
+    Footprint,
+    on_device,
+    opponents,
+    waiting_call,
+)
 from stagejit.bench.cost import Cost
 from stagejit.bench.harness import Entry, Row
 from stagejit.bench.peaks import Peaks
@@ -28,11 +37,11 @@ MACHINE = Peaks(2, 200.0, 100.0, 50.0, 40.0, 512)
 PRODUCT = Workload("product", jnp.matmul, lambda: (np.ones((8, 8), np.float32),) * 2)
 
 
-def wrong(function: Function) -> Function:
+def wrong(function: Function, donated: tuple[int, ...] = ()) -> Function:
     return jax.jit(lambda *args: function(*args) + 1)
 
 
-def no_footprint(function: Function, args: Arguments) -> Footprint:
+def no_footprint(function: Function, args: Arguments, donated: tuple[int, ...] = ()) -> Footprint:
     return Footprint()
 
 
@@ -45,8 +54,34 @@ def test_a_row_has_an_entry_for_each_contender() -> None:
     assert [entry.name for entry in row.entries] == ["jax", "eager"]
     assert row.right
     assert row.cost == Cost(2 * 8**3, 3 * 8 * 8 * 4)
-    assert row.ours.footprint.transient_nbytes is not None
+    assert row.ours.footprint.peak_nbytes is not None
     assert row.floor == pytest.approx(768 / 50e9)
+
+
+def running_total(total: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return total + x, total.sum()
+
+
+def test_results_take_the_place_of_donated_arguments() -> None:
+    args = on_device((np.zeros(4, np.float32), np.ones(4, np.float32)))
+    calls = [waiting_call(c.compile(running_total, (0,)), args, (0,)) for c in (STAGEJIT, JAX)]
+    for call in calls:
+        call()
+        assert call()[1] == 4  # the total that the first call left
+    assert not args[0].is_deleted()  # each call gave away a copy of its own
+    assert calls[0]()[1] == 8
+
+
+def test_rows_with_donated_arguments() -> None:
+    workload = Workload(
+        "total",
+        running_total,
+        lambda: (np.ones(4, np.float32), np.ones(4, np.float32)),
+        donated=(0,),
+    )
+    row = harness.measure(workload, [STAGEJIT, JAX, EAGER], seconds=0.01, peaks=MACHINE)
+    assert row.right, row
+    assert row.cost == Cost(0, 4 * 4 + 4)  # the total itself may stay where it is
 
 
 def test_a_wrong_result_is_said() -> None:
@@ -115,7 +150,7 @@ def test_json_holds_everything_measured() -> None:
     (row,) = found["rows"]
     assert row["ratios"] == {"jax": pytest.approx(2.0)}
     assert row["entries"][0]["footprint"] == {
-        "transient_nbytes": 2048,
+        "peak_nbytes": 2048,
         "dispatches": 3,
         "delegated": 0,
     }
