@@ -52,8 +52,8 @@ class Options:
     full_barriers: order all dispatches one after the other, for debugging.
     cache_dir: folder of the object cache; None takes $STAGEJIT_CACHE_DIR or the user's cache
         folder, "" switches the cache off.
-    operand_limit: placing results in more and more destinations ends where a dispatch would read
-        and write more buffers than this; the rest is copied.
+    operand_limit: most buffers that one dispatch reads and writes; what fusion would make larger
+        becomes several dispatches. Only an op that takes more by itself stays over the limit.
     Raises OptionsError for an unknown rewrite name or target.
     """
 

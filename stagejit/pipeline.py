@@ -129,6 +129,10 @@ def _form(c: Compilation) -> None:
     c.decisions += decisions
 
 
+def _verify_regions(c: Compilation) -> None:
+    verify_regions(c.graph, c.regions, c.request.options.operand_limit)
+
+
 def _schedule(c: Compilation) -> None:
     c.schedule = schedule(c.graph, c.regions, c.request.options, c.decisions)
 
@@ -177,7 +181,7 @@ STEPS = (
     Step("trace", _trace),
     Step("build", _build, lambda c: verify_graph(c.graph)),
     Step("rewrite", _rewrite, lambda c: verify_graph(c.graph)),
-    Step("form", _form, lambda c: verify_regions(c.graph, c.regions)),
+    Step("form", _form, _verify_regions),
     Step("schedule", _schedule, lambda c: verify_plan(c.plan)),
     Step("codegen", _codegen),  # kernels are verified one by one, when they are generated
     Step("host", _host, _verify_hosts),

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from stagejit.dispatch.accesses import Touch, reads_of, writes_of
 from stagejit.dispatch.box import Box
+from stagejit.dispatch.limits import operands_of
 from stagejit.dispatch.region import UPDATES, Region, Store
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import State
@@ -84,7 +85,11 @@ class _Borders:
         if pieces is None:
             return f"the border has more than {MOST_PIECES} pieces"
         made = tuple(_border(self.regions[at], store, piece) for piece in pieces)
-        self.regions[after[0]] = replace(first, borders=(*first.borders, *made))
+        bordered = replace(first, borders=(*first.borders, *made))
+        limit = self.state.options.operand_limit
+        if operands_of(bordered) > max(limit, operands_of(first)):
+            return f"the producer has the {limit} operands that one dispatch may have"
+        self.regions[after[0]] = bordered
         self.covered.setdefault(after[0], []).append((root, filled.box))
         del self.regions[at]
         return ""

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 
 from stagejit.dispatch.box import Box, cover
 from stagejit.dispatch.group import Group, Placement
-from stagejit.dispatch.legality import is_full
 from stagejit.dispatch.outputs import stored_outputs
 from stagejit.dispatch.region import ALONE, ELEMENTWISE
 from stagejit.dispatch.roots import destination_of
@@ -230,11 +229,7 @@ class Destinations:
             state.decide("fuse-insert", op, True, "the inserts cover the destination: no fill")
             return None
         home = state.home.get(destination.op)
-        if (
-            home is not None
-            and home.kind not in ALONE
-            and (state.enabled("fuse-insert") and not self._is_full(home))
-        ):
+        if home is not None and home.kind not in ALONE and state.enabled("fuse-insert"):
             home.placements.append(placement)
             return home
         if not is_free(destination):
@@ -263,9 +258,6 @@ class Destinations:
             return "the destination is an argument that is not donated"
         if producer.kind == "delegate":
             return "the destination is the result of a delegated equation"
-        home = self.state.home.get(producer)
-        if home is not None and self._is_full(home):
-            return self._full()
         if len(self.state.users[destination]) > 1:
             return "the destination is also read elsewhere"
         return "fuse-insert is disabled"
@@ -343,19 +335,7 @@ class Destinations:
                 return "the producer writes the same place of the destination before"
             if state.reach.reaches_any(group.id, before):
                 return "the destination depends on the producer"
-            if self._is_full(group):
-                return self._full()
         return ""
-
-    def _full(self) -> str:
-        return (
-            f"the producer has the {self.state.options.operand_limit} operands that one "
-            "dispatch may have"
-        )
-
-    def _is_full(self, group: Group) -> bool:
-        """The first placement takes the place of a plain store."""
-        return bool(group.placements) and is_full(self.state, group)
 
 
 def same_place(insert: Op, read: Op) -> bool:

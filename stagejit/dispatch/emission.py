@@ -15,14 +15,13 @@ import networkx as nx
 from stagejit.dispatch.borders import fuse_pads
 from stagejit.dispatch.destinations import Destinations
 from stagejit.dispatch.group import Group
+from stagejit.dispatch.limits import limit_operands
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.placed import read_where_placed
-from stagejit.dispatch.region import ALONE, VIEWS, Region, Store
+from stagejit.dispatch.region import ALONE, Region, Store, region_of
 from stagejit.dispatch.state import State
 from stagejit.graph.control import CONTROL, carries_of
 from stagejit.graph.ir import Op, Value
-
-_MOVES = VIEWS | {"insert_slice"}
 
 
 def emit(state: State, destinations: Destinations) -> list[Region]:
@@ -39,7 +38,11 @@ def emit(state: State, destinations: Destinations) -> list[Region]:
         for value in inputs:
             _store_plain(state, value)
         regions.append((group, ops, inputs, stores))
-    formed = [_region(*parts) for parts in reversed(regions)]
+    formed = [
+        region_of(group.kind, ops, inputs, stores, group.anchor)
+        for group, ops, inputs, stores in reversed(regions)
+    ]
+    formed = limit_operands(state, formed)
     formed = fuse_pads(state, read_where_placed(state, formed))
     made = [_named(region, number) for number, region in enumerate(formed)]
     _explain_producers(state, made)
@@ -130,33 +133,9 @@ def _walk(state: State, group: Group, stores: Iterable[Store]) -> tuple[list[Op]
     )
 
 
-def _region(
-    group: Group,
-    ops: list[Op],
-    inputs: list[Value],
-    stores: list[Store],
-) -> Region:
-    kind, anchor = group.kind, group.anchor
-    if anchor is None:
-        kind = _kind_without_anchor(ops)
-    elif kind == "reduce":
-        anchor = next((op for op in ops if op.kind == "reduce"), None)
-        kind = "reduce" if anchor is not None else _kind_without_anchor(ops)
-    fns = {op.attrs["fn"] for op in ops if op.kind == "map"}
-    base = fns.pop() if kind == "map" and len(fns) == 1 else kind
-    return Region(base, kind, tuple(ops), tuple(inputs), tuple(stores), anchor)
-
-
 def _named(region: Region, number: int) -> Region:
     name = f"{region.name}.{number}"
     borders = (
         replace(border, name=f"{name}.border{at}") for at, border in enumerate(region.borders)
     )
     return replace(region, name=name, borders=tuple(borders))
-
-
-def _kind_without_anchor(ops: Iterable[Op]) -> str:
-    kinds = {op.kind for op in ops} - {"insert_slice"}
-    if kinds and kinds <= {"fill", "const"}:
-        return "fill"
-    return "copy" if kinds <= _MOVES else "map"

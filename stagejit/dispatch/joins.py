@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from stagejit.dispatch import cost
 from stagejit.dispatch.group import Group, Location, Refusal, bits
-from stagejit.dispatch.legality import is_full, locate, refuse_join, refuse_order
+from stagejit.dispatch.legality import locate, refuse_join, refuse_order
 from stagejit.dispatch.region import ALONE, VIEWS
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op
@@ -92,7 +92,7 @@ def _neighbour(state: State, op: Op, readers: Collection[Group]) -> Group | None
         )
         if not together or waiting or state.deps[op] >> group.id & 1:
             continue
-        if refuse_order(state, group, state.deps[op]) is None and not is_full(state, group):
+        if refuse_order(state, group, state.deps[op]) is None:
             state.decide(
                 "fuse-producers", op, True, "stored beside a result that reads the same array"
             )

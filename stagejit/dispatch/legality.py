@@ -135,18 +135,6 @@ def refuse_order(state: State, group: Group, needed: int) -> Refusal | None:
     return None
 
 
-def is_full(state: State, group: Group) -> bool:
-    """Whether one more store could make more buffers than one dispatch may touch: those that it
-    reads, results that others want, and placements."""
-    ops = group.members if group.anchor is None else {group.anchor, *group.members}
-    read = state.origins_of(value for op in ops for value in op.operands)
-    made = [value for op in ops for value in op.results]
-    wanted = [value for value in made if any(user not in ops for user in state.users[value])]
-    copied = not ops  # the value that it copies is no op's operand here
-    touched = copied + len(read.difference(made)) + len(wanted) + len(group.placements)
-    return touched >= state.options.operand_limit
-
-
 def refuse_rows(group: Group) -> Refusal | None:
     """Why results of a reduction must not be read again by the dispatch that reduces."""
     assert group.anchor is not None

@@ -8,7 +8,7 @@ several).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagejit.graph.ir import Graph, Op, Value
@@ -129,6 +129,31 @@ class Region:
         if self.anchor is not None and self.anchor.loc:
             return self.anchor.loc
         return next((op.loc for op in reversed(self.ops) if op.loc), UNKNOWN)
+
+
+def region_of(
+    kind: str,
+    ops: Sequence[Op],
+    inputs: Sequence[Value],
+    stores: Sequence[Store],
+    anchor: Op | None,
+) -> Region:
+    """The region of ops that a group of `kind` evaluates, which may be fewer than it could."""
+    if anchor is None:
+        kind = _kind_without_anchor(ops)
+    elif kind == "reduce":
+        anchor = next((op for op in ops if op.kind == "reduce"), None)
+        kind = "reduce" if anchor is not None else _kind_without_anchor(ops)
+    fns = {op.attrs["fn"] for op in ops if op.kind == "map"}
+    base = fns.pop() if kind == "map" and len(fns) == 1 else kind
+    return Region(base, kind, tuple(ops), tuple(inputs), tuple(stores), anchor)
+
+
+def _kind_without_anchor(ops: Iterable[Op]) -> str:
+    kinds = {op.kind for op in ops} - {"insert_slice"}
+    if kinds and kinds <= {"fill", "const"}:
+        return "fill"
+    return "copy" if kinds <= VIEWS else "map"
 
 
 def with_inner(regions: Iterable[Region]) -> Iterator[Region]:

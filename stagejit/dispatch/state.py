@@ -101,6 +101,12 @@ class State:
             self._decided.add(decision)
             self.decisions.append(decision)
 
+    def revise(self, rewrite: str, op: Op, reason: str) -> None:
+        """What was done to `op` is undone: its decision becomes a declined one."""
+        name = describe(op)
+        self.decisions = [d for d in self.decisions if not (d.applied and d.op == name)]
+        self.decide(rewrite, op, False, reason)
+
     def enabled(self, switch: str) -> bool:
         return self.options.enabled(switch)
 

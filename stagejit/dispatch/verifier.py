@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stagejit.dispatch.limits import least_operands, operands_of
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.region import ALONE, POINTWISE, Region, Store
 from stagejit.dispatch.roots import Roots
@@ -21,8 +22,10 @@ _ANCHORED = frozenset({"contract", "conv", "cumulative"}) | ALONE
 _KINDS = _ANCHORED | {"map", "copy", "fill", "reduce"}
 
 
-def verify_regions(graph: Graph, regions: Sequence[Region]) -> None:
-    """Raises VerificationError for the first fault."""
+def verify_regions(
+    graph: Graph, regions: Sequence[Region], operand_limit: int | None = None
+) -> None:
+    """Raises VerificationError for the first fault, a region over the operand limit among them."""
     names = [region.name for region in regions]
     _require(len(set(names)) == len(names), "two regions have one name")
     roots = Roots(regions)
@@ -47,7 +50,10 @@ def verify_regions(graph: Graph, regions: Sequence[Region]) -> None:
             for store in part.stores:
                 _check_store(part, store)
         stored.update(roots[value] for value in region.writes)
-        _check_bodies(region)
+        _check_bodies(region, operand_limit)
+        if operand_limit is not None and region.kind not in ALONE:
+            allowed = max(operand_limit, least_operands(region))
+            _require(operands_of(region) <= allowed, f"{region.name} is over the operand limit")
     for value in stored_outputs(graph).values():
         _require(
             roots[value] in stored
@@ -118,7 +124,7 @@ def _check_ops(region: Region) -> None:
         _require(known >= set(operands), f"{region.name}: {op} comes before its operands")
 
 
-def _check_bodies(region: Region) -> None:
+def _check_bodies(region: Region, operand_limit: int | None) -> None:
     inside = bodies_of(region.anchor) if region.anchor is not None else ()
     _require(
         tuple(body.graph for body in region.bodies) == inside,
@@ -127,7 +133,7 @@ def _check_bodies(region: Region) -> None:
     for body in region.bodies:
         constants = [op for op in body.graph if op.kind == "const" and op.result.type.size != 1]
         _require(not constants, f"{region.name} has an array of constants in {body.graph.name}")
-        verify_regions(body.graph, body.regions)
+        verify_regions(body.graph, body.regions, operand_limit)
 
 
 def _check_store(region: Region, store: Store) -> None:

@@ -292,6 +292,21 @@ def test_c11_the_limit_is_an_option() -> None:
         Options(operand_limit=0)
 
 
+def test_c11_epilogues_count_too() -> None:
+    def fn(a: Any, b: Any, c: Any) -> Any:
+        y = a @ b
+        return [jnp.maximum(y, n) * c[n] for n in range(16)]
+
+    a, b, c = f32(8, 8), f32(8, 16), f32(16, 8, 16)
+    expected = [np.maximum(a @ b, n) * c[n] for n in range(16)]
+    plan = run(fn, [a, b, c], expected, off=("fuse-epilogues",))
+    assert [d.kind for d in plan.dispatches] == ["contract", "map"]
+    assert [len(d.writes) for d in plan.dispatches] == [13, 4]  # y itself and twelve; the rest
+    full = "contract has the 16 operands that one dispatch may have"
+    assert reasons(plan, "fuse-epilogues", applied=False) == [full] * 4
+    assert len(plan_of(fn, a, b, c, disable=["fuse-epilogues"]).dispatches) > 1
+
+
 def test_c12_casts_are_fused_per_store() -> None:
     def fn(a: Any, b: Any, c: Any) -> Any:
         y = a @ b

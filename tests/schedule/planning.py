@@ -30,7 +30,7 @@ def schedule_graph(graph: Graph, options: Options | None = None) -> Schedule:
     options = options or Options()
     regions, decisions = form(graph, options)
     verify(graph)
-    verify_regions(graph, regions)
+    verify_regions(graph, regions, options.operand_limit)
     made = schedule(graph, regions, options, decisions)
     verify_plan(made.plan)
     text = made.plan.as_text()
