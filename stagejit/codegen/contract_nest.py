@@ -4,7 +4,7 @@
 
 Input: a contract op (`conv_nest.py`: a conv op). Output: a `Nest` of index variables and, for each
 operand, the index at which it is read. Invariant: every element of the op's result is the sum at
-exactly one position of `axes`; a window position outside its operand reads as zero.
+exactly one position of `axes`; a window position outside its operand reads as the border.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from stagejit.types import DType, dtype_named
 class Window:
     """A source variable that several axes share: source = at - before.
 
-    Positions outside [0, size) read as zero. `at` is never negative. The source variable has an
-    extent of at least 2: one of extent 1 would be dropped from an index, but a source of one
-    element still has a border.
+    Positions outside [0, size) read as the operand's border. `at` is never negative. The source
+    variable has an extent of at least 2: one of extent 1 would be dropped from an index, but a
+    source of one element still has a border.
     """
 
     at: Affine
@@ -42,15 +42,19 @@ class Window:
 
 @dataclass(frozen=True)
 class Operand:
-    """`value` is read at `index`, an affine form of axes and of the variables of `windows`."""
+    """`value` is read at `index`, an affine form of axes and of the variables of `windows`.
+
+    border: what positions outside a window read as, in the type of the sums.
+    """
 
     value: Value
     index: Index
     windows: Mapping[Var, Window] = field(default_factory=dict)
+    border: int | float = 0
 
     @property
     def exact_index(self) -> Index | None:
-        """The index in terms of axes alone, if no element is a border zero."""
+        """The index in terms of axes alone, if no element is of the border."""
         if not all(window.exact for window in self.windows.values()):
             return None
         mapping = {var: window.at - window.before for var, window in self.windows.items()}
@@ -72,13 +76,15 @@ class Operand:
             if len(window.at.terms) <= 1 and window.exact
         }
         rest = {var: window for var, window in self.windows.items() if var not in plain}
-        return Operand(self.value, tuple(part.substitute(plain) for part in self.index), rest)
+        index = tuple(part.substitute(plain) for part in self.index)
+        return Operand(self.value, index, rest, self.border)
 
     def substitute(self, mapping: Mapping[Var, Affine]) -> Operand:
         return Operand(
             self.value,
             tuple(part.substitute(mapping) for part in self.index),
             {var: window.substitute(mapping) for var, window in self.windows.items()},
+            self.border,
         )
 
 

@@ -1,7 +1,7 @@
 """Kernels of `conv` regions: any layout, stride, padding, dilation and grouping.
 
 Input: a region whose anchor is a `conv`, with elementwise prologues and epilogues. Output: its
-kernel. Invariant: positions of a window outside its operand contribute nothing.
+kernel. Invariant: a window reads its operand's border wherever it is outside.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from stagejit.codegen.contract_nest import Nest, Operand, Window, accumulator, loops
 from stagejit.dispatch.affine import Affine, Var
 from stagejit.errors import InternalError
@@ -164,11 +166,13 @@ def _nest(op: Op, spatial: Sequence[_Spatial]) -> Nest:
     place.update({2 + d: (dim.pixel, dim.phase) for d, dim in enumerate(spatial)})
     order = [group, *(var for k in sorted(place, key=lambda k: out_spec[k]) for var in place[k])]
     reduce = [channel, *(dim.tap for dim in spatial)]
+    dtype = accumulator(lhs.type.dtype, op.result.type.dtype)
+    border = np.asarray(op.attrs.get("border", 0), lhs.type.dtype.numpy)
     return Nest(
         loops(order),
         loops(reduce),
         tuple(out),
-        Operand(lhs, tuple(left), windows).simplified(),
+        Operand(lhs, tuple(left), windows, border.astype(dtype.numpy).item()).simplified(),
         Operand(rhs, tuple(right)),
-        accumulator(lhs.type.dtype, op.result.type.dtype),
+        dtype,
     )

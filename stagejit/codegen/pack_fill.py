@@ -2,7 +2,7 @@
 
 Input: a `Packing`, the place of the block. Output: loops that write its scratch; prologues,
 borders, layout changes and type conversions all happen here. Invariant: every position of the block
-that a window reaches outside the operand holds zero.
+that a window reaches outside the operand holds the operand's border.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NONE: Mapping[Var, int] = MappingProxyType({})
 class _Span:
     """The part of one dimension that a block needs: source positions [first, stop), which lie at
     block positions `source - origin`. The block has `count` positions; with a border, those that no
-    position of [0, size) reaches are zero."""
+    position of [0, size) reaches hold the border."""
 
     first: Register
     stop: Register
@@ -64,6 +64,7 @@ class _Fill:
         self.buffer, self.size = packing.buffer, packing.size
         self.dims = list(packing.dims)
         self.index, self.memory = packing.source.operand.index, packing.source.memory
+        self._border_value = packing.source.operand.border
         self.spans = {dim.source: self._span(dim, starts, lengths) for dim in self.dims}
         if self.memory is not None:
             self._merge()
@@ -79,7 +80,7 @@ class _Fill:
             self._walk(0, self.b.const(0))
             return
         if any(span.border for span in self.spans.values()):
-            self._zero(self.b.const(0), self.b.const(self.size))
+            self._border(self.b.const(0), self.b.const(self.size))
         if phases:
             self._loops(others, lambda: self._phases(vector))
         elif along is not None:
@@ -174,16 +175,17 @@ class _Fill:
             with self.elements.at({dim.source: position}):
                 self._walk(depth + 1, base + (position - span.origin) * dim.stride)
 
-        if span.border:  # whole vectors of zeros may reach into the rows that follow
-            self._zero(base, base + (span.first - span.origin) * dim.stride)
+        if span.border:  # whole vectors of it may reach into the rows that follow
+            self._border(base, base + (span.first - span.origin) * dim.stride)
         b.loop(span.first, span.stop, 1, (), iteration)
         if span.border:
             end = base + (span.stop - span.origin) * dim.stride
-            self._zero(end, base + span.count * dim.stride)
+            self._border(end, base + span.count * dim.stride)
 
     def _bordered_row(self, dim: Dim, base: Register) -> None:
-        """Vectors over the positions of the block; lanes outside the operand are zero."""
-        b, lanes, span = self.b, self.lanes, self.spans[dim.source]
+        """Vectors over the positions of the block; lanes outside the operand are the border."""
+        b, lanes, span, border = self.b, self.lanes, self.spans[dim.source], self._border_value
+        # A masked load gives zeros already.
         reads = self.memory is not None and self.memory.coeff(dim.source) == 1
 
         def step(position: Register) -> None:
@@ -192,8 +194,8 @@ class _Fill:
             with self.elements.at({dim.source: at}, vector=dim.source, lanes=lanes, mask=inside):
                 self._prefetch()
                 register = self._element()
-            if not reads:
-                register = b.select(inside, register, 0)
+            if border != 0 or not reads:
+                register = b.select(inside, register, border)
             b.store(register, self.buffer, base + position)
 
         if dim.length <= _UNROLLED_VECTORS * lanes:  # masks then do not depend on the row
@@ -215,10 +217,11 @@ class _Fill:
         here = self.elements.scalar_index(memory - place.base)
         self.b.prefetch(place.buffer, here + memory.coeff(outer.source))
 
-    def _zero(self, start: Register, stop: Register) -> None:
-        lanes = self.lanes if self.lanes > 1 else 0
-        zero = self.b.const(0, element_type(self.dtype).with_lanes(lanes))
-        self.b.loop(start, stop, max(lanes, 1), (), lambda i: self.b.store(zero, self.buffer, i))
+    def _border(self, start: Register, stop: Register) -> None:
+        """Whole vectors of the border, from `start` to `stop` or a little further."""
+        b, lanes = self.b, self.lanes if self.lanes > 1 else 0
+        border = b.const(self._border_value, element_type(self.dtype).with_lanes(lanes))
+        b.loop(start, stop, max(lanes, 1), (), lambda i: b.store(border, self.buffer, i))
 
     def _loops(self, dims: Sequence[Dim], body: Callable[[], None]) -> None:
         """The positions of the operand that the block needs."""

@@ -8,7 +8,7 @@ counted from the front.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Self
 
 Axes = tuple[int, ...]
@@ -18,8 +18,13 @@ Shape = tuple[int, ...]
 class _FromAttributes:
     @classmethod
     def of(cls, attrs: Mapping[str, Any]) -> Self:
-        """The fields of this class among an op's attributes. Raises KeyError for a missing one."""
-        values = {field.name: attrs[field.name] for field in fields(cls)}  # type: ignore[arg-type]
+        """The fields of this class among an op's attributes; those with a default may be left out.
+        Raises KeyError for a missing one."""
+        values = {
+            field.name: attrs[field.name]
+            for field in fields(cls)  # type: ignore[arg-type]
+            if field.name in attrs or field.default is MISSING
+        }
         return cls(**values)
 
 
@@ -30,7 +35,9 @@ class ConvDims(_FromAttributes):
     lhs_spec, out_spec: axes (batch, feature, *spatial); rhs_spec: (out_feature, in_feature,
         *spatial).
     padding[d]: elements added (or, where negative, removed) before and after spatial dimension d,
-        as zeros, after lhs_dilation has put zeros between elements.
+        after lhs_dilation has put zeros between elements.
+    border: what is added; left out where it is zero. As if the operand went on and on beyond its
+        edges with this value, before the dilation, which puts zeros between those elements too.
     feature_groups: input and output features split into as many groups, which do not mix.
     batch_groups: the batch splits into as many groups, each makes its share of output features.
     """
@@ -44,6 +51,7 @@ class ConvDims(_FromAttributes):
     rhs_dilation: tuple[int, ...]
     feature_groups: int
     batch_groups: int
+    border: int | float = 0
 
     def result_shape(self, lhs: Shape, rhs: Shape) -> Shape:
         """Raises ValueError where operand shapes do not fit each other."""

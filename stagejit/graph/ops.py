@@ -79,7 +79,7 @@ from stagejit.graph.functions import (
 )
 from stagejit.graph.ir import Graph, Value
 from stagejit.loc import UNKNOWN, Loc
-from stagejit.types import TensorType, bool_, from_numpy
+from stagejit.types import DType, TensorType, bool_, from_numpy
 
 Types = Sequence[TensorType]
 Attrs = Mapping[str, Any]
@@ -287,7 +287,21 @@ def _contract(operands: Types, attrs: Attrs) -> TensorType:
 def _conv(operands: Types, attrs: Attrs) -> TensorType:
     lhs, rhs = operands
     _require_product(lhs, rhs, attrs)
+    if "border" in attrs:
+        _require_border(lhs.dtype, attrs["border"])
     return TensorType(attrs["dtype"], ConvDims.of(attrs).result_shape(lhs.shape, rhs.shape))
+
+
+def _require_border(dtype: DType, border: Any) -> None:
+    """Exactly an element of the operand; zero has one spelling, which is no attribute at all."""
+    if not dtype.is_float:
+        info = np.iinfo(dtype.numpy)
+        exact = type(border) is int and info.min <= border <= info.max
+    elif exact := type(border) is float:
+        with np.errstate(over="ignore"):
+            exact = border != border or np.asarray(border, dtype.numpy).item() == border
+    _require(exact, f"border {border!r} is no {dtype}")
+    _require(border != 0, "a border of zeros is left out")
 
 
 def _require_product(lhs: TensorType, rhs: TensorType, attrs: Attrs) -> None:

@@ -67,7 +67,7 @@ def contract(op: Op, lhs: Array, rhs: Array) -> Array:
 def conv(op: Op, lhs: Array, rhs: Array) -> Array:
     dims = ConvDims.of(op.attrs)
     lhs, rhs = _product_operands(op, lhs, rhs)
-    x = _spread(lhs.transpose(dims.lhs_spec), dims.lhs_dilation, dims.padding)
+    x = _spread(lhs.transpose(dims.lhs_spec), dims)
     kernel = rhs.transpose(dims.rhs_spec)
     shape = dims.result_shape(lhs.shape, rhs.shape)
     sizes = tuple(shape[axis] for axis in dims.out_spec)
@@ -102,18 +102,21 @@ def _one_group(x: Array, kernel: Array, spatial: tuple[int, ...], dims: ConvDims
     return total
 
 
-def _spread(x: Array, dilation: tuple[int, ...], padding: tuple[tuple[int, int], ...]) -> Array:
-    """Zeros between the elements, then around them; negative padding crops."""
-    sizes = [dilated(size, step) for size, step in zip(x.shape[2:], dilation, strict=True)]
-    holes = np.zeros((*x.shape[:2], *sizes), x.dtype)
-    holes[(slice(None), slice(None), *(slice(None, None, step) for step in dilation))] = x
-    around = [(0, 0), (0, 0), *((max(low, 0), max(high, 0)) for low, high in padding)]
-    padded = np.pad(holes, around)
-    crop = tuple(
-        slice(max(-low, 0), extent - max(-high, 0))
-        for (low, high), extent in zip(padding, padded.shape[2:], strict=True)
-    )
-    return padded[(slice(None), slice(None), *crop)]
+def _spread(x: Array, dims: ConvDims) -> Array:
+    """`x` with its border, or cropped where padding is negative; holes are zero."""
+    holes = []
+    for axis, ((low, high), step) in enumerate(
+        zip(dims.padding, dims.lhs_dilation, strict=True), start=2
+    ):
+        size = x.shape[axis]
+        source, inside_hole = np.divmod(np.arange(-low, dilated(size, step) + high), step)
+        around = [(0, int(other == axis)) for other in range(x.ndim)]
+        x = np.pad(x, around, constant_values=dims.border)  # the last element is the border
+        x = x.take(np.where((source >= 0) & (source < size), source, size), axis)
+        holes.append(inside_hole)
+    for axis, hole in enumerate(holes, start=2):
+        x[(slice(None),) * axis + (hole != 0,)] = 0
+    return x
 
 
 def _part(size: int, groups: int, group: int) -> slice:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.isomorphic import attribute_key
 from stagejit.graph.ops import build
 from stagejit.rewrites.algebra import scalar_of
 from stagejit.rewrites.driver import Outcome, declined, rewrite
@@ -31,10 +32,11 @@ def _pad_of(value: Value) -> _Pad | None:
     op = value.op
     if op.kind != "insert_slice" or op.operands[1].op.kind != "fill":
         return None
-    low, strides = op.attrs["offsets"], op.attrs["strides"]
-    if None in low or 0 in op.operands[0].shape:
+    source, whole, low = op.operands[0], op.result.shape, op.attrs["offsets"]
+    if None in low or 0 in source.shape:
         return None
-    source, whole = op.operands[0], op.result.shape
+    pairs = zip(source.shape, op.attrs["strides"], strict=True)
+    strides = tuple(1 if size == 1 else stride for size, stride in pairs)
     high = tuple(extent - first - (size - 1) * stride - 1 for extent, first, size, stride
                  in zip(whole, low, source.shape, strides, strict=True))  # fmt: skip
     return _Pad(op, source, op.operands[1].op.operands[0], low, strides, high)
@@ -66,26 +68,39 @@ def pad_of_pad(graph: Graph, op: Op) -> Outcome:
 
 @rewrite(NAME, roots="conv")
 def pad_into_conv(graph: Graph, op: Op) -> Outcome:
-    """conv (insert_slice %x into fill 0), %w  -->  conv %x, %w, with more padding"""
+    """conv (insert_slice %x into fill %v), %w  -->  conv %x, %w, with more padding, border=%v"""
     pad = _pad_of(op.operands[0])
     if pad is None:
         return None
     border = scalar_of(pad.border)
-    if border is None or border != 0:
-        return declined("the border is not zero")
+    if border is None:
+        return declined("the border is known at run time only")
     batch, feature, *spatial = op.attrs["lhs_spec"]
     if any(pad.low[a] or pad.high[a] or pad.strides[a] != 1 for a in (batch, feature)):
         return declined("the pad is not only around the window's axes")
     if any(use.user.kind != "conv" for use in graph.uses(pad.op.result)):
         return declined("the pad has other readers")
+    number = border.item() if border != 0 else 0  # either zero adds nothing
+    if not _continues(op, number):
+        return declined("the window has a border of its own, of another value")
+    if number != 0 and any(pad.strides[axis] != 1 for axis in spatial):
+        return declined("what is between the elements is not zero")
     dilation = op.attrs["lhs_dilation"]
     padding = tuple(
         (low + pad.low[axis] * step, high + pad.high[axis] * step)
         for (low, high), axis, step in zip(op.attrs["padding"], spatial, dilation, strict=True)
     )
     dilated = tuple(d * pad.strides[axis] for d, axis in zip(dilation, spatial, strict=True))
-    attrs = {**op.attrs, "padding": padding, "lhs_dilation": dilated}
+    attrs = {name: value for name, value in op.attrs.items() if name != "border"}
+    attrs |= {"padding": padding, "lhs_dilation": dilated}
+    attrs |= {"border": number} if number != 0 else {}
     return build(graph, "conv", (pad.source, op.operands[1]), **attrs)
+
+
+def _continues(conv: Op, border: int | float) -> bool:
+    """Whether the window's own border, if it has any, goes on with this value."""
+    own = any(size > 0 for pair in conv.attrs["padding"] for size in pair)
+    return not own or attribute_key(conv.attrs.get("border", 0)) == attribute_key(border)
 
 
 RULES = (pad_of_pad, pad_into_conv)

@@ -22,6 +22,7 @@ from stagejit.dispatch.region import Region, Store
 from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.verifier import verify as verify_graph
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Compile = Callable[..., Callable[..., None]]
@@ -91,10 +92,14 @@ class Runner:
         *args: Any,
         rtol: float | None = None,
         atol: float | None = None,
+        change: Callable[[Graph], None] = lambda graph: None,
     ) -> Kernel:
-        """Compare the region of `fn` with the interpreter, in any order of its items."""
+        """Compare the region of `fn`, after `change`, with the interpreter, in any order of its
+        items."""
         with jax.enable_x64(True):
             graph = graph_of(fn, *args)
+        change(graph)
+        verify_graph(graph)
         region = region_of(graph)
         kernel = self.generate(region)
         inputs = [np.array(a, order="C") for a in jax.tree.leaves(args)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from stagejit.errors import ParseError, VerificationError
 from stagejit.graph.parser import parse
+from stagejit.graph.printer import as_text
 
 
 def body(*lines: str) -> str:
@@ -70,6 +72,51 @@ def test_a_graph_has_a_header_and_a_return(text: str) -> None:
 def test_impossible_ops_are_refused(line: str, message: str) -> None:
     with pytest.raises(VerificationError) as caught:
         parse(body(line))
+    assert message in str(caught.value)
+
+
+WINDOW = (
+    "batch_groups=1 border={} feature_groups=1 lhs_dilation=(1) lhs_spec=(0, 1, 2) "
+    "out_spec=(0, 1, 2) padding=((1, 1)) rhs_dilation=(1) rhs_spec=(0, 1, 2) strides=(1)"
+)
+
+
+def window(dtype: str, border: str) -> str:
+    shape = f"{dtype}[1,1,4]"
+    return (
+        f"graph @f(%x: {shape}, %w: {dtype}[1,1,3]) {{\n"
+        f"  %0: {shape} = conv %x, %w {WINDOW.format(border)}\n  return %0\n}}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "border"),
+    [("f32", "2.0"), ("f32", "-inf"), ("bf16", "nan"), ("f64", "0.1"), ("f32", "1e-45"),
+     ("i8", "-128"), ("u64", "18446744073709551615")],
+)  # fmt: skip
+def test_a_border_comes_back(dtype: str, border: str) -> None:
+    if border == "1e-45":
+        border = repr(float(np.float32(border)))
+    assert as_text(parse(window(dtype, border))) == window(dtype, border)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "border", "message"),
+    [
+        ("f32", "0.0", "a border of zeros is left out"),
+        ("f32", "-0.0", "a border of zeros is left out"),
+        ("f32", "0.1", "border 0.1 is no f32"),
+        ("f32", "1e+300", "border 1e+300 is no f32"),
+        ("f32", "2", "border 2 is no f32"),
+        ("f32", "true", "border True is no f32"),
+        ("i8", "2.0", "border 2.0 is no i8"),
+        ("i8", "128", "border 128 is no i8"),
+        ("u32", "-1", "border -1 is no u32"),
+    ],
+)
+def test_a_border_is_an_element_of_the_operand(dtype: str, border: str, message: str) -> None:
+    with pytest.raises(VerificationError) as caught:
+        parse(window(dtype, border))
     assert message in str(caught.value)
 
 
