@@ -344,8 +344,13 @@ def _conv(b: Builder) -> Made:
     channels, length = b.integer(1, 3), b.integer(1, 3)
     kernel = f"jnp.full(({channels}, 1, {length}), 0.25, '{x.dtype}')"
     padding = (b.integer(-1, 2), b.integer(length, length + 1))
+    image = f"{x.name}.reshape({(1, 1, x.size)})"
+    if b.integer(0, 1):
+        config = ((0, 0, 0), (0, 0, 0), (b.integer(0, 2), b.integer(0, 2), b.choose([0, 0, 1])))
+        image = f"lax.pad({image}, jnp.asarray({b.choose([0, 1])}, '{x.dtype}'), {config})"
+        padding = b.choose([(0, 0), padding]) if x.size >= 8 else padding
     return (
-        f"lax.conv_general_dilated({x.name}.reshape({(1, 1, x.size)}), {kernel}, "
+        f"lax.conv_general_dilated({image}, {kernel}, "
         f"({b.integer(1, 2)},), ({padding},), lhs_dilation=({b.integer(1, 2)},), "
         f"rhs_dilation=({b.integer(1, 2)},))"
     ), False
