@@ -21,6 +21,8 @@ from stagejit.errors import OptionsError
 SWITCHES: dict[str, str] = {
     "native-control-flow": "loops and branches of native operations run without Python and XLA",
     "simplify-loops": "fewer carries and results; what does not change is computed before a loop",
+    "simplify-branches": "fewer results and operands of branches",
+    "update-branches": "a branch writes into the operand that its result is an update of",
     "fold-views": "compose and cancel transposes, reshapes, broadcasts and slices",
     "fold-pads": "a pad joins the pad around it, or the padding of a convolution",
     "fold-constants": "evaluate ops whose operands are small constants",

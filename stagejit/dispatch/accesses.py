@@ -20,7 +20,7 @@ from stagejit.dispatch.box import Box
 from stagejit.dispatch.coordinates import coordinates
 from stagejit.dispatch.pull import place, pull_view
 from stagejit.dispatch.region import VIEWS, Region, Store
-from stagejit.graph.control import CONTROL, carries_of
+from stagejit.graph.control import CONTROL, destination_of
 from stagejit.graph.dims import ConvDims, GatherDims, dilated
 from stagejit.graph.ir import Op, Value
 
@@ -47,9 +47,10 @@ class Touch:
 
 
 def reads_of(region: Region) -> list[Touch]:
-    """What the region reads, in the order of its inputs; then the carries of a loop."""
+    """What the region reads, in the order of its inputs; then what a loop or branch updates, of
+    which `schedule/body_accesses.py` knows better."""
     if region.anchor is not None and region.kind in CONTROL:
-        carried = region.anchor.results[: carries_of(region.anchor)]
+        carried = [value for value in region.anchor.results if destination_of(value) is not None]
         return [
             Touch(value, Box.whole(value.shape))
             for value in (*region.inputs, *carried)
@@ -66,7 +67,7 @@ def reads_of(region: Region) -> list[Touch]:
         for value, found in walk.touches.items():
             touches.setdefault(value, []).extend(found)
     reads = dict.fromkeys(region.reads)
-    return [touch for value in reads for touch in _joined(touches.get(value, []))]
+    return [touch for value in reads for touch in joined(touches.get(value, []))]
 
 
 def writes_of(region: Region) -> list[Touch]:
@@ -254,7 +255,7 @@ def _covers_as_rows(value: Value, index: Index, box: Box) -> bool:
     return even and (last - first) // stride + 1 == box.count
 
 
-def _joined(touches: Sequence[Touch]) -> list[Touch]:
+def joined(touches: Sequence[Touch]) -> list[Touch]:
     """Fewer boxes for the same elements; the hull of all where too many are left."""
     boxes: list[Touch] = []
     for touch in touches:

@@ -90,6 +90,24 @@ class Box:
             start, stop = start * extent + first, stop * extent + last
         return start, stop + 1
 
+    def reshaped(self, old: Sequence[int], new: Sequence[int]) -> tuple[Box, bool]:
+        """The smallest box of the array's row-major reshape from `old` to `new` around the same
+        elements, and whether it has no element besides."""
+        start, stop = self.hull_elements(old)
+        if start == stop:
+            return Box((0,) * len(new), (0,) * len(new), (1,) * len(new)), True
+        if [extent for extent in old if extent != 1] == [extent for extent in new if extent != 1]:
+            kept = (dim for dim, extent in zip(self.dims(), old, strict=True) if extent != 1)
+            return Box.of([(0, 1, 1) if extent == 1 else next(kept) for extent in new]), True
+        made, same = [], True
+        for low, high, extent in zip(
+            _position(start, new), _position(stop - 1, new), new, strict=True
+        ):
+            made.append((low, high - low + 1, 1) if same else (0, extent, 1))
+            same = same and low == high
+        box = Box.of(made)
+        return box, box.count == self.count
+
     def without(self, inner: Box) -> list[Box]:
         """Disjoint boxes that cover this box but `inner`, which lies within it."""
         pieces: list[Box] = []
@@ -105,6 +123,15 @@ class Box:
         for (first, _, stride), last in zip(self.dims(), self.last, strict=True):
             parts.append(f"{first}:{last + 1}" + (f":{stride}" if stride != 1 else ""))
         return f"[{', '.join(parts)}]"
+
+
+def _position(offset: int, shape: Sequence[int]) -> list[int]:
+    """The index of the row-major element `offset`."""
+    index = []
+    for extent in reversed(shape):
+        offset, at = divmod(offset, extent)
+        index.append(at)
+    return index[::-1]
 
 
 def cover(boxes: Sequence[Box], shape: Sequence[int]) -> bool:

@@ -22,9 +22,9 @@ from stagejit.dispatch.box import Box, cover
 from stagejit.dispatch.group import Group, Placement
 from stagejit.dispatch.outputs import stored_outputs
 from stagejit.dispatch.region import ALONE, ELEMENTWISE
-from stagejit.dispatch.roots import destination_of
 from stagejit.dispatch.state import State, in_memory
-from stagejit.graph.control import carries_of
+from stagejit.dispatch.updates import box_of, updated_boxes
+from stagejit.graph.control import carried_operands, destination_of
 from stagejit.graph.ir import Op, Value
 
 _DYNAMIC = "; its offset is known at run time only, so its range is a conservative hull"
@@ -93,11 +93,13 @@ class Destinations:
         self.of[op.result] = contents
 
     def control(self, op: Op) -> None:
-        """A loop or a branch. The carries of a loop are updated where their inits lie."""
-        state, carries = self.state, carries_of(op)
+        """A loop or a branch. Results that update an operand lie where the operand lies."""
+        state, carried = self.state, carried_operands(op)
         results = [
-            self._contents(op, op.operands[at], op.results[at]) if at < carries else Contents()
-            for at in range(len(op.results))
+            self._contents(op, op.operands[carried[result.index]], result)
+            if result.index in carried
+            else Contents()
+            for result in op.results
         ]
         before = state.deps_of_all(op.operands)
         for contents in results:
@@ -105,7 +107,7 @@ class Destinations:
         group = state.new_group(op.kind, op, (), before)
         state.settle(op, group)
         for value, contents in zip(op.results, results, strict=True):
-            contents.writers.append((group, Box.whole(value.shape)))
+            contents.writers += [(group, box) for box in updated_boxes(value)]
             contents.scattered = True
             self.of[value] = contents
 
@@ -176,14 +178,14 @@ class Destinations:
     ) -> tuple[list[Box], int] | None:
         """Boxes of the old contents that others read, and groups that read them before anything
         else is written; None if `op` may overwrite what somebody still reads."""
-        written = box_of(op) if op.kind == "insert_slice" else Box.whole(destination.shape)
+        written = _overwritten(op, destination)
         reads: list[Box] = []
         readers = 0
         for user in self.state.users[destination]:
             if user is op or (user.kind == "extract_slice" and self._updates(op, user)):
                 continue
             box = _static_box(user)
-            if box is not None and not box.overlaps(written):
+            if box is not None and not any(box.overlaps(other) for other in written):
                 reads.append(box)
             elif self._reads_at_once(user):
                 readers |= 1 << self.state.home[user].id
@@ -191,7 +193,8 @@ class Destinations:
                 return None
         if op.operands.count(destination) > 1:
             return None
-        if any(box.overlaps(written) for box in (known.reads if known is not None else ())):
+        read = known.reads if known is not None else ()
+        if any(box.overlaps(other) for box in read for other in written):
             return None
         return reads, readers
 
@@ -371,12 +374,20 @@ def _may_be_overwritten(state: State, destination: Value) -> bool:
 def _is_worth_keeping(op: Op, read: Op, users: Mapping[Value, Sequence[Op]]) -> bool:
     if 2 * read.result.type.size > read.operands[0].type.size:
         return False
+    static = _static_box(read)
+    if static is not None and not any(
+        static.overlaps(box) for box in _overwritten(op, read.operands[0])
+    ):
+        return False
     if op.kind != "insert_slice":
         return True
-    static = _static_box(read)
-    if static is not None and not static.overlaps(box_of(op)):
-        return False
     return not (same_place(op, read) and _only_elementwise(read, op, users))
+
+
+def _overwritten(op: Op, destination: Value) -> list[Box]:
+    """What `op` overwrites of an operand."""
+    updates = (value for value in op.results if destination_of(value) is destination)
+    return [box for value in updates for box in updated_boxes(value)]
 
 
 def _only_elementwise(read: Op, insert: Op, users: Mapping[Value, Sequence[Op]]) -> bool:
@@ -402,18 +413,3 @@ def _static_box(user: Op) -> Box | None:
 def is_free(value: Value) -> bool:
     """Whether every reader makes the value itself, at no cost."""
     return value.op.kind in _FREE and not in_memory(value)
-
-
-def box_of(insert: Op) -> Box:
-    """The box that an insert writes; all of a dimension where its start is known at run time
-    only."""
-    source, into = insert.operands[0], insert.result
-    offsets, sizes, strides = [], [], []
-    attrs = insert.attrs
-    for offset, size, stride, extent in zip(
-        attrs["offsets"], source.shape, attrs["strides"], into.shape, strict=True
-    ):
-        offsets.append(0 if offset is None else offset)
-        sizes.append((extent if size else 0) if offset is None else size)
-        strides.append(1 if offset is None else stride)
-    return Box(tuple(offsets), tuple(sizes), tuple(strides))

@@ -20,7 +20,7 @@ from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.placed import read_where_placed
 from stagejit.dispatch.region import ALONE, Region, Store, region_of
 from stagejit.dispatch.state import State
-from stagejit.graph.control import CONTROL, carries_of
+from stagejit.graph.control import CONTROL, read_operands
 from stagejit.graph.ir import Op, Value
 
 
@@ -106,8 +106,8 @@ def _walk(state: State, group: Group, stores: Iterable[Store]) -> tuple[list[Op]
     ops: set[Op] = set()
     inputs: dict[Value, None] = {}
     if group.anchor is not None and group.kind in CONTROL:
-        operands = group.anchor.operands[carries_of(group.anchor) :]
-        return [group.anchor], list(dict.fromkeys(map(without_reshapes, operands)))
+        read = map(without_reshapes, read_operands(group.anchor))
+        return [group.anchor], list(dict.fromkeys(read))
     pending: list[Value] = (
         [] if group.kind != "delegate" or group.anchor is None else (list(group.anchor.results))
     )

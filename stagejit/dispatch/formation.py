@@ -31,7 +31,7 @@ from stagejit.dispatch.outputs import require_outputs, without_reshapes
 from stagejit.dispatch.recompute import drop_what_is_cheap
 from stagejit.dispatch.region import POINTWISE, Body, Region
 from stagejit.dispatch.state import State, in_memory
-from stagejit.graph.control import CONTROL, bodies_of, carries_of
+from stagejit.graph.control import CONTROL, bodies_of, carried_inputs, destination_of, read_operands
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.options import Options
 
@@ -70,7 +70,7 @@ def _form_bodies(op: Op, options: Options, aligned: bool) -> tuple[list[Body], l
     bodies, decisions = [], []
     aligned = aligned and not has_slices_anywhere(op)
     for number, graph in enumerate(bodies_of(op)):
-        carried = {at: at for at in range(carries_of(op))} if number == 0 else {}
+        carried = carried_inputs(op, number)
         regions, inner = form(graph, options, carried=carried, aligned=aligned)
         bodies.append(Body(graph, tuple(regions), carried))
         decisions += inner
@@ -105,9 +105,9 @@ class _Former:
             if op.kind == "delegate":
                 self.state.required.update(op.operands)
             elif op.kind in CONTROL:
-                inits, others = op.operands[: carries_of(op)], op.operands[carries_of(op) :]
-                self.state.required.update(value for value in inits if not is_free(value))
-                self.state.required.update(map(without_reshapes, others))
+                updated = [value for value in map(destination_of, op.results) if value is not None]
+                self.state.required.update(value for value in updated if not is_free(value))
+                self.state.required.update(map(without_reshapes, read_operands(op)))
             elif op.kind == "insert_slice":
                 self.state.required.update(v for v in op.operands[:2] if not is_free(v))
             elif op.kind == "scatter" and not is_free(op.operands[0]):

@@ -27,7 +27,7 @@ NAME = "read-placed"
 # Shorter contiguous runs than a cache line would waste most of what each one loads.
 SHORTEST_RUN_NBYTES = 64
 
-_SHARES = frozenset({"insert_slice", "scatter", "loop"})  # kinds that take over a buffer
+_SHARES = frozenset({"insert_slice", "scatter", "loop", "branch"})  # kinds that take over a buffer
 
 
 def read_where_placed(state: State, regions: Sequence[Region]) -> list[Region]:

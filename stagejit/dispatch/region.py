@@ -36,7 +36,7 @@ ELEMENTWISE = frozenset({"map", "convert", "bitcast"})
 # Anchors whose dispatch evaluates nothing else and stores nothing but their results.
 ALONE = frozenset({"delegate", "scatter", "loop", "branch"})
 # Kinds that read, and change, what lies in the buffers of their results.
-UPDATES = frozenset({"scatter", "loop"})
+UPDATES = frozenset({"scatter", "loop", "branch"})
 VIEWS = frozenset({"broadcast", "reshape", "transpose", "reverse", "extract_slice"})
 
 
@@ -61,7 +61,7 @@ class Store:
 class Body:
     """A graph that a loop or a branch runs, divided into regions.
 
-    carried: result --> input that has to hold it when the body is done.
+    carried: result --> input whose memory has to hold it when the body is done.
     """
 
     graph: Graph
@@ -94,7 +94,7 @@ class Region:
     `borders`: `fill` regions that run beside this one, and write what the pad around a store
     leaves (see `borders.py`).
     Kind `scatter`: the buffer of the result already holds the operand's elements, so operand 0 is
-    not evaluated and no input. Kind `loop`: likewise for inits and the results that they start.
+    not evaluated and no input. Kinds `loop`, `branch`: likewise for operands that results update.
     Kinds `loop`, `branch`: inputs are what operands are row-major reshapes of.
     """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stagejit.dispatch.region import Region
-from stagejit.graph.control import carries_of
+from stagejit.graph.control import destination_of
 from stagejit.graph.ir import Value
 
 _SHARING = frozenset({"insert_slice", "scatter", "input", "loop", "branch"})
@@ -38,13 +38,3 @@ class Roots:
                 break
             value = destination
         return value
-
-
-def destination_of(value: Value) -> Value | None:
-    """The operand that `value` is an update of: a destination, or the init of a loop's carry."""
-    op = value.op
-    if op.kind == "insert_slice":
-        return op.operands[1]
-    if op.kind == "scatter":
-        return op.operands[0]
-    return op.operands[value.index] if value.index < carries_of(op) else None

@@ -15,7 +15,7 @@ from stagejit.dispatch.region import ALONE, POINTWISE, Region, Store
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import in_memory
 from stagejit.errors import VerificationError
-from stagejit.graph.control import CONTROL, bodies_of, carries_of
+from stagejit.graph.control import CONTROL, bodies_of, read_operands
 from stagejit.graph.ir import Graph, Op, Value
 
 _ANCHORED = frozenset({"contract", "conv", "cumulative"}) | ALONE
@@ -118,7 +118,7 @@ def _check_ops(region: Region) -> None:
         else:
             operands = op.operands[1:] if op.kind == "scatter" else op.operands
             if op.kind in CONTROL:
-                operands = tuple(map(without_reshapes, op.operands[carries_of(op) :]))
+                operands = tuple(map(without_reshapes, read_operands(op)))
             _require(not known & set(op.results), f"{region.name} evaluates an input, {op}")
             known.update(op.results)
         _require(known >= set(operands), f"{region.name}: {op} comes before its operands")

@@ -5,7 +5,12 @@ result types. Invariant: a body reads nothing but its own inputs, and holds no e
 
 Note [Order of operands]: a loop takes inits, xs, constants of the body, constants of the condition.
 Inits come first, so that carry k is operand k, input k and output k of the body, and result k.
-Constants come last, so that one can be added without renumbering anything.
+Constants come last, so that one can be added without renumbering anything. A branch takes its
+index, then the inputs of its branches.
+
+Note [Carried memory]: result k of a loop is an update of operand k. `carried` of a branch says
+which of its results are updates, too: pairs of a result and the number of the input that it takes
+over. A branch that leaves its input as it is gives that input.
 """
 
 from __future__ import annotations
@@ -59,14 +64,37 @@ def body_operands(op: Op) -> tuple[tuple[Value, ...], ...]:
     return body, (*parts.inits, *parts.condition_constants)
 
 
-def carries_of(op: Op) -> int:
-    """How many results of the op start as the operand of the same number."""
-    return int(op.attrs["carries"]) if op.kind == "loop" else 0
+def carried_operands(op: Op) -> dict[int, int]:
+    """Results that are updates of an operand, whose memory they take over: numbers of both. See
+    Note [Carried memory]."""
+    if op.kind == "loop":
+        return {at: at for at in range(op.attrs["carries"])}
+    return {result: at + 1 for result, at in op.attrs["carried"]} if op.kind == "branch" else {}
 
 
-def is_own(op: Op, operand: int) -> bool:
-    """Whether the op updates this operand's memory: an init, whose buffer is the carry's."""
-    return operand < carries_of(op)
+def carried_inputs(op: Op, number: int) -> dict[int, int]:
+    """The same in body `number`: output --> input."""
+    if op.kind == "loop":
+        return carried_operands(op) if number == 0 else {}
+    return dict(op.attrs["carried"])
+
+
+def read_operands(op: Op) -> tuple[Value, ...]:
+    """Operands that the op only reads."""
+    updated = set(carried_operands(op).values())
+    return tuple(value for at, value in enumerate(op.operands) if at not in updated)
+
+
+def destination_of(value: Value) -> Value | None:
+    """The operand that `value` is an update of: a destination, or what a carried result of a loop
+    or branch starts as."""
+    op = value.op
+    if op.kind == "insert_slice":
+        return op.operands[1]
+    if op.kind == "scatter":
+        return op.operands[0]
+    at = carried_operands(op).get(value.index) if op.kind in CONTROL else None
+    return None if at is None else op.operands[at]
 
 
 def infer_loop(operands: Sequence[TensorType], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
@@ -102,11 +130,19 @@ def infer_branch(
     index, *arguments = operands
     _require(str(index) in ("bool[]", "i32[]"), "the index is a bool or an i32 scalar")
     _require(len(attrs["branches"]) > 0, "there is a branch")
+    carried = dict(attrs["carried"])
+    updated = set(carried.values())
+    distinct = len(carried) == len(updated) == len(attrs["carried"])
+    _require(distinct, f"carried={attrs['carried']} names a result or an input twice")
     found = []
     for branch in attrs["branches"]:
         _require_inputs(branch, arguments)
         found.append(tuple(value.type for value in branch.outputs))
+        donated = [at in updated for at in range(len(arguments))]
+        _require(branch.donated == donated, "the inputs of a branch that it updates are donated")
     _require(len(set(found)) == 1, "branches give results of different types")
+    fits = all(found[0][result] == arguments[at] for result, at in carried.items())
+    _require(fits, "a result has another type than the input that it updates")
     return found[0]
 
 

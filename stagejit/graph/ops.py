@@ -44,7 +44,7 @@ equation (the JAX equation, or None in parsed text), then a token               
 loop and branch hold graphs of their own; `control.py` says what their operands, attributes and
 results are: `loop` takes inits, xs, constants; carries, xs (how many), trip (None with a
 condition), reverse, body, condition (a graph or None). `branch` takes an index, which is clamped,
-and the operands of each of `branches`.
+and the operands of each of `branches`; carried says which results are updates of an operand.
 
 Note [Map functions]: operands of `map` have the result's shape (scalars are broadcast by an
 explicit `broadcast` first). `select` takes (predicate, on_true, on_false); `clamp` takes (low, x,

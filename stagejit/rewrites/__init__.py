@@ -4,10 +4,10 @@ Input: a graph and options. Output: the same graph, simpler, and the decisions t
 rewrite that is switched off changes no result.
 
 Note [Step order]: loops come first, because what is computed before them then has its chance, too.
-Common subexpressions come after simplification, which makes equal what only
-looked different; nothing that they leave behind needs simplifying again. Prefixes are shared after
-that, when equal parts are one value. Reductions are split last:
-all else is easier to see while they are whole.
+Common subexpressions come after simplification, which makes equal what only looked different;
+nothing that they leave behind needs simplifying again. What branches may write into is decided
+when it is known who else reads it. Prefixes are shared after that, when equal parts are one value.
+Reductions are split last: all else is easier to see while they are whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from stagejit.decisions import Decision
 from stagejit.graph.control import bodies_of
 from stagejit.graph.ir import Graph
 from stagejit.options import Options
-from stagejit.rewrites import algebra, constants, loops, pads, prefixes, split, views
+from stagejit.rewrites import algebra, branches, constants, loops, pads, prefixes, split, views
+from stagejit.rewrites.branches import simplify_branches, update_branches
 from stagejit.rewrites.driver import GraphStep, LocalStep, Step, run_steps
 from stagejit.rewrites.loops import simplify_loops
 from stagejit.rewrites.prefixes import share_prefixes
@@ -24,8 +25,10 @@ from stagejit.rewrites.subexpressions import NAME, eliminate_common_subexpressio
 
 STEPS: tuple[Step, ...] = (
     GraphStep(loops.NAME, simplify_loops),
+    GraphStep(branches.SIMPLIFY, simplify_branches),
     LocalStep("simplify", (*views.RULES, *pads.RULES, *algebra.RULES, *constants.RULES)),
     GraphStep(NAME, eliminate_common_subexpressions),
+    GraphStep(branches.UPDATE, update_branches),
     GraphStep(prefixes.NAME, share_prefixes),
     LocalStep("split", (split.split_reduce,)),
 )

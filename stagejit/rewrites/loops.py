@@ -9,13 +9,12 @@ is not used any more is left as it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import networkx as nx
 
 from stagejit.graph.control import LoopOperands
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.rewrites.cloning import cloned, copied, values_behind
 from stagejit.rewrites.driver import Log
 
 NAME = "simplify-loops"
@@ -81,7 +80,7 @@ class _Loop:
             )
             if holds
         ]
-        outside = _cloned(self.graph, hoisted, self.constant)
+        outside = cloned(self.graph, hoisted, self.constant)
         made = self._rebuilt(kept, outside)
         self.log.replace_results(NAME, self.op, self._values(kept, made), "; ".join(said))
 
@@ -104,12 +103,12 @@ class _Loop:
         ys = tuple(sorted(at for at in uses if at >= self.carries))
         carries = {at for at in uses if at < self.carries}
         if self.condition is not None:
-            needed = _needed(self.condition, self.condition.outputs, ())
+            needed = values_behind(self.condition.outputs)
             carries |= {at for at in range(self.carries) if self.condition.inputs[at] in needed}
         carries -= self.fixed
         while True:
             wanted = [self.body.outputs[at] for at in (*carries, *ys)]
-            needed = _needed(self.body, wanted, hoisted)
+            needed = values_behind(wanted, hoisted)
             more = {at for at in range(self.carries) if self.body.inputs[at] in needed}
             if more - self.fixed <= carries:
                 return _Kept(tuple(sorted(carries)), ys)
@@ -142,7 +141,7 @@ class _Loop:
         return sorted(bases, key=lambda value: (order[value.op], value.index))
 
     def _is_small(self, value: Value) -> bool:
-        leaves = _needed(self.body, [value], ()) & set(self.constant)
+        leaves = values_behind([value]) & set(self.constant)
         limit = MOST_GROWTH * sum(leaf.type.nbytes for leaf in leaves)
         return value.type.nbytes <= max(limit, FREE_NBYTES)
 
@@ -154,13 +153,13 @@ class _Loop:
             return None
         inputs = self.body.inputs
         outputs = [self.body.outputs[at] for at in (*kept.carries, *kept.ys)]
-        needed = _needed(self.body, outputs, outside)
+        needed = values_behind(outputs, outside)
         xs = [at for at in range(len(self.parts.xs)) if inputs[self.carries + at] in needed]
         constants = [value for value in self.constant if value in needed]
         carried = [inputs[at] for at in kept.carries]
         slices = [inputs[self.carries + at] for at in xs]
         order = [*carried, *slices, *constants, *outside]
-        body = _copied(self.body, order, outputs, len(carried))
+        body = copied(self.body, order, outputs, range(len(carried)))
         operands = [
             *(self.parts.inits[at] for at in kept.carries),
             *(self.parts.xs[at] for at in xs),
@@ -187,14 +186,14 @@ class _Loop:
 
     def _new_condition(self, condition: Graph, kept: _Kept) -> tuple[Graph, list[Value]]:
         """The condition over fewer carries, and the operands for its constants."""
-        needed = _needed(condition, condition.outputs, ())
+        needed = values_behind(condition.outputs)
         constants = dict(
             zip(condition.inputs[self.carries :], self.parts.condition_constants, strict=True)
         )
         constants |= {condition.inputs[at]: self.parts.inits[at] for at in sorted(self.fixed)}
         used = [value for value in constants if value in needed]
         order = [*(condition.inputs[at] for at in kept.carries), *used]
-        made = _copied(condition, order, condition.outputs, 0)
+        made = copied(condition, order, condition.outputs, ())
         return made, [constants[value] for value in used]
 
 
@@ -202,60 +201,3 @@ def _is_dear(op: Op) -> bool:
     if op.kind == "map" and op.attrs["fn"] not in _CHEAP_FUNCTIONS:
         return op.result.type.size >= FEWEST_ELEMENTS
     return op.kind in _DEAR_KINDS and op.operands[0].type.size >= FEWEST_ELEMENTS
-
-
-def _needed(graph: Graph, values: Iterable[Value], known: Iterable[Value]) -> set[Value]:
-    """Values that `values` are computed from, themselves included, where `known` are at hand."""
-    stop, needed = set(known), set[Value]()
-    pending = list(values)
-    while pending:
-        value = pending.pop()
-        if value in needed or value in stop:
-            continue
-        needed.add(value)
-        pending += value.op.operands
-    return needed
-
-
-def _cloned(
-    graph: Graph,
-    values: Sequence[Value],
-    known: Mapping[Value, Value],
-) -> dict[Value, Value]:
-    """Appends clones of the ops behind `values` to `graph`."""
-    made = dict(known)
-    wanted = _needed(graph, values, known)
-    for op in _in_order(value.op for value in wanted):
-        clone = graph.add(
-            op.kind,
-            [made[value] for value in op.operands],
-            [result.type for result in op.results],
-            op.loc,
-            **op.attrs,
-        )
-        made.update(zip(op.results, clone.results, strict=True))
-    return {value: made[value] for value in values}
-
-
-def _copied(graph: Graph, inputs: Sequence[Value], outputs: Sequence[Value], donated: int) -> Graph:
-    """A graph that computes `outputs` from `inputs`, both values of `graph`."""
-    made = Graph(graph.name)
-    known = {}
-    names = dict(zip(graph.inputs, graph.input_names, strict=True))
-    for at, value in enumerate(inputs):
-        name = names.get(value, f"hoisted{at}")
-        known[value] = made.add_input(name, value.type, donated=at < donated)
-    wanted = list(dict.fromkeys(outputs))
-    known |= _cloned(made, wanted, known)
-    made.set_outputs([known[value] for value in outputs])
-    return made
-
-
-def _in_order(ops: Iterable[Op]) -> list[Op]:
-    """Operands before users."""
-    graph: nx.DiGraph[Op] = nx.DiGraph()
-    ops = set(ops)
-    graph.add_nodes_from(ops)
-    for op in ops:
-        graph.add_edges_from((value.op, op) for value in op.operands if value.op in ops)
-    return list(nx.lexicographical_topological_sort(graph, key=lambda op: op.id))

@@ -124,7 +124,7 @@ class _Hosting:
         body = step.dispatch.bodies[0]
         if body.trip is None:
             return [self._while(step, scope)]
-        back = self._copies(step, scope)
+        back = self._copies(step, 0, scope)
         if body.trip == 1:
             return [*self._body(step, 0, scope, _Pass(every=0)), *back]
         inner = replace(scope, loops=scope.loops + 1)
@@ -142,7 +142,7 @@ class _Hosting:
         condition = self._body(step, 1, scope, _Pass(every=0))
         verdict = step.dispatch.bodies[1].bindings[-1]
         predicate = _moved(scope.place(verdict.outer), verdict.offset_nbytes)
-        body, back = self._body(step, 0, scope, _Pass(every=0)), self._copies(step, scope)
+        body, back = self._body(step, 0, scope, _Pass(every=0)), self._copies(step, 0, scope)
         if not step.dispatch.bodies[0].alternates:
             return host.While(condition, predicate, (*body, *back))
         # The buffers are exchanged now; they are exchanged again, or copied back before the end.
@@ -157,15 +157,16 @@ class _Hosting:
             raise InternalError(f"{step.dispatch.name} has no anchor", step="host program")
         index = without_reshapes(anchor.operands[0])
         branches = tuple(
-            self._body(step, number, scope, _Pass(every=0)) for number in range(len(step.bodies))
+            (*self._body(step, number, scope, _Pass(every=0)), *self._copies(step, number, scope))
+            for number in range(len(step.bodies))
         )
         return host.Branch(
             scope.place(scope.schedule.buffer_of[index]), index.type.dtype.itemsize, branches
         )
 
-    def _copies(self, step: Step, scope: _Scope) -> list[host.Step]:
-        """Moves the carries of a loop that are not updated in place to where they are expected."""
-        body = step.dispatch.bodies[0]
+    def _copies(self, step: Step, number: int, scope: _Scope) -> list[host.Step]:
+        """Moves the carries of a body that are not updated in place to where they are expected."""
+        body = step.dispatch.bodies[number]
         bound = {binding.buffer: binding for binding in body.bindings}
         nbytes = {buffer.name: buffer.nbytes for buffer in body.plan.buffers}
 

@@ -1,17 +1,18 @@
 """Where the buffers of a body lie: in buffers of the plan around it, or in its workspace.
 
 Input: a region of a loop or a branch, and the schedules of its bodies. Output: a `Layout`, which
-gives the `Body`s of the dispatch once buffers have names. Invariant: carries are updated in place
-wherever the body's schedule puts its result k into its argument k; slices of xs and ys are
-addressed where they are, never copied.
+gives the `Body`s of the dispatch once buffers have names. Invariant: a result that updates an
+argument (the carry of a loop) lies in it wherever the body's schedule puts it there; slices of xs
+and ys are addressed where they are, never copied.
 
 Note [Workspace]: transients of all bodies share the beginning of it, because only one body runs at
-a time. Behind them lie the verdict of the condition and new carries, which outlive their body.
+a time. Behind them lie the verdict of the condition and new carries, which outlive their body. The
+branches of a branch share that part, too.
 
 Note [Changing places]: a carry that is not updated in place is written to a second buffer. Small
 ones are copied back. For large ones two iterations are laid out one after the other, the second
 with the buffers exchanged, so that nothing is copied. A loop of unknown length has its condition
-between the two as well.
+between the two as well. A branch runs once, so it copies.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 
 from stagejit.dispatch.outputs import without_reshapes
 from stagejit.dispatch.region import Region, with_inner
-from stagejit.graph.control import body_operands, carries_of
+from stagejit.graph.control import LoopOperands, body_operands, carried_inputs, carried_operands
 from stagejit.graph.ir import Op, Value
 from stagejit.schedule.memory import aligned
 from stagejit.schedule.plan import Binding, Body, Carry
@@ -33,7 +34,7 @@ MOST_DISPATCHES_TWICE = 32
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """Memory of a body's buffer; `value` is one of the graph around it, None for the workspace."""
 
     buffer: str
@@ -49,7 +50,7 @@ class Layout:
     schedules: Sequence[Schedule]
     trips: Sequence[int | None]
     nbytes: int = 0
-    places: list[list[_Place]] = field(default_factory=list)
+    places: list[list[Place]] = field(default_factory=list)
     carries: list[list[Carry]] = field(default_factory=list)
 
     def bodies(self, name_of: Callable[[Value], str], workspace: str) -> tuple[Body, ...]:
@@ -95,15 +96,20 @@ def layout_of(region: Region, schedules: Sequence[Schedule]) -> Layout:
     if op.kind == "loop":
         trips[0] = op.attrs["trip"]
     layout = Layout(schedules, trips, max(map(arena_nbytes, schedules)))
+    start = end = layout.nbytes
     twice = sum(1 for body in region.bodies for _ in with_inner(body.regions))
     may_alternate = trips[0] != 1 and twice <= MOST_DISPATCHES_TWICE
     for number, (body, schedule) in enumerate(zip(region.bodies, schedules, strict=True)):
+        if op.kind == "branch":
+            layout.nbytes = start
         places = _argument_places(op, number, body.graph.inputs, schedule)
         carries = _result_places(op, number, schedule, layout, places)
         large = sum(schedule.plan.buffer(result).nbytes for result, _ in carries)
         alternates = may_alternate and large >= ALTERNATE_FROM_NBYTES
         layout.places.append(places)
         layout.carries.append([Carry(result, argument, alternates) for result, argument in carries])
+        end = max(end, layout.nbytes)
+    layout.nbytes = end
     return layout
 
 
@@ -112,17 +118,21 @@ def _argument_places(
     number: int,
     inputs: Sequence[Value],
     schedule: Schedule,
-) -> list[_Place]:
+) -> list[Place]:
     places = []
-    carries, xs = carries_of(op), op.attrs.get("xs", 0) if number == 0 else 0
+    first = len(op.operands) - len(inputs) if op.kind == "branch" else 0  # operand of input 0
+    results = {at - first: result for result, at in carried_operands(op).items()}
+    sliced = range(0)
+    if op.kind == "loop" and number == 0:
+        sliced = range(len(results), len(results) + len(LoopOperands.of(op).xs))
     for at, (value, operand) in enumerate(zip(inputs, body_operands(op)[number], strict=True)):
         name = schedule.buffer_of[value]
-        if at < carries:
-            places.append(_Place(name, op.results[at]))
-        elif at < carries + xs:
+        if at in results:
+            places.append(Place(name, op.results[results[at]]))
+        elif at in sliced:
             places.append(_slice(op, name, without_reshapes(operand), value.type.nbytes))
         else:
-            places.append(_Place(name, without_reshapes(operand)))
+            places.append(Place(name, without_reshapes(operand)))
     return places
 
 
@@ -131,26 +141,29 @@ def _result_places(
     number: int,
     schedule: Schedule,
     layout: Layout,
-    places: list[_Place],
+    places: list[Place],
 ) -> list[tuple[str, str]]:
     """Adds the places of results; returns (result, argument) for carries that move."""
     moved = []
+    carried = carried_inputs(op, number)
     for at, name in enumerate(schedule.outputs):
         buffer = schedule.plan.buffer(name)
-        if op.kind == "branch":
-            places.append(_Place(name, op.results[at]))
+        if at in carried and name == places[carried[at]].buffer:
+            continue
+        if at in carried:
+            places.append(Place(name, None, layout.reserve(buffer.nbytes)))
+            moved.append((name, places[carried[at]].buffer))
+        elif op.kind == "branch":
+            places.append(Place(name, op.results[at]))
         elif number == 1:  # the verdict of a condition
-            places.append(_Place(name, None, layout.reserve(buffer.nbytes)))
-        elif at >= carries_of(op):
+            places.append(Place(name, None, layout.reserve(buffer.nbytes)))
+        else:
             places.append(_slice(op, name, op.results[at], buffer.nbytes))
-        elif name != places[at].buffer:
-            places.append(_Place(name, None, layout.reserve(buffer.nbytes)))
-            moved.append((name, places[at].buffer))
     return moved
 
 
-def _slice(op: Op, name: str, whole: Value, nbytes: int) -> _Place:
+def _slice(op: Op, name: str, whole: Value, nbytes: int) -> Place:
     """One slice an iteration, from the first or from the last."""
     if op.attrs["reverse"]:
-        return _Place(name, whole, (op.attrs["trip"] - 1) * nbytes, -nbytes)
-    return _Place(name, whole, 0, nbytes)
+        return Place(name, whole, (op.attrs["trip"] - 1) * nbytes, -nbytes)
+    return Place(name, whole, 0, nbytes)

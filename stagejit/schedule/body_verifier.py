@@ -1,21 +1,49 @@
 """Checks where the buffers of a loop's or branch's body lie.
 
 Input: a dispatch and one of its bodies. Output: nothing, or a VerificationError. Invariant: a body
-touches nothing that its dispatch does not declare; what it writes overlaps nothing else that it is
-bound to, in this iteration or another one; after an iteration every carry is where the next one
-expects it.
+touches no element that its dispatch does not declare; what it writes overlaps nothing else that it
+is bound to, in this iteration or another one; after an iteration every carry is where the next one
+expects it; all branches leave their results at the same places.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stagejit.dispatch.box import Box
 from stagejit.errors import VerificationError
 from stagejit.schedule.plan import Binding, Body, Buffer, Dispatch
 
 
+def verify_bodies(dispatch: Dispatch, around: Mapping[str, Buffer]) -> None:
+    """Raises VerificationError for the first fault. Plans of bodies are checked apart."""
+    for body in dispatch.bodies:
+        verify_body(dispatch, body, around)
+    if dispatch.kind == "branch":
+        places = [_result_places(body) for body in dispatch.bodies]
+        for body, found in zip(dispatch.bodies, places, strict=True):
+            _require(
+                found == places[0],
+                f"{body.plan.name} of @{dispatch.name} leaves its results at other places than "
+                f"{dispatch.bodies[0].plan.name}",
+            )
+
+
+def _result_places(body: Body) -> dict[int, tuple[str, int]]:
+    """Outer buffer and offset of each result that has elements."""
+    bound = {binding.buffer: binding for binding in body.bindings}
+    moved = {carry.result: carry.argument for carry in body.carries}
+    places = {}
+    for buffer in body.plan.buffers:
+        number = buffer.index if buffer.kind == "result" else buffer.result
+        binding = bound.get(moved.get(buffer.name, buffer.name))
+        if number is not None and buffer.nbytes and binding is not None:
+            places[number] = (binding.outer, binding.offset_nbytes)
+    return places
+
+
 def verify_body(dispatch: Dispatch, body: Body, around: Mapping[str, Buffer]) -> None:
-    """Raises VerificationError for the first fault. The body's plan itself is checked apart."""
+    """The same for one body alone."""
     name = f"{body.plan.name} of @{dispatch.name}"
     inside = {buffer.name: buffer for buffer in body.plan.buffers}
     bound = {binding.buffer: binding for binding in body.bindings}
@@ -31,17 +59,12 @@ def verify_body(dispatch: Dispatch, body: Body, around: Mapping[str, Buffer]) ->
         nbytes = inside[binding.buffer].nbytes
         if not nbytes:
             continue
-        writes = binding.buffer in written
-        if writes or binding.buffer in read:
-            accesses = dispatch.writes if writes else (*dispatch.reads, *dispatch.writes)
-            _require(
-                any(access.buffer == binding.outer for access in accesses),
-                f"@{dispatch.name} does not say that its body touches {binding.outer}",
-            )
-        if writes:
+        if binding.outer != body.workspace:
+            _check_declared(dispatch, body, inside[binding.buffer], binding, around[binding.outer])
+        if binding.buffer in written:
             _check_apart(name, binding, body, ranges, nbytes)
     _check_workspace(name, body, around, ranges)
-    _check_carries(name, body, inside, bound)
+    _check_carries(name, body, inside, bound, is_loop=dispatch.kind == "loop")
 
 
 def _require(holds: bool, fault: str) -> None:
@@ -70,6 +93,46 @@ def _range(
         f"{name}: {binding} leaves {binding.outer}",
     )
     return start, stop
+
+
+def _check_declared(
+    dispatch: Dispatch, body: Body, inner: Buffer, binding: Binding, outer: Buffer
+) -> None:
+    """The dispatch declares each element that its body touches, over all iterations."""
+    boxes = [
+        (writes, access.box)
+        for each in body.plan.dispatches
+        for writes, accesses in ((False, each.reads), (True, each.writes))
+        for access in accesses
+        if access.buffer == binding.buffer and access.nbytes
+    ]
+    if any(carry.argument == binding.buffer for carry in body.carries):
+        boxes.append((True, Box.whole(inner.shape)))
+    for writes, box in boxes:
+        # What lies in a result has been written by the body before it reads it.
+        writes = writes or inner.kind == "result"
+        declared = [
+            access
+            for access in (dispatch.writes if writes else dispatch.reads)
+            if access.buffer == binding.outer
+        ]
+        placed = _around(box, inner, binding, body.trip, outer)
+        _require(
+            any(access.box.contains(placed) for access in declared),
+            f"@{dispatch.name} does not say that its body touches {binding.outer}{placed}",
+        )
+
+
+def _around(box: Box, inner: Buffer, binding: Binding, trip: int | None, outer: Buffer) -> Box:
+    """The box of the buffer around, over all iterations."""
+    offset, stride = binding.offset_nbytes, binding.stride_nbytes
+    repeats = trip or 1
+    if stride and abs(stride) == inner.nbytes and inner.nbytes * repeats == outer.nbytes:
+        slices = Box.of(((0, repeats, 1), *box.dims()))
+        return slices.reshaped((repeats, *inner.shape), outer.shape)[0]
+    if not stride and not offset and inner.nbytes == outer.nbytes:
+        return box.reshaped(inner.shape, outer.shape)[0]
+    return Box.whole(outer.shape)
 
 
 def _check_apart(
@@ -109,11 +172,16 @@ def _check_workspace(
 
 
 def _check_carries(
-    name: str, body: Body, inside: Mapping[str, Buffer], bound: Mapping[str, Binding]
+    name: str,
+    body: Body,
+    inside: Mapping[str, Buffer],
+    bound: Mapping[str, Binding],
+    *,
+    is_loop: bool,
 ) -> None:
-    """A result that lies in an argument lies in its own; others are moved there."""
+    """A result of a loop that lies in an argument lies in its own; others are moved there."""
     for buffer in body.plan.buffers:
-        if buffer.kind == "argument" and buffer.result is not None:
+        if is_loop and buffer.kind == "argument" and buffer.result is not None:
             _require(
                 buffer.result == buffer.index,
                 f"{name}: result {buffer.result} lies in argument {buffer.index}",

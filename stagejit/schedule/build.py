@@ -23,6 +23,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.options import Options
 from stagejit.schedule import hazards, memory
 from stagejit.schedule.bodies import layout_of
+from stagejit.schedule.body_accesses import touches_of
 from stagejit.schedule.names import Names
 from stagejit.schedule.order import execution_order, readers_first, runs
 from stagejit.schedule.plan import Access, Buffer, Delegated, Dispatch, Plan
@@ -76,9 +77,7 @@ class _Builder:
         self.inner = {region: self._inner(region) for region in regions if region.bodies}
         self.layouts = {region: layout_of(region, inner) for region, inner in self.inner.items()}
         self.roots = Roots(regions)
-        self.items = [
-            _Item(region, tuple(reads_of(region)), tuple(writes_of(region))) for region in regions
-        ]
+        self.items = [self._item(region) for region in regions]
         stored = stored_outputs(graph)
         self.stored = [stored[value] for value in graph.outputs]  # whose buffer each result is
         self.outputs = {self.roots[value]: number for number, value in enumerate(self.stored)}
@@ -126,6 +125,12 @@ class _Builder:
         for inner in made:
             self.decisions += inner.plan.decisions
         return made
+
+    def _item(self, region: Region) -> _Item:
+        layout = self.layouts.get(region)
+        if layout is None:
+            return _Item(region, tuple(reads_of(region)), tuple(writes_of(region)))
+        return _Item(region, *touches_of(region, layout))
 
     # ----------------------------------------------------------------- order
 

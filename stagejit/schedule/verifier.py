@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from stagejit.dispatch.box import Box
 from stagejit.errors import VerificationError
-from stagejit.schedule.body_verifier import verify_body
+from stagejit.schedule.body_verifier import verify_bodies
 from stagejit.schedule.memory import Life, apart, finished_before
 from stagejit.schedule.order import runs
 from stagejit.schedule.plan import Access, Buffer, Plan
@@ -34,7 +34,7 @@ def verify_plan(plan: Plan) -> None:
     for dispatch in plan.dispatches:
         for body in dispatch.bodies:
             verify_plan(body.plan)
-            verify_body(dispatch, body, buffers)
+        verify_bodies(dispatch, buffers)
     _check_slots(plan, before)
 
 

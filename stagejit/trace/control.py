@@ -104,7 +104,9 @@ def _cond(emit: Emitter, site: Site, nested: Nested, *operands: Var) -> Sequence
         return nested(f"case{at}", inputs, 0, lambda _, inline, values: inline(jaxpr, values))
 
     branches = tuple(case(at, jaxpr) for at, jaxpr in enumerate(site.params["branches"]))
-    return emit.emit_many("branch", [index, *arguments], site.results, branches=branches)
+    return emit.emit_many(
+        "branch", [index, *arguments], site.results, branches=branches, carried=()
+    )
 
 
 def _types(values: Sequence[Var]) -> list[TensorType]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +33,25 @@ def test_overlap_intersection_and_containment_are_exact(a: Box, b: Box) -> None:
     assert elements(a.intersection(b)) == common
     assert a.contains(b) == (elements(b) <= elements(a))
     assert a.count == len(elements(a))
+
+
+def test_a_box_of_a_reshape_has_the_same_elements() -> None:
+    shapes = [(24,), (4, 6), (6, 4), (2, 12), (2, 2, 6), (4, 1, 6), (1, 24), (2, 3, 4)]
+    for old, new in itertools.product(shapes, shapes):
+        for dims in itertools.product(*(_parts(extent) for extent in old)):
+            box = Box.of(dims)
+            made, exact = box.reshaped(old, new)
+            before = {np.ravel_multi_index(at, old) for at in elements(box)}
+            after = {np.ravel_multi_index(at, new) for at in elements(made)}
+            assert before <= after
+            assert exact == (before == after)
+            assert exact or [n for n in old if n != 1] != [n for n in new if n != 1]
+
+
+def _parts(extent: int) -> list[tuple[int, int, int]]:
+    return sorted(
+        {(0, extent, 1), (extent // 2, 1, 1), (0, extent // 2, 1), (0, -(-extent // 2), 2)}
+    )
 
 
 @given(boxes(), boxes())

@@ -43,7 +43,7 @@ WHILE = """graph @f(%n: i32[]) {
   return %1
 }"""
 BRANCH = """graph @f(%p: bool[], %x: f32[3]) {
-  %0: f32[3] = branch %p, %x
+  %0: f32[3] = branch %p, %x carried=()
     graph @case0(%x0: f32[3]) {
       return %x0
     }

@@ -172,10 +172,13 @@ def example(x: Any, i: Any) -> Any:
     return jnp.exp(y)[1:][:2], jnp.exp(y).at[2 - 1].set(2.0), x[i] + jnp.arange(3) * 2, padded
 
 
-# split-reduce adds ops; the ablations of share-prefixes and simplify-loops are in their own tests.
-@pytest.mark.parametrize(
-    "name", sorted(set(OURS) - {"split-reduce", "share-prefixes", "simplify-loops"})
-)
+# split-reduce adds ops; the ablations of those on loops, branches and prefixes are in their own
+# tests.
+ELSEWHERE = {"split-reduce", "share-prefixes", "simplify-loops", "simplify-branches",
+             "update-branches"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(set(OURS) - ELSEWHERE))
 def test_switching_a_rewrite_off_leaves_more_ops_and_the_same_values(name: str) -> None:
     x, i = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), np.int32(2)
     full, ablated = graph_of(example, x, i), graph_of(example, x, i)

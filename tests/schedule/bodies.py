@@ -33,6 +33,7 @@ def run_bodies(step: Step, memory: Memory, run: RunBody) -> None:
         )
         number = min(max(value, 0), len(bodies) - 1)
         run(number, _views(bodies[number], memory, 0))
+        _copy_carries(bodies[number], memory)
         return
     body = bodies[0]
     iteration = 0

@@ -91,7 +91,9 @@ class Executor:
 
     def _step(self, step: Step, memory: dict[str, Any]) -> None:
         if step.bodies:
-            run_bodies(step, memory, lambda number, buffers: self._body(step, number, buffers))
+            shown = self._shown(step, memory)
+            run_bodies(step, shown, lambda number, buffers: self._body(step, number, buffers))
+            self._take_over(step, memory, shown)
             return
         reads, writes = iter(step.reads), iter(step.writes)
         for part in step.region.parts:
@@ -137,6 +139,31 @@ class Executor:
         for segment in inner.schedule.segments:
             assert isinstance(segment, Run)
             inner._run(segment, memory)
+
+    def _shown(self, step: Step, memory: dict[str, Any]) -> dict[str, Any]:
+        """The memory of a loop or branch: all elements poisoned that it does not declare."""
+        shown = {}
+        for name in step.buffers:
+            shown[name] = np.full_like(memory[name], POISON)
+            for access in (*step.dispatch.reads, *step.dispatch.writes):
+                if access.buffer == name and access.nbytes:
+                    self._elements(shown, access)[...] = self._elements(memory, access)
+        return shown
+
+    def _take_over(self, step: Step, memory: dict[str, Any], shown: dict[str, Any]) -> None:
+        """What it has written to; all else must be as it was."""
+        for name in step.buffers:
+            left = shown[name].copy()
+            for access in step.dispatch.writes:
+                if access.buffer == name and access.nbytes:
+                    self._elements(memory, access)[...] = self._elements(shown, access)
+            again = self._shown(step, memory)[name]
+            assert np.array_equal(again, left), f"undeclared write to {name}"
+
+    def _elements(self, memory: dict[str, Any], access: Access) -> Array:
+        buffer = self.buffers[access.buffer]
+        flat: Array = memory[access.buffer][: buffer.nbytes]
+        return flat.reshape(*buffer.shape, buffer.dtype.itemsize)[box_slices(access.box)]
 
     def _contents(self, memory: dict[str, Any], op: Op) -> Array:
         return self._array(memory, self.schedule.buffer_of[op.result], op.result).copy()

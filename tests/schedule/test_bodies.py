@@ -13,7 +13,7 @@ from jax import lax
 
 from stagejit.dispatch.box import Box
 from stagejit.errors import ParseError, VerificationError
-from stagejit.schedule.body_verifier import verify_body
+from stagejit.schedule.body_verifier import verify_bodies, verify_body
 from stagejit.schedule.memory import aligned
 from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.plan import Access, Binding, Body, Buffer, Carry, Dispatch, Plan
@@ -123,7 +123,7 @@ def body_with(
 
 
 def dispatch_with(body: Body) -> Dispatch:
-    reads = (Access.of(OUTER["x"], Box.whole((64,))),)
+    reads = tuple(Access.of(OUTER[name], Box.whole((64,))) for name in ("x", "r"))
     writes = tuple(Access.of(OUTER[name], Box.whole(OUTER[name].shape)) for name in ("r", "w"))
     return Dispatch("loop.0", "loop", (), reads, writes, bodies=(body,))
 
@@ -140,7 +140,10 @@ def test_slices_forwards_and_backwards() -> None:
     check(body_with(SOURCE, PLACE, slot=0))
     check(
         body_with(
-            SOURCE, Binding("c", "w", 128), slot=0, carries=(Carry("c", "b", alternates=True),)
+            Binding("b", "r"),
+            Binding("c", "w", 128),
+            slot=0,
+            carries=(Carry("c", "b", alternates=True),),
         )
     )
 
@@ -171,6 +174,49 @@ def test_dont_accept_a_result_in_the_place_of_another_one() -> None:
     )
     with pytest.raises(VerificationError, match="result 1 lies in argument 0"):
         check(replace(body, plan=replace(body.plan, buffers=inside)))
+
+
+def test_dont_accept_an_element_that_the_dispatch_does_not_declare() -> None:
+    """Part of what a branch touches is not enough, and slices are those of all iterations."""
+
+    def update(p: Any, x: Any) -> Any:
+        return lax.cond(p, lambda x: x.at[1:3].set(x[:2]), lambda x: x, x)
+
+    for plan in (
+        plan_of(update, np.bool_(True), X, donated=(False, True)),
+        plan_of(lambda x: lax.scan(lambda c, r: (c, r[1:3] * 2), 0, x)[1], X),
+    ):
+        loop = loop_of(plan)
+        verify_plan(plan)
+        for field in ("reads", "writes"):
+            accesses = getattr(loop, field)
+            for at, access in enumerate(accesses):
+                if access.sizes == () or access.buffer == "w0":
+                    continue
+                buffer = plan.buffer(access.buffer)
+                less = Box(access.offsets, (access.sizes[0] - 1, *access.sizes[1:]), access.strides)
+                parts = [*accesses[:at], Access.of(buffer, less), *accesses[at + 1 :]]
+                with pytest.raises(VerificationError, match=f"touches {access.buffer}"):
+                    verify_body(
+                        replace(loop, **{field: tuple(parts)}),
+                        next(b for b in loop.bodies[::-1] if b.plan.dispatches),
+                        {b.name: b for b in plan.buffers},
+                    )
+
+
+def test_dont_accept_branches_that_leave_their_results_apart() -> None:
+    plan = plan_of(
+        lambda p, x: lax.cond(p, lambda x: (jnp.exp(x), x * 2), lambda x: (x * 3, jnp.sin(x)), x),
+        np.bool_(True),
+        X,
+    )
+    branch = loop_of(plan)
+    first, second = branch.bodies
+    swapped = {"r0": "r1", "r1": "r0"}
+    turned = tuple(replace(b, outer=swapped.get(b.outer, b.outer)) for b in second.bindings)
+    bad = replace(branch, bodies=(first, replace(second, bindings=turned)))
+    with pytest.raises(VerificationError, match="at other places than case0"):
+        verify_bodies(bad, {b.name: b for b in plan.buffers})
 
 
 def test_transients_of_bodies_share_a_workspace() -> None:

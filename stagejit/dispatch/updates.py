@@ -1,0 +1,62 @@
+"""Which elements of its destination an update changes.
+
+Input: an `insert_slice`, a `scatter`, or a loop or branch that carries an operand. Output: boxes.
+Invariant: elements outside of them are the destination's.
+"""
+
+from __future__ import annotations
+
+from stagejit.dispatch.box import Box
+from stagejit.graph.control import bodies_of, carried_inputs, destination_of
+from stagejit.graph.ir import Graph, Op, Value
+
+MOST_BOXES = 4  # more become their hull
+
+
+def updated_boxes(value: Value) -> list[Box]:
+    """Boxes around what `value` changes of what it is an update of; all of it where that is not
+    known, or where it is no update."""
+    op = value.op
+    if op.kind == "insert_slice":
+        return [box_of(op)]
+    boxes: list[Box] = []
+    for number, body in enumerate(bodies_of(op)):
+        carried = carried_inputs(op, number)
+        if value.index in carried:
+            boxes += _changed(body, value.index, carried[value.index])
+    if destination_of(value) is None or op.kind == "scatter":
+        return [Box.whole(value.shape)]
+    boxes = [box for box in dict.fromkeys(boxes) if box.count]
+    if len(boxes) <= MOST_BOXES:
+        return boxes
+    hull = boxes[0]
+    for box in boxes[1:]:
+        hull, _ = hull.hull(box)
+    return [hull]
+
+
+def _changed(body: Graph, output: int, start: int) -> list[Box]:
+    """What an output of a body changes of the input that it starts from."""
+    boxes, value = [], body.outputs[output]
+    while value is not body.inputs[start]:
+        destination = destination_of(value)
+        if destination is None:
+            return [Box.whole(value.shape)]
+        boxes += updated_boxes(value)
+        value = destination
+    return boxes
+
+
+def box_of(insert: Op) -> Box:
+    """The box that an insert writes; all of a dimension where its start is known at run time
+    only."""
+    source, into = insert.operands[0], insert.result
+    offsets, sizes, strides = [], [], []
+    attrs = insert.attrs
+    for offset, size, stride, extent in zip(
+        attrs["offsets"], source.shape, attrs["strides"], into.shape, strict=True
+    ):
+        offsets.append(0 if offset is None else offset)
+        sizes.append((extent if size else 0) if offset is None else size)
+        strides.append(1 if offset is None else stride)
+    return Box(tuple(offsets), tuple(sizes), tuple(strides))

@@ -1,0 +1,73 @@
+"""Parts of a graph built again, elsewhere or with other inputs: how bodies change.
+
+Input: values of a graph, and what their leaves become. Output: clones in a graph. Invariant: the
+original is left as it was; clones keep attributes and locations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+import networkx as nx
+
+from stagejit.graph.ir import Graph, Op, Value
+
+
+def values_behind(values: Iterable[Value], known: Iterable[Value] = ()) -> set[Value]:
+    """Values that `values` are computed from, themselves included, where `known` are at hand."""
+    stop, found = set(known), set[Value]()
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if value in found or value in stop:
+            continue
+        found.add(value)
+        pending += value.op.operands
+    return found
+
+
+def cloned(
+    graph: Graph,
+    values: Sequence[Value],
+    known: Mapping[Value, Value],
+) -> dict[Value, Value]:
+    """Appends clones of the ops behind `values` to `graph`."""
+    made = dict(known)
+    wanted = values_behind(values, known)
+    for op in _in_order(value.op for value in wanted):
+        clone = graph.add(
+            op.kind,
+            [made[value] for value in op.operands],
+            [result.type for result in op.results],
+            op.loc,
+            **op.attrs,
+        )
+        made.update(zip(op.results, clone.results, strict=True))
+    return {value: made[value] for value in values}
+
+
+def copied(
+    graph: Graph, inputs: Sequence[Value], outputs: Sequence[Value], donated: Container[int]
+) -> Graph:
+    """A graph that computes `outputs` from `inputs`, both values of `graph`; donated: which of the
+    new inputs may be overwritten."""
+    made = Graph(graph.name)
+    known = {}
+    names = dict(zip(graph.inputs, graph.input_names, strict=True))
+    for at, value in enumerate(inputs):
+        name = names.get(value, f"hoisted{at}")
+        known[value] = made.add_input(name, value.type, donated=at in donated)
+    wanted = list(dict.fromkeys(outputs))
+    known |= cloned(made, wanted, known)
+    made.set_outputs([known[value] for value in outputs])
+    return made
+
+
+def _in_order(ops: Iterable[Op]) -> list[Op]:
+    """Operands before users."""
+    graph: nx.DiGraph[Op] = nx.DiGraph()
+    ops = set(ops)
+    graph.add_nodes_from(ops)
+    for op in ops:
+        graph.add_edges_from((value.op, op) for value in op.operands if value.op in ops)
+    return list(nx.lexicographical_topological_sort(graph, key=lambda op: op.id))

@@ -1,0 +1,86 @@
+"""What a loop or a branch touches: the union of what its bodies touch.
+
+Input: a region, and where the buffers of its bodies lie. Output: boxes of the values around it.
+Invariant: no body touches anything else; a box is exact iff it is so inside.
+
+A slice of xs or ys that moves with the iteration is, over all iterations, one more dimension of its
+box. Where the body sees another shape than the graph around it, the range of bytes is translated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stagejit.dispatch.accesses import Touch, joined
+from stagejit.dispatch.box import Box
+from stagejit.dispatch.outputs import without_reshapes
+from stagejit.dispatch.region import Region
+from stagejit.graph.ir import Value
+from stagejit.schedule.bodies import Layout, Place
+from stagejit.schedule.plan import Access, Carry, Plan
+
+_INSIDE = "what a body touches is known at run time only"
+_RESHAPED = "a body sees another shape"
+
+
+def touches_of(region: Region, layout: Layout) -> tuple[tuple[Touch, ...], tuple[Touch, ...]]:
+    """What the dispatch of a loop or branch reads and writes."""
+    reads: dict[Value, list[Touch]] = {}
+    writes: dict[Value, list[Touch]] = {}
+    op = region.anchor
+    assert op is not None
+    if op.kind == "branch":
+        index = without_reshapes(op.operands[0])
+        reads[index] = [Touch(index, Box.whole(index.shape))]
+    for schedule, trip, places, carries in zip(
+        layout.schedules, layout.trips, layout.places, layout.carries, strict=True
+    ):
+        body = _Body(schedule.plan, trip or 1, places)
+        for touch in body.reads():
+            reads.setdefault(touch.value, []).append(touch)
+        for touch in (*body.writes(), *body.moves(carries)):
+            writes.setdefault(touch.value, []).append(touch)
+    return _united(reads), _united(writes)
+
+
+def _united(touches: dict[Value, list[Touch]]) -> tuple[Touch, ...]:
+    return tuple(touch for found in touches.values() for touch in joined(found))
+
+
+class _Body:
+    """One body's plan with the places of its buffers that are not in the workspace."""
+
+    def __init__(self, plan: Plan, trip: int, places: Sequence[Place]) -> None:
+        self.plan, self.trip = plan, trip
+        self.places = {place.buffer: place for place in places if place.value is not None}
+        self.buffers = {buffer.name: buffer for buffer in plan.buffers}
+
+    def reads(self) -> Iterator[Touch]:
+        """Reads of arguments; what a body reads of its own results, it has written before."""
+        for dispatch in self.plan.dispatches:
+            for access in dispatch.reads:
+                if access.buffer in self.places and self.buffers[access.buffer].kind == "argument":
+                    yield self._around(access)
+
+    def writes(self) -> Iterator[Touch]:
+        for dispatch in self.plan.dispatches:
+            for access in dispatch.writes:
+                if access.buffer in self.places:
+                    yield self._around(access)
+
+    def moves(self, carries: Sequence[Carry]) -> Iterator[Touch]:
+        """Carries that are computed elsewhere come back to where they are expected."""
+        for carry in carries:
+            value = self.places[carry.argument].value
+            if value is not None:
+                yield Touch(value, Box.whole(value.shape))
+
+    def _around(self, access: Access) -> Touch:
+        """What an access inside of a body touches outside of it."""
+        place, buffer = self.places[access.buffer], self.buffers[access.buffer]
+        value, box, shape = place.value, access.box, buffer.shape
+        assert value is not None
+        if place.stride_nbytes:
+            box, shape = Box.of(((0, self.trip, 1), *box.dims())), (self.trip, *shape)
+        box, fits = box.reshaped(shape, value.shape)
+        return Touch(value, box, "" if access.exact and fits else _INSIDE if fits else _RESHAPED)
