@@ -139,8 +139,9 @@ def _schedule(c: Compilation) -> None:
 
 def _codegen(c: Compilation) -> None:
     cache = kernel_cache(c.target, verify=c.request.options.verify)
+    taken = c.schedule.overwritten
     c.kernels = {
-        part: cache.generate(part)
+        part: cache.generate(part, taken.get(region, frozenset()))
         for region in with_inner(c.regions)
         if region.kind not in CONTROL | {"delegate"}
         for part in region.parts

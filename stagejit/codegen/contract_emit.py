@@ -423,11 +423,14 @@ class _Emitter:
             env, vector=vector, lanes=self.tiling.lanes if vector is not None else 0, mask=mask
         ):
             elements.bound[result] = lambda _: self._sum(ranges, at, vector, mask)
-            for number, store in enumerate(region.stores):
-                if number == self.plan.panel:
-                    continue
-                index = self.plan.indices[number]
-                register = elements.value(store.value, index)
+            numbers = [n for n in range(len(region.stores)) if n != self.plan.panel]
+            # All before any is stored: a store may take the place of what another one reads.
+            registers = [
+                elements.value(region.stores[number].value, self.plan.indices[number])
+                for number in numbers
+            ]
+            for number, register in zip(numbers, registers, strict=True):
+                store, index = region.stores[number], self.plan.indices[number]
                 offset = elements.with_starts(store, index, self.plan.offsets[number])
                 elements.store(register, store.value.type.dtype, self.stores[number], offset)
 

@@ -8,7 +8,7 @@ have.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -66,8 +66,11 @@ class KernelCache:
         self.target, self.verify = target, verify
         self._templates: dict[str, _Template] = {}
 
-    def generate(self, region: Region) -> Generated:
-        """The kernel of `region`. Faults of a generator come out as InternalError."""
+    def generate(self, region: Region, overwritten: frozenset[Value] = frozenset()) -> Generated:
+        """The kernel of `region`, of which the memory plan lets stores take over the memory of the
+        inputs `overwritten`. Faults of a generator come out as InternalError."""
+        if overwritten:
+            region = replace(region, overwritten=overwritten)
         key = signature(region)
         template = self._templates.get(key)
         if template is None:
@@ -128,7 +131,8 @@ def signature(region: Region) -> str:
     lines = [region.kind if region.aligned else f"{region.kind} at any element"]
     for value in region.inputs:
         names[value] = f"%{len(names)}"
-        lines.append(f"{names[value]}: {value.type}")
+        taken_over = " overwritten" if value in region.overwritten else ""
+        lines.append(f"{names[value]}: {value.type}{taken_over}")
     inside = set(region.ops)
     for op in region.ops:
         operands = [names.get(operand, f"?{operand.type}") for operand in op.operands]

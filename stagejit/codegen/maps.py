@@ -177,7 +177,7 @@ def bind_memory(
     arguments, so that equal work at different places is one kernel."""
     memory: dict[Value, Memory] = {}
     args: list[KernelArg] = []
-    written = {value for store in region.stores for value in _chain(store)}
+    written = {value for store in region.stores for value in _chain(store)} | region.overwritten
     for value in region.inputs:
         base = min((form.range()[0] for read, form in reads if read is value), default=0)
         elem = storage_type(value.type.dtype)

@@ -116,12 +116,16 @@ class RowEmitter:
         return reducer.lift(self.b, element, position, self.nest.lanes, mask)
 
     def store(self, places: Sequence[tuple[int, Index]]) -> None:
-        """Stores of the elements at the current position."""
-        for number, index in places:
-            store = self.region.stores[number]
-            register = self.elements.value(store.value, index)
+        """Stores of the elements at the current position. All are evaluated first: a store may
+        take the place of what another one reads (`Region.overwritten`)."""
+        stores = [self.region.stores[number] for number, _ in places]
+        registers = [
+            self.elements.value(store.value, index)
+            for store, (_, index) in zip(stores, places, strict=True)
+        ]
+        whole = self.elements.position.mask is None
+        for store, register, (number, index) in zip(stores, registers, places, strict=True):
             offset = self.elements.with_starts(store, index, self.nest.offsets[number])
-            whole = self.elements.position.mask is None
             self.elements.store(
                 register,
                 store.value.type.dtype,

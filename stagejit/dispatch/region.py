@@ -83,6 +83,8 @@ class Region:
     stores: what is written.
     bodies: of a loop the body, then its condition if it has one; of a branch all branches.
     aligned: False where memory may start at any element, because it is a slice of a larger buffer.
+    overwritten: inputs whose memory a store takes over, each element after the last read of it (see
+        `in_place.py`); the memory plan decides that.
 
     Kinds `map`, `copy`, `fill`: all stored values have one shape. A map may write a buffer that it
     reads, the same elements at the same index or others.
@@ -107,6 +109,7 @@ class Region:
     borders: tuple[Region, ...] = ()
     bodies: tuple[Body, ...] = ()
     aligned: bool = True
+    overwritten: frozenset[Value] = frozenset()
 
     @property
     def parts(self) -> tuple[Region, ...]:

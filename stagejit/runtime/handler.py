@@ -32,6 +32,7 @@ from stagejit.runtime.program import (
     verify,
     walk,
 )
+from stagejit.schedule.memory import FRAME_NBYTES
 
 # Workers' scratch blocks are this far apart at least, so that no two share a line (or a pair of
 # lines, which the prefetcher of x86 fetches together).
@@ -197,6 +198,9 @@ class _Emitter:
             self.emit("  %workers = call i64 @sj_workers(ptr %cf)\n")
             workers = "%workers"
         own = _round_up(self.program.arena_nbytes, _SCRATCH_UNIT_NBYTES)
+        if self.program.arena_nbytes <= FRAME_NBYTES:
+            self.lines.insert(1, f"  %stack = alloca [{max(own, 1)} x i8], align 64\n")
+            own = 0
         self.has_arena = bool(own or self.scratch_stride)
         if not self.has_arena:
             return
@@ -344,8 +348,10 @@ class _Emitter:
             case "arg" | "result":
                 base = self.fresh("%base")
                 self.emit(abi.load(base, "ptr", f"%{ref.space}s", 8 * ref.index))
-            case "arena" | "fault":
-                base = f"%{ref.space}"
+            case "arena":
+                base = "%stack" if self.program.arena_nbytes <= FRAME_NBYTES else "%arena"
+            case "fault":
+                base = "%fault"
             case _:
                 assert_never(ref.space)
         if ref.offset_nbytes:

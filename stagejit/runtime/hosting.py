@@ -263,6 +263,8 @@ def _places(run: Run, buffers: Iterable[Buffer]) -> Iterable[tuple[str, BufferRe
             yield name, BufferRef("result", run.results.index(name))
         elif name in run.arguments:
             yield name, BufferRef("arg", run.arguments.index(name))
+        elif buffer.host in run.results:
+            yield name, BufferRef("result", run.results.index(buffer.host), buffer.slot or 0)
         elif buffer.slot is not None:
             yield name, BufferRef("arena", 0, buffer.slot)
 

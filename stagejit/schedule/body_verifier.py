@@ -157,10 +157,9 @@ def _check_workspace(
     name: str, body: Body, around: Mapping[str, Buffer], ranges: Mapping[str, tuple[int, int]]
 ) -> None:
     """Transients stay within the workspace, before what is bound to it."""
-    slots = [buffer for buffer in body.plan.buffers if buffer.slot is not None]
-    end = max(
-        (buffer.slot + buffer.nbytes for buffer in slots if buffer.slot is not None), default=0
-    )
+    lent = [buffer.name for buffer in body.plan.buffers if buffer.host]
+    _require(not lent, f"{name}: {lent} lie in results, which may begin at any element")
+    end = body.plan.arena_nbytes
     if not end:
         return
     _require(body.workspace in around, f"{name} has transients and no workspace")

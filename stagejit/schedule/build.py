@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 
 from stagejit.decisions import Decision
 from stagejit.dispatch import cost
-from stagejit.dispatch.accesses import Touch, indices_read, reads_of, store_index, writes_of
+from stagejit.dispatch.accesses import Touch, reads_of, writes_of
 from stagejit.dispatch.box import Box, fill_box
 from stagejit.dispatch.donation import donations
-from stagejit.dispatch.group import bits
+from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.dispatch.outputs import stored_outputs
 from stagejit.dispatch.region import Region
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import describe, in_memory
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.options import Options
-from stagejit.schedule import hazards, memory
+from stagejit.schedule import hazards
 from stagejit.schedule.bodies import layout_of
 from stagejit.schedule.body_accesses import touches_of
 from stagejit.schedule.names import Names
@@ -29,6 +29,7 @@ from stagejit.schedule.order import execution_order, readers_first, runs
 from stagejit.schedule.plan import Access, Buffer, Delegated, Dispatch, Plan
 from stagejit.schedule.schedule import Schedule
 from stagejit.schedule.segments import segments_of
+from stagejit.schedule.slots import Slots, Use, place_transients
 from stagejit.types import u8
 
 
@@ -55,11 +56,13 @@ def schedule(
 ) -> Schedule:
     """The schedule of `graph`, whose regions are those of `dispatch.formation.form`.
 
-    pairs: the donated argument that a result should lie in, by result; JAX's own choice if None.
+    pairs: for the body of a loop or a branch, the argument that a result should lie in, by result.
+        None for a whole function: the pairs of donated arguments and results that JAX makes.
     """
     options = options or Options()
+    is_body = pairs is not None
     pairs = donations(graph) if pairs is None else pairs
-    return _Builder(graph, regions, options, list(decisions), pairs).build()
+    return _Builder(graph, regions, options, list(decisions), pairs, is_body=is_body).build()
 
 
 class _Builder:
@@ -72,8 +75,11 @@ class _Builder:
         options: Options,
         decisions: list[Decision],
         pairs: Mapping[int, int],
+        *,
+        is_body: bool,
     ) -> None:
         self.graph, self.options, self.decisions, self.pairs = graph, options, decisions, pairs
+        self.is_body = is_body
         self.inner = {region: self._inner(region) for region in regions if region.bodies}
         self.layouts = {region: layout_of(region, inner) for region, inner in self.inner.items()}
         self.roots = Roots(regions)
@@ -95,12 +101,13 @@ class _Builder:
         barriers = hazards.barriers(dispatches, by_name, found, full=self.options.full_barriers)
         segment = runs([item.delegated for item in self.items])
         names = {root: buffer.name for root, buffer in buffers.items()}
-        by_name = self._with_slots(by_name, names, workspaces, found, segment)
+        slots = self._slots(by_name, names, workspaces, found, segment)
+        self.decisions += slots.decisions
         plan = Plan(
             self.graph.name,
             tuple(dispatches),
             tuple(barriers),
-            tuple(by_name.values()),
+            tuple(slots.buffers.values()),
             tuple(self._delegated()),
             tuple(self.decisions),
         )
@@ -114,7 +121,7 @@ class _Builder:
             for buffer in plan.buffers
             if buffer.result is not None and buffer.index is not None
         )
-        return Schedule(plan, parts, outputs, aliases, buffer_of)
+        return Schedule(plan, parts, outputs, aliases, buffer_of, self._overwritten(slots))
 
     def _inner(self, region: Region) -> tuple[Schedule, ...]:
         """The schedules of the bodies of a loop or branch."""
@@ -299,41 +306,51 @@ class _Builder:
             return "a delegated equation makes the result"
         if reading[-1] > writing[0]:
             return "the argument is read after the result is written"
-        return _refuse_in_place(self.items[writing[0]].region, argument, root)
+        region = self.items[writing[0]].region
+        stores = [store for store in region.stores if store.into is root]
+        if not stores:
+            return "the dispatch writes a part of the result"
+        return refuse_in_place(region, argument, stores[0])
 
     # ---------------------------------------------------------------- memory
 
-    def _with_slots(
+    def _slots(
         self,
-        buffers: dict[str, Buffer],
+        buffers: Mapping[str, Buffer],
         names: Mapping[Value, str],
         workspaces: Mapping[Region, Buffer],
         found: Sequence[hazards.Conflict],
         segment: Sequence[int],
-    ) -> dict[str, Buffer]:
-        """Transients of one run get arena slots; those that pass between segments do not."""
-        users: dict[str, int] = {}
-        for at, item in enumerate(self.items):
-            for value in (*item.region.reads, *item.region.writes):
-                name = names[self._home(value)]
-                users[name] = users.get(name, 0) | 1 << at
-            if item.region in workspaces:
-                users[workspaces[item.region].name] = 1 << at
+    ) -> Slots:
+        """Transients of one run get slots; those that pass between segments do not."""
+        uses = [
+            Use(
+                item.region,
+                tuple(names[self._home(value)] for value in item.region.reads),
+                tuple(names[self._home(value)] for value in item.region.writes),
+                workspaces[item.region].name if item.region in workspaces else "",
+            )
+            for item in self.items
+        ]
         before = hazards.ancestors(len(self.items), hazards.predecessors(found))
-        lives: dict[int, list[memory.Life]] = {}
-        for name, buffer in buffers.items():
-            touching = list(bits(users.get(name, 0)))
-            if buffer.kind != "transient" or not touching:
-                continue
-            if len({segment[at] for at in touching}) == 1 and not self.items[touching[0]].delegated:
-                lives.setdefault(segment[touching[0]], []).append(
-                    memory.Life(name, buffer.nbytes, users[name])
-                )
-        share = self.options.enabled("pack-slots")
-        slots: dict[str, int] = {}
-        for of_run in lives.values():
-            slots |= memory.pack(of_run, before, share=share)
-        return {name: replace(buffer, slot=slots.get(name)) for name, buffer in buffers.items()}
+        return place_transients(
+            uses, buffers, before, segment, self.options, whole_function=not self.is_body
+        )
+
+    def _overwritten(self, slots: Slots) -> dict[Region, frozenset[Value]]:
+        """The inputs whose memory a region's results take: of dead transients, of donated
+        arguments, and those of regions inside of loops and branches."""
+        made = {self.items[at].region: values for at, values in slots.overwritten.items()}
+        for item in self.items:
+            reads = set(item.region.reads)
+            roots = {self.roots[value] for value in item.region.writes}
+            taken = reads & {self.reused[root] for root in roots if root in self.reused}
+            if taken:
+                made[item.region] = made.get(item.region, frozenset()) | taken
+        for schedules in self.inner.values():
+            for inner in schedules:
+                made |= inner.overwritten
+        return made
 
     def _delegated(self) -> Iterable[Delegated]:
         for item in self.items:
@@ -362,18 +379,6 @@ def _united(accesses: Sequence[Access], buffers: Mapping[str, Buffer]) -> tuple[
             of_buffer = [Access.of(buffers[name], hull)]
         made += of_buffer
     return tuple(made)
-
-
-def _refuse_in_place(region: Region, argument: Value, root: Value) -> str:
-    """Why a region that reads `argument` cannot write its result over it."""
-    if region.kind not in ("map", "copy"):
-        return f"a {region.kind} reads the argument while it writes the result"
-    places = {store_index(store) for store in region.stores if store.into is root}
-    if len(places) != 1 or indices_read(region, argument) != places:
-        return "the dispatch reads other elements of the argument than it writes"
-    if any(store.value.shape != root.shape for store in region.stores if store.into is root):
-        return "the dispatch writes a part of the result"
-    return ""
 
 
 def _op_names(region: Region) -> tuple[str, ...]:

@@ -1,20 +1,25 @@
-"""The memory plan: which buffers exist, and which of them share memory.
+"""The memory plan: which buffers share memory.
 
-Input: buffers, who touches them and the order that barriers enforce. Output: arena slots.
-Invariant: two buffers overlap in the arena only if everything that touches one has finished before
-anything touches the other starts, whatever order the barriers allow.
+Input: buffers, who touches them and the order that barriers enforce. Output: slots, in the arena or
+in the memory of a result. Invariant: two buffers overlap only if everything that touches one has
+finished before anything touches the other starts, whatever order the barriers allow, or if one is
+written over the other by the dispatch that reads it last.
 
 Slots are found largest buffer first, each in the smallest gap that fits (best fit by decreasing
-size).
+size): of the memory that is there anyway, results before they are written, else of the arena.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from stagejit.dispatch.group import bits
 
 ALIGNMENT = 64
+# An arena of this size lies on the stack of the call, which costs no allocation.
+FRAME_NBYTES = 1024
 
 # Offset, end, users, and the positions that have not finished before the first user.
 _Placed = tuple[int, int, int, int]
@@ -29,19 +34,78 @@ class Life:
     users: int
 
 
-def pack(lives: Sequence[Life], before: Sequence[int], *, share: bool) -> dict[str, int]:
-    """Byte offsets. before[p]: the positions that have finished when position p starts."""
+@dataclass(frozen=True)
+class Slot:
+    """A byte offset in the arena, or in the memory of the result `host`."""
+
+    offset: int
+    host: str = ""
+
+
+@dataclass
+class _Room:
+    """Memory that buffers are placed in: an arena without end, or that of a result, which may be
+    used by the positions in `free` only."""
+
+    host: str = ""
+    nbytes: int | None = None
+    free: int | None = None
+    placed: list[_Placed] = field(default_factory=list)
+
+    def offset_for(self, life: Life, unfinished: int) -> int | None:
+        """Where the buffer fits, None if it does not."""
+        if self.free is not None and life.users & ~self.free:
+            return None
+        busy = [o for o in self.placed if o[2] & unfinished and life.users & o[3]]
+        offset = _best_gap(busy, life.nbytes)
+        fits = self.nbytes is None or offset + life.nbytes <= self.nbytes
+        return offset if fits else None
+
+    def place(self, life: Life, offset: int, unfinished: int) -> Slot:
+        end = offset + aligned(life.nbytes)
+        bisect.insort(self.placed, (offset, end, life.users, unfinished))
+        return Slot(offset, self.host)
+
+
+def pack(
+    lives: Sequence[Life], before: Sequence[int], *, share: bool, hosts: Sequence[Life] = ()
+) -> dict[str, Slot]:
+    """Slots. before[p]: the positions that have finished when position p starts. hosts: memory that
+    a buffer may use before the first position that touches it."""
     if not share:
         return _in_a_row(lives)
-    placed: list[_Placed] = []  # by offset
-    slots: dict[str, int] = {}
+    rooms = [
+        _Room(host.name, host.nbytes, _finished_before(host, before))
+        for host in sorted(hosts, key=lambda host: (host.nbytes, _first(host)))
+    ]
+    sizes = [host.nbytes or 0 for host in rooms]
+    rooms.append(_Room())
+    slots: dict[str, Slot] = {}
     for life in sorted(lives, key=lambda life: (-life.nbytes, _first(life))):
-        users, unfinished = life.users, ~_finished_before(life, before)
-        busy = [other for other in placed if other[2] & unfinished and users & other[3]]
-        offset = _best_gap(busy, life.nbytes)
-        slots[life.name] = offset
-        bisect.insort(placed, (offset, offset + aligned(life.nbytes), users, unfinished))
+        unfinished = ~_finished_before(life, before)
+        for room in rooms[bisect.bisect_left(sizes, life.nbytes) :]:
+            offset = room.offset_for(life, unfinished)
+            if offset is not None:
+                slots[life.name] = room.place(life, offset, unfinished)
+                break
     return slots
+
+
+def overwrites(
+    lives: Mapping[str, Life], pairs: Sequence[tuple[int, str, str]], before: Sequence[int]
+) -> dict[str, str]:
+    """Buffers that take the place of another one, by name.
+
+    pairs: (position, buffer that it reads, buffer that it may write over it), all of one size.
+    """
+    taken: dict[str, str] = {}
+    for at, old, new in pairs:
+        if old in taken.values() or new in taken:
+            continue
+        earlier, later = lives[old].users & ~(1 << at), lives[new].users & ~(1 << at)
+        if not earlier & ~before[at] and all(before[user] >> at & 1 for user in bits(later)):
+            taken[new] = old
+    return taken
 
 
 def apart(a: Life, b: Life, finished: Mapping[str, int]) -> bool:
@@ -55,11 +119,9 @@ def aligned(nbytes: int) -> int:
 
 def _finished_before(life: Life, before: Sequence[int]) -> int:
     """Positions that have finished before any user of the buffer starts."""
-    total, users = -1, life.users
-    while users:
-        lowest = users & -users
-        total &= before[lowest.bit_length() - 1]
-        users ^= lowest
+    total = -1
+    for user in bits(life.users):
+        total &= before[user]
     return 0 if total == -1 else total
 
 
@@ -72,12 +134,12 @@ def _first(life: Life) -> int:
     return (life.users & -life.users).bit_length()
 
 
-def _in_a_row(lives: Sequence[Life]) -> dict[str, int]:
-    offsets, end = {}, 0
+def _in_a_row(lives: Sequence[Life]) -> dict[str, Slot]:
+    slots, end = {}, 0
     for life in sorted(lives, key=_first):
-        offsets[life.name] = end
+        slots[life.name] = Slot(end)
         end += aligned(life.nbytes)
-    return offsets
+    return slots
 
 
 def _best_gap(busy: Sequence[_Placed], nbytes: int) -> int:

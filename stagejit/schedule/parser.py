@@ -33,7 +33,8 @@ _BOX = r"\[((?:\d+:\d+(?::\d+)?(?:, )?)*)\]"
 _HEADER = re.compile(r"plan @(\S+) \{")
 _BUFFER = re.compile(
     rf"buffer ({_NAME}): ([\w.<>]+)\[([\d,]*)\] (argument|result|transient|constant)"
-    r"(?: (\d+))?(?: (?:slot (\d+)|(passed)))?(?: result (\d+))?"
+    r"(?: (\d+))?(?: (?:slot (\d+)|(passed)))?"
+    rf"(?: of ({_NAME}))?(?: over ({_NAME}))?(?: result (\d+))?"
 )
 _DISPATCH = re.compile(
     r"dispatch @(\S+) (\w+) \((.*?)\)(?:  reads (.*?))?(?:  writes (.*?))?(?:  flops (\d+))?"
@@ -120,7 +121,7 @@ def _match(pattern: re.Pattern[str], number: int, line: str) -> tuple[str, ...]:
 
 
 def _buffer(number: int, line: str) -> Buffer:
-    name, dtype, shape, kind, index, slot, _, result = _match(_BUFFER, number, line)
+    name, dtype, shape, kind, index, slot, _, host, over, result = _match(_BUFFER, number, line)
     return Buffer(
         name,
         tuple(int(n) for n in shape.split(",") if n),
@@ -129,6 +130,8 @@ def _buffer(number: int, line: str) -> Buffer:
         _int(index),
         _int(slot),
         _int(result),
+        host or "",
+        over or "",
     )
 
 

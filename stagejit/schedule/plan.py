@@ -18,6 +18,7 @@ import networkx as nx
 from stagejit.decisions import Decision
 from stagejit.dispatch.box import Box
 from stagejit.loc import UNKNOWN, Loc
+from stagejit.schedule.memory import FRAME_NBYTES
 from stagejit.types import DType
 
 BufferKind = Literal["argument", "result", "transient", "constant"]
@@ -30,7 +31,9 @@ class Buffer:
 
     index: number of the argument, result or constant. slot: byte offset in the arena of its run,
     for transients; None for those that pass between runs as XLA values. result: number of the
-    result that lies in this argument's memory, if any.
+    result that lies in this argument's memory, if any. host: the result in whose memory `slot` is,
+    until it is written. over: the buffer that this one is written over, element for element, by the
+    dispatch that reads that one last.
     """
 
     name: str
@@ -40,6 +43,8 @@ class Buffer:
     index: int | None = None
     slot: int | None = None
     result: int | None = None
+    host: str = ""
+    over: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -226,7 +231,9 @@ class Delegated:
 class Plan:
     """The schedule of one function. Dispatches are in execution order.
 
-    peak_nbytes: memory for all transient buffers, those that share memory counted once.
+    peak_nbytes: memory that a call allocates for transients, those that share memory counted once.
+    What lies in results is not allocated, nor is an arena of up to `memory.FRAME_NBYTES`, which is
+    on the stack. Scratch of kernels comes on top: see `Compiled.memory_analysis`.
     """
 
     name: str
@@ -259,10 +266,15 @@ class Plan:
         return sum(b.nbytes for b in self.buffers if b.kind == "transient")
 
     @property
+    def arena_nbytes(self) -> int:
+        """The end of the last slot that is not in a result's memory."""
+        ends = (b.slot + b.nbytes for b in self.buffers if b.slot is not None and not b.host)
+        return max(ends, default=0)
+
+    @property
     def peak_nbytes(self) -> int:
-        transients = [b for b in self.buffers if b.kind == "transient"]
-        arena = max((b.slot + b.nbytes for b in transients if b.slot is not None), default=0)
-        return arena + sum(b.nbytes for b in transients if b.slot is None)
+        passed = sum(b.nbytes for b in self.buffers if b.kind == "transient" and b.slot is None)
+        return passed + (self.arena_nbytes if self.arena_nbytes > FRAME_NBYTES else 0)
 
     def buffer(self, name: str) -> Buffer:
         """The buffer of that name. Raises KeyError."""
@@ -350,6 +362,10 @@ def _buffer_text(buffer: Buffer) -> str:
         parts.append(str(buffer.index))
     if buffer.kind == "transient":
         parts.append("passed" if buffer.slot is None else f"slot {buffer.slot}")
+    if buffer.host:
+        parts.append(f"of {buffer.host}")
+    if buffer.over:
+        parts.append(f"over {buffer.over}")
     if buffer.result is not None:
         parts.append(f"result {buffer.result}")
     return " ".join(parts)

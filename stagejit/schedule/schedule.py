@@ -71,6 +71,8 @@ class Schedule:
     for XLA: each segment takes the latest. outputs: for each result of the function its buffer,
     whose shape may be another row-major shape of the same elements. aliases: (result, argument)
     numbers that share memory. buffer_of: the buffer of every value that a region reads or writes.
+    overwritten: by region, inside of loops and branches too, the inputs whose memory its results
+    take, see `dispatch/in_place.py`.
     """
 
     plan: Plan
@@ -78,3 +80,4 @@ class Schedule:
     outputs: tuple[str, ...]
     aliases: tuple[tuple[int, int], ...]
     buffer_of: Mapping[Value, str]
+    overwritten: Mapping[Region, frozenset[Value]]

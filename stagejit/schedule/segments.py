@@ -95,6 +95,8 @@ def _run(
     for step in steps:
         for name in step.buffers:
             buffer = buffers[name]
+            if buffer.host:
+                continue
             if buffer.slot is not None:
                 arena_nbytes = max(arena_nbytes, buffer.slot + aligned(buffer.nbytes))
                 continue

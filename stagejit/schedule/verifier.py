@@ -14,9 +14,8 @@ from collections.abc import Iterator, Sequence
 from stagejit.dispatch.box import Box
 from stagejit.errors import VerificationError
 from stagejit.schedule.body_verifier import verify_bodies
-from stagejit.schedule.memory import Life, apart, finished_before
-from stagejit.schedule.order import runs
 from stagejit.schedule.plan import Access, Buffer, Plan
+from stagejit.schedule.slot_verifier import check_slots
 
 
 def verify_plan(plan: Plan) -> None:
@@ -35,7 +34,7 @@ def verify_plan(plan: Plan) -> None:
         for body in dispatch.bodies:
             verify_plan(body.plan)
         verify_bodies(dispatch, buffers)
-    _check_slots(plan, before)
+    check_slots(plan, before)
 
 
 def _require(holds: bool, fault: str) -> None:
@@ -140,33 +139,3 @@ def _check_contents(plan: Plan, buffers: dict[str, Buffer]) -> None:
             )
         for access in dispatch.writes:
             written.setdefault(access.buffer, []).append(access)
-
-
-def _check_slots(plan: Plan, before: Sequence[int]) -> None:
-    """Buffers that overlap in an arena are never alive together."""
-    delegated = {item.dispatch for item in plan.delegated}
-    segment = runs([dispatch.name in delegated for dispatch in plan.dispatches])
-    users: dict[str, int] = {}
-    for at, dispatch in enumerate(plan.dispatches):
-        for access in (*dispatch.reads, *dispatch.writes):
-            users[access.buffer] = users.get(access.buffer, 0) | 1 << at
-    lives: dict[int, list[tuple[Buffer, Life]]] = {}
-    for buffer in plan.buffers:
-        if buffer.slot is not None and buffer.nbytes and users.get(buffer.name):
-            life = Life(buffer.name, buffer.nbytes, users[buffer.name])
-            first = (life.users & -life.users).bit_length() - 1
-            lives.setdefault(segment[first], []).append((buffer, life))
-    for of_run in lives.values():
-        finished = finished_before([life for _, life in of_run], before)
-        for number, (a, a_life) in enumerate(of_run):
-            for b, b_life in of_run[:number]:
-                _require(
-                    not _overlap(a, b) or apart(a_life, b_life, finished),
-                    f"{a.name} and {b.name} share memory and are alive together",
-                )
-
-
-def _overlap(a: Buffer, b: Buffer) -> bool:
-    if a.slot is None or b.slot is None:
-        return False
-    return a.slot < b.slot + b.nbytes and b.slot < a.slot + a.nbytes

@@ -64,7 +64,8 @@ class Executor:
             buffer = self.buffers[name]
             if buffer.slot is not None:
                 assert buffer.slot % 64 == 0
-                known[name] = arena[buffer.slot : buffer.slot + buffer.nbytes]
+                place = known[buffer.host] if buffer.host else arena
+                known[name] = place[buffer.slot : buffer.slot + buffer.nbytes]
             else:
                 assert name in run.arguments or name in run.results, name
         for step in self._in_some_order(run.steps):

@@ -225,8 +225,8 @@ def test_transients_of_bodies_share_a_workspace() -> None:
     (workspace,) = [b for b in plan.buffers if b.name == loop.bodies[0].workspace]
     inner = loop.bodies[0].plan
     second = [inner.buffer(carry.result).nbytes for carry in loop.bodies[0].carries]
-    assert workspace.nbytes == aligned(inner.peak_nbytes) + sum(map(aligned, second))
-    assert plan.peak_nbytes >= workspace.nbytes
+    assert workspace.nbytes == aligned(inner.arena_nbytes) + sum(map(aligned, second))
+    assert plan.arena_nbytes >= workspace.nbytes
     assert any(access.buffer == workspace.name for access in loop.writes)
 
 

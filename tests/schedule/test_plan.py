@@ -127,11 +127,11 @@ REFUSED = {
         lambda x, w: (lambda y: (y, x @ (y @ w)))(w @ w + 1),
         (f32(8, 8), f32(8, 8)),
     ),
-    "a contract reads the argument while it writes the result": (
+    "the contract reads the operand while others write the result": (
         lambda x, w: x @ w,
         (f32(8, 8), f32(8, 8)),
     ),
-    "the dispatch reads other elements of the argument than it writes": (
+    "the dispatch reads other elements of the operand than it writes": (
         lambda x, w: x[::-1] + w,
         (f32(8, 8), f32(8, 8)),
     ),

@@ -1,0 +1,95 @@
+"""When a region may write a result over an operand that nobody reads afterwards.
+
+Input: a region, a value that it reads, the destination of one of its stores. Output: why not, or
+nothing. Invariant: where the answer is empty, every kernel of the region's kind has read an element
+of the operand for the last time when it stores the element that takes its place; no other item of
+the parallel loop reads it.
+
+What kernels promise (`codegen`): a map evaluates all stores of an element before it writes one; a
+reduce finishes all passes over a row before it stores in it, and an item has whole rows; a
+contraction or convolution applies what follows the product where it stores an element, and its
+running sums lie in scratch unless the product itself is what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stagejit.dispatch.accesses import indices_read, store_index
+from stagejit.dispatch.affine import Affine, linearize
+from stagejit.dispatch.region import Region, Store
+from stagejit.graph.ir import Value
+
+_ELEMENTWISE = ("map", "copy", "reduce", "contract", "conv")
+
+
+def refuse_in_place(region: Region, operand: Value, store: Store) -> str:
+    """Why `region` cannot have `store`, one of its own, over `operand`, one of its inputs; empty if
+    it can. They have to be of one size, element for element."""
+    into = store.into
+    if region.kind not in _ELEMENTWISE:
+        return f"a {region.kind} reads the operand while it writes the result"
+    if region.borders:
+        return "the dispatch writes a border beside the result"
+    if operand.type.dtype.itemsize != into.type.dtype.itemsize:
+        return "elements of the operand and of the result differ in size"
+    if not store.value.type.size == operand.type.size == into.type.size:
+        return "the operand and what the dispatch writes differ in size"
+    if region.kind == "reduce":
+        reason = _refuse_rows(region, operand, store)
+    elif region.anchor is not None:
+        reason = _refuse_epilogue(region, operand, store)
+    else:
+        reason = ""
+    return reason or _refuse_elsewhere(region, operand, store)
+
+
+def _refuse_elsewhere(region: Region, operand: Value, store: Store) -> str:
+    """Elements are read where the one that takes their place is made."""
+    written = linearize(store_index(store), store.into.shape)
+    if _offsets_read(region, operand) == {written}:
+        return ""
+    return "the dispatch reads other elements of the operand than it writes"
+
+
+def _offsets_read(region: Region, operand: Value) -> set[Affine]:
+    return {linearize(index, operand.shape) for index in indices_read(region, operand)}
+
+
+def _refuse_rows(region: Region, operand: Value, store: Store) -> str:
+    """Stores of whole rows come last, those of a number for each row after them."""
+    reduces = [op for op in region.ops if op.kind == "reduce"]
+    row_space = reduces[0].operands[0].shape
+    if store.value.shape != row_space:
+        return "the result has another shape than what is reduced"
+    results = frozenset(op.result for op in reduces)
+    for other in region.stores:
+        if other.value.shape != row_space and _reaches(region, [other.value], operand, results):
+            return "a result for each row reads the operand after the rows are written"
+    return ""
+
+
+def _refuse_epilogue(region: Region, operand: Value, store: Store) -> str:
+    anchor = region.anchor
+    assert anchor is not None
+    if _reaches(region, anchor.operands, operand):
+        return f"the {anchor.kind} reads the operand while others write the result"
+    if not _reaches(region, [store.value], operand, frozenset(anchor.results)):
+        return "running sums lie in the result while the operand is needed"
+    return ""
+
+
+def _reaches(
+    region: Region, values: Sequence[Value], operand: Value, stop: frozenset[Value] = frozenset()
+) -> bool:
+    """Whether evaluating `values` in the region reads `operand`, but through values in `stop`."""
+    inside = set(region.ops)
+    pending, seen = list(values), set(stop)
+    while pending:
+        value = pending.pop()
+        if value is operand:
+            return True
+        if value not in seen and value.op in inside:
+            seen.add(value)
+            pending.extend(value.op.operands)
+    return False
