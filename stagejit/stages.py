@@ -116,14 +116,22 @@ class Compiled:
         }
 
     def memory_analysis(self) -> dict[str, int]:
-        """Bytes of transient buffers, before and after packing, and of arguments and results."""
+        """Bytes of transient buffers, before and after packing, and of arguments and results.
+
+        arena_nbytes: end of the last slot. peak_nbytes: what of it a call allocates (see `Plan`).
+        scratch_nbytes_per_worker: what kernels need besides while they run, allocated with the
+        arena for each thread of XLA's pool.
+        """
+        hosts = self.compilation.hosts.values()
         kinds = {"argument": 0, "result": 0, "constant": 0}
         for buffer in self.plan.buffers:
             if buffer.kind in kinds:
                 kinds[buffer.kind] += buffer.nbytes
         return {
             "transient_nbytes": self.plan.transient_nbytes,
+            "arena_nbytes": self.plan.arena_nbytes,
             "peak_nbytes": self.plan.peak_nbytes,
+            "scratch_nbytes_per_worker": max((host.scratch_nbytes() for host in hosts), default=0),
             **{f"{kind}_nbytes": nbytes for kind, nbytes in kinds.items()},
         }
 

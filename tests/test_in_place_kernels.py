@@ -1,4 +1,4 @@
-"""Kernels that write over what they read: every kind of dispatch that may, at sizes with and without
+"""Kernels that write over what they read: every kind of dispatch that may, with and without
 tails, against NumPy in float64."""
 
 from __future__ import annotations

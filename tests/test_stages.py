@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import itertools
 import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,7 +22,8 @@ import stagejit
 from stagejit.graph.parser import parse as parse_graph
 from stagejit.graph.printer import as_text as graph_text
 from stagejit.options import SWITCHES, Options
-from stagejit.runtime.loader import call_count
+from stagejit.runtime.loader import call_count, trim_arenas
+from stagejit.runtime.support import ARENA_ALIGNMENT_NBYTES, addresses
 from stagejit.schedule.parser import parse_plan
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3) / 5
@@ -100,6 +104,43 @@ def test_memory_analysis_counts_each_kind() -> None:
     assert memory["result_nbytes"] == 64 * 32 * 4
     assert memory["transient_nbytes"] == compiled.plan.transient_nbytes == 64 * 128 * 4
     assert memory["peak_nbytes"] >= memory["transient_nbytes"]
+
+
+def held_nbytes() -> int:
+    """Capacity of the idle arena that the next call would take, or of a fresh one."""
+    claim = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)(addresses()["sj_arena_claim"])
+    release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(addresses()["sj_arena_release"])
+    memory = claim(1)
+    capacity = ctypes.c_int64.from_address(memory - ARENA_ALIGNMENT_NBYTES).value
+    release(memory)
+    return capacity
+
+
+MEASURED: dict[str, Callable[..., Any]] = {
+    "nothing": lambda x, w: x * 2,
+    "stack": lambda x, w: (x * 2).sum(),
+    "scratch": lambda x, w: x @ w,
+    "chain": lambda x, w: functools.reduce(lambda h, _: jnp.tanh(h @ w), range(5), x),
+    "rows": lambda x, w: jax.nn.softmax(x @ w, 1) @ w,
+    "loop": lambda x, w: jax.lax.scan(lambda c, _: (jnp.tanh(c @ w) @ w, c.sum()), x, None, 4),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_memory_is_what_a_call_allocates(name: str) -> None:
+    """Measured at the allocator: an arena grows in pages of 4 KiB, and huge ones of 2 MiB."""
+    x, w = np.ones((600, 700), np.float32), np.ones((700, 700), np.float32)
+    compiled = stagejit.jit(MEASURED[name]).lower(x, w).compile()
+    trim_arenas()
+    least = held_nbytes()
+    trim_arenas()
+    jax.block_until_ready(compiled(x, w))
+    got, memory = held_nbytes(), compiled.memory_analysis()
+    workers = os.cpu_count() or 1
+    most = memory["peak_nbytes"] + workers * memory["scratch_nbytes_per_worker"]
+    page = 4096 if got < 2 << 20 else 2 << 20
+    assert memory["peak_nbytes"] <= got <= max(most + page + 128, least)
+    assert memory["peak_nbytes"] + memory["scratch_nbytes_per_worker"] <= got
 
 
 def test_plan_fields() -> None:

@@ -20,6 +20,7 @@ from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime import support
 from stagejit.runtime.object_cache import digest
 from stagejit.runtime.program import (
+    LINE_NBYTES,
     Branch,
     BufferRef,
     Copy,
@@ -32,11 +33,7 @@ from stagejit.runtime.program import (
     verify,
     walk,
 )
-from stagejit.schedule.memory import FRAME_NBYTES
 
-# Workers' scratch blocks are this far apart at least, so that no two share a line (or a pair of
-# lines, which the prefetcher of x86 fetches together).
-_SCRATCH_UNIT_NBYTES = 128
 _PLACEHOLDER = "stagejit_handler"
 _REPORT = "Next: this is a bug of stagejit, please report it"
 
@@ -83,7 +80,7 @@ class _Emitter:
         """The whole module."""
         program = self.program
         steps = list(walk(program.steps))
-        self.scratch_stride = _round_up(program.scratch_nbytes(), _SCRATCH_UNIT_NBYTES)
+        self.scratch_stride = program.scratch_nbytes()
         self.forks = any(isinstance(s, Launch) and is_forked(s) for s in steps) or any(
             isinstance(s, Parallel) for s in steps
         )
@@ -197,8 +194,8 @@ class _Emitter:
         if self.forks:
             self.emit("  %workers = call i64 @sj_workers(ptr %cf)\n")
             workers = "%workers"
-        own = _round_up(self.program.arena_nbytes, _SCRATCH_UNIT_NBYTES)
-        if self.program.arena_nbytes <= FRAME_NBYTES:
+        own = -(-self.program.arena_nbytes // LINE_NBYTES) * LINE_NBYTES
+        if self.program.on_stack:
             self.lines.insert(1, f"  %stack = alloca [{max(own, 1)} x i8], align 64\n")
             own = 0
         self.has_arena = bool(own or self.scratch_stride)
@@ -349,7 +346,7 @@ class _Emitter:
                 base = self.fresh("%base")
                 self.emit(abi.load(base, "ptr", f"%{ref.space}s", 8 * ref.index))
             case "arena":
-                base = "%stack" if self.program.arena_nbytes <= FRAME_NBYTES else "%arena"
+                base = "%stack" if self.program.on_stack else "%arena"
             case "fault":
                 base = "%fault"
             case _:
@@ -461,7 +458,3 @@ def _launches_of(step: Step) -> tuple[Launch, ...]:
 def _string(text: str) -> str:
     data = text.encode() + b"\0"
     return f'private constant [{len(data)} x i8] c"' + "".join(f"\\{b:02x}" for b in data) + '"'
-
-
-def _round_up(nbytes: int, unit: int) -> int:
-    return -(-nbytes // unit) * unit

@@ -15,6 +15,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stagejit.errors import InternalError
+from stagejit.schedule.memory import FRAME_NBYTES
+
+# Memory of different workers is this far apart at least, so that no two share a line (or a pair of
+# lines, which the prefetcher of x86 fetches together).
+LINE_NBYTES = 128
 
 Space = Literal["arg", "result", "arena", "fault"]
 
@@ -128,8 +133,14 @@ class HostProgram:
         return tuple(dict.fromkeys(launch.kernel for launch in self.launches()))
 
     def scratch_nbytes(self) -> int:
-        """Scratch of one worker: the most that any launch wants."""
-        return max((launch.scratch_nbytes for launch in self.launches()), default=0)
+        """Scratch of one worker: the most that any launch wants, in whole lines."""
+        most = max((launch.scratch_nbytes for launch in self.launches()), default=0)
+        return -(-most // LINE_NBYTES) * LINE_NBYTES
+
+    @property
+    def on_stack(self) -> bool:
+        """Whether the arena is part of the handler's stack frame."""
+        return self.arena_nbytes <= FRAME_NBYTES
 
 
 def walk(steps: tuple[Step, ...]) -> Iterator[Step]:

@@ -58,7 +58,7 @@ host @p  arena 64 B
 """
     )
     assert tested.kernels() == ("k0", "k1", "k2")
-    assert tested.scratch_nbytes() == 100
+    assert tested.scratch_nbytes() == 128
 
 
 @pytest.mark.parametrize(
