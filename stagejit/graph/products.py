@@ -95,10 +95,9 @@ def _one_group(x: Array, kernel: Array, spatial: tuple[int, ...], dims: ConvDims
             )
         )
         place: Any = (slice(None), slice(None), *position)
-        weights = kernel[place]
-        total += np.moveaxis(
-            np.tensordot(x[(slice(None), slice(None), *window)], weights, axes=((1,), (1,))), -1, 1
-        )
+        # Not `tensordot`: BLAS may leave out a factor of zero, whose product with NaN is NaN.
+        shifted = x[(slice(None), slice(None), *window)]
+        total += np.einsum("nc...,oc->no...", shifted, kernel[place])
     return total
 
 

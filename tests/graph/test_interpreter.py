@@ -212,3 +212,15 @@ def test_a_parsed_delegate_cannot_run() -> None:
     graph = parse('graph @f(%x: f32[2]) {\n  %0: f32[2] = delegate "sort" (%x)\n  return %0\n}')
     with pytest.raises(InternalError, match="was parsed from text"):
         interpret(graph, [np.ones(2)])
+
+
+@pytest.mark.parametrize("shapes", [((2, 1, 4), (1, 1, 1)), ((1, 1, 1), (2, 1, 1)),
+                                    ((2, 3, 4), (5, 3, 2))], ids=str)  # fmt: skip
+@pytest.mark.parametrize("where", [0, 1])
+def test_zero_times_nan_is_nan_in_every_convolution(shapes: Any, where: int) -> None:
+    """BLAS may skip factors of zero."""
+    args = [np.zeros(shape, np.float32) for shape in shapes]
+    args[where][...] = np.nan
+    graph = graph_of(lambda x, w: jax.lax.conv(x, w, (1,), "VALID"), *args)
+    (result,) = interpret(graph, args)
+    assert np.isnan(result).all()
