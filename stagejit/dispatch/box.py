@@ -134,18 +134,6 @@ def _position(offset: int, shape: Sequence[int]) -> list[int]:
     return index[::-1]
 
 
-def cover(boxes: Sequence[Box], shape: Sequence[int]) -> bool:
-    """True where pairwise disjoint boxes fill the shape; False also where some overlap."""
-    return fill_box(boxes, Box.whole(shape))
-
-
-def fill_box(boxes: Sequence[Box], whole: Box) -> bool:
-    """The same for boxes within another box."""
-    if sum(box.count for box in boxes) != whole.count:
-        return False
-    return not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
-
-
 def _progressions_meet(a: int, n: int, s: int, b: int, m: int, t: int) -> bool:
     return _common(a, n, s, b, m, t)[1] > 0
 

@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stagejit.dispatch.box import Box, cover
-from stagejit.dispatch.group import Group, Placement
+from stagejit.dispatch.box import Box
+from stagejit.dispatch.box_index import BoxIndex, cover
+from stagejit.dispatch.group import Group, Placement, bits
 from stagejit.dispatch.outputs import stored_outputs
 from stagejit.dispatch.region import ALONE, ELEMENTWISE
 from stagejit.dispatch.state import State, in_memory
@@ -34,33 +35,44 @@ _ANCHORS = frozenset({"reduce", "contract", "conv", "cumulative"})
 
 @dataclass(eq=False)
 class Contents:
-    """One buffer that is written in pieces. `writers`: groups with the boxes they write, in program
-    order. `outer`: the insert that places all of it in a larger buffer, which then is its memory.
-    `reads`: boxes that somebody reads before the last insert, maybe after it has run: nothing that
-    is inserted later overlaps them. `readers`: groups that read old contents, and that every later
-    writer waits for."""
+    """One buffer that is written in pieces. `writers`: bit set of the groups that write it;
+    `written`: bit sets of groups, with the box that they write. `outer`: the insert that places all
+    of it in a larger buffer, which then is its memory. `reads`: boxes that somebody reads before
+    the last insert, maybe after it has run: nothing that is inserted later overlaps them.
+    `readers`: groups that read old contents, and that every later writer waits for."""
 
-    writers: list[tuple[Group, Box]] = field(default_factory=list)
+    writers: int = 0
+    written: BoxIndex[int] = field(default_factory=BoxIndex)
     outer: Op | None = None
     scattered: bool = False
     of_argument: bool = False
-    reads: list[Box] = field(default_factory=list)
+    read: bool = False
+    reads: BoxIndex[None] = field(default_factory=BoxIndex)
     readers: int = 0
 
     @property
     def groups(self) -> int:
-        total = self.readers
-        for group, _ in self.writers:
-            total |= 1 << group.id
-        return total
+        return self.readers | self.writers
 
     def overlapping(self, box: Box) -> int:
         """Bit set of the groups that have to come before a write into `box`."""
         total = self.readers
-        for group, written in self.writers:
-            if written.overlaps(box):
-                total |= 1 << group.id
+        for groups in self.written.overlapping(box):
+            total |= groups
         return total
+
+    def write(self, groups: int, box: Box) -> None:
+        """From now on the groups of the bit set write `box`, too."""
+        self.writers |= groups
+        self.written.remove_within(box)  # who comes after this write comes after those, too
+        self.written.add(box, groups)
+
+    def keep(self, boxes: Sequence[Box], readers: int) -> None:
+        """From now on somebody reads the boxes, and the groups `readers` old contents."""
+        for box in boxes:
+            self.reads.add(box, None)
+        self.read = self.read or bool(boxes)
+        self.readers |= readers
 
 
 class Destinations:
@@ -88,7 +100,7 @@ class Destinations:
         before = state.deps_of_all(op.operands[1:]) | contents.groups
         group = state.new_group("scatter", op, (), before)
         state.settle(op, group)
-        contents.writers.append((group, Box.whole(op.result.shape)))
+        contents.write(1 << group.id, Box.whole(op.result.shape))
         contents.scattered = True
         self.of[op.result] = contents
 
@@ -107,7 +119,8 @@ class Destinations:
         group = state.new_group(op.kind, op, (), before)
         state.settle(op, group)
         for value, contents in zip(op.results, results, strict=True):
-            contents.writers += [(group, box) for box in updated_boxes(value)]
+            for box in updated_boxes(value):
+                contents.write(1 << group.id, box)
             contents.scattered = True
             self.of[value] = contents
 
@@ -132,8 +145,7 @@ class Destinations:
         known = self.of.get(destination)
         beside = self._reads_beside(op, destination, known)
         if known is not None and beside is not None:
-            known.reads += beside[0]
-            known.readers |= beside[1]
+            known.keep(*beside)
             return known
         if beside is not None and self._is_donated(destination):
             reason = self._refuse_argument(into, destination)
@@ -141,11 +153,13 @@ class Destinations:
                 "reuse-arguments", op, not reason, reason or "writes into the donated argument"
             )
             if not reason:
-                return Contents(of_argument=True, reads=beside[0], readers=beside[1])
+                contents = Contents(of_argument=True)
+                contents.keep(*beside)
+                return contents
         contents = Contents()
         group = self._first_contents(op, destination, into)
         if group is not None:
-            contents.writers.append((group, Box.whole(into.shape)))
+            contents.write(1 << group.id, Box.whole(into.shape))
         return contents
 
     def _is_donated(self, value: Value) -> bool:
@@ -193,8 +207,7 @@ class Destinations:
                 return None
         if op.operands.count(destination) > 1:
             return None
-        read = known.reads if known is not None else ()
-        if any(box.overlaps(other) for box in read for other in written):
+        if known is not None and any(map(known.reads.any_overlaps, written)):
             return None
         return reads, readers
 
@@ -245,7 +258,7 @@ class Destinations:
         the groups `before`: one that copies it elsewhere too if there is one."""
         state, value = self.state, placement.value
         group = self.copies.get(value)
-        if group is None or is_free(value) or self._refuse([group], before):
+        if group is None or is_free(value) or self._refuse(1 << group.id, before):
             group = state.new_group("map", None, value.shape, state.deps_of(value) | before)
             self.copies[value] = group
         else:
@@ -300,7 +313,7 @@ class Destinations:
             if inner is not None:
                 inner.outer = op
             else:
-                writers[0].placements.append(Placement(source, insert=op))
+                state.home[source.op].placements.append(Placement(source, insert=op))
             state.decide(
                 "fuse-insert",
                 op,
@@ -309,35 +322,33 @@ class Destinations:
                 + (_DYNAMIC if None in op.attrs["offsets"] else ""),
             )
         else:
-            writers = [self._copy(Placement(source, insert=op), before)]
+            writers = 1 << self._copy(Placement(source, insert=op), before).id
             if not is_free(source):
                 state.decide("fuse-insert", op, False, reason)
-        for group in writers:
-            state.reach.order(before, group.id)
-            contents.writers.append((group, box))
+        for first in bits(state.reach.first_of(writers)):
+            state.reach.order(before, first)
+        contents.write(writers, box)
 
-    def _writers(self, op: Op, source: Value) -> list[Group]:
-        """The groups that could write the source into its box."""
+    def _writers(self, op: Op, source: Value) -> int:
+        """The bit set of the groups that could write the source into its box."""
         state = self.state
         inner = self.of.get(source)
         if inner is not None:
-            whole = not (inner.scattered or inner.of_argument or inner.reads)
-            placeable = whole and state.users[source] == [op]
-            return [group for group, _ in inner.writers] if placeable else []
+            whole = not (inner.scattered or inner.of_argument or inner.read)
+            return inner.writers if whole and state.users[source] == [op] else 0
         home = state.home.get(source.op)
-        return [home] if home is not None and home.kind not in ALONE else []
+        return 1 << home.id if home is not None and home.kind not in ALONE else 0
 
-    def _refuse(self, writers: list[Group], before: int) -> str:
+    def _refuse(self, writers: int, before: int) -> str:
         state = self.state
         if not state.enabled("fuse-insert"):
             return "fuse-insert is disabled"
         if not writers:
             return "no dispatch computes the source for this use alone"
-        for group in writers:
-            if before >> group.id & 1:
-                return "the producer writes the same place of the destination before"
-            if state.reach.reaches_any(group.id, before):
-                return "the destination depends on the producer"
+        if before & writers:
+            return "the producer writes the same place of the destination before"
+        if state.reach.closure(before) & writers:
+            return "the destination depends on the producer"
         return ""
 
 

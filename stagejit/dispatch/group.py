@@ -107,6 +107,10 @@ class Reach:
         """Whether `first` has to come before one of the groups of the bit set, or is one."""
         return bool(self.closure(groups) >> first & 1)
 
+    def first_of(self, groups: int) -> int:
+        """Those of the bit set that come after none of the others."""
+        return sum(1 << group for group in bits(groups) if not self.before[group] & groups)
+
     def order(self, groups: int, after: int) -> None:
         """From now on all of the bit set `groups` come before `after`."""
         self.direct[after].update(bits(groups & ~(1 << after)))

@@ -30,11 +30,16 @@ class Roots:
             for store in region.stores
             if not store.inserts and store.value is not store.into
         }
+        self._known: dict[Value, Value] = {}
 
     def __getitem__(self, value: Value) -> Value:
-        while value not in self._own:
+        passed = []
+        while value not in self._known and value not in self._own:
             destination = destination_of(value)
             if destination is None or destination.op.kind not in _SHARING:
                 break
+            passed.append(value)
             value = destination
-        return value
+        root = self._known.get(value, value)
+        self._known.update(dict.fromkeys(passed, root))
+        return root

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from stagejit.decisions import Decision
 from stagejit.dispatch import cost
 from stagejit.dispatch.accesses import Touch, reads_of, writes_of
-from stagejit.dispatch.box import Box, fill_box
+from stagejit.dispatch.box import Box
+from stagejit.dispatch.box_index import fill_box
 from stagejit.dispatch.donation import donations
 from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.dispatch.outputs import stored_outputs

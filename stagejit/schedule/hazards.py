@@ -8,11 +8,12 @@ are the transitive reduction of the conflicts, each naming the elements in confl
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from stagejit.dispatch.box import Box
-from stagejit.schedule.plan import Access, Barrier, Buffer, Dispatch, Hazard
+from stagejit.dispatch.box_index import BoxIndex
+from stagejit.schedule.plan import Barrier, Buffer, Dispatch, Hazard
 
 
 @dataclass(frozen=True)
@@ -27,36 +28,50 @@ class Conflict:
 
 
 def conflicts(dispatches: Sequence[Dispatch]) -> list[Conflict]:
-    """All pairs in conflict, in order."""
-    touches: dict[str, list[tuple[int, bool, Access]]] = {}
-    for position, dispatch in enumerate(dispatches):
-        for writes, accesses in ((False, dispatch.reads), (True, dispatch.writes)):
-            for access in accesses:
-                touches.setdefault(access.buffer, []).append((position, writes, access))
+    """The pairs in conflict, in order, but those that meet in elements which a dispatch between
+    them has overwritten: both conflict with that one."""
     ranges: dict[tuple[int, int, Hazard, str], list[Box]] = {}
-    for buffer, of_buffer in touches.items():
-        for first, second, hazard, box in _pairs(of_buffer):
-            boxes = ranges.setdefault((first, second, hazard, buffer), [])
-            if not any(other.contains(box) for other in boxes):
-                boxes[:] = [other for other in boxes if not box.contains(other)] + [box]
+    touched: dict[str, _Touched] = {}
+    for position, dispatch in enumerate(dispatches):
+        for access in dispatch.reads:
+            of_buffer = touched.setdefault(access.buffer, _Touched())
+            for first, box in of_buffer.written.overlapping(access.box):
+                _note(ranges, (first, position, "RAW", access.buffer), box, access.box)
+        for access in dispatch.writes:
+            of_buffer = touched.setdefault(access.buffer, _Touched())
+            for first, box in of_buffer.read.overlapping(access.box):
+                _note(ranges, (first, position, "WAR", access.buffer), box, access.box)
+            for first, box in of_buffer.written.overlapping(access.box):
+                _note(ranges, (first, position, "WAW", access.buffer), box, access.box)
+        for access in dispatch.writes:
+            touched[access.buffer].read.remove_within(access.box)
+            touched[access.buffer].written.remove_within(access.box)
+        for access in dispatch.writes:
+            touched[access.buffer].written.add(access.box, (position, access.box))
+        for access in dispatch.reads:
+            touched[access.buffer].read.add(access.box, (position, access.box))
     order = sorted(ranges, key=lambda key: (key[1], key[0], key[3], key[2]))
     return [Conflict(*key, tuple(ranges[key])) for key in order]
 
 
-def _pairs(touches: Sequence[tuple[int, bool, Access]]) -> Iterator[tuple[int, int, Hazard, Box]]:
-    """Overlapping touches of one buffer by two dispatches, at least one of which writes."""
-    writes = [touch for touch in touches if touch[1]]
-    for at_write in writes:
-        for other in touches:
-            if other[0] == at_write[0] or (other[1] and other[0] < at_write[0]):
-                continue
-            common = at_write[2].box.intersection(other[2].box)
-            if not common.count:
-                continue
-            if other[0] > at_write[0]:
-                yield at_write[0], other[0], "WAW" if other[1] else "RAW", common
-            else:
-                yield other[0], at_write[0], "WAR", common
+@dataclass(frozen=True, eq=False)
+class _Touched:
+    """What has been read and written of one buffer since it was last overwritten, and by whom."""
+
+    read: BoxIndex[tuple[int, Box]] = field(default_factory=BoxIndex)
+    written: BoxIndex[tuple[int, Box]] = field(default_factory=BoxIndex)
+
+
+def _note(
+    ranges: dict[tuple[int, int, Hazard, str], list[Box]],
+    key: tuple[int, int, Hazard, str],
+    one: Box,
+    other: Box,
+) -> None:
+    """Adds what two boxes have in common to the ranges of a conflict."""
+    common, boxes = one.intersection(other), ranges.setdefault(key, [])
+    if not any(known.contains(common) for known in boxes):
+        boxes[:] = [known for known in boxes if not common.contains(known)] + [common]
 
 
 def ancestors(count: int, edges: Mapping[int, int]) -> list[int]:

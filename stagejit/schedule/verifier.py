@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stagejit.dispatch.box import Box
+from stagejit.dispatch.box_index import BoxIndex
+from stagejit.dispatch.group import bits
 from stagejit.errors import VerificationError
 from stagejit.schedule.body_verifier import verify_bodies
 from stagejit.schedule.plan import Access, Buffer, Plan
@@ -66,9 +68,8 @@ def _order_of(plan: Plan, names: Sequence[str]) -> list[int]:
     before = [0] * len(names)
     for at in range(len(names)):
         before[at] = direct[at]
-        for earlier in range(at):
-            if direct[at] >> earlier & 1:
-                before[at] |= before[earlier]
+        for earlier in bits(direct[at]):
+            before[at] |= before[earlier]
     return before
 
 
@@ -116,9 +117,12 @@ class _Barriers:
 
 def _in_conflict(touches: Sequence[_Touch]) -> Iterator[tuple[_Touch, _Touch]]:
     """Overlapping touches of one buffer by two dispatches, at least one of which writes."""
+    index: BoxIndex[_Touch] = BoxIndex()
+    for touch in touches:
+        index.add(touch[2].box, touch)
     for written in (touch for touch in touches if touch[1]):
-        for other in touches:
-            if other[0] == written[0] or not written[2].overlaps(other[2]):
+        for other in index.overlapping(written[2].box):
+            if other[0] == written[0]:
                 continue
             if other[0] > written[0]:
                 yield written, other
@@ -128,14 +132,14 @@ def _in_conflict(touches: Sequence[_Touch]) -> Iterator[tuple[_Touch, _Touch]]:
 
 def _check_contents(plan: Plan, buffers: dict[str, Buffer]) -> None:
     """Nothing is read from a transient or result before something has been written there."""
-    written: dict[str, list[Access]] = {}
+    written: dict[str, BoxIndex[None]] = {}
     for dispatch in plan.dispatches:
         for access in dispatch.reads:
             if buffers[access.buffer].kind in ("argument", "constant") or not access.nbytes:
                 continue
             _require(
-                any(access.overlaps(other) for other in written.get(access.buffer, ())),
+                access.buffer in written and written[access.buffer].any_overlaps(access.box),
                 f"@{dispatch.name} reads {access}, which nothing has written",
             )
         for access in dispatch.writes:
-            written.setdefault(access.buffer, []).append(access)
+            written.setdefault(access.buffer, BoxIndex()).add(access.box, None)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagejit.dispatch.box import Box, cover, fill_box
+from stagejit.dispatch.box import Box
+from stagejit.dispatch.box_index import cover, fill_box
 
 
 @st.composite

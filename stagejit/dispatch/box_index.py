@@ -1,0 +1,152 @@
+"""`BoxIndex`: which of many boxes overlap a given one, without looking at all of them.
+
+Input: boxes of one rank, each with an item. Output: the items of those that overlap another box, in
+the order in which they were added. Invariant: the answer is that of comparing with every box; only
+the number of comparisons differs, O(log n + answers) for boxes that lie apart.
+
+A binary tree over bounding boxes, split at the median along the axis of the largest spread (as in a
+k-d tree: Bentley 1975). Trees do not change: boxes that are added wait in a list, and lists merge
+into trees of doubling size (Bentley and Saxe, "Decomposable searching problems", 1980).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from stagejit.dispatch.box import Box
+
+_LEAF = 8  # boxes that are compared one by one
+
+Item = TypeVar("Item")
+Point = tuple[int, ...]
+
+
+@dataclass(eq=False)
+class _Entry(Generic[Item]):
+    box: Box
+    item: Item
+    number: int
+    low: Point
+    high: Point
+    gone: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Node(Generic[Item]):
+    """A tree over `entries`, or over those of `parts`."""
+
+    low: Point
+    high: Point
+    entries: Sequence[_Entry[Item]]
+    parts: tuple[_Node[Item], ...] = ()
+
+
+class BoxIndex(Generic[Item]):
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self._recent: list[_Entry[Item]] = []
+        self._trees: list[list[_Entry[Item]]] = []  # by size, with the tree over each in `_roots`
+        self._roots: list[_Node[Item] | None] = []
+        self._added = 0
+
+    def add(self, box: Box, item: Item) -> None:
+        """Adds a box; one without elements overlaps nothing."""
+        if not box.count:
+            return
+        self._recent.append(_Entry(box, item, self._added, box.offsets, box.last))
+        self._added += 1
+        if len(self._recent) > _LEAF:
+            self._merge()
+
+    def overlapping(self, box: Box) -> list[Item]:
+        """Items of the boxes that overlap `box`."""
+        return [entry.item for entry in self._found(box)]
+
+    def any_overlaps(self, box: Box) -> bool:
+        """Whether one of the boxes overlaps `box`."""
+        return any(True for _ in self._candidates(box))
+
+    def remove_within(self, box: Box) -> None:
+        """Forgets those of the boxes that lie within `box`."""
+        for entry in self._candidates(box):
+            entry.gone = entry.gone or box.contains(entry.box)
+
+    def _found(self, box: Box) -> list[_Entry[Item]]:
+        return sorted(self._candidates(box), key=lambda entry: entry.number)
+
+    def _candidates(self, box: Box) -> Iterator[_Entry[Item]]:
+        if not box.count:
+            return
+        low, high = box.offsets, box.last
+        pending = [root for root in self._roots if root is not None]
+        near = [self._recent]
+        while pending:
+            node = pending.pop()
+            if _meet(node.low, node.high, low, high):
+                pending += node.parts
+                near.append(node.entries)  # type: ignore[arg-type]
+        for entries in near:
+            for entry in entries:
+                if (
+                    not entry.gone
+                    and _meet(entry.low, entry.high, low, high)
+                    and entry.box.overlaps(box)
+                ):
+                    yield entry
+
+    def _merge(self) -> None:
+        """Moves the recent boxes, and all trees up to the first free size, into one tree."""
+        entries, self._recent = self._recent, []
+        for at, root in enumerate(self._roots):
+            if root is None:
+                break
+            entries += self._trees[at]
+            self._trees[at], self._roots[at] = [], None
+        else:
+            at = len(self._roots)
+            self._trees.append([])
+            self._roots.append(None)
+        kept = [entry for entry in entries if not entry.gone]
+        if kept:
+            self._trees[at], self._roots[at] = kept, _tree(kept)
+
+
+def cover(boxes: Sequence[Box], shape: Sequence[int]) -> bool:
+    """True where pairwise disjoint boxes fill the shape; False also where some overlap."""
+    return fill_box(boxes, Box.whole(shape))
+
+
+def fill_box(boxes: Sequence[Box], whole: Box) -> bool:
+    """The same for boxes within another box."""
+    if sum(box.count for box in boxes) != whole.count:
+        return False
+    before: BoxIndex[None] = BoxIndex()
+    for box in boxes:
+        if before.any_overlaps(box):
+            return False
+        before.add(box, None)
+    return True
+
+
+def _meet(a_low: Point, a_high: Point, low: Point, high: Point) -> bool:
+    """Whether two bounding boxes overlap; both ends included."""
+    return all(a <= d and c <= b for a, b, c, d in zip(a_low, a_high, low, high, strict=True))
+
+
+def _tree(entries: Sequence[_Entry[Item]]) -> _Node[Item]:
+    low = tuple(min(ends) for ends in zip(*(entry.low for entry in entries), strict=True))
+    high = tuple(max(ends) for ends in zip(*(entry.high for entry in entries), strict=True))
+    if len(entries) <= _LEAF or not low:
+        return _Node(low, high, entries)
+
+    def spread(axis: int) -> int:
+        starts = [entry.low[axis] for entry in entries]
+        return max(starts) - min(starts)
+
+    axis = max(range(len(low)), key=spread)
+    ordered = sorted(entries, key=lambda entry: entry.low[axis])
+    middle = len(ordered) // 2
+    return _Node(low, high, (), (_tree(ordered[:middle]), _tree(ordered[middle:])))
