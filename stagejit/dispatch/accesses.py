@@ -84,9 +84,23 @@ def _write_of(region: Region, store: Store) -> Touch:
 def store_index(store: Store) -> Index:
     """Where element `coordinates` of the stored value goes in `store.into`."""
     index = coordinates(store.value.shape)
+    steps = [(1, 0)] * len(index)  # stride and offset of the inserts since `index`
     for insert in store.inserts:
-        index = place(insert, index)
-    return index
+        offsets, strides = insert.attrs["offsets"], insert.attrs["strides"]
+        if None in offsets:
+            index, steps = place(insert, _stepped(index, steps)), [(1, 0)] * len(index)
+        else:
+            steps = [
+                (step * stride, first * stride + offset)
+                for (step, first), stride, offset in zip(steps, strides, offsets, strict=True)
+            ]
+    return _stepped(index, steps)
+
+
+def _stepped(index: Index, steps: Sequence[tuple[int, int]]) -> Index:
+    if all(step == (1, 0) for step in steps):
+        return index
+    return tuple(part * step + first for part, (step, first) in zip(index, steps, strict=True))
 
 
 def indices_read(region: Region, value: Value) -> set[Index]:

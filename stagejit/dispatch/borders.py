@@ -90,7 +90,9 @@ class _Borders:
         if operands_of(bordered) > max(limit, operands_of(first)):
             return f"the producer has the {limit} operands that one dispatch may have"
         self.regions[after[0]] = bordered
-        self.covered.setdefault(after[0], []).append((root, filled.box))
+        known = self.covered.get(after[0], ())
+        apart = [(of, box) for of, box in known if of is not root or not filled.box.contains(box)]
+        self.covered[after[0]] = [*apart, (root, filled.box)]
         del self.regions[at]
         return ""
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from stagejit.dispatch.accesses import writes_of
 from stagejit.dispatch.box import Box
+from stagejit.dispatch.box_index import BoxIndex
 from stagejit.dispatch.outputs import stored_outputs
 from stagejit.dispatch.region import ALONE, Region, Store
 from stagejit.dispatch.roots import Roots
@@ -43,6 +44,7 @@ class _Readers:
         self.kept = set(stored_outputs(state.graph).values())
         self.reading: dict[Value, list[int]] = {}
         self.writing: dict[Value, list[int]] = {}
+        self.written: dict[Value, BoxIndex[tuple[int, Store]]] = {}
         for at, region in enumerate(regions):
             for value in region.inputs:
                 self.reading.setdefault(value, []).append(at)
@@ -101,17 +103,26 @@ class _Readers:
         run = _run_of(box, other.into.shape) * value.type.dtype.itemsize
         if run < min(SHORTEST_RUN_NBYTES, value.type.nbytes):
             return f"it is placed in pieces of {run} bytes"
-        root, last = self.roots[other.into], max(readers, default=at)
-        for writer in self.writing[root]:
-            if at <= writer <= last and self._overwrites(writer, root, box, other):
+        last = max(readers, default=at)
+        for writer, store in self._writes_into(self.roots[other.into]).overlapping(box):
+            itself = writer == at and store.into is other.into and store.inserts == other.inserts
+            if at <= writer <= last and not itself:
                 return "it is overwritten before its last reader has run"
         return ""
 
-    def _overwrites(self, writer: int, root: Value, box: Box, placed: Store) -> bool:
-        region = self.regions[writer]
-        touches = zip(region.stores, writes_of(region), strict=True)
-        return any(self.roots[store.into] is root and touch.box.overlaps(box)
-                   for store, touch in touches if store is not placed)  # fmt: skip
+    def _writes_into(self, root: Value) -> BoxIndex[tuple[int, Store]]:
+        """Every box of the buffer of `root` that a region writes, with its position and store.
+
+        Rewrites of regions do not change it: the plain stores that they drop are the only ones
+        into their buffers."""
+        if root not in self.written:
+            index = self.written[root] = BoxIndex()
+            for at in self.writing[root]:
+                region = self.regions[at]
+                for store, touch in zip(region.stores, writes_of(region), strict=True):
+                    if self.roots[store.into] is root:
+                        index.add(touch.box, (at, store))
+        return self.written[root]
 
 
 def _run_of(box: Box, shape: Sequence[int]) -> int:
