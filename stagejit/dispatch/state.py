@@ -39,8 +39,8 @@ class State:
         self.origins: dict[Op, frozenset[Value]] = {}
         self.required: set[Value] = set()
         self.recomputed: set[Op] = set()  # evaluated by each reader, whatever the times
-        self.decisions: list[Decision] = []
-        self._decided: set[Decision] = set()
+        self._decided: dict[Decision, None] = {}
+        self._applied: dict[str, list[Decision]] = {}  # by the name of the op
 
     # ------------------------------------------------------------- questions
 
@@ -98,14 +98,19 @@ class State:
     def decide(self, rewrite: str, op: Op, applied: bool, reason: str) -> None:
         decision = Decision(rewrite, describe(op), applied, reason, op.loc)
         if decision not in self._decided:
-            self._decided.add(decision)
-            self.decisions.append(decision)
+            self._decided[decision] = None
+            if applied:
+                self._applied.setdefault(decision.op, []).append(decision)
 
     def revise(self, rewrite: str, op: Op, reason: str) -> None:
         """What was done to `op` is undone: its decision becomes a declined one."""
-        name = describe(op)
-        self.decisions = [d for d in self.decisions if not (d.applied and d.op == name)]
+        for decision in self._applied.pop(describe(op), ()):
+            del self._decided[decision]
         self.decide(rewrite, op, False, reason)
+
+    @property
+    def decisions(self) -> list[Decision]:
+        return list(self._decided)
 
     def enabled(self, switch: str) -> bool:
         return self.options.enabled(switch)

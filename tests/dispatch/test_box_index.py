@@ -1,0 +1,65 @@
+"""`BoxIndex` against looking at every box, and how few it looks at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagejit.dispatch.box import Box
+from stagejit.dispatch.box_index import BoxIndex, cover
+
+
+@st.composite
+def boxes(draw: Any, rank: int) -> Box:
+    dims = st.tuples(st.integers(0, 20), st.integers(0, 6), st.integers(1, 3))
+    return Box.of([draw(dims) for _ in range(rank)])
+
+
+@st.composite
+def many_boxes(draw: Any) -> list[Box]:
+    return draw(st.lists(boxes(draw(st.integers(0, 3))), min_size=1, max_size=60))
+
+
+@given(many_boxes(), st.data())
+def test_it_finds_what_looking_at_every_box_finds(added: list[Box], data: Any) -> None:
+    index: BoxIndex[int] = BoxIndex()
+    kept: dict[int, Box] = {}
+    for number, box in enumerate(added):
+        other = added[data.draw(st.integers(0, number))]
+        if data.draw(st.integers(0, 9)) == 0:
+            index.remove_within(other)
+            kept = {at: known for at, known in kept.items() if not other.contains(known)}
+        index.add(box, number)
+        kept[number] = box
+        expected = [at for at, known in kept.items() if known.overlaps(other)]
+        assert index.overlapping(other) == expected
+        assert index.any_overlaps(other) == bool(expected)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_boxes_that_lie_apart_are_compared_with_few_others(
+    axis: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = 0
+    overlaps = Box.overlaps
+
+    def counting(self: Box, other: Box) -> bool:
+        nonlocal compared
+        compared += 1
+        return overlaps(self, other)
+
+    monkeypatch.setattr(Box, "overlaps", counting)
+    count = 1000
+    shape = [4, 4]
+    shape[axis] = 4 * count
+    tiles = []
+    for number in range(count):
+        offsets = [0, 0]
+        offsets[axis] = 4 * (number * 377 % count)  # in no order
+        tiles.append(Box(tuple(offsets), (4, 4), (1, 1)))
+    assert cover(tiles, shape)
+    assert not cover([*tiles[1:], tiles[1]], shape)
+    assert compared < 4 * count

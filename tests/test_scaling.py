@@ -1,0 +1,158 @@
+"""Compiling a program twice as long takes about twice the work: function calls are counted, not
+seconds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import stagejit
+from stagejit.pipeline import Compilation
+
+Program = tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...]]  # f, arguments, donated
+
+SHORT, LONG = 32, 128
+# Work for each equation may grow like the logarithm of their number, and by a little more where
+# work is bounded by something else than the program (a kernel that is shared, a limit).
+MOST_GROWTH = 1.4
+
+
+def array(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def updates(n: int) -> Program:
+    def f(d: Any, x: Any) -> Any:
+        total = 0.0
+        for i in range(n):
+            d = d.at[4 * i : 4 * i + 4].set(jnp.exp(x) * float(i + 1))
+            total = total + d[4 * i + 1, 3]
+        return d, total
+
+    return f, (array(4 * n, 16), array(4, 16)), (0,)
+
+
+def concatenation(n: int) -> Program:
+    def f(*xs: Any) -> Any:
+        return jnp.concatenate([x * 2 for x in xs], 1)
+
+    return f, tuple(array(4, 16) for _ in range(n)), ()
+
+
+def stacked_sums(n: int) -> Program:
+    return (
+        lambda x: jnp.stack([jnp.sum(x * float(i + 1)) for i in range(n)]),
+        (array(4, 16),),
+        (),
+    )
+
+
+def pads(n: int) -> Program:
+    def f(x: Any) -> Any:
+        for i in range(n):
+            x = jnp.pad(x, 1, constant_values=float(i % 3))
+        return x
+
+    return f, (array(4, 4),), ()
+
+
+def layers(n: int) -> Program:
+    def f(x: Any, *weights: Any) -> Any:
+        for weight in weights:
+            x = jnp.tanh(x @ weight) + x
+        return x
+
+    return f, (array(16, 16), *(array(16, 16) for _ in range(n))), ()
+
+
+def products(n: int) -> Program:
+    def f(x: Any, *weights: Any) -> Any:
+        return [x @ weight for weight in weights]
+
+    return f, (array(16, 16), *(array(16, 16) for _ in range(n))), ()
+
+
+def dense_layers(n: int) -> Program:
+    def f(x: Any, *weights: Any) -> Any:
+        for weight in weights:
+            y = lax.conv_general_dilated(x, weight, (1, 1), "SAME")
+            x = jnp.concatenate([x, jnp.maximum(y, 0)], 1)
+        return x
+
+    layers = max(1, n // 4)
+    weights = (array(4, 4 + 4 * i, 3, 3) for i in range(layers))
+    return f, (array(1, 4, 8, 8), *weights), ()
+
+
+def optimizer_steps(n: int) -> Program:
+    def f(*values: Any) -> Any:
+        return [jnp.tanh(x) - 0.5 * x for x in values]
+
+    return f, tuple(array(8, 16) for _ in range(n)), tuple(range(n))
+
+
+def scatters(n: int) -> Program:
+    def f(d: Any, x: Any, at: Any) -> Any:
+        for i in range(n):
+            d = d.at[at].add(x * float(i + 1))
+        return d
+
+    return f, (array(64, 16), array(4, 16), jax.ShapeDtypeStruct((4,), jnp.int32)), (0,)
+
+
+def loops(n: int) -> Program:
+    def f(x: Any) -> Any:
+        for _ in range(n):
+            x = lax.fori_loop(0, 3, lambda k, c: jnp.sin(c) @ c, x)
+        return x
+
+    return f, (array(16, 16),), ()
+
+
+def calls_to_compile(program: Program, verify: bool) -> int:
+    f, args, donated = program
+    options = stagejit.Options(cache_dir="", verify=verify)
+    request = stagejit.jit(f, donate_argnums=donated, options=options).lower(*args).request
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    compilation = Compilation(request)
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        compilation.run_until("host")
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize(
+    "family",
+    [
+        updates,
+        concatenation,
+        stacked_sums,
+        pads,
+        layers,
+        products,
+        dense_layers,
+        optimizer_steps,
+        scatters,
+        loops,
+    ],
+)
+def test_work_is_near_linear(family: Callable[[int], Program], verify: bool) -> None:
+    calls_to_compile(family(4), verify)  # what is made once a process
+    short, long = (calls_to_compile(family(n), verify) for n in (SHORT, LONG))
+    print(f"{family.__name__} {verify} {short / SHORT:.0f} {long / LONG:.0f} calls {long / short / (LONG / SHORT):.2f}")
+    assert long / short < LONG / SHORT * MOST_GROWTH
