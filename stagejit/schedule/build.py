@@ -152,10 +152,11 @@ class _Builder:
                 made[root] = Buffer(names.new("b"), root.shape, root.type.dtype, "transient")
         dispatches = [self._dispatch(item, made, {}) for item in self.items]
         before = hazards.predecessors(hazards.conflicts(dispatches))
+        reading, writing = self._touching()
         for number, argument in self.pairs.items():
             value, root = self.graph.inputs[argument], self.roots[self.stored[number]]
             if root is not value and self.options.enabled("reuse-arguments"):
-                readers_first(self._reading(value), self._writing(root), before)
+                readers_first(reading.get(value, []), writing.get(root, []), before)
         order = execution_order([item.delegated for item in self.items], before)
         self.items = [self.items[at] for at in order]
 
@@ -260,11 +261,12 @@ class _Builder:
 
     def _reuse_arguments(self) -> None:
         """Results that lie in the donated argument with which JAX pairs them."""
+        reading, writing = self._touching()
         for number, argument in self.pairs.items():
             value, root = self.graph.inputs[argument], self.roots[self.stored[number]]
             if root is value:
                 continue
-            reason = self._refuse_reuse(value, root)
+            reason = self._refuse_reuse(value, root, reading.get(value, []), writing.get(root, []))
             self.decisions.append(
                 Decision(
                     "reuse-arguments",
@@ -278,29 +280,25 @@ class _Builder:
             if not reason:
                 self.reused[root] = value
 
-    def _reading(self, root: Value) -> list[int]:
-        """Positions that read the buffer of `root`."""
-        return [
-            at
-            for at, item in enumerate(self.items)
-            if any(self.roots[value] is root for value in item.region.reads)
-        ]
+    def _touching(self) -> tuple[dict[Value, list[int]], dict[Value, list[int]]]:
+        """Positions that read, and that write, the buffer of each root."""
+        reading: dict[Value, list[int]] = {}
+        writing: dict[Value, list[int]] = {}
+        for at, item in enumerate(self.items):
+            for touching, values in ((reading, item.region.reads), (writing, item.region.writes)):
+                for root in dict.fromkeys(self.roots[value] for value in values):
+                    touching.setdefault(root, []).append(at)
+        return reading, writing
 
-    def _writing(self, root: Value) -> list[int]:
-        """Positions that write the buffer of `root`."""
-        return [
-            at
-            for at, item in enumerate(self.items)
-            if any(self.roots[value] is root for value in item.region.writes)
-        ]
-
-    def _refuse_reuse(self, argument: Value, root: Value) -> str:
-        """Why `root` cannot lie in the memory of `argument`; empty if it can."""
-        if argument.op.kind == "input" and any(self.roots[r] is argument for r in self.outputs):
+    def _refuse_reuse(
+        self, argument: Value, root: Value, reading: Sequence[int], writing: Sequence[int]
+    ) -> str:
+        """Why `root`, written at the positions `writing`, cannot lie in the memory of `argument`,
+        read at `reading`; empty if it can."""
+        if argument in self.outputs:
             return "another result lies in it"
         if root.op.kind == "delegate":
             return "a delegated equation makes the result"
-        reading, writing = self._reading(argument), self._writing(root)
         if not reading or not writing or reading[-1] < writing[0]:
             return ""
         if any(self.items[at].delegated for at in writing):

@@ -9,6 +9,7 @@ accesses, and order is what the barriers alone imply.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from stagejit.dispatch.box import Box
@@ -116,18 +117,22 @@ class _Barriers:
 
 
 def _in_conflict(touches: Sequence[_Touch]) -> Iterator[tuple[_Touch, _Touch]]:
-    """Overlapping touches of one buffer by two dispatches, at least one of which writes."""
-    index: BoxIndex[_Touch] = BoxIndex()
-    for touch in touches:
-        index.add(touch[2].box, touch)
-    for written in (touch for touch in touches if touch[1]):
-        for other in index.overlapping(written[2].box):
-            if other[0] == written[0]:
-                continue
-            if other[0] > written[0]:
-                yield written, other
-            elif not other[1]:
-                yield other, written
+    """Overlapping touches of one buffer by two dispatches, at least one of which writes.
+
+    touches: in order of the dispatches. What a later dispatch overwrites is left out from then on:
+    whoever waits for that dispatch has waited for those before it."""
+    seen: BoxIndex[_Touch] = BoxIndex()
+    for _, group in itertools.groupby(touches, key=lambda touch: touch[0]):
+        of_dispatch = list(group)
+        for touch in of_dispatch:
+            for earlier in seen.overlapping(touch[2].box):
+                if earlier[1] or touch[1]:
+                    yield earlier, touch
+        for touch in of_dispatch:
+            if touch[1]:
+                seen.remove_within(touch[2].box)
+        for touch in of_dispatch:
+            seen.add(touch[2].box, touch)
 
 
 def _check_contents(plan: Plan, buffers: dict[str, Buffer]) -> None:
