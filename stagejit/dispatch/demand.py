@@ -16,6 +16,7 @@ from stagejit.dispatch.joins import store_in_map
 from stagejit.dispatch.legality import refuse_order, refuse_rows
 from stagejit.dispatch.region import ALONE, ELEMENTWISE
 from stagejit.dispatch.state import State
+from stagejit.graph.dims import GatherDims
 from stagejit.graph.ir import Op, Value
 
 _LONGEST_CHAIN = 64
@@ -93,8 +94,20 @@ def _demand_operands(
         if op.kind in _WHOLE:
             times = operand.type.size
         elif op.kind == "gather" and at == 1:
-            times *= operand.shape[-1]
+            times *= operand.shape[-1] / _row_size(op)
         demands.add(operand.op, group, times, aligned=aligned, location=location)
+
+
+def _row_size(gather: Op) -> int:
+    """Elements of the innermost axes that one index vector is for: it is found outside of their
+    loops."""
+    offset_axes = GatherDims.of(gather.attrs).offset_axes
+    size = 1
+    for axis in reversed(range(gather.result.type.rank)):
+        if axis not in offset_axes:
+            break
+        size *= max(gather.result.shape[axis], 1)
+    return size
 
 
 def _too_dear(state: State, op: Op, wanted: dict[Group, _Demand]) -> str:

@@ -30,7 +30,7 @@ from stagejit.schedule.order import execution_order, readers_first, runs
 from stagejit.schedule.plan import Access, Buffer, Delegated, Dispatch, Plan
 from stagejit.schedule.schedule import Schedule
 from stagejit.schedule.segments import segments_of
-from stagejit.schedule.slots import Slots, Use, place_transients
+from stagejit.schedule.slots import Slots, Use, Wait, place_transients
 from stagejit.types import u8
 
 
@@ -99,11 +99,12 @@ class _Builder:
         dispatches = [self._dispatch(item, buffers, workspaces) for item in self.items]
         by_name = {b.name: b for b in (*buffers.values(), *workspaces.values())}
         found = hazards.conflicts(dispatches)
-        barriers = hazards.barriers(dispatches, by_name, found, full=self.options.full_barriers)
         segment = runs([item.delegated for item in self.items])
         names = {root: buffer.name for root, buffer in buffers.items()}
         slots = self._slots(by_name, names, workspaces, found, segment)
         self.decisions += slots.decisions
+        found += _conflicts_of(slots.waits, dispatches)
+        barriers = hazards.barriers(dispatches, by_name, found, full=self.options.full_barriers)
         plan = Plan(
             self.graph.name,
             tuple(dispatches),
@@ -331,9 +332,13 @@ class _Builder:
             )
             for item in self.items
         ]
-        before = hazards.ancestors(len(self.items), hazards.predecessors(found))
         return place_transients(
-            uses, buffers, before, segment, self.options, whole_function=not self.is_body
+            uses,
+            buffers,
+            hazards.predecessors(found),
+            segment,
+            self.options,
+            whole_function=not self.is_body,
         )
 
     def _overwritten(self, slots: Slots) -> dict[Region, frozenset[Value]]:
@@ -378,6 +383,16 @@ def _united(accesses: Sequence[Access], buffers: Mapping[str, Buffer]) -> tuple[
             of_buffer = [Access.of(buffers[name], hull)]
         made += of_buffer
     return tuple(made)
+
+
+def _conflicts_of(
+    waits: Iterable[Wait], dispatches: Sequence[Dispatch]
+) -> Iterator[hazards.Conflict]:
+    """What is read before another buffer is written in its place."""
+    for wait in waits:
+        reads = dispatches[wait.first].reads
+        boxes = tuple(access.box for access in reads if access.buffer == wait.buffer)
+        yield hazards.Conflict(wait.first, wait.second, "WAR", wait.buffer, boxes)
 
 
 def _op_names(region: Region) -> tuple[str, ...]:

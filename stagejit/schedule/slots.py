@@ -18,8 +18,12 @@ from stagejit.dispatch.state import describe
 from stagejit.graph.ir import Value
 from stagejit.options import Options
 from stagejit.schedule import memory
+from stagejit.schedule.hazards import ancestors
 from stagejit.schedule.memory import Life, Slot
 from stagejit.schedule.plan import Buffer
+
+# Positions are put in order for this part of the arena, or more.
+_WORTH_WAITING = 1 / 32
 
 
 @dataclass(frozen=True)
@@ -44,57 +48,136 @@ class Use:
 
 
 @dataclass(frozen=True)
+class Wait:
+    """Position `second` has to come after `first`, the last to read `buffer`, to write over it."""
+
+    first: int
+    second: int
+    buffer: str
+
+
+@dataclass(frozen=True)
 class Slots:
     """buffers: by name, with their places. overwritten: by position, the inputs whose memory a
-    result takes."""
+    result takes. waits: order that is needed besides what was given."""
 
     buffers: dict[str, Buffer]
     overwritten: dict[int, frozenset[Value]]
+    waits: tuple[Wait, ...]
     decisions: tuple[Decision, ...]
 
 
 def place_transients(
     uses: Sequence[Use],
     buffers: Mapping[str, Buffer],
-    before: Sequence[int],
+    edges: Mapping[int, int],
     segment: Sequence[int],
     options: Options,
     *,
     whole_function: bool,
 ) -> Slots:
-    """The slots. before[p]: the positions that have finished when position p starts; segment[p]:
-    the number of the run or delegated equation. whole_function: False for the body of a loop or a
-    branch, whose results may lie at any element of a buffer outside."""
-    lives = _lives(uses, buffers)
-    of_run: dict[int, list[Life]] = {}
-    hosts: dict[int, list[Life]] = {}
-    for name, life in lives.items():
-        touching = list(bits(life.users))
-        kind, first = buffers[name].kind, segment[touching[0]]
-        if not uses[touching[0]].native or (not life.nbytes and kind == "result"):
-            continue
-        if kind == "transient" and all(segment[at] == first for at in touching):
-            of_run.setdefault(first, []).append(life)
-        elif kind == "result" and whole_function:
-            hosts.setdefault(first, []).append(life)
-    placed: dict[str, Slot] = {}
-    over: dict[str, str] = {}
-    for number, transients in of_run.items():
-        room = hosts.get(number, [])
-        if options.enabled("write-in-place"):
-            over |= _overwritten(uses, transients, room, before)
-        placed |= _pack(transients, room, over, before, options)
+    """The slots. edges: for each position those that come first, as bit sets; segment[p]: the
+    number of the run or delegated equation. whole_function: False for the body of a loop or a
+    branch, whose results may lie at any element of a buffer outside.
+
+    Positions are put in order, where barriers leave it open, if that saves memory worth it.
+    """
+    problem = _Problem(uses, buffers, edges, segment, options, whole_function=whole_function)
+    placed, waits = problem.solve(()), problem.waits()
+    if waits:
+        ordered = problem.solve(waits)
+        needed = [wait for wait in waits if wait.buffer in ordered.over.values()]
+        ordered = problem.solve(needed)
+        if placed.arena_nbytes - ordered.arena_nbytes >= placed.arena_nbytes * _WORTH_WAITING:
+            placed = ordered
     made = {
         name: replace(
             buffer,
-            slot=placed[name].offset if name in placed else None,
-            host=placed[name].host if name in placed else "",
-            over=over.get(name, ""),
+            slot=placed.slots[name].offset if name in placed.slots else None,
+            host=placed.slots[name].host if name in placed.slots else "",
+            over=placed.over.get(name, ""),
         )
         for name, buffer in buffers.items()
     }
-    taken = dict(_taken(uses, over))
-    return Slots(made, taken, tuple(_decisions(uses, made, taken)))
+    taken = dict(_taken(uses, placed.over))
+    return Slots(made, taken, placed.waits, tuple(_decisions(uses, made, taken)))
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """slots: of each transient. over: which buffers are written over which. waits: what has to wait
+    for that."""
+
+    slots: dict[str, Slot]
+    over: dict[str, str]
+    waits: tuple[Wait, ...]
+    arena_nbytes: int
+
+
+class _Problem:
+    """The transients of one plan, what else there is to place them in, and who touches them."""
+
+    def __init__(
+        self,
+        uses: Sequence[Use],
+        buffers: Mapping[str, Buffer],
+        edges: Mapping[int, int],
+        segment: Sequence[int],
+        options: Options,
+        *,
+        whole_function: bool,
+    ) -> None:
+        self.uses, self.edges, self.options = uses, edges, options
+        self.lives = _lives(uses, buffers)
+        self.transients: dict[int, list[Life]] = {}  # by segment
+        self.hosts: dict[int, list[Life]] = {}
+        for name, life in self.lives.items():
+            touching = list(bits(life.users))
+            kind, first = buffers[name].kind, segment[touching[0]]
+            if not uses[touching[0]].native or (not life.nbytes and kind == "result"):
+                continue
+            if kind == "transient" and all(segment[at] == first for at in touching):
+                self.transients.setdefault(first, []).append(life)
+            elif kind == "result" and whole_function:
+                self.hosts.setdefault(first, []).append(life)
+        self.pairs: list[tuple[int, str, str]] = []
+        if options.enabled("write-in-place"):
+            for number, transients in self.transients.items():
+                self.pairs += _pairs(uses, transients, self.hosts.get(number, []))
+
+    def solve(self, waits: Sequence[Wait]) -> _Placed:
+        """The slots if positions come in the order of `waits`, too."""
+        before = self._before(waits)
+        over = memory.overwrites(self.lives, self.pairs, before)
+        slots: dict[str, Slot] = {}
+        arena_nbytes = 0
+        for number, transients in self.transients.items():
+            placed = _pack(transients, self.hosts.get(number, []), over, before, self.options)
+            ends = (
+                placed[life.name].offset + life.nbytes
+                for life in transients
+                if not placed[life.name].host
+            )
+            arena_nbytes = max(arena_nbytes, *ends, 0)
+            slots |= placed
+        return _Placed(slots, over, tuple(waits), arena_nbytes)
+
+    def waits(self) -> list[Wait]:
+        """What would have to wait so that more can be written in place: for those that read the
+        buffer, too, and come earlier in the plan, but for no barrier."""
+        before = self._before(())
+        return [
+            Wait(first, at, old)
+            for at, old, _ in self.pairs
+            for first in bits(self.lives[old].users & ~before[at] & ~(1 << at))
+            if first < at and self.lives[old].users >> at == 1
+        ]
+
+    def _before(self, waits: Sequence[Wait]) -> list[int]:
+        edges = dict(self.edges)
+        for wait in waits:
+            edges[wait.second] = edges.get(wait.second, 0) | 1 << wait.first
+        return ancestors(len(self.uses), edges)
 
 
 def _lives(uses: Sequence[Use], buffers: Mapping[str, Buffer]) -> dict[str, Life]:
@@ -109,13 +192,13 @@ def _lives(uses: Sequence[Use], buffers: Mapping[str, Buffer]) -> dict[str, Life
     }
 
 
-def _overwritten(
-    uses: Sequence[Use], transients: Sequence[Life], hosts: Sequence[Life], before: Sequence[int]
-) -> dict[str, str]:
-    """Which buffers are written over another one, by name."""
+def _pairs(
+    uses: Sequence[Use], transients: Sequence[Life], hosts: Sequence[Life]
+) -> list[tuple[int, str, str]]:
+    """Who may write which buffer over which other, if nobody else needed that."""
     old = {life.name: life for life in transients}
     new = old | {life.name: life for life in hosts}
-    pairs = [
+    return [
         (at, source, target)
         for at, use in enumerate(uses)
         for source, value in _read_once(use)
@@ -126,7 +209,6 @@ def _overwritten(
         and new[target].nbytes == old[source].nbytes == value.type.nbytes
         and not refuse_in_place(use.region, value, store)
     ]
-    return memory.overwrites(new, pairs, before)
 
 
 def _read_once(use: Use) -> Iterator[tuple[str, Value]]:

@@ -80,6 +80,11 @@ FUSED: dict[str, tuple[Fn, tuple[Any, ...], list[str]]] = {
         (f32(50, 4), np.array([1, 7], np.int32)),
         ["map"],
     ),
+    "rows gathered at computed indices": (
+        lambda x, i: x[i * 2 + 1],
+        (f32(50, 4000), np.arange(24, dtype=np.int32)),
+        ["map"],
+    ),
     "softmax": (lambda x: jax.nn.softmax(x, -1), (f32(40, 900),), ["reduce"]),
     "log softmax": (lambda x: jax.nn.log_softmax(x, -1), (f32(40, 900),), ["reduce"]),
     "layernorm": (layernorm, (f32(40, 900), f32(900)), ["reduce"]),

@@ -179,3 +179,21 @@ def test_the_verifier_rejects_parts() -> None:
             verify_plan(
                 parse_plan(text.replace(whole, part).replace("reads t1[0:64]", "reads t1[0:63]"))
             )
+
+
+def test_order_for_the_sake_of_memory() -> None:
+    """A gradient reads the activation twice: what is written over it waits for the other one."""
+
+    def f(x: Any, w: Any) -> Any:
+        h = jnp.tanh(x @ w)
+        return h @ w, (jnp.exp(x @ w.T) * (1 - h * h)) @ w
+
+    plan = check(f, SQUARE, SQUARE, orders=4)
+    (new,) = [b for b in plan.buffers if b.over == "t0"]
+    (wait,) = [b for b in plan.barriers if b.hazard == "WAR"]
+    assert (wait.buffer, wait.nbytes) == ("t0", NBYTES)
+    assert wait.dst == next(d.name for d in plan.dispatches if d.writes[0].buffer == new.name)
+    assert plan.arena_nbytes == NBYTES
+    without = replace(plan, barriers=tuple(b for b in plan.barriers if b is not wait))
+    with pytest.raises(VerificationError, match="touched later"):
+        verify_plan(without)
