@@ -29,6 +29,7 @@ SWITCHES: dict[str, str] = {
     "simplify-algebra": "x * 1, x + 0, convert to the same dtype, double negation",
     "eliminate-common-subexpressions": "one op for equal ops on equal operands",
     "split-reduce": "reduce parts of a large array apart, where there are few results",
+    "spread-repeats": "what is inserted repeated is stored several times by its producer",
     "share-prefixes": "a concatenation that begins another one is read from its buffer",
     "fuse-producers": "evaluate elementwise producers inside the dispatch that reads them",
     "fuse-epilogues": "apply elementwise consumers where a reduction or contraction stores",

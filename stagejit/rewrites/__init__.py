@@ -6,7 +6,8 @@ rewrite that is switched off changes no result.
 Note [Step order]: loops come first, because what is computed before them then has its chance, too.
 Common subexpressions come after simplification, which makes equal what only looked different;
 nothing that they leave behind needs simplifying again. What branches may write into is decided
-when it is known who else reads it. Prefixes are shared after that, when equal parts are one value.
+when it is known who else reads it. Repetitions are spread when equal ones are one value; prefixes are shared when
+all inserts are known.
 Reductions are split last: all else is easier to see while they are whole.
 """
 
@@ -16,7 +17,17 @@ from stagejit.decisions import Decision
 from stagejit.graph.control import bodies_of
 from stagejit.graph.ir import Graph
 from stagejit.options import Options
-from stagejit.rewrites import algebra, branches, constants, loops, pads, prefixes, split, views
+from stagejit.rewrites import (
+    algebra,
+    branches,
+    constants,
+    loops,
+    pads,
+    prefixes,
+    repeats,
+    split,
+    views,
+)
 from stagejit.rewrites.branches import simplify_branches, update_branches
 from stagejit.rewrites.driver import GraphStep, LocalStep, Step, run_steps
 from stagejit.rewrites.loops import simplify_loops
@@ -29,6 +40,7 @@ STEPS: tuple[Step, ...] = (
     LocalStep("simplify", (*views.RULES, *pads.RULES, *algebra.RULES, *constants.RULES)),
     GraphStep(NAME, eliminate_common_subexpressions),
     GraphStep(branches.UPDATE, update_branches),
+    LocalStep("repeats", repeats.RULES),
     GraphStep(prefixes.NAME, share_prefixes),
     LocalStep("split", (split.split_reduce,)),
 )
