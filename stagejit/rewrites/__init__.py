@@ -6,9 +6,8 @@ rewrite that is switched off changes no result.
 Note [Step order]: loops come first, because what is computed before them then has its chance, too.
 Common subexpressions come after simplification, which makes equal what only looked different;
 nothing that they leave behind needs simplifying again. What branches may write into is decided
-when it is known who else reads it. Repetitions are spread when equal ones are one value; prefixes are shared when
-all inserts are known.
-Reductions are split last: all else is easier to see while they are whole.
+when it is known who else reads it. Repetitions are spread when equal ones are one value; prefixes
+are shared when all inserts are known. Reductions are split last: all else is easier to see while they are whole.
 """
 
 from __future__ import annotations
