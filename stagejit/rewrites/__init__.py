@@ -7,7 +7,8 @@ Note [Step order]: loops come first, because what is computed before them then h
 Common subexpressions come after simplification, which makes equal what only looked different;
 nothing that they leave behind needs simplifying again. What branches may write into is decided
 when it is known who else reads it. Repetitions are spread when equal ones are one value; prefixes
-are shared when all inserts are known. Reductions are split last: all else is easier to see while they are whole.
+are shared when all inserts are known. Reductions are split last: all else is easier to see while
+they are whole.
 """
 
 from __future__ import annotations

@@ -172,10 +172,10 @@ def example(x: Any, i: Any) -> Any:
     return jnp.exp(y)[1:][:2], jnp.exp(y).at[2 - 1].set(2.0), x[i] + jnp.arange(3) * 2, padded
 
 
-# split-reduce and spread-repeats add ops; the ablations of those on loops, branches and prefixes are
-# in their own tests.
-ELSEWHERE = {"split-reduce", "spread-repeats", "share-prefixes", "simplify-loops", "simplify-branches",
-             "update-branches"}  # fmt: skip
+# split-reduce and spread-repeats add ops; the ablations of those on loops, branches and prefixes
+# are in their own tests.
+ELSEWHERE = {"split-reduce", "spread-repeats", "share-prefixes", "simplify-loops",
+             "simplify-branches", "update-branches"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(set(OURS) - ELSEWHERE))
