@@ -30,7 +30,7 @@ SWITCHES: dict[str, str] = {
     "eliminate-common-subexpressions": "one op for equal ops on equal operands",
     "split-reduce": "reduce parts of a large array apart, where there are few results",
     "spread-repeats": "what is inserted repeated is stored several times by its producer",
-    "share-prefixes": "a concatenation that begins another one is read from its buffer",
+    "share-prefixes": "a concatenation that lies within another one is read from its buffer",
     "fuse-producers": "evaluate elementwise producers inside the dispatch that reads them",
     "fuse-epilogues": "apply elementwise consumers where a reduction or contraction stores",
     "fuse-rows": "one dispatch for reductions over the same rows (softmax, layernorm)",
@@ -59,6 +59,9 @@ class Options:
         folder, "" switches the cache off.
     operand_limit: most buffers that one dispatch reads and writes; what fusion would make larger
         becomes several dispatches. Only an op that takes more by itself stays over the limit.
+    memory_budget: bytes of intermediate results that should be enough at any one time. A rewrite
+        that moves fewer bytes is then given up where, as far as it can know, memory grows over the
+        budget by it. None: fewer bytes moved always win.
     Raises OptionsError for an unknown rewrite name or target.
     """
 
@@ -69,6 +72,7 @@ class Options:
     full_barriers: bool = False
     cache_dir: str | None = None
     operand_limit: int = 16
+    memory_budget: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.disable, str):
@@ -84,6 +88,11 @@ class Options:
             raise OptionsError(
                 f"operand_limit is {self.operand_limit}",
                 next_step="give at least 1; the default is 16",
+            )
+        if self.memory_budget is not None and self.memory_budget < 0:
+            raise OptionsError(
+                f"memory_budget is {self.memory_budget}",
+                next_step="give a number of bytes, or None for no budget",
             )
         if self.target != "native":
             raise OptionsError(

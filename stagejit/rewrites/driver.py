@@ -113,7 +113,7 @@ def run_steps(graph: Graph, steps: Sequence[Step], options: Options) -> list[Dec
     Under Options(verify=True) the verifier runs before the first and after each step; a fault is an
     InternalError that names the step.
     """
-    log = Log(graph)
+    log = Log(graph, options)
     if options.verify:
         _verified(graph, "trace")
     for step in steps:
@@ -129,6 +129,7 @@ class Log:
     """The graph under rewriting and the decisions so far. The only writer of both."""
 
     graph: Graph
+    options: Options = field(default_factory=Options)
     decisions: list[Decision] = field(default_factory=list)
     _seen: set[Decision] = field(default_factory=set)
 
@@ -138,6 +139,10 @@ class Log:
         if decision not in self._seen:
             self._seen.add(decision)
             self.decisions.append(decision)
+
+    def apply(self, name: str, op: Op, reason: str) -> None:
+        """Record a rewrite that builds what it replaces `op` by later, together with others."""
+        self.decisions.append(Decision(name, describe(op), True, reason, op.loc))
 
     def replace(self, name: str, op: Op, value: Value, reason: str) -> list[Op]:
         """Put `value` in place of the only result of `op`; returns the ops to look at again."""

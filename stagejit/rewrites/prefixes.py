@@ -1,112 +1,186 @@
-"""share-prefixes: a concatenation that is the beginning of a longer one is read from its buffer.
+"""share-prefixes: a concatenation that lies within a longer one is read from its buffer.
 
 Input: the whole graph. Output: chains of inserts replaced by a slice of a longer chain. Invariant:
-the elements that are read are those that were inserted first; what the longer chain inserts later
-lies outside of them, so it may be written while they are read.
+what is read was inserted before, and what the longer chain inserts later lies outside of it, so it
+may be written while the first is read.
 
 Note [Growing buffers]: a dense block concatenates (x, a), (x, a, b), (x, a, b, c), ...: each is a
 prefix of the next. One buffer of the longest serves all: every part is stored once, and a dispatch
-that wants the first parts reads them there. The price is a longer stride between rows.
+that wants the first parts reads them there. The price is a longer stride between rows. New parts
+may as well come first, or on both sides: all that counts is that each shorter one is a box of the
+longest. A shorter one may also be a part of the longer one as it is, ((x, a), b): then its own
+parts are inserted instead.
+
+Note [Order of parts]: the parts of one buffer are disjoint, so they are inserted in the order in
+which they are computed. A box is read after its last part. What is inserted before that was
+computed before, or copied, so it cannot depend on who reads the box.
+
+Note [Shared or stored twice]: without this, whoever computes a part stores it in every buffer that
+wants it. That always moves more bytes, but each buffer is there only as long as it is needed.
+`Options(memory_budget=...)` says when that matters; `lifetimes.py` has the model.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
+from stagejit.rewrites.chains import Chain, Offsets, Part, chains_of, inner_chains
 from stagejit.rewrites.driver import Log
+from stagejit.rewrites.lifetimes import Lifetimes
 
 NAME = "share-prefixes"
 
 # Shorter contiguous runs than a cache line would waste most of what each one loads.
 SHORTEST_RUN_NBYTES = 64
+_CANDIDATES = 8  # longer chains that one is compared with
+_OF_ITS_OWN = frozenset({"return", "insert_slice", "scatter", "delegate", "loop", "branch"})
 
-_Part = tuple[Value, tuple[int, ...], tuple[int, ...]]  # source, offsets, strides
 
+@dataclass(eq=False)
+class _Buffer:
+    """A chain that may hold others. `parts`: those of the chains inside instead of these.
+    `inside`: chains that lie in it, with their place. `inserts`: all that it would take over."""
 
-@dataclass(frozen=True)
-class _Chain:
-    """Inserts into one `empty`, first to last, which fill it with disjoint boxes."""
-
-    inserts: tuple[Op, ...]
-
-    @property
-    def result(self) -> Value:
-        return self.inserts[-1].result
-
-    @property
-    def parts(self) -> tuple[_Part, ...]:
-        return tuple(
-            (op.operands[0], op.attrs["offsets"], op.attrs["strides"]) for op in self.inserts
-        )
+    chain: Chain
+    parts: dict[tuple[Value, Offsets, Offsets], Part] = field(default_factory=dict)
+    inside: list[tuple[Chain, Offsets]] = field(default_factory=list)
+    inserts: set[Op] = field(default_factory=set)
 
 
 def share_prefixes(log: Log) -> None:
     """%a = concatenate %x, %y; %b = concatenate %x, %y, %z  -->  %a = extract_slice %b' where %b'
     is %b before %z is inserted"""
-    graph = log.graph
-    chains = [chain for op in graph.ops() if (chain := _chain_of(graph, op)) is not None]
-    chains.sort(key=lambda chain: -len(chain.inserts))
-    longest: dict[_Part, list[_Chain]] = {}
-    for chain in chains:
-        parts = chain.parts
-        candidates = longest.setdefault(parts[0], [])
-        longer = next((other for other in candidates if other.parts[: len(parts)] == parts), None)
-        if longer is None:
-            candidates.append(chain)
-            continue
-        last = chain.inserts[-1]
-        reason = _refuse(graph, chain, longer)
-        if reason:
-            log.decline(NAME, last, reason)
-            continue
-        shape = chain.result.shape
-        grown = longer.inserts[len(parts) - 1].result
-        view = build(
-            graph,
-            "extract_slice",
-            [grown],
-            last.loc,
-            offsets=(0,) * len(shape),
-            sizes=shape,
-            strides=(1,) * len(shape),
+    ops = log.graph.ops()
+    chains = chains_of(log.graph, ops)
+    if len(chains) > 1:
+        _Sharing(log, chains, Lifetimes(log.graph, ops, chains)).run()
+
+
+class _Sharing:
+    """`holding`: the buffers that hold a source, by the source; `held`: chains inside of others."""
+
+    def __init__(self, log: Log, chains: Mapping[Value, Chain], lifetimes: Lifetimes) -> None:
+        self.log, self.graph, self.chains, self.lifetimes = log, log.graph, chains, lifetimes
+        self.holding: dict[Value, list[tuple[_Buffer, Part]]] = {}
+        self.held: set[Chain] = set()
+
+    def run(self) -> None:
+        rank = self.lifetimes.rank
+        largest = sorted(
+            self.chains.values(),
+            key=lambda chain: (-chain.result.type.size, -rank[chain.result.op]),
         )
-        log.replace(NAME, last, view, f"the first {len(parts)} parts of {longer.inserts[-1]}")
+        buffers = [buffer for chain in largest if (buffer := self._buffer(chain)) is not None]
+        for buffer in buffers:
+            if buffer.inside:
+                self._rebuild(buffer)
 
-
-def _chain_of(graph: Graph, op: Op) -> _Chain | None:
-    """The chain that ends with `op`."""
-    if op.kind != "insert_slice" or any(
-        use.user.kind == "insert_slice" and use.operand == 1 for use in graph.uses(op.result)
-    ):
-        return None
-    inserts = [op]
-    while inserts[-1].operands[1].op.kind == "insert_slice":
-        before = inserts[-1].operands[1]
-        if len(graph.uses(before)) != 1:
+    def _buffer(self, chain: Chain) -> _Buffer | None:
+        """The buffer of a chain, None if it lies within another."""
+        if chain in self.held or self._find_place(chain):
             return None
-        inserts.append(before.op)
-    sizes = sum(insert.operands[0].type.size for insert in inserts)
-    static = all(None not in insert.attrs["offsets"] for insert in inserts)
-    filled = inserts[-1].operands[1].op.kind == "empty" and sizes == op.result.type.size
-    return _Chain(tuple(reversed(inserts))) if static and filled and sizes else None
+        buffer = _Buffer(chain)
+        self._take_over(buffer, chain, (0,) * len(chain.result.shape))
+        for part in buffer.parts.values():
+            self.holding.setdefault(part.source, []).append((buffer, part))
+        return buffer
+
+    def _take_over(self, buffer: _Buffer, chain: Chain, at: Offsets) -> None:
+        """Puts the parts of `chain`, which lies at `at`, into the buffer."""
+        buffer.inserts.update(part.insert for part in chain.parts)
+        inner = {part.insert: found for part, found in inner_chains(chain, self.chains)}
+        for part in chain.parts:
+            moved, found = part.moved(at), inner.get(part.insert)
+            read_twice = found is not None and len(self.graph.uses(found.result)) > 1
+            if found is None or found in self.held:
+                buffer.parts[moved.place] = moved
+            elif not read_twice or self._accept(found, buffer, moved.offsets):
+                self.held.add(found)
+                self._take_over(buffer, found, moved.offsets)
+            else:
+                buffer.parts[moved.place] = moved
+
+    def _find_place(self, chain: Chain) -> bool:
+        """Whether the chain lies within a larger one."""
+        first = chain.parts[0]
+        for buffer, part in self.holding.get(first.source, [])[:_CANDIDATES]:
+            if not chain.is_filled or part.strides != first.strides:
+                continue
+            at = tuple(a - b for a, b in zip(part.offsets, first.offsets, strict=True))
+            if all(own.moved(at).place in buffer.parts for own in chain.parts):
+                return self._accept(chain, buffer, at)
+        return False
+
+    def _accept(self, chain: Chain, buffer: _Buffer, at: Offsets) -> bool:
+        """Decides whether the chain, which lies at `at` in the buffer, is read there."""
+        last, whole = chain.result.op, buffer.chain
+        reason = _refuse(self.graph, chain, buffer)
+        if not reason:
+            shared, apart = self.lifetimes.peaks(chain, whole)
+            moved, fewer = self.lifetimes.moved, chain.result.type.nbytes
+            model = f"{moved - fewer} bytes moved and a peak of {shared}, or {moved} and {apart}"
+            budget = self.log.options.memory_budget
+            if budget is not None and shared > budget and shared > apart:
+                reason = f"over the memory budget of {budget}: {model} stored apart"
+        if reason:
+            self.log.decline(NAME, last, reason)
+            return False
+        self.lifetimes.share(chain, whole)
+        buffer.inside.append((chain, at))
+        self.held.add(chain)
+        where = "the first" if not any(at) else f"at {at}:"
+        reason = f"{where} {len(chain.parts)} parts of {whole.result.op}: {model} stored apart"
+        self.log.apply(NAME, last, reason)
+        return True
+
+    # ---------------------------------------------------------------- rewriting
+
+    def _rebuild(self, buffer: _Buffer) -> None:
+        """Inserts the parts in the order in which they are there, and slices between."""
+        graph, whole, parts = self.graph, buffer.chain, list(buffer.parts.values())
+        starts, stops = np.array([p.offsets for p in parts]), np.array([p.stop for p in parts])
+        when = [self.lifetimes.stored_at(part) for part in parts]
+        within = []
+        for chain, at in buffer.inside:
+            end = np.add(at, chain.result.shape)
+            inside = np.flatnonzero(((starts >= at) & (stops <= end)).all(1)).tolist()
+            for number in inside:  # copied when the first of them is read
+                when[number] = min(when[number], self.lifetimes.rank[chain.result.op])
+            within.append(inside)
+        order = sorted(range(len(parts)), key=lambda number: (when[number], parts[number].offsets))
+        grown, value = {}, whole.base
+        for number in order:
+            part = parts[number]
+            value = build(graph, "insert_slice", (part.source, value), part.insert.loc,
+                          offsets=part.offsets, strides=part.strides)  # fmt: skip
+            grown[number] = value
+        turn = {number: at for at, number in enumerate(order)}
+        graph.replace_uses(whole.result, value)
+        for (chain, at), inside in zip(buffer.inside, within, strict=True):
+            shape, loc = chain.result.shape, chain.result.op.loc
+            view = build(graph, "extract_slice", (grown[max(inside, key=turn.__getitem__)],), loc,
+                         offsets=at, sizes=shape, strides=(1,) * len(shape))  # fmt: skip
+            graph.replace_uses(chain.result, view)
 
 
-def _refuse(graph: Graph, chain: _Chain, longer: _Chain) -> str:
-    """Why `chain` cannot be read from the buffer of `longer`; empty if it can."""
-    shape, whole = chain.result.shape, longer.result.shape
+def _refuse(graph: Graph, chain: Chain, buffer: _Buffer) -> str:
+    """Why `chain` cannot be read from the buffer; empty if it can."""
+    shape, whole = chain.result.shape, buffer.chain.result.shape
+    pending = [chain.result]
+    while pending:
+        for use in graph.uses(pending.pop()):
+            if use.user.kind in _OF_ITS_OWN and use.user not in buffer.inserts:
+                return f"it is wanted in memory of its own, by {use.user.kind}"
+            if use.user.kind == "reshape":
+                pending.append(use.user.result)
     differing = [axis for axis, (a, b) in enumerate(zip(shape, whole, strict=True)) if a != b]
-    if any(a > b for a, b in zip(shape, whole, strict=True)) or len(differing) > 1:
-        return "the longer one has another shape"
-    for insert in longer.inserts[len(chain.inserts) :]:
-        if any(insert.attrs["offsets"][axis] < shape[axis] for axis in differing):
-            return "later parts lie between the first ones"
-    for use in graph.uses(chain.result):
-        if use.user.kind in ("return", "insert_slice", "scatter", "delegate", "loop", "branch"):
-            return f"it is wanted in memory of its own, by {use.user.kind}"
-    run = math.prod(shape[min(differing, default=0) :]) * chain.result.type.dtype.itemsize
+    run = math.prod(shape[max(differing, default=0) :]) * chain.result.type.dtype.itemsize
     if run < SHORTEST_RUN_NBYTES:
         return f"rows of {run} bytes apart are slower to read than to copy together"
     return ""

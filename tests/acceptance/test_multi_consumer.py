@@ -101,6 +101,43 @@ def test_c2_off_stores_what_is_placed_a_second_time() -> None:
     assert block_plan("read-placed").transient_nbytes == 4_285_440 + 1_428_480
 
 
+def densenet(order: Any) -> Any:
+    def fn(x: Any, weights: Any) -> Any:
+        for w in weights:
+            y = jnp.maximum(lax.conv(x, w, (1, 1), "SAME"), 0)
+            x = jnp.concatenate(order(x, y), 1)
+        return x.mean((2, 3))
+
+    return fn
+
+
+@pytest.mark.parametrize(
+    "order",
+    [lambda old, new: [old, new], lambda old, new: [new, old]],
+    ids=["old, new", "new, old"],
+)
+def test_c2_nested_concatenations_grow_in_one_buffer(order: Any) -> None:
+    x, weights = f32(1, 16, 32, 32), [f32(12, 16 + 12 * n, 3, 3) / 20 for n in range(6)]
+    expected = x.astype(np.float64)
+    for w in weights:
+        y = np.maximum(convolve(expected, w.astype(np.float64)), 0)
+        expected = np.concatenate(order(expected, y), 1)
+    args = [x, weights]
+    plan = run(densenet(order), args, expected.mean((2, 3)), off=("share-prefixes",))
+    assert [d.kind for d in plan.dispatches].count("copy") == 1  # of the argument
+    assert plan.transient_nbytes == plan.peak_nbytes == 88 * 32 * 32 * 4
+    apart = plan_of(densenet(order), *args, disable=("share-prefixes",))
+    assert (len(apart.copies), apart.transient_nbytes) == (6, 1_425_408)
+
+
+def test_c2_the_choice_is_explained_in_bytes() -> None:
+    made = [d for d in block_plan().decisions if d.rewrite == "share-prefixes"]
+    assert len(made) == 3
+    assert made[-1].reason.startswith("the first 2 parts of")
+    assert "4285440 bytes moved and a peak of 4285440, or 6428160 and" in made[-1].reason
+    assert all(d.applied and d.loc for d in made)
+
+
 def test_c3_a_result_claims_its_channels_in_each_buffer() -> None:
     second = block_plan(*MULTI).dispatches[2]
     assert [w.hull for w in second.writes] == [(2_142_720, 2_856_960)] * 3

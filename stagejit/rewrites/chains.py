@@ -1,0 +1,114 @@
+"""Chains of inserts: what concatenations, stacks, pads and assembled blocks are in a graph.
+
+Input: a graph. Output: `Chain`s of inserts at known places into an `empty` that they fill, or into
+a `fill`. Invariant: the boxes of one chain are disjoint, so its inserts may come in any order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from stagejit.graph.ir import Graph, Op, Value
+
+_MOST_IN_BLOCKS = 32  # parts of a chain that are compared with each other one by one
+
+Offsets = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """`source` at `offsets`, every `strides`-th element; `insert` puts it there."""
+
+    source: Value
+    offsets: Offsets
+    strides: Offsets
+    insert: Op
+
+    def moved(self, by: Offsets) -> Part:
+        """The same within something that lies at `by`."""
+        offsets = tuple(a + b for a, b in zip(self.offsets, by, strict=True))
+        return Part(self.source, offsets, self.strides, self.insert)
+
+    @property
+    def place(self) -> tuple[Value, Offsets, Offsets]:
+        return self.source, self.offsets, self.strides
+
+    @property
+    def stop(self) -> Offsets:
+        """The index after the last element along each axis."""
+        sizes = zip(self.offsets, self.source.shape, self.strides, strict=True)
+        return tuple(first + (size - 1) * step + 1 for first, size, step in sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Inserts one after the other; nobody else reads what is there between."""
+
+    parts: tuple[Part, ...]
+    base: Value
+
+    @property
+    def result(self) -> Value:
+        return self.parts[-1].insert.result
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the parts are all of it."""
+        return self.base.op.kind == "empty"
+
+
+def chains_of(graph: Graph, ops: Sequence[Op]) -> dict[Value, Chain]:
+    """The chains among `ops`, which are in program order, by their results."""
+    found = (_chain_of(graph, op) for op in ops if op.kind == "insert_slice")
+    return {chain.result: chain for chain in found if chain is not None}
+
+
+def _chain_of(graph: Graph, last: Op) -> Chain | None:
+    """The chain that ends with the insert `last`."""
+    if any(use.user.kind == "insert_slice" and use.operand == 1 for use in graph.uses(last.result)):
+        return None
+    inserts = [last]
+    while inserts[-1].operands[1].op.kind == "insert_slice":
+        before = inserts[-1].operands[1]
+        if len(graph.uses(before)) != 1:
+            return None
+        inserts.append(before.op)
+    base = inserts[-1].operands[1]
+    if base.op.kind not in ("empty", "fill") or any(None in op.attrs["offsets"] for op in inserts):
+        return None
+    parts = tuple(
+        Part(op.operands[0], op.attrs["offsets"], op.attrs["strides"], op)
+        for op in reversed(inserts)
+        if op.operands[0].type.size
+    )
+    size = sum(part.source.type.size for part in parts)
+    fits = bool(parts) and (base.op.kind == "fill" or size == last.result.type.size)
+    return Chain(parts, base) if fits and parts[-1].insert is last and _disjoint(parts) else None
+
+
+def _disjoint(parts: Sequence[Part]) -> bool:
+    """Whether the boxes around the parts are: one axis tells for a concatenation."""
+    for axis in range(len(parts[0].offsets)):
+        ordered = sorted((part.offsets[axis], part.stop[axis]) for part in parts)
+        if all(a[1] <= b[0] for a, b in itertools.pairwise(ordered)):
+            return True
+    if len(parts) > _MOST_IN_BLOCKS:
+        return False
+    return not any(overlap(a, b.offsets, b.stop) for i, a in enumerate(parts) for b in parts[:i])
+
+
+def overlap(part: Part, start: Offsets, stop: Offsets) -> bool:
+    """Whether the box around a part has an element in `start` to `stop`."""
+    dims = zip(part.offsets, part.stop, start, stop, strict=True)
+    return all(max(a, c) < min(b, d) for a, b, c, d in dims)
+
+
+def inner_chains(chain: Chain, chains: Mapping[Value, Chain]) -> Iterator[tuple[Part, Chain]]:
+    """The parts that are filled chains themselves, side by side in the longer one."""
+    for part in chain.parts:
+        inner = chains.get(part.source)
+        if inner is not None and inner.is_filled and math.prod(part.strides) == 1:
+            yield part, inner

@@ -1,0 +1,118 @@
+"""How much memory a graph would take, as far as rewrites can know: `Lifetimes`.
+
+Input: a graph and the buffers that inserts fill. Output: bytes that live at the same time, for
+this choice of buffers and for another. Invariant: a model; it ranks choices and needs no dispatch.
+
+Note [Modelled memory]: time is the place of an op in the program. A value takes memory from its op
+to its last reader if it is the result of an op that dispatches are made around, or has several
+readers; elementwise ops are taken to be fused with what they read. What a dispatch computes lies
+in a buffer of inserts from then on; an argument is copied there by its insert. Arguments and
+results belong to the caller and count nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.rewrites.chains import Chain, Part
+
+_ANCHORS = frozenset({
+    "reduce", "contract", "conv", "cumulative", "gather", "scatter", "loop", "branch", "delegate",
+})  # fmt: skip
+_FUSED = frozenset({"map", "convert", "bitcast"})
+_VIEWS = frozenset({"broadcast", "reshape", "transpose", "reverse", "extract_slice"})
+# What a copy has to bring to its place: no dispatch of ours computes it.
+_LIES_ELSEWHERE = frozenset({"input", "const", "delegate", "loop", "branch", "scatter"})
+
+
+@dataclass(frozen=True)
+class Life:
+    """Of one buffer: from op `birth` to op `death`, inclusive."""
+
+    birth: int
+    death: int
+    nbytes: int
+
+    def joined(self, other: Life) -> Life:
+        """Of this buffer, if it holds the contents of `other`, too."""
+        return Life(min(self.birth, other.birth), max(self.death, other.death), self.nbytes)
+
+
+class Lifetimes:
+    """`life`: by chain; `bytes_at`: live bytes at each op; `moved`: bytes that the chains take."""
+
+    def __init__(self, graph: Graph, ops: Sequence[Op], chains: Mapping[Value, Chain]) -> None:
+        self.graph = graph
+        self.rank = {op: at for at, op in enumerate(ops)}
+        self.end = len(ops)
+        self.last: dict[Value, int] = {}
+        for op in reversed(ops):
+            for value in op.results:
+                self.last[value] = self._last_reader(value)
+        self.life = {chain: self._life_of(chain) for chain in chains.values()}
+        steps = np.zeros(self.end + 2, np.int64)
+        for life in (*self._values(ops, chains), *self.life.values()):
+            steps[life.birth] += life.nbytes
+            steps[life.death + 1] -= life.nbytes
+        self.bytes_at = np.cumsum(steps)
+        self.moved = sum(chain.result.type.nbytes for chain in self.life)
+
+    def stored_at(self, part: Part) -> int:
+        """When the part is in its place."""
+        copied = part.source.op.kind in _LIES_ELSEWHERE
+        return self.rank[part.insert if copied else part.source.op]
+
+    def peaks(self, chain: Chain, whole: Chain) -> tuple[int, int]:
+        """Most bytes at once, while either lives: if `whole` holds `chain`, and if both have a
+        buffer."""
+        one, other = self.life[chain], self.life[whole]
+        both = other.joined(one)
+        span = slice(both.birth, both.death + 1)
+        apart = self.bytes_at[span]
+        shared = apart.copy()
+        for life, sign in ((one, -1), (other, -1), (both, 1)):
+            shared[life.birth - both.birth : life.death + 1 - both.birth] += sign * life.nbytes
+        return int(shared.max()), int(apart.max())
+
+    def share(self, chain: Chain, whole: Chain) -> None:
+        """From now on `whole` holds `chain`."""
+        one, other = self.life.pop(chain), self.life[whole]
+        both = self.life[whole] = other.joined(one)
+        for life, sign in ((one, -1), (other, -1), (both, 1)):
+            self.bytes_at[life.birth : life.death + 1] += sign * life.nbytes
+        self.moved -= chain.result.type.nbytes
+
+    def _life_of(self, chain: Chain) -> Life:
+        birth = min(self.stored_at(part) for part in chain.parts)
+        death = self.last[chain.result]
+        transient = death < self.end
+        return Life(birth, max(birth, min(death, self.end)), chain.result.type.nbytes * transient)
+
+    def _values(self, ops: Sequence[Op], chains: Mapping[Value, Chain]) -> list[Life]:
+        found = []
+        for op in ops:
+            for value in op.results:
+                users = [u for u in self.graph.users(value) if u.kind not in _FUSED]
+                placed = op.kind not in _LIES_ELSEWHERE
+                if placed:
+                    users = [user for user in users if user.kind != "insert_slice"]
+                if users and (op.kind in _ANCHORS or (op.kind in _FUSED and len(users) > 1)):
+                    death = self.last[value]
+                    nbytes = value.type.nbytes * (death < self.end)
+                    found.append(Life(self.rank[op], min(death, self.end), nbytes))
+        return found
+
+    def _last_reader(self, value: Value) -> int:
+        """The last op that reads the value, through views; the end if it is a result."""
+        last = self.rank[value.op]
+        for user in self.graph.users(value):
+            if user.kind == "return":
+                return self.end
+            grown = user.kind == "insert_slice" and user.operands[1] is value
+            viewed = grown or user.kind in _VIEWS
+            last = max(last, self.last[user.result] if viewed else self.rank[user])
+        return last
