@@ -7,7 +7,8 @@ Note [Modelled memory]: time is the place of an op in the program. A value takes
 to its last reader if it is the result of an op that dispatches are made around, or has several
 readers; elementwise ops are taken to be fused with what they read. What a dispatch computes lies
 in a buffer of inserts from then on; an argument is copied there by its insert. Arguments and
-results belong to the caller and count nothing.
+results belong to the caller and count nothing. Dispatches that wait for nothing may run earlier,
+and then more memory is alive than the model says.
 """
 
 from __future__ import annotations
