@@ -30,7 +30,6 @@ from stagejit.graph.ir import Op, Value
 
 _DYNAMIC = "; its offset is known at run time only, so its range is a conservative hull"
 _FREE = frozenset({"fill", "iota", "const"})
-_COPIES = 8  # dispatches that one may skip to join an earlier copy
 _ANCHORS = frozenset({"reduce", "contract", "conv", "cumulative"})
 
 
@@ -54,10 +53,6 @@ class Contents:
     @property
     def groups(self) -> int:
         return self.readers | self.writers
-
-    def begins_before(self, group: Group) -> bool:
-        """Whether somebody writes here no later than `group` runs."""
-        return bool(self.writers & ((2 << group.id) - 1))
 
     def overlapping(self, box: Box) -> int:
         """Bit set of the groups that have to come before a write into `box`."""
@@ -256,31 +251,20 @@ class Destinations:
         if not is_free(destination):
             why = self._why_copied(destination)
             state.decide("fuse-insert", op, False, f"copied on write: {why}")
-        return self._copy(placement, 0, Contents())
+        return self._copy(placement, 0)
 
-    def _copy(self, placement: Placement, before: int, contents: Contents) -> Group:
+    def _copy(self, placement: Placement, before: int) -> Group:
         """A dispatch that stores the value, which lies in memory or costs nothing to make, after
-        the groups `before`: one that copies it elsewhere too if there is one, and if the buffer
-        does not have to be there earlier for that."""
+        the groups `before`: one that copies it elsewhere too if there is one."""
         state, value = self.state, placement.value
         group = self.copies.get(value)
-        if (
-            group is None
-            or is_free(value)
-            or not (self._is_last(group) or contents.begins_before(group))
-            or self._refuse(1 << group.id, before)
-        ):
+        if group is None or is_free(value) or self._refuse(1 << group.id, before):
             group = state.new_group("map", None, value.shape, state.deps_of(value) | before)
             self.copies[value] = group
         else:
             state.reach.order(before, group.id)
         group.placements.append(placement)
         return group
-
-    def _is_last(self, group: Group) -> bool:
-        """Whether only copies come after it so far."""
-        after = self.state.groups[group.id + 1 :]
-        return all(not other.members and other.anchor is None for other in after[:_COPIES])
 
     def _why_copied(self, destination: Value) -> str:
         producer = destination.op
@@ -338,7 +322,7 @@ class Destinations:
                 + (_DYNAMIC if None in op.attrs["offsets"] else ""),
             )
         else:
-            writers = 1 << self._copy(Placement(source, insert=op), before, contents).id
+            writers = 1 << self._copy(Placement(source, insert=op), before).id
             if not is_free(source):
                 state.decide("fuse-insert", op, False, reason)
         for first in bits(state.reach.first_of(writers)):

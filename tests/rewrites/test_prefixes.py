@@ -235,8 +235,7 @@ EARLY_AND_LATE = (f32(64, 64), f32(64, 64), f32(64, 256))
 
 
 def budget_plan(budget: int | None, *disable: str) -> Any:
-    """In program order, as the model has it: a copy that waits for nothing could come early."""
-    options = Options(memory_budget=budget, disable=disable, verify=True, full_barriers=True)
+    options = Options(memory_budget=budget, disable=disable, verify=True)
     return stagejit.jit(read_early_and_late, options=options).plan(*EARLY_AND_LATE)
 
 
@@ -257,7 +256,7 @@ def test_over_the_budget_both_get_a_buffer() -> None:
         "or 67584 and 786432 stored apart"
     )
     assert plan.as_text() == budget_plan(None, NAME).as_text()
-    assert plan.peak_nbytes < budget_plan(None).peak_nbytes  # the model tells the truth
+    assert plan.transient_nbytes == budget_plan(None).transient_nbytes + 128 * 64 * 4
 
 
 def test_no_budget_makes_memory_grow() -> None:
