@@ -30,7 +30,7 @@ from stagejit.schedule.order import execution_order, readers_first, runs
 from stagejit.schedule.plan import Access, Buffer, Delegated, Dispatch, Plan
 from stagejit.schedule.schedule import Schedule
 from stagejit.schedule.segments import segments_of
-from stagejit.schedule.slots import Slots, Use, Wait, place_transients
+from stagejit.schedule.slots import Slots, TransientMemory, Use, Wait
 from stagejit.types import u8
 
 
@@ -332,7 +332,7 @@ class _Builder:
             )
             for item in self.items
         ]
-        return place_transients(
+        memory = TransientMemory(
             uses,
             buffers,
             hazards.predecessors(found),
@@ -340,6 +340,7 @@ class _Builder:
             self.options,
             whole_function=not self.is_body,
         )
+        return memory.slots()
 
     def _overwritten(self, slots: Slots) -> dict[Region, frozenset[Value]]:
         """The inputs whose memory a region's results take: of dead transients, of donated

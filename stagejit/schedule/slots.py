@@ -67,42 +67,6 @@ class Slots:
     decisions: tuple[Decision, ...]
 
 
-def place_transients(
-    uses: Sequence[Use],
-    buffers: Mapping[str, Buffer],
-    edges: Mapping[int, int],
-    segment: Sequence[int],
-    options: Options,
-    *,
-    whole_function: bool,
-) -> Slots:
-    """The slots. edges: for each position those that come first, as bit sets; segment[p]: the
-    number of the run or delegated equation. whole_function: False for the body of a loop or a
-    branch, whose results may lie at any element of a buffer outside.
-
-    Positions are put in order, where barriers leave it open, if that saves memory worth it.
-    """
-    problem = _Problem(uses, buffers, edges, segment, options, whole_function=whole_function)
-    placed, waits = problem.solve(()), problem.waits()
-    if waits:
-        ordered = problem.solve(waits)
-        needed = [wait for wait in waits if wait.buffer in ordered.over.values()]
-        ordered = problem.solve(needed)
-        if placed.arena_nbytes - ordered.arena_nbytes >= placed.arena_nbytes * _WORTH_WAITING:
-            placed = ordered
-    made = {
-        name: replace(
-            buffer,
-            slot=placed.slots[name].offset if name in placed.slots else None,
-            host=placed.slots[name].host if name in placed.slots else "",
-            over=placed.over.get(name, ""),
-        )
-        for name, buffer in buffers.items()
-    }
-    taken = dict(_taken(uses, placed.over))
-    return Slots(made, taken, placed.waits, tuple(_decisions(uses, made, taken)))
-
-
 @dataclass(frozen=True)
 class _Placed:
     """slots: of each transient. over: which buffers are written over which. waits: what has to wait
@@ -114,7 +78,7 @@ class _Placed:
     arena_nbytes: int
 
 
-class _Problem:
+class TransientMemory:
     """The transients of one plan, what else there is to place them in, and who touches them."""
 
     def __init__(
@@ -127,7 +91,10 @@ class _Problem:
         *,
         whole_function: bool,
     ) -> None:
-        self.uses, self.edges, self.options = uses, edges, options
+        """edges: for each position those that come first, as bit sets. segment[p]: the number of
+        the run or delegated equation. whole_function: False for the body of a loop or a branch,
+        whose results may lie at any element of a buffer outside."""
+        self.uses, self.buffers, self.edges, self.options = uses, buffers, edges, options
         self.lives = _lives(uses, buffers)
         self.transients: dict[int, list[Life]] = {}  # by segment
         self.hosts: dict[int, list[Life]] = {}
@@ -145,7 +112,29 @@ class _Problem:
             for number, transients in self.transients.items():
                 self.pairs += _pairs(uses, transients, self.hosts.get(number, []))
 
-    def solve(self, waits: Sequence[Wait]) -> _Placed:
+    def slots(self) -> Slots:
+        """Positions are put in order, where barriers leave it open, if that saves memory worth
+        it."""
+        placed, waits = self._solve(()), self._waits()
+        if waits:
+            ordered = self._solve(waits)
+            needed = [wait for wait in waits if wait.buffer in ordered.over.values()]
+            ordered = self._solve(needed)
+            if placed.arena_nbytes - ordered.arena_nbytes >= placed.arena_nbytes * _WORTH_WAITING:
+                placed = ordered
+        made = {
+            name: replace(
+                buffer,
+                slot=placed.slots[name].offset if name in placed.slots else None,
+                host=placed.slots[name].host if name in placed.slots else "",
+                over=placed.over.get(name, ""),
+            )
+            for name, buffer in self.buffers.items()
+        }
+        taken = dict(_taken(self.uses, placed.over))
+        return Slots(made, taken, placed.waits, tuple(_decisions(self.uses, made, taken)))
+
+    def _solve(self, waits: Sequence[Wait]) -> _Placed:
         """The slots if positions come in the order of `waits`, too."""
         before = self._before(waits)
         over = memory.overwrites(self.lives, self.pairs, before)
@@ -162,7 +151,7 @@ class _Problem:
             slots |= placed
         return _Placed(slots, over, tuple(waits), arena_nbytes)
 
-    def waits(self) -> list[Wait]:
+    def _waits(self) -> list[Wait]:
         """What would have to wait so that more can be written in place: for those that read the
         buffer, too, and come earlier in the plan, but for no barrier."""
         before = self._before(())
