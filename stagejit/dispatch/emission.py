@@ -82,6 +82,8 @@ def _finish(state: State, group: Group) -> int:
 
 
 def _store_plain(state: State, value: Value) -> None:
+    while value.op.kind == "optimization_barrier":
+        value = value.op.operands[value.index]
     home = state.home.get(value.op)
     if home is not None and home.kind not in ALONE:
         home.plain[value] = None

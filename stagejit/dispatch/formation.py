@@ -102,7 +102,7 @@ class _Former:
         buffer."""
         for op in self.state.order:
             self.state.required.update(reads_to_keep(self.state, op))
-            if op.kind == "delegate":
+            if op.kind in ("delegate", "optimization_barrier"):
                 self.state.required.update(op.operands)
             elif op.kind in CONTROL:
                 updated = [value for value in map(destination_of, op.results) if value is not None]
@@ -127,6 +127,8 @@ class _Former:
             self.destinations.insert(op)
         elif op.kind in CONTROL:
             self.destinations.control(op)
+        elif op.kind == "optimization_barrier":
+            state.deps[op] = state.deps_of_all(op.operands)
         elif op.kind == "delegate":
             group = state.new_group("delegate", op, (), state.deps_of_all(op.operands))
             state.settle(op, group)

@@ -41,7 +41,11 @@ class _Readers:
 
     def __init__(self, state: State, regions: Sequence[Region]) -> None:
         self.state, self.regions, self.roots = state, list(regions), Roots(regions)
-        self.kept = set(stored_outputs(state.graph).values())
+        barriers = (op for op in state.order if op.kind == "optimization_barrier")
+        self.kept = {
+            *stored_outputs(state.graph).values(),
+            *(v for b in barriers for v in b.operands),
+        }
         self.reading: dict[Value, list[int]] = {}
         self.writing: dict[Value, list[int]] = {}
         self.written: dict[Value, BoxIndex[tuple[int, Store]]] = {}

@@ -1,7 +1,7 @@
 """Whose memory a value lies in: the chains of inserts and scatters that share one buffer.
 
 Input: a graph and its regions. Output: for each stored or read value the root of its buffer.
-Invariant: two values have one root iff they are one buffer at different times.
+Invariant: two values have one root iff they are one buffer, maybe at different times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Roots:
 
     An insert, a scatter or the carry of a loop takes over the buffer of its destination, unless
     some region stores first contents in a buffer of its own, or the destination has no memory
-    (`empty`, a covered `fill`).
+    (`empty`, a covered `fill`). A result of an optimization barrier lies in its operand's buffer.
     """
 
     def __init__(self, regions: Iterable[Region]) -> None:
@@ -35,6 +35,10 @@ class Roots:
     def __getitem__(self, value: Value) -> Value:
         passed = []
         while value not in self._known and value not in self._own:
+            if value.op.kind == "optimization_barrier":
+                passed.append(value)
+                value = value.op.operands[value.index]
+                continue
             destination = destination_of(value)
             if destination is None or destination.op.kind not in _SHARING:
                 break

@@ -118,10 +118,10 @@ class State:
 
 def in_memory(value: Value) -> bool:
     """Inputs are read from memory, and constants of more than one element, or of a type that no
-    kernel computes with."""
+    kernel computes with; results of an optimization barrier lie where its operands lie."""
     if value.op.kind == "const":
         return value.type.size != 1 or not value.type.dtype.is_native
-    return value.op.kind == "input"
+    return value.op.kind in ("input", "optimization_barrier")
 
 
 def describe(op: Op) -> str:

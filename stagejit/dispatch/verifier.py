@@ -40,7 +40,7 @@ def verify_regions(
         )
         for value in region.reads:
             _require(
-                in_memory(value)
+                in_memory(roots[value])
                 or roots[value] in stored
                 or roots[value].op.kind == "input"
                 or not value.type.size,

@@ -95,6 +95,8 @@ class _Evaluator:
             return self._delegate(op, operands)
         if op.kind == "loop":
             return self._loop(op, operands)
+        if op.kind == "optimization_barrier":
+            return list(operands)
         if op.kind == "branch":
             branches = op.attrs["branches"]
             chosen = min(max(int(operands[0]), 0), len(branches) - 1)

@@ -41,6 +41,9 @@ equation (the JAX equation, or None in parsed text), then a token               
 =================  ==========================
 =====================================================
 
+`optimization_barrier` takes any operands, which are its results. No rewrite looks through it, and
+whoever reads a result comes after all of its operands.
+
 loop and branch hold graphs of their own; `control.py` says what their operands, attributes and
 results are: `loop` takes inits, xs, constants; carries, xs (how many), trip (None with a
 condition), reverse, body, condition (a graph or None). `branch` takes an index, which is clamped,
@@ -95,6 +98,8 @@ def infer(kind: str, operands: Types, attrs: Attrs) -> tuple[TensorType, ...] | 
         return None
     if kind == "const" and not isinstance(attrs.get("value"), np.ndarray):
         return None
+    if kind == "optimization_barrier":
+        return tuple(operands)
     rule, control_rule = _RULES.get(kind), control.INFER.get(kind)
     if rule is None and control_rule is None:
         raise VerificationError(f"unknown op kind {kind!r}")

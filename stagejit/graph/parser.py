@@ -158,6 +158,8 @@ def _generic(tokens: _Line, kind: str, values: Values, types: list[TensorType]) 
 
 def _implied(tokens: _Line, kind: str, types: list[TensorType]) -> dict[str, Any]:
     """The attributes that the result type tells."""
+    if kind == "optimization_barrier":
+        return {}
     if len(types) != 1:
         raise tokens.error(f"{kind} has one result, not {len(types)}")
     known = {"shape": types[0].shape, "sizes": types[0].shape, "dtype": types[0].dtype}

@@ -122,7 +122,9 @@ class _Loop:
         dear: set[Op] = set()
         for op in self.body.ops():
             operands = [value.op for value in op.operands]
-            if op.kind in ("loop", "branch") or not fixed.issuperset(operands):
+            if op.kind in ("loop", "branch", "optimization_barrier") or not fixed.issuperset(
+                operands
+            ):
                 continue
             fixed.add(op)
             if _is_dear(op) or not dear.isdisjoint(operands):

@@ -98,7 +98,7 @@ class _Builder:
         workspaces = dict(self._workspaces())
         dispatches = [self._dispatch(item, buffers, workspaces) for item in self.items]
         by_name = {b.name: b for b in (*buffers.values(), *workspaces.values())}
-        found = hazards.conflicts(dispatches)
+        found = self._conflicts(dispatches)
         segment = runs([item.delegated for item in self.items])
         names = {root: buffer.name for root, buffer in buffers.items()}
         slots = self._slots(by_name, names, workspaces, found, segment)
@@ -152,7 +152,7 @@ class _Builder:
             if root not in made:
                 made[root] = Buffer(names.new("b"), root.shape, root.type.dtype, "transient")
         dispatches = [self._dispatch(item, made, {}) for item in self.items]
-        before = hazards.predecessors(hazards.conflicts(dispatches))
+        before = hazards.predecessors(self._conflicts(dispatches))
         reading, writing = self._touching()
         for number, argument in self.pairs.items():
             value, root = self.graph.inputs[argument], self.roots[self.stored[number]]
@@ -160,6 +160,19 @@ class _Builder:
                 readers_first(reading.get(value, []), writing.get(root, []), before)
         order = execution_order([item.delegated for item in self.items], before)
         self.items = [self.items[at] for at in order]
+
+    def _conflicts(self, dispatches: Sequence[Dispatch]) -> list[hazards.Conflict]:
+        """Who waits for whom."""
+        found = hazards.conflicts(dispatches)
+        barriers = [op for op in self.graph.nx if op.kind == "optimization_barrier"]
+        if not barriers:
+            return found
+        reading: dict[Value, list[int]] = {}
+        for at, item in enumerate(self.items):
+            for value in dict.fromkeys(item.region.reads):
+                reading.setdefault(value, []).append(at)
+        behind = [{at for value in op.results for at in reading.get(value, ())} for op in barriers]
+        return hazards.with_orders(found, dispatches, behind)
 
     def _values(self) -> list[Value]:
         """Every value that a region reads, writes or the function returns."""

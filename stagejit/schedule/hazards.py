@@ -3,12 +3,17 @@
 Input: dispatches in execution order with their accesses. Output: conflicts and barriers. Invariant:
 two dispatches conflict iff boxes of theirs overlap on one buffer and one of them writes; barriers
 are the transitive reduction of the conflicts, each naming the elements in conflict.
+
+Note [Optimization barriers]: what reads behind one comes after its operands, and after all else
+that is before it in program order, too: `jax.checkpoint` computes again in order to save memory,
+which it does only if the memory of what came before can be used again. Positions before the last
+such barrier come before its readers already.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stagejit.dispatch.box import Box
@@ -72,6 +77,27 @@ def _note(
     common, boxes = one.intersection(other), ranges.setdefault(key, [])
     if not any(known.contains(common) for known in boxes):
         boxes[:] = [known for known in boxes if not common.contains(known)] + [common]
+
+
+def with_orders(
+    found: Sequence[Conflict], dispatches: Sequence[Dispatch], behind: Iterable[Collection[int]]
+) -> list[Conflict]:
+    """Conflicts, and what optimization barriers order besides: see Note [Optimization barriers].
+
+    behind: for each of them the positions that read behind it.
+    """
+    known = {(conflict.first, conflict.second) for conflict in found}
+    more, start, last = [], 0, 0
+    for readers in sorted(sorted(readers) for readers in behind if readers):
+        if readers[0] > last:
+            start, last = last, readers[0]
+        for first, second in itertools.product(range(start, last), readers):
+            writes = dispatches[first].writes
+            if writes and (first, second) not in known:
+                known.add((first, second))
+                access = writes[0]
+                more.append(Conflict(first, second, "ORDER", access.buffer, (access.box,)))
+    return sorted([*found, *more], key=lambda c: (c.second, c.first, c.buffer, c.hazard))
 
 
 def ancestors(count: int, edges: Mapping[int, int]) -> list[int]:

@@ -39,7 +39,7 @@ _BUFFER = re.compile(
 _DISPATCH = re.compile(
     r"dispatch @(\S+) (\w+) \((.*?)\)(?:  reads (.*?))?(?:  writes (.*?))?(?:  flops (\d+))?"
 )
-_BARRIER = re.compile(r"barrier (.*?)  // (RAW|WAR|WAW|FULL) @(\S+) -> @(\S+)")
+_BARRIER = re.compile(r"barrier (.*?)  // (RAW|WAR|WAW|FULL|ORDER) @(\S+) -> @(\S+)")
 _DELEGATED = re.compile(r"delegated @(\S+) (.*?)  // (.*)")
 _BODY = re.compile(
     rf"body @(\S+) of @(\S+) (?:until its condition fails|(\d+) times)(?: in ({_NAME}))? \{{"

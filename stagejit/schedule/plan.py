@@ -22,7 +22,7 @@ from stagejit.schedule.memory import FRAME_NBYTES
 from stagejit.types import DType
 
 BufferKind = Literal["argument", "result", "transient", "constant"]
-Hazard = Literal["RAW", "WAR", "WAW", "FULL"]
+Hazard = Literal["RAW", "WAR", "WAW", "FULL", "ORDER"]
 
 
 @dataclass(frozen=True)
@@ -203,6 +203,8 @@ class Barrier:
     """`dst` starts after `src` has settled `ranges` of `buffer`.
 
     hazard: "FULL" where only `Options(full_barriers=True)` asks for it; then there are no ranges.
+    "ORDER" where `jax.lax.optimization_barrier` does: `dst` does not touch the ranges, but comes
+    after them.
     """
 
     src: str

@@ -8,6 +8,7 @@ shape.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.precision import reduce_precision
@@ -111,6 +112,10 @@ def _one_minus_square(emit: Emitter, site: Site, x: Var) -> Var:
     return emit.map("mul", emit.map("add", one, x), emit.map("sub", one, x))
 
 
+def _optimization_barrier(emit: Emitter, site: Site, *operands: Var) -> Sequence[Var]:
+    return emit.barrier(operands)
+
+
 def _threefry2x32(emit: Emitter, site: Site, *operands: Var) -> tuple[Var, Var]:
     """Random123's 20 rounds (Salmon et al. 2011), as JAX's threefry2x32 counts them."""
     key0, key1, x0, x1 = operands
@@ -179,7 +184,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "copy": translation(_identity),
     "copy_p": translation(_identity),
     "stop_gradient": translation(_identity),
-    "optimization_barrier": translation(_identity),
+    "optimization_barrier": translation(_optimization_barrier),
     "device_put": translation(_device_put, "devices", ignored=("srcs", "copy_semantics")),
     "platform_index": translation(_platform_index, "platforms"),
     "name": translation(_identity, ignored=("name",)),

@@ -241,6 +241,18 @@ class Emitter:
     ) -> tuple[Var, ...]:
         return self.program.emit(kind, operands, types, self.loc, **attrs)
 
+    def barrier(self, operands: Sequence[Var]) -> tuple[Var, ...]:
+        """The same values, which nobody may compute before all of them are there, and which
+        nobody may know to be the same. Known numbers stay known."""
+        held = list(dict.fromkeys(
+            x for x in operands if x.type.dtype.is_native and self.known(x) is None
+        ))  # fmt: skip
+        if not held:
+            return tuple(operands)
+        types = [x.type for x in held]
+        made = dict(zip(held, self.emit_many("optimization_barrier", held, types), strict=True))
+        return tuple(made.get(x, x) for x in operands)
+
     def _emit(self, kind: str, operands: tuple[Var, ...], type: TensorType, **attrs: Any) -> Var:
         if not type.size and kind not in ("empty", "const"):
             return self.empty(type)  # nothing to compute, whatever the operands are

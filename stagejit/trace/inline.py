@@ -1,7 +1,7 @@
 """Which JAX equations are calls, and what they call.
 
 Input: a JAX equation. Output: the closed jaxpr to inline in its place, or None. Invariant: inlining
-gives the values of the call; how JAX would differentiate or rematerialise it was decided before.
+gives the values of the call; how JAX would differentiate it was decided before.
 A `cond` whose index is known (a choice by platform) is a call of that branch.
 """
 
@@ -41,6 +41,16 @@ def called_jaxpr(equation: Any) -> ClosedJaxpr | None:
         equation.outvars
     )
     return jaxpr if fits else None
+
+
+def held_operands(equation: Any) -> list[bool]:
+    """For each operand of a call whether the call may only start when all of them are there: a
+    `jax.checkpoint` in a backward pass computes again, later, what the forward pass has computed.
+    """
+    prevent = equation.params.get("prevent_cse")
+    if prevent is None or not equation.params.get("differentiated"):
+        return [False] * len(equation.invars)
+    return [prevent] * len(equation.invars) if isinstance(prevent, bool) else list(prevent)
 
 
 def known_branch(equation: Any, index: Any) -> ClosedJaxpr | None:

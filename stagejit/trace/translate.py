@@ -24,7 +24,7 @@ from stagejit.trace.compat import (
 )
 from stagejit.trace.delegation import why_not_native
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.inline import called_jaxpr, known_branch
+from stagejit.trace.inline import called_jaxpr, held_operands, known_branch
 from stagejit.trace.program import Program, Var
 from stagejit.trace.translation import Site, Translation, Unsupported
 from stagejit.types import DType, TensorType
@@ -104,11 +104,21 @@ class _Tracer:
                 called = known_branch(equation, self.emit.known(operands[0]))
                 operands = operands if called is None else operands[1:]
             if called is not None:
+                operands = self._held(equation, operands)
                 results: Sequence[Var] = self.run(called, operands, loc)
             else:
                 results = self._equation(equation, operands, loc)
             env.update(zip(equation.outvars, results, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
+
+    def _held(self, equation: Any, operands: list[Var]) -> list[Var]:
+        """The operands of a call; those of a checkpoint go through a barrier, as in JAX."""
+        held = held_operands(equation)
+        if not any(held):
+            return operands
+        barred = [x for x, holds in zip(operands, held, strict=True) if holds]
+        made = iter(self.emit.barrier(barred))
+        return [next(made) if holds else x for x, holds in zip(operands, held, strict=True)]
 
     def _equation(self, equation: Any, operands: list[Var], loc: Loc) -> Sequence[Var]:
         site = Site(

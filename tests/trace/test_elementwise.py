@@ -81,7 +81,31 @@ def test_round_has_both_modes() -> None:
 
 
 def test_identities_are_not_emitted() -> None:
-    assert ops_of(lambda x: lax.stop_gradient(jnp.copy(lax.optimization_barrier(x))), X) == []
+    assert ops_of(lambda x: lax.stop_gradient(jnp.copy(x)), X) == []
+
+
+def test_an_optimization_barrier_holds_what_is_not_known() -> None:
+    assert ops_of(lambda x, y: lax.optimization_barrier((x, y, x))[::2], X, X) == [
+        "%0: f32[3], %1: f32[3] = optimization_barrier %arg0, %arg1"
+    ]
+    assert ops_of(lambda x: x[lax.optimization_barrier(jnp.int32(1))], X) == [
+        "%0: f32[1] = extract_slice %arg0 at (1)",
+        "%1: f32[] = reshape %0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prevent", "held"), [(True, 2), (False, 0), ((True, False), 2), ((False, False), 1)]
+)
+def test_a_checkpoint_computes_again_behind_a_barrier(prevent: Any, held: int) -> None:
+    """The argument and, always, the cotangent that it has to wait for."""
+
+    def f(x: Any, w: Any) -> Any:
+        return jax.checkpoint(lambda x, w: jnp.sin(jnp.sin(x)), prevent_cse=prevent)(x, w).sum()
+
+    assert not [line for line in ops_of(f, X, X) if "barrier" in line]
+    barriers = [line for line in ops_of(jax.grad(f), X, X) if "optimization_barrier" in line]
+    assert [line.count(":") for line in barriers] == ([held] if held else [])
 
 
 def test_convert_to_the_same_type_is_not_emitted() -> None:
