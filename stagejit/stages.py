@@ -13,7 +13,7 @@ from typing import Any
 
 from stagejit.errors import OptionsError
 from stagejit.graph.ir import Graph
-from stagejit.inspect.explain import Explanation
+from stagejit.inspect.explain import Explanation, explain
 from stagejit.pipeline import Compilation
 from stagejit.runtime.embedding import Request
 from stagejit.schedule.plan import Plan
@@ -74,8 +74,8 @@ class Lowered:
 
     @property
     def explanation(self) -> Explanation:
-        """Each decision with its reason, by source line."""
-        return Explanation(self.request.name, tuple(self.plan.decisions))
+        """Each decision with its reason, and what is written where, by source line."""
+        return explain(self.compilation.run_until("schedule").schedule)
 
     def as_text(self, stage: str = "plan") -> str:
         """The text form of a stage: jaxpr, graph, plan, loops, host, llvm or asm.

@@ -1,69 +1,124 @@
-"""`explain`: every decision of a compilation, by the user's source line.
+"""`explain`: every decision of a compilation, and every place that it chose, by the user's source
+line.
 
-Input: the decisions of a plan. Output: text for a terminal, HTML for a notebook. Invariant: no
-decision is left out; those without a line come last.
+Input: the schedule of a function. Output: text for a terminal, HTML for a notebook. Invariant: no
+decision and no placement is left out; those without a line come last.
 """
 
 from __future__ import annotations
 
 import html
 import linecache
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from stagejit.decisions import Decision
+from stagejit.dispatch.accesses import writes_of
 from stagejit.loc import Loc
+from stagejit.schedule.schedule import Run, Schedule, Step
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a part of a concatenation, a pad or an update was written, and by which dispatch.
+
+    where: the box of the destination's buffer, as in the plan. loc: the user's line that placed it.
+    """
+
+    dispatch: str
+    where: str
+    loc: Loc
+
+    def __str__(self) -> str:
+        return f"@{self.dispatch} writes {self.where}"
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Decisions in order; `str()` is the text, notebooks show the table."""
+    """Decisions and placements in order; `str()` is the text, notebooks show the table."""
 
     name: str
     decisions: tuple[Decision, ...]
+    placements: tuple[Placement, ...] = ()
 
     def as_text(self) -> str:
-        """One block for each source line: the line, then `+` applied and `-` declined rewrites."""
-        lines = [
-            f"{self.name}: {sum(d.applied for d in self.decisions)} applied, "
-            f"{sum(not d.applied for d in self.decisions)} declined"
-        ]
-        for loc, decisions in by_line(self.decisions):
+        """One block for each source line: the line, then `+` applied and `-` declined rewrites, and
+        after `=` what is written where."""
+        lines = [f"{self.name}: {self._summary()}"]
+        for loc, notes in by_line((*self.decisions, *self.placements)):
             source = linecache.getline(loc.file, loc.line).strip()
             lines.append(f"\n{loc}" + (f"    {source}" if source else ""))
-            lines += [
-                f"  {'+' if d.applied else '-'} {d.rewrite} @ {d.op}: {d.reason}" for d in decisions
-            ]
+            lines += [f"  {_as_line(note)}" for note in notes]
         return "\n".join(lines)
 
     __str__ = as_text
 
+    def _summary(self) -> str:
+        applied = sum(d.applied for d in self.decisions)
+        declined = len(self.decisions) - applied
+        return f"{applied} applied, {declined} declined, {len(self.placements)} placed"
+
     def _repr_html_(self) -> str:
         rows = []
-        for loc, decisions in by_line(self.decisions):
+        for loc, notes in by_line((*self.decisions, *self.placements)):
             source = linecache.getline(loc.file, loc.line).strip()
             rows.append(
                 f"<tr><th colspan=4 align=left>{html.escape(str(loc))} "
                 f"<code>{html.escape(source)}</code></th></tr>"
             )
-            for decision in decisions:
-                cells = (
-                    "applied" if decision.applied else "declined",
-                    decision.rewrite,
-                    decision.op,
-                    decision.reason,
-                )
-                rows.append("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in cells) + "</tr>")
-        return f"<table><caption>{html.escape(self.name)}</caption>{''.join(rows)}</table>"
+            rows += ["<tr>" + "".join(map(_cell, _as_cells(note))) + "</tr>" for note in notes]
+        caption = html.escape(f"{self.name}: {self._summary()}")
+        return f"<table><caption>{caption}</caption>{''.join(rows)}</table>"
 
 
-def by_line(decisions: Sequence[Decision]) -> list[tuple[Loc, list[Decision]]]:
-    """Decisions grouped by source line, known lines first, otherwise in order."""
+Note = Decision | Placement
 
-    def line(decision: Decision) -> tuple[bool, str, int]:
-        return (not decision.loc, decision.loc.file, decision.loc.line)
 
-    ordered = sorted(decisions, key=line)
-    groups = [list(group) for _, group in groupby(ordered, key=line)]
+def _as_line(note: Note) -> str:
+    if isinstance(note, Placement):
+        return f"= {note}"
+    return f"{'+' if note.applied else '-'} {note.rewrite} @ {note.op}: {note.reason}"
+
+
+def _as_cells(note: Note) -> tuple[str, str, str, str]:
+    if isinstance(note, Placement):
+        return "placed", f"@{note.dispatch}", "writes", note.where
+    return "applied" if note.applied else "declined", note.rewrite, note.op, note.reason
+
+
+def _cell(text: str) -> str:
+    return f"<td>{html.escape(text)}</td>"
+
+
+def by_line(notes: Sequence[Note]) -> list[tuple[Loc, list[Note]]]:
+    """Notes grouped by source line, known lines first, otherwise in order."""
+
+    def line(note: Note) -> tuple[bool, str, int]:
+        return (not note.loc, note.loc.file, note.loc.line)
+
+    groups = [list(group) for _, group in groupby(sorted(notes, key=line), key=line)]
     return [(Loc(group[0].loc.file, group[0].loc.line), group) for group in groups]
+
+
+def explain(schedule: Schedule) -> Explanation:
+    """The decisions of a schedule's plan, and where its dispatches write what is placed."""
+    plan = schedule.plan
+    return Explanation(plan.name, plan.decisions, tuple(_placements(schedule)))
+
+
+def _placements(schedule: Schedule) -> Iterator[Placement]:
+    for segment in schedule.segments:
+        for step in segment.steps if isinstance(segment, Run) else ():
+            for body in step.bodies:
+                yield from _placements(body)
+            yield from _placements_of(step)
+
+
+def _placements_of(step: Step) -> Iterator[Placement]:
+    region = step.region
+    stores = [store for part in region.parts for store in part.stores]
+    for store, touch, buffer in zip(stores, writes_of(region), step.writes, strict=True):
+        if store.inserts:
+            where = f"{'' if touch.exact else '~'}{buffer}{touch.box}"
+            yield Placement(step.dispatch.name, where, store.inserts[-1].loc)

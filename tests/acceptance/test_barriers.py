@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import random
 from typing import Any
 
 import jax
@@ -15,12 +16,15 @@ from jax import lax
 
 import stagejit
 from stagejit.errors import VerificationError
+from stagejit.graph.interpreter import interpret
 from stagejit.options import Options
 from stagejit.schedule.plan import Plan
 from stagejit.schedule.verifier import verify_plan
 from tests.acceptance.running import f32, same
 from tests.acceptance.test_multi_consumer import dense_block, images, weights_of
-from tests.schedule.planning import check, plan_of
+from tests.schedule.executor import POISON, Executor
+from tests.schedule.machine import Concurrent, Machine
+from tests.schedule.planning import check, plan_of, prepared, schedule_graph
 
 
 def updates(d: Any, a: Any, b: Any) -> Any:
@@ -91,13 +95,25 @@ def test_s2_s4_any_order_that_barriers_allow_gives_the_same_values(name: str, sw
 
 
 @programs
+@pytest.mark.parametrize("seed", range(4))
+def test_s2_s4_the_machine_code_stays_in_its_ranges(name: str, seed: int) -> None:
+    """Poison mode: NaN around everything that a dispatch declares, in any order that the barriers
+    allow, and on as many threads as there are dispatches, with random delays."""
+    fn, args = PROGRAMS[name]
+    graph = prepared(fn, args)
+    made = schedule_graph(graph)
+    expected = jax.tree.leaves(interpret(graph, args, precision="f64"))
+    for run in (Machine, Concurrent):
+        same(run(graph, made, random.Random(seed))(args), expected)
+
+
+@programs
 def test_s3_every_barrier_is_necessary(name: str) -> None:
     made = plan(name)
     verify_plan(made)
     assert made.barriers
-    pairs = {(b.src, b.dst) for b in made.barriers}
-    for pair in pairs:
-        rest = tuple(b for b in made.barriers if (b.src, b.dst) != pair)
+    for at in range(len(made.barriers)):
+        rest = (*made.barriers[:at], *made.barriers[at + 1 :])
         with pytest.raises(VerificationError, match="does not wait for"):
             verify_plan(dataclasses.replace(made, barriers=rest))
 
@@ -115,14 +131,17 @@ def test_s3_a_barrier_on_a_part_is_not_enough(name: str) -> None:
             verify_plan(dataclasses.replace(made, barriers=barriers))
 
 
+@pytest.mark.parametrize("run", [Executor, Machine])
 @pytest.mark.parametrize("side", ["reads", "writes"])
-def test_s4_an_undeclared_access_is_caught(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s4_an_undeclared_access_is_caught(
+    side: str, run: type[Executor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All boxes one row shorter than what the kernels touch: a read finds NaN, a write is seen."""
     from stagejit.schedule import build
 
     original = getattr(build, f"{side}_of")
 
     def less(region: Any) -> Any:
-        """All boxes one row shorter than they are."""
         touches = []
         for touch in original(region):
             sizes = (max(touch.box.sizes[0] - 1, 1), *touch.box.sizes[1:])
@@ -131,9 +150,33 @@ def test_s4_an_undeclared_access_is_caught(side: str, monkeypatch: pytest.Monkey
             )
         return touches
 
+    graph = prepared(lambda a: lax.cumsum(jnp.exp(a), 0), [f32(6, 4)])
+    expected = interpret(graph, [f32(6, 4)])
+    same(run(graph, schedule_graph(graph))([f32(6, 4)]), expected)
     monkeypatch.setattr(build, f"{side}_of", less)
-    with pytest.raises(AssertionError):
-        check(lambda a: lax.cumsum(jnp.exp(a), 0), f32(6, 4), orders=1)
+    with pytest.raises(AssertionError, match="undeclared write" if side == "writes" else "nan"):
+        same(run(graph, schedule_graph(graph))([f32(6, 4)]), expected)
+
+
+def test_s4_poison_is_everywhere_else() -> None:
+    """What no dispatch writes is NaN before and after, in transients as in results."""
+    graph = prepared(lambda d, a: d.at[2:4].set(jnp.exp(a)), [f32(8, 4), f32(2, 4)], (True, False))
+    run = Machine(graph, schedule_graph(graph))
+    seen: list[Any] = []
+    original = run._steps
+
+    def watched(steps: Any, memory: Any) -> None:
+        (name,) = (b.name for b in run.buffers.values() if b.result == 0)
+        memory[name][:] = POISON
+        original(steps, memory)
+        seen.append(memory[name].view(np.float32).reshape(8, 4).copy())
+
+    run._steps = watched  # type: ignore[method-assign]
+    run([f32(8, 4), f32(2, 4)])
+    (after,) = seen
+    np.testing.assert_allclose(after[2:4], np.exp(f32(2, 4)), rtol=1e-6)
+    assert np.isnan(after[:2]).all()
+    assert np.isnan(after[4:]).all()
 
 
 @programs

@@ -35,9 +35,7 @@ class Executor:
 
     def __call__(self, inputs: Sequence[Any]) -> list[Array]:
         memory: dict[str, Any] = {
-            name: np.full(max(b.nbytes, 1), POISON, np.uint8)
-            for name, b in self.buffers.items()
-            if b.slot is None
+            name: poisoned(b.nbytes) for name, b in self.buffers.items() if b.slot is None
         }
         for value, name in self.schedule.buffer_of.items():
             if value.op.kind == "const" and self.buffers[name].kind == "constant":
@@ -58,7 +56,7 @@ class Executor:
         ]
 
     def _run(self, run: Run, memory: dict[str, Any]) -> None:
-        arena = np.full(run.arena_nbytes + 1, POISON, np.uint8)
+        arena = poisoned(run.arena_nbytes)
         known = dict(memory)
         for name in {name for step in run.steps for name in step.buffers}:
             buffer = self.buffers[name]
@@ -68,22 +66,25 @@ class Executor:
                 known[name] = place[buffer.slot : buffer.slot + buffer.nbytes]
             else:
                 assert name in run.arguments or name in run.results, name
-        for step in self._in_some_order(run.steps):
-            self._step(step, known)
+        self._steps(run.steps, known)
+
+    def _steps(self, steps: Sequence[Step], memory: dict[str, Any]) -> None:
+        for step in self._in_some_order(steps):
+            self._step(step, memory)
+
+    def _waits(self, steps: Sequence[Step]) -> dict[str, set[str]]:
+        """For each of `steps` those among them that a barrier puts before it."""
+        inside = {step.dispatch.name for step in steps}
+        barriers = self.schedule.plan.barriers
+        return {name: {b.src for b in barriers if b.dst == name} & inside for name in inside}
 
     def _in_some_order(self, steps: Sequence[Step]) -> Sequence[Step]:
         if self.order is None:
             return steps
-        waits = {
-            step.dispatch.name: {
-                b.src for b in self.schedule.plan.barriers if b.dst == step.dispatch.name
-            }
-            for step in steps
-        }
+        waits = self._waits(steps)
         pending, done, result = list(steps), set[str](), []
-        inside = {step.dispatch.name for step in steps}
         while pending:
-            ready = [s for s in pending if not (waits[s.dispatch.name] & inside) - done]
+            ready = [s for s in pending if not waits[s.dispatch.name] - done]
             step = self.order.choice(ready)
             pending.remove(step)
             done.add(step.dispatch.name)
@@ -136,7 +137,7 @@ class Executor:
 
     def _body(self, step: Step, number: int, memory: dict[str, Any]) -> None:
         """One execution of a body; its transients are poisoned each time."""
-        inner = Executor(step.region.bodies[number].graph, step.bodies[number], self.order)
+        inner = type(self)(step.region.bodies[number].graph, step.bodies[number], self.order)
         for segment in inner.schedule.segments:
             assert isinstance(segment, Run)
             inner._run(segment, memory)
@@ -179,36 +180,43 @@ class Executor:
     ) -> Array:
         """The value with all elements poisoned that the dispatch does not declare to read."""
         array = self._array(memory, name, value)
-        seen = np.frombuffer(bytes([POISON]) * max(value.type.nbytes, 1), np.uint8).copy()
-        shown = seen[: value.type.nbytes].view(value.type.dtype.numpy).reshape(value.shape)
+        shown = poisoned(value.type.nbytes)[: value.type.nbytes]
+        shown = shown.view(value.type.dtype.numpy).reshape(value.shape)
         if array.dtype == np.bool_:
             shown[...] = ~array
-        for access in reads:
-            if access.buffer == name:
-                box = _box_slices(access, self.buffers[name], value)
-                shown[box] = array[box]
+        seen = declared(self.buffers[name], value.shape, reads)
+        shown[seen] = array[seen]
         return shown
 
     def _check_written(
         self, name: str, before: Array, after: Array, writes: Sequence[Access]
     ) -> None:
-        allowed = np.zeros(before.shape, bool)
-        for access in writes:
-            if access.buffer == name:
-                allowed[_box_slices(access, self.buffers[name], None)] = True
+        allowed = declared(self.buffers[name], before.shape, writes)
         same = (before == after) | ((before != before) & (after != after))
         assert np.all(same | allowed), f"undeclared write to {name}"
 
 
 def _bytes(array: Any) -> Any:
     array = np.array(array, order="C")
-    return array.reshape(-1).view(np.uint8).copy() if array.nbytes else np.zeros(1, np.uint8)
+    memory = poisoned(array.nbytes)
+    memory[: array.nbytes] = array.reshape(-1).view(np.uint8)
+    return memory
 
 
-def _box_slices(access: Access, buffer: Buffer, value: Value | None) -> tuple[slice, ...]:
-    if value is not None and value.shape != buffer.shape:
-        return (Ellipsis,)  # type: ignore[return-value]
-    return box_slices(access.box)
+def poisoned(nbytes: int) -> Any:
+    """Bytes, at least one, from the start of a cache line on, as in all memory of a plan."""
+    memory = np.full(nbytes + 65, POISON, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + max(nbytes, 1)]
+
+
+def declared(buffer: Buffer, shape: tuple[int, ...], accesses: Sequence[Access]) -> Array:
+    """Which elements of `buffer`, seen in `shape`, `accesses` name; all if the shapes differ."""
+    mask = np.zeros(shape, bool)
+    for access in accesses:
+        if access.buffer == buffer.name:
+            mask[box_slices(access.box) if shape == buffer.shape else ...] = True
+    return mask
 
 
 def box_slices(box: Box) -> tuple[slice, ...]:
