@@ -39,7 +39,8 @@ class Contents:
     `written`: bit sets of groups, with the box that they write. `outer`: the insert that places all
     of it in a larger buffer, which then is its memory. `reads`: boxes that somebody reads before
     the last insert, maybe after it has run: nothing that is inserted later overlaps them.
-    `readers`: groups that read old contents, and that every later writer waits for."""
+    `readers`: groups that read old contents, and that every later writer waits for. `read`: old
+    contents have a reader, who looks for them in this buffer."""
 
     writers: int = 0
     written: BoxIndex[int] = field(default_factory=BoxIndex)
@@ -71,7 +72,6 @@ class Contents:
         """From now on somebody reads the boxes, and the groups `readers` old contents."""
         for box in boxes:
             self.reads.add(box, None)
-        self.read = self.read or bool(boxes)
         self.readers |= readers
 
 
@@ -146,6 +146,7 @@ class Destinations:
         beside = self._reads_beside(op, destination, known)
         if known is not None and beside is not None:
             known.keep(*beside)
+            known.read = known.read or self.state.users[destination] != [op]
             return known
         if beside is not None and self._is_donated(destination):
             reason = self._refuse_argument(into, destination)

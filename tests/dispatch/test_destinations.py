@@ -406,3 +406,19 @@ def test_c11_first_contents_count_too() -> None:
         reason.startswith("copied on write: the producer has the 5 operands")
         for reason in declined(plan, "fuse-insert")
     )
+
+
+@pytest.mark.parametrize("disable", [(), ("fold-views",)])
+@pytest.mark.parametrize("whole", [False, True])
+def test_dont_place_a_buffer_whose_old_contents_are_read(
+    disable: tuple[str, ...], whole: bool
+) -> None:
+    """The reader looks for them where they were written first, not in the larger buffer."""
+
+    def fn(a: Any) -> Any:
+        first = jnp.pad(a, ((1, 0), (0, 0)))
+        part = lax.cumsum(first)[2:4] if whole else first[2:4] + a[1:3]
+        return jnp.concatenate([first.at[2:4].set(part), a])
+
+    plan = check(fn, f32(5, 3), options=Options(disable=disable))
+    assert any("no dispatch" in reason for reason in declined(plan, "fuse-insert"))
