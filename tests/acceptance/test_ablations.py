@@ -1,0 +1,273 @@
+"""Every rewrite and fusion, switched off: what it saves comes back, and the values stay the same.
+
+A new name in `options.SWITCHES` needs a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from stagejit.options import SWITCHES
+from stagejit.schedule.plan import Plan
+from tests.acceptance.running import f32, plan_of, run
+from tests.acceptance.test_multi_consumer import convolve, dense_block, expected_block, weights_of
+
+Measure = Callable[[Plan], int]
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """measure: what a plan of `fn` pays; on, off: how much with and without the rewrite."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    expected: Callable[..., Any]
+    measure: Measure
+    on: int
+    off: int
+    jit: dict[str, Any] = field(default_factory=dict)
+
+
+def dispatches(plan: Plan) -> int:
+    return len(plan.dispatches)
+
+
+def copies(plan: Plan) -> int:
+    return len(plan.copies)
+
+
+def fills(plan: Plan) -> int:
+    return len(plan.fills)
+
+
+def delegated(plan: Plan) -> int:
+    return len(plan.delegated)
+
+
+def transient_nbytes(plan: Plan) -> int:
+    return plan.transient_nbytes
+
+
+def peak_nbytes(plan: Plan) -> int:
+    return plan.peak_nbytes
+
+
+def evaluations(op: str) -> Measure:
+    """How often an op is evaluated, in loops as often as they turn."""
+
+    def count(plan: Plan) -> int:
+        return sum(
+            dispatch.ops.count(op)
+            + sum((body.trip or 1) * count(body.plan) for body in dispatch.bodies)
+            for dispatch in plan.dispatches
+        )
+
+    return count
+
+
+def written_by_branches(plan: Plan) -> int:
+    """Bytes of the results of branches, as far as one of them may write them."""
+    return sum(w.nbytes for d in plan.dispatches if d.kind == "branch" for w in d.writes)
+
+
+def scan(w: Any, xs: Any) -> Any:
+    return lax.scan(lambda c, x: (c + x * jnp.exp(w), None), jnp.zeros(16), xs)[0]
+
+
+def twice(function: Any) -> Any:
+    """Computes one thing in two ways that the compiler knows to be the same."""
+    return lambda x, y: (function(x + y), function(y * 1 + x))
+
+
+def products(w: Any, xs: Any) -> Any:
+    return lax.scan(lambda c, x: (c + x @ (w @ w), None), jnp.zeros(16), xs)[0]
+
+
+def softmax(x: Any) -> Any:
+    shifted = np.exp(x - x.max(1, keepdims=True))
+    return shifted / shifted.sum(1, keepdims=True)
+
+
+def padded_convolution(x: Any, w: Any) -> Any:
+    return lax.conv(jnp.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), w, (1, 1), "VALID")
+
+
+def two_products(a: Any, b: Any) -> Any:
+    """Two transients that are never alive together."""
+    return jnp.cumsum(jnp.cumsum(jnp.cumsum(a @ b, 0), 1), 0)
+
+
+X, Y = f32(64, 64), f32(64, 64, seed=1)
+BLOCK = (f32(1, 8, 6, 5), f32(1, 8, 6, 5, seed=1), weights_of(8))
+IMAGE = 6 * 5 * 4  # bytes of a channel of it
+
+ABLATIONS = {
+    "native-control-flow": Ablation(
+        scan, (f32(16), f32(5, 16)), lambda w, xs: xs.sum(0) * np.exp(w), delegated, 0, 1
+    ),
+    "simplify-loops": Ablation(
+        products,
+        (f32(16, 16) / 4, f32(5, 16)),
+        lambda w, xs: xs.sum(0) @ w @ w,
+        evaluations("contract"),
+        1 + 5,
+        2 * 5,
+    ),
+    "simplify-branches": Ablation(
+        lambda p, x, y: lax.cond(p, twice(jnp.exp), twice(jnp.tanh), x, y),
+        (np.bool_(True), X, Y),
+        lambda p, x, y: (np.exp(x + y), np.exp(x + y)),
+        written_by_branches,
+        X.nbytes,
+        2 * X.nbytes,
+    ),
+    "update-branches": Ablation(
+        lambda p, x, y: lax.cond(p, lambda x: x.at[2:4].set(y[:2]), lambda x: x, x),
+        (np.bool_(True), X, Y),
+        lambda p, x, y: np.concatenate([x[:2], y[:2], x[4:]]),
+        written_by_branches,
+        2 * 64 * 4,
+        X.nbytes,
+        {"donate_argnums": 1},
+    ),
+    "fold-views": Ablation(
+        lambda x, y: jnp.concatenate([jnp.exp(x), y])[:64] * 2,
+        (X, Y),
+        lambda x, y: np.exp(x) * 2,
+        transient_nbytes,
+        0,
+        2 * X.nbytes,
+    ),
+    "fold-pads": Ablation(
+        padded_convolution,
+        (f32(1, 8, 12, 10), f32(8, 8, 3, 3)),
+        convolve,
+        transient_nbytes,
+        0,
+        8 * 14 * 12 * 4,
+    ),
+    "fold-constants": Ablation(
+        lambda x: x + lax.sin(jnp.float32(1)),
+        (X,),
+        lambda x: x + np.sin(1),
+        evaluations("sin"),
+        0,
+        1,
+    ),
+    "simplify-algebra": Ablation(
+        lambda x: jnp.exp(x * 1 + 0), (X,), np.exp, evaluations("mul"), 0, 1
+    ),
+    "eliminate-common-subexpressions": Ablation(
+        lambda x: lax.cumsum(x) * lax.cumsum(x),
+        (X,),
+        lambda x: np.cumsum(x, 0) ** 2,
+        dispatches,
+        1,
+        2,
+    ),
+    "split-reduce": Ablation(
+        lambda x: x.sum(), (f32(1 << 20),), lambda x: x.astype(np.float64).sum(), dispatches, 2, 1
+    ),
+    "share-prefixes": Ablation(
+        dense_block,
+        BLOCK,
+        expected_block,
+        transient_nbytes,
+        24 * IMAGE,
+        (12 + 16 + 20 + 24) * IMAGE,
+    ),
+    "fuse-producers": Ablation(
+        lambda x: lax.cumsum(jnp.exp(x)),
+        (X,),
+        lambda x: np.cumsum(np.exp(x), 0),
+        transient_nbytes,
+        0,
+        X.nbytes,
+    ),
+    "fuse-epilogues": Ablation(
+        lambda x, y: jnp.tanh(x @ y), (X, Y), lambda x, y: np.tanh(x @ y), dispatches, 1, 2
+    ),
+    "fuse-rows": Ablation(lambda x: jax.nn.softmax(x, 1), (X,), softmax, dispatches, 1, 3),
+    "fuse-insert": Ablation(
+        lambda x, y: jnp.concatenate([jnp.exp(x), jnp.tanh(y)]),
+        (X, Y),
+        lambda x, y: np.concatenate([np.exp(x), np.tanh(y)]),
+        copies,
+        0,
+        2,
+    ),
+    "read-placed": Ablation(
+        lambda x, y: (lambda s: (jnp.concatenate([s, y]), lax.cumsum(s, 1)))(lax.cumsum(x)),
+        (X, Y),
+        lambda x, y: (
+            np.concatenate([np.cumsum(x, 0), y]),
+            np.cumsum(np.cumsum(x, 0), 1),
+        ),
+        transient_nbytes,
+        0,
+        X.nbytes,
+    ),
+    "fuse-pad": Ablation(
+        lambda x: jnp.pad(jnp.exp(x), 1, constant_values=2),
+        (X,),
+        lambda x: np.pad(np.exp(x), 1, constant_values=2),
+        fills,
+        0,
+        1,
+    ),
+    "pack-slots": Ablation(
+        two_products,
+        (X, Y),
+        lambda x, y: np.cumsum(np.cumsum(np.cumsum(x @ y, 0), 1), 0),
+        peak_nbytes,
+        2 * X.nbytes,
+        3 * X.nbytes,
+    ),
+    "write-in-place": Ablation(
+        lambda x, y: jax.nn.softmax(x @ y, 1) @ y[:, :8],
+        (X, Y),
+        lambda x, y: softmax(x @ y) @ y[:, :8],
+        peak_nbytes,
+        X.nbytes,
+        2 * X.nbytes,
+    ),
+    "borrow-results": Ablation(
+        lambda x, y: jnp.tanh(jnp.tanh(x @ y) @ y) @ y,
+        (X, Y),
+        lambda x, y: np.tanh(np.tanh(x @ y) @ y) @ y,
+        peak_nbytes,
+        X.nbytes,
+        2 * X.nbytes,
+    ),
+    "reuse-arguments": Ablation(
+        lambda x, y: x.at[2:4].set(y[:2] * 2),
+        (X, Y),
+        lambda x, y: np.concatenate([x[:2], y[:2] * 2, x[4:]]),
+        copies,
+        0,
+        1,
+        {"donate_argnums": 0},
+    ),
+}
+
+
+def test_every_switch_has_an_ablation() -> None:
+    assert set(ABLATIONS) == set(SWITCHES)
+
+
+@pytest.mark.parametrize("switch", ABLATIONS)
+def test_switched_off_the_costs_come_back(switch: str) -> None:
+    case = ABLATIONS[switch]
+    args = [np.array(x) if isinstance(x, np.ndarray) else x for x in case.args]
+    plan = run(case.fn, args, case.expected(*args), off=[switch], **case.jit)
+    off = plan_of(case.fn, *args, disable=[switch], **case.jit)
+    assert (case.measure(plan), case.measure(off)) == (case.on, case.off)
+    assert not [d for d in off.decisions if d.rewrite == switch and d.applied]
