@@ -184,6 +184,14 @@ ABLATIONS = {
         24 * IMAGE,
         (12 + 16 + 20 + 24) * IMAGE,
     ),
+    "spread-repeats": Ablation(
+        lambda x, y: jnp.concatenate([jnp.repeat(x @ y, 2, 0), y]),
+        (X, Y),
+        lambda x, y: np.concatenate([np.repeat(x @ y, 2, 0), y]),
+        transient_nbytes,
+        0,
+        X.nbytes,
+    ),
     "fuse-producers": Ablation(
         lambda x: lax.cumsum(jnp.exp(x)),
         (X,),

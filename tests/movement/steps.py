@@ -85,6 +85,8 @@ def view(b: Builder) -> Made:
         f"{x.name}.reshape({(x.shape[-1], *x.shape[:-1])})",
         f"{x.name}.reshape({(*x.shape[:axis], 1, *x.shape[axis:])})",
         f"{x.name}[{':, ' * axis}::-1]",
+        f"m.repeat({x.name}, {b.integer(2, 3)}, {axis})",
+        f"m.tile({x.name}, {(*(1,) * axis, b.integer(2, 3), *(1,) * (x.rank - axis - 1))})",
     ]), x.exact  # fmt: skip
 
 

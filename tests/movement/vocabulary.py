@@ -23,7 +23,7 @@ class Jax:
     """The operations as a user of JAX writes them."""
 
     tanh, where, maximum = jnp.tanh, jnp.where, jnp.maximum
-    clip = jnp.clip
+    clip, repeat, tile = jnp.clip, jnp.repeat, jnp.tile
 
     @staticmethod
     def pad(x: Any, value: Any, config: Any) -> Any:
@@ -101,6 +101,7 @@ class Numpy:
 
     tanh, where, maximum, clip = np.tanh, np.where, np.maximum, np.clip
     concat, stack, max, dot = np.concatenate, np.stack, np.max, np.dot
+    repeat, tile = np.repeat, np.tile
 
     @staticmethod
     def pad(x: Array, value: Any, config: Any) -> Array:
