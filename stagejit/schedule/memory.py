@@ -12,6 +12,7 @@ size): of the memory that is there anyway, results before they are written, else
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,8 @@ from stagejit.dispatch.group import bits
 ALIGNMENT = 64
 # An arena of this size lies on the stack of the call, which costs no allocation.
 FRAME_NBYTES = 1024
+# Results, smallest first, in which a place is looked for.
+_MOST_TRIED = 16
 
 # Offset, end, users, and the positions that have not finished before the first user.
 _Placed = tuple[int, int, int, int]
@@ -48,18 +51,15 @@ class _Room:
     used by the positions in `free` only."""
 
     host: str = ""
-    nbytes: int | None = None
-    free: int | None = None
+    nbytes: int = 0
+    free: int = 0
     placed: list[_Placed] = field(default_factory=list)
 
     def offset_for(self, life: Life, unfinished: int) -> int | None:
         """Where the buffer fits, None if it does not."""
-        if self.free is not None and life.users & ~self.free:
-            return None
         busy = [o for o in self.placed if o[2] & unfinished and life.users & o[3]]
         offset = _best_gap(busy, life.nbytes)
-        fits = self.nbytes is None or offset + life.nbytes <= self.nbytes
-        return offset if fits else None
+        return offset if not self.host or offset + life.nbytes <= self.nbytes else None
 
     def place(self, life: Life, offset: int, unfinished: int) -> Slot:
         end = offset + aligned(life.nbytes)
@@ -78,12 +78,14 @@ def pack(
         _Room(host.name, host.nbytes, _finished_before(host, before))
         for host in sorted(hosts, key=lambda host: (host.nbytes, _first(host)))
     ]
-    sizes = [host.nbytes or 0 for host in rooms]
-    rooms.append(_Room())
+    sizes = [host.nbytes for host in rooms]
+    arena = _Room()
     slots: dict[str, Slot] = {}
     for life in sorted(lives, key=lambda life: (-life.nbytes, _first(life))):
         unfinished = ~_finished_before(life, before)
-        for room in rooms[bisect.bisect_left(sizes, life.nbytes) :]:
+        users, large = life.users, rooms[bisect.bisect_left(sizes, life.nbytes) :]
+        free = (room for room in large if not users & ~room.free)
+        for room in itertools.chain(itertools.islice(free, _MOST_TRIED), [arena]):
             offset = room.offset_for(life, unfinished)
             if offset is not None:
                 slots[life.name] = room.place(life, offset, unfinished)
