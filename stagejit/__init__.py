@@ -17,7 +17,7 @@ from stagejit.api import jit
 from stagejit.decisions import Decision
 from stagejit.errors import StagejitError
 from stagejit.options import Options
-from stagejit.schedule.plan import Access, Barrier, Buffer, Dispatch, Plan
+from stagejit.schedule.plan import Access, Barrier, Buffer, Dispatch, HostScalar, Plan
 from stagejit.stages import Compiled, Lowered, Traced
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Compiled",
     "Decision",
     "Dispatch",
+    "HostScalar",
     "Lowered",
     "Options",
     "Plan",

@@ -40,6 +40,7 @@ SWITCHES: dict[str, str] = {
     "pack-slots": "transient buffers whose lives do not overlap share memory",
     "write-in-place": "a result takes the place of an operand that nobody reads afterwards",
     "borrow-results": "transients lie in the memory of a result until that is written",
+    "host-offsets": "ranges at offsets that the host computes from scalar arguments are exact",
     "reuse-arguments": "write a result into a donated argument",
 }
 

@@ -6,7 +6,8 @@ over.
 
 The iteration space of each store is pulled through the region's ops (`pull.py`) to its inputs.
 Anchors are evaluated whole, so they want their operands whole, except for borders that a
-convolution never reaches.
+convolution never reaches. An offset that the host knows (`Region.scalars`) stays in the box, as a
+symbol; one that is computed from arrays gives the hull of where it may be.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stagejit.dispatch.affine import Affine, Index, Var, linearize
-from stagejit.dispatch.box import Box
+from stagejit.dispatch.box import Box, Dim
 from stagejit.dispatch.coordinates import coordinates
 from stagejit.dispatch.pull import place, pull_view
 from stagejit.dispatch.region import VIEWS, Region, Store
+from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.graph.control import CONTROL, destination_of
 from stagejit.graph.dims import ConvDims, GatherDims, dilated
 from stagejit.graph.ir import Op, Value
+from stagejit.symbolic import Int, bounds
 
 # More separate boxes of one value than this become one hull.
 MOST_BOXES = 4
 
-_DYNAMIC = "an offset is known at run time only"
+_DYNAMIC = "an offset is computed from arrays"
 _HULL = "the hull of several ranges"
 _UNEVEN = "elements between are not touched"
 
@@ -77,8 +80,10 @@ def writes_of(region: Region) -> list[Touch]:
 
 def _write_of(region: Region, store: Store) -> Touch:
     if region.kind == "scatter":
-        return Touch(store.into, Box.whole(store.into.shape), "indices are known at run time only")
-    return touch_of(store.into, store_index(store))
+        assert region.anchor is not None
+        exact = region.scalars.knows(region.anchor)
+        return Touch(store.into, region.scalars.box(region.anchor), "" if exact else _DYNAMIC)
+    return touch_of(store.into, store_index(store), region.scalars)
 
 
 def store_index(store: Store) -> Index:
@@ -115,7 +120,7 @@ class _Walk:
     """Pulls indices through a region to its inputs."""
 
     def __init__(self, region: Region) -> None:
-        self.inputs = frozenset(region.inputs)
+        self.inputs, self.scalars = frozenset(region.inputs), region.scalars
         self.touches: dict[Value, list[Touch]] = {}
         self.indices: dict[Value, set[Index]] = {}
         self._seen: set[tuple[Value, Index]] = set()
@@ -129,9 +134,14 @@ class _Walk:
             self._seen.add((value, index))
             if value in self.inputs:
                 self.indices.setdefault(value, set()).add(index)
-                self.touches.setdefault(value, []).append(touch_of(value, index))
+                self.touches.setdefault(value, []).append(touch_of(value, index, self.scalars))
             else:
-                pending.extend(_operands_at(value.op, index))
+                pending.extend(self._operands_at(value.op, index))
+
+    def _operands_at(self, op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
+        if op.kind == "gather":
+            return _gather_operands_at(op, index, self.scalars)
+        return _operands_at(op, index)
 
 
 def _operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
@@ -141,8 +151,6 @@ def _operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
         yield from ((start, ()) for start in op.operands[1:])
     elif op.kind == "fill":
         yield op.operands[0], ()
-    elif op.kind == "gather":
-        yield from gather_operands_at(op, index)
     elif op.kind == "conv":
         if math.prod(op.result.shape):
             yield op.operands[0], _window_index(op)
@@ -155,18 +163,21 @@ def _operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
         yield from ((operand, index) for operand in op.operands)
 
 
-def gather_operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
-    """The index vector and the element that a gather reads; starts are unknown within their
-    range."""
+def _gather_operands_at(op: Op, index: Index, scalars: Scalars) -> Iterator[tuple[Value, Index]]:
+    """The index vector and the element that a gather reads: one within its array, whatever the
+    mode."""
     dims = GatherDims.of(op.attrs)
     operand, indices = op.operands
     batch = [index[axis] for axis in dims.batch_axes(len(index))]
     vector = Affine.of(Var(len(dims.start_axes), "c"))
     yield indices, (*batch, vector)
     parts: list[Affine] = [Affine()] * operand.type.rank
+    known = scalars.starts(dims, indices, operand.shape, dims.sizes, "clip")
     for axis in dims.start_axes:
         room = max(operand.shape[axis] - dims.sizes[axis] + 1, 1)
-        parts[axis] = Affine.of(Var(room, "s", "dynamic", source=indices))
+        start = known[axis] if known is not None else None
+        source = indices if start is None else start
+        parts[axis] = Affine.of(Var(room, "s", "dynamic", source=source))
     for axis, of_indices in zip(dims.operand_batch_axes, dims.index_batch_axes, strict=True):
         parts[axis] = batch[of_indices]
     for axis, own in zip(dims.offset_axes, dims.window_axes, strict=True):
@@ -201,25 +212,49 @@ def _window_index(op: Op) -> Index:
 # ------------------------------------------------------------------- boxes
 
 
-def touch_of(value: Value, index: Index) -> Touch:
+def touch_of(value: Value, index: Index, scalars: Scalars = NOTHING) -> Touch:
     """The box of `value` that `index` runs over."""
     if index is coordinates(value.shape):
         return Touch(value, Box.whole(value.shape))
-    dims, reason = [], ""
+    dims: list[Dim] = []
+    moving: list[Affine] = []
+    reason = ""
     for part in index:
-        (first, last), stride, even = _progression(part)
-        dims.append((first, (last - first) // stride + 1 if last >= first else 0, stride))
-        if any(var.kind == "dynamic" for var in part.vars()):
+        offset, rest = _known_offset(part, scalars)
+        (first, last), stride, even = _progression(rest)
+        dims.append((offset + first, (last - first) // stride + 1 if last >= first else 0, stride))
+        moving.append(rest)
+        if any(_is_dynamic(var) for var in rest.vars()):
             reason = _DYNAMIC
-        elif not even or any(var.kind == "uneven" for var in part.vars()):
+        elif not even or any(var.kind == "uneven" for var in rest.vars()):
             reason = reason or _UNEVEN
-    box = Box(tuple(d[0] for d in dims), tuple(d[1] for d in dims), tuple(d[2] for d in dims))
-    if not reason and not _independent(index) and not _covers_as_rows(value, index, box):
+    box = Box.of(dims)
+    if not reason and not _independent(moving) and not _covers_as_rows(value, moving, box):
         reason = _UNEVEN
     return Touch(value, box, reason)
 
 
-def _independent(index: Index) -> bool:
+def _known_offset(part: Affine, scalars: Scalars) -> tuple[Int, Affine]:
+    """The sum of the run-time offsets in `part` that the host knows, and what is left of it."""
+    total: Int = 0
+    for var, coeff in part.terms:
+        if var.kind != "dynamic":
+            continue
+        known = scalars.start(var.source, var.extent) if isinstance(var.source, Value) else (
+            var.source)  # fmt: skip
+        if known is not None:
+            total, part = known * coeff + total, part - Affine.of(var) * coeff
+    return total, part
+
+
+def _is_dynamic(var: Var) -> bool:
+    """Whether a variable is, or is derived from, an offset that is read at run time."""
+    if var.operand is not None:
+        return any(_is_dynamic(inner) for inner in var.operand.vars())
+    return var.kind == "dynamic"
+
+
+def _independent(index: Sequence[Affine]) -> bool:
     """Whether the variables of the index take all combinations of their values."""
     seen: set[object] = set()
     divided: dict[Var, object] = {}
@@ -259,7 +294,7 @@ def _progression(part: Affine) -> tuple[tuple[int, int], int, bool]:
     return part.range(), stride, even
 
 
-def _covers_as_rows(value: Value, index: Index, box: Box) -> bool:
+def _covers_as_rows(value: Value, index: Sequence[Affine], box: Box) -> bool:
     """Whether the row-major offsets, in which reshapes are affine, touch each element of the
     box."""
     offset = linearize(index, value.shape)
@@ -285,7 +320,7 @@ def joined(touches: Sequence[Touch]) -> list[Touch]:
                 kept.append(other)
         boxes = [*kept, merged]
     if len(boxes) <= MOST_BOXES:
-        return sorted(boxes, key=lambda touch: touch.box.offsets)
+        return sorted(boxes, key=lambda touch: [bounds(x) for x in touch.box.offsets])
     hull = boxes[0].box
     for touch in boxes[1:]:
         hull, _ = hull.hull(touch.box)

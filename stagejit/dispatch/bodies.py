@@ -1,14 +1,18 @@
 """What the bodies of loops and branches need before they are divided into regions.
 
-Input: a graph. Output: the same graph, whose bodies read arrays of constants as inputs. Invariant:
-memory inside a loop is that of the dispatch around it, so a body has none of its own but
-transients.
+Input: a graph. Output: the same graph, whose bodies read arrays of constants as inputs; and which
+inputs of a body the host knows. Invariant: memory inside a loop is that of the dispatch around it,
+so a body has none of its own but transients.
 """
 
 from __future__ import annotations
 
-from stagejit.graph.control import CONTROL, LoopOperands, bodies_of
+import operator
+
+from stagejit.dispatch.scalars import Scalars, fits, known_input, range_of
+from stagejit.graph.control import CONTROL, LoopOperands, bodies_of, body_operands
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.symbolic import Int, bounds
 
 _LINE_NBYTES = 64
 
@@ -48,3 +52,72 @@ def has_slices_anywhere(op: Op) -> bool:
     carries, xs = op.attrs["carries"], op.attrs["xs"]
     sliced = (*op.attrs["body"].inputs[carries : carries + xs], *op.attrs["body"].outputs[carries:])
     return any(value.type.nbytes % _LINE_NBYTES for value in sliced)
+
+
+def known_inside(op: Op, number: int, scalars: Scalars) -> dict[Value, Int]:
+    """The inputs of body `number` that the host knows when an iteration starts: constants that it
+    knows outside, and what counts iterations."""
+    known = {}
+    graph = bodies_of(op)[number]
+    carries = op.attrs["carries"] if op.kind == "loop" else 0
+    xs = op.attrs["xs"] if op.kind == "loop" and number == 0 else 0
+    operands = body_operands(op)[number]
+    for at, (value, operand) in enumerate(zip(graph.inputs, operands, strict=True)):
+        if value.shape != () or not value.type.dtype.is_integer:
+            continue
+        if at < carries:
+            found = _counted(op, at, scalars)
+        elif at < carries + xs:
+            found = _elements_within(operand)
+        else:
+            outside = scalars[operand]
+            found = None if outside is None else bounds(outside)
+        if found is not None:
+            known[value] = known_input(value, *found)
+    return known
+
+
+def _counted(op: Op, carry: int, scalars: Scalars) -> tuple[int, int] | None:
+    """The bounds of a carry that each iteration adds the same number to."""
+    body: Graph = op.attrs["body"]
+    value, last = body.inputs[carry], body.outputs[carry].op
+    first, dtype = scalars[op.operands[carry]], value.type.dtype
+    if first is None or last.kind != "map" or last.attrs["fn"] != "add":
+        return None
+    steps = [other.op for other in last.operands if other is not value]
+    if len(steps) != 1 or steps[0].kind != "const":
+        return None
+    low, high = bounds(first)
+    if op.attrs["trip"] is not None:
+        end = int(steps[0].attrs["value"]) * (op.attrs["trip"] - 1)
+        low, high = low + min(end, 0), high + max(end, 0)
+        if fits(low, high, dtype):
+            return low, high
+    return range_of(dtype)  # a condition ends it, or it wraps
+
+
+def _elements_within(array: Value, depth: int = 4) -> tuple[int, int] | None:
+    """The least and the greatest element of an array that counts or is a constant. depth: how many
+    ops it may be made by."""
+    op, dtype = array.op, array.type.dtype
+    if not depth:
+        return None
+    if op.kind == "iota":
+        found = 0, op.attrs["shape"][op.attrs["axis"]] - 1
+    elif op.kind == "const" and array.type.size:
+        found = int(op.attrs["value"].min()), int(op.attrs["value"].max())
+    elif op.kind in ("fill", "reshape", "convert") and op.operands[0].type.dtype.is_integer:
+        inner = _elements_within(op.operands[0], depth - 1)
+        if inner is None:
+            return None
+        found = inner
+    elif op.kind == "map" and op.attrs["fn"] in ("add", "mul"):
+        parts = [_elements_within(operand, depth - 1) for operand in op.operands]
+        if parts[0] is None or parts[1] is None:
+            return None
+        combine = operator.add if op.attrs["fn"] == "add" else operator.mul
+        ends = [combine(a, b) for a in parts[0] for b in parts[1]]
+        found = min(ends), max(ends)
+    else:
+        return None
+    return found if dtype.is_native and fits(*found, dtype) else None

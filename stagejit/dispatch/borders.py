@@ -72,14 +72,14 @@ class _Borders:
         root = self.roots[store.into]
         (filled,) = writes_of(self.regions[at])
         after = [other for other in self.touching[root] if other > at and other in self.regions]
-        if not filled.exact:
+        if not _is_static(filled):
             return "where the pad lies is known at run time only"
         if not after:
             return "no dispatch places anything in it"
         first = self.regions[after[0]]
         if first.kind in UPDATES or self._reads(first, root):
             return "its elements are read before anything is placed"
-        if not all(touch.exact for touch in self._writes(first, root)):
+        if not all(map(_is_static, self._writes(first, root))):
             return "where the interior lies is known at run time only"
         pieces = _left_of(filled.box, self._written(root, after))
         if pieces is None:
@@ -109,7 +109,7 @@ class _Borders:
             boxes += [
                 touch.box
                 for touch in self._writes(region, root)
-                if touch.exact and not any(box.overlaps(touch.box) for box in read)
+                if _is_static(touch) and not any(box.overlaps(touch.box) for box in read)
             ]
         return boxes
 
@@ -124,6 +124,11 @@ class _Borders:
             for touch in writes_of(replace(region, borders=()))
             if self.roots[touch.value] is root
         ]
+
+
+def _is_static(touch: Touch) -> bool:
+    """Whether a box is exact, and lies at the same place in every call."""
+    return touch.exact and touch.box.static_offsets is not None
 
 
 def _is_pad(region: Region) -> bool:

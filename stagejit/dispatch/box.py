@@ -1,22 +1,31 @@
 """`Box`: an N-d strided subrange of a buffer, and the arithmetic of such boxes.
 
-Input: offsets, sizes and strides in elements of a shape. Output: exact overlap, union and
-difference. Invariant: sizes are positive or the box is empty; strides are positive, 1 where the
-size is 1.
+Input: offsets, sizes and strides in elements of a shape. Output: overlap, union and difference,
+exact where offsets are numbers. Invariant: sizes are positive or the box is empty; strides are
+positive, 1 where the size is 1.
+
+Note [Symbolic offsets]: an offset may be an `Expr` over scalars that the host knows when a call
+starts. Where two offsets differ by a number, all is as exact as with numbers. Otherwise `overlaps`
+says False and `contains` says True only where the bounds of the symbols prove it; `intersection`
+and `hull` may have more elements than they need to, never fewer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from stagejit.symbolic import Int, Symbol, at_most, bounds, residue, substitute, symbols_in
+
+Dim = tuple[Int, int, int]  # offset, size, stride
 
 
 @dataclass(frozen=True)
 class Box:
     """Elements `offsets[d] + strides[d] * i`, `0 <= i < sizes[d]`, of each dimension d."""
 
-    offsets: tuple[int, ...]
+    offsets: tuple[Int, ...]
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
 
@@ -29,7 +38,7 @@ class Box:
         return Box((0,) * len(shape), tuple(shape), (1,) * len(shape))
 
     @staticmethod
-    def of(dims: Sequence[tuple[int, int, int]]) -> Box:
+    def of(dims: Sequence[Dim]) -> Box:
         """From (offset, size, stride) of each dimension."""
         return Box(tuple(d[0] for d in dims), tuple(d[1] for d in dims), tuple(d[2] for d in dims))
 
@@ -39,32 +48,59 @@ class Box:
         return math.prod(self.sizes)
 
     @property
-    def last(self) -> tuple[int, ...]:
+    def last(self) -> tuple[Int, ...]:
         """The largest index along each dimension."""
         return tuple(o + (n - 1) * s for o, n, s in self.dims())
 
-    def dims(self) -> Iterable[tuple[int, int, int]]:
+    @property
+    def ends(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The smallest and the largest index along each dimension, whatever symbols are."""
+        low = tuple(bounds(offset)[0] for offset in self.offsets)
+        return low, tuple(bounds(last)[1] for last in self.last)
+
+    @property
+    def static_offsets(self) -> tuple[int, ...] | None:
+        """The offsets, None where one of them is a number at run time only."""
+        offsets = tuple(offset for offset in self.offsets if isinstance(offset, int))
+        return offsets if len(offsets) == len(self.offsets) else None
+
+    def at(self, values: Mapping[Symbol, Int]) -> Box:
+        """The box with `values` in place of symbols."""
+        offsets = tuple(substitute(offset, values) for offset in self.offsets)
+        return Box(offsets, self.sizes, self.strides)
+
+    def widened(self) -> Box:
+        """A box of numbers around it, whatever symbols are."""
+        dims: list[Dim] = []
+        for (first, size, stride), last in zip(self.dims(), self.last, strict=True):
+            low, high = bounds(first)[0], bounds(last)[1]
+            known = isinstance(first, int) or not size
+            dims.append((low, size, stride) if known else (low, high - low + 1, 1))
+        return Box.of(dims)
+
+    def symbols(self) -> Iterable[Symbol]:
+        """The symbols in its offsets."""
+        return dict.fromkeys(symbol for offset in self.offsets for symbol in symbols_in(offset))
+
+    def dims(self) -> Iterable[Dim]:
         """(offset, size, stride) of each dimension."""
         return zip(self.offsets, self.sizes, self.strides, strict=True)
 
     def overlaps(self, other: Box) -> bool:
-        """Exact: whether some element is in both."""
+        """Whether some element is, or may be, in both."""
         if not self.count or not other.count:
             return False
-        return all(
-            _progressions_meet(*a, *b) for a, b in zip(self.dims(), other.dims(), strict=True)
-        )
+        return not any(_apart(*a, *b) for a, b in zip(self.dims(), other.dims(), strict=True))
 
     def contains(self, other: Box) -> bool:
-        """Exact: whether every element of `other` is in this box."""
+        """Whether every element of `other` is, for certain, in this box."""
         return not other.count or all(
             _progression_within(*b, *a) for a, b in zip(self.dims(), other.dims(), strict=True)
         )
 
     def intersection(self, other: Box) -> Box:
         """The elements in both; empty boxes have a zero size."""
-        dims = [_common(*a, *b) for a, b in zip(self.dims(), other.dims(), strict=True)]
-        return Box(tuple(d[0] for d in dims), tuple(d[1] for d in dims), tuple(d[2] for d in dims))
+        return Box.of([_common(*a, *b) for a, b in zip(self.dims(), other.dims(), strict=True)])
 
     def hull(self, other: Box) -> tuple[Box, bool]:
         """The smallest box around both, and whether it has no element besides theirs."""
@@ -78,17 +114,18 @@ class Box:
             if a != b:
                 differing += 1
                 exact = _is_union(dims[-1], a, b)
-        box = Box(tuple(d[0] for d in dims), tuple(d[1] for d in dims), tuple(d[2] for d in dims))
-        return box, exact and differing == 1
+        return Box.of(dims), exact and differing == 1
 
     def hull_elements(self, shape: Sequence[int]) -> tuple[int, int]:
-        """Half-open range of row-major element offsets in a buffer of `shape`."""
+        """Half-open range of row-major element offsets in a buffer of `shape`, whatever symbols
+        are."""
         if not self.count:
             return 0, 0
-        start = stop = 0
+        start: Int = 0
+        stop: Int = 0
         for (first, _, _), last, extent in zip(self.dims(), self.last, shape, strict=True):
             start, stop = start * extent + first, stop * extent + last
-        return start, stop + 1
+        return bounds(start)[0], bounds(stop)[1] + 1
 
     def reshaped(self, old: Sequence[int], new: Sequence[int]) -> tuple[Box, bool]:
         """The smallest box of the array's row-major reshape from `old` to `new` around the same
@@ -119,7 +156,7 @@ class Box:
         return pieces
 
     def __str__(self) -> str:
-        parts = []
+        parts: list[str] = []
         for (first, _, stride), last in zip(self.dims(), self.last, strict=True):
             parts.append(f"{first}:{last + 1}" + (f":{stride}" if stride != 1 else ""))
         return f"[{', '.join(parts)}]"
@@ -134,56 +171,80 @@ def _position(offset: int, shape: Sequence[int]) -> list[int]:
     return index[::-1]
 
 
-def _progressions_meet(a: int, n: int, s: int, b: int, m: int, t: int) -> bool:
-    return _common(a, n, s, b, m, t)[1] > 0
+def _apart(a: Int, n: int, s: int, b: Int, m: int, t: int) -> bool:
+    """Whether two arithmetic progressions (offset, size, stride), not empty, have for certain no
+    element in common."""
+    if isinstance(b - a, int):
+        return not _common(a, n, s, b, m, t)[1]
+    if residue(b - a, math.gcd(s, t)) not in (None, 0):
+        return True
+    return at_most(a + (n - 1) * s + 1, b) or at_most(b + (m - 1) * t + 1, a)
 
 
-def _common(a: int, n: int, s: int, b: int, m: int, t: int) -> tuple[int, int, int]:
-    """Offset, size and stride of the elements common to two arithmetic progressions."""
+def _common(a: Int, n: int, s: int, b: Int, m: int, t: int) -> Dim:
+    """Offset, size and stride of the elements common to two arithmetic progressions, or a little
+    more where that is not known."""
+    between = b - a
+    if isinstance(between, int):
+        first, count, stride = _common_from_zero(n, s, between, m, t)
+        return a + first, count, stride
+    if n <= 0 or m <= 0 or _apart(a, n, s, b, m, t):
+        return a, 0, 1
+    one, other = (a, n, s), (b, m, t)
+    if _progression_within(*one, *other):
+        return one
+    if _progression_within(*other, *one):
+        return other
+    return min(one, other, key=lambda dim: (dim[1], str(dim[0])))  # whichever comes first
+
+
+def _common_from_zero(n: int, s: int, b: int, m: int, t: int) -> tuple[int, int, int]:
+    """The same for a progression that starts at 0."""
     step = math.gcd(s, t)
-    lo, hi = max(a, b), min(a + (n - 1) * s, b + (m - 1) * t)
-    if (b - a) % step or hi < lo or n <= 0 or m <= 0:
-        return max(a, b), 0, 1
+    lo, hi = max(0, b), min((n - 1) * s, b + (m - 1) * t)
+    if b % step or hi < lo or n <= 0 or m <= 0:
+        return lo, 0, 1
     period = s // step * t
     # First element of the first progression that the second one hits too.
-    i = (b - a) // step * pow(s // step, -1, t // step) % (t // step) if t != step else 0
-    first = a + i * s
+    i = b // step * pow(s // step, -1, t // step) % (t // step) if t != step else 0
+    first = i * s
     first += -((first - lo) // period) * period
     return (first, (hi - first) // period + 1, period) if first <= hi else (lo, 0, 1)
 
 
-def _progression_within(a: int, n: int, s: int, b: int, m: int, t: int) -> bool:
-    """Whether `a + s*i` (n items) lies within `b + t*j` (m items)."""
-    if (a - b) % t or (n > 1 and s % t):
+def _progression_within(a: Int, n: int, s: int, b: Int, m: int, t: int) -> bool:
+    """Whether `a + s*i` (n items) lies for certain within `b + t*j` (m items)."""
+    if residue(a - b, t) != 0 or (n > 1 and s % t):
         return False
-    return b <= a and a + (n - 1) * s <= b + (m - 1) * t
+    return at_most(b, a) and at_most(a + (n - 1) * s, b + (m - 1) * t)
 
 
-def _progressions_beside(
-    a: int,
-    n: int,
-    s: int,
-    b: int,
-    m: int,
-    t: int,
-) -> list[tuple[int, int, int]]:
+def _progressions_beside(a: Int, n: int, s: int, b: Int, m: int, t: int) -> list[Dim]:
     """`a + s*i` (n items) without `b + t*j` (m items, all of them among the former): those before,
     those after, and those between, a phase at a time."""
-    before, last = (b - a) // s, b + (m - 1) * t
-    after = n - 1 - (last - a) // s
+    distance = b - a
+    if not isinstance(distance, int):
+        raise ValueError("what is left beside a box at a symbolic offset has no certain size")
+    before, last = distance // s, b + (m - 1) * t
+    after = n - 1 - (distance + (m - 1) * t) // s
     phases = [(b + phase, m - 1, t) for phase in range(s, t, s)] if m > 1 else []
     found = [(a, before, s), (last + s, after, s), *phases]
     return [dim for dim in found if dim[1] > 0]
 
 
-def _union(a: int, n: int, s: int, b: int, m: int, t: int) -> tuple[int, int, int]:
-    first, last = min(a, b), max(a + (n - 1) * s, b + (m - 1) * t)
-    step = math.gcd(abs(a - b), s if n > 1 else 0, t if m > 1 else 0) or 1
-    return first, (last - first) // step + 1, step
+def _union(a: Int, n: int, s: int, b: Int, m: int, t: int) -> Dim:
+    between = b - a
+    if not isinstance(between, int):
+        ends = [bounds(x) for x in (a, a + (n - 1) * s, b, b + (m - 1) * t)]
+        first = min(low for low, _ in ends)
+        return first, max(high for _, high in ends) - first + 1, 1
+    low, high = min(0, between), max((n - 1) * s, between + (m - 1) * t)
+    step = math.gcd(abs(between), s if n > 1 else 0, t if m > 1 else 0) or 1
+    return a + low, (high - low) // step + 1, step
 
 
-def _is_union(
-    union: tuple[int, int, int], a: tuple[int, int, int], b: tuple[int, int, int]
-) -> bool:
-    common = _common(*a, *b)[1]
-    return union[1] == a[1] + b[1] - common
+def _is_union(union: Dim, a: Dim, b: Dim) -> bool:
+    """Whether the union of two progressions has no element besides theirs."""
+    if not isinstance(b[0] - a[0], int):
+        return False
+    return union[1] == a[1] + b[1] - _common(*a, *b)[1]

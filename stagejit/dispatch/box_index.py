@@ -56,7 +56,7 @@ class BoxIndex(Generic[Item]):
         """Adds a box; one without elements overlaps nothing."""
         if not box.count:
             return
-        self._recent.append(_Entry(box, item, self._added, box.offsets, box.last))
+        self._recent.append(_Entry(box, item, self._added, *box.ends))
         self._added += 1
         if len(self._recent) > _LEAF:
             self._merge()
@@ -80,7 +80,7 @@ class BoxIndex(Generic[Item]):
     def _candidates(self, box: Box) -> Iterator[_Entry[Item]]:
         if not box.count:
             return
-        low, high = box.offsets, box.last
+        low, high = box.ends
         pending = [root for root in self._roots if root is not None]
         near = [self._recent]
         while pending:

@@ -24,12 +24,13 @@ from stagejit.dispatch.group import Group, Placement, bits
 from stagejit.dispatch.outputs import stored_outputs
 from stagejit.dispatch.region import ALONE, ELEMENTWISE
 from stagejit.dispatch.state import State, in_memory
-from stagejit.dispatch.updates import box_of, updated_boxes
+from stagejit.dispatch.updates import updated_boxes
 from stagejit.graph.control import carried_operands, destination_of
 from stagejit.graph.ir import Op, Value
 
-_DYNAMIC = "; its offset is known at run time only, so its range is a conservative hull"
+_DYNAMIC = "; its offset is computed from arrays, so its range is a conservative hull"
 _FREE = frozenset({"fill", "iota", "const"})
+_UPDATES_AHEAD = 16
 _ANCHORS = frozenset({"reduce", "contract", "conv", "cumulative"})
 
 
@@ -100,7 +101,7 @@ class Destinations:
         before = state.deps_of_all(op.operands[1:]) | contents.groups
         group = state.new_group("scatter", op, (), before)
         state.settle(op, group)
-        contents.write(1 << group.id, Box.whole(op.result.shape))
+        contents.write(1 << group.id, state.scalars.box(op))
         contents.scattered = True
         self.of[op.result] = contents
 
@@ -193,14 +194,15 @@ class Destinations:
     ) -> tuple[list[Box], int] | None:
         """Boxes of the old contents that others read, and groups that read them before anything
         else is written; None if `op` may overwrite what somebody still reads."""
-        written = _overwritten(op, destination)
+        written = _overwritten(self.state, op, destination)
         reads: list[Box] = []
         readers = 0
         for user in self.state.users[destination]:
             if user is op or (user.kind == "extract_slice" and self._updates(op, user)):
                 continue
-            box = _static_box(user)
-            if box is not None and not any(box.overlaps(other) for other in written):
+            box = _box_read(self.state, user)
+            beside = box is not None and not any(box.overlaps(other) for other in written)
+            if box is not None and beside and not _is_overwritten_after(self.state, op, box):
                 reads.append(box)
             elif self._reads_at_once(user):
                 readers |= 1 << self.state.home[user].id
@@ -287,7 +289,7 @@ class Destinations:
         while current.kind == "insert_slice":
             if any(offset is None for offset in current.attrs["offsets"]):
                 return False
-            boxes.append(box_of(current))
+            boxes.append(self.state.scalars.box(current))
             users = self.state.users[current.result]
             if (
                 len(users) != 1
@@ -302,7 +304,7 @@ class Destinations:
 
     def _place(self, op: Op, contents: Contents) -> None:
         """Has the source of `op` stored in its box of the destination's buffer."""
-        state, source, box = self.state, op.operands[0], box_of(op)
+        state, source, box = self.state, op.operands[0], self.state.scalars.box(op)
         starts = state.deps_of_all(op.operands[2:])
         before = starts | contents.overlapping(box)
         if not box.count:
@@ -320,7 +322,7 @@ class Destinations:
                 op,
                 True,
                 "the producer writes into the destination"
-                + (_DYNAMIC if None in op.attrs["offsets"] else ""),
+                + ("" if state.scalars.knows(op) else _DYNAMIC),
             )
         else:
             writers = 1 << self._copy(Placement(source, insert=op), before).id
@@ -371,7 +373,7 @@ def reads_to_keep(state: State, op: Op) -> list[Value]:
         for destination in destinations
         if destination is not None and _may_be_overwritten(state, destination)
         for user in state.users[destination]
-        if user.kind == "extract_slice" and _is_worth_keeping(op, user, state.users)
+        if user.kind == "extract_slice" and _is_worth_keeping(state, op, user)
     ]
 
 
@@ -383,21 +385,21 @@ def _may_be_overwritten(state: State, destination: Value) -> bool:
     return producer.kind in ("insert_slice", "scatter", "loop", "branch")
 
 
-def _is_worth_keeping(op: Op, read: Op, users: Mapping[Value, Sequence[Op]]) -> bool:
+def _is_worth_keeping(state: State, op: Op, read: Op) -> bool:
     if 2 * read.result.type.size > read.operands[0].type.size:
         return False
-    static = _static_box(read)
-    if static is not None and not any(
-        static.overlaps(box) for box in _overwritten(op, read.operands[0])
-    ):
-        return False
+    box, written = _box_read(state, read), _overwritten(state, op, read.operands[0])
+    if box is not None and not any(box.overlaps(other) for other in written):
+        return _is_overwritten_after(state, op, box)
     if op.kind != "insert_slice":
         return True
-    return not (same_place(op, read) and _only_elementwise(read, op, users))
+    return not (same_place(op, read) and _only_elementwise(read, op, state.users))
 
 
-def _overwritten(op: Op, destination: Value) -> list[Box]:
+def _overwritten(state: State, op: Op, destination: Value) -> list[Box]:
     """What `op` overwrites of an operand."""
+    if op.kind in ("insert_slice", "scatter"):
+        return [state.scalars.box(op)]
     updates = (value for value in op.results if destination_of(value) is destination)
     return [box for value in updates for box in updated_boxes(value)]
 
@@ -415,11 +417,24 @@ def _only_elementwise(read: Op, insert: Op, users: Mapping[Value, Sequence[Op]])
     return True
 
 
-def _static_box(user: Op) -> Box | None:
-    """What an `extract_slice` reads, where its offsets are constants."""
-    if user.kind != "extract_slice" or None in user.attrs["offsets"]:
+def _is_overwritten_after(state: State, op: Op, box: Box) -> bool:
+    """Whether an update of the result of `op` overwrites `box`, one of the next few."""
+    for _ in range(_UPDATES_AHEAD):
+        updates = [(state.update_of(value), value) for value in op.results]
+        found = [(update, value) for update, value in updates if update is not None]
+        if len(found) != 1:
+            return False
+        ((op, destination),) = found
+        if any(box.overlaps(other) for other in _overwritten(state, op, destination)):
+            return True
+    return False
+
+
+def _box_read(state: State, user: Op) -> Box | None:
+    """What an `extract_slice` reads, where the host knows its offsets."""
+    if user.kind != "extract_slice" or not state.scalars.knows(user):
         return None
-    return Box(user.attrs["offsets"], user.attrs["sizes"], user.attrs["strides"])
+    return state.scalars.box(user)
 
 
 def is_free(value: Value) -> bool:

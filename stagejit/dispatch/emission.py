@@ -39,7 +39,7 @@ def emit(state: State, destinations: Destinations) -> list[Region]:
             _store_plain(state, value)
         regions.append((group, ops, inputs, stores))
     formed = [
-        region_of(group.kind, ops, inputs, stores, group.anchor)
+        region_of(group.kind, ops, inputs, stores, group.anchor, state.scalars)
         for group, ops, inputs, stores in reversed(regions)
     ]
     formed = limit_operands(state, formed)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from stagejit.decisions import Decision
-from stagejit.dispatch.bodies import has_slices_anywhere, hoist_constants
+from stagejit.dispatch.bodies import has_slices_anywhere, hoist_constants, known_inside
 from stagejit.dispatch.coordinates import coordinates
 from stagejit.dispatch.demand import store_what_is_dear
 from stagejit.dispatch.destinations import Destinations, is_free, reads_to_keep
@@ -27,13 +27,16 @@ from stagejit.dispatch.emission import emit
 from stagejit.dispatch.group import Group, Location, Refusal, bits
 from stagejit.dispatch.joins import join, refuse_length, refuse_prologue, store
 from stagejit.dispatch.legality import locate, refuse_order, refuse_rows
+from stagejit.dispatch.offsets import explain_offsets
 from stagejit.dispatch.outputs import require_outputs, without_reshapes
 from stagejit.dispatch.recompute import drop_what_is_cheap
 from stagejit.dispatch.region import POINTWISE, Body, Region
+from stagejit.dispatch.scalars import Scalars, known_arguments
 from stagejit.dispatch.state import State, in_memory
 from stagejit.graph.control import CONTROL, bodies_of, carried_inputs, destination_of, read_operands
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.options import Options
+from stagejit.symbolic import Int
 
 _COMPUTES = frozenset({"map", "convert", "bitcast", "gather"})
 _NEIGHBOURS = 8  # how many earlier reductions of a shape are looked at for a merge
@@ -44,34 +47,40 @@ def form(
     options: Options | None = None,
     *,
     carried: Mapping[int, int] | None = None,
+    known: Mapping[Value, Int] | None = None,
     aligned: bool = True,
 ) -> tuple[list[Region], list[Decision]]:
     """Regions of `graph`, producers before consumers. An output that shares its value with an
     input, a constant or another output gets a `reshape` to its own shape in `graph`, which the copy
     evaluates; constants of bodies become their inputs.
 
-    carried, aligned: see `Body` and `Region`; the defaults are those of a graph that is no body."""
+    carried, aligned: see `Body` and `Region`; known: inputs that the host knows, see `Scalars`. The
+    defaults are those of a graph that is no body."""
     options = options or Options()
     hoist_constants(graph)
-    regions, decisions = _Former(graph, options, carried).run()
+    former = _Former(graph, options, carried, known_arguments(graph) if known is None else known)
+    regions, decisions = former.run()
     made = []
     for region in regions:
         region = replace(region, aligned=aligned)
         if region.anchor is not None and region.anchor.kind in CONTROL:
-            bodies, inner = _form_bodies(region.anchor, options, aligned)
+            bodies, inner = _form_bodies(region.anchor, options, former.state.scalars, aligned)
             region = replace(region, bodies=tuple(bodies))
             decisions += inner
         made.append(region)
     return made, decisions
 
 
-def _form_bodies(op: Op, options: Options, aligned: bool) -> tuple[list[Body], list[Decision]]:
+def _form_bodies(
+    op: Op, options: Options, scalars: Scalars, aligned: bool
+) -> tuple[list[Body], list[Decision]]:
     """The regions of each graph inside `op`."""
     bodies, decisions = [], []
     aligned = aligned and not has_slices_anywhere(op)
     for number, graph in enumerate(bodies_of(op)):
         carried = carried_inputs(op, number)
-        regions, inner = form(graph, options, carried=carried, aligned=aligned)
+        known = known_inside(op, number, scalars)
+        regions, inner = form(graph, options, carried=carried, known=known, aligned=aligned)
         bodies.append(Body(graph, tuple(regions), carried))
         decisions += inner
     return bodies, decisions
@@ -80,28 +89,43 @@ def _form_bodies(op: Op, options: Options, aligned: bool) -> tuple[list[Body], l
 class _Former:
     """The forward walk."""
 
-    def __init__(self, graph: Graph, options: Options, carried: Mapping[int, int] | None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        options: Options,
+        carried: Mapping[int, int] | None,
+        known: Mapping[Value, Int],
+    ) -> None:
         outputs = require_outputs(graph, carried or {})
         pairs = donations(graph) if carried is None else carried
-        self.state = State(graph, options)
+        self.state = State(graph, options, known)
         self.state.required.update(outputs)
         self.destinations = Destinations(self.state, pairs)
         self.reductions: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Group]] = {}
 
     def run(self) -> tuple[list[Region], list[Decision]]:
-        self._require()
+        early = self._require()
+        seen: set[Op] = set()
         for op in self.state.order:
-            self._visit(op)
+            for each in (*early.get(op, ()), op):
+                if each not in seen and seen.issuperset(v.op for v in each.operands if _is_made(v)):
+                    seen.add(each)
+                    self._visit(each)
         if self.state.enabled("fuse-producers"):
             drop_what_is_cheap(self.state)
         store_what_is_dear(self.state)
         return emit(self.state, self.destinations), self.state.decisions
 
-    def _require(self) -> None:
+    def _require(self) -> dict[Op, list[Op]]:
         """Values that must be stored: what is placed, delegated, or the first contents of a
-        buffer."""
+        buffer. Returns the slices that have to be read before an update, by update."""
+        early: dict[Op, list[Op]] = {}
         for op in self.state.order:
-            self.state.required.update(reads_to_keep(self.state, op))
+            explain_offsets(self.state, op)
+            kept = reads_to_keep(self.state, op)
+            if kept:
+                self.state.required.update(kept)
+                early[op] = [value.op for value in kept]
             if op.kind in ("delegate", "optimization_barrier"):
                 self.state.required.update(op.operands)
             elif op.kind in CONTROL:
@@ -112,6 +136,7 @@ class _Former:
                 self.state.required.update(v for v in op.operands[:2] if not is_free(v))
             elif op.kind == "scatter" and not is_free(op.operands[0]):
                 self.state.required.add(op.operands[0])
+        return early
 
     def _visit(self, op: Op) -> None:
         state = self.state
@@ -231,6 +256,11 @@ class _Former:
         return self.state.origins_of(
             [op.operands[0] for op in group.members if op.kind == "reduce"]
         )
+
+
+def _is_made(value: Value) -> bool:
+    """Whether an op of the graph makes a value, so that it has to be visited before its users."""
+    return value.op.kind != "input"
 
 
 def _refuse_same_rows(

@@ -274,7 +274,7 @@ class _Split:
         inputs = sorted(part.inputs, key=lambda v: (state.position.get(v.op, -1), v.op.id, v.index))
         anchor = self.region.anchor if part.is_anchored else None
         stores = [target.store for target in part.targets]
-        return region_of(self.region.kind, ops, inputs, stores, anchor)
+        return region_of(self.region.kind, ops, inputs, stores, anchor, self.region.scalars)
 
     # --------------------------------------------------------------- decisions
 

@@ -91,7 +91,7 @@ class _Readers:
         """Where a store goes, None if that is not known before run time."""
         single = replace(self.regions[at], stores=(store,))
         (touch,) = writes_of(single)
-        return touch.box if touch.exact else None
+        return touch.box if touch.exact and touch.box.static_offsets is not None else None
 
     def _refuse(self, at: int, value: Value, other: Store) -> str:
         """Why the readers of `value` cannot read it where `other` places it."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.loc import UNKNOWN, Loc
 
@@ -82,6 +83,7 @@ class Region:
         other regions), each once.
     stores: what is written.
     bodies: of a loop the body, then its condition if it has one; of a branch all branches.
+    scalars: the offsets that the host knows.
     aligned: False where memory may start at any element, because it is a slice of a larger buffer.
     overwritten: inputs whose memory a store takes over, each element after the last read of it (see
         `in_place.py`); the memory plan decides that.
@@ -108,6 +110,7 @@ class Region:
     anchor: Op | None = None
     borders: tuple[Region, ...] = ()
     bodies: tuple[Body, ...] = ()
+    scalars: Scalars = NOTHING
     aligned: bool = True
     overwritten: frozenset[Value] = frozenset()
 
@@ -140,6 +143,7 @@ def region_of(
     inputs: Sequence[Value],
     stores: Sequence[Store],
     anchor: Op | None,
+    scalars: Scalars,
 ) -> Region:
     """The region of ops that a group of `kind` evaluates, which may be fewer than it could."""
     if anchor is None:
@@ -149,7 +153,7 @@ def region_of(
         kind = "reduce" if anchor is not None else _kind_without_anchor(ops)
     fns = {op.attrs["fn"] for op in ops if op.kind == "map"}
     base = fns.pop() if kind == "map" and len(fns) == 1 else kind
-    return Region(base, kind, tuple(ops), tuple(inputs), tuple(stores), anchor)
+    return Region(base, kind, tuple(ops), tuple(inputs), tuple(stores), anchor, scalars=scalars)
 
 
 def _kind_without_anchor(ops: Iterable[Op]) -> str:

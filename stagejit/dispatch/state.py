@@ -7,13 +7,16 @@ is evaluated by every group that reads it; every other value lies in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from stagejit.decisions import Decision
 from stagejit.dispatch.group import Group, Reach
 from stagejit.dispatch.region import POINTWISE
+from stagejit.dispatch.scalars import NOTHING, Scalars
+from stagejit.graph.control import destination_of
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.options import Options
+from stagejit.symbolic import Int
 
 _MOST_ORIGINS = 24
 
@@ -23,13 +26,16 @@ class State:
 
     deps[op]: bit set of the groups that must have run before `op` can be evaluated elsewhere.
     required: values that have to be stored, whoever reads them.
+    scalars: offsets that the host knows; inputs: those of the inputs that it does.
     """
 
-    def __init__(self, graph: Graph, options: Options) -> None:
+    def __init__(self, graph: Graph, options: Options, inputs: Mapping[Value, Int]) -> None:
         self.graph, self.options = graph, options
         self.order: list[Op] = graph.ops()
+        self.scalars = Scalars(self.order, inputs) if self.enabled("host-offsets") else NOTHING
         self.position = {op: at for at, op in enumerate(self.order)}
         self.users: dict[Value, list[Op]] = _users(graph, self.order)
+        self._updates: dict[Value, Op | None] = {}
         self.groups: list[Group] = []
         self.maps: dict[tuple[int, ...], list[Group]] = {}  # groups without an anchor, by shape
         self.reach = Reach()
@@ -65,6 +71,14 @@ class State:
         for value in values:
             found |= self.origins.get(value.op) or {value}
         return frozenset(found)
+
+    def update_of(self, value: Value) -> Op | None:
+        """The only op that updates `value`, None if there is none or there are several."""
+        if value not in self._updates:
+            users = self.users[value]
+            updates = [op for op in users if any(destination_of(r) is value for r in op.results)]
+            self._updates[value] = updates[0] if len(updates) == 1 else None
+        return self._updates[value]
 
     # --------------------------------------------------------------- changes
 

@@ -7,8 +7,9 @@ Invariant: elements outside of them are the destination's.
 from __future__ import annotations
 
 from stagejit.dispatch.box import Box
+from stagejit.dispatch.scalars import NOTHING
 from stagejit.graph.control import bodies_of, carried_inputs, destination_of
-from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ir import Graph, Value
 
 MOST_BOXES = 4  # more become their hull
 
@@ -18,7 +19,7 @@ def updated_boxes(value: Value) -> list[Box]:
     known, or where it is no update."""
     op = value.op
     if op.kind == "insert_slice":
-        return [box_of(op)]
+        return [NOTHING.box(op)]  # a body's offsets mean nothing around it
     boxes: list[Box] = []
     for number, body in enumerate(bodies_of(op)):
         carried = carried_inputs(op, number)
@@ -45,18 +46,3 @@ def _changed(body: Graph, output: int, start: int) -> list[Box]:
         boxes += updated_boxes(value)
         value = destination
     return boxes
-
-
-def box_of(insert: Op) -> Box:
-    """The box that an insert writes; all of a dimension where its start is known at run time
-    only."""
-    source, into = insert.operands[0], insert.result
-    offsets, sizes, strides = [], [], []
-    attrs = insert.attrs
-    for offset, size, stride, extent in zip(
-        attrs["offsets"], source.shape, attrs["strides"], into.shape, strict=True
-    ):
-        offsets.append(0 if offset is None else offset)
-        sizes.append((extent if size else 0) if offset is None else size)
-        strides.append(1 if offset is None else stride)
-    return Box(tuple(offsets), tuple(sizes), tuple(strides))

@@ -78,9 +78,10 @@ class _Body:
     def _around(self, access: Access) -> Touch:
         """What an access inside of a body touches outside of it."""
         place, buffer = self.places[access.buffer], self.buffers[access.buffer]
-        value, box, shape = place.value, access.box, buffer.shape
+        value, box, shape = place.value, access.box.widened(), buffer.shape
+        exact = access.exact and box == access.box
         assert value is not None
         if place.stride_nbytes:
             box, shape = Box.of(((0, self.trip, 1), *box.dims())), (self.trip, *shape)
         box, fits = box.reshaped(shape, value.shape)
-        return Touch(value, box, "" if access.exact and fits else _INSIDE if fits else _RESHAPED)
+        return Touch(value, box, "" if exact and fits else _INSIDE if fits else _RESHAPED)

@@ -31,6 +31,7 @@ from stagejit.schedule.plan import Access, Buffer, Delegated, Dispatch, Plan
 from stagejit.schedule.schedule import Schedule
 from stagejit.schedule.segments import segments_of
 from stagejit.schedule.slots import Slots, TransientMemory, Use, Wait
+from stagejit.schedule.symbols import with_short_symbols
 from stagejit.types import u8
 
 
@@ -98,6 +99,7 @@ class _Builder:
         workspaces = dict(self._workspaces())
         dispatches = [self._dispatch(item, buffers, workspaces) for item in self.items]
         by_name = {b.name: b for b in (*buffers.values(), *workspaces.values())}
+        dispatches, scalars = with_short_symbols(dispatches, by_name, self.graph.input_names)
         found = self._conflicts(dispatches)
         segment = runs([item.delegated for item in self.items])
         names = {root: buffer.name for root, buffer in buffers.items()}
@@ -112,6 +114,7 @@ class _Builder:
             tuple(slots.buffers.values()),
             tuple(self._delegated()),
             tuple(self.decisions),
+            scalars,
         )
         buffer_of = {value: names[self._home(value)] for value in self._values()}
         outputs = tuple(names[self._home(stored)] for stored in self.stored)

@@ -14,11 +14,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from stagejit.dispatch.box import Box
 from stagejit.dispatch.box_index import BoxIndex
-from stagejit.schedule.plan import Barrier, Buffer, Dispatch, Hazard
+from stagejit.schedule.access import Access, Barrier, Buffer, Hazard
+
+
+class Touching(Protocol):
+    """A dispatch, as far as hazards are concerned."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def reads(self) -> tuple[Access, ...]: ...
+    @property
+    def writes(self) -> tuple[Access, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -32,7 +44,7 @@ class Conflict:
     ranges: tuple[Box, ...]
 
 
-def conflicts(dispatches: Sequence[Dispatch]) -> list[Conflict]:
+def conflicts(dispatches: Sequence[Touching]) -> list[Conflict]:
     """The pairs in conflict, in order, but those that meet in elements which a dispatch between
     them has overwritten: both conflict with that one."""
     ranges: dict[tuple[int, int, Hazard, str], list[Box]] = {}
@@ -80,7 +92,7 @@ def _note(
 
 
 def with_orders(
-    found: Sequence[Conflict], dispatches: Sequence[Dispatch], behind: Iterable[Collection[int]]
+    found: Sequence[Conflict], dispatches: Sequence[Touching], behind: Iterable[Collection[int]]
 ) -> list[Conflict]:
     """Conflicts, and what optimization barriers order besides: see Note [Optimization barriers].
 
@@ -139,7 +151,7 @@ def reduced(found: Sequence[Conflict], count: int) -> list[Conflict]:
 
 
 def barriers(
-    dispatches: Sequence[Dispatch],
+    dispatches: Sequence[Touching],
     buffers: Mapping[str, Buffer],
     found: Sequence[Conflict],
     *,
@@ -150,20 +162,19 @@ def barriers(
     full: every dispatch waits for the one before it, whether they conflict or not."""
     made = []
     for c in reduced(found, len(dispatches)):
-        nbytes = sum(box.count for box in c.ranges) * buffers[c.buffer].dtype.itemsize
-        made.append(
-            Barrier(
-                dispatches[c.first].name,
-                dispatches[c.second].name,
-                c.hazard,
-                c.buffer,
-                c.ranges,
-                nbytes,
-            )
-        )
+        barrier = Barrier(dispatches[c.first].name, dispatches[c.second].name, c.hazard, c.buffer)
+        made.append(with_ranges(barrier, c.ranges, buffers))
     if full:
         ordered = {(barrier.src, barrier.dst) for barrier in made}
         for first, second in itertools.pairwise(dispatches):
             if (first.name, second.name) not in ordered:
                 made.append(Barrier(first.name, second.name, "FULL"))
     return made
+
+
+def with_ranges(
+    barrier: Barrier, ranges: tuple[Box, ...], buffers: Mapping[str, Buffer]
+) -> Barrier:
+    """The barrier for these boxes of its buffer."""
+    size = buffers[barrier.buffer].dtype.itemsize if barrier.buffer else 0
+    return replace(barrier, ranges=ranges, nbytes=sum(box.count for box in ranges) * size)

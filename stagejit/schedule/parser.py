@@ -7,12 +7,13 @@ Invariant: `parse_plan(text).as_text() == text`. Raises ParseError with the line
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
 from stagejit.dispatch.box import Box
 from stagejit.errors import ParseError
+from stagejit.formulas import evaluate
 from stagejit.schedule.plan import (
     Access,
     Barrier,
@@ -24,12 +25,15 @@ from stagejit.schedule.plan import (
     Delegated,
     Dispatch,
     Hazard,
+    HostScalar,
     Plan,
 )
+from stagejit.symbolic import Int, Symbol, expr
 from stagejit.types import dtype_named
 
 _NAME = r"[\w.<>\-]+(?:\[\w+\])*"
-_BOX = r"\[((?:\d+:\d+(?::\d+)?(?:, )?)*)\]"
+_BOX = r"\[((?:[\w+*-]+:[\w+*-]+(?::\d+)?(?:, )?)*)\]"
+_SYMBOL = re.compile(r"symbol (\w+) in (-?\d+):(-?\d+) = (.+)")
 _HEADER = re.compile(r"plan @(\S+) \{")
 _BUFFER = re.compile(
     rf"buffer ({_NAME}): ([\w.<>]+)\[([\d,]*)\] (argument|result|transient|constant)"
@@ -72,6 +76,7 @@ def _plan(
     dispatches: list[Dispatch] = []
     barriers: list[Barrier] = []
     delegated: list[Delegated] = []
+    scalars: dict[str, HostScalar] = {}
     for number, line in lines:
         word = line.split(" ", 1)[0]
         if word == "}":
@@ -87,16 +92,33 @@ def _plan(
         elif word == "buffer":
             buffer = _buffer(number, line)
             buffers[buffer.name] = buffer
+        elif word == "symbol":
+            symbol, low, stop, formula = _match(_SYMBOL, number, line)
+            scalars[symbol] = HostScalar(Symbol(symbol, int(low), int(stop) - 1), formula)
         elif word == "dispatch":
-            dispatches.append(_dispatch(number, line, buffers))
+            dispatches.append(_dispatch(number, line, buffers, _values(scalars)))
         elif word == "barrier":
-            barriers.append(_barrier(number, line, buffers))
+            barriers.append(_barrier(number, line, buffers, _values(scalars)))
         elif word == "delegated":
             dispatch, equation, reason = _match(_DELEGATED, number, line)
             delegated.append(Delegated(dispatch, equation, reason))
         else:
             raise ParseError(f"line {number}: a plan has no {word!r}")
-    return Plan(name, tuple(dispatches), tuple(barriers), tuple(buffers.values()), tuple(delegated))
+    return Plan(
+        name,
+        tuple(dispatches),
+        tuple(barriers),
+        tuple(buffers.values()),
+        tuple(delegated),
+        scalars=tuple(scalars.values()),
+    )
+
+
+_Values = Mapping[str, Int]  # of the symbols of a plan
+
+
+def _values(scalars: Mapping[str, HostScalar]) -> _Values:
+    return {name: expr(scalar.symbol) for name, scalar in scalars.items()}
 
 
 def _body(number: int, line: str, lines: Iterator[tuple[int, str]]) -> Body:
@@ -139,49 +161,55 @@ def _int(text: str | None) -> int | None:
     return None if text is None else int(text)
 
 
-def _dispatch(number: int, line: str, buffers: dict[str, Buffer]) -> Dispatch:
+def _dispatch(number: int, line: str, buffers: dict[str, Buffer], values: _Values) -> Dispatch:
     name, kind, ops, reads, writes, flops = _match(_DISPATCH, number, line)
     return Dispatch(
         name,
         kind,
         tuple(op for op in ops.split(", ") if op),
-        tuple(_accesses(number, reads or "", buffers)),
-        tuple(_accesses(number, writes or "", buffers)),
+        tuple(_accesses(number, reads or "", buffers, values)),
+        tuple(_accesses(number, writes or "", buffers, values)),
         int(flops or 0),
     )
 
 
-def _accesses(number: int, text: str, buffers: dict[str, Buffer]) -> Iterator[Access]:
-    for name, box, inexact in _boxes(number, text):
+def _accesses(
+    number: int, text: str, buffers: dict[str, Buffer], values: _Values
+) -> Iterator[Access]:
+    for name, box, inexact in _boxes(number, text, values):
         if name not in buffers:
             raise ParseError(f"line {number}: no buffer is called {name!r}")
         yield Access.of(buffers[name], box, exact=not inexact)
 
 
-def _boxes(number: int, text: str) -> Iterator[tuple[str, Box, bool]]:
+def _boxes(number: int, text: str, values: _Values) -> Iterator[tuple[str, Box, bool]]:
     rest = text
     while rest:
         found = _ACCESS.match(rest)
         if found is None:
             raise ParseError(f"line {number}: cannot read the ranges {text!r}")
         rest = rest[found.end() :].removeprefix(", ")
-        yield found[2], _box(found[3]), bool(found[1])
+        try:
+            yield found[2], _box(found[3], values), bool(found[1])
+        except (KeyError, ValueError) as fault:
+            raise ParseError(f"line {number}: cannot read {found[0]!r}: {fault}") from None
 
 
-def _box(text: str) -> Box:
-    offsets, sizes, strides = [], [], []
+def _box(text: str, values: _Values) -> Box:
+    dims = []
     for part in text.split(", ") if text else []:
-        numbers = [int(number) for number in part.split(":")]
-        step = numbers[2] if len(numbers) == 3 else 1
-        offsets.append(numbers[0])
-        sizes.append(-(-(numbers[1] - numbers[0]) // step))
-        strides.append(step)
-    return Box(tuple(offsets), tuple(sizes), tuple(strides))
+        first, stop, *steps = part.split(":")
+        offset: Int = evaluate(first, values)
+        span, step = evaluate(stop, values) - offset, int(steps[0]) if steps else 1
+        if not isinstance(span, int):
+            raise ValueError("its size is not a number")
+        dims.append((offset, -(-span // step), step))
+    return Box.of(dims)
 
 
-def _barrier(number: int, line: str, buffers: dict[str, Buffer]) -> Barrier:
+def _barrier(number: int, line: str, buffers: dict[str, Buffer], values: _Values) -> Barrier:
     ranges, hazard, src, dst = _match(_BARRIER, number, line)
-    boxes = [] if ranges == "*" else list(_boxes(number, ranges))
+    boxes = [] if ranges == "*" else list(_boxes(number, ranges, values))
     name = boxes[0][0] if boxes else ""
     if name and name not in buffers:
         raise ParseError(f"line {number}: no buffer is called {name!r}")

@@ -9,91 +9,34 @@ depends on a target.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import networkx as nx
 
 from stagejit.decisions import Decision
-from stagejit.dispatch.box import Box
+from stagejit.errors import OptionsError
 from stagejit.loc import UNKNOWN, Loc
+from stagejit.schedule import hazards
+from stagejit.schedule.access import Access, Barrier, Buffer, BufferKind, Hazard, HostScalar
 from stagejit.schedule.memory import FRAME_NBYTES
-from stagejit.types import DType
+from stagejit.symbolic import Symbol
 
-BufferKind = Literal["argument", "result", "transient", "constant"]
-Hazard = Literal["RAW", "WAR", "WAW", "FULL", "ORDER"]
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """Contiguous row-major memory.
-
-    index: number of the argument, result or constant. slot: byte offset in the arena of its run,
-    for transients; None for those that pass between runs as XLA values. result: number of the
-    result that lies in this argument's memory, if any. host: the result in whose memory `slot` is,
-    until it is written. over: the buffer that this one is written over, element for element, by the
-    dispatch that reads that one last.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: DType
-    kind: BufferKind
-    index: int | None = None
-    slot: int | None = None
-    result: int | None = None
-    host: str = ""
-    over: str = ""
-
-    @property
-    def nbytes(self) -> int:
-        size = self.dtype.itemsize
-        for extent in self.shape:
-            size *= extent
-        return size
-
-
-@dataclass(frozen=True)
-class Access:
-    """A box of a buffer, in elements of the buffer's shape.
-
-    hull: half-open byte range around it. nbytes: bytes of its elements. exact: False where the box
-    is a conservative hull of what is touched.
-    """
-
-    buffer: str
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    hull: tuple[int, int]
-    nbytes: int
-    exact: bool = True
-
-    @staticmethod
-    def of(buffer: Buffer, box: Box, *, exact: bool = True) -> Access:
-        start, stop = box.hull_elements(buffer.shape)
-        size = buffer.dtype.itemsize
-        return Access(
-            buffer.name,
-            box.offsets,
-            box.sizes,
-            box.strides,
-            (start * size, stop * size),
-            box.count * size,
-            exact,
-        )
-
-    @property
-    def box(self) -> Box:
-        return Box(self.offsets, self.sizes, self.strides)
-
-    def overlaps(self, other: Access) -> bool:
-        """Whether the two boxes have an element in common."""
-        return self.buffer == other.buffer and self.box.overlaps(other.box)
-
-    def __str__(self) -> str:
-        return f"{'' if self.exact else '~'}{self.buffer}{self.box}"
+__all__ = [
+    "Access",
+    "Barrier",
+    "Binding",
+    "Body",
+    "Buffer",
+    "BufferKind",
+    "Carry",
+    "Delegated",
+    "Dispatch",
+    "Hazard",
+    "HostScalar",
+    "Plan",
+    "exchanged",
+]
 
 
 @dataclass(frozen=True)
@@ -199,27 +142,6 @@ def exchanged(dispatch: Dispatch, number: int) -> tuple[Binding, ...]:
 
 
 @dataclass(frozen=True)
-class Barrier:
-    """`dst` starts after `src` has settled `ranges` of `buffer`.
-
-    hazard: "FULL" where only `Options(full_barriers=True)` asks for it; then there are no ranges.
-    "ORDER" where `jax.lax.optimization_barrier` does: `dst` does not touch the ranges, but comes
-    after them.
-    """
-
-    src: str
-    dst: str
-    hazard: Hazard
-    buffer: str = ""
-    ranges: tuple[Box, ...] = ()
-    nbytes: int = 0
-
-    def __str__(self) -> str:
-        where = ", ".join(f"{self.buffer}{box}" for box in self.ranges)
-        return f"barrier {where or '*'}  // {self.hazard} @{self.src} -> @{self.dst}"
-
-
-@dataclass(frozen=True)
 class Delegated:
     """An equation left to XLA, and why."""
 
@@ -233,6 +155,7 @@ class Delegated:
 class Plan:
     """The schedule of one function. Dispatches are in execution order.
 
+    scalars: what the symbols in offsets stand for; see `at`.
     peak_nbytes: memory that a call allocates for transients, those that share memory counted once.
     What lies in results is not allocated, nor is an arena of up to `memory.FRAME_NBYTES`, which is
     on the stack. Scratch of kernels comes on top: see `Compiled.memory_analysis`.
@@ -244,6 +167,60 @@ class Plan:
     buffers: tuple[Buffer, ...]
     delegated: tuple[Delegated, ...] = ()
     decisions: tuple[Decision, ...] = field(default=(), repr=False)
+    scalars: tuple[HostScalar, ...] = ()
+
+    def at(self, **scalars: int) -> Plan:
+        """The plan of one call: exact ranges for these values of scalar arguments (of a body's
+        plan: of its scalar inputs), by name of their buffers. Barriers are those of every call; one
+        whose sides do not meet in this call has no ranges.
+
+        Raises OptionsError where the plan has no such scalar or needs another one."""
+        names = {buffer.name for buffer in self.buffers if buffer.kind == "argument"}
+        for name in scalars:
+            if name not in names:
+                raise OptionsError(
+                    f"plan.at() got `{name}`, which is no argument of {self.name}",
+                    next_step=f"its arguments are {', '.join(sorted(names))}",
+                )
+        try:
+            values = {each.symbol: each.value(scalars) for each in self.scalars}
+        except KeyError as missing:
+            raise OptionsError(
+                f"an offset of {self.name} depends on `{missing.args[0]}`",
+                next_step=f"call plan.at({missing.args[0]}=...)",
+            ) from None
+        return self._with_values(values)
+
+    def _with_values(self, values: Mapping[Symbol, int | None]) -> Plan:
+        buffers = {buffer.name: buffer for buffer in self.buffers}
+
+        def fixed(accesses: Sequence[Access]) -> tuple[Access, ...]:
+            return tuple(access.at(buffers[access.buffer], values) for access in accesses)
+
+        dispatches = tuple(
+            replace(dispatch, reads=fixed(dispatch.reads), writes=fixed(dispatch.writes))
+            for dispatch in self.dispatches
+        )
+        found = {
+            (dispatches[c.first].name, dispatches[c.second].name, c.hazard, c.buffer): c.ranges
+            for c in hazards.conflicts(dispatches)
+        }
+        touched = {
+            (dispatch.name, access.buffer)
+            for dispatch in dispatches
+            for access in (*dispatch.reads, *dispatch.writes)
+        }
+
+        def at_values(barrier: Barrier) -> Barrier:
+            ranges = found.get((barrier.src, barrier.dst, barrier.hazard, barrier.buffer), ())
+            meet = barrier.hazard != "ORDER" and (barrier.dst, barrier.buffer) in touched
+            if not meet:  # it only comes after, for the sake of order or of shared memory
+                accesses = (Access.of(buffers[barrier.buffer], box) for box in barrier.ranges)
+                ranges = tuple(access.box for access in fixed(tuple(accesses)) if access.nbytes)
+            return hazards.with_ranges(barrier, ranges, buffers)
+
+        barriers = tuple(map(at_values, self.barriers))
+        return replace(self, dispatches=dispatches, barriers=barriers, scalars=())
 
     def all_dispatches(self) -> Iterator[Dispatch]:
         """The dispatches, each before those inside of it."""
@@ -310,6 +287,7 @@ class Plan:
 
     def _lines(self) -> list[str]:
         lines = [f"  {_buffer_text(b)}" for b in self.buffers]
+        lines += [f"  {scalar}" for scalar in self.scalars]
         delegated = {item.dispatch: item for item in self.delegated}
         waits: dict[str, list[Barrier]] = {}
         for barrier in self.barriers:

@@ -27,9 +27,15 @@ def verify_plan(plan: Plan) -> None:
     _require(len(set(names)) == len(names), "two dispatches have one name")
     buffers = {buffer.name: buffer for buffer in plan.buffers}
     _require(len(buffers) == len(plan.buffers), "two buffers have one name")
+    _check_scalars(plan, buffers)
+    known = {scalar.symbol for scalar in plan.scalars}
     for dispatch in plan.dispatches:
         for access in (*dispatch.reads, *dispatch.writes):
             _check_access(dispatch.name, access, buffers)
+            _require(
+                known.issuperset(access.box.symbols()),
+                f"@{dispatch.name} touches {access}, which has a symbol that stands for nothing",
+            )
     before = _order_of(plan, names)
     _check_conflicts(plan, before)
     _check_contents(plan, buffers)
@@ -43,6 +49,19 @@ def verify_plan(plan: Plan) -> None:
 def _require(holds: bool, fault: str) -> None:
     if not holds:
         raise VerificationError(f"plan: {fault}")
+
+
+def _check_scalars(plan: Plan, buffers: dict[str, Buffer]) -> None:
+    """The host can compute every symbol when a call starts: from scalars that it is given."""
+    names = [scalar.symbol.name for scalar in plan.scalars]
+    _require(len(set(names)) == len(names), "two symbols have one name")
+    for scalar in plan.scalars:
+        _require(scalar.symbol.low <= scalar.symbol.high, f"{scalar} has no value")
+        for name in sorted(scalar.names):
+            buffer = buffers.get(name)
+            given = buffer is not None and buffer.kind == "argument" and buffer.shape == ()
+            whole = buffer is not None and buffer.dtype.kind in ("bool", "int", "uint")
+            _require(given and whole, f"{scalar}: {name} is no scalar integer argument")
 
 
 def _check_access(name: str, access: Access, buffers: dict[str, Buffer]) -> None:

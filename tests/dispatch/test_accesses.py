@@ -64,11 +64,39 @@ def test_a_diagonal_is_a_hull() -> None:
     assert reads(fn, f32(4, 4)) == ["~arg0[0:4, 0:4]"]
 
 
-def test_a_dynamic_slice_reads_a_hull() -> None:
-    assert reads(lambda x, i: lax.dynamic_slice(x, (i, 1), (2, 3)) * 2, f32(9, 8), np.int32(0)) == [
-        "~arg0[0:9, 1:4]",
-        "arg1[]",
-    ]
+def test_a_dynamic_slice_reads_its_rows() -> None:
+    def fn(x: Any, i: Any) -> Any:
+        return lax.dynamic_slice(x, (i, 1), (2, 3)) * 2
+
+    assert reads(fn, f32(9, 8), np.int32(0)) == ["arg0[s0:s0+2, 1:4]", "arg1[]"]
+
+
+def test_a_slice_at_a_computed_place_reads_a_hull() -> None:
+    def fn(x: Any, i: Any) -> Any:
+        return lax.dynamic_slice(x, (lax.reduce_max(i, (0,)), 1), (2, 3)) * 2
+
+    assert reads(fn, f32(9, 8), np.zeros(4, np.int32))[0] == "~arg0[0:9, 1:4]"
+
+
+def test_a_reversed_dynamic_slice_reads_its_rows() -> None:
+    def fn(x: Any, i: Any) -> Any:
+        return lax.dynamic_slice(lax.rev(x, (0,))[::2], (i, 1), (2, 3)) * 2
+
+    assert reads(fn, f32(9, 8), np.int32(0))[0] == "arg0[-2*s0+6:-2*s0+9:2, 1:4]"
+
+
+def test_a_dynamic_slice_across_a_reshape_is_a_hull() -> None:
+    def fn(x: Any, i: Any) -> Any:
+        return lax.dynamic_slice(x.reshape(72), (i,), (3,)) * 2
+
+    assert reads(fn, f32(9, 8), np.int32(0))[0] == "~arg0[0:9, 0:8]"
+
+
+def test_a_gather_of_one_window_reads_it() -> None:
+    def fn(x: Any, i: Any) -> Any:
+        return jnp.take(x, i, axis=0, mode="fill") * 2
+
+    assert reads(fn, f32(9, 8), np.int32(0))[0] == "arg0[s0:s0+1, 0:8]"
 
 
 def test_a_gather_reads_a_hull_of_the_gathered_axis() -> None:
@@ -94,12 +122,12 @@ def test_a_convolution_of_a_dilated_operand_stays_inside() -> None:
     assert reads(transposed, f32(1, 2, 5, 5), f32(4, 2, 3, 3))[0] == "arg0[0:1, 0:2, 0:5, 0:5]"
 
 
-def test_a_dynamic_insert_writes_a_hull() -> None:
+def test_a_dynamic_insert_writes_its_columns() -> None:
     def fn(x: Any, u: Any, i: Any) -> Any:
         return lax.dynamic_update_slice(x * 2, u * 3, (0, i))
 
     plan = plan_of(fn, f32(4, 9), f32(4, 2), np.int32(1))
-    assert [str(a) for a in plan.dispatches[-1].writes] == ["~r0[0:4, 0:9]"]
+    assert [str(a) for a in plan.dispatches[-1].writes] == ["r0[0:4, s0:s0+2]"]
 
 
 def test_a_strided_insert_writes_a_strided_box() -> None:

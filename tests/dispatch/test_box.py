@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from stagejit.dispatch.box import Box
 from stagejit.dispatch.box_index import cover, fill_box
+from stagejit.symbolic import Int, Symbol, expr
 
 
 @st.composite
@@ -117,3 +119,71 @@ def test_overlapping_or_missing_boxes_do_not_cover() -> None:
 def test_text_is_that_of_slices() -> None:
     assert str(Box((0, 2), (1, 3), (1, 2))) == "[0:1, 2:7:2]"
     assert str(Box((), (), ())) == "[]"
+
+
+# ------------------------------------------------------------ symbolic offsets
+
+S, T = Symbol("s", 0, 3), Symbol("t", 1, 4)
+
+
+@st.composite
+def symbolic_boxes(draw: Any) -> Box:
+    def offset() -> Int:
+        return draw(
+            st.sampled_from([0, expr(S), expr(T), expr(S) * 2, 6 - expr(S), expr(S) + expr(T)])
+        ) + draw(st.integers(0, 5))
+
+    dims = [(offset(), draw(st.integers(0, 4)), draw(st.integers(1, 3))) for _ in range(2)]
+    return Box.of(dims)
+
+
+def in_all_calls(*made: Box) -> Iterator[tuple[Box, ...]]:
+    for s, t in itertools.product(range(S.low, S.high + 1), range(T.low, T.high + 1)):
+        yield tuple(box.at({S: s, T: t}) for box in made)
+
+
+@given(symbolic_boxes(), symbolic_boxes())
+def test_symbolic_boxes_are_proven_apart_or_within_for_all_values(a: Box, b: Box) -> None:
+    pairs = [(elements(x), elements(y)) for x, y in in_all_calls(a, b)]
+    assert a.overlaps(b) == b.overlaps(a)
+    assert a.overlaps(b) or not any(x & y for x, y in pairs)
+    assert not a.contains(b) or all(y <= x for x, y in pairs)
+    if all(isinstance(p - q, int) for p, q in zip(a.offsets, b.offsets, strict=True)):
+        assert a.overlaps(b) == bool(pairs[0][0] & pairs[0][1])
+        assert a.contains(b) == (pairs[0][1] <= pairs[0][0])
+
+
+@given(symbolic_boxes(), symbolic_boxes())
+def test_the_intersection_and_hull_of_symbolic_boxes_have_all_elements(a: Box, b: Box) -> None:
+    common = a.intersection(b)
+    assert bool(common.count) == a.overlaps(b)
+    assert not common.count or common == b.intersection(a)
+    for x, y, z in in_all_calls(a, b, common):
+        assert elements(x) & elements(y) <= elements(z)
+    if a.count and b.count:
+        hull, exact = a.hull(b)
+        for x, y, z in in_all_calls(a, b, hull):
+            both = elements(x) | elements(y)
+            assert both <= elements(z)
+            assert not exact or both == elements(z)
+
+
+@given(symbolic_boxes())
+def test_the_byte_hull_of_a_symbolic_box_holds_for_all_values(box: Box) -> None:
+    start, stop = box.hull_elements((30, 40))
+    offsets = [i * 40 + j for (each,) in in_all_calls(box) for i, j in elements(each)]
+    assert all(start <= offset < stop for offset in offsets)
+    assert not offsets or (start, stop) == (min(offsets), max(offsets) + 1)
+
+
+def test_dont_call_equal_symbols_unequal() -> None:
+    row = Box((expr(S), 0), (1, 4), (1, 1))
+    assert row.contains(Box((expr(S), 1), (1, 2), (1, 1)))
+    assert not row.overlaps(Box((expr(S) + 1, 0), (1, 4), (1, 1)))
+    assert row.overlaps(Box((expr(T), 0), (1, 4), (1, 1)))
+    assert not row.overlaps(Box((4, 0), (1, 4), (1, 1)))
+
+
+def test_dont_say_what_is_left_of_a_box_at_an_unknown_place() -> None:
+    with pytest.raises(ValueError, match="symbolic offset"):
+        Box.whole((6, 7)).without(Box((expr(S), 0), (1, 7), (1, 1)))

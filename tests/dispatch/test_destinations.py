@@ -144,12 +144,12 @@ def test_a_computed_destination_is_stored_there_by_its_producer() -> None:
     assert [d.kind for d in plan.dispatches] == ["map", "copy"]
 
 
-def test_a10_a_dynamic_offset_is_a_conservative_hull() -> None:
+def test_a10_an_offset_from_an_array_is_a_conservative_hull() -> None:
     def fn(x: Any, u: Any, i: Any) -> Any:
-        return lax.dynamic_update_slice(x * 2, u * 3, (i, 0))
+        return lax.dynamic_update_slice(x * 2, u * 3, (lax.reduce_max(i, (0,)), 0))
 
     for start in (-3, 2, 9):  # clamped as in JAX
-        plan = check(fn, f32(5, 4), f32(2, 4), np.int32(start))
+        plan = check(fn, f32(5, 4), f32(2, 4), np.array([start], np.int32))
     assert not plan.dispatches[-1].writes[0].exact
 
 
@@ -316,12 +316,23 @@ def test_readers_of_other_elements_do_not_force_a_copy() -> None:
     assert plan.barriers == ()
 
 
-def test_dont_overwrite_what_others_read() -> None:
+@pytest.mark.parametrize(("start", "copies"), [(3, 2), (1, 3)])
+def test_dont_overwrite_what_others_read(start: int, copies: int) -> None:
+    """A small part is read before, for a large one all of the destination is copied."""
+
     def fn(d: Any, b: Any) -> Any:
-        return d.at[1:3].set(b).at[4:].set(b[:1]), d[3:] * 2
+        return d.at[1:3].set(b).at[4:].set(b[:1]), d[start:] * 2
 
     plan = check(fn, f32(5, 4), f32(2, 4), donated=[True, False])
-    assert len(plan.copies) == 3
+    assert len(plan.copies) == copies
+
+
+def test_old_contents_are_read_before_whatever_the_order_in_the_program() -> None:
+    def fn(d: Any, b: Any, i: Any) -> Any:
+        return lax.dynamic_update_slice(d, b, (i, 0)), lax.dynamic_slice(d, (i, 0), (2, 4))
+
+    plan = check(fn, f32(5, 4), f32(2, 4), np.int32(1), donated=[True, False, False])
+    assert all(access.nbytes == 32 for d in plan.dispatches for access in d.writes)
 
 
 def test_prefixes_of_one_buffer_are_read_while_it_grows() -> None:

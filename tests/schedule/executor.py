@@ -1,7 +1,8 @@
 """Carries out a schedule in NumPy, over real memory laid out by the memory plan.
 
 Input: a graph, its schedule, inputs. Output: the results. Invariant: a region sees only what it
-declares to read, everything else is poisoned; it changes only what it declares to write.
+declares to read, everything else is poisoned; it changes only what it declares to write. Offsets
+that the host knows have their values in this call: what counts is the row, not all of its rows.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Executor:
     ) -> None:
         self.graph, self.schedule, self.order = graph, schedule, order
         self.buffers = {buffer.name: buffer for buffer in schedule.plan.buffers}
+        self.plan = schedule.plan
 
     def __call__(self, inputs: Sequence[Any]) -> list[Array]:
         memory: dict[str, Any] = {
@@ -45,6 +47,7 @@ class Executor:
                 memory[self.schedule.buffer_of[value]] = _bytes(
                     np.asarray(array, value.type.dtype.numpy)
                 )
+        self._know_scalars(memory)
         for segment in self.schedule.segments:
             if isinstance(segment, Delegation):
                 self._step(segment.step, memory)
@@ -54,6 +57,17 @@ class Executor:
             self._array(memory, name, value)
             for name, value in zip(self.schedule.outputs, self.graph.outputs, strict=True)
         ]
+
+    def _know_scalars(self, memory: dict[str, Any]) -> None:
+        """Exact ranges for the scalars that lie in memory when a call or an iteration starts."""
+        names = {name for scalar in self.plan.scalars for name in scalar.names}
+        self.plan = self.plan.at(
+            **{
+                name: int(memory[name][: (b := self.buffers[name]).nbytes].view(b.dtype.numpy)[0])
+                for name in names
+            }
+        )
+        self.dispatches = {dispatch.name: dispatch for dispatch in self.plan.dispatches}
 
     def _run(self, run: Run, memory: dict[str, Any]) -> None:
         arena = poisoned(run.arena_nbytes)
@@ -115,9 +129,10 @@ class Executor:
         writes: Sequence[str],
         memory: dict[str, Any],
     ) -> None:
+        now = self.dispatches[step.dispatch.name]
         values: dict[Value, Any] = {}
         for value, name in zip(region.inputs, reads, strict=True):
-            values[value] = self._read(memory, name, value, step.dispatch.reads)
+            values[value] = self._read(memory, name, value, now.reads)
         for op in region.ops:
             if op.kind == "insert_slice":
                 continue
@@ -133,11 +148,12 @@ class Executor:
             for insert in reversed(store.inserts):
                 part = part[_slices(insert, part.shape, values)]
             part[...] = values[store.value]
-            self._check_written(name, before, target, step.dispatch.writes)
+            self._check_written(name, before, target, now.writes)
 
     def _body(self, step: Step, number: int, memory: dict[str, Any]) -> None:
         """One execution of a body; its transients are poisoned each time."""
         inner = type(self)(step.region.bodies[number].graph, step.bodies[number], self.order)
+        inner._know_scalars(memory)
         for segment in inner.schedule.segments:
             assert isinstance(segment, Run)
             inner._run(segment, memory)

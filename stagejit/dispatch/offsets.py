@@ -1,0 +1,52 @@
+"""host-offsets: says for each offset that is read at run time whether the host knows it.
+
+Input: a state and an op. Output: a decision, if the op has such an offset. Invariant: nobody ever
+waits for a device to learn an offset; one that is computed there stays a conservative hull.
+"""
+
+from __future__ import annotations
+
+from stagejit.dispatch.scalars import Scalars, starts_of
+from stagejit.dispatch.state import State, describe
+from stagejit.formulas import bare, renamed
+from stagejit.graph.ir import Op, Value
+
+NAME = "host-offsets"
+
+_PASSING = frozenset({"map", "convert", "reshape", "fill", "extract_slice", "insert_slice"})
+
+
+def explain_offsets(state: State, op: Op) -> None:
+    """A decision for a slice or insert with a computed start, and for each scatter."""
+    if op.kind not in ("extract_slice", "insert_slice", "scatter"):
+        return
+    starts = (op.operands[1],) if op.kind == "scatter" else starts_of(op)
+    if not starts:
+        return
+    if not state.enabled(NAME):
+        state.decide(NAME, op, False, f"{NAME} is disabled: its range is a conservative hull")
+    elif state.scalars.knows(op):
+        names = [f"%{name}" for name in state.graph.input_names]
+        offsets = [
+            offset for offset in state.scalars.box(op).offsets if not isinstance(offset, int)
+        ]
+        texts = dict.fromkeys(renamed(bare(str(offset)), names) for offset in offsets)
+        known = ", ".join(texts) or "a constant"
+        state.decide(NAME, op, True, f"the host knows the offset {known}: its range is exact")
+    else:
+        unknown = next((start for start in starts if state.scalars[start] is None), starts[0])
+        state.decide(
+            NAME, op, False, f"{_maker(unknown, state.scalars)}: its range is a conservative hull"
+        )
+
+
+def _maker(start: Value, scalars: Scalars) -> str:
+    """What makes an offset something that the host does not know."""
+    while start.op.kind in _PASSING:
+        unknown = [value for value in start.op.operands if scalars[value] is None]
+        if not unknown:
+            return f"{describe(start.op)} is no function that the host computes"
+        start = unknown[0]
+    if start.op.kind == "input":
+        return "the offset is an element of an argument array"
+    return f"the offset is computed by {describe(start.op)}"

@@ -1,0 +1,303 @@
+"""Scalars that the host knows when a call, or an iteration, starts: what offsets are made of.
+
+Input: a graph. Output: for each of its integer and bool scalars the value as an `Int` over symbols,
+or None. Invariant: a value is one of scalar inputs and constants alone, through integer functions;
+whatever a dispatch computes from arrays is not known. Symbols are named by formulas over `x0`,
+`x1`, ..., the inputs by number; truth is 1 and 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from stagejit.dispatch.box import Box
+from stagejit.formulas import quotient, wrapped, written
+from stagejit.graph.dims import GatherDims, ScatterDims
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.symbolic import Int, Symbol, at_most, bounds, expr
+from stagejit.types import DType
+
+# A longer formula is neither cheap for the host nor plain to a reader.
+LONGEST_FORMULA = 240
+
+
+class Scalars:
+    """See the module's docstring. ops: operands before users. inputs: those that are known."""
+
+    def __init__(self, ops: Iterable[Op], inputs: Mapping[Value, Int]) -> None:
+        self._known = dict(inputs)
+        for op in ops:
+            if len(op.results) == 1 and op.result.shape == () and _is_integer(op.result.type.dtype):
+                value = self._evaluate(op)
+                if value is not None and len(str(value)) <= LONGEST_FORMULA:
+                    self._known[op.result] = value
+
+    def __getitem__(self, value: Value) -> Int | None:
+        return self._known.get(value)
+
+    def start(self, value: Value, room: int) -> Int | None:
+        """The offset that `value` gives, clamped to `range(room)`."""
+        known = self[value]
+        if known is None:
+            return None
+        return _clamped(0, known, room - 1)
+
+    def index(self, vector: Value, component: int, room: int, mode: str) -> Int | None:
+        """The offset that a component of the only index vector of a gather or scatter gives.
+
+        In mode "fill" a window that is not within the array is not touched at all; so the symbol
+        is in `range(room)` though the formula may not be.
+        """
+        scalar = _element(vector, component)
+        known = self[scalar] if scalar is not None else None
+        if known is None:
+            return None
+        if mode != "fill":
+            return _clamped(0, known, room - 1)
+        low, high = bounds(known)
+        if low >= 0 and high < room:
+            return known
+        return expr(Symbol(str(known), 0, room - 1))
+
+    # ------------------------------------------------------------------ boxes
+
+    def knows(self, op: Op) -> bool:
+        """Whether the box of an op is exact: all its starts are known."""
+        if op.kind == "scatter":
+            return self._window(op) is not None
+        return all(self[start] is not None for start in starts_of(op))
+
+    def box(self, op: Op) -> Box:
+        """What an `extract_slice` reads, an `insert_slice` or a `scatter` writes: all of a
+        dimension where its start is not known."""
+        if op.kind == "scatter":
+            return self._window(op) or Box.whole(op.result.shape)
+        whole = op.operands[op.kind == "insert_slice"].shape
+        sizes = op.result.shape if op.kind == "extract_slice" else op.operands[0].shape
+        starts = iter(starts_of(op))
+        dims: list[tuple[Int, int, int]] = []
+        for offset, size, stride, extent in zip(
+            op.attrs["offsets"], sizes, op.attrs["strides"], whole, strict=True
+        ):
+            if offset is None:
+                offset = self.start(next(starts), extent - max(size - 1, 0) * stride)
+            dims.append((0, extent if size else 0, 1) if offset is None else (offset, size, stride))
+        return Box.of(dims)
+
+    def _window(self, op: Op) -> Box | None:
+        """The one window that a scatter writes, None where it is not known."""
+        x, indices, updates = op.operands
+        dims = ScatterDims.of(op.attrs)
+        window = dims.window(x.type.rank, updates.shape)
+        starts = self.starts(dims, indices, x.shape, window, op.attrs["mode"])
+        offsets = [offset for offset in starts or () if offset is not None]
+        if len(offsets) < len(window):
+            return None
+        return Box(tuple(offsets), window, (1,) * len(window))
+
+    def starts(
+        self,
+        dims: GatherDims | ScatterDims,
+        indices: Value,
+        shape: Sequence[int],
+        window: Sequence[int],
+        mode: str,
+    ) -> list[Int | None] | None:
+        """Where the one window of a gather or scatter starts, None along an axis where that is not
+        known; None for all where there are several windows."""
+        if indices.type.size != len(dims.start_axes) or dims.operand_batch_axes:
+            return None
+        found: list[Int | None] = [0] * len(shape)
+        for component, axis in enumerate(dims.start_axes):
+            found[axis] = self.index(indices, component, shape[axis] - window[axis] + 1, mode)
+        return found
+
+    # -------------------------------------------------------------- functions
+
+    def _evaluate(self, op: Op) -> Int | None:
+        if op.kind == "const":
+            return int(op.attrs["value"])
+        operands = [self[operand] for operand in op.operands]
+        known = [operand for operand in operands if operand is not None]
+        if not known or len(known) < len(operands):
+            return None
+        dtype = op.result.type.dtype
+        if op.kind in ("reshape", "fill"):
+            return known[0]
+        if op.kind == "convert":
+            return _wrapped(known[0], dtype) if dtype.kind != "bool" else None
+        if op.kind != "map" or op.attrs["fn"] not in _FUNCTIONS:
+            return None
+        fn, of_bools = op.attrs["fn"], op.operands[-1].type.dtype.kind == "bool"
+        if (fn in _LOGIC) != of_bools and fn not in _EITHER:
+            return None
+        made = _FUNCTIONS[fn](*known)
+        return made if made is None or dtype.kind == "bool" else _wrapped(made, dtype)
+
+
+NOTHING = Scalars((), {})
+
+
+def starts_of(op: Op) -> tuple[Value, ...]:
+    """The offsets that an `extract_slice` or `insert_slice` reads at run time."""
+    return op.operands[1 if op.kind == "extract_slice" else 2 :]
+
+
+def known_arguments(graph: Graph) -> dict[Value, Int]:
+    """All integer and bool scalars among the inputs, whatever their values."""
+    return {
+        value: known_input(value, *range_of(value.type.dtype))
+        for value in graph.inputs
+        if value.shape == () and _is_integer(value.type.dtype)
+    }
+
+
+def known_input(value: Value, low: int, high: int) -> Int:
+    """An input that the host knows to be between `low` and `high`."""
+    return expr(Symbol(f"x{value.op.attrs['index']}", low, high))
+
+
+def fits(low: int, high: int, dtype: DType) -> bool:
+    """Whether an integer type has all values from `low` to `high`."""
+    least, greatest = range_of(dtype)
+    return least <= low and high <= greatest
+
+
+def _is_integer(dtype: DType) -> bool:
+    return dtype.is_native and (dtype.is_integer or dtype.kind == "bool")
+
+
+def range_of(dtype: DType) -> tuple[int, int]:
+    """The least and the greatest value of an integer or bool type."""
+    if dtype.kind == "bool":
+        return 0, 1
+    info = np.iinfo(dtype.numpy)
+    return int(info.min), int(info.max)
+
+
+def _element(vector: Value, component: int) -> Value | None:
+    """The scalar that is element `component` of a vector, seen through what assembled it."""
+    while vector.shape != ():
+        op = vector.op
+        if op.kind == "fill" or (op.kind in ("reshape", "broadcast") and vector.type.size == 1):
+            vector = op.operands[0]
+        elif op.kind == "reshape" and max(op.operands[0].shape) == vector.type.size:
+            vector = op.operands[0]  # a vector with dimensions of size 1
+        elif op.kind == "insert_slice" and len(op.operands) == 2 and max(vector.shape) > 1:
+            axis = vector.shape.index(max(vector.shape))
+            first, size = op.attrs["offsets"][axis], op.operands[0].shape[axis]
+            if vector.type.size != vector.shape[axis] or op.attrs["strides"][axis] != 1:
+                return None
+            inside = first <= component < first + size
+            vector, component = (op.operands[0], component - first) if inside else (
+                op.operands[1], component)  # fmt: skip
+        else:
+            return None
+    return vector
+
+
+# ------------------------------------------------------------ integer functions
+
+
+def _wrapped(value: Int, dtype: DType) -> Int:
+    """What an integer type makes of an exact result."""
+    if isinstance(value, int):
+        return wrapped(value, dtype.name)
+    if fits(*bounds(value), dtype):
+        return value
+    return expr(Symbol(written(dtype.name, value), *range_of(dtype)))
+
+
+def _symbol(fn: str, operands: Sequence[Int], low: int, high: int) -> Int:
+    return expr(Symbol(written(fn, *operands), low, high))
+
+
+def _compare(fn: str, a: Int, b: Int) -> Int:
+    low, high = bounds(a - b)
+    always, never = {
+        "lt": (high < 0, low >= 0),
+        "le": (high <= 0, low > 0),
+        "gt": (low > 0, high <= 0),
+        "ge": (low >= 0, high < 0),
+        "eq": (low == high == 0, low > 0 or high < 0),
+        "ne": (low > 0 or high < 0, low == high == 0),
+    }[fn]
+    return int(always) if always or never else _symbol(fn, (a, b), 0, 1)
+
+
+def _comparison(fn: str) -> Callable[[Int, Int], Int]:
+    return lambda a, b: _compare(fn, a, b)
+
+
+def _least(a: Int, b: Int) -> Int:
+    if at_most(a, b) or at_most(b, a):
+        return a if at_most(a, b) else b
+    (a_low, a_high), (b_low, b_high) = bounds(a), bounds(b)
+    return _symbol("min", (a, b), min(a_low, b_low), min(a_high, b_high))
+
+
+def _greatest(a: Int, b: Int) -> Int:
+    if at_most(a, b) or at_most(b, a):
+        return b if at_most(a, b) else a
+    (a_low, a_high), (b_low, b_high) = bounds(a), bounds(b)
+    return _symbol("max", (a, b), max(a_low, b_low), max(a_high, b_high))
+
+
+def _clamped(low: Int, x: Int, high: Int) -> Int:
+    if at_most(low, x) and at_most(x, high):
+        return x
+    if not (isinstance(low, int) and isinstance(high, int)):
+        return _least(_greatest(x, low), high)
+    least, greatest = (min(max(bound, low), high) for bound in bounds(x))
+    return _symbol("clamp", (low, x, high), least, greatest)
+
+
+def _select(predicate: Int, on_true: Int, on_false: Int) -> Int:
+    if isinstance(predicate, int) or on_true == on_false:
+        return on_true if predicate else on_false
+    (a, b), (c, d) = bounds(on_true), bounds(on_false)
+    return _symbol("select", (predicate, on_true, on_false), min(a, c), max(b, d))
+
+
+def _remainder(a: Int, b: Int) -> Int | None:
+    low, high = bounds(a)
+    if not isinstance(b, int) or b <= 0:
+        return None
+    if -b < low and high < b:
+        return a
+    return _symbol("rem", (a, b), max(min(low, 0), 1 - b), min(max(high, 0), b - 1))
+
+
+def _quotient(a: Int, b: Int) -> Int | None:
+    if not isinstance(b, int) or b <= 0:
+        return None
+    low, high = bounds(a)
+    return a if b == 1 else _symbol("div", (a, b), quotient(low, b), quotient(high, b))
+
+
+def _both(a: Int, b: Int) -> Int:
+    if isinstance(a, int) or isinstance(b, int):
+        return 0 if a == 0 or b == 0 else b if a == 1 else a
+    return _symbol("and", (a, b), 0, 1)
+
+
+def _any(a: Int, b: Int) -> Int:
+    if isinstance(a, int) or isinstance(b, int):
+        return 1 if a == 1 or b == 1 else b if a == 0 else a
+    return _symbol("or", (a, b), 0, 1)
+
+
+_LOGIC = frozenset({"and", "or", "not"})  # of bools only
+_EITHER = frozenset({"eq", "ne", "select"})  # of bools and integers
+_FUNCTIONS: dict[str, Callable[..., Int | None]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "neg": lambda a: -a,
+    "not": lambda a: 1 - a,
+    "and": _both, "or": _any, "select": _select,
+    "min": _least, "max": _greatest, "clamp": _clamped, "rem": _remainder, "div": _quotient,
+    **{fn: _comparison(fn) for fn in ("eq", "ne", "lt", "le", "gt", "ge")},
+}  # fmt: skip
