@@ -203,3 +203,37 @@ def test_start_of_a_loop_is_read_after_it() -> None:
         return y + lax.while_loop(lambda s: s.sum() < 100, lambda s: s * 2, y)
 
     agrees(f, X)
+
+
+def test_iterative_solvers_are_native() -> None:
+    """A `custom_linear_solve` is a call of its solver, here loops of products."""
+    a = np.eye(4, dtype=np.float32) * 4 + np.float32(0.5)
+    b = np.arange(4, dtype=np.float32)
+
+    def solve(b: Any) -> Any:
+        return jax.scipy.sparse.linalg.cg(lambda v: a @ v, b)[0]
+
+    assert not stagejit.jit(solve).plan(b).delegated
+    np.testing.assert_allclose(stagejit.jit(solve)(b), np.linalg.solve(a, b), rtol=1e-4)
+    loss = lambda b: (solve(b) ** 2).sum()  # noqa: E731
+    grad = stagejit.jit(jax.grad(loss))
+    assert not grad.plan(b).delegated
+    np.testing.assert_allclose(grad(b), jax.grad(loss)(b), rtol=1e-3, atol=1e-4)
+
+
+def test_direct_solvers_delegate_their_decomposition_alone() -> None:
+    a = np.eye(4, dtype=np.float32) * 4 + np.float32(0.5)
+    plan = stagejit.jit(lambda a: jnp.linalg.solve(a, a[0]) * 2).plan(a)
+    assert {item.equation for item in plan.delegated} <= {"lu", "triangular_solve"}
+    agrees(lambda a: jnp.linalg.solve(a, a[0]) * 2, a)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("method", ["scan", "scan_unrolled", "compare_all"])
+def test_searching_in_a_sorted_array_is_native(side: str, method: str) -> None:
+    edges = np.array([-np.inf, -1, 0, 0, 2, 5, np.inf, np.nan], np.float32)
+    x = np.array([[np.nan, -0.0, 0.0], [1, 2, 7], [-np.inf, np.inf, -3]], np.float32)
+    search = stagejit.jit(lambda e, x: jnp.searchsorted(e, x, side=side, method=method))
+    assert not search.plan(edges, x).delegated
+    np.testing.assert_array_equal(search(edges, x), np.searchsorted(edges, x, side=side))
+    agrees(lambda e, x: (jnp.interp(x, e, e * 2), jnp.digitize(x, e)), edges[1:6], x)

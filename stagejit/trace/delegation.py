@@ -13,7 +13,7 @@ _FAMILIES: dict[str, str] = {
     "reduce_window reduce_window_sum reduce_window_max reduce_window_min select_and_scatter"
     " select_and_scatter_add select_and_gather_add": "no kernels for windowed reductions yet",
     "cholesky cholesky_update eig eigh hessenberg householder_product lu qr svd schur"
-    " triangular_solve tridiagonal tridiagonal_solve custom_linear_solve geqrf geqp3 ormqr"
+    " triangular_solve tridiagonal tridiagonal_solve geqrf geqp3 ormqr"
     " lu_pivots_to_permutation": "a matrix decomposition is a library call",
     "fft": "a Fourier transform is a library call",
     "pure_callback io_callback debug_callback debug_print python_callback": "it calls Python",

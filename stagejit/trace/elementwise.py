@@ -95,6 +95,24 @@ def _bitcast(emit: Emitter, site: Site, x: Var) -> Var:
     return emit.bitcast(x, target)
 
 
+def _total_order(emit: Emitter, site: Site, x: Var, y: Var) -> Var:
+    """IEEE's total order is that of the bits as an integer, where those of negative numbers count
+    down."""
+    dtype = x.type.dtype
+    if dtype.is_float:
+        bits = dtype_named(f"i{dtype.bits}")
+        x, y = (_ordered_bits(emit, emit.bitcast(operand, bits)) for operand in (x, y))
+    return emit.map(site.primitive.removesuffix("_to"), x, y)
+
+
+def _ordered_bits(emit: Emitter, x: Var) -> Var:
+    """Flips all bits of a negative number but its sign."""
+    dtype = x.type.dtype
+    sign = emit.map("shift_right_arithmetic", x, emit.const(dtype.bits - 1, dtype))
+    rest = emit.map("shift_right_logical", sign, emit.const(1, dtype))
+    return emit.map("xor", x, rest)
+
+
 def _mulhi(emit: Emitter, site: Site, x: Var, y: Var) -> Var:
     """The upper half of the product, computed in the next wider integer."""
     dtype = x.type.dtype
@@ -178,6 +196,9 @@ TRANSLATIONS: dict[str, Translation] = {
     "reduce_precision": translation(reduce_precision, "exponent_bits", "mantissa_bits"),
     "bitcast_convert_type": translation(_bitcast, "new_dtype"),
     "mulhi": translation(_mulhi),
+    "eq_to": translation(_total_order),
+    "le_to": translation(_total_order),
+    "lt_to": translation(_total_order),
     "one_minus_square": translation(_one_minus_square),
     "log2": translation(_log2),
     "threefry2x32": translation(_threefry2x32),

@@ -2,7 +2,8 @@
 
 Input: a JAX equation. Output: the closed jaxpr to inline in its place, or None. Invariant: inlining
 gives the values of the call; how JAX would differentiate it was decided before.
-A `cond` whose index is known (a choice by platform) is a call of that branch.
+A `cond` whose index is known (a choice by platform) is a call of that branch, a
+`custom_linear_solve` one of its solver.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from stagejit.trace.compat import ClosedJaxpr, Jaxpr
+from stagejit.trace.program import Var
 
 # Primitive name -> the parameter that holds the called jaxpr. `jit_p` was once named pjit, and the
 # primitive behind jax.checkpoint has had three names.
@@ -31,6 +33,8 @@ _CALLS: dict[str, str] = {
 def called_jaxpr(equation: Any) -> ClosedJaxpr | None:
     """The jaxpr that `equation` only calls, or None where it is no call (or takes other
     operands)."""
+    if equation.primitive.name == "custom_linear_solve":
+        return equation.params["jaxprs"].solve  # type: ignore[no-any-return]
     parameter = _CALLS.get(equation.primitive.name)
     jaxpr = equation.params.get(parameter) if parameter is not None else None
     if isinstance(jaxpr, Jaxpr):
@@ -51,6 +55,17 @@ def held_operands(equation: Any) -> list[bool]:
     if prevent is None or not equation.params.get("differentiated"):
         return [False] * len(equation.invars)
     return [prevent] * len(equation.invars) if isinstance(prevent, bool) else list(prevent)
+
+
+def call_operands(equation: Any, operands: list[Var]) -> list[Var]:
+    """The operands of an equation that what it calls takes: of a `custom_linear_solve` (matvec's,
+    vecmat's, solve's, transpose_solve's, right-hand side) those of the solver."""
+    if equation.primitive.name != "custom_linear_solve":
+        return operands
+    counts = equation.params["const_lengths"]
+    first = counts.matvec + counts.vecmat
+    right = first + counts.solve + counts.transpose_solve
+    return [*operands[first : first + counts.solve], *operands[right:]]
 
 
 def known_branch(equation: Any, index: Any) -> ClosedJaxpr | None:

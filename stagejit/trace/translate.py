@@ -24,7 +24,7 @@ from stagejit.trace.compat import (
 )
 from stagejit.trace.delegation import why_not_native
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.inline import called_jaxpr, held_operands, known_branch
+from stagejit.trace.inline import call_operands, called_jaxpr, held_operands, known_branch
 from stagejit.trace.program import Program, Var
 from stagejit.trace.translation import Site, Translation, Unsupported
 from stagejit.types import DType, TensorType
@@ -104,7 +104,7 @@ class _Tracer:
                 called = known_branch(equation, self.emit.known(operands[0]))
                 operands = operands if called is None else operands[1:]
             if called is not None:
-                operands = self._held(equation, operands)
+                operands = call_operands(equation, self._held(equation, operands))
                 results: Sequence[Var] = self.run(called, operands, loc)
             else:
                 results = self._equation(equation, operands, loc)

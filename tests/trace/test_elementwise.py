@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+import stagejit
 from stagejit.graph.build import graph_of
 from stagejit.graph.functions import MAP_FUNCTIONS
 from stagejit.graph.interpreter import interpret
@@ -158,3 +159,23 @@ def test_mulhi_is_the_upper_half_of_the_product(dtype: Any) -> None:
     y = np.array([info.max, info.max, 5, 2], dtype)
     graph = graph_of(lax.mulhi, x, y)
     np.testing.assert_array_equal(interpret(graph, [x, y])[0], lax.mulhi(x, y))
+
+
+ORDERED = [np.nan, -np.nan, -np.inf, np.inf, 0.0, -0.0, 1.5, -1.5, 1e-40, -1e-40, 3.0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "uint8"])
+def test_total_order(dtype: str) -> None:
+    """Of floats: from -NaN over -0 and 0 to NaN."""
+    values = jnp.asarray(ORDERED if "float" in dtype else [0, 1, 2, 200, 255]).astype(dtype)
+    x, y = (a.reshape(-1) for a in jnp.meshgrid(values, values))
+
+    def f(x: Any, y: Any) -> Any:
+        return lax.lt_to_p.bind(x, y), lax.le_to_p.bind(x, y), lax.eq_to_p.bind(x, y)
+
+    graph = graph_of(f, x, y)
+    assert not [op for op in graph if op.kind == "delegate"]
+    expected = jax.jit(f)(x, y)
+    for a, b, c in zip(stagejit.jit(f)(x, y), interpret(graph, [x, y]), expected, strict=True):
+        np.testing.assert_array_equal(a, c)
+        np.testing.assert_array_equal(b, c)
