@@ -1,5 +1,5 @@
 """simplify-loops: what does not change is no carry, what nobody wants is not computed, what each
-iteration would compute again is computed once.
+iteration would compute again is computed once, what it would store again is repeated afterwards.
 
 Input: the whole graph, whose bodies have been rewritten already. Output: loops with fewer carries,
 slices and results, and constants that are computed before them. Invariant: nothing is computed
@@ -9,11 +9,12 @@ is not used any more is left as it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagejit.graph.control import LoopOperands
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops import build
 from stagejit.rewrites.cloning import cloned, copied, values_behind
 from stagejit.rewrites.driver import Log
 
@@ -63,19 +64,22 @@ class _Loop:
         self.constant = dict(zip(constants, self.parts.constants, strict=True)) | {
             inputs[at]: self.parts.inits[at] for at in self.fixed
         }
+        self.fixed_ops = self._fixed_ops()
+        self.ready = dict(self._ready())
 
     def run(self) -> None:
         hoisted = self._hoisted()
         kept = self._kept(hoisted)
-        total = len(self.op.results) - len(self.fixed)
+        total = len(self.op.results) - len(self.fixed) - len(self.ready)
         fewer = len(kept.carries) + len(kept.ys) < total
-        if not (hoisted or self.fixed or fewer):
+        if not (hoisted or self.fixed or fewer or self.ready):
             return
         said = [
             text
             for text, holds in (
                 (f"{len(hoisted)} values are computed before it", hoisted),
                 (f"{len(self.fixed)} carries do not change", self.fixed),
+                (f"{len(self.ready)} results are the same in each iteration", self.ready),
                 (f"{total - len(kept.carries) - len(kept.ys)} results have no use", fewer),
             )
             if holds
@@ -89,6 +93,8 @@ class _Loop:
         values: list[Value | None] = [None] * len(self.op.results)
         for at in self.fixed:
             values[at] = self.parts.inits[at]
+        for at, value in self.ready.items():
+            values[at] = self._repeated(at, value)
         for result, at in zip(
             made.results if made is not None else (), (*kept.carries, *kept.ys), strict=True
         ):
@@ -100,7 +106,7 @@ class _Loop:
     def _kept(self, hoisted: Sequence[Value]) -> _Kept:
         """Results with uses, and the carries that they, or the condition, are computed from."""
         uses = {result.index for result in self.op.results if self.graph.uses(result)}
-        ys = tuple(sorted(at for at in uses if at >= self.carries))
+        ys = tuple(sorted(at for at in uses if at >= self.carries and at not in self.ready))
         carries = {at for at in uses if at < self.carries}
         if self.condition is not None:
             needed = values_behind(self.condition.outputs)
@@ -114,25 +120,59 @@ class _Loop:
                 return _Kept(tuple(sorted(carries)), ys)
             carries |= more - self.fixed
 
+    # ------------------------------------------------------------- known without it
+
+    def _fixed_ops(self) -> set[Op]:
+        """Ops that give the same in each iteration, and could be cloned out of the loop."""
+        fixed: set[Op] = {value.op for value in self.constant}
+        for op in self.body.ops():
+            stays = op.kind in ("loop", "branch", "optimization_barrier")
+            if not stays and fixed.issuperset(value.op for value in op.operands):
+                fixed.add(op)
+        return fixed
+
+    def _ready(self) -> Iterator[tuple[int, Value]]:
+        """Stacked results of which each iteration stores the same, or the slice that it reads."""
+        slices = self.body.inputs[self.carries : self.carries + len(self.parts.xs)]
+        for at in range(self.carries, len(self.op.results)):
+            value = self.body.outputs[at]
+            if self.graph.uses(self.op.results[at]) and (
+                value.op in self.fixed_ops or value in slices
+            ):
+                yield at, value
+
+    def _repeated(self, at: int, value: Value) -> Value:
+        """A stacked result without the loop."""
+        if value not in self.constant and value.op.kind == "input":
+            return self.parts.xs[self.body.inputs.index(value) - self.carries]
+        known = cloned(self.graph, [value], self.constant)[value]
+        shape = self.op.results[at].shape
+        if not value.shape:
+            return build(self.graph, "fill", [known], self.op.loc, shape=shape)
+        axes = tuple(range(1, len(shape)))
+        return build(self.graph, "broadcast", [known], self.op.loc, shape=shape, axes=axes)
+
     # ------------------------------------------------------------------- hoisting
 
     def _hoisted(self) -> list[Value]:
         """Values of the body that are better computed once: results of ops on constants only."""
-        fixed: set[Op] = {value.op for value in self.constant}
+        fixed = self.fixed_ops
         dear: set[Op] = set()
         for op in self.body.ops():
             operands = [value.op for value in op.operands]
-            if op.kind in ("loop", "branch", "optimization_barrier") or not fixed.issuperset(
-                operands
-            ):
+            if op not in fixed:
                 continue
-            fixed.add(op)
             if _is_dear(op) or not dear.isdisjoint(operands):
                 dear.add(op)
         found: dict[Value, None] = {}
         for op in self.body.nx:
-            if op not in fixed or op.kind == "return":
-                found.update((value, None) for value in op.operands if value.op in dear)
+            if op not in fixed:
+                read = [
+                    value
+                    for at, value in enumerate(op.operands)
+                    if op.kind != "return" or at not in self.ready
+                ]
+                found.update((value, None) for value in read if value.op in dear)
         bases: dict[Value, None] = {}
         for value in found:
             while value.op.kind in _VIEWS and value.op.operands[0].op in dear:

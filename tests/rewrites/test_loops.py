@@ -240,3 +240,53 @@ def test_results_are_the_same_without_it(f: Callable[..., Any]) -> None:
     assert len(as_text(loop(full).attrs["body"])) < len(as_text(loop(ablated).attrs["body"]))
     for a, b in zip(interpret(full, [X]), interpret(ablated, [X]), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_what_each_iteration_stores_again_is_repeated_after_the_loop() -> None:
+    assert rewritten(STEP, """\
+        graph @f(%c: f32[2], %x: f32[3,2], %w: f32[2]) {
+          %0: f32[2], %1: f32[3,2], %2: f32[3,2], %3: f32[3] = loop %c, %x, %w carries=1 """
+          """reverse=false trip=3 xs=1
+            graph @body(%a: f32[2] donated, %r: f32[2], %b: f32[2]) {
+              %0: f32[2] = map add %a, %r
+              %1: f32[2] = map exp %b
+              %2: f32[] = const 1.0
+              return %0, %1, %r, %2
+            }
+          return %0, %1, %2, %3
+        }""") == "\n".join([
+            "%0: f32[2] = loop %c, %x carries=1 reverse=false trip=3 xs=1",
+            "graph @body(%a: f32[2] donated, %r: f32[2]) {",
+            "%0: f32[2] = map add %a, %r",
+            "return %0",
+            "}",
+            "%1: f32[2] = map exp %w",
+            "%2: f32[3,2] = broadcast %1 axes=(1)",
+            "%3: f32[] = const 1.0",
+            "%4: f32[3] = fill %3",
+            "return %0, %2, %x, %4",
+        ])  # fmt: skip
+
+
+def test_a_loop_that_only_stores_the_same_goes() -> None:
+    def f(x: Any, w: Any) -> Any:
+        return lax.scan(lambda c, r: (c, (w @ w, r, c)), x[0], x, reverse=True)
+
+    graph = graph_of(f, X, X)
+    expected = interpret(graph, [X, X])
+    rewrite_graph(graph, Options(verify=True))
+    assert not [op for op in graph if op.kind == "loop"]
+    for a, b in zip(interpret(graph, [X, X]), expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_dont_repeat_what_depends_on_the_iteration() -> None:
+    assert unchanged(STEP, """\
+        graph @f(%c: f32[2], %x: f32[3,2]) {
+          %0: f32[2], %1: f32[3,2], %2: f32[3,2] = loop %c, %x carries=1 reverse=false trip=3 xs=1
+            graph @body(%a: f32[2] donated, %r: f32[2]) {
+              %0: f32[2] = map add %a, %r
+              return %0, %a, %0
+            }
+          return %0, %1, %2
+        }""")  # fmt: skip
