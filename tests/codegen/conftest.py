@@ -14,6 +14,7 @@ import pytest
 from stagejit.codegen.ir import Function
 from stagejit.codegen.llvm import lower
 from stagejit.codegen.target import Target
+from tests.codegen.regions import Runner
 
 _JIT: list[Any] = []  # one for the process; machine code must outlive its callers
 _NAMES = itertools.count()
@@ -126,3 +127,15 @@ def _compile_kernel() -> Callable[..., Callable[..., None]]:
 @pytest.fixture(name="assembly")
 def _assembly() -> Callable[[Function, Target], str]:
     return assembly
+
+
+@pytest.fixture
+def host(compile_kernel: Any) -> Runner:
+    """Runs regions on this machine's target."""
+    return Runner(compile_kernel, Target.host())
+
+
+@pytest.fixture(params=[Target.host, Target.avx2, Target.sse2], ids=["host", "avx2", "sse2"])
+def runner(request: pytest.FixtureRequest, compile_kernel: Any) -> Runner:
+    """Runs regions on each target that this machine can execute."""
+    return Runner(compile_kernel, request.param())

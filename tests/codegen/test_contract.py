@@ -46,11 +46,6 @@ def runner(request: pytest.FixtureRequest, compile_kernel: Any) -> Runner:
     return Runner(compile_kernel, TARGETS[request.param]())
 
 
-@pytest.fixture
-def host(compile_kernel: Any) -> Runner:
-    return Runner(compile_kernel, Target.host())
-
-
 @pytest.mark.parametrize(("m", "k", "n"), [
     (1, 1, 1), (1, 7, 1), (1, 1, 37), (41, 1, 1), (33, 17, 29), (64, 64, 64), (1, 300, 500),
     (300, 500, 1), (7, 0, 9), (20, 2000, 40), (2, 3, 5), (100, 3, 200), (130, 1100, 70),

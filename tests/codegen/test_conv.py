@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
-from stagejit.codegen.target import Target
 from stagejit.graph.ir import Graph
 from stagejit.graph.ops import build
 from tests.codegen.conftest import compile_kernel as compile_function
@@ -30,11 +29,6 @@ NHWC = ("NHWC", "HWIO", "NHWC")
 @pytest.fixture(params=TARGETS)
 def runner(request: pytest.FixtureRequest, compile_kernel: Any) -> Runner:
     return Runner(compile_kernel, TARGETS[request.param]())
-
-
-@pytest.fixture
-def host(compile_kernel: Any) -> Runner:
-    return Runner(compile_kernel, Target.host())
 
 
 def check(

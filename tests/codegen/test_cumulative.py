@@ -31,16 +31,6 @@ def array(*shape: int, dtype: Any = np.float32) -> np.ndarray[Any, np.dtype[Any]
     return np.asarray(RNG.standard_normal(shape)).astype(dtype)
 
 
-@pytest.fixture(params=TARGETS)
-def runner(request: pytest.FixtureRequest, compile_kernel: Any) -> Runner:
-    return Runner(compile_kernel, TARGETS[request.param]())
-
-
-@pytest.fixture
-def host(compile_kernel: Any) -> Runner:
-    return Runner(compile_kernel, Target.host())
-
-
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize(

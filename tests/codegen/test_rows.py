@@ -38,16 +38,6 @@ def name_of(dtype: Any) -> str:
     return np.dtype(dtype).name
 
 
-@pytest.fixture(params=TARGETS)
-def runner(request: pytest.FixtureRequest, compile_kernel: Any) -> Runner:
-    return Runner(compile_kernel, TARGETS[request.param]())
-
-
-@pytest.fixture
-def host(compile_kernel: Any) -> Runner:
-    return Runner(compile_kernel, Target.host())
-
-
 def normalized(x: Any, axis: int) -> Any:
     """The structure of a softmax: a maximum, a sum of a function of it, a quotient."""
     e = (x - x.max(axis, keepdims=True)) ** 2

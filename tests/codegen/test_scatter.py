@@ -31,16 +31,6 @@ def array(*shape: int, dtype: Any = np.float32) -> np.ndarray[Any, np.dtype[Any]
     return np.asarray(RNG.standard_normal(shape)).astype(dtype)
 
 
-@pytest.fixture(params=TARGETS)
-def runner(request: pytest.FixtureRequest, compile_kernel: Any) -> Runner:
-    return Runner(compile_kernel, TARGETS[request.param]())
-
-
-@pytest.fixture
-def host(compile_kernel: Any) -> Runner:
-    return Runner(compile_kernel, Target.host())
-
-
 def update(x: Any, fn: str, indices: Any, updates: Any, mode: str = "fill", axis: int = 0) -> Any:
     """`x.at[indices].fn(updates)` along an axis, without JAX's treatment of negative indices."""
     window = tuple(k for k in range(x.ndim) if k != axis)
