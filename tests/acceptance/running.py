@@ -49,6 +49,11 @@ def same(actual: Any, expected: Any) -> None:
         np.testing.assert_allclose(a.astype(wide), b.astype(wide), tolerance, tolerance)
 
 
+def totals(plan: Plan) -> tuple[int, int, int, int]:
+    """Dispatches, fills, copies, transient bytes."""
+    return len(plan.dispatches), len(plan.fills), len(plan.copies), plan.transient_nbytes
+
+
 def kinds(plan: Plan) -> list[str]:
     return [dispatch.kind for dispatch in plan.dispatches]
 
