@@ -155,12 +155,13 @@ class TransientMemory:
         """What would have to wait so that more can be written in place: for those that read the
         buffer, too, and come earlier in the plan, but for no barrier."""
         before = self._before(())
-        return [
+        waits = [
             Wait(first, at, old)
             for at, old, _ in self.pairs
             for first in bits(self.lives[old].users & ~before[at] & ~(1 << at))
             if first < at and self.lives[old].users >> at == 1
         ]
+        return list(dict.fromkeys(waits))  # several results could take the same place
 
     def _before(self, waits: Sequence[Wait]) -> list[int]:
         edges = dict(self.edges)

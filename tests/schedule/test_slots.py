@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 from stagejit.errors import VerificationError
 from stagejit.options import Options
@@ -197,3 +198,14 @@ def test_order_for_the_sake_of_memory() -> None:
     without = replace(plan, barriers=tuple(b for b in plan.barriers if b is not wait))
     with pytest.raises(VerificationError, match=r"does not wait|touched later"):
         verify_plan(without)
+
+
+def test_one_wait_where_two_results_could_take_one_place() -> None:
+    def f(a: Any) -> Any:
+        total = lax.cumsum(a)
+        chosen = jnp.where(total > 0, total, total.at[3].add(1.0))
+        return lax.cumsum(total[2:5]), chosen, chosen
+
+    plan = check(f, SQUARE[0], orders=4)
+    assert {b.over for b in plan.buffers if b.kind == "result"} == {"", "t0", "t2"}
+    assert len(set(plan.barriers)) == len(plan.barriers)
