@@ -73,6 +73,11 @@ def evaluations(op: str) -> Measure:
     return count
 
 
+def conservative_nbytes(plan: Plan) -> int:
+    """Bytes of ranges that are the hull of what is written."""
+    return sum(w.nbytes for d in plan.dispatches for w in d.writes if not w.exact)
+
+
 def written_by_branches(plan: Plan) -> int:
     """Bytes of the results of branches, as far as one of them may write them."""
     return sum(w.nbytes for d in plan.dispatches if d.kind == "branch" for w in d.writes)
@@ -254,6 +259,15 @@ ABLATIONS = {
         peak_nbytes,
         X.nbytes,
         2 * X.nbytes,
+    ),
+    "host-offsets": Ablation(
+        lambda x, y, i: lax.dynamic_update_slice(x, jnp.exp(y), (i, 0)),
+        (X, Y[:2], np.int32(5)),
+        lambda x, y, i: np.concatenate([x[:5], np.exp(y), x[7:]]),
+        conservative_nbytes,
+        0,
+        X.nbytes,
+        {"donate_argnums": 0},
     ),
     "reuse-arguments": Ablation(
         lambda x, y: x.at[2:4].set(y[:2] * 2),
