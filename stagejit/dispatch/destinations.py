@@ -202,7 +202,11 @@ class Destinations:
                 continue
             box = _box_read(self.state, user)
             beside = box is not None and not any(box.overlaps(other) for other in written)
-            if box is not None and beside and not _is_overwritten_after(self.state, op, box):
+            if (
+                box is not None
+                and beside
+                and not _is_overwritten_after(self.state, op, destination, box)
+            ):
                 reads.append(box)
             elif self._reads_at_once(user):
                 readers |= 1 << self.state.home[user].id
@@ -390,7 +394,7 @@ def _is_worth_keeping(state: State, op: Op, read: Op) -> bool:
         return False
     box, written = _box_read(state, read), _overwritten(state, op, read.operands[0])
     if box is not None and not any(box.overlaps(other) for other in written):
-        return _is_overwritten_after(state, op, box)
+        return _is_overwritten_after(state, op, read.operands[0], box)
     if op.kind != "insert_slice":
         return True
     return not (same_place(op, read) and _only_elementwise(read, op, state.users))
@@ -417,14 +421,15 @@ def _only_elementwise(read: Op, insert: Op, users: Mapping[Value, Sequence[Op]])
     return True
 
 
-def _is_overwritten_after(state: State, op: Op, box: Box) -> bool:
-    """Whether an update of the result of `op` overwrites `box`, one of the next few."""
+def _is_overwritten_after(state: State, op: Op, destination: Value, box: Box) -> bool:
+    """Whether an update of what `op` makes of `destination` overwrites `box`, one of the next
+    few."""
     for _ in range(_UPDATES_AHEAD):
-        updates = [(state.update_of(value), value) for value in op.results]
-        found = [(update, value) for update, value in updates if update is not None]
-        if len(found) != 1:
+        results = [value for value in op.results if destination_of(value) is destination]
+        update = state.update_of(results[0]) if len(results) == 1 else None
+        if update is None:
             return False
-        ((op, destination),) = found
+        op, destination = update, results[0]
         if any(box.overlaps(other) for other in _overwritten(state, op, destination)):
             return True
     return False

@@ -234,3 +234,19 @@ def test_boxes_are_those_of_reshaped_operands_too() -> None:
     assert not read.exact
     assert read.box.contains(Box((0, 16), (1, 16), (1, 1)))
     assert read.nbytes < D.nbytes
+
+
+def test_another_result_is_updated_afterwards() -> None:
+    """It has another rank than what is read beside the boxes of the branch."""
+
+    def f(p: Any, d: Any, v: Any) -> Any:
+        u = jnp.exp(d[3:4].T) @ d[5:6]
+        d, v = lax.cond(p, lambda d, v: (d.at[0:1].set(0.0), v.at[0].set(0.0)), lambda *s: s, d, v)
+        return u, d, v.at[3].set(5.0)
+
+    v = np.arange(4, dtype=np.float32)
+    zeroed = np.concatenate([np.zeros((1, 8)), D[1:]])
+    expected = (np.exp(D[3:4].T) @ D[5:6], zeroed, [0, 1, 2, 5])
+    expected = tuple(map(np.asarray, expected))
+    run(f, [np.bool_(True), D, v], expected, donate_argnums=(1, 2))
+    check(f, np.bool_(True), D, v, donated=(False, True, True))
