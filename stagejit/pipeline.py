@@ -21,6 +21,7 @@ from stagejit.decisions import Decision
 from stagejit.dispatch.formation import form
 from stagejit.dispatch.region import Region, with_inner
 from stagejit.dispatch.verifier import verify_regions
+from stagejit.errors import UnsupportedOpError
 from stagejit.graph.build import build_graph
 from stagejit.graph.control import CONTROL
 from stagejit.graph.ir import Graph
@@ -39,6 +40,7 @@ from stagejit.schedule.build import schedule
 from stagejit.schedule.plan import Plan
 from stagejit.schedule.schedule import Run, Schedule
 from stagejit.schedule.verifier import verify_plan
+from stagejit.symbolic import Undecided
 from stagejit.trace.program import Program
 from stagejit.trace.translate import trace_jaxpr
 
@@ -72,13 +74,25 @@ class Compilation:
         for step in STEPS:
             if step.name not in self.seconds:
                 start = time.perf_counter()
-                step.run(self)
+                self._run(step)
                 self.seconds[step.name] = time.perf_counter() - start
                 if self.request.options.verify:
                     step.verify(self)
             if step.name == name:
                 break
         return self
+
+    def _run(self, step: Step) -> None:
+        """Symbolic sizes have graphs and plans; kernels are made for numbers."""
+        try:
+            if step.name == "codegen" and self.plan.sizes:
+                raise Undecided(f"kernels need numbers for {', '.join(self.plan.sizes)}")
+            step.run(self)
+        except Undecided as undecided:
+            raise UnsupportedOpError(
+                f"cannot {step.name} {self.request.name} for all sizes at once: {undecided}",
+                next_step="give arguments with numbers for sizes, as a call does",
+            ) from None
 
     def texts(self) -> dict[str, Callable[[], str]]:
         """The text form of each stage; each runs the steps that it needs."""

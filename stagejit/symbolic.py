@@ -15,20 +15,24 @@ from dataclasses import dataclass
 @dataclass(frozen=True, order=True)
 class Symbol:
     """An integer in `[low, high]`, both included. Symbols are equal by name: in plans a short one,
-    before that the formula by which the host computes the value."""
+    before that the formula by which the host computes the value. is_size: it is a dimension of an
+    argument."""
 
     name: str
     low: int
     high: int
+    is_size: bool = False
 
     def __str__(self) -> str:
         return self.name
 
 
+LARGEST_SIZE = 1 << 62
+
 Product = tuple[Symbol, ...]  # sorted; () for the constant
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Expr:
     """`sum(coefficient * product)`, products in order, no coefficient 0."""
 
@@ -60,6 +64,33 @@ class Expr:
     def __rmul__(self, other: int) -> Int:
         return self * other
 
+    # -------------------------------------------------- what only the bounds may decide
+
+    def __lt__(self, other: Int) -> bool:
+        return _decided(self, "<", other, at_most(self + 1, other), at_most(other, self))
+
+    def __le__(self, other: Int) -> bool:
+        return _decided(self, "<=", other, at_most(self, other), at_most(other + 1, self))
+
+    def __gt__(self, other: Int) -> bool:
+        return _decided(self, ">", other, at_most(other + 1, self), at_most(self, other))
+
+    def __ge__(self, other: Int) -> bool:
+        return _decided(self, ">=", other, at_most(other, self), at_most(self + 1, other))
+
+    def __bool__(self) -> bool:
+        low, high = bounds(self)
+        return _decided(self, "!=", 0, low > 0 or high < 0, low == high == 0)
+
+    def __floordiv__(self, divisor: Int) -> Int:
+        return divided(self, divisor)
+
+    def __mod__(self, divisor: Int) -> Int:
+        return self - divided(self, divisor) * divisor
+
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         """As Python would read it, without blanks."""
         text = ""
@@ -75,9 +106,18 @@ class Expr:
 Int = int | Expr
 
 
+class Undecided(ValueError):
+    """What is known of the symbols does not say whether something holds, or how much it is."""
+
+
 def expr(symbol: Symbol) -> Int:
     """The value of a symbol; one with a single value is that."""
     return symbol.low if symbol.low == symbol.high else Expr((((symbol,), 1),))
+
+
+def size_named(name: str) -> Int:
+    """A dimension of that name, which is at least 1, as in JAX."""
+    return expr(Symbol(name, 1, LARGEST_SIZE, is_size=True))
 
 
 def symbols_in(value: Int) -> Iterator[Symbol]:
@@ -101,7 +141,7 @@ def substitute(value: Int, values: Mapping[Symbol, Int]) -> Int:
 
 def bounds(value: Int) -> tuple[int, int]:
     """Between what the value lies for certain, both included."""
-    if isinstance(value, int):
+    if not isinstance(value, Expr):
         return value, value
     # In terms of what each symbol is above its low bound, all products are at least 0.
     above = {symbol: _sum(expr(symbol), symbol.low, 1) for symbol in symbols_in(value)}
@@ -113,9 +153,41 @@ def bounds(value: Int) -> tuple[int, int]:
     return low, high
 
 
+def extremes(value: Int) -> tuple[Int, Int]:
+    """The least and the greatest value, in terms of the sizes among its symbols."""
+    sizes = {symbol for symbol in symbols_in(value) if symbol.is_size}
+    if not sizes:
+        return bounds(value)
+    low: Int = 0
+    high: Int = 0
+    for product, coefficient in _terms(value):
+        kept = tuple(symbol for symbol in product if symbol in sizes)
+        rest = tuple(symbol for symbol in product if symbol not in sizes)
+        least, greatest = bounds(_made({rest: coefficient}))
+        low, high = low + _made({kept: least}), high + _made({kept: greatest})
+    return low, high
+
+
 def at_most(a: Int, b: Int) -> bool:
     """Whether a <= b is certain."""
     return bounds(b - a)[0] >= 0
+
+
+def divided(value: Int, divisor: Int) -> Int:
+    """value // divisor. Raises Undecided where that is no sum of products."""
+    (factor, by), *more = _terms(divisor)
+    quotient: dict[Product, int] = {}
+    for product, coefficient in _terms(value):
+        rest = list(product)
+        for symbol in factor:
+            if symbol in rest:
+                rest.remove(symbol)
+        exact = len(rest) == len(product) - len(factor) and coefficient % by == 0
+        rounded = not product and not factor  # all else is a multiple of the number `by`
+        if more or not (exact or rounded):
+            raise Undecided(f"{value} may be no multiple of {divisor}")
+        quotient[tuple(rest)] = coefficient // by
+    return _made(quotient)
 
 
 def residue(value: Int, divisor: int) -> int | None:
@@ -127,6 +199,12 @@ def residue(value: Int, divisor: int) -> int | None:
         elif coefficient % divisor:
             return None
     return constant % divisor
+
+
+def _decided(a: Int, sign: str, b: Int, holds: bool, fails: bool) -> bool:
+    if holds or fails:
+        return holds
+    raise Undecided(f"whether {a} {sign} {b} depends on the sizes")
 
 
 def _terms(value: Int) -> tuple[tuple[Product, int], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,10 +16,13 @@ from stagejit.symbolic import (
     Expr,
     Int,
     Symbol,
+    Undecided,
     at_most,
     bounds,
+    divided,
     expr,
     residue,
+    size_named,
     substitute,
     symbols_in,
 )
@@ -79,6 +83,41 @@ def test_what_is_certain_holds_for_all_values(a: Int, b: Int) -> None:
 def test_a_residue_is_that_of_all_values(value: Int, divisor: int) -> None:
     rest = residue(value, divisor)
     assert rest is None or {each % divisor for each in values_of(value)} == {rest}
+
+
+@given(integers(), st.integers(1, 5))
+def test_a_quotient_is_that_of_all_values(value: Int, divisor: int) -> None:
+    try:
+        quotient = divided(value, divisor)
+    except Undecided:
+        assert residue(value, divisor) is None
+        return
+    assert values_of(quotient) == [each // divisor for each in values_of(value)]
+
+
+@given(integers(), integers())
+def test_comparisons_hold_for_all_values_or_are_undecided(a: Int, b: Int) -> None:
+    pairs = list(zip(values_of(a), values_of(b), strict=True))
+    for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+        try:
+            holds = compare(a, b)
+        except Undecided:
+            continue
+        assert all(compare(one, other) == holds for one, other in pairs)
+
+
+def test_what_only_sizes_decide_is_undecided() -> None:
+    n = size_named("n")
+    assert n >= 1
+    assert bool(n)
+    assert n * 8 // n == 8
+    assert (n * 8 - 1) // 8 == n - 1
+    with pytest.raises(Undecided, match="n > 1"):
+        assert n > 1
+    with pytest.raises(Undecided, match="multiple of 8"):
+        assert n // 8
+    with pytest.raises(Undecided):
+        assert n - 1
 
 
 @given(integers())

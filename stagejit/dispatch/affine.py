@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stagejit.symbolic import at_most
+
 _ids = itertools.count()
 
 
@@ -66,7 +68,7 @@ class Affine:
         return Affine(((var, 1),)) if var.extent != 1 else Affine()
 
     def __add__(self, other: Affine | int) -> Affine:
-        if isinstance(other, int):
+        if not isinstance(other, Affine):
             return Affine(self.terms, self.const + other)
         coeffs = dict(self.terms)
         for var, coeff in other.terms:
@@ -234,7 +236,7 @@ def reshape_index(
     for extent in of:
         pending.append(extent)
         size_of *= extent
-        while size_to < size_of and i < len(to):
+        while size_to != size_of and at_most(size_to, size_of) and i < len(to):
             taken.append(index[i])
             taken_shape.append(to[i])
             size_to *= to[i]

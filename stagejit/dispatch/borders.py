@@ -22,6 +22,7 @@ from stagejit.dispatch.region import UPDATES, Region, Store
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
+from stagejit.symbolic import Undecided
 from stagejit.types import TensorType
 
 NAME = "fuse-pad"
@@ -55,7 +56,10 @@ class _Borders:
             region = self.regions[at]
             if _is_pad(region):
                 (store,) = region.stores
-                reason = self._fuse(at, store)
+                try:
+                    reason = self._fuse(at, store)
+                except Undecided as undecided:
+                    reason = str(undecided)
                 self.state.decide(
                     NAME,
                     store.into.op,

@@ -5,9 +5,10 @@ exact where offsets are numbers. Invariant: sizes are positive or the box is emp
 positive, 1 where the size is 1.
 
 Note [Symbolic offsets]: an offset may be an `Expr` over scalars that the host knows when a call
-starts. Where two offsets differ by a number, all is as exact as with numbers. Otherwise `overlaps`
-says False and `contains` says True only where the bounds of the symbols prove it; `intersection`
-and `hull` may have more elements than they need to, never fewer.
+starts, and offsets and sizes may have symbolic dimensions of arguments in them, of which nothing is
+known but that they are at least 1. Where two offsets differ by a number, all is as exact as with
+numbers. Otherwise `overlaps` says False and `contains` says True only where the bounds of the
+symbols prove it; `intersection` and `hull` may have more elements than they need to, never fewer.
 """
 
 from __future__ import annotations
@@ -15,10 +16,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
-from stagejit.symbolic import Int, Symbol, at_most, bounds, residue, substitute, symbols_in
+from stagejit.symbolic import (
+    Int,
+    Symbol,
+    Undecided,
+    at_most,
+    bounds,
+    extremes,
+    residue,
+    substitute,
+    symbols_in,
+)
 
-Dim = tuple[Int, int, int]  # offset, size, stride
+Dim = tuple[Int, Any, int]  # offset, size, stride
 
 
 @dataclass(frozen=True)
@@ -30,7 +42,9 @@ class Box:
     strides: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        strides = tuple(1 if n <= 1 else s for s, n in zip(self.strides, self.sizes, strict=True))
+        strides = tuple(
+            1 if at_most(n, 1) else s for s, n in zip(self.strides, self.sizes, strict=True)
+        )
         object.__setattr__(self, "strides", strides)
 
     @staticmethod
@@ -67,7 +81,8 @@ class Box:
     def at(self, values: Mapping[Symbol, Int]) -> Box:
         """The box with `values` in place of symbols."""
         offsets = tuple(substitute(offset, values) for offset in self.offsets)
-        return Box(offsets, self.sizes, self.strides)
+        sizes = tuple(cast(int, substitute(size, values)) for size in self.sizes)
+        return Box(offsets, sizes, self.strides)
 
     def widened(self) -> Box:
         """A box of numbers around it, whatever symbols are."""
@@ -79,8 +94,9 @@ class Box:
         return Box.of(dims)
 
     def symbols(self) -> Iterable[Symbol]:
-        """The symbols in its offsets."""
-        return dict.fromkeys(symbol for offset in self.offsets for symbol in symbols_in(offset))
+        """The symbols in its offsets that stand for scalars."""
+        found = (symbol for offset in self.offsets for symbol in symbols_in(offset))
+        return dict.fromkeys(symbol for symbol in found if not symbol.is_size)
 
     def dims(self) -> Iterable[Dim]:
         """(offset, size, stride) of each dimension."""
@@ -117,15 +133,15 @@ class Box:
         return Box.of(dims), exact and differing == 1
 
     def hull_elements(self, shape: Sequence[int]) -> tuple[int, int]:
-        """Half-open range of row-major element offsets in a buffer of `shape`, whatever symbols
-        are."""
+        """Half-open range of row-major element offsets in a buffer of `shape`, whatever offsets
+        are; in terms of symbolic sizes."""
         if not self.count:
             return 0, 0
         start: Int = 0
         stop: Int = 0
         for (first, _, _), last, extent in zip(self.dims(), self.last, shape, strict=True):
             start, stop = start * extent + first, stop * extent + last
-        return bounds(start)[0], bounds(stop)[1] + 1
+        return cast(int, extremes(start)[0]), cast(int, extremes(stop)[1] + 1)
 
     def reshaped(self, old: Sequence[int], new: Sequence[int]) -> tuple[Box, bool]:
         """The smallest box of the array's row-major reshape from `old` to `new` around the same
@@ -174,7 +190,7 @@ def _position(offset: int, shape: Sequence[int]) -> list[int]:
 def _apart(a: Int, n: int, s: int, b: Int, m: int, t: int) -> bool:
     """Whether two arithmetic progressions (offset, size, stride), not empty, have for certain no
     element in common."""
-    if isinstance(b - a, int):
+    if all(isinstance(x, int) for x in (b - a, n, m)):
         return not _common(a, n, s, b, m, t)[1]
     if residue(b - a, math.gcd(s, t)) not in (None, 0):
         return True
@@ -185,17 +201,20 @@ def _common(a: Int, n: int, s: int, b: Int, m: int, t: int) -> Dim:
     """Offset, size and stride of the elements common to two arithmetic progressions, or a little
     more where that is not known."""
     between = b - a
-    if isinstance(between, int):
+    if isinstance(between, int) and isinstance(n, int) and isinstance(m, int):
         first, count, stride = _common_from_zero(n, s, between, m, t)
         return a + first, count, stride
-    if n <= 0 or m <= 0 or _apart(a, n, s, b, m, t):
+    if at_most(n, 0) or at_most(m, 0) or _apart(a, n, s, b, m, t):
         return a, 0, 1
     one, other = (a, n, s), (b, m, t)
     if _progression_within(*one, *other):
         return one
     if _progression_within(*other, *one):
         return other
-    return min(one, other, key=lambda dim: (dim[1], str(dim[0])))  # whichever comes first
+    fewer = at_most(m, n), at_most(n, m)
+    if fewer[0] != fewer[1]:
+        return other if fewer[0] else one
+    return min(one, other, key=str)  # whichever comes first
 
 
 def _common_from_zero(n: int, s: int, b: int, m: int, t: int) -> tuple[int, int, int]:
@@ -214,7 +233,7 @@ def _common_from_zero(n: int, s: int, b: int, m: int, t: int) -> tuple[int, int,
 
 def _progression_within(a: Int, n: int, s: int, b: Int, m: int, t: int) -> bool:
     """Whether `a + s*i` (n items) lies for certain within `b + t*j` (m items)."""
-    if residue(a - b, t) != 0 or (n > 1 and s % t):
+    if residue(a - b, t) != 0 or (s % t and not at_most(n, 1)):
         return False
     return at_most(b, a) and at_most(a + (n - 1) * s, b + (m - 1) * t)
 
@@ -223,28 +242,31 @@ def _progressions_beside(a: Int, n: int, s: int, b: Int, m: int, t: int) -> list
     """`a + s*i` (n items) without `b + t*j` (m items, all of them among the former): those before,
     those after, and those between, a phase at a time."""
     distance = b - a
-    if not isinstance(distance, int):
-        raise ValueError("what is left beside a box at a symbolic offset has no certain size")
+    if not all(symbol.is_size for symbol in symbols_in(distance)):
+        raise Undecided("what is left beside a box at a symbolic offset has no certain size")
     before, last = distance // s, b + (m - 1) * t
     after = n - 1 - (distance + (m - 1) * t) // s
-    phases = [(b + phase, m - 1, t) for phase in range(s, t, s)] if m > 1 else []
+    phases = [(b + phase, m - 1, t) for phase in range(s, t, s)] if t > s and m > 1 else []
     found = [(a, before, s), (last + s, after, s), *phases]
     return [dim for dim in found if dim[1] > 0]
 
 
 def _union(a: Int, n: int, s: int, b: Int, m: int, t: int) -> Dim:
     between = b - a
-    if not isinstance(between, int):
-        ends = [bounds(x) for x in (a, a + (n - 1) * s, b, b + (m - 1) * t)]
+    if not (isinstance(between, int) and isinstance(n, int) and isinstance(m, int)):
+        if s == t == 1 and at_most(a, b) and at_most(b, a + n) and at_most(a + n, b + m):
+            return a, b + m - a, 1
+        if s == t == 1 and at_most(b, a) and at_most(a, b + m) and at_most(b + m, a + n):
+            return b, a + n - b, 1
+        # Where sizes decide which end comes first, comparing them raises Undecided.
+        ends = [extremes(x) for x in (a, a + (n - 1) * s, b, b + (m - 1) * t)]
         first = min(low for low, _ in ends)
         return first, max(high for _, high in ends) - first + 1, 1
     low, high = min(0, between), max((n - 1) * s, between + (m - 1) * t)
-    step = math.gcd(abs(between), s if n > 1 else 0, t if m > 1 else 0) or 1
+    step = math.gcd(between, s if n > 1 else 0, t if m > 1 else 0) or 1
     return a + low, (high - low) // step + 1, step
 
 
 def _is_union(union: Dim, a: Dim, b: Dim) -> bool:
     """Whether the union of two progressions has no element besides theirs."""
-    if not isinstance(b[0] - a[0], int):
-        return False
-    return union[1] == a[1] + b[1] - _common(*a, *b)[1]
+    return bool(union[1] == a[1] + b[1] - _common(*a, *b)[1])

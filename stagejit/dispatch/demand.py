@@ -8,6 +8,7 @@ is never evaluated more often than once for each element of its own shape; every
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 from stagejit.dispatch import cost
 from stagejit.dispatch.coordinates import coordinates, keeps_row_major_order
@@ -18,6 +19,7 @@ from stagejit.dispatch.region import ALONE, ELEMENTWISE
 from stagejit.dispatch.state import State
 from stagejit.graph.dims import GatherDims
 from stagejit.graph.ir import Op, Value
+from stagejit.symbolic import at_most
 
 _LONGEST_CHAIN = 64
 # Kinds that read each element of their operands once.
@@ -117,18 +119,24 @@ def _too_dear(state: State, op: Op, wanted: dict[Group, _Demand]) -> str:
     flops = cost.element_flops(op)
     total = sum(demand.evaluations for demand in wanted.values())
     size, nbytes = op.result.type.size, op.result.type.nbytes
-    if not flops or total <= size:
+    if not flops or at_most(cast(int, total), size):
         return ""
     chain, transcendental, leaves = _chain(state, op)
     if transcendental:
-        return f"{transcendental} would be evaluated {total / max(size, 1):.3g} times an element"
+        return f"{transcendental} would be evaluated {_times(total, size)}"
     readers = len(wanted)
     leaf_nbytes = sum(leaf.type.nbytes for leaf in leaves)
     again = total * chain * cost.BYTES_PER_FLOP + readers * leaf_nbytes
     stored = size * chain * cost.BYTES_PER_FLOP + leaf_nbytes + nbytes * (1 + readers)
-    if again <= stored + cost.DISPATCH_NBYTES:
+    if not at_most(cast(int, stored + cost.DISPATCH_NBYTES), cast(int, again)):
         return ""
-    return f"cheaper stored than evaluated {total / max(size, 1):.3g} times an element"
+    return f"cheaper stored than evaluated {_times(total, size)}"
+
+
+def _times(total: float, size: int) -> str:
+    if not isinstance(size, int) or not isinstance(total, float | int):
+        return f"{total} times for {size} elements"
+    return f"{total / max(size, 1):.3g} times an element"
 
 
 def _chain(state: State, op: Op) -> tuple[float, str, set[Value]]:

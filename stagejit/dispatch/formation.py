@@ -33,10 +33,11 @@ from stagejit.dispatch.recompute import drop_what_is_cheap
 from stagejit.dispatch.region import POINTWISE, Body, Region
 from stagejit.dispatch.scalars import Scalars, known_arguments
 from stagejit.dispatch.state import State, in_memory
+from stagejit.errors import UnsupportedOpError
 from stagejit.graph.control import CONTROL, bodies_of, carried_inputs, destination_of, read_operands
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.options import Options
-from stagejit.symbolic import Int
+from stagejit.symbolic import Int, Undecided
 
 _COMPUTES = frozenset({"map", "convert", "bitcast", "gather"})
 _NEIGHBOURS = 8  # how many earlier reductions of a shape are looked at for a merge
@@ -110,7 +111,7 @@ class _Former:
             for each in (*early.get(op, ()), op):
                 if each not in seen and seen.issuperset(v.op for v in each.operands if _is_made(v)):
                     seen.add(each)
-                    self._visit(each)
+                    self._visit_for_all_sizes(each)
         if self.state.enabled("fuse-producers"):
             drop_what_is_cheap(self.state)
         store_what_is_dear(self.state)
@@ -137,6 +138,16 @@ class _Former:
             elif op.kind == "scatter" and not is_free(op.operands[0]):
                 self.state.required.add(op.operands[0])
         return early
+
+    def _visit_for_all_sizes(self, op: Op) -> None:
+        try:
+            self._visit(op)
+        except Undecided as undecided:
+            raise UnsupportedOpError(
+                f"cannot plan `{op.kind}` for all sizes at once: {undecided}",
+                loc=op.loc,
+                next_step="plan it for arguments with numbers for sizes, as a call does",
+            ) from None
 
     def _visit(self, op: Op) -> None:
         state = self.state

@@ -19,6 +19,7 @@ from stagejit.dispatch.group import Group, Location, Place, Refusal
 from stagejit.dispatch.region import ELEMENTWISE, VIEWS
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
+from stagejit.symbolic import at_most
 
 # A space of this size is not worth spreading over workers.
 SMALL_SPACE_NBYTES = 64 << 10
@@ -140,17 +141,17 @@ def refuse_rows(group: Group) -> Refusal | None:
     assert group.anchor is not None
     itemsize = group.anchor.operands[0].type.dtype.itemsize
     size = math.prod(group.shape)
-    if size * itemsize <= SMALL_SPACE_NBYTES:
+    if at_most(size * itemsize, SMALL_SPACE_NBYTES):
         return None
     rows = math.prod(group.kept_shape)
     abreast = 1 if len(group.shape) - 1 in group.axes else _ROWS_ABREAST
-    if -(-rows // abreast) < FEWEST_ROWS:
+    if at_most(rows, (FEWEST_ROWS - 1) * abreast):
         return Refusal(
             f"{rows} rows of {size // max(rows, 1)} elements: "
             "reading them again in one dispatch would serialise"
         )
     nbytes = size // rows * itemsize * abreast
-    if nbytes > ROW_NBYTES:
+    if not at_most(nbytes, ROW_NBYTES):
         return Refusal(
             f"a row takes {nbytes} bytes, over {ROW_NBYTES}: "
             "reading it again would come from memory"

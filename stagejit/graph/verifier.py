@@ -17,6 +17,7 @@ from stagejit.errors import VerificationError
 from stagejit.graph.control import CONTROL, bodies_of
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.ops import infer
+from stagejit.symbolic import Expr
 from stagejit.types import DType
 
 _MAY_HOLD_ANYTHING = {("const", "value"), ("delegate", "equation")}
@@ -84,7 +85,7 @@ def _verify_attributes(op: Op) -> None:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(_is_plain(item) for item in value)
-    return value is None or isinstance(value, (bool, int, float, str, DType, Graph))
+    return value is None or isinstance(value, (bool, int, float, str, DType, Graph, Expr))
 
 
 def _verify_bodies(op: Op) -> None:

@@ -15,6 +15,7 @@ from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.rewrites.driver import Outcome, declined, rewrite
+from stagejit.symbolic import at_most
 
 NAME = "fold-constants"
 
@@ -78,7 +79,7 @@ def _constant(value: Value) -> Array | None:
     if op.kind == "const":
         array = op.attrs["value"]
         return array if isinstance(array, np.ndarray) and value.type.dtype.is_native else None
-    if op.kind not in _SOURCES or value.type.nbytes > SMALL_NBYTES:
+    if op.kind not in _SOURCES or not at_most(value.type.nbytes, SMALL_NBYTES):
         return None
     operands = [_constant(operand) for operand in op.operands]
     known = [array for array in operands if array is not None]

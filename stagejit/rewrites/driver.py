@@ -25,6 +25,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
+from stagejit.symbolic import Undecided
 
 MAX_VISITS = 64  # of one op and the ops that replaced it, on average
 
@@ -218,7 +219,7 @@ def _try_rules(log: Log, op: Op, rules: Iterable[Rule]) -> tuple[list[Op], list[
     """The new ops and the users of the first rule that applies to `op`."""
     for rule in rules:
         first_new = log.graph.next_id
-        outcome = rule.function(log.graph, op)
+        outcome = _outcome(rule, log.graph, op)
         if isinstance(outcome, Declined):
             log.decline(rule.name, op, outcome.reason)
         elif outcome is not None:
@@ -234,6 +235,14 @@ def _try_rules(log: Log, op: Op, rules: Iterable[Rule]) -> tuple[list[Op], list[
                 )
             return made, log.replace(rule.name, op, outcome, rule.before_after)
     return [], []
+
+
+def _outcome(rule: Rule, graph: Graph, op: Op) -> Outcome:
+    """What a rule says of an op; what depends on symbolic sizes is not proven, so it declines."""
+    try:
+        return rule.function(graph, op)
+    except Undecided as undecided:
+        return declined(str(undecided))
 
 
 def _verified(graph: Graph, step: str) -> None:

@@ -23,6 +23,8 @@ Hazard = Literal["RAW", "WAR", "WAW", "FULL", "ORDER"]
 class Buffer:
     """Contiguous row-major memory.
 
+    shape: numbers, or sums of products of symbolic sizes, which count as numbers; a transient of
+    such a shape has no slot before its size is a number.
     index: number of the argument, result or constant. slot: byte offset in the arena of its run,
     for transients; None for those that pass between runs as XLA values. result: number of the
     result that lies in this argument's memory, if any. host: the result in whose memory `slot` is,

@@ -28,20 +28,21 @@ from stagejit.schedule.plan import (
     HostScalar,
     Plan,
 )
-from stagejit.symbolic import Int, Symbol, expr
+from stagejit.symbolic import Int, Symbol, expr, size_named
 from stagejit.types import dtype_named
 
 _NAME = r"[\w.<>\-]+(?:\[\w+\])*"
 _BOX = r"\[((?:[\w+*-]+:[\w+*-]+(?::\d+)?(?:, )?)*)\]"
+_SIZE = re.compile(r"size (\w+)")
 _SYMBOL = re.compile(r"symbol (\w+) in (-?\d+):(-?\d+) = (.+)")
 _HEADER = re.compile(r"plan @(\S+) \{")
 _BUFFER = re.compile(
-    rf"buffer ({_NAME}): ([\w.<>]+)\[([\d,]*)\] (argument|result|transient|constant)"
-    r"(?: (\d+))?(?: (?:slot (\d+)|(passed)))?"
+    rf"buffer ({_NAME}): ([\w.<>]+)\[([\w,+*-]*)\] (argument|result|transient|constant)"
+    r"(?: (\d+))?(?: (?:slot (\d+)|(passed|unplaced)))?"
     rf"(?: of ({_NAME}))?(?: over ({_NAME}))?(?: result (\d+))?"
 )
 _DISPATCH = re.compile(
-    r"dispatch @(\S+) (\w+) \((.*?)\)(?:  reads (.*?))?(?:  writes (.*?))?(?:  flops (\d+))?"
+    r"dispatch @(\S+) (\w+) \((.*?)\)(?:  reads (.*?))?(?:  writes (.*?))?(?:  flops ([\w+*-]+))?"
 )
 _BARRIER = re.compile(r"barrier (.*?)  // (RAW|WAR|WAW|FULL|ORDER) @(\S+) -> @(\S+)")
 _DELEGATED = re.compile(r"delegated @(\S+) (.*?)  // (.*)")
@@ -77,6 +78,7 @@ def _plan(
     barriers: list[Barrier] = []
     delegated: list[Delegated] = []
     scalars: dict[str, HostScalar] = {}
+    sizes: dict[str, Int] = {}
     for number, line in lines:
         word = line.split(" ", 1)[0]
         if word == "}":
@@ -89,16 +91,19 @@ def _plan(
         elif word == "carry":
             result, argument, how = _match(_CARRY, number, line)
             carries.append(Carry(result, argument, how == "change places"))
+        elif word == "size":
+            (size,) = _match(_SIZE, number, line)
+            sizes[size] = size_named(size)
         elif word == "buffer":
-            buffer = _buffer(number, line)
+            buffer = _buffer(number, line, sizes)
             buffers[buffer.name] = buffer
         elif word == "symbol":
             symbol, low, stop, formula = _match(_SYMBOL, number, line)
             scalars[symbol] = HostScalar(Symbol(symbol, int(low), int(stop) - 1), formula)
         elif word == "dispatch":
-            dispatches.append(_dispatch(number, line, buffers, _values(scalars)))
+            dispatches.append(_dispatch(number, line, buffers, sizes | _values(scalars)))
         elif word == "barrier":
-            barriers.append(_barrier(number, line, buffers, _values(scalars)))
+            barriers.append(_barrier(number, line, buffers, sizes | _values(scalars)))
         elif word == "delegated":
             dispatch, equation, reason = _match(_DELEGATED, number, line)
             delegated.append(Delegated(dispatch, equation, reason))
@@ -117,7 +122,7 @@ def _plan(
 _Values = Mapping[str, Int]  # of the symbols of a plan
 
 
-def _values(scalars: Mapping[str, HostScalar]) -> _Values:
+def _values(scalars: Mapping[str, HostScalar]) -> dict[str, Int]:
     return {name: expr(scalar.symbol) for name, scalar in scalars.items()}
 
 
@@ -142,11 +147,11 @@ def _match(pattern: re.Pattern[str], number: int, line: str) -> tuple[str, ...]:
     return found.groups()
 
 
-def _buffer(number: int, line: str) -> Buffer:
+def _buffer(number: int, line: str, sizes: _Values) -> Buffer:
     name, dtype, shape, kind, index, slot, _, host, over, result = _match(_BUFFER, number, line)
     return Buffer(
         name,
-        tuple(int(n) for n in shape.split(",") if n),
+        tuple(_evaluated(number, size, sizes) for size in shape.split(",") if size),
         dtype_named(dtype),
         cast(BufferKind, kind),
         _int(index),
@@ -155,6 +160,14 @@ def _buffer(number: int, line: str) -> Buffer:
         host or "",
         over or "",
     )
+
+
+def _evaluated(number: int, text: str, values: _Values) -> int:
+    """A number, or a sum of products of symbolic sizes, which counts as one."""
+    try:
+        return cast(int, evaluate(text, values))
+    except (KeyError, ValueError) as fault:
+        raise ParseError(f"line {number}: cannot read {text!r}: {fault}") from None
 
 
 def _int(text: str | None) -> int | None:
@@ -169,7 +182,7 @@ def _dispatch(number: int, line: str, buffers: dict[str, Buffer], values: _Value
         tuple(op for op in ops.split(", ") if op),
         tuple(_accesses(number, reads or "", buffers, values)),
         tuple(_accesses(number, writes or "", buffers, values)),
-        int(flops or 0),
+        _evaluated(number, flops or "0", values),
     )
 
 
@@ -201,8 +214,6 @@ def _box(text: str, values: _Values) -> Box:
         first, stop, *steps = part.split(":")
         offset: Int = evaluate(first, values)
         span, step = evaluate(stop, values) - offset, int(steps[0]) if steps else 1
-        if not isinstance(span, int):
-            raise ValueError("its size is not a number")
         dims.append((offset, -(-span // step), step))
     return Box.of(dims)
 

@@ -20,7 +20,7 @@ from stagejit.loc import UNKNOWN, Loc
 from stagejit.schedule import hazards
 from stagejit.schedule.access import Access, Barrier, Buffer, BufferKind, Hazard, HostScalar
 from stagejit.schedule.memory import FRAME_NBYTES
-from stagejit.symbolic import Symbol
+from stagejit.symbolic import Symbol, symbols_in
 
 __all__ = [
     "Access",
@@ -230,6 +230,12 @@ class Plan:
                 yield from body.plan.all_dispatches()
 
     @property
+    def sizes(self) -> tuple[str, ...]:
+        """The symbolic sizes that shapes are made of; each is at least 1."""
+        sizes = (size for buffer in self.buffers for size in buffer.shape)
+        return tuple(dict.fromkeys(symbol.name for size in sizes for symbol in symbols_in(size)))
+
+    @property
     def copies(self) -> tuple[Dispatch, ...]:
         """The dispatches that only move data, those in loops and branches too."""
         return tuple(d for d in self.all_dispatches() if d.kind == "copy")
@@ -286,7 +292,8 @@ class Plan:
         return "\n".join([f"plan @{self.name} {{", *self._lines(), "}"])
 
     def _lines(self) -> list[str]:
-        lines = [f"  {_buffer_text(b)}" for b in self.buffers]
+        lines = [f"  size {name}" for name in self.sizes]
+        lines += [f"  {_buffer_text(b)}" for b in self.buffers]
         lines += [f"  {scalar}" for scalar in self.scalars]
         delegated = {item.dispatch: item for item in self.delegated}
         waits: dict[str, list[Barrier]] = {}
@@ -341,7 +348,8 @@ def _buffer_text(buffer: Buffer) -> str:
     if buffer.index is not None:
         parts.append(str(buffer.index))
     if buffer.kind == "transient":
-        parts.append("passed" if buffer.slot is None else f"slot {buffer.slot}")
+        unplaced = "passed" if isinstance(buffer.nbytes, int) else "unplaced"
+        parts.append(unplaced if buffer.slot is None else f"slot {buffer.slot}")
     if buffer.host:
         parts.append(f"of {buffer.host}")
     if buffer.over:

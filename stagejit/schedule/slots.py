@@ -21,6 +21,7 @@ from stagejit.schedule import memory
 from stagejit.schedule.hazards import ancestors
 from stagejit.schedule.memory import Life, Slot
 from stagejit.schedule.plan import Buffer
+from stagejit.symbolic import bounds
 
 # Positions are put in order for this part of the arena, or more.
 _WORTH_WAITING = 1 / 32
@@ -103,6 +104,8 @@ class TransientMemory:
             kind, first = buffers[name].kind, segment[touching[0]]
             if not uses[touching[0]].native or (not life.nbytes and kind == "result"):
                 continue
+            if not isinstance(life.nbytes, int):
+                continue  # where it lies is decided when its size is a number
             if kind == "transient" and all(segment[at] == first for at in touching):
                 self.transients.setdefault(first, []).append(life)
             elif kind == "result" and whole_function:
@@ -205,10 +208,8 @@ def _read_once(use: Use) -> Iterator[tuple[str, Value]]:
     """Buffers that are read as one value, largest first."""
     if not use.native:
         return
-    values = sorted(
-        zip(use.reads, use.region.reads, strict=True), key=lambda item: -item[1].type.nbytes
-    )
-    for name, value in values:
+    values = zip(use.reads, use.region.reads, strict=True)
+    for name, value in sorted(values, key=lambda item: -bounds(item[1].type.nbytes)[1]):
         if use.reads.count(name) == 1:
             yield name, value
 

@@ -7,9 +7,10 @@ Invariant: checked against jax 0.10 and 0.12; nothing else in the package import
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -20,7 +21,10 @@ import numpy as np
 from jax._src import source_info_util, traceback_util
 from jax.extend import core as jex_core
 
+from stagejit.errors import UnsupportedOpError
+from stagejit.formulas import evaluate, names_in
 from stagejit.loc import UNKNOWN, Loc
+from stagejit.symbolic import size_named
 from stagejit.types import DType, TensorType, from_numpy
 
 Literal = jex_core.Literal
@@ -62,7 +66,25 @@ def type_of(aval: Any) -> TensorType:
         return TensorType(DType(type(aval).__name__, "opaque", 0, 0), ())
     if dtype == jax.dtypes.float0:
         return TensorType(DType("float0", "opaque", 0, 0), tuple(shape))
-    return TensorType(from_numpy(dtype), tuple(shape))
+    return TensorType(from_numpy(dtype), tuple(map(size_of, shape)))
+
+
+def size_of(size: Any) -> int:
+    """A size as an int, or as an `Expr`, which counts as one: jax.export's symbolic dimensions
+    write themselves as formulas.
+
+    Raises UnsupportedOpError for one that is no sum of products."""
+    if isinstance(size, int | np.integer):
+        return int(size)
+    text = re.sub(r"(\w+)\^(\d+)", lambda power: "*".join([power[1]] * int(power[2])), str(size))
+    try:
+        names = names_in(text.strip())
+        return cast(int, evaluate(text, {name: size_named(name) for name in names}))
+    except (KeyError, TypeError, ValueError):
+        raise UnsupportedOpError(
+            f"cannot plan for the symbolic size `{size}`",
+            next_step="make a plan for sizes that are sums of products, or for numbers",
+        ) from None
 
 
 def has_static_shape(type: TensorType) -> bool:

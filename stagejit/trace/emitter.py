@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from stagejit.loc import UNKNOWN, Loc
+from stagejit.symbolic import Undecided
+from stagejit.trace.compat import size_of
 from stagejit.trace.known import Knowledge
 from stagejit.trace.program import Program, Var
 from stagejit.types import DType, TensorType, bool_, i64
@@ -76,7 +78,7 @@ class Emitter:
 
     def map(self, fn: str, *operands: Var, dtype: DType | None = None, **params: Any) -> Var:
         """An elementwise function; scalars and sizes of 1 are broadcast to the other operands."""
-        shape = np.broadcast_shapes(*(v.type.shape for v in operands))
+        shape = _broadcast([v.type.shape for v in operands])
         full = tuple(self._stretched(v, shape) for v in operands)
         if dtype is None:
             dtype = bool_ if fn in PREDICATES else full[-1].type.dtype
@@ -206,7 +208,7 @@ class Emitter:
                     starts.append(self.start_index(offset))
                     continue
                 offset = min(max(int(value), 0), last) if value is not None else 0
-            static.append(int(offset) if size else 0)
+            static.append(size_of(offset) if size else 0)
         return tuple(static), starts
 
     def start_index(self, x: Var) -> Var:
@@ -261,8 +263,22 @@ class Emitter:
         return var
 
 
+def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape that sizes of 1 stretch to; symbolic sizes are equal or not proven to be."""
+    rank = max(map(len, shapes))
+    aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    made: list[int] = []
+    for sizes in zip(*aligned, strict=True):
+        stretched = {size for size in sizes if size != 1} or {1}
+        if len(stretched) > 1:
+            raise Undecided(f"nothing says that {' and '.join(map(str, stretched))} are equal")
+        made += stretched
+    return tuple(made)
+
+
 def _meaningful(strides: Sequence[int] | None, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """A stride for every dimension, 1 where fewer than two elements make it irrelevant."""
     if strides is None:
         return (1,) * len(sizes)
-    return tuple(stride if size > 1 else 1 for stride, size in zip(strides, sizes, strict=True))
+    pairs = zip(strides, sizes, strict=True)
+    return tuple(stride if stride == 1 or size > 1 else 1 for stride, size in pairs)

@@ -146,7 +146,7 @@ def _pad(emit: Emitter, site: Site, x: Var, value: Var) -> Var:
         kept.append(first if count else 0)
         sizes.append(count)
         offsets.append(low + first * step if count else 0)
-        strides.append(step if count > 1 else 1)
+        strides.append(step if step == 1 or count > 1 else 1)
     if not all(sizes):
         return emit.fill(value, site.result.shape)
     cropped = emit.extract(x, kept, sizes)

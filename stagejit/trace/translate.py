@@ -13,6 +13,7 @@ from typing import Any
 
 from stagejit.errors import UnsupportedOpError
 from stagejit.loc import Loc
+from stagejit.symbolic import Undecided
 from stagejit.trace import control, elementwise, indexing, products, reductions, shapes, special
 from stagejit.trace.compat import (
     ClosedJaxpr,
@@ -37,6 +38,13 @@ TRANSLATIONS: dict[str, Translation] = {
     **indexing.TRANSLATIONS,
     **special.TRANSLATIONS,
 }
+
+# What can be planned for symbolic sizes: ops whose boxes are sums of products of them.
+SYMBOLIC = frozenset(elementwise.TRANSLATIONS) | {
+    "broadcast_in_dim", "concatenate", "dot_general", "expand_dims", "pad", "reduce_and",
+    "reduce_max", "reduce_min", "reduce_or", "reduce_sum", "reshape", "slice", "squeeze",
+    "transpose", "dynamic_update_slice", "rev", "split", "stack",
+}  # fmt: skip
 
 # Orders delegated equations with effects: each takes its predecessor's token after its own operands
 # and gives one after its own results.
@@ -133,7 +141,11 @@ class _Tracer:
                 made = found.rule(self.emit, site, self._nested, *operands)
                 return (made,) if isinstance(made, Var) else made
             return _translate(self.emit, site, operands, bool(equation.effects))
+        except Undecided as undecided:
+            raise _not_for_all_sizes(site, str(undecided), loc) from None
         except Unsupported as unsupported:
+            if not all(map(has_static_shape, (*(v.type for v in operands), *site.results))):
+                raise _not_for_all_sizes(site, str(unsupported), loc) from None
             return self._delegate(equation, site, operands, str(unsupported), loc)
 
     def _nested(
@@ -193,6 +205,14 @@ class _Tracer:
         return self.emit.const(array, type.dtype)
 
 
+def _not_for_all_sizes(site: Site, reason: str, loc: Loc) -> UnsupportedOpError:
+    return UnsupportedOpError(
+        f"cannot plan `{site.primitive}` for all sizes at once: {reason}",
+        loc=loc,
+        next_step="plan it for arguments with numbers for sizes, as a call does",
+    )
+
+
 def _translate(emit: Emitter, site: Site, operands: list[Var], effects: bool) -> Sequence[Var]:
     found = TRANSLATIONS.get(site.primitive)
     if found is None:
@@ -209,7 +229,7 @@ def _check(found: Translation, site: Site, operands: list[Var], effects: bool) -
     for type in (*(v.type for v in operands), *site.results):
         if not type.dtype.is_native:
             raise Unsupported(f"element type {type.dtype}")
-        if not has_static_shape(type):
+        if not has_static_shape(type) and site.primitive not in SYMBOLIC:
             raise Unsupported(f"symbolic size in {type}")
     found.check(site)
 

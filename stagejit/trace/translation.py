@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stagejit.trace.compat import size_of
 from stagejit.trace.program import Var
 from stagejit.types import TensorType
 
@@ -63,5 +64,5 @@ def translation(rule: Rule, *params: str, ignored: Sequence[str] = ()) -> Transl
 
 
 def integers(values: Sequence[Any]) -> tuple[int, ...]:
-    """Plain ints from a parameter that may hold NumPy integers."""
-    return tuple(int(value) for value in values)
+    """Plain ints from a parameter that may hold NumPy integers, or symbolic sizes."""
+    return tuple(map(size_of, values))

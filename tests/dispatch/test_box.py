@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stagejit.dispatch.box import Box
 from stagejit.dispatch.box_index import cover, fill_box
-from stagejit.symbolic import Int, Symbol, expr
+from stagejit.symbolic import Int, Symbol, Undecided, expr
 
 
 @st.composite
@@ -187,3 +187,48 @@ def test_dont_call_equal_symbols_unequal() -> None:
 def test_dont_say_what_is_left_of_a_box_at_an_unknown_place() -> None:
     with pytest.raises(ValueError, match="symbolic offset"):
         Box.whole((6, 7)).without(Box((expr(S), 0), (1, 7), (1, 1)))
+
+
+# -------------------------------------------------------------- symbolic sizes
+
+N, M = Symbol("n", 1, 4, is_size=True), Symbol("m", 1, 4, is_size=True)
+
+
+@st.composite
+def sized_boxes(draw: Any) -> Box:
+    n, m = expr(N), expr(M)
+    offsets = st.sampled_from([0, 2, n, m, n * 2, n + m])
+    sizes = st.sampled_from([1, 3, n, m, n * 2])
+    return Box.of([(draw(offsets), draw(sizes), draw(st.integers(1, 2))) for _ in range(2)])
+
+
+@given(sized_boxes(), sized_boxes())
+def test_boxes_of_symbolic_sizes_are_compared_for_all_sizes(a: Box, b: Box) -> None:
+    cases = [(a.at(v), b.at(v)) for v in ({N: n, M: m} for n in range(1, 5) for m in range(1, 5))]
+    pairs = [(elements(x), elements(y)) for x, y in cases]
+    common = a.intersection(b)
+    assert a.overlaps(b) or not any(x & y for x, y in pairs)
+    assert not a.contains(b) or all(y <= x for x, y in pairs)
+    for number, (x, y) in enumerate(pairs):
+        n, m = number // 4 + 1, number % 4 + 1
+        assert x & y <= elements(common.at({N: n, M: m}))
+    try:
+        hull, exact = a.hull(b)
+    except Undecided:
+        return
+    for number, (x, y) in enumerate(pairs):
+        all_of_it = elements(hull.at({N: number // 4 + 1, M: number % 4 + 1}))
+        assert x | y <= all_of_it
+        assert not exact or x | y == all_of_it
+
+
+def test_equal_sizes_are_equal_and_others_are_not_assumed_to_be() -> None:
+    n, m = expr(N), expr(M)
+    first = Box.of([(0, n, 1)])
+    assert not first.overlaps(Box.of([(n, n, 1)]))
+    assert first.overlaps(Box.of([(m, n, 1)]))
+    assert first.contains(Box.of([(0, n, 1)]))
+    assert not first.contains(Box.of([(0, m, 1)]))
+    assert fill_box([first, Box.of([(n, n, 1)])], Box.of([(0, n * 2, 1)]))
+    assert not fill_box([first, Box.of([(n, m, 1)])], Box.of([(0, n * 2, 1)]))
+    assert first.hull(Box.of([(n, m, 1)])) == (Box.of([(0, n + m, 1)]), True)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import export, lax
 
 from stagejit.errors import UnsupportedOpError
 from stagejit.graph.build import graph_of
@@ -156,14 +156,17 @@ def test_sending_to_a_device_is_delegated() -> None:
     assert [op.attrs["reason"] for op in delegates(graph)] == ["device_put: it names a device"]
 
 
-def test_symbolic_sizes_are_delegated() -> None:
-    from jax import export
-
-    (shape,) = (export.symbolic_shape("n, 3"),)
+def test_symbolic_sizes_are_sums_of_products() -> None:
+    shape = export.symbolic_shape("n, 2*n*m + 3, n^2 + 1")
     graph = graph_of(lambda x: x * 2, jax.ShapeDtypeStruct(shape, np.float32))
-    assert {op.attrs["reason"].split(": ")[1].split(" in ")[0] for op in delegates(graph)} == {
-        "symbolic size"
-    }
+    assert delegates(graph) == []
+    assert str(graph.outputs[0].type) == "f32[n,2*m*n+3,n*n+1]"
+
+
+def test_dont_take_a_symbolic_size_that_is_rounded() -> None:
+    shape = export.symbolic_shape("floordiv(n, 2), 3")
+    with pytest.raises(UnsupportedOpError, match="cannot plan for the symbolic size"):
+        graph_of(lambda x: x * 2, jax.ShapeDtypeStruct(shape, np.float32))
 
 
 def test_delegation_can_be_forbidden() -> None:
