@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stagejit.codegen import scalars
 from stagejit.codegen.builder import Builder
+from stagejit.codegen.contract_epilogue import Epilogue, Range
 from stagejit.codegen.contract_plan import ContractPlan
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.elements import Elements, Memory
@@ -56,17 +56,6 @@ def _cycles_per_second(target: Target) -> float:
     """The model counts cycles in which one fused multiply-add per port finishes."""
     per_cycle = 2 * target.lanes("f32") * (1 if target.has_avx512 else 2)
     return target.peak_flops / per_cycle
-
-
-@dataclass
-class _Range:
-    """The groups of one axis that the current item owns, and where its block starts."""
-
-    split: Split
-    low: Register
-    high: Register
-    start: Register
-    length: Register
 
 
 @dataclass(frozen=True)
@@ -121,11 +110,12 @@ class _Emitter:
         ranges = self._ranges(number)
         self._blocks(ranges, [*self.tiling.serial, self.tiling.blocked], {})
         if not self._is_done():
-            self._epilogue(ranges)
+            panel = self._panel({var: r.start for var, r in ranges.items()})
+            Epilogue(self.plan, self.elements, self.stores, panel, ranges).emit()
 
     def _blocks(
         self,
-        ranges: Mapping[Var, _Range],
+        ranges: Mapping[Var, Range],
         axes: Sequence[Var | None],
         starts: Mapping[Var, Register],
     ) -> None:
@@ -139,7 +129,7 @@ class _Emitter:
             0, axis.extent, step, (), lambda k: self._blocks(ranges, axes[1:], {**starts, axis: k})
         )
 
-    def _ranges(self, number: Register) -> dict[Var, _Range]:
+    def _ranges(self, number: Register) -> dict[Var, Range]:
         """The item's block along each axis. Items that share columns are neighbours."""
         b, ranges = self.b, {}
         order = sorted(self.tiling.splits, key=self._locality)
@@ -159,7 +149,7 @@ class _Emitter:
                     if split.parts > 1
                     else (b.const(split.var.extent))
                 )
-            ranges[split.var] = _Range(split, low, high, start, stop - start)
+            ranges[split.var] = Range(split, low, high, start, stop - start)
         return ranges
 
     def _locality(self, split: Split) -> int:
@@ -184,7 +174,7 @@ class _Emitter:
             extra = self.b.const(min(group.const, split.big))
         return (group * split.small + extra) * split.unit
 
-    def _block(self, ranges: Mapping[Var, _Range], cut: Mapping[Var, Register]) -> None:
+    def _block(self, ranges: Mapping[Var, Range], cut: Mapping[Var, Register]) -> None:
         """One block of the reduction for the whole item; `cut`: where it starts."""
         b, tiling = self.b, self.tiling
         starts = {var: r.start for var, r in ranges.items()}
@@ -255,7 +245,7 @@ class _Emitter:
     def _tiles(
         self,
         tiles: _Tiles,
-        rest: Sequence[_Range],
+        rest: Sequence[Range],
         sizes: Mapping[Var, int],
         at: Mapping[Var, Register],
         groups: Mapping[Var, Register],
@@ -330,7 +320,7 @@ class _Emitter:
         share = -(-self.tiling.k_block // longest.block)
         return share, groups[longest.var] * (share * view.constant({axis: 1}))
 
-    def _runs(self, current: _Range) -> list[tuple[int, Register, Register, bool]]:
+    def _runs(self, current: Range) -> list[tuple[int, Register, Register, bool]]:
         """(units, first group, one past the last, whether the last vector is partial) for each
         body.
 
@@ -355,106 +345,6 @@ class _Emitter:
             runs.append((size, low, high, ragged))
         return runs
 
-    # ---------------------------------------------------------------- epilogue
-
     def _is_done(self) -> bool:
         """The sums are the only thing stored, and they lie where they belong."""
         return self.plan.panel is not None and len(self.plan.region.stores) == 1
-
-    def _epilogue(self, ranges: Mapping[Var, _Range]) -> None:
-        """Evaluate the stores over the item's block, vectors along the axis that suits memory."""
-        vector = self._epilogue_vector()
-        axes = sorted(
-            (var for var in self.nest.axes if var is not vector),
-            key=lambda var: -abs(self.plan.offsets[0].coeff(var)),
-        )
-        self._epilogue_loops(axes, vector, ranges, {})
-
-    def _epilogue_vector(self) -> Var | None:
-        if self.tiling.lanes == 1:
-            return None
-        offset = self.plan.offsets[0]
-        unit = [var for var in self.nest.axes if offset.coeff(var) == 1]
-        if unit:
-            return unit[0]
-        return self.tiling.lane if self.tiling.lane in self.nest.axes else None
-
-    def _epilogue_loops(
-        self,
-        axes: Sequence[Var],
-        vector: Var | None,
-        ranges: Mapping[Var, _Range],
-        at: Mapping[Var, Register],
-    ) -> None:
-        b = self.b
-        if axes:
-            b.loop(
-                0,
-                ranges[axes[0]].length,
-                1,
-                (),
-                lambda i: self._epilogue_loops(axes[1:], vector, ranges, {**at, axes[0]: i}),
-            )
-            return
-        if vector is None:
-            self._store_all(ranges, at, None, None)
-            return
-        lanes, length = self.tiling.lanes, ranges[vector].length
-        whole = vector.extent % lanes == 0 and ranges[vector].split.unit == lanes
-
-        def step(i: Register) -> None:
-            mask = None if whole else b.mask_below(i, length, lanes)
-            self._store_all(ranges, {**at, vector: i}, vector, mask)
-
-        b.loop(0, length, lanes, (), step)
-
-    def _store_all(
-        self,
-        ranges: Mapping[Var, _Range],
-        at: Mapping[Var, Register],
-        vector: Var | None,
-        mask: Register | None,
-    ) -> None:
-        elements, region = self.elements, self.plan.region
-        assert region.anchor is not None
-        result = region.anchor.result
-        env = {var: ranges[var].start + position for var, position in at.items()}
-        with elements.at(
-            env, vector=vector, lanes=self.tiling.lanes if vector is not None else 0, mask=mask
-        ):
-            elements.bound[result] = lambda _: self._sum(ranges, at, vector, mask)
-            numbers = [n for n in range(len(region.stores)) if n != self.plan.panel]
-            # All before any is stored: a store may take the place of what another one reads.
-            registers = [
-                elements.value(region.stores[number].value, self.plan.indices[number])
-                for number in numbers
-            ]
-            for number, register in zip(numbers, registers, strict=True):
-                store, index = region.stores[number], self.plan.indices[number]
-                offset = elements.with_starts(store, index, self.plan.offsets[number])
-                elements.store(register, store.value.type.dtype, self.stores[number], offset)
-
-    def _sum(
-        self,
-        ranges: Mapping[Var, _Range],
-        at: Mapping[Var, Register],
-        vector: Var | None,
-        mask: Register | None,
-    ) -> Register:
-        """The finished sums where the epilogue stands, in the type of the anchor's result."""
-        view = self._panel({var: r.start for var, r in ranges.items()})
-        offset = view.base
-        for var, position in at.items():
-            offset = offset + view.moved(var, position)
-        b, lanes = self.b, self.tiling.lanes
-        stride = view.strides.get(vector, 0) if vector is not None else 0
-        if vector is None or not stride:
-            raw = b.load(view.buffer, offset)
-        elif stride == 1:
-            raw = b.load(view.buffer, offset, lanes, mask=mask)
-        else:
-            raw = b.gather(
-                view.buffer, b.splat(offset, lanes) + b.lane_ids(lanes) * stride, mask=mask
-            )
-        assert self.plan.region.anchor is not None
-        return scalars.convert(b, raw, self.nest.dtype, self.plan.region.anchor.result.type.dtype)
