@@ -17,6 +17,7 @@ from stagejit.codegen.elements import Elements, Tile
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.ir import element_type
 from stagejit.codegen.packing import Dim, Packing
+from stagejit.codegen.strides import is_dealt
 from stagejit.dispatch.affine import Affine, Var
 
 _MOST_SHUFFLED = 4  # phases that shuffles sort faster than scattered stores
@@ -285,14 +286,19 @@ class _Fill:
         self.b.if_(self.b.compare("lt", whole, stop), rest)
 
     def _squares(self, vector: Dim, along: Dim) -> None:
-        """Square register transposes; what is left over goes element by element."""
-        lanes = self.lanes
+        """Square register transposes; what is left over goes element by element. Elements that lie
+        between the lanes and nowhere else are all loaded with them."""
+        lanes, between = self.lanes, self._is_between(vector, along)
         first, stop = self.spans[vector.source].first, self.spans[vector.source].stop
         low, high = self.spans[along.source].first, self.spans[along.source].stop
         whole = stop - self.b.urem(stop - first, lanes)
         even = high - self.b.urem(high - low, lanes)
 
         def column(position: Register) -> None:
+            if between:
+                self._gaps(vector, along, position)
+                return
+
             def square(at: Register) -> None:
                 env = {vector.source: position, along.source: at}
                 tile = Tile(along.source, lanes, lanes)
@@ -326,6 +332,27 @@ class _Fill:
             self.b.loop(low, high, 1, (), single)
 
         self.b.if_(self.b.compare("lt", whole, stop), rest)
+
+    def _is_between(self, vector: Dim, along: Dim) -> bool:
+        """Whether positions of `along` are all the elements from one lane to the next in memory."""
+        assert self.memory is not None
+        gap, span = self.memory.coeff(vector.source), self.spans[along.source]
+        return (
+            is_dealt(gap, self.lanes, shared=True)
+            and (span.first.const, span.stop.const) == (0, gap)
+            and along.source.extent == gap
+        )
+
+    def _gaps(self, vector: Dim, along: Dim, position: Register) -> None:
+        """A vector for each position of `along`, from the same loads."""
+        elements, count = self.elements, along.source.extent
+        with (
+            elements.at({vector.source: position}, vector=vector.source, lanes=self.lanes),
+            elements.interleaving(count),
+        ):
+            for number in range(count):
+                with elements.at({along.source: self.b.const(number)}):
+                    self._write(None)
 
     def _element(self) -> Register:
         """The operand where `elements` stands, in the packed type."""

@@ -7,7 +7,7 @@ Invariant: blocks change neither what is computed nor, for a given target, the o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stagejit.codegen.contract_nest import Nest
@@ -23,6 +23,7 @@ _ITEMS_PER_CORE = 8
 _FEW_ITEMS_PER_CORE = 4  # if more would move much more memory
 _MORE_TRAFFIC = 1.25
 _FEW_GROUPS = 4
+_GATHER_CYCLES = 3.0  # an element whose neighbours in memory are too few for a transpose
 _STREAM_STEPS = 8  # rows in flight where an operand streams from memory
 _STREAM_CHUNK = 4096  # bytes of each row that an item should read at least when streaming
 _STREAM_AHEAD = 3  # blocks of the reduction; with them the vector operand fills half of L2
@@ -63,13 +64,13 @@ class _Planner:
             tiling.items
             * tiling.k_blocks
             * source.box(extents)
-            * self._pack_cycles(source, tiling.lane)
+            * self._pack_cycles(source, tiling.lane, extents)
             for source, packs in zip(self.sources, tiling.pack, strict=True)
             if packs
         )
         return replace(tiling, cycles=tiling.cycles + moved + self._store_cycles(tiling.lane))
 
-    def _pack_cycles(self, source: Source, lane: Var | None) -> float:
+    def _pack_cycles(self, source: Source, lane: Var | None, extents: Mapping[Var, int]) -> float:
         """Cycles to copy one element: few along lanes, more when transposing or de-interleaving."""
         along = [
             (var, window.at.coeff(lane))
@@ -81,8 +82,16 @@ class _Planner:
             return 4.0 / self.lanes
         if coeff[1] > 1:
             return 1.0 if coeff[1] <= 4 else 3.0
-        unit = source.memory is not None and source.memory.coeff(coeff[0]) == 1
-        return 4.0 / self.lanes if unit else 0.8
+        if source.memory is None:
+            return 0.8
+        gap = source.memory.coeff(coeff[0])
+        if gap == 1:
+            return 4.0 / self.lanes
+        near = next((var for var, stride in source.memory.terms if stride == 1), None)
+        if near is None or near in source.operand.windows:
+            return 0.8
+        length = extents.get(near, near.extent)
+        return 0.8 if length >= self.lanes or length == gap else _GATHER_CYCLES
 
     def _store_cycles(self, lane: Var | None) -> float:
         """Cycles to store the sums: as vectors, lane by lane, or through a horizontal sum."""
