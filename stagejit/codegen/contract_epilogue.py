@@ -23,7 +23,7 @@ from stagejit.codegen.contract_plan import ContractPlan
 from stagejit.codegen.elements import Elements, Memory
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.microkernel import View
-from stagejit.codegen.strides import is_dealt
+from stagejit.codegen.tile_blocks import between_lanes
 from stagejit.codegen.tiling import Split
 from stagejit.dispatch.affine import Var
 from stagejit.errors import InternalError
@@ -121,13 +121,10 @@ class Epilogue:
     def _fills_gaps(self, inner: Sequence[Var]) -> bool:
         """Whether the positions of `inner` are all the elements between two lanes, in order."""
         assert self.vector is not None
-        covered = 1
-        for var in reversed(inner):
-            if self._stride(var) != covered or self.ranges[var].split.parts > 1:
-                return False
-            covered *= var.extent
-        gap = self._stride(self.vector)
-        return covered == gap and is_dealt(gap, self.lanes, shared=True)
+        axes, stored = self.plan.nest.axes, self.plan.offsets[0]
+        between = between_lanes(axes, stored, self.vector, self.lanes)
+        whole = all(self.ranges[var].split.parts == 1 for var in between)
+        return bool(between) and whole and between == list(inner)
 
     def _gaps(self, inner: Sequence[Var], at: Mapping[Var, Register]) -> None:
         """A vector, and all the elements between its lanes."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stagejit.codegen.contract_nest import Nest
+from stagejit.codegen.strides import is_dealt
 from stagejit.codegen.target import Target
 from stagejit.codegen.tile_search import TileSearch
 from stagejit.codegen.tiling import Source, Split, Tiling
@@ -98,7 +99,9 @@ class _Planner:
         elements = math.prod(var.extent for var in self.nest.axes)
         if lane in self.nest.reduce:
             return elements * 8.0
-        unit = lane is not None and self.stored.coeff(lane) == 1
+        if lane is None or between_lanes(self.nest.axes, self.stored, lane, self.lanes):
+            return elements * (5.0 if lane is None else 1.5)
+        unit = self.stored.coeff(lane) == 1
         return elements * (5.0 if not unit else (1.0 if self.plain else 3.0) / self.lanes)
 
     # ---------------------------------------------------------------- blocks
@@ -248,6 +251,22 @@ class _Planner:
                 break
             tiling = finer
         return tiling
+
+
+def between_lanes(axes: Sequence[Var], stored: Affine, lane: Var, lanes: int) -> list[Var]:
+    """The axes whose positions are all the elements that memory has between two lanes, outermost
+    first; none where something else lies there, or more than vectors can deal out."""
+    gap = stored.coeff(lane)
+    if not is_dealt(gap, lanes, shared=True):
+        return []
+    inner = [var for var in axes if 0 < stored.coeff(var) < gap]
+    inner.sort(key=stored.coeff, reverse=True)
+    covered = 1
+    for var in reversed(inner):
+        if stored.coeff(var) != covered:
+            return []
+        covered *= var.extent
+    return inner if covered == gap else []
 
 
 def is_direct(tiling: Tiling, stored: Affine) -> bool:
