@@ -22,27 +22,31 @@ broadcast          x                           shape, axes: operand dim i is res
                                                the same size (a size of 1 does not stretch)
 reshape            x                           shape; row-major
 transpose          x                           permutation: result dim i is operand dim
-permutation[i] reverse            x                           axes, ascending extract_slice      x,
-*starts                  offsets, sizes (of the result), strides; an offset of None takes the next
-of `starts` (i32/i64 scalars), clamped as in JAX so that the box fits insert_slice       src, dst,
-*starts           offsets, strides; result is dst with src written at the box; dynamic starts
-clamped. "src into dst" reduce             x                           fn, axes (ascending): add
-mul max min (no bools), and or xor (no floats), argmax argmin. These two have one axis and dtype,
-the index type; first tie, first NaN cumulative         x                           fn (add mul max
-min logaddexp), axis, reverse contract           lhs, rhs of one dtype       contracting ((l...),
-(r...)), batch ((l...), (r...)), dtype; result dims: batch, lhs free, rhs free conv
-lhs, rhs of one dtype       the fields of `dims.ConvDims`, dtype gather             x, indices
-the fields of `dims.GatherDims`, mode ("clip": starts are clamped, "promise": they are in bounds,
-"fill": a window not within x is fill_value), fill_value scatter            x, indices, updates
-the fields of `dims.ScatterDims`, fn (set add mul min max), mode (as above, but "fill" drops the
-window), unique, sorted (promises about index vectors) delegate           those of the equation,
-equation (the JAX equation, or None in parsed text), then a token                reason, effects
-(names; not empty: the op is never dead, its last result is a token) return             any
-=================  ==========================
-=====================================================
-
-`optimization_barrier` takes any operands, which are its results. No rewrite looks through it, and
-whoever reads a result comes after all of its operands.
+                                               permutation[i]
+reverse            x                           axes, ascending
+extract_slice      x, *starts                  offsets, sizes (of the result), strides; an offset of
+                                               None takes the next of `starts` (i32/i64 scalars),
+                                               clamped as in JAX so that the box fits
+insert_slice       src, dst, *starts           offsets, strides; result is dst with src written at
+                                               the box; dynamic starts clamped. "src into dst"
+reduce             x                           fn, axes (ascending): add mul max min (no bools), and
+                                               or xor (no floats), argmax argmin. These two have one
+                                               axis and dtype, the index type; first tie, first NaN
+cumulative         x                           fn (add mul max min logaddexp), axis, reverse
+contract           lhs, rhs of one dtype       contracting ((l...), (r...)), batch ((l...), (r...)),
+                                               dtype; result dims: batch, lhs free, rhs free
+conv               lhs, rhs of one dtype       the fields of `dims.ConvDims`, dtype
+gather             x, indices                  the fields of `dims.GatherDims`, mode ("clip": starts
+                                               are clamped, "promise": they are in bounds, "fill": a
+                                               window not within x is fill_value), fill_value
+scatter            x, indices, updates         the fields of `dims.ScatterDims`, fn (set add mul min
+                                               max), mode (as above, but "fill" drops the window),
+                                               unique, sorted (promises about index vectors)
+delegate           those of the equation,      equation (the JAX equation, or None in parsed text),
+                   then a token                reason, effects (names; not empty: the op is never
+                                               dead, its last result is a token)
+return             any
+=================  ==========================  =====================================================
 
 loop and branch hold graphs of their own; `control.py` says what their operands, attributes and
 results are: `loop` takes inits, xs, constants; carries, xs (how many), trip (None with a
