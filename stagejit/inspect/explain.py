@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from stagejit.decisions import Decision
-from stagejit.dispatch.accesses import writes_of
+from stagejit.dispatch.accesses import Touch, writes_of
 from stagejit.loc import Loc
+from stagejit.schedule.plan import Dispatch
 from stagejit.schedule.schedule import Run, Schedule, Step
 
 
@@ -120,5 +121,14 @@ def _placements_of(step: Step) -> Iterator[Placement]:
     stores = [store for part in region.parts for store in part.stores]
     for store, touch, buffer in zip(stores, writes_of(region), step.writes, strict=True):
         if store.inserts:
-            where = f"{'' if touch.exact else '~'}{buffer}{touch.box}"
+            where = _where(touch, buffer, step.dispatch)
             yield Placement(step.dispatch.name, where, store.inserts[-1].loc)
+
+
+def _where(touch: Touch, buffer: str, dispatch: Dispatch) -> str:
+    """The box of one store. Its offsets are named in the plan, if the host computes them."""
+    box = touch.box
+    if any(box.symbols()):
+        same = (w for w in dispatch.writes if (w.buffer, w.sizes) == (buffer, box.sizes))
+        return str(next(same))
+    return f"{'' if touch.exact else '~'}{buffer}{box}"

@@ -8,8 +8,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from typer.testing import CliRunner
 
 import stagejit
@@ -149,10 +151,18 @@ def test_the_command_line_prints_it(user_file: Path) -> None:
     assert result.output.strip() == str(explained(user_file)).strip()
 
 
-def test_placements_in_loops_are_told(user_file: Path) -> None:
-    import jax.numpy as jnp
-    from jax import lax
+def test_an_offset_is_called_what_the_plan_calls_it() -> None:
+    def update(d: Any, x: Any, i: Any) -> Any:
+        return lax.dynamic_update_slice(d, jnp.exp(x), (i, 0))
 
+    arrays = np.zeros((4, 8), np.float32), np.zeros((1, 8), np.float32), np.int32(2)
+    jitted = stagejit.jit(update, donate_argnums=0)
+    assert "symbol s0 in 0:4" in str(jitted.plan(*arrays))
+    (placement,) = jitted.explain(*arrays).placements
+    assert placement.where == "d[s0:s0+1, 0:8]"
+
+
+def test_placements_in_loops_are_told() -> None:
     def rows(d: Any, xs: Any) -> Any:
         def step(carry: Any, x: Any) -> Any:
             return lax.dynamic_update_slice(carry, jnp.exp(x)[None], (2, 0)), None

@@ -42,8 +42,9 @@ class Machine(Executor):
         generated = kernel_cache(Target.host(), verify=True).generate(region)
         shadows: dict[tuple[str, bool], _Shadow] = {}
         addresses = []
+        dispatch = self.dispatches[step.dispatch.name]  # with numbers for the symbols of offsets
         for arg in generated.kernel.args:
-            name, dispatch = self.schedule.buffer_of[arg.value], step.dispatch
+            name = self.schedule.buffer_of[arg.value]
             touched = (*dispatch.reads, *dispatch.writes) if arg.written else dispatch.reads
             if (name, arg.written) not in shadows:
                 array = self._array(memory, name, arg.value)
