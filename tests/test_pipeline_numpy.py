@@ -245,3 +245,17 @@ def test_long_programs_compile_in_nearly_linear_time(name: str) -> None:
     with jax.disable_jit():  # XLA's time on such programs is not linear
         expected = program(count)(jnp.asarray(x))
     np.testing.assert_allclose(program(count)(x), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(
+    "name", ["sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "expm1", "log1p"]
+)
+def test_the_smallest_normal_numbers_are_not_lost(name: str, dtype: Any) -> None:
+    """These functions are x at zero; half of it would be subnormal, which XLA's threads flush."""
+    with jax.enable_x64(True):
+        small = float(jnp.finfo(dtype).smallest_normal)
+        x = np.array([small, -small, 2 * small, 0.0, -0.0]).astype(dtype)
+        got = np.asarray(stagejit.jit(getattr(lax, name))(x))
+    np.testing.assert_array_equal(got, x)
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(x))

@@ -236,3 +236,26 @@ def test_dont_drop_an_insert_at_another_place(first: str, second: str) -> None:
 @pytest.mark.parametrize("rule", views.RULES, ids=lambda rule: rule.function.__name__)
 def test_every_rule_says_before_and_after(rule: Rule) -> None:
     assert " --> " in rule.before_after.replace("  ", " ")
+
+
+@pytest.mark.parametrize("fn", ["add", "mul", "max", "min"])
+def test_a_reduction_over_unit_dims_is_a_reshape(fn: str) -> None:
+    text = graph(
+        f"%0: f32[2,3] = reduce {fn} %x axes=(1, 3)", "return %0", inputs="%x: f32[2,1,3,1]"
+    )
+    assert rewritten(views.reduce_of_unit_axes, text) == "%0: f32[2,3] = reshape %x\nreturn %0"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "op"),
+    [
+        ("%x: f32[2,1,3]", "%0: f32[1,3] = reduce add %x axes=(0)"),
+        ("%x: f32[2,1,3]", "%0: f32[3] = reduce add %x axes=(0, 1)"),
+        ("%x: f32[2,1,3]", "%0: i32[2,3] = reduce argmax %x axes=(1)"),
+        ("%x: f32[2,1,3]", "%0: i32[2,3] = reduce argmin %x axes=(1)"),
+        ("%x: f32[2,0]", "%0: f32[2] = reduce add %x axes=(1)"),
+    ],
+)
+def test_dont_reshape_what_a_reduction_computes(inputs: str, op: str) -> None:
+    """Sums of several or of no elements; positions, which are indices and no elements."""
+    assert unchanged(views.reduce_of_unit_axes, graph(op, "return %0", inputs=inputs))
