@@ -192,17 +192,22 @@ def _dynamic_slice(b: Builder) -> Made:
     x = b.value(lambda v: v.rank > 0)
     if x is None:
         return None
+    starts, sizes = _box(b, x)
+    return f"lax.dynamic_slice({x.name}, {starts}, {sizes})", x.exact
+
+
+def _box(b: Builder, x: Drawn) -> tuple[str, tuple[int, ...]]:
+    """Starts, of which some are known at run time only, and sizes."""
     sizes = tuple(b.integer(0, size) for size in x.shape)
     starts = [b.choose([b.index, "jnp.int32(0)", "jnp.int32(1)"]) for _ in x.shape]
-    return f"lax.dynamic_slice({x.name}, ({', '.join(starts)},), {sizes})", x.exact
+    return f"({', '.join(starts)},)", sizes
 
 
 def _update(b: Builder) -> Made:
     x = b.value(lambda v: v.rank > 0)
     if x is None:
         return None
-    sizes = tuple(b.integer(0, size) for size in x.shape)
-    starts = [b.choose([b.index, "jnp.int32(0)", "jnp.int32(1)"]) for _ in x.shape]
+    starts, sizes = _box(b, x)
     update = f"jnp.full({sizes}, 2, '{x.dtype}')"
     same = b.value(
         lambda v: (
@@ -214,7 +219,7 @@ def _update(b: Builder) -> Made:
     exact = x.exact
     if same is not None and b.integer(0, 1):
         update, exact = same.name, x.exact and same.exact
-    return f"lax.dynamic_update_slice({x.name}, {update}, ({', '.join(starts)},))", exact
+    return f"lax.dynamic_update_slice({x.name}, {update}, {starts})", exact
 
 
 def _at(b: Builder) -> Made:
