@@ -172,8 +172,8 @@ class Destinations:
         that JAX, or the loop around, pairs it with, and to nobody else."""
         if not self.state.enabled("reuse-arguments"):
             return "reuse-arguments is disabled"
-        last = into
-        while True:
+        last, caller = into, self.state.graph.return_op
+        while caller not in self.state.users[last]:  # else a later update lies elsewhere
             after = [
                 result
                 for user in self.state.users[last]

@@ -21,7 +21,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -34,6 +34,7 @@ from stagejit.errors import InternalError
 from stagejit.options import Options
 from stagejit.runtime.loader import LoadedProgram
 from stagejit.runtime.object_cache import digest
+from stagejit.trace.compat import without_high_level
 from stagejit.types import TensorType
 
 _MARKER = re.compile(r"stagejit__([0-9a-f]{8})__([^()]*)")
@@ -139,7 +140,7 @@ def request_in(closed_jaxpr: Any) -> Request:
     found = [request_of(equation) for equation in closed_jaxpr.jaxpr.eqns]
     if len(found) != 1 or found[0] is None:
         raise InternalError("a traced call is not one marked equation", dump=str(closed_jaxpr))
-    return found[0]
+    return replace(found[0], jaxpr=without_high_level(found[0].jaxpr))
 
 
 def donation_pairs(request: Request) -> tuple[tuple[int, int], ...]:

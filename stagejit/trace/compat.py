@@ -19,6 +19,7 @@ import numpy as np
 # caller may want to skip (ours), nor the function's name.
 # `traceback_util` has no public counterpart: it is what keeps JAX's own frames out of tracebacks.
 from jax._src import source_info_util, traceback_util
+from jax._src.interpreters import partial_eval
 from jax.extend import core as jex_core
 
 from stagejit.errors import UnsupportedOpError
@@ -117,6 +118,14 @@ def evaluate_equation(equation: Any, operands: list[Any]) -> list[Any]:
     with equation.ctx.manager:
         results = equation.primitive.bind(*operands, **parameters)
     return list(results) if equation.primitive.multiple_results else [results]
+
+
+def without_high_level(closed_jaxpr: Any) -> Any:
+    """The jaxpr with its high-level primitives expanded (`jnp.searchsorted` is one from jax 0.12
+    on). JAX does that to what it lowers, but not to what it traces."""
+    if not getattr(closed_jaxpr, "is_high", False):
+        return closed_jaxpr
+    return partial_eval.lower_jaxpr2(closed_jaxpr)
 
 
 def scan_counts(params: Mapping[str, Any], operands: int) -> tuple[int, int]:

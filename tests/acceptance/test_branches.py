@@ -250,3 +250,27 @@ def test_another_result_is_updated_afterwards() -> None:
     expected = tuple(map(np.asarray, expected))
     run(f, [np.bool_(True), D, v], expected, donate_argnums=(1, 2))
     check(f, np.bool_(True), D, v, donated=(False, True, True))
+
+
+@pytest.mark.parametrize(
+    "donated", [(False, True, True), (False, True, False), (False, False, False)]
+)
+def test_an_update_that_is_returned_and_updated_again(donated: tuple[bool, ...]) -> None:
+    """The first one does not lie in the operand that the second one is paired with."""
+
+    def step(d: Any, e: Any) -> Any:
+        first = d.at[1:3].set(e[:2])
+        return first.at[4:5].set(2.0), first
+
+    def in_a_branch(p: Any, d: Any, e: Any) -> Any:
+        return lax.cond(p, step, lambda *s: s, d, e)
+
+    def in_a_loop(n: Any, d: Any, e: Any) -> Any:
+        return lax.fori_loop(0, 2, lambda _, s: step(*s), (d, e))
+
+    d, e = D, f32(64, 8, seed=3)
+    for f in (in_a_branch, in_a_loop, lambda p, d, e: step(d, e)):
+        args = [np.bool_(True), d, e]
+        check(f, *args, donated=donated, orders=3)
+        donate = tuple(at for at, gives in enumerate(donated) if gives)
+        run(f, args, f(*map(jnp.asarray, args)), donate_argnums=donate)
