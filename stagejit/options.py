@@ -31,6 +31,7 @@ SWITCHES: dict[str, str] = {
     "split-reduce": "reduce parts of a large array apart, where there are few results",
     "spread-repeats": "what is inserted repeated is stored several times by its producer",
     "share-prefixes": "a concatenation that lies within another one is read from its buffer",
+    "border-buffers": "what convolutions read with a border lies in memory with that border",
     "fuse-producers": "evaluate elementwise producers inside the dispatch that reads them",
     "fuse-epilogues": "apply elementwise consumers where a reduction or contraction stores",
     "fuse-rows": "one dispatch for reductions over the same rows (softmax, layernorm)",
@@ -63,6 +64,8 @@ class Options:
     memory_budget: bytes of intermediate results that should be enough at any one time. A rewrite
         that moves fewer bytes is then given up where, as far as it can know, memory grows over the
         budget by it. None: fewer bytes moved always win.
+    borders: "auto" gives a border to what convolutions read where that pays, "always" wherever it
+        can be done without a copy.
     Raises OptionsError for an unknown rewrite name or target.
     """
 
@@ -74,6 +77,7 @@ class Options:
     cache_dir: str | None = None
     operand_limit: int = 16
     memory_budget: int | None = None
+    borders: Literal["auto", "always"] = "auto"
 
     def __post_init__(self) -> None:
         if isinstance(self.disable, str):
@@ -94,6 +98,10 @@ class Options:
             raise OptionsError(
                 f"memory_budget is {self.memory_budget}",
                 next_step="give a number of bytes, or None for no budget",
+            )
+        if self.borders not in ("auto", "always"):
+            raise OptionsError(
+                f"borders is {self.borders!r}", next_step='give "auto", the default, or "always"'
             )
         if self.target != "native":
             raise OptionsError(

@@ -7,8 +7,8 @@ Note [Step order]: loops come first, because what is computed before them then h
 Common subexpressions come after simplification, which makes equal what only looked different;
 nothing that they leave behind needs simplifying again. What branches may write into is decided
 when it is known who else reads it. Repetitions are spread when equal ones are one value; prefixes
-are shared when all inserts are known. Reductions are split last: all else is easier to see while
-they are whole.
+are shared when all inserts are known, and after that it is known what windows read. Reductions are
+split last: all else is easier to see while they are whole.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from stagejit.graph.ir import Graph
 from stagejit.options import Options
 from stagejit.rewrites import (
     algebra,
+    bordered,
     branches,
     constants,
     loops,
@@ -28,6 +29,7 @@ from stagejit.rewrites import (
     split,
     views,
 )
+from stagejit.rewrites.bordered import border_buffers
 from stagejit.rewrites.branches import simplify_branches, update_branches
 from stagejit.rewrites.driver import GraphStep, LocalStep, Step, run_steps
 from stagejit.rewrites.loops import simplify_loops
@@ -42,6 +44,7 @@ STEPS: tuple[Step, ...] = (
     GraphStep(branches.UPDATE, update_branches),
     LocalStep("repeats", repeats.RULES),
     GraphStep(prefixes.NAME, share_prefixes),
+    GraphStep(bordered.NAME, border_buffers),
     LocalStep("split", (split.split_reduce,)),
 )
 

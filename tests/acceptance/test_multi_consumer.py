@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 from jax import lax
 
+import stagejit
 from stagejit.errors import OptionsError
 from stagejit.options import Options
 from tests.acceptance.running import f32, plan_of, reasons, run, writes
 from tests.schedule.planning import check
 
 CHANNELS = ((64, 32), (96, 32), (128, 32), (160, 32), (192, 64))
-MULTI = ("share-prefixes",)
-OFF = ("share-prefixes", "fuse-insert")
+NO_BORDER = "border-buffers"
+MULTI = ("share-prefixes", NO_BORDER)
+OFF = (*MULTI, "fuse-insert")
 
 
 def dense_block(a: Any, b: Any, weights: Any) -> Any:
@@ -85,12 +87,12 @@ def test_c1_off_moves_every_part_by_a_copy() -> None:
 def test_c1_values_in_every_mode() -> None:
     a, b = images(1, 8, 13, 9)
     weights = weights_of(8)
-    off = ("share-prefixes", "fuse-insert", "read-placed", "pack-slots")
+    off = ("share-prefixes", "fuse-insert", "read-placed", "pack-slots", NO_BORDER)
     run(dense_block, [a, b, weights], expected_block(a, b, weights), off=off)
 
 
 def test_c2_prefix_mode_is_one_buffer() -> None:
-    plan = block_plan()
+    plan = block_plan(NO_BORDER)
     assert (len(plan.dispatches), len(plan.copies)) == (6, 0)
     assert sum(len(d.writes) for d in plan.dispatches[:-1]) == 5
     assert plan.transient_nbytes == plan.peak_nbytes == 4_285_440
@@ -98,7 +100,33 @@ def test_c2_prefix_mode_is_one_buffer() -> None:
 
 
 def test_c2_off_stores_what_is_placed_a_second_time() -> None:
-    assert block_plan("read-placed").transient_nbytes == 4_285_440 + 1_428_480
+    assert block_plan("read-placed", NO_BORDER).transient_nbytes == 4_285_440 + 1_428_480
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_c2_the_buffer_has_the_border_of_its_windows(batch: int) -> None:
+    plan = block_plan(batch=batch)
+    assert (len(plan.dispatches), len(plan.copies), len(plan.fills)) == (6, 0, 0)
+    assert plan.transient_nbytes == plan.peak_nbytes == batch * 192 * (90 + 2) * (62 + 2) * 4
+    assert plan.peak_nbytes <= batch * 6_870_528  # XLA's
+    (buffer,) = (b for b in plan.buffers if b.kind == "transient")
+    placed = [w for d in plan.dispatches for w in d.writes if w.buffer == buffer.name]
+    interior = [w for w in placed if w.offsets[2:] == (1, 1) and w.sizes[2:] == (90, 62)]
+    assert len(interior) == 5
+    assert sum(w.nbytes for w in placed) == buffer.nbytes  # the border exactly once
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(placed, 2))
+    if batch == 1:
+        assert [b.nbytes for b in plan.barriers] == [64 * 92 * 64 * 4] + [714_240] * 4
+
+
+def test_c2_borders_in_multi_store_mode_pay_where_two_windows_read() -> None:
+    made = [d for d in block_plan("share-prefixes").decisions if d.rewrite == NO_BORDER]
+    assert [d.applied for d in made] == [True, False, False, False]  # x is in the first one, too
+    assert all(d.reason.startswith("it does not pay: 0 bytes less") for d in made[1:])
+    options = Options(borders="always", disable=("share-prefixes",), verify=True)
+    plan = stagejit.jit(dense_block, options=options).plan(*images(1, 64, 90, 62), weights_of())
+    assert (len(plan.dispatches), len(plan.copies), len(plan.fills)) == (6, 0, 0)
+    assert plan.transient_nbytes == (96 + 128 + 160 + 192) * 92 * 64 * 4
 
 
 def densenet(order: Any) -> Any:
@@ -146,17 +174,17 @@ def test_c3_a_result_claims_its_channels_in_each_buffer() -> None:
 
 
 def test_c4_barriers_name_newly_written_channels() -> None:
-    plan = block_plan()
+    plan = block_plan(NO_BORDER)
     assert [b.nbytes for b in plan.barriers] == [1_428_480] + [714_240] * 4
     assert sum(b.nbytes for b in plan.barriers) == 4_285_440
 
 
-@pytest.mark.parametrize("disable", [(), MULTI])
+@pytest.mark.parametrize("disable", [(NO_BORDER,), MULTI])
 def test_c5_a_batch_is_strided_segments(disable: tuple[str, ...]) -> None:
     plan = block_plan(*disable, batch=4)
     assert (len(plan.dispatches), len(plan.copies)) == (6, 0)
     placed = [w for d in plan.dispatches[:-1] for w in d.writes]
-    assert len(placed) == (14 if disable else 5)
+    assert len(placed) == (14 if disable == MULTI else 5)
     for write in placed:  # four segments: the hull holds other channels too, the box does not
         assert write.exact
         assert write.sizes[0] == 4
