@@ -14,7 +14,7 @@ four, with padding / with borders): rows that are whole cache lines with their b
 0.94; channels innermost: 1.02 to 0.95. A direct read of a row that begins within a line costs what
 the copy costs; and one reader gains nothing, because its producer has the border to write. So the
 gain counted is the bytes that are not copied, but for the first reader of each element, and the
-price the bytes of border that are written and read.
+price the bytes of border that are written and read, and of values that no insert stores anyway.
 """
 
 from __future__ import annotations
@@ -238,7 +238,9 @@ def _refuse_by_cost(
     saved = 2 * itemsize * max(again, 0)
     around = math.prod(bordered) - buffer.type.size
     lost = itemsize * (around + sum(w.bordered_size - w.size for w in windows))
-    model = f"{saved} bytes less are copied into blocks, {lost} bytes of border written and read"
+    if not buffer.inserts:  # windows could compute it where they copy it
+        lost += itemsize * buffer.type.size
+    model = f"{saved} bytes less are copied into blocks, {lost} bytes more are written and read"
     row = bordered[-1] * itemsize
     if log.options.borders == "always":
         return "", model

@@ -189,6 +189,15 @@ ABLATIONS = {
         24 * IMAGE,
         (12 + 16 + 20 + 24) * IMAGE,
     ),
+    # What it saves, copies into blocks, is no part of a plan; what it takes is.
+    "border-buffers": Ablation(
+        dense_block,
+        (f32(1, 8, 6, 14), f32(1, 8, 6, 14, seed=1), weights_of(8)),
+        expected_block,
+        transient_nbytes,
+        24 * (6 + 2) * (14 + 2) * 4,
+        24 * 6 * 14 * 4,
+    ),
     "spread-repeats": Ablation(
         lambda x, y: jnp.concatenate([jnp.repeat(x @ y, 2, 0), y]),
         (X, Y),
