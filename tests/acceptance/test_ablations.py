@@ -192,11 +192,11 @@ ABLATIONS = {
     # What it saves, copies into blocks, is no part of a plan; what it takes is.
     "border-buffers": Ablation(
         dense_block,
-        (f32(1, 8, 6, 14), f32(1, 8, 6, 14, seed=1), weights_of(8)),
+        (f32(1, 8, 6, 30), f32(1, 8, 6, 30, seed=1), weights_of(8)),
         expected_block,
         transient_nbytes,
-        24 * (6 + 2) * (14 + 2) * 4,
-        24 * 6 * 14 * 4,
+        24 * (6 + 2) * (30 + 2) * 4,
+        24 * 6 * 30 * 4,
     ),
     "spread-repeats": Ablation(
         lambda x, y: jnp.concatenate([jnp.repeat(x @ y, 2, 0), y]),
