@@ -1,4 +1,4 @@
-"""Temporary memory at most XLA's, on every workload: neither has to be compiled by us to be known."""
+"""Temporary memory at most that of XLA, on every workload of the benchmarks."""
 
 from __future__ import annotations
 
