@@ -45,6 +45,8 @@ scatter            x, indices, updates         the fields of `dims.ScatterDims`,
 delegate           those of the equation,      equation (the JAX equation, or None in parsed text),
                    then a token                reason, effects (names; not empty: the op is never
                                                dead, its last result is a token)
+optimization_      any                         results are the operands; no rewrite looks through
+barrier                                        them; who reads one comes after all operands
 return             any
 =================  ==========================  =====================================================
 
