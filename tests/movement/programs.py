@@ -20,32 +20,11 @@ from hypothesis import strategies as st
 
 from stagejit.options import SWITCHES, Options
 from tests.movement.vocabulary import Array, Jax, Numpy, meant
+from tests.strategies import Drawn
 
 SIZES = (1, 2, 3, 4, 5, 8, 17, 33)
 DTYPES = ("float32", "float32", "float32", "float32", "bfloat16", "int32", "int8", "bool")
 LARGEST = 4000  # elements
-
-
-@dataclass(frozen=True)
-class Item:
-    """A value of the program under construction."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    exact: bool
-
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
-
-    @property
-    def is_float(self) -> bool:
-        return "float" in self.dtype
-
-    @property
-    def full(self) -> bool:
-        return math.prod(self.shape) > 0
 
 
 @dataclass
@@ -54,7 +33,7 @@ class Movement:
 
     source: str
     args: list[Any]
-    results: list[Item]
+    results: list[Drawn]
     coarsest: str
     donated: tuple[int, ...]
     options: Options
@@ -109,7 +88,7 @@ class Builder:
 
     def __init__(self, draw: Any) -> None:
         self.draw = draw
-        self.items: list[Item] = []
+        self.items: list[Drawn] = []
         self.lines: list[str] = []
         self.args: list[Any] = []
         self.scope: dict[str, Any] = {"np": np}
@@ -127,14 +106,14 @@ class Builder:
             shape[self.integer(0, len(shape) - 1)] = self.choose((*SIZES[:6], 0))
         self.array(tuple(shape), self.choose(self.dtypes))
 
-    def array(self, shape: tuple[int, ...], dtype: str) -> Item:
+    def array(self, shape: tuple[int, ...], dtype: str) -> Drawn:
         rng = np.random.default_rng(self.integer(0, 99))
         numbers = rng.integers(0, 2, shape) if dtype == "bool" else rng.integers(-8, 9, shape)
         scaled = numbers / 4 if "float" in dtype else numbers
         return self.add_argument(np.asarray(scaled).astype(jnp.dtype(dtype)))
 
-    def add_argument(self, array: Any) -> Item:
-        item = Item(f"a{len(self.args)}", array.shape, array.dtype.name, True)
+    def add_argument(self, array: Any) -> Drawn:
+        item = Drawn(f"a{len(self.args)}", array.shape, array.dtype.name, True)
         self.args.append(array)
         self.items.append(item)
         return item
@@ -156,7 +135,7 @@ class Builder:
             return
         name = f"v{len(self.lines)}"
         self.lines.append(f"{name} = {text}")
-        self.items.append(Item(name, result.shape, result.dtype.name, exact))
+        self.items.append(Drawn(name, result.shape, result.dtype.name, exact))
 
     def finish(self) -> Movement:
         made = [item for item in self.items if item.name.startswith("v")] or self.items
@@ -205,11 +184,11 @@ class Builder:
         """One in `of`; no, as failures shrink."""
         return self.integer(0, of - 1) == of - 1
 
-    def item(self, accept: Callable[[Item], bool] = lambda item: True) -> Item | None:
+    def item(self, accept: Callable[[Drawn], bool] = lambda item: True) -> Drawn | None:
         fitting = [item for item in reversed(self.items) if accept(item)]
         return self.choose(fitting) if fitting else None
 
-    def array_item(self, accept: Callable[[Item], bool] = lambda item: True) -> Item | None:
+    def array_item(self, accept: Callable[[Drawn], bool] = lambda item: True) -> Drawn | None:
         return self.item(lambda item: item.rank > 0 and accept(item))
 
     def index(self) -> str:
@@ -223,7 +202,7 @@ class Builder:
     def fitting(self, shape: tuple[int, ...], dtype: str) -> tuple[str, bool]:
         """An expression for a value of that shape: a part of another one, computed or not."""
 
-        def holds(item: Item) -> bool:
+        def holds(item: Drawn) -> bool:
             return (
                 item.dtype == dtype
                 and item.rank == len(shape)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 if TYPE_CHECKING:
-    from tests.movement.programs import Builder, Item
+    from tests.movement.programs import Builder
+    from tests.strategies import Drawn
 
 Made = tuple[str, bool] | None
 
@@ -40,7 +41,7 @@ def concat(b: Builder) -> Made:
         return None
     axis = b.integer(0, x.rank - 1)
 
-    def fits(y: Item) -> bool:
+    def fits(y: Drawn) -> bool:
         return y.dtype == x.dtype and rest(y.shape, axis) == rest(x.shape, axis)
 
     parts = [x, *(b.array_item(fits) or x for _ in range(b.integer(1, 3)))]
@@ -100,7 +101,7 @@ def update(b: Builder) -> Made:
 
 
 def put(b: Builder) -> Made:
-    x = b.array_item(lambda x: x.full)
+    x = b.array_item(lambda x: x.size > 0)
     if x is None:
         return None
     box, sizes = [], []
@@ -123,7 +124,7 @@ def put(b: Builder) -> Made:
 # --------------------------------------------------------------- computation
 
 
-def calm(x: Item, text: str) -> str:
+def calm(x: Drawn, text: str) -> str:
     """`text`, not greater than the values of x."""
     return f"({text}) * 0.5" if x.is_float else text
 
@@ -162,7 +163,7 @@ def cast(b: Builder) -> Made:
 
 
 def reduce(b: Builder) -> Made:
-    x = b.array_item(lambda x: x.full and x.dtype != "bool")
+    x = b.array_item(lambda x: x.size > 0 and x.dtype != "bool")
     if x is None:
         return None
     axes = tuple(a for a in range(x.rank) if b.chance(2)) or (b.integer(0, x.rank - 1),)
@@ -176,7 +177,7 @@ def reduce(b: Builder) -> Made:
 
 
 def cumulative(b: Builder) -> Made:
-    x = b.array_item(lambda x: x.full and x.dtype != "bool")
+    x = b.array_item(lambda x: x.size > 0 and x.dtype != "bool")
     if x is None:
         return None
     axis = b.integer(0, x.rank - 1)
@@ -185,7 +186,7 @@ def cumulative(b: Builder) -> Made:
 
 
 def dot(b: Builder) -> Made:
-    x = b.array_item(lambda x: x.full and x.is_float)
+    x = b.array_item(lambda x: x.size > 0 and x.is_float)
     if x is None:
         return None
     y = b.item(lambda y: y.rank == 2 and y.dtype == x.dtype and y.shape[0] == x.shape[-1])
@@ -195,7 +196,7 @@ def dot(b: Builder) -> Made:
 
 
 def conv(b: Builder) -> Made:
-    x = b.array_item(lambda x: x.full and x.is_float and x.rank in (3, 4))
+    x = b.array_item(lambda x: x.size > 0 and x.is_float and x.rank in (3, 4))
     if x is None:
         return None
     padding, space = [], []
@@ -214,7 +215,7 @@ def conv(b: Builder) -> Made:
 # -------------------------------------------------------------- control flow
 
 
-def body(b: Builder, x: Item, i: str) -> tuple[str, bool]:
+def body(b: Builder, x: Drawn, i: str) -> tuple[str, bool]:
     """A new `c` of the type of `x`, in iteration `i`, and whether it was only moved."""
     row = (1, *x.shape[1:])
     part, exact = b.fitting(row, x.dtype)
@@ -237,7 +238,7 @@ def body(b: Builder, x: Item, i: str) -> tuple[str, bool]:
 
 
 def loop(b: Builder) -> Made:
-    x = b.array_item(lambda x: x.full)
+    x = b.array_item(lambda x: x.size > 0)
     if x is None:
         return None
     text, exact = body(b, x, "i")
@@ -246,8 +247,8 @@ def loop(b: Builder) -> Made:
 
 
 def scan(b: Builder) -> Made:
-    x = b.array_item(lambda x: x.full)
-    rows = b.array_item(lambda y: y.full)
+    x = b.array_item(lambda x: x.size > 0)
+    rows = b.array_item(lambda y: y.size > 0)
     if x is None or rows is None:
         return None
     text, exact = body(b, x, "i")
@@ -262,7 +263,7 @@ def scan(b: Builder) -> Made:
 
 
 def cond(b: Builder) -> Made:
-    x = b.array_item(lambda x: x.full)
+    x = b.array_item(lambda x: x.size > 0)
     if x is None:
         return None
     yes, exact = body(b, x, "0")
