@@ -64,7 +64,7 @@ def check_barriers(plan: Plan) -> None:
     """The happens-before checker misses each of them."""
     for at in range(min(len(plan.barriers), MOST_BARRIERS)):
         fewer = (*plan.barriers[:at], *plan.barriers[at + 1 :])
-        with pytest.raises(VerificationError, match="does not wait for"):
+        with pytest.raises(VerificationError):  # two that conflict, or that share memory
             verify_plan(dataclasses.replace(plan, barriers=fewer))
 
 

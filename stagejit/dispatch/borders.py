@@ -136,11 +136,13 @@ def _is_static(touch: Touch) -> bool:
 
 
 def _is_pad(region: Region) -> bool:
-    """Whether the region only fills what others are placed in."""
+    """Whether the region only fills what others are placed in, with what it makes itself."""
     if region.anchor is not None or len(region.stores) != 1:
         return False
     (store,) = region.stores
-    return store.value.op.kind == "fill" and store.into.op.kind in ("insert_slice", "scatter")
+    return store.value.op in region.ops and (
+        store.value.op.kind == "fill" and store.into.op.kind in ("insert_slice", "scatter")
+    )
 
 
 def _left_of(whole: Box, written: Sequence[Box]) -> list[Box] | None:

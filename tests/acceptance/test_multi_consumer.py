@@ -289,7 +289,11 @@ def test_c8_a_conditional_store_is_not_hoisted() -> None:
     stored = d.copy()
     stored[0:4] = np.exp(a)
     for p, expected in ((True, stored), (False, d)):
-        run(fn, [np.bool_(p), d, a], expected, donate_argnums=1)
+        plan = run(fn, [np.bool_(p), d, a], expected, donate_argnums=1)
+    (producer,) = (dispatch for dispatch in plan.dispatches if "exp" in dispatch.ops)
+    assert [(w.buffer, w.nbytes) for w in producer.writes] == [("t0", a.nbytes)]
+    (branch,) = (dispatch for dispatch in plan.dispatches if dispatch.kind == "branch")
+    assert [w.buffer for w in branch.writes] == ["d"]
 
 
 def test_c9_placed_plain_and_dead_results() -> None:

@@ -160,3 +160,15 @@ def test_a_border_value_from_memory_or_another_dispatch() -> None:
         lambda a, b: lax.pad(jnp.exp(a), b.sum(), ((1, 1, 0), (0, 2, 0))), f32(3, 4), f32(50)
     )
     assert plan.fills == ()
+
+
+def test_a_fill_that_lies_in_memory_is_no_border() -> None:
+    """It is a result, too: what is placed is a copy of it, that nobody can make in pieces."""
+
+    def f(x: Any) -> Any:
+        ones = jnp.ones(8, jnp.float32)
+        return ones, jnp.concatenate([ones, x])
+
+    plan = check(f, f32(6), options=Options(disable=("fuse-insert",)))
+    assert kinds(plan) == ["fill", "copy", "copy"]
+    assert kinds(check(f, f32(6))) == ["fill", "copy"]
