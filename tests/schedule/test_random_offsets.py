@@ -1,0 +1,86 @@
+"""Random reads and updates of one buffer at offsets that the host knows, and at others.
+
+The executor shows a dispatch only what the plan of the call (`Plan.at`) says that it reads, lets it
+change only what it says that it writes, and runs dispatches in any order that barriers allow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax import lax
+
+from stagejit.options import SWITCHES, Options
+from tests.schedule.planning import check
+
+ROWS, COLUMNS = 12, 4
+D = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+A = np.random.default_rng(1).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+
+# Offsets of i and j, scalar arguments, and v, an array of two.
+OFFSETS: dict[str, Any] = {
+    "i": lambda i, j, v: i,
+    "i + 2": lambda i, j, v: i + 2,
+    "near i": lambda i, j, v: jnp.clip(i, 0, 5) + 3,
+    "nearer i": lambda i, j, v: jnp.clip(i, 0, 5),
+    "j": lambda i, j, v: j,
+    "round j": lambda i, j, v: j % 6,
+    "larger": lambda i, j, v: jnp.where(i > j, i, 3),
+    "constant": lambda i, j, v: jnp.int32(4),
+    "v": lambda i, j, v: v[1],
+    "sum": lambda i, j, v: v.sum() - i,
+}
+STEPS = ("update", "set", "add", "read", "scan", "sum", "double")
+Step = tuple[str, str, int]
+
+
+def program(steps: list[Step]) -> Any:
+    def fn(d: Any, a: Any, i: Any, j: Any, v: Any) -> Any:
+        results, source = [], a
+        for number, (kind, offset, size) in enumerate(steps):
+            at = OFFSETS[offset](i, j, v)
+            part = source[:size] + number
+            if kind == "update":
+                d = lax.dynamic_update_slice(d, jnp.exp(part), (at, 0))
+            elif kind == "set":
+                d = d.at[at].set(part[0])
+            elif kind == "add":
+                d = d.at[at, 1:3].add(part[0, 1:3])
+            elif kind == "read":
+                results.append(lax.dynamic_slice(d, (at, 1), (size, 2)))
+            elif kind == "scan":
+                source = lax.cumsum(lax.dynamic_slice(d, (at, 0), (8, COLUMNS)), 0)
+            elif kind == "sum":
+                results.append(d.sum(1))
+            else:
+                row = lax.dynamic_slice(d, (at, 0), (size, COLUMNS))
+                d = lax.dynamic_update_slice(d, row * 2, (at, 0))
+        return d, *results
+
+    return fn
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(STEPS), st.sampled_from(sorted(OFFSETS)), st.integers(1, 3)),
+    min_size=1,
+    max_size=6,
+)
+scalars = st.integers(-14, 14)
+
+
+@pytest.mark.fuzz
+@given(
+    steps, scalars, scalars, st.lists(scalars, min_size=2, max_size=2), st.booleans(),
+    st.sets(st.sampled_from(sorted(SWITCHES)), max_size=3),
+)  # fmt: skip
+def test_a_call_touches_what_its_plan_says(
+    made: list[Step], i: int, j: int, v: list[int], donated: bool, off: set[str]
+) -> None:
+    args = [D, A, np.int32(i), np.int32(j), np.array(v, np.int32)]
+    options = Options(disable=tuple(sorted(off)))
+    check(program(made), *args, donated=[donated], options=options)
