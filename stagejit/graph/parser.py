@@ -11,17 +11,19 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from stagejit.errors import ParseError
+from stagejit.formulas import evaluate, names_in
 from stagejit.graph.control import CONTROL
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import infer
 from stagejit.graph.printer import IMPLIED
 from stagejit.graph.verifier import verify
 from stagejit.loc import UNKNOWN, Loc
+from stagejit.symbolic import size_named
 from stagejit.types import DType, TensorType, dtype_named
 
 _TOKEN = re.compile(
@@ -29,7 +31,8 @@ _TOKEN = re.compile(
       (?P<comment>//.*)
     | (?P<value>%[\w.\[\]]+)
     | (?P<string>"(?:[^"\\]|\\.)*")
-    | (?P<number>-?(?:0x[0-9a-f]+|\d[\d.]*(?:e[+-]?\d+)?|inf\b|nan\b))
+    | (?P<number>-?(?:0x[0-9a-f]+|\d[\d.]*(?:e[+-]?\d+)?|inf\b|nan\b)(?![\w*+-]))
+    | (?P<size>-?\w+(?:[*+-]\w+)+)
     | (?P<name>[A-Za-z_@][\w<>.]*)
     | (?P<mark>[()\[\]{}=:,])
     )""",
@@ -310,6 +313,10 @@ class _Line:
         return values[name]
 
     def integer(self) -> int:
+        """A number, or a sum of products of symbolic sizes, which counts as one."""
+        if self.kind() in ("name", "size"):
+            text = self.take(self.kind())
+            return cast(int, evaluate(text, {name: size_named(name) for name in names_in(text)}))
         text = self.take("number")
         try:
             return int(text)

@@ -13,6 +13,8 @@ from jax import export, lax
 
 import stagejit
 from stagejit.errors import UnsupportedOpError
+from stagejit.graph.parser import parse
+from stagejit.graph.printer import as_text
 from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.plan import Plan
 from stagejit.schedule.verifier import verify_plan
@@ -102,6 +104,9 @@ def test_plans_verify_and_read_back(name: str) -> None:
     assert parse_plan(text).as_text() == text
     verify_plan(parse_plan(text))
     assert plan.delegated == ()
+    fn, args = CASES[name]
+    graph = stagejit.jit(fn).lower(*args).as_text("graph")
+    assert as_text(parse(graph)).strip() == graph.strip()
 
 
 @cases
