@@ -23,6 +23,7 @@ from stagejit.dispatch.state import describe, in_memory
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.options import Options
 from stagejit.schedule import hazards
+from stagejit.schedule.beside import NAME, brought_together, is_small
 from stagejit.schedule.bodies import layout_of
 from stagejit.schedule.body_accesses import touches_of
 from stagejit.schedule.names import Names
@@ -92,7 +93,32 @@ class _Builder:
         self.reused: dict[Value, Value] = {}  # root of a result --> the argument it lies in
 
     def build(self) -> Schedule:
-        self._sort()
+        items, decisions = self.items, self.decisions
+        order, other = self._orders()
+
+        def ordered(these: Sequence[int]) -> Schedule:
+            self.items = [items[at] for at in these]
+            self.decisions, self.reused = list(decisions), {}
+            return self._in_order()
+
+        made = ordered(order)
+        if other == order:
+            return made
+        beside = ordered(other)
+        extra = beside.plan.peak_nbytes - made.plan.peak_nbytes
+        moved = items[next(at for at, instead in zip(other, order, strict=True) if at != instead)]
+        chosen, reason = (
+            (made, f"it would take {extra} bytes of transients more")
+            if extra > 0
+            else (beside, "runs beside dispatches that it does not depend on")
+        )
+        name = f"@{moved.region.name} {moved.region.kind}"
+        decision = Decision(NAME, name, chosen is beside, reason, moved.region.loc)
+        plan = replace(chosen.plan, decisions=(*chosen.plan.decisions, decision))
+        return replace(chosen, plan=plan)
+
+    def _in_order(self) -> Schedule:
+        """The schedule, with the items as they are."""
         if self.options.enabled("reuse-arguments"):
             self._reuse_arguments()
         buffers = self._buffers()
@@ -146,8 +172,9 @@ class _Builder:
 
     # ----------------------------------------------------------------- order
 
-    def _sort(self) -> None:
-        """Brings the items in execution order."""
+    def _orders(self) -> tuple[list[int], list[int]]:
+        """The items in execution order, and in another one in which small dispatches run beside
+        others."""
         names = Names()
         made: dict[Value, Buffer] = {}
         for value in self._values():
@@ -161,8 +188,11 @@ class _Builder:
             value, root = self.graph.inputs[argument], self.roots[self.stored[number]]
             if root is not value and self.options.enabled("reuse-arguments"):
                 readers_first(reading.get(value, []), writing.get(root, []), before)
-        order = execution_order([item.delegated for item in self.items], before)
-        self.items = [self.items[at] for at in order]
+        delegated = [item.delegated for item in self.items]
+        order = execution_order(delegated, before)
+        if any(delegated) or self.options.full_barriers or not self.options.enabled(NAME):
+            return order, order
+        return order, brought_together(order, before, [is_small(made) for made in dispatches])
 
     def _conflicts(self, dispatches: Sequence[Dispatch]) -> list[hazards.Conflict]:
         """Who waits for whom."""

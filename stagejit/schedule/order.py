@@ -48,11 +48,12 @@ def readers_first(
 ) -> None:
     """Has `readers` of an argument come before `writers` of the result that could then take its
     place, unless one of them has to come after a writer. Extends `predecessors`."""
-    late = [at for at in readers if at > min(writers, default=at) and at not in writers]
-    if not late or any(_needs(at, writers, predecessors) for at in late):
+    others = [at for at in readers if at not in writers]
+    late = [at for at in others if at > min(writers, default=at)]
+    if any(_needs(at, writers, predecessors) for at in late):
         return
     for writer in writers:
-        for reader in late:
+        for reader in others:
             predecessors[writer] = predecessors.get(writer, 0) | 1 << reader
 
 
