@@ -8,7 +8,7 @@ that of the plan.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.codegen.generate import Generated
@@ -16,6 +16,7 @@ from stagejit.codegen.target import Target
 from stagejit.dispatch.outputs import without_reshapes
 from stagejit.dispatch.region import Region
 from stagejit.errors import InternalError
+from stagejit.graph.control import CONTROL
 from stagejit.runtime import program as host
 from stagejit.runtime.program import BufferRef, Copy, HostProgram, Launch, Parallel
 from stagejit.schedule.plan import Binding, Buffer, Plan, exchanged
@@ -26,6 +27,7 @@ FORK_SECONDS = 15e-6
 # A chunk should be worth claiming, and there should be enough of them that late workers find some.
 CHUNK_SECONDS = 2e-6
 CHUNKS_PER_CORE = 8
+MOST_IN_REGION = 64  # dispatches: their buffers' addresses are on the stack at the same time
 
 
 def host_program(
@@ -65,6 +67,17 @@ class _Pass:
     exchanged: bool = False
 
 
+_Timed = tuple[Launch, float]  # with the seconds that it takes on one core
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Steps in a row that do not depend on each other: a loop or a branch, or launches."""
+
+    control: tuple[host.Step, ...]
+    timed: tuple[_Timed, ...] = ()
+
+
 class _Hosting:
     def __init__(
         self,
@@ -96,27 +109,25 @@ class _Hosting:
 
     def _steps(self, steps: Iterable[Step], scope: _Scope) -> tuple[host.Step, ...]:
         made: list[host.Step] = []
-        waits = _waits(scope.schedule.plan)
-        beside: set[str] = set()  # the dispatches of the last step, if it is a parallel region
-        for step in steps:
-            if step.region.kind == "loop":
-                made += self._loop(step, scope)
-            elif step.region.kind == "branch":
-                made.append(self._branch(step, scope))
-            else:
-                launches = self._launches(step, scope)
-                forks = any(launch.parallel for launch in launches)
-                name = step.dispatch.name
-                if forks and beside and not beside & waits.get(name, set()):
-                    before = _launches_of(made.pop())
-                    made.append(Parallel((*before, *launches)))
-                    beside.add(name)
-                    continue
-                made += (Parallel(launches),) if forks and len(launches) > 1 else launches
-                beside = {name} if forks else set()
-                continue
-            beside = set()
+        groups = [self._group(group, scope) for group in _independent(steps, scope.schedule.plan)]
+        for group in groups:
+            made += group.control
+            # What a single launch gains on two cores where forking begins to pay.
+            made += _shared(group.timed, worthwhile=self._gain(group.timed) > FORK_SECONDS / 2)
         return tuple(made)
+
+    def _group(self, steps: Sequence[Step], scope: _Scope) -> _Group:
+        if steps[0].region.kind == "loop":
+            return _Group(tuple(self._loop(steps[0], scope)))
+        if steps[0].region.kind == "branch":
+            return _Group((self._branch(steps[0], scope),))
+        return _Group((), tuple(timed for step in steps for timed in self._launches(step, scope)))
+
+    def _gain(self, timed: Sequence[_Timed]) -> float:
+        """Seconds saved where the launches that stay on one core run at the same time."""
+        serial = [seconds for launch, seconds in timed if not launch.parallel]
+        together = max(max(serial, default=0.0), sum(serial) / self.target.cores)
+        return sum(serial) - together
 
     # ---------------------------------------------------------------- loops and branches
 
@@ -197,9 +208,10 @@ class _Hosting:
 
     # ---------------------------------------------------------------- kernels
 
-    def _launches(self, step: Step, scope: _Scope) -> tuple[Launch, ...]:
+    def _launches(self, step: Step, scope: _Scope) -> Iterator[_Timed]:
         """The launches of a dispatch: it and its borders do not depend on each other."""
-        return tuple(self._launch(part, step, scope) for part in step.region.parts)
+        for part in step.region.parts:
+            yield self._launch(part, step, scope), self.kernels[part].kernel.seconds
 
     def _launch(self, region: Region, step: Step, scope: _Scope) -> Launch:
         generated = self.kernels[region]
@@ -239,6 +251,33 @@ class _Hosting:
         return max(1, min(max(balanced, worthwhile), most))
 
 
+def _independent(steps: Iterable[Step], plan: Plan) -> list[list[Step]]:
+    """Neighbours that may run at the same time; loops and branches stay alone."""
+    waits, groups = _waits(plan), list[list[Step]]()
+    names: set[str] = set()  # of the last group, as far as others may join it
+    for step in steps:
+        name, joins = step.dispatch.name, step.region.kind not in CONTROL
+        if joins and 0 < len(names) < MOST_IN_REGION and not names & waits.get(name, set()):
+            groups[-1].append(step)
+            names.add(name)
+        else:
+            groups.append([step])
+            names = {name} if joins else set()
+    return groups
+
+
+def _shared(timed: Sequence[_Timed], *, worthwhile: bool) -> tuple[host.Step, ...]:
+    """One parallel region of launches that do not depend on each other, if one of them uses several
+    cores anyway or it is `worthwhile`; the longest that do not come first, as nobody can help
+    with them at the end."""
+    launches = tuple(launch for launch, _ in timed)
+    forks = any(launch.parallel for launch in launches)
+    if len(launches) < 2 or not (forks or worthwhile):
+        return launches
+    order = sorted(timed, key=lambda item: (item[0].parallel, 0 if item[0].parallel else -item[1]))
+    return (Parallel(tuple(launch for launch, _ in order)),)
+
+
 def _waits(plan: Plan) -> dict[str, set[str]]:
     """For each dispatch those that a barrier orders right before it. Neighbours of a run between
     which none is are independent: a chain of barriers between two of them would lead through the
@@ -247,12 +286,6 @@ def _waits(plan: Plan) -> dict[str, set[str]]:
     for barrier in plan.barriers:
         waits.setdefault(barrier.dst, set()).add(barrier.src)
     return waits
-
-
-def _launches_of(step: host.Step) -> tuple[Launch, ...]:
-    if isinstance(step, Parallel):
-        return step.launches
-    return (step,) if isinstance(step, Launch) else ()
 
 
 def _places(run: Run, buffers: Iterable[Buffer]) -> Iterable[tuple[str, BufferRef]]:

@@ -10,6 +10,7 @@ import numpy as np
 
 import stagejit
 from stagejit.options import Options
+from stagejit.runtime.hosting import MOST_IN_REGION
 
 BIG = (512, 1024)
 
@@ -61,3 +62,36 @@ def test_borders_run_beside_the_interior() -> None:
     assert "parallel region of 5" in text
     small = host_text(lambda a: jnp.pad(jnp.exp(a), 1), array(4, 8))
     assert small.count("serial") == 5
+
+
+def chains(x: Any, y: Any, w: Any) -> Any:
+    return jnp.tanh(jnp.tanh(x @ w) @ w), jnp.tanh(jnp.tanh(y @ w) @ w)
+
+
+def test_chains_that_are_worth_it_run_beside_each_other() -> None:
+    args = [array(64, 128), array(64, 128), array(128, 128)]
+    assert host_text(chains, *args).count("parallel region of 2") == 2
+    small = [array(4, 8), array(4, 8), array(8, 8)]
+    assert "parallel" not in host_text(chains, *small)
+
+
+def test_what_stays_on_one_core_runs_beside_what_does_not() -> None:
+    def fn(a: Any, b: Any) -> Any:
+        return jnp.exp(a), b @ b
+
+    text = host_text(fn, array(*BIG), array(16, 16))
+    region = text[text.index("parallel region of 2") :]
+    assert region.splitlines()[1].endswith(" serial")
+    ours, theirs = (
+        stagejit.jit(fn)(array(*BIG), array(16, 16)),
+        jax.jit(fn)(*map(jnp.asarray, (array(*BIG), array(16, 16)))),
+    )
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, 1e-5, 1e-4)
+
+
+def test_a_region_has_no_more_launches_than_fit_the_stack() -> None:
+    text = host_text(lambda a: [a @ (a * i) for i in range(1, 101)], array(128, 128))
+    sizes = [int(line.split()[-1][:-1]) for line in text.splitlines() if "region of" in line]
+    assert sizes
+    assert max(sizes) == MOST_IN_REGION
