@@ -192,6 +192,8 @@ class _Builder:
         order = execution_order(delegated, before)
         if any(delegated) or self.options.full_barriers or not self.options.enabled(NAME):
             return order, order
+        if not all(isinstance(made.nbytes, int) for made in dispatches):
+            return order, order  # nothing says which ones are small
         return order, brought_together(order, before, [is_small(made) for made in dispatches])
 
     def _conflicts(self, dispatches: Sequence[Dispatch]) -> list[hazards.Conflict]:

@@ -5,6 +5,7 @@ A new name in `options.SWITCHES` needs a line here.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,6 +59,13 @@ def transient_nbytes(plan: Plan) -> int:
 
 def peak_nbytes(plan: Plan) -> int:
     return plan.peak_nbytes
+
+
+def waiting_neighbours(plan: Plan) -> int:
+    """Dispatches that wait for the one right before them."""
+    waits = {(barrier.src, barrier.dst) for barrier in plan.barriers}
+    names = [dispatch.name for dispatch in plan.dispatches]
+    return sum(pair in waits for pair in itertools.pairwise(names))
 
 
 def evaluations(op: str) -> Measure:
@@ -244,6 +252,14 @@ ABLATIONS = {
         fills,
         0,
         1,
+    ),
+    "run-beside": Ablation(
+        lambda x, y: (jnp.tanh(jnp.tanh(x @ y) @ y), jnp.sin(jnp.sin(x @ y.T) @ y.T)),
+        (X, Y),
+        lambda x, y: (np.tanh(np.tanh(x @ y) @ y), np.sin(np.sin(x @ y.T) @ y.T)),
+        waiting_neighbours,
+        0,
+        2,
     ),
     "pack-slots": Ablation(
         two_products,

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import stagejit
 from stagejit.options import Options
 from stagejit.schedule.beside import brought_together
 from stagejit.schedule.plan import Plan
@@ -133,3 +134,11 @@ def test_chains_inside_a_loop() -> None:
     (loop,) = (dispatch for dispatch in plan.dispatches if dispatch.bodies)
     inner = names(loop.bodies[0].plan)
     assert inner.index("contract.2") < inner.index("contract.1")
+
+
+def test_dont_guess_what_is_small_for_all_sizes() -> None:
+    (n,) = jax.export.symbolic_shape("n")
+    args = [jax.ShapeDtypeStruct(shape, np.float32) for shape in ((n, 16), (n, 16), (16, 16))]
+    plan = stagejit.jit(towers).plan(*args)
+    assert names(plan) == [f"contract.{number}" for number in range(4)]
+    assert decisions(plan) == []
