@@ -49,8 +49,7 @@ def readers_first(
     """Has `readers` of an argument come before `writers` of the result that could then take its
     place, unless one of them has to come after a writer. Extends `predecessors`."""
     others = [at for at in readers if at not in writers]
-    late = [at for at in others if at > min(writers, default=at)]
-    if any(_needs(at, writers, predecessors) for at in late):
+    if any(_needs(at, writers, predecessors) for at in others):
         return
     for writer in writers:
         for reader in others:

@@ -142,3 +142,10 @@ def test_dont_guess_what_is_small_for_all_sizes() -> None:
     plan = stagejit.jit(towers).plan(*args)
     assert names(plan) == [f"contract.{number}" for number in range(4)]
     assert decisions(plan) == []
+
+
+def test_carries_that_change_places_keep_their_order() -> None:
+    def f(x: Any) -> Any:
+        return jax.lax.scan(lambda c, row: ((c[1], c[0]), c[0] + row), (x[0], x[1]), x[:3])
+
+    assert decisions(check(f, array(4, 5))) == decisions(check(f, array(4, 5), options=OFF)) == []
