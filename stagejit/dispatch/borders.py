@@ -108,7 +108,8 @@ class _Borders:
             region = self.regions[at]
             if region.kind in UPDATES:
                 break
-            read += [touch.box for touch in self._reads(region, root)]
+            for touch in self._reads(region, root):
+                read = _with(read, touch.box)
             boxes += [box for of, box in self.covered.get(at, ()) if of is root]
             boxes += [
                 touch.box
@@ -163,15 +164,20 @@ def _united(boxes: Sequence[Box]) -> list[Box]:
     """Fewer boxes for the same elements."""
     united: list[Box] = []
     for box in boxes:
-        apart = []
-        for other in united:
-            hull, exact = other.hull(box)
-            if exact:
-                box = hull
-            else:
-                apart.append(other)
-        united = [*apart, box]
+        united = _with(united, box)
     return united
+
+
+def _with(united: Sequence[Box], box: Box) -> list[Box]:
+    """The boxes and one more, which takes in those that it continues."""
+    apart = []
+    for other in united:
+        hull, exact = other.hull(box)
+        if exact:
+            box = hull
+        else:
+            apart.append(other)
+    return [*apart, box]
 
 
 def _border(region: Region, store: Store, box: Box) -> Region:

@@ -72,11 +72,15 @@ class _Window:
 @dataclass(eq=False)
 class _Buffer:
     """What windows read: one value, or all that inserts grow from an `empty`. `values`: the value,
-    or the results of `inserts`; `windows`: by value."""
+    or the results of `inserts`, of which
+    `place` says which one an op is; `windows`: by value."""
 
     inserts: tuple[Op, ...]
     values: tuple[Value, ...]
     windows: dict[Value, list[_Window]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.place = {op: at for at, op in enumerate(self.inserts)}
 
     @property
     def type(self) -> TensorType:
@@ -136,9 +140,9 @@ def _read_where_inserted(
     (value,) = buffer.values
     for use in graph.uses(value):
         whole = found.get(use.user.result) if use.user.kind == "insert_slice" else None
-        if whole is None or use.operand or use.user not in whole.inserts:
+        if whole is None or use.operand or use.user not in whole.place:
             continue
-        before = whole.inserts[: whole.inserts.index(use.user)]
+        before = whole.inserts[: whole.place[use.user]]
         computed = max((rank.get(op.operands[0].op, -1) for op in before), default=-1)
         attrs, windows = use.user.attrs, buffer.windows[value]
         around = [a for a in range(value.type.rank) if any(w.low[a] or w.high[a] for w in windows)]
@@ -260,7 +264,7 @@ def _other_uses(graph: Graph, buffer: _Buffer) -> Iterable[Use]:
     for value in buffer.values:
         convs = {id(window.conv) for window in buffer.windows.get(value, ())}
         for use in graph.uses(value):
-            own = use.user in buffer.inserts and use.operand == 1
+            own = use.user in buffer.place and use.operand == 1
             if not own and id(use.user) not in convs:
                 yield use
 
@@ -308,7 +312,7 @@ def _read_interior(
     graph: Graph, buffer: _Buffer, value: Value, whole: Value, border: Sizes
 ) -> None:
     """Everybody else reads `whole` without its border."""
-    others = [use for use in graph.uses(value) if use.user not in buffer.inserts]
+    others = [use for use in graph.uses(value) if use.user not in buffer.place]
     for use in others:
         view = use.user
         if view.kind == "extract_slice" and None not in view.attrs["offsets"]:
