@@ -429,12 +429,22 @@ def _branch(b: Builder) -> Made:
     if x is None:
         return None
     branches = [_calm(x, "a"), "a + y", "a", "y", "jnp.flip(a)", "jnp.zeros_like(a)"]
+    if x.rank and x.shape[0]:
+        branches += ["a.at[0].set(y[-1])", "a.at[-1:].set(1)", "a.at[::2].set(a[:1])"]
     chosen = [f"lambda a, y={x.name}: {b.choose(branches)}" for _ in range(b.integer(2, 3))]
     return f"lax.switch({b.index}, [{', '.join(chosen)}], {x.name})", x.is_integer
+
+
+def _barrier(b: Builder) -> Made:
+    x, y = b.value(), b.value()
+    assert x is not None
+    assert y is not None
+    return f"lax.optimization_barrier(({x.name}, {y.name}))[0]", x.exact
 
 
 STEPS = (
     _unary, _unary, _exact_unary, _binary, _binary, _compare, _select, _clamp, _convert, _view,
     _view, _transpose, _slice, _dynamic_slice, _update, _at, _gather, _join, _pad, _reduce, _reduce,
     _cumulative, _softmax, _contract, _conv, _nested, _fori, _scan, _while, _branch,
+    _barrier,
 )  # fmt: skip
