@@ -118,11 +118,15 @@ def _placements(schedule: Schedule) -> Iterator[Placement]:
 
 def _placements_of(step: Step) -> Iterator[Placement]:
     region = step.region
-    stores = [store for part in region.parts for store in part.stores]
-    for store, touch, buffer in zip(stores, writes_of(region), step.writes, strict=True):
+    stores = [(part is not region, store) for part in region.parts for store in part.stores]
+    made: dict[Placement, None] = {}  # a border is one, however many boxes it has
+    for (of_border, store), touch, buffer in zip(
+        stores, writes_of(region), step.writes, strict=True
+    ):
         if store.inserts:
-            where = _where(touch, buffer, step.dispatch)
-            yield Placement(step.dispatch.name, where, store.inserts[-1].loc)
+            where = f"the border of {buffer}" if of_border else _where(touch, buffer, step.dispatch)
+            made[Placement(step.dispatch.name, where, store.inserts[-1].loc)] = None
+    yield from made
 
 
 def _where(touch: Touch, buffer: str, dispatch: Dispatch) -> str:

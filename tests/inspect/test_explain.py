@@ -92,7 +92,7 @@ def placed(notes: list[str]) -> list[tuple[str, str]]:
 
 def test_prefix_sharing_of_the_dense_block(user_file: Path) -> None:
     """One buffer: four concatenations begin the fifth one, whose line says who writes what."""
-    text = str(explained(user_file))
+    text = str(explained(user_file, "border-buffers"))
     for parts, line in enumerate(("c2 =", "c3 =", "c4 ="), 2):
         (shared,) = notes_at(text, user_file, line)
         assert shared.startswith("+ share-prefixes @ insert_slice")
@@ -105,9 +105,16 @@ def test_prefix_sharing_of_the_dense_block(user_file: Path) -> None:
     assert not any(note.startswith("-") for note in notes)
 
 
+def test_the_border_of_the_shared_buffer_is_told_once(user_file: Path) -> None:
+    notes = notes_at(str(explained(user_file)), user_file, "c5 =")
+    assert [channels for _, channels in placed(notes)] == list(CHANNELS)
+    assert sum(note.endswith("writes the border of t0") for note in notes) == 1
+    assert any(note.startswith("+ border-buffers @ insert_slice") for note in notes)
+
+
 def test_multi_stores_of_the_dense_block(user_file: Path) -> None:
     """Four buffers: each line says which channels of its own buffer are written."""
-    text = str(explained(user_file, "share-prefixes"))
+    text = str(explained(user_file, "share-prefixes", "border-buffers"))
     destinations = []
     for parts, line in enumerate(("c2 =", "c3 =", "c4 =", "c5 ="), 2):
         notes = notes_at(text, user_file, line)
@@ -128,7 +135,7 @@ def test_a_refused_insertion_says_why_and_who_copies_it(user_file: Path) -> None
 
 
 def test_switched_off_every_part_is_written_by_a_copy(user_file: Path) -> None:
-    text = str(explained(user_file, "share-prefixes", "fuse-insert"))
+    text = str(explained(user_file, "share-prefixes", "fuse-insert", "border-buffers"))
     writers = re.findall(r"= @(\w+)\.\d+ writes", text)
     assert writers == ["copy"] * 16
 
@@ -136,12 +143,12 @@ def test_switched_off_every_part_is_written_by_a_copy(user_file: Path) -> None:
 def test_html_says_the_same(user_file: Path) -> None:
     explanation = explained(user_file)
     page = explanation._repr_html_()
-    assert page.count("<td>placed</td>") == len(explanation.placements) == 7
+    assert page.count("<td>placed</td>") == len(explanation.placements) == 5 + 1 + 2
     assert page.count("<td>declined</td>") == sum(not d.applied for d in explanation.decisions)
     (number,) = (n for n, line in enumerate(BLOCK.splitlines(), 1) if "c5 =" in line)
     assert f"{user_file}:{number} <code>c5 = jnp.concatenate([x, x1, x2, x3, x4], 1)</code>" in page
     for channels in CHANNELS:
-        assert f"<td>writes</td><td>t0[0:1, {channels}, 0:90, 0:62]</td>" in page
+        assert f"<td>writes</td><td>t0[0:1, {channels}, 1:91, 1:63]</td>" in page
     assert "<td>no dispatch computes the source for this use alone</td>" in page
 
 
