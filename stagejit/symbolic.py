@@ -122,8 +122,9 @@ def size_named(name: str) -> Int:
 
 def symbols_in(value: Int) -> Iterator[Symbol]:
     """The symbols of `value`, in order, some of them more than once."""
-    for product, _ in _terms(value):
-        yield from product
+    if isinstance(value, Expr):
+        for product, _ in value.terms:
+            yield from product
 
 
 def substitute(value: Int, values: Mapping[Symbol, Int]) -> Int:
@@ -170,6 +171,8 @@ def extremes(value: Int) -> tuple[Int, Int]:
 
 def at_most(a: Int, b: Int) -> bool:
     """Whether a <= b is certain."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a <= b
     return bounds(b - a)[0] >= 0
 
 
@@ -192,6 +195,8 @@ def divided(value: Int, divisor: Int) -> Int:
 
 def residue(value: Int, divisor: int) -> int | None:
     """value % divisor where that is the same for all values of the symbols, else None."""
+    if isinstance(value, int):
+        return value % divisor
     constant = 0
     for product, coefficient in _terms(value):
         if not product:

@@ -95,6 +95,8 @@ class Box:
 
     def symbols(self) -> Iterable[Symbol]:
         """The symbols in its offsets that stand for scalars."""
+        if self.static_offsets is not None:
+            return ()
         found = (symbol for offset in self.offsets for symbol in symbols_in(offset))
         return dict.fromkeys(symbol for symbol in found if not symbol.is_size)
 
@@ -190,7 +192,7 @@ def _position(offset: int, shape: Sequence[int]) -> list[int]:
 def _apart(a: Int, n: int, s: int, b: Int, m: int, t: int) -> bool:
     """Whether two arithmetic progressions (offset, size, stride), not empty, have for certain no
     element in common."""
-    if all(isinstance(x, int) for x in (b - a, n, m)):
+    if isinstance(b - a, int) and isinstance(n, int) and isinstance(m, int):
         return not _common(a, n, s, b, m, t)[1]
     if residue(b - a, math.gcd(s, t)) not in (None, 0):
         return True
