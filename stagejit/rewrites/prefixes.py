@@ -154,7 +154,15 @@ class _Sharing:
             for number in inside:  # copied when the first of them is read
                 when[number] = min(when[number], self.lifetimes.rank[chain.result.op])
             within.append(inside)
-        order = sorted(range(len(parts)), key=lambda number: (when[number], parts[number].offsets))
+        views = {chain.result for chain, _ in buffer.inside}  # read from here once they are there
+
+        def turn_of(number: int) -> tuple[int, bool, Offsets]:
+            source = parts[number].source
+            if source in views:
+                return max(when[number], self.lifetimes.rank[source.op]), True, ()
+            return when[number], False, parts[number].offsets
+
+        order = sorted(range(len(parts)), key=turn_of)
         grown, value = {}, whole.base
         for number in order:
             part = parts[number]

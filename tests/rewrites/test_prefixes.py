@@ -281,3 +281,17 @@ def test_dont_share_other_parts() -> None:
     )
     assert decisions == []
     assert len([op for op in graph if op.kind == "empty"]) == 2
+
+
+def test_a_concatenation_twice_in_one() -> None:
+    """The second time it is copied from where it lies first, when all of it is there."""
+
+    def f(a: Any) -> Any:
+        inner = jnp.concatenate([a, a], 0)
+        return jnp.concatenate([inner, inner, a.repeat(2, 0)], 1) + 1
+
+    x = f32(1, 2, 64)
+    graph, decisions = shared(f, x)
+    assert [d.applied for d in decisions if d.rewrite == NAME] == [True]
+    expected = np.concatenate([np.tile(x, (2, 1, 1))] * 3, 1) + 1
+    np.testing.assert_array_equal(interpret(graph, [x])[0], expected)
