@@ -56,7 +56,7 @@ def test_a_deep_network_needs_less_memory_and_has_the_same_gradient() -> None:
     plain, again = (jax.grad(f) for f in (loss, checkpointed))
     plans = [stagejit.jit(f).plan(WS, X) for f in (plain, again)]
     # What enters each layer, and what the gradient of one layer needs besides.
-    assert plans[1].peak_nbytes == (DEPTH + 3) * X.nbytes < plans[0].peak_nbytes / 4
+    assert plans[1].peak_nbytes == (DEPTH + 3) * X.nbytes < plans[0].peak_nbytes / 3
     memory = jax.jit(again).lower(WS, X).compile().memory_analysis()
     assert plans[1].peak_nbytes <= memory.temp_size_in_bytes
     assert not plans[1].copies

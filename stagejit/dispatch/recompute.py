@@ -1,8 +1,8 @@
 """Results of a group that its readers had better compute themselves.
 
 Input: a state after the forward walk. Output: some pointwise members of groups float again.
-Invariant: no transcendental, no anchor and nothing that a caller wants is ever recomputed; bytes
-moved never grow.
+Invariant: no transcendental, no anchor and nothing that a caller wants is ever recomputed (a
+transcendental may be evaluated by its only reader instead); bytes moved never grow.
 
 Note [What to keep]: consumers join a group eagerly, so a group may store many functions of one
 result (the residuals that a gradient reads, say). A stored value is dropped if its readers can
@@ -45,21 +45,31 @@ def drop_what_is_cheap(state: State) -> None:
             continue
         members = sorted(group.members, key=lambda op: state.position[op], reverse=True)
         readers: _Readers = {op.result: _readers(state, group, op.result) for op in members}
-        candidates = [op for op in members if readers[op.result] and _may_float(state, group, op)]
+        candidates = [
+            op
+            for op in members
+            if readers[op.result] and _may_float(state, group, op, readers[op.result])
+        ]
         if len(candidates) > 1 and _try_drop(state, group, candidates, readers):
             continue
         for op in candidates:
             _try_drop(state, group, [op], readers)
 
 
-def _may_float(state: State, group: Group, op: Op) -> bool:
+def _may_float(state: State, group: Group, op: Op, reading: frozenset[Group] | None) -> bool:
     return (
         op.kind in POINTWISE
         and op is not group.anchor
         and op.result not in state.required
-        and not cost.is_transcendental(op)
+        and (not cost.is_transcendental(op) or _is_moved(state, group, op, reading))
         and all(placement.value is not op.result for placement in group.placements)
     )
+
+
+def _is_moved(state: State, group: Group, op: Op, reading: frozenset[Group] | None) -> bool:
+    """Whether `op` would still be evaluated once: by one other group instead of its own."""
+    at_home = any(state.home.get(user) is group for user in state.users[op.result])
+    return reading is not None and len(reading) == 1 and not at_home
 
 
 def _readers(state: State, group: Group, value: Value) -> frozenset[Group] | None:
@@ -134,7 +144,8 @@ def _recipe(
     """How to compute `op` outside of its group; None if that would not be cheap."""
     leaves: set[Value] = set()
     ops: dict[Op, None] = {op: None}
-    pending, flops = [op], cost.element_flops(op)
+    moved = cost.is_transcendental(op)  # evaluated once, wherever that is
+    pending, flops = [op], 0.0 if moved else cost.element_flops(op)
     while pending:
         for operand in pending.pop().operands:
             producer = operand.op
@@ -146,8 +157,8 @@ def _recipe(
                 continue
             stored = inside and producer not in dropped and readers[operand] != frozenset()
             if stored or producer.kind not in POINTWISE or cost.is_transcendental(producer):
-                if not inside:
-                    return None  # a floating transcendental
+                if not inside or producer in dropped:
+                    return None  # a transcendental that is not stored
                 leaves.add(operand)
                 continue
             ops[producer] = None
