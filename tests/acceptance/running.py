@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,29 +15,40 @@ from stagejit.options import Options
 from stagejit.schedule.plan import Plan
 
 Function = Callable[..., Any]
+VERIFIED = Options(verify=True)
 
 
 def f32(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def plan_of(fn: Function, *args: Any, disable: Sequence[str] = (), **jit: Any) -> Plan:
-    plan: Plan = stagejit.jit(fn, options=options(*disable), **jit).plan(*args)
+def plan_of(
+    fn: Function,
+    *args: Any,
+    disable: Sequence[str] = (),
+    options: Options = VERIFIED,
+    **jit: Any,
+) -> Plan:
+    chosen = replace(options, disable=tuple(disable))
+    plan: Plan = stagejit.jit(fn, options=chosen, **jit).plan(*args)
     return plan
 
 
-def options(*disable: str) -> Options:
-    return Options(disable=tuple(disable), verify=True)
-
-
 def run(
-    fn: Function, args: Sequence[Any], expected: Any, *, off: Sequence[str] = (), **jit: Any
+    fn: Function,
+    args: Sequence[Any],
+    expected: Any,
+    *,
+    off: Sequence[str] = (),
+    options: Options = VERIFIED,
+    **jit: Any,
 ) -> Plan:
     """The plan of `fn`, whose results must be `expected`, with each switch of `off` off too."""
     for name in ("", *off):
-        compiled = stagejit.jit(fn, options=options(*([name] if name else [])), **jit)
+        chosen = replace(options, disable=(name,) if name else ())
+        compiled = stagejit.jit(fn, options=chosen, **jit)
         same(compiled(*jax.tree.map(jnp.asarray, args)), expected)
-    return plan_of(fn, *args, **jit)
+    return plan_of(fn, *args, options=options, **jit)
 
 
 def same(actual: Any, expected: Any) -> None:

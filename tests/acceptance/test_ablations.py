@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.options import SWITCHES
+from stagejit.options import SWITCHES, Options
 from stagejit.schedule.plan import Plan
 from tests.acceptance.running import f32, plan_of, run
 from tests.acceptance.test_multi_consumer import convolve, dense_block, expected_block, weights_of
@@ -205,6 +205,7 @@ ABLATIONS = {
         transient_nbytes,
         24 * (6 + 2) * (30 + 2) * 4,
         24 * 6 * 30 * 4,
+        {"options": Options(borders="always", verify=True)},
     ),
     "spread-repeats": Ablation(
         lambda x, y: jnp.concatenate([jnp.repeat(x @ y, 2, 0), y]),

@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 from jax import lax
 
-import stagejit
 from stagejit.errors import OptionsError
 from stagejit.options import Options
 from tests.acceptance.running import f32, plan_of, reasons, run, writes
 from tests.schedule.planning import check
 
 CHANNELS = ((64, 32), (96, 32), (128, 32), (160, 32), (192, 64))
-NO_BORDER = "border-buffers"
-MULTI = ("share-prefixes", NO_BORDER)
+MULTI = ("share-prefixes",)
 OFF = (*MULTI, "fuse-insert")
 
 
@@ -67,6 +65,12 @@ def block_plan(*disable: str, batch: int = 1) -> Any:
     return plan_of(dense_block, a, b, weights_of(), disable=disable)
 
 
+def bordered_plan(*disable: str, batch: int = 1) -> Any:
+    a, b = images(batch, 64, 90, 62)
+    always = Options(borders="always", verify=True)
+    return plan_of(dense_block, a, b, weights_of(), disable=disable, options=always)
+
+
 def test_c1_multi_store_mode() -> None:
     plan = block_plan(*MULTI)
     assert (len(plan.dispatches), len(plan.copies), len(plan.fills)) == (6, 0, 0)
@@ -87,12 +91,12 @@ def test_c1_off_moves_every_part_by_a_copy() -> None:
 def test_c1_values_in_every_mode() -> None:
     a, b = images(1, 8, 13, 9)
     weights = weights_of(8)
-    off = ("share-prefixes", "fuse-insert", "read-placed", "pack-slots", NO_BORDER)
+    off = ("share-prefixes", "fuse-insert", "read-placed", "pack-slots")
     run(dense_block, [a, b, weights], expected_block(a, b, weights), off=off)
 
 
 def test_c2_prefix_mode_is_one_buffer() -> None:
-    plan = block_plan(NO_BORDER)
+    plan = block_plan()
     assert (len(plan.dispatches), len(plan.copies)) == (6, 0)
     assert sum(len(d.writes) for d in plan.dispatches[:-1]) == 5
     assert plan.transient_nbytes == plan.peak_nbytes == 4_285_440
@@ -100,12 +104,12 @@ def test_c2_prefix_mode_is_one_buffer() -> None:
 
 
 def test_c2_off_stores_what_is_placed_a_second_time() -> None:
-    assert block_plan("read-placed", NO_BORDER).transient_nbytes == 4_285_440 + 1_428_480
+    assert block_plan("read-placed").transient_nbytes == 4_285_440 + 1_428_480
 
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_c2_the_buffer_has_the_border_of_its_windows(batch: int) -> None:
-    plan = block_plan(batch=batch)
+    plan = bordered_plan(batch=batch)
     assert (len(plan.dispatches), len(plan.copies), len(plan.fills)) == (6, 0, 0)
     assert plan.transient_nbytes == plan.peak_nbytes == batch * 192 * (90 + 2) * (62 + 2) * 4
     assert plan.peak_nbytes <= batch * 6_870_528  # XLA's
@@ -119,14 +123,16 @@ def test_c2_the_buffer_has_the_border_of_its_windows(batch: int) -> None:
         assert [b.nbytes for b in plan.barriers] == [64 * 92 * 64 * 4] + [714_240] * 4
 
 
-def test_c2_borders_in_multi_store_mode_pay_where_two_windows_read() -> None:
-    made = [d for d in block_plan("share-prefixes").decisions if d.rewrite == NO_BORDER]
-    assert [d.applied for d in made] == [True, False, False, False]  # x is in the first one, too
-    assert all(d.reason.startswith("it does not pay: 0 bytes less") for d in made[1:])
-    options = Options(borders="always", disable=("share-prefixes",), verify=True)
-    plan = stagejit.jit(dense_block, options=options).plan(*images(1, 64, 90, 62), weights_of())
+def test_c2_borders_in_multi_store_mode() -> None:
+    plan = bordered_plan("share-prefixes")
     assert (len(plan.dispatches), len(plan.copies), len(plan.fills)) == (6, 0, 0)
     assert plan.transient_nbytes == (96 + 128 + 160 + 192) * 92 * 64 * 4
+
+
+def test_c2_borders_are_declined_where_reading_them_gains_nothing() -> None:
+    made = [d for d in block_plan().decisions if d.rewrite == "border-buffers"]
+    assert made
+    assert all(not d.applied and d.reason.startswith("it does not pay: ") for d in made)
 
 
 def densenet(order: Any) -> Any:
@@ -174,12 +180,12 @@ def test_c3_a_result_claims_its_channels_in_each_buffer() -> None:
 
 
 def test_c4_barriers_name_newly_written_channels() -> None:
-    plan = block_plan(NO_BORDER)
+    plan = block_plan()
     assert [b.nbytes for b in plan.barriers] == [1_428_480] + [714_240] * 4
     assert sum(b.nbytes for b in plan.barriers) == 4_285_440
 
 
-@pytest.mark.parametrize("disable", [(NO_BORDER,), MULTI])
+@pytest.mark.parametrize("disable", [(), MULTI])
 def test_c5_a_batch_is_strided_segments(disable: tuple[str, ...]) -> None:
     plan = block_plan(*disable, batch=4)
     assert (len(plan.dispatches), len(plan.copies)) == (6, 0)

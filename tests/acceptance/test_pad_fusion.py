@@ -12,7 +12,8 @@ import pytest
 from jax import lax
 
 import stagejit
-from tests.acceptance.running import f32, kinds, options, plan_of, reasons, run, totals, writes
+from stagejit.options import Options
+from tests.acceptance.running import f32, kinds, plan_of, reasons, run, totals, writes
 
 NOTHING = (0, 0)
 
@@ -271,7 +272,7 @@ def test_a5_inside_it_is_rebased_to_zero() -> None:
         return d
 
     args = [f32(1, 32, 90, 62, seed=n) for n in range(3)]
-    lowered = stagejit.jit(fn, options=options("fuse-pad")).lower(*args)
+    lowered = stagejit.jit(fn, options=Options(disable=("fuse-pad",))).lower(*args)
     compilation = lowered.compilation.run_until("codegen")
     kernels = [compilation.kernels[r] for r in compilation.regions if r.kind == "map"]
     assert len({generated.symbol for generated in kernels}) == 1

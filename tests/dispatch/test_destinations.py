@@ -186,7 +186,7 @@ def dense_block_plan(*disable: str) -> Plan:
         shape(1, 64, 90, 62),
         shape(1, 64, 90, 62),
         weights,
-        options=Options(disable=("border-buffers", *disable)),
+        options=Options(disable=disable),
     )
 
 

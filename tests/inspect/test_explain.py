@@ -63,13 +63,13 @@ def _user_file(tmp_path: Path) -> Path:
     return path
 
 
-def explained(path: Path, *disable: str) -> Explanation:
+def explained(path: Path, *disable: str, **more: Any) -> Explanation:
     spec = importlib.util.spec_from_file_location("model", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    fn = stagejit.jit(module.block, options=Options(disable=disable))
+    fn = stagejit.jit(module.block, options=Options(disable=disable, **more))
     explanation: Explanation = fn.explain(*module.images())
     return explanation
 
@@ -92,7 +92,7 @@ def placed(notes: list[str]) -> list[tuple[str, str]]:
 
 def test_prefix_sharing_of_the_dense_block(user_file: Path) -> None:
     """One buffer: four concatenations begin the fifth one, whose line says who writes what."""
-    text = str(explained(user_file, "border-buffers"))
+    text = str(explained(user_file))
     for parts, line in enumerate(("c2 =", "c3 =", "c4 ="), 2):
         (shared,) = notes_at(text, user_file, line)
         assert shared.startswith("+ share-prefixes @ insert_slice")
@@ -102,11 +102,13 @@ def test_prefix_sharing_of_the_dense_block(user_file: Path) -> None:
     assert channels == CHANNELS
     assert len(set(buffers)) == 1
     assert sum(note.startswith("+ fuse-insert") for note in notes) == 5
-    assert not any(note.startswith("-") for note in notes)
+    (refused,) = (note for note in notes if note.startswith("-"))
+    assert refused.startswith("- border-buffers @ insert_slice")
+    assert "it does not pay" in refused
 
 
 def test_the_border_of_the_shared_buffer_is_told_once(user_file: Path) -> None:
-    notes = notes_at(str(explained(user_file)), user_file, "c5 =")
+    notes = notes_at(str(explained(user_file, borders="always")), user_file, "c5 =")
     assert [channels for _, channels in placed(notes)] == list(CHANNELS)
     assert sum(note.endswith("writes the border of t0") for note in notes) == 1
     assert any(note.startswith("+ border-buffers @ insert_slice") for note in notes)
@@ -114,7 +116,7 @@ def test_the_border_of_the_shared_buffer_is_told_once(user_file: Path) -> None:
 
 def test_multi_stores_of_the_dense_block(user_file: Path) -> None:
     """Four buffers: each line says which channels of its own buffer are written."""
-    text = str(explained(user_file, "share-prefixes", "border-buffers"))
+    text = str(explained(user_file, "share-prefixes"))
     destinations = []
     for parts, line in enumerate(("c2 =", "c3 =", "c4 =", "c5 ="), 2):
         notes = notes_at(text, user_file, line)
@@ -135,7 +137,7 @@ def test_a_refused_insertion_says_why_and_who_copies_it(user_file: Path) -> None
 
 
 def test_switched_off_every_part_is_written_by_a_copy(user_file: Path) -> None:
-    text = str(explained(user_file, "share-prefixes", "fuse-insert", "border-buffers"))
+    text = str(explained(user_file, "share-prefixes", "fuse-insert"))
     writers = re.findall(r"= @(\w+)\.\d+ writes", text)
     assert writers == ["copy"] * 16
 
@@ -143,7 +145,7 @@ def test_switched_off_every_part_is_written_by_a_copy(user_file: Path) -> None:
 def test_html_says_the_same(user_file: Path) -> None:
     explanation = explained(user_file)
     page = explanation._repr_html_()
-    assert page.count("<td>placed</td>") == len(explanation.placements) == 5 + 1 + 2
+    assert page.count("<td>placed</td>") == len(explanation.placements) == 5 + 2
     assert page.count("<td>declined</td>") == sum(not d.applied for d in explanation.decisions)
     (number,) = (n for n, line in enumerate(BLOCK.splitlines(), 1) if "c5 =" in line)
     assert f"{user_file}:{number} <code>c5 = jnp.concatenate([x, x1, x2, x3, x4], 1)</code>" in page
