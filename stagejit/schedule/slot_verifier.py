@@ -14,7 +14,7 @@ from stagejit.dispatch.group import bits
 from stagejit.errors import VerificationError
 from stagejit.schedule.memory import Life, apart, finished_before
 from stagejit.schedule.order import runs
-from stagejit.schedule.plan import Buffer, Plan
+from stagejit.schedule.plan import Buffer, Dispatch, Plan
 
 _Memory = tuple[str, int]  # the result that lends it, or the number of the run
 
@@ -122,6 +122,21 @@ class _Check:
             read == written == whole and not any(a.buffer == old.name for a in dispatch.writes),
             f"{pair}: @{dispatch.name} does not read all of one and write all of the other",
         )
+        self._ranges(dispatch, old, pair)
+
+    def _ranges(self, dispatch: Dispatch, old: Buffer, pair: str) -> None:
+        """Who waits for a reader of the old buffer waits for all that it reads."""
+        reading = {other.name: other.reads for other in self.plan.dispatches}
+        for barrier in self.plan.barriers:
+            if (barrier.dst, barrier.hazard, barrier.buffer) == (dispatch.name, "WAR", old.name):
+                _require(
+                    all(
+                        any(box.contains(access.box) for box in barrier.ranges)
+                        for access in reading[barrier.src]
+                        if access.buffer == old.name
+                    ),
+                    f"{pair}: {barrier} does not name all that is read",
+                )
 
 
 def _fault(fault: str) -> VerificationError:

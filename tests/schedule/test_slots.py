@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from stagejit.dispatch.box import Box
 from stagejit.errors import VerificationError
 from stagejit.options import Options
 from stagejit.schedule.memory import FRAME_NBYTES
@@ -198,6 +199,10 @@ def test_order_for_the_sake_of_memory() -> None:
     without = replace(plan, barriers=tuple(b for b in plan.barriers if b is not wait))
     with pytest.raises(VerificationError, match=r"does not wait|touched later"):
         verify_plan(without)
+    narrow = replace(wait, ranges=(Box((0, 0), (63, 64), (1, 1)),))
+    other = tuple(narrow if b is wait else b for b in plan.barriers)
+    with pytest.raises(VerificationError, match="does not name all that is read"):
+        verify_plan(replace(plan, barriers=other))
 
 
 def test_one_wait_where_two_results_could_take_one_place() -> None:
