@@ -255,7 +255,9 @@ def _clamped(low: Int, x: Int, high: Int) -> Int:
 
 
 def _select(predicate: Int, on_true: Int, on_false: Int) -> Int:
-    if isinstance(predicate, int) or on_true == on_false:
+    if on_true == on_false:
+        return on_true
+    if isinstance(predicate, int):
         return on_true if predicate else on_false
     (a, b), (c, d) = bounds(on_true), bounds(on_false)
     return _symbol("select", (predicate, on_true, on_false), min(a, c), max(b, d))

@@ -33,6 +33,7 @@ ClosedJaxpr = jex_core.ClosedJaxpr
 Jaxpr = jex_core.Jaxpr
 
 _OWN_FOLDER = str(Path(__file__).resolve().parent.parent) + "/"
+_OWN_PROGRAMS = _OWN_FOLDER + "bench/"  # plain JAX, as a user writes it
 
 
 def loc_of(equation: Any) -> Loc:
@@ -50,7 +51,7 @@ def hide_frames(file: str) -> None:
 @functools.lru_cache(maxsize=4096)
 def _innermost(traceback: Any) -> Loc:
     for frame in source_info_util.user_frames(traceback):
-        if not frame.file_name.startswith(_OWN_FOLDER):
+        if not frame.file_name.startswith(_OWN_FOLDER) or frame.file_name.startswith(_OWN_PROGRAMS):
             return Loc(
                 frame.file_name,
                 frame.start_line,

@@ -21,7 +21,7 @@ from stagejit.symbolic import Int, bounds
 I32 = np.int32
 EDGES = [0, 1, -1, 5, 63, 64, -64, 100, 2**31 - 1, -(2**31)]
 UNARY = ["neg", "abs", "i8", "u32", "i32", "square"]
-BINARY = ["add", "sub", "mul", "min", "max", "rem", "div", "lt", "ge", "eq"]
+BINARY = ["add", "sub", "mul", "min", "max", "rem", "div", "lt", "ge", "eq", "same"]
 _OPS: dict[str, Any] = {
     "neg": lambda x: -x,
     "abs": lax.abs,
@@ -38,6 +38,7 @@ _OPS: dict[str, Any] = {
     "div": lax.div,
     "lt": lambda a, b: jnp.where(a < b, a + 3, b),
     "ge": lambda a, b: jnp.where((a >= b) & (b > 2), a - b, 7),
+    "same": lambda a, b: jnp.where(a > b, lax.max(b, b), b),
     "eq": lambda a, b: lax.select((a == b) | ~(a != 4), a, b * 2),
 }
 
