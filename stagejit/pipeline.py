@@ -85,8 +85,6 @@ class Compilation:
     def _run(self, step: Step) -> None:
         """Symbolic sizes have graphs and plans; kernels are made for numbers."""
         try:
-            if step.name == "codegen" and self.plan.sizes:
-                raise Undecided(f"kernels need numbers for {', '.join(self.plan.sizes)}")
             step.run(self)
         except Undecided as undecided:
             raise UnsupportedOpError(
@@ -152,6 +150,8 @@ def _schedule(c: Compilation) -> None:
 
 
 def _codegen(c: Compilation) -> None:
+    if c.plan.sizes:
+        raise Undecided(f"kernels need numbers for {', '.join(c.plan.sizes)}")
     cache = kernel_cache(c.target, verify=c.request.options.verify)
     taken = c.schedule.overwritten
     c.kernels = {

@@ -122,7 +122,8 @@ class TransientMemory:
         if waits:
             ordered = self._solve(waits)
             needed = [wait for wait in waits if wait.buffer in ordered.over.values()]
-            ordered = self._solve(needed)
+            if len(needed) < len(waits):
+                ordered = self._solve(needed)
             if placed.arena_nbytes - ordered.arena_nbytes >= placed.arena_nbytes * _WORTH_WAITING:
                 placed = ordered
         made = {

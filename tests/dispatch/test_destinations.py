@@ -11,6 +11,7 @@ from jax import lax
 
 from stagejit.options import Options
 from stagejit.schedule.plan import Plan
+from tests.acceptance.test_multi_consumer import dense_block
 from tests.schedule.planning import check, plan_of
 
 
@@ -168,15 +169,6 @@ def test_a15_element_types(dtype: Any) -> None:
     check(lambda x, y: jnp.concatenate([x, y]), x, x)
     check(lambda x: jnp.pad(x, ((0, 0), (2, 1))), x)
     check(lambda x, y: jnp.concatenate([x[:0], y]), x, x)
-
-
-def dense_block(a: Any, b: Any, weights: Any) -> Any:
-    x = a + b
-    parts = [x]
-    for w in weights[:-1]:
-        y = lax.conv(jnp.concatenate(parts, 1), w, (1, 1), "SAME")
-        parts.append(jnp.where(y > 0, y, 0.2 * y))
-    return lax.conv(jnp.concatenate(parts, 1), weights[-1], (1, 1), "SAME") * 0.2 + x
 
 
 def dense_block_plan(*disable: str) -> Plan:
