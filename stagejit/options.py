@@ -59,7 +59,8 @@ class Options:
     delegate: leave what cannot be compiled to XLA; False raises `UnsupportedOpError` instead.
     full_barriers: order all dispatches one after the other, for debugging.
     cache_dir: folder of the object cache; None takes $STAGEJIT_CACHE_DIR or the user's cache
-        folder, "" switches the cache off.
+        folder, "" (also in the variable) switches the cache off. A folder that others may write
+        is not used.
     operand_limit: most buffers that one dispatch reads and writes; what fusion would make larger
         becomes several dispatches. Only an op that takes more by itself stays over the limit.
     memory_budget: bytes of intermediate results that should be enough at any one time. A rewrite

@@ -48,7 +48,8 @@ def host_cpu() -> tuple[str, str]:
 def cache_key(ir: str, level: int = KERNEL_LEVEL) -> str:
     """What identifies the object code of `ir`, at a code generation level, on this machine."""
     cpu, features = host_cpu()
-    return digest(ir, cpu, features, llvmlite.__version__, str(ABI_VERSION), str(level))
+    version = ".".join(map(str, llvm.llvm_version_info))
+    return digest(ir, cpu, features, llvmlite.__version__, version, str(ABI_VERSION), str(level))
 
 
 class Engine:
@@ -84,27 +85,48 @@ class Engine:
             also = [extra for name in modules for extra in (exports or {}).get(name, ())]
             if missing:
                 fresh = [*missing, *(name for name in also if name not in self._addresses)]
-                self._link(fresh, self._objects(missing, cache, level), imports or {})
+                self._link_objects(missing, fresh, imports or {}, cache, level)
             return {name: self._addresses[name] for name in [*modules, *also]}
 
     def address(self, symbol: str) -> int | None:
         """Address of a symbol that is loaded, else None."""
         return self._addresses.get(symbol)
 
-    def _objects(
-        self, modules: Mapping[str, str], cache: ObjectCache | None, level: int
-    ) -> list[bytes]:
+    def _link_objects(
+        self,
+        modules: Mapping[str, str],
+        symbols: list[str],
+        imports: Mapping[str, int],
+        cache: ObjectCache | None,
+        level: int,
+    ) -> None:
+        """Link `modules`. Stored objects that LLVM refuses are dropped and compiled anew."""
         keys = {name: cache_key(ir, level) for name, ir in modules.items()}
         found = {name: cache.get(key) for name, key in keys.items()} if cache else {}
-        misses = [name for name in modules if not found.get(name)]
-        objects = _map(lambda name: _compile(modules[name], level), misses)
-        compiled = dict(zip(misses, objects, strict=True))
-        self.compiled_count += len(misses)
-        self.cached_count += len(modules) - len(misses)
-        for name, body in compiled.items():
-            if cache:
+        stored = {name: body for name, body in found.items() if body is not None}
+        fresh = self._compile(modules, stored, level)
+        try:
+            self._link(symbols, [{**stored, **fresh}[name] for name in modules], imports)
+            self.cached_count += len(stored)
+        except InternalError:
+            if not stored or cache is None:
+                raise
+            for name in stored:
+                cache.discard(keys[name])
+            fresh |= self._compile(modules, fresh, level)
+            self._link(symbols, [fresh[name] for name in modules], imports)
+        if cache:
+            for name, body in fresh.items():
                 cache.put(keys[name], body)
-        return [found.get(name) or compiled[name] for name in modules]
+
+    def _compile(
+        self, modules: Mapping[str, str], known: Mapping[str, bytes], level: int
+    ) -> dict[str, bytes]:
+        """Object code of those of `modules` that are not `known`."""
+        misses = [name for name in modules if name not in known]
+        objects = _map(lambda name: _compile(modules[name], level), misses)
+        self.compiled_count += len(misses)
+        return dict(zip(misses, objects, strict=True))
 
     def _link(self, symbols: list[str], objects: list[bytes], imports: Mapping[str, int]) -> None:
         library = llvm.JITLibraryBuilder()

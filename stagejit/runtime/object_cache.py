@@ -1,42 +1,53 @@
 """Object code on disk, by content.
 
 Input: a key (a digest of everything that decides the code) and the folder. Output: the object
-file's bytes, or None. Invariant: an entry that is returned is the entry that was stored (a
-checksum says so); nothing that happens to the folder raises: the worst outcome is that kernels
-are compiled again.
+file's bytes, or None. Invariants: an entry that is returned is the one that was stored under this
+very key by somebody who knows the folder's secret; nothing that happens to the folder raises: the
+worst outcome is one warning, and that kernels are compiled again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import os
 import sys
-import tempfile
 import threading
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Entries are `magic + sha256(object) + object`: a file cut short by a full disk is detected.
-_MAGIC = b"stagejit-object-1\n"
+from stagejit.runtime import private_folder
+from stagejit.runtime.private_folder import RefusedError, opened_folder
+
+# An entry is `magic + HMAC-SHA256(secret, magic, key, object) + object`. So a file that was cut
+# short, replaced, or stored under another key is not taken for this key's object.
+_MAGIC = b"stagejit-object-2\n"
+_HEADER_NBYTES = len(_MAGIC) + hashlib.sha256().digest_size
 _SUFFIX = ".sjo"
 DEFAULT_LIMIT_NBYTES = 512 * 1024 * 1024
+# What opening or writing may raise: ValueError for a path with a zero byte or a lone surrogate.
+_TROUBLE = (OSError, ValueError)
 
 
 class CacheWarning(RuntimeWarning):
     """The object cache cannot be used; programs are compiled again in each process."""
 
 
-def default_folder() -> Path:
-    """$STAGEJIT_CACHE_DIR, or `stagejit` in the user's cache folder of this system."""
+def default_folder() -> Path | None:
+    """$STAGEJIT_CACHE_DIR (None where that is empty), or `stagejit` in the user's cache folder.
+
+    Raises RuntimeError where this user has no home folder.
+    """
     chosen = os.environ.get("STAGEJIT_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
+    if chosen is not None:
+        return Path(chosen).expanduser() if chosen else None
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if sys.platform == "darwin":
         base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    elif not base.is_absolute():  # as the XDG specification wants it
+        base = Path.home() / ".cache"
     return base / "stagejit"
 
 
@@ -57,49 +68,99 @@ class ObjectCache:
     folder: Path
     limit_nbytes: int = DEFAULT_LIMIT_NBYTES
     _used_nbytes: int | None = field(default=None, repr=False)
+    _usable: bool = field(default=True, repr=False)
     _writable: bool = field(default=True, repr=False)
+    _secret: bytes | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def get(self, key: str) -> bytes | None:
-        """The object stored under `key`; None if absent, unreadable or damaged (then removed)."""
-        path = self._path(key)
+        """The object stored under `key`; None if absent, or not what was stored (then removed)."""
+        if not self._usable:
+            return None
         try:
-            data = path.read_bytes()
-        except OSError:
-            return None
-        body = data[len(_MAGIC) + 32 :]
-        if data[: len(_MAGIC) + 32] != _MAGIC + hashlib.sha256(body).digest():
-            with contextlib.suppress(OSError):
-                path.unlink()
-            return None
-        with contextlib.suppress(OSError):
-            os.utime(path)  # eviction goes by last use
-        return body
+            with (
+                opened_folder(self.folder, create=False) as root,
+                opened_folder(key[:2], create=False, parent=root) as folder,
+            ):
+                return self._read(key, root, folder)
+        except RefusedError as refused:
+            self._refuse(refused)
+        except _TROUBLE:
+            pass  # not there yet, or not readable: `put` says why it cannot be made
+        return None
 
     def put(self, key: str, body: bytes) -> None:
         """Store `body`. A folder that cannot be written gives one warning, and is left alone."""
-        if not self._writable:
+        if not (self._usable and self._writable):
             return
-        path = self._path(key)
-        data = _MAGIC + hashlib.sha256(body).digest() + body
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _write_atomically(path, data)
-        except OSError as error:
+            with (
+                opened_folder(self.folder, create=True) as root,
+                opened_folder(key[:2], create=True, parent=root) as folder,
+            ):
+                data = _MAGIC + self._seal(key, body, root) + body
+                try:
+                    private_folder.write_file(key + _SUFFIX, folder, data, root=root)
+                except FileNotFoundError:
+                    return  # another process swept or removed the folder at this moment
+                except IsADirectoryError:
+                    private_folder.remove(key + _SUFFIX, folder)
+                    private_folder.write_file(key + _SUFFIX, folder, data, root=root)
+        except RefusedError as refused:
+            self._refuse(refused)
+        except _TROUBLE as trouble:
             self._writable = False
-            warnings.warn(
-                f"stagejit cannot write its object cache in {self.folder} "
-                f"({error.strerror or error}); kernels are compiled again in each process. "
-                "Next: choose a writable folder with Options(cache_dir=...) or "
-                '$STAGEJIT_CACHE_DIR, or switch the cache off with Options(cache_dir="").',
-                CacheWarning,
-                stacklevel=2,
-            )
-            return
-        self._account(len(data))
+            self._warn("cannot write", trouble)
+        else:
+            self._account(len(data))
 
-    def _path(self, key: str) -> Path:
-        return self.folder / key[:2] / (key + _SUFFIX)
+    def discard(self, key: str) -> None:
+        """Remove an entry that proved useless, such as an object that does not link."""
+        with (
+            contextlib.suppress(*_TROUBLE),
+            opened_folder(self.folder, create=False) as root,
+            opened_folder(key[:2], create=False, parent=root) as folder,
+        ):
+            private_folder.remove(key + _SUFFIX, folder)
+
+    def _read(self, key: str, root: int, folder: int) -> bytes | None:
+        name = key + _SUFFIX
+        try:
+            data = private_folder.read_file(name, folder, limit_nbytes=self.limit_nbytes)
+        except FileNotFoundError:
+            return None
+        except OSError:  # a symbolic link, a FIFO, a file of somebody else
+            private_folder.remove(name, folder)
+            return None
+        body = data[_HEADER_NBYTES:]
+        if hmac.compare_digest(data[:_HEADER_NBYTES], _MAGIC + self._seal(key, body, root)):
+            return body
+        private_folder.remove(name, folder)
+        return None
+
+    def _seal(self, key: str, body: bytes, root: int) -> bytes:
+        """The digest of an entry. The first use in this process also sweeps the folder."""
+        if self._secret is None:
+            private_folder.sweep(root)
+            self._secret = private_folder.secret_of(root)
+        sealed = hmac.new(self._secret, _MAGIC + key.encode() + b"\n", "sha256")
+        sealed.update(body)
+        return sealed.digest()
+
+    def _refuse(self, refused: RefusedError) -> None:
+        self._usable = False
+        self._warn("does not use", refused)
+
+    def _warn(self, verb: str, trouble: Exception) -> None:
+        reason = getattr(trouble, "strerror", None) or trouble
+        warnings.warn(
+            f"stagejit {verb} the object cache in {str(self.folder)!r} ({reason}); kernels are "
+            "compiled again in each process. Next: choose a folder that only you can write with "
+            "Options(cache_dir=...) or $STAGEJIT_CACHE_DIR, or switch the cache off with "
+            'Options(cache_dir="").',
+            CacheWarning,
+            stacklevel=4,
+        )
 
     def _account(self, added_nbytes: int) -> None:
         with self._lock:
@@ -113,10 +174,11 @@ class ObjectCache:
     def _entries(self) -> list[tuple[float, int, Path]]:
         """(last use, size, path) of each entry, oldest first."""
         found = []
-        for path in self.folder.glob(f"*/*{_SUFFIX}"):
-            with contextlib.suppress(OSError):
-                stat = path.stat()
-                found.append((stat.st_mtime, stat.st_size, path))
+        with contextlib.suppress(OSError):
+            for path in self.folder.glob(f"*/*{_SUFFIX}"):
+                with contextlib.suppress(OSError):
+                    status = path.lstat()
+                    found.append((status.st_mtime, status.st_size, path))
         return sorted(found)
 
     def _evict(self) -> int:
@@ -132,27 +194,24 @@ class ObjectCache:
         return used
 
 
-def _write_atomically(path: Path, data: bytes) -> None:
-    """A reader sees the whole entry or none: written aside, then renamed."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
-_CACHES: dict[str, ObjectCache] = {}
+_CACHES: dict[str, ObjectCache | None] = {}
 _CACHES_LOCK = threading.Lock()
 
 
 def cache_in(folder: str | None) -> ObjectCache | None:
-    """The cache of `Options.cache_dir`: None means the default folder, "" means no cache."""
+    """The cache of `Options.cache_dir`: None means the default folder, "" means no cache.
+
+    A user without a home folder has no default: one warning, and None.
+    """
     if folder == "":
         return None
-    path = default_folder() if folder is None else Path(folder).expanduser()
     with _CACHES_LOCK:
-        return _CACHES.setdefault(str(path), ObjectCache(path))
+        try:
+            path = default_folder() if folder is None else Path(folder).expanduser()
+        except RuntimeError as no_home:
+            key = f"~{folder}"
+            if key not in _CACHES:
+                _CACHES[key] = None
+                ObjectCache(Path("~"))._warn("has no folder for", no_home)
+            return None
+        return None if path is None else _CACHES.setdefault(str(path), ObjectCache(path))
