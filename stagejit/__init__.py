@@ -13,12 +13,17 @@ Use `stagejit.jit` where you would use `jax.jit`:
     f.explain(x, w)    each decision with its reason and your source line
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from stagejit.api import jit
 from stagejit.decisions import Decision
 from stagejit.errors import StagejitError
 from stagejit.options import Options
-from stagejit.schedule.plan import Access, Barrier, Buffer, Dispatch, HostScalar, Plan
-from stagejit.stages import Compiled, Lowered, Traced
+
+if TYPE_CHECKING:
+    from stagejit.schedule.plan import Access, Barrier, Buffer, Dispatch, HostScalar, Plan
+    from stagejit.stages import Compiled, Lowered, Traced
 
 __all__ = [
     "Access",
@@ -35,3 +40,22 @@ __all__ = [
     "Traced",
     "jit",
 ]
+
+# Classes that a program names rarely and late: the modules they come from import the compiler.
+_HOMES = {
+    **dict.fromkeys(
+        ("Access", "Barrier", "Buffer", "Dispatch", "HostScalar", "Plan"), "stagejit.schedule.plan"
+    ),
+    **dict.fromkeys(("Compiled", "Lowered", "Traced"), "stagejit.stages"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

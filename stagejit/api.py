@@ -8,25 +8,36 @@ jit; a call takes its C++ fast path and nothing of ours runs.
 Note [Two jits]: the outer one is needed because a top-level jit lowers its own jaxpr without asking
 any lowering rule. The inner one carries the options in its name, so there is one inner jit for each
 options value, and `with Options(...)` (a part of JAX's cache key) selects it while tracing.
+
+Note [Import time]: the compiler (190 modules, networkx, LLVM) is imported where it is first needed,
+so that a program which imports stagejit waits for JAX alone.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import jax
 
-from stagejit.inspect.explain import Explanation
 from stagejit.options import Options, current
-from stagejit.pipeline import compile_request
 from stagejit.runtime import embedding
-from stagejit.schedule.plan import Plan
-from stagejit.stages import Lowered, Traced
 from stagejit.trace.compat import hide_frames
 
-embedding.install(compile_request)
+if TYPE_CHECKING:
+    from stagejit.inspect.explain import Explanation
+    from stagejit.schedule.plan import Plan
+    from stagejit.stages import Lowered, Traced
+
+
+def _compile(request: embedding.Request) -> embedding.Staged:
+    from stagejit.pipeline import compile_request  # see Note [Import time]
+
+    return compile_request(request)
+
+
+embedding.install(_compile)
 hide_frames(__file__)  # the two wrappers below would stand in every traceback of a user
 
 # What says how to read the function's arguments: the inner jit needs it too.
@@ -99,6 +110,8 @@ def _attach(jitted: Any, fun: Callable[..., Any], inners: dict[Options, Any]) ->
 
     def trace(*args: Any, **kwargs: Any) -> Traced:
         """Trace for these arguments, which may be `jax.ShapeDtypeStruct`."""
+        from stagejit.stages import Traced  # see Note [Import time]
+
         traced = jax_trace(*args, **kwargs)
         return Traced(embedding.request_in(traced.jaxpr), traced)
 

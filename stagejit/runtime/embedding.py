@@ -22,7 +22,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.extend import core as jex_core
@@ -32,10 +32,12 @@ from jax.interpreters import mlir
 
 from stagejit.errors import InternalError
 from stagejit.options import Options
-from stagejit.runtime.loader import LoadedProgram
 from stagejit.runtime.object_cache import digest
 from stagejit.trace.compat import without_high_level
 from stagejit.types import TensorType
+
+if TYPE_CHECKING:  # LLVM is not loaded before something is compiled
+    from stagejit.runtime.loader import LoadedProgram
 
 _MARKER = re.compile(r"stagejit__([0-9a-f]{8})__([^()]*)")
 

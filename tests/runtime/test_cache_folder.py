@@ -387,7 +387,7 @@ WHOLE = textwrap.dedent("""
     import os, sys
     import jax, numpy as np, stagejit
     from stagejit.runtime.engine import engine
-    jax.numpy.ones(3) + 1  # imports what this user may read
+    stagejit.jit(jax.numpy.sin, options=stagejit.Options(cache_dir=""))(1.0)  # loads the compiler
     if "nobody" in sys.argv:
         os.setuid(54321)
     for k in range(2):
