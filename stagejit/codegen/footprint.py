@@ -31,7 +31,7 @@ class Footprint:
     reads: list[tuple[Value, Affine]] = field(default_factory=list)
     numbers: list[Affine] = field(default_factory=list)
     asked: list[tuple[Value, Index]] = field(default_factory=list)
-    _seen: set[tuple[Value, Index]] = field(default_factory=set)
+    visited: dict[tuple[Value, Index], None] = field(default_factory=dict)  # in order
 
     @property
     def forms(self) -> list[Affine]:
@@ -44,8 +44,8 @@ class Footprint:
         pending = [(value, index)]  # a chain of ops may be longer than Python's own stack
         while pending:
             key = pending.pop()
-            if key not in self._seen:
-                self._seen.add(key)
+            if key not in self.visited:
+                self.visited[key] = None
                 pending += reversed(self._record(*key))
 
     def _record(self, value: Value, index: Index) -> list[tuple[Value, Index]]:

@@ -12,7 +12,6 @@ from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.items import Items, Loop
 from stagejit.codegen.reducers import Accumulator, Reducer, merge_all
 from stagejit.codegen.row_nest import RowEmitter, reducer_of
-from stagejit.dispatch.affine import Affine
 from stagejit.graph.ir import Op
 
 _ACCUMULATORS = 4  # vectors of a row that are summed apart, to hide latency
@@ -53,7 +52,7 @@ class RowWriter(RowEmitter):
             whole = merge_all(self.b, reducer, [accs[number] for accs in sets])
             row = reducer.across_lanes(self.b, whole)
             self.results[op.result] = reducer.result(self.b, row)
-        self.end_pass(stage)
+        self.end_pass()
 
     def _accumulators(self, reduces: int) -> int:
         vector = self.nest.vector
@@ -220,16 +219,10 @@ class RowWriter(RowEmitter):
     # ---------------------------------------------------------------- values kept in scratch
 
     def scratch_size(self) -> int:
-        size = 1
-        for var in self.nest.reduced:
-            size *= var.extent
-        return size + max(self.nest.lanes, 1)
+        return self.nest.row_scratch
 
     def scratch_index(self) -> Register:
-        at = Affine()
-        for var in self.nest.reduced:
-            at = at * var.extent + Affine.of(var)
-        return self.elements.scalar_index(at)
+        return self.elements.scalar_index(self.nest.place_in_scratch)
 
 
 def _chunks(values: Sequence[Register], count: int) -> list[Sequence[Register]]:

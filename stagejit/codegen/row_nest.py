@@ -7,6 +7,7 @@ lanes only, never on the number of threads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,28 @@ class RowNest:
     offsets: tuple[Affine, ...]
     reads: tuple[tuple[Value, Affine], ...]
 
+    @property
+    def place_in_scratch(self) -> Affine:
+        """Where in scratch an element of a row is kept. The vector variable is innermost, whatever
+        its place among the axes, and takes whole vectors."""
+        place = Affine()
+        for var in self._scratch_order:
+            place = place * self._room(var) + Affine.of(var)
+        return place
+
+    @property
+    def row_scratch(self) -> int:
+        """Elements of scratch for one kept value of a row, or for each of the rows in a panel."""
+        return math.prod(self._room(var) for var in self._scratch_order)
+
+    @property
+    def _scratch_order(self) -> tuple[Var, ...]:
+        others = tuple(var for var in self.reduced if var is not self.vector)
+        return (*others, self.vector) if self.vector in self.reduced else others
+
+    def _room(self, var: Var) -> int:
+        return -(-var.extent // self.lanes) * self.lanes if var is self.vector else var.extent
+
 
 def reducer_of(op: Op) -> Reducer:
     """The monoid of a reduce op."""
@@ -62,6 +85,7 @@ class RowEmitter:
         self.b = elements.b
         self.results: dict[Value, Register] = {}
         self.ready: set[Value] = set()  # kept values that the current pass finds in scratch
+        self._filled: set[Value] = set()  # those that this pass writes
         self._scratch: dict[Value, Buffer] = {}
 
     # ---------------------------------------------------------------- what a subclass says
@@ -96,12 +120,13 @@ class RowEmitter:
 
     def begin(self) -> None:
         """A new row: nothing is known of it."""
-        self.results, self.ready = {}, set()
+        self.results, self.ready, self._filled = {}, set(), set()
 
-    def end_pass(self, stage: tuple[Op, ...]) -> None:
-        """What this pass computed of the kept values is in scratch from now on."""
-        computed = _evaluated([op.operands[0] for op in stage], set(self.elements.memory))
-        self.ready |= self.nest.cached & computed
+    def end_pass(self) -> None:
+        """What this pass wrote to scratch can be read from now on. A pass evaluates the same values
+        at each of its positions, so that each element of them was written."""
+        self.ready |= self._filled
+        self._filled = set()
 
     def lifted(self, op: Op, reducer: Reducer) -> Accumulator:
         """The element at the current position as an accumulator; lanes that are masked off are
@@ -155,6 +180,7 @@ class RowEmitter:
                 return self.b.compare("ne", raw, 0) if is_bool else raw
             register = self._computed(value, index)
             register = self.b.splat(register, lanes) if lanes else register
+            self._filled.add(value)
             self.b.store(self.b.cast("zext", register, "i8") if is_bool else register, buffer, at)
             return register
 
@@ -166,15 +192,3 @@ class RowEmitter:
             return self.elements.value(value, index)
         finally:
             self.elements.bound[value] = reader
-
-
-def _evaluated(roots: Sequence[Value], leaves: set[Value]) -> set[Value]:
-    found: set[Value] = set()
-    pending = list(roots)
-    while pending:
-        value = pending.pop()
-        if value in found or value in leaves or value.op.kind in ("reduce", "input"):
-            continue
-        found.add(value)
-        pending.extend(value.op.operands)
-    return found

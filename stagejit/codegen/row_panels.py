@@ -16,7 +16,7 @@ from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.items import Items, Loop
 from stagejit.codegen.reducers import Accumulator, Reducer, merge_all
 from stagejit.codegen.row_nest import RowEmitter, reducer_of
-from stagejit.dispatch.affine import Affine, Var
+from stagejit.dispatch.affine import Var
 from stagejit.graph.ir import Op, Value
 
 _ROWS_AT_ONCE = 8  # elements of a row that are merged before they meet the accumulator
@@ -135,7 +135,7 @@ class PanelWriter(RowEmitter):
         else:
             self._over_columns(lambda: self._clear(stage, self._totals))
             self._over_runs(0, stage)
-        self.end_pass(stage)
+        self.end_pass()
 
     def _over_runs(self, depth: int, stage: tuple[Op, ...]) -> None:
         """Loops over the reduced variables; each run along the innermost one meets the totals."""
@@ -282,13 +282,11 @@ class PanelWriter(RowEmitter):
     # ---------------------------------------------------------------- values kept in scratch
 
     def scratch_size(self) -> int:
-        return self.width * math.prod(var.extent for var in self.nest.reduced)
+        return self.width * self.nest.row_scratch
 
     def scratch_index(self) -> Register:
-        at = Affine()
-        for var in self.nest.reduced:
-            at = at * var.extent + Affine.of(var)
-        return self.elements.scalar_index(at) * self.width + self._column
+        row = self.elements.scalar_index(self.nest.place_in_scratch)
+        return row * self.width + self._column
 
 
 def _stored(type: Type) -> Type:

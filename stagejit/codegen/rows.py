@@ -203,40 +203,47 @@ def _best_vector(
 
 
 def _with_cache(region: Region, nest: RowNest, shape: tuple[int, ...], target: Target) -> RowNest:
-    """Keeps in scratch the row-space values that cost much and that several passes need."""
-    passes = [{op.operands[0] for op in stage} for stage in nest.stages]
-    passes.append({region.stores[number].value for number, _ in nest.row_stores})
-    inside, leaves = set(region.ops), set(region.inputs)
-    needed: dict[Value, int] = {}
-    for roots in passes:
-        for value in _reached(roots, inside, leaves):
-            needed[value] = needed.get(value, 0) + 1
-    rows = _panel_width(nest, target) if _lanes_are_rows(nest) else 1
-    elements = math.prod(var.extent for var in nest.reduced) * rows
-    chosen: set[Value] = set()
+    """Keeps in scratch the row-space values that cost much and that several passes need, each at
+    the element where the row stands: what is needed at other elements is computed again."""
+    bound = {op.result for stage in nest.stages for op in stage}
+    passes = [[(op.operands[0], nest.index) for op in stage] for stage in nest.stages]
+    passes.append([(region.stores[number].value, index) for number, index in nest.row_stores])
+    elements = nest.row_scratch * (_panel_width(nest, target) if _lanes_are_rows(nest) else 1)
     budget = target.l2_nbytes // 2
-    for value, count in needed.items():
-        fits = elements * value.type.dtype.itemsize <= budget
-        if (
-            count > 1
-            and value.shape == shape
-            and fits
-            and value.op.kind == "map"
-            and scalars.cost(value.op.attrs["fn"], value.type.dtype) >= _WORTH_KEEPING
-        ):
-            chosen.add(value)
-            budget -= elements * value.type.dtype.itemsize
+    chosen: set[Value] = set()
+    before: set[Value] = set()  # what an earlier pass evaluated there
+    for roots in passes:
+        while True:
+            evaluated = _evaluated(region, nest, roots, bound | chosen)
+            kept = next(
+                (
+                    value
+                    for value in evaluated
+                    if value in before - chosen
+                    and value.shape == shape
+                    and elements * value.type.dtype.itemsize <= budget
+                    and _is_worth_keeping(value)
+                ),
+                None,
+            )
+            if kept is None:
+                break
+            chosen.add(kept)  # what it is computed from is needed no more
+            budget -= elements * kept.type.dtype.itemsize
+        before.update(evaluated)
     return replace(nest, cached=frozenset(chosen))
 
 
-def _reached(roots: set[Value], inside: set[Op], leaves: set[Value]) -> list[Value]:
-    """Values evaluated for `roots` in one pass: the walk stops at memory and at reduces."""
-    found: dict[Value, None] = {}
-    pending = list(roots)
-    while pending:
-        value = pending.pop()
-        if value in found or value in leaves or value.op not in inside or value.op.kind == "reduce":
-            continue
-        found[value] = None
-        pending.extend(value.op.operands)
-    return list(found)
+def _evaluated(
+    region: Region, nest: RowNest, roots: Sequence[tuple[Value, Index]], bound: set[Value]
+) -> list[Value]:
+    """The values that one pass evaluates where the row stands, consumers before producers."""
+    footprint = Footprint(leaves_of(region), bound)
+    for value, index in roots:
+        footprint.visit(value, index)
+    return [value for value, index in footprint.visited if index == nest.index]
+
+
+def _is_worth_keeping(value: Value) -> bool:
+    op = value.op
+    return op.kind == "map" and scalars.cost(op.attrs["fn"], value.type.dtype) >= _WORTH_KEEPING

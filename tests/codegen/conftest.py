@@ -18,6 +18,7 @@ from tests.codegen.regions import Runner
 
 _JIT: list[Any] = []  # one for the process; machine code must outlive its callers
 _NAMES = itertools.count()
+_GUARD_NBYTES = 512
 
 
 def target_machine(target: Target) -> Any:
@@ -82,8 +83,10 @@ def compile_kernel(
     entry = ctypes.CFUNCTYPE(
         None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
     )(address)
-    scratch = np.zeros(function.scratch_nbytes + 128, np.uint8)
+    # Poison: NaN as floats, -1 as integers. What lies behind the scratch must keep it.
+    scratch = np.full(function.scratch_nbytes + 64 + _GUARD_NBYTES, 0xFF, np.uint8)
     base = -(-scratch.ctypes.data // 64) * 64
+    guard = scratch[base - scratch.ctypes.data + function.scratch_nbytes :]
 
     def run(
         arrays: Sequence[np.ndarray[Any, Any] | int],
@@ -95,6 +98,7 @@ def compile_kernel(
         bufs = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
         words = (ctypes.c_int64 * max(len(params), 1))(*params)
         entry(ctypes.addressof(bufs), ctypes.addressof(words), lo, hi, base)
+        assert np.all(guard == 0xFF), "the kernel wrote past its scratch"
 
     run.scratch = scratch  # type: ignore[attr-defined]  # keeps it alive
     return run

@@ -165,7 +165,7 @@ def _buffer(into: Value, roots: dict[Value, Array], arrays: dict[Value, Array]) 
         dtype = into.type.dtype.numpy
         array = aligned(into.shape, dtype)
         array[...] = np.array(77).astype(dtype)
-        if root.op.kind == "fill":
+        if root.op.kind == "fill" and root is not into:
             array[...] = root.op.operands[0].op.attrs["value"]
         elif root.op.kind == "scatter":
             array = arrays[root.op.operands[0]].copy()

@@ -1,0 +1,112 @@
+"""Values that a row keeps in scratch: whatever the order of its axes, the forms of its views and
+the indices at which the values are used again, each element is read where it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from tests.codegen.regions import Runner
+
+RNG = np.random.default_rng(7)
+EXTENTS = (1, 2, 3, 5, 7, 8, 13, 16, 17, 20, 40)
+
+
+def array(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def normalized(x: Any, axes: tuple[int, ...]) -> Any:
+    """A softmax: what follows the maximum is kept for the last pass."""
+    e = jnp.exp(x - x.max(axes, keepdims=True))
+    return e / e.sum(axes, keepdims=True)
+
+
+def test_axes_in_another_order_than_memory(runner: Runner) -> None:
+    runner.check(lambda x: normalized(x.transpose(0, 2, 1), (1, 2)), array(4, 20, 40))
+
+
+@pytest.mark.parametrize("count", [2, 3, 9])
+@pytest.mark.parametrize("length", [4, 7, 40])
+def test_a_tiled_row(runner: Runner, length: int, count: int) -> None:
+    runner.check(lambda x: normalized(jnp.tile(x, count), (0,)), array(length))
+
+
+@pytest.mark.parametrize("shape", [(4, 300), (3, 7), (5, 64), (1, 65)], ids=str)
+def test_a_pass_that_needs_other_elements_only(runner: Runner, shape: tuple[int, int]) -> None:
+    def fn(x: Any, w: Any) -> Any:
+        e = jnp.exp(x)
+        return e / (e[:, ::-1] * w).sum(1, keepdims=True)
+
+    runner.check(fn, array(*shape), np.abs(array(*shape)))
+
+
+def test_a_pass_that_needs_both(runner: Runner) -> None:
+    def fn(x: Any) -> Any:
+        e = jnp.exp(x)
+        return e / (e[:, ::-1] * e).sum(1, keepdims=True)
+
+    runner.check(fn, array(4, 300))
+
+
+def test_columns_that_need_other_elements_only(runner: Runner) -> None:
+    def fn(x: Any, w: Any) -> Any:
+        e = jnp.exp(x)
+        return e / (e[::-1] * w).sum(0, keepdims=True)
+
+    runner.check(fn, array(40, 300), np.abs(array(40, 300)))
+
+
+def viewed(draw: np.random.Generator, x: Any) -> Any:
+    """A view of `x` of rank 2 or more: permuted, reversed, repeated."""
+    x = jnp.transpose(x, draw.permutation(x.ndim))
+    if draw.random() < 0.3:
+        x = jnp.flip(x, int(draw.integers(x.ndim)))
+    if draw.random() < 0.3:
+        at = int(draw.integers(x.ndim + 1))
+        x = jnp.broadcast_to(jnp.expand_dims(x, at), (*x.shape[:at], 3, *x.shape[at:]))
+        if draw.random() < 0.5 and at < x.ndim - 1:
+            x = x.reshape(*x.shape[:at], -1, *x.shape[at + 2 :])
+    return x
+
+
+def stages(draw: np.random.Generator, x: Any, axes: Sequence[int]) -> Any:
+    """One to three reductions of costly values, used where they were made or elsewhere."""
+    axes = tuple(axes)
+    results = []
+    for _ in range(int(draw.integers(1, 4))):
+        costly = [jnp.exp, jnp.tanh, lax.rsqrt][int(draw.integers(3))]
+        x = costly(jnp.abs(x) * 0.5 + 0.25)
+        other = jnp.flip(x, int(draw.choice(axes))) if draw.random() < 0.5 else x
+        mixed = [other, other * x, other + 1.0][int(draw.integers(3))]
+        total = mixed.max(axes, keepdims=True) if draw.random() < 0.3 else mixed.sum(
+            axes, keepdims=True
+        )
+        if draw.random() < 0.3:
+            results.append(total)
+        x = x / total
+    results.append(x)
+    return tuple(results)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_rows(runner: Runner, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    rank = int(draw.integers(2, 5))
+    shape = [int(draw.choice(EXTENTS)) for _ in range(rank)]
+    while np.prod(shape) > 20000:
+        shape[int(np.argmax(shape))] = 3
+
+    def fn(x: Any) -> Any:
+        draw = np.random.default_rng(seed)
+        view = viewed(draw, x)
+        count = int(draw.integers(1, view.ndim + 1))
+        axes = sorted(int(axis) for axis in draw.choice(view.ndim, count, replace=False))
+        return stages(draw, view, axes)
+
+    runner.check(fn, array(*shape), rtol=1e-4, atol=1e-6)
