@@ -22,7 +22,8 @@ from stagejit.codegen.builder import Builder
 from stagejit.codegen.gathers import gather_element
 from stagejit.codegen.ir import I32, I64, Block, Buffer, element_type
 from stagejit.codegen.ir import Value as Register
-from stagejit.codegen.strides import WIDEST_PICKED, dealt, interleaved, is_dealt
+from stagejit.codegen.phases import Place, WaitingStores
+from stagejit.codegen.strides import WIDEST_PICKED, dealt, is_dealt, squares
 from stagejit.codegen.transposes import transpose_registers
 from stagejit.dispatch.affine import Affine, Index, Var, linearize
 from stagejit.dispatch.pull import place, pull_view
@@ -77,7 +78,7 @@ class Elements:
         self.bound: dict[Value, Callable[[Index], Register]] = {}
         self.position = Position()
         self._known: dict[tuple[Value, Index], Register] = {}
-        self._phases: dict[tuple[Buffer, Affine, bool], dict[int, Register]] = {}
+        self._waiting = WaitingStores(builder, 0)
 
     @contextmanager
     def at(
@@ -118,13 +119,13 @@ class Elements:
     def interleaving(self, stride: int) -> Iterator[None]:
         """Inside, all elements between lanes that stand `stride` apart are wanted: they are loaded
         as whole vectors; stores wait for each other and are written as whole vectors at the end."""
-        before = self.position
-        self.position = replace(before, stride=stride)
+        before, waiting = self.position, self._waiting
+        self.position, self._waiting = replace(before, stride=stride), WaitingStores(self.b, stride)
         try:
             yield
-            self._write_phases()
+            self._waiting.write()
         finally:
-            self.position, self._phases = before, {}
+            self.position, self._waiting = before, waiting
 
     # ---------------------------------------------------------------- values
 
@@ -372,10 +373,13 @@ class Elements:
         if stride <= WIDEST_PICKED:
             mask = None if used == lanes else b.active(used * stride, lanes * stride)
             return dealt(b, b.load(buffer, at, lanes * stride, mask=mask), stride, phase)
-        # Equal ops are one op, so all phases share the loads and the transpose.
-        mask = None if stride == lanes else b.active(stride, lanes)
-        rows = [b.load(buffer, at + row * stride, lanes, mask=mask) for row in range(used)]
-        return transpose_registers(b, rows, lanes)[phase]
+        # Equal ops are one op, so all phases of a square share the loads and the transpose.
+        start, width = next(s for s in squares(stride, lanes) if phase < sum(s))
+        mask = None if width == lanes else b.active(width, lanes)
+        rows = [
+            b.load(buffer, at + (row * stride + start), lanes, mask=mask) for row in range(used)
+        ]
+        return transpose_registers(b, rows, lanes)[phase - start]
 
     def _counts_lanes(self) -> bool:
         """Whether the number of lanes that exist is known; a mask may be any."""
@@ -431,10 +435,11 @@ class Elements:
             self.b.store(register, memory.buffer, self.scalar_index(uniform))
             return
         register = self.b.splat(register, lanes)
-        if not varying and coeff > 1 and coeff == self.position.stride:
+        if not varying and self._waits(coeff):
             first, phase = self._phase(uniform, coeff)
-            key = memory.buffer, first, nontemporal
-            self._phases.setdefault(key, {})[phase] = register
+            at, used = self.scalar_index(first), self._used_lanes()
+            place = Place(memory.buffer, at, lanes, used, nontemporal)
+            self._waiting.add(place, phase, register)
             return
         if varying or coeff not in (1, -1):
             at = self._lane_offset(offset - memory.base)
@@ -453,37 +458,10 @@ class Elements:
             nontemporal=nontemporal,
         )
 
-    def _write_phases(self) -> None:
-        """The stores that waited for each other; those that lack a neighbour go lane by lane."""
-        b, stride, lanes = self.b, self.position.stride, self.position.lanes
-        for (buffer, first, nontemporal), phases in self._phases.items():
-            at = self.scalar_index(first)
-            if len(phases) == stride:
-                self._write_between(buffer, at, [phases[k] for k in range(stride)], nontemporal)
-                continue
-            for phase, register in phases.items():
-                where = b.splat(at + phase, lanes) + b.lane_ids(lanes) * stride
-                b.scatter(register, buffer, where, mask=self.position.mask)
-
-    def _write_between(
-        self, buffer: Buffer, at: Register, phases: list[Register], nontemporal: bool
-    ) -> None:
-        b, stride, lanes, used = self.b, len(phases), self.position.lanes, self._used_lanes()
-        if stride <= WIDEST_PICKED:
-            mask = None if used == lanes else b.active(used * stride, lanes * stride)
-            width = lanes * buffer.elem.bits // 8
-            b.store(
-                interleaved(b, phases),
-                buffer,
-                at,
-                mask=mask,
-                nontemporal=nontemporal,
-                alignment=width if nontemporal else 0,
-            )
-            return
-        mask = None if stride == lanes else b.active(stride, lanes)
-        for row, register in enumerate(transpose_registers(b, phases, lanes)[:used]):
-            b.store(register, buffer, at + row * stride, mask=mask)
+    def _waits(self, coeff: int) -> bool:
+        """Whether a store whose lanes stand `coeff` apart waits for those between them."""
+        lanes, stride = self.position.lanes, self.position.stride
+        return coeff == stride and self._counts_lanes() and is_dealt(coeff, lanes, shared=True)
 
     def _reversed(self, register: Register) -> Register:
         return self.b.shuffle(register, None, tuple(reversed(range(register.type.lanes))))

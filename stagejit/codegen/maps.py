@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stagejit.codegen.accesses import MOST_LANES_APART, lanes_of, vector_cost
+from stagejit.codegen.accesses import lanes_of, vector_cost
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements import Elements, Memory, Tile
@@ -23,6 +23,7 @@ from stagejit.codegen.items import Items, Loop
 from stagejit.codegen.kernel import Kernel, KernelArg
 from stagejit.codegen.space import Space, merge, refine
 from stagejit.codegen.streaming import streamed_stores
+from stagejit.codegen.strides import is_dealt
 from stagejit.codegen.target import Target
 from stagejit.dispatch.affine import Affine, Index, Var
 from stagejit.dispatch.region import Region, Store
@@ -108,7 +109,7 @@ def _best_vector(
     pairs: list[tuple[Var, Var | None]] = [(var, None) for var in reversed(variables)]
     forms = [*reads, *writes]
     for between in variables:
-        if between.extent <= min(lanes, MOST_LANES_APART):
+        if is_dealt(between.extent, lanes, shared=True):
             pairs += [
                 (var, between)
                 for var in reversed(variables)

@@ -8,19 +8,28 @@ stride + p`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import Value
 
 # The widest stride at which each phase is picked from the vectors by shuffles of two of them;
-# beyond it, a square of rows is transposed, as long as a row fits in a vector.
+# beyond it, squares of rows are transposed.
 WIDEST_PICKED = 4
+# The widest stride at which the phases between two lanes share whole vectors: so many registers
+# wait, and the code of a square grows with the number of lanes.
+MOST_LANES_APART = 16
 
 
 def is_dealt(stride: int, lanes: int, *, shared: bool) -> bool:
     """Whether whole vectors pay. shared: the phases between two lanes are wanted too."""
-    return 1 < stride <= (lanes if shared else min(lanes, WIDEST_PICKED))
+    return lanes > 1 and 1 < stride <= (MOST_LANES_APART if shared else min(lanes, WIDEST_PICKED))
+
+
+def squares(stride: int, lanes: int) -> Iterator[tuple[int, int]]:
+    """(first phase, number of phases) of each square of rows that the phases fill."""
+    for first in range(0, stride, lanes):
+        yield first, min(lanes, stride - first)
 
 
 def dealing_cost(stride: int, lanes: int, *, shared: bool) -> float:
@@ -29,7 +38,7 @@ def dealing_cost(stride: int, lanes: int, *, shared: bool) -> float:
         return 2.0 * stride - 1
     if stride <= WIDEST_PICKED:
         return float(stride)
-    return lanes * (1 + math.log2(lanes)) / stride
+    return -(-stride // lanes) * lanes * (1 + math.log2(lanes)) / stride
 
 
 def dealt(b: Builder, wide: Value, stride: int, phase: int) -> Value:

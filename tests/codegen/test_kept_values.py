@@ -84,8 +84,10 @@ def stages(draw: np.random.Generator, x: Any, axes: Sequence[int]) -> Any:
         x = costly(jnp.abs(x) * 0.5 + 0.25)
         other = jnp.flip(x, int(draw.choice(axes))) if draw.random() < 0.5 else x
         mixed = [other, other * x, other + 1.0][int(draw.integers(3))]
-        total = mixed.max(axes, keepdims=True) if draw.random() < 0.3 else mixed.sum(
-            axes, keepdims=True
+        total = (
+            mixed.max(axes, keepdims=True)
+            if draw.random() < 0.3
+            else mixed.sum(axes, keepdims=True)
         )
         if draw.random() < 0.3:
             results.append(total)
