@@ -13,7 +13,6 @@ from jax import lax
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import F32
 from stagejit.codegen.phases import Place, WaitingStores
-
 from stagejit.errors import InternalError
 from tests.codegen.regions import Runner
 
