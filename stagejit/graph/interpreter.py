@@ -47,10 +47,12 @@ def interpret(
         return evaluate.graph(graph, arrays)
 
 
-def evaluate_op(op: Op, operands: Sequence[Array]) -> list[Array]:
-    """The results of one native op in its declared precision; used to fold constants."""
+def evaluate_op(
+    op: Op, operands: Sequence[Array], precision: Precision = "declared"
+) -> list[Array]:
+    """The results of one native op, in its declared precision where constants are folded."""
     with np.errstate(all="ignore"):
-        return _Evaluator("declared").op(op, operands)
+        return _Evaluator(precision).op(op, operands)
 
 
 def _checked_input(value: Value, array: Any) -> Any:

@@ -1,0 +1,115 @@
+"""Random cases: a graph of a few ops, and how it is compiled.
+
+Input: choices. Output: a `Case`. Invariant: equal choices give equal cases; a case can be printed
+and read back, so it needs no choices once it has been found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stagejit.fuzz.kernels import elementwise, placing, products, rows
+from stagejit.fuzz.kernels.choices import Choices
+from stagejit.fuzz.kernels.draft import Draft, Drawn
+from stagejit.graph.ir import Graph
+from stagejit.graph.parser import parse
+from stagejit.graph.printer import as_text
+from stagejit.options import SWITCHES
+from stagejit.types import dtype_named
+
+Step = Callable[[Draft], None]
+
+# Simplest first; those that reach more of the generators several times.
+STEPS: tuple[Step, ...] = (
+    elementwise.scaled, elementwise.unary, elementwise.binary, elementwise.transpose,
+    elementwise.reverse, elementwise.slices, elementwise.reshape, elementwise.broadcast,
+    elementwise.elsewhere, elementwise.compare, elementwise.select, elementwise.convert,
+    elementwise.iota, elementwise.dynamic_slice,
+    rows.reduction, rows.row_stages, rows.row_stages, rows.softmax, rows.softmax, rows.normalized,
+    rows.cumulative,
+    placing.stack, placing.stack, placing.concatenate, placing.concatenate, placing.pad,
+    placing.update, placing.update, placing.dynamic_update, placing.gather, placing.scatter,
+    products.contract, products.contract, products.conv,
+)  # fmt: skip
+DTYPES = ("f32", "f32", "f32", "f64", "f64", "bf16", "f16", "i32", "i64", "u8", "i8", "i16", "u16",
+          "u32", "u64", "bool")  # fmt: skip
+MOST_STEPS = 6
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a case is compiled and run.
+
+    disable: rewrites and fusions that are switched off. rewrites: whether the graph is rewritten at
+    all. aligned: whether memory starts on cache lines. level: of LLVM's code generation.
+    """
+
+    disable: tuple[str, ...] = ()
+    rewrites: bool = True
+    aligned: bool = True
+    level: int = 0
+    seed: int = 0
+
+    def __str__(self) -> str:
+        off = f" disable={','.join(self.disable)}" if self.disable else ""
+        raw = "" if self.rewrites else " no-rewrites"
+        anywhere = "" if self.aligned else " at-any-element"
+        return f"level={self.level} seed={self.seed}{off}{raw}{anywhere}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """graph: what is compiled; compiling changes it, so a case is used once."""
+
+    graph: Graph
+    setting: Setting
+
+    @property
+    def text(self) -> str:
+        return f"// {self.setting}\n{as_text(self.graph)}"
+
+
+def draw_case(choices: Choices) -> Case:
+    """The case that `choices` lead to."""
+    with choices.span():
+        setting = _setting(choices)
+    with choices.span():
+        draft = Draft(choices, dtype_named(choices.pick(DTYPES)))
+        draft.argument(draft.shape(), draft.dtype)
+    count = 0
+    while count < MOST_STEPS and choices.below(MOST_STEPS):
+        with choices.span():
+            choices.pick(STEPS)(draft)
+        count += 1
+    with choices.span():
+        draft.graph.set_outputs([x.value for x in _outputs(choices, draft.values)])
+    draft.graph.eliminate_dead()
+    return Case(draft.graph, setting)
+
+
+def read_case(text: str, setting: Setting) -> Case:
+    """A case from the text of its graph; a first line with the setting is a comment."""
+    return Case(parse(text), setting)
+
+
+def _outputs(choices: Choices, values: Sequence[Drawn]) -> list[Drawn]:
+    """The last value and a few others."""
+    made = [x for x in values if x.value.op.kind != "input"]
+    if not made:
+        return [values[-1]]
+    return [made[-1], *(choices.pick(made[::-1]) for _ in range(choices.below(3)))]
+
+
+def _setting(choices: Choices) -> Setting:
+    off: tuple[str, ...] = ()
+    if choices.chance(4):
+        names = sorted(SWITCHES)
+        off = tuple(sorted({choices.pick(names) for _ in range(choices.between(1, 4))}))
+    return Setting(
+        disable=off,
+        rewrites=not choices.chance(3),
+        aligned=not choices.chance(8),
+        level=choices.pick((0, 0, 0, 0, 1, 2)),
+        seed=choices.below(1000),
+    )

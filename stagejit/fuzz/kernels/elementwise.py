@@ -1,0 +1,219 @@
+"""Steps of random cases: scalar functions, constants and views.
+
+Input: a draft. Output: it has one more value, or none where nothing fits.
+"""
+
+from __future__ import annotations
+
+import math
+
+from stagejit.fuzz.kernels.draft import WIDE, Draft, Drawn
+from stagejit.types import DType, bool_, dtype_named, i32
+
+_CALM_FUNCTIONS = ("exp", "tanh", "logistic", "sin", "cos", "erf")
+_INTEGER_BINARY = ("add", "sub", "mul", "max", "min", "and", "or", "xor", "div", "rem")
+_CONVERSIONS = ("f32", "f64", "i32", "bf16", "f16", "i8", "u8", "i16", "u16", "i64", "u64", "u32",
+                "bool")  # fmt: skip
+
+
+def unary(d: Draft) -> None:
+    x = d.some()
+    if x is not None:
+        unary_of(d, x)
+
+
+def unary_of(d: Draft, x: Drawn) -> Drawn:
+    """A function of one argument; several are of the kind that is kept instead of made again."""
+    c = d.c
+    if x.dtype is bool_:
+        return d.map("not", x)
+    if not x.dtype.is_float:
+        return d.map(c.pick(("neg", "abs", "not", "square", "sign")), x)
+    how = c.below(5)
+    if how == 0:
+        return d.map("neg", x)
+    if how == 1:
+        return d.map(c.pick(_CALM_FUNCTIONS), d.calm(x))
+    if how == 2:
+        one = d.splat(1.0, x.dtype, x.shape)
+        inside = d.map("add", d.map("abs", x), one)
+        return d.map(c.pick(("sqrt", "rsqrt", "log")), inside)
+    if how == 3 and x.exact:
+        return d.map(c.pick(("floor", "ceil", "abs", "sign")), x)
+    return d.map("square", d.calm(x))
+
+
+def scaled(d: Draft) -> None:
+    """x * 3, x + 1, max(x, 0) ..."""
+    x = d.some(lambda v: v.dtype is not bool_)
+    if x is not None:
+        scaled_of(d, x)
+
+
+def scaled_of(d: Draft, x: Drawn) -> Drawn:
+    number = float(d.c.pick((2, 3, 1, 5, 7)))
+    fn = d.c.pick(("mul", "add", "sub", "max", "min"))
+    return d.map(fn, x, d.splat(number, x.dtype, x.shape))
+
+
+def binary(d: Draft) -> None:
+    x = d.some()
+    if x is not None:
+        binary_of(d, x, d.like(x))
+
+
+def binary_of(d: Draft, x: Drawn, y: Drawn) -> Drawn:
+    c = d.c
+    if c.below(2):
+        x, y = y, x
+    if x.dtype is bool_:
+        return d.map(c.pick(("and", "or", "xor", "eq")), x, y)
+    if not x.dtype.is_float:
+        return d.map(c.pick(_INTEGER_BINARY), x, y)
+    fn = c.pick(("add", "sub", "mul", "max", "min", "div"))
+    if fn == "mul":
+        x, y = d.calm(x, 30.0), d.calm(y, 30.0)
+    if fn == "div":
+        return d.map("div", x, d.map("add", d.map("abs", y), d.splat(1.0, y.dtype, y.shape)))
+    return d.map(fn, x, y)
+
+
+def compare(d: Draft) -> None:
+    x = d.some(lambda v: v.exact)
+    y = None if x is None else d.like(x)
+    if x is not None and y is not None and y.exact:
+        d.map(d.c.pick(("lt", "le", "gt", "ge", "eq", "ne")), x, y)
+
+
+def select(d: Draft) -> None:
+    predicate = d.some(lambda v: v.dtype is bool_)
+    x = d.some(lambda v: predicate is not None and v.shape == predicate.shape)
+    if predicate is None or x is None:
+        x = d.some(lambda v: v.exact and v.dtype is not bool_)
+        if x is None:
+            return
+        predicate = d.map("lt", x, d.splat(1.0, x.dtype, x.shape))
+    d.map("select", predicate, x, d.like(x))
+
+
+def convert(d: Draft) -> None:
+    x = d.some()
+    if x is None:
+        return
+    dtypes = [dtype_named(name) for name in _CONVERSIONS]
+    if not x.exact:
+        dtypes = [dtype for dtype in dtypes if dtype.is_float]
+    _converted(d, x, d.c.pick(dtypes))
+
+
+def _converted(d: Draft, x: Drawn, dtype: DType) -> Drawn:
+    return d.convert(d.calm(x, 1000.0) if dtype.is_float else x, dtype)
+
+
+def iota(d: Draft) -> None:
+    """The position along an axis joins a value."""
+    x = d.some(lambda v: v.rank > 0 and v.dtype is not bool_)
+    if x is None:
+        return
+    axis = d.c.below(x.rank)
+    bound = float(max(x.shape[axis], 1))
+    line = d.add("iota", (), exact=True, bound=bound, shape=x.shape, axis=axis, dtype=i32)
+    if x.dtype in WIDE or x.dtype is i32:
+        d.map(d.c.pick(("add", "sub", "max")), x, d.convert(line, x.dtype))
+    else:
+        d.map("select", d.map("lt", line, d.splat(2.0, i32, x.shape)), x, d.elsewhere(x))
+
+
+# ------------------------------------------------------------------ views
+
+
+def elsewhere(d: Draft) -> None:
+    x = d.some(lambda v: v.rank > 0)
+    if x is not None:
+        d.elsewhere(x)
+
+
+def transpose(d: Draft) -> None:
+    x = d.some(lambda v: v.rank > 1)
+    if x is not None:
+        order = d.c.order(x.rank)
+        simplest = tuple(reversed(range(x.rank)))
+        d.view("transpose", x, permutation=order if order != tuple(range(x.rank)) else simplest)
+
+
+def reverse(d: Draft) -> None:
+    x = d.some(lambda v: v.rank > 0)
+    if x is not None:
+        axes = tuple(d.c.some(range(x.rank))) or (x.rank - 1,)
+        d.view("reverse", x, axes=axes)
+
+
+def slices(d: Draft) -> None:
+    x = d.some(lambda v: v.rank > 0 and v.size > 1)
+    if x is not None:
+        slice_of(d, x)
+
+
+def slice_of(d: Draft, x: Drawn) -> Drawn:
+    """A part of x, with strides."""
+    box = {}
+    for axis, extent in enumerate(x.shape):
+        if extent > 1 and d.c.below(2):
+            stride = d.c.pick((1, 2, 3))
+            offset = d.c.between(0, extent - 1)
+            most = (extent - 1 - offset) // stride + 1
+            box[axis] = (offset, most - d.c.below(min(most, 3)), stride)
+    return d.slice(x, box)
+
+
+def dynamic_slice(d: Draft) -> None:
+    """A part of x at a place that an argument says."""
+    x = d.some(lambda v: v.rank > 0 and v.size > 1)
+    if x is None:
+        return
+    axis = d.c.below(x.rank)
+    extent = x.shape[axis]
+    start = d.index(())
+    size = d.c.between(1, extent) if extent else 0
+    offsets = tuple(None if i == axis else 0 for i in range(x.rank))
+    sizes = tuple(size if i == axis else n for i, n in enumerate(x.shape))
+    d.add(
+        "extract_slice", [x, start], exact=x.exact, bound=x.bound, fraction=x.fraction,
+        offsets=offsets, sizes=sizes, strides=(1,) * x.rank,
+    )  # fmt: skip
+
+
+def reshape(d: Draft) -> None:
+    x = d.some(lambda v: v.size > 1)
+    if x is None:
+        return
+    c, shape = d.c, list(x.shape)
+    how = c.below(3)
+    if how == 0 and len(shape) > 1:  # merge neighbours
+        at = c.below(len(shape) - 1)
+        shape[at : at + 2] = [shape[at] * shape[at + 1]]
+    elif how == 1 and shape:  # split an axis
+        at = c.below(len(shape))
+        factors = [n for n in range(1, shape[at] + 1) if shape[at] % n == 0]
+        factor = c.pick(factors) if factors else 1
+        shape[at : at + 1] = [factor, shape[at] // max(factor, 1)]
+    else:
+        shape.insert(c.below(len(shape) + 1), 1)
+    if len(shape) <= 5 and math.prod(shape) == x.size:
+        d.view("reshape", x, shape=tuple(shape))
+
+
+def broadcast(d: Draft) -> None:
+    """x along a new axis, which may be merged with the one after or before it: a tile, a repeat."""
+    x = d.some(lambda v: v.rank < 5 and v.size <= 2000)
+    if x is None:
+        return
+    at, times = d.c.below(x.rank + 1), d.c.pick((2, 3, 1, 5, 16))
+    shape = (*x.shape[:at], times, *x.shape[at:])
+    axes = tuple(i + (i >= at) for i in range(x.rank))
+    wide = d.view("broadcast", x, shape=shape, axes=axes)
+    how = d.c.below(3)
+    merge = at if how == 1 else at - 1
+    if how and 0 <= merge < x.rank:
+        merged = (*shape[:merge], shape[merge] * shape[merge + 1], *shape[merge + 2 :])
+        d.view("reshape", wide, shape=merged)

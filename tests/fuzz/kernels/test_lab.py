@@ -1,0 +1,69 @@
+"""The kernel lab: a fixed budget of random kernels, and that it sees what is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stagejit.fuzz.kernels import run_kernels
+from stagejit.fuzz.kernels.case import draw_case, read_case
+from stagejit.fuzz.kernels.check import Caches, Job, jobs_of
+from stagejit.fuzz.kernels.choices import Choices
+from stagejit.fuzz.kernels.targets import Targets, find_targets
+from stagejit.graph.verifier import verify
+
+
+def test_equal_seeds_give_equal_cases_that_print_and_parse() -> None:
+    for number in range(50):
+        choices = Choices.drawn(0, number)
+        case = draw_case(choices)
+        verify(case.graph)
+        text = case.text
+        assert draw_case(Choices.replayed(choices.made)).text == text
+        assert read_case(text.split("\n", 1)[1], case.setting).text == text
+
+
+def jobs(targets: Targets) -> list[Job]:
+    text = """
+    graph @case(%x0: f32[3,5]) {
+      %0: f32[3] = reduce add %x0 axes=(1)
+      return %0
+    }"""
+    case = read_case(text, draw_case(Choices.replayed([])).setting)
+    return list(jobs_of(case, Caches(targets.cpus), targets.names))
+
+
+def test_each_kind_of_fault_is_seen() -> None:
+    targets = find_targets(("sse2",))
+    if not targets.names:
+        pytest.skip(targets.skipped["sse2"])
+    (job,) = jobs(targets)
+    frame = job.frame
+    read, written = sorted(frame.buffers[:2])
+    unwritten = frame.image.copy()
+    assert "3 of 3 elements" in job.fault(unwritten)
+    right = frame.image.copy()
+    sums = frame.image[read : read + 60].view(np.float32).reshape(3, 5).sum(1)
+    right[written : written + 12] = sums.view(np.uint8)
+    assert job.fault(right) == ""
+    for stray in (written - 1, written + 12, read, frame.scratch + frame.scratch_nbytes):
+        spoiled = right.copy()
+        spoiled[stray] ^= 1
+        assert "was written" in job.fault(spoiled)
+    wrong = right.copy()
+    wrong[written + 4 : written + 8].view(np.float32)[:] += 1
+    assert "1 of 3 elements" in job.fault(wrong)
+
+
+def test_targets_that_are_not_here_are_named() -> None:
+    report = run_kernels(seed=0, count=1, targets=("s390x",))
+    assert report.skipped == {
+        "s390x": "there is no such target; there are avx512, avx2, sse2, neon"
+    }
+    assert not report.kernels
+    assert report.ok
+
+
+def test_a_budget_is_needed() -> None:
+    with pytest.raises(ValueError, match="minutes or count"):
+        run_kernels(seed=0)
