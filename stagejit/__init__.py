@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from stagejit.api import jit
 from stagejit.decisions import Decision
-from stagejit.errors import StagejitError
+from stagejit.enabling import disable, enable, enabled
+from stagejit.errors import FallbackWarning, StagejitError
 from stagejit.options import Options
 
 if TYPE_CHECKING:
@@ -32,12 +33,16 @@ __all__ = [
     "Compiled",
     "Decision",
     "Dispatch",
+    "FallbackWarning",
     "HostScalar",
     "Lowered",
     "Options",
     "Plan",
     "StagejitError",
     "Traced",
+    "disable",
+    "enable",
+    "enabled",
     "jit",
 ]
 

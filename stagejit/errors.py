@@ -45,6 +45,10 @@ class InternalError(StagejitError):
         super().__init__(f"{prefix}{what}", loc=loc, next_step=next_step)
 
 
+class FallbackWarning(RuntimeWarning):
+    """A fault of stagejit: a function could not be compiled, and runs through XLA instead."""
+
+
 def _render(what: str, loc: Loc, next_step: str) -> str:
     lines = [what]
     if loc:

@@ -68,6 +68,8 @@ class Options:
         budget by it. None: fewer bytes moved always win.
     borders: "auto" gives a border to what convolutions read where that pays, "always" wherever it
         can be done without a copy.
+    export: what `jax.export` writes calls our kernels, and runs in processes that have loaded them
+        (pass their names to its `disabled_checks`). False exports the function as JAX does.
     Raises OptionsError for an unknown rewrite name or target.
     """
 
@@ -80,6 +82,7 @@ class Options:
     operand_limit: int = 16
     memory_budget: int | None = None
     borders: Literal["auto", "always"] = "auto"
+    export: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.disable, str):

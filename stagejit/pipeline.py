@@ -29,12 +29,12 @@ from stagejit.graph.printer import as_text as graph_text
 from stagejit.graph.verifier import verify as verify_graph
 from stagejit.rewrites import rewrite_graph
 from stagejit.runtime import program as host
-from stagejit.runtime.embedding import Request, Staged
 from stagejit.runtime.engine import disassemble
 from stagejit.runtime.hosting import host_program
 from stagejit.runtime.loader import LoadedProgram, load_program
 from stagejit.runtime.object_cache import cache_in
 from stagejit.runtime.program import HostProgram
+from stagejit.runtime.staged import Request, Staged
 from stagejit.runtime.staging import stage_schedule
 from stagejit.schedule.build import schedule
 from stagejit.schedule.plan import Plan
@@ -49,10 +49,12 @@ from stagejit.trace.translate import trace_jaxpr
 class Compilation:
     """One function on its way through the steps; a field exists once its step has run.
 
+    left_to_xla: why no call of this function is ours; its plan then has no kernels. Empty for ours.
     seconds: time of each step that has run, by name.
     """
 
     request: Request
+    left_to_xla: str = ""
     target: Target = field(default_factory=Target.host)
     seconds: dict[str, float] = field(default_factory=dict)
     program: Program = field(init=False)
@@ -74,7 +76,11 @@ class Compilation:
         for step in STEPS:
             if step.name not in self.seconds:
                 start = time.perf_counter()
-                self._run(step)
+                try:
+                    self._run(step)
+                except Exception as error:
+                    error.add_note(f"in step {step.name!r} of stagejit")
+                    raise
                 self.seconds[step.name] = time.perf_counter() - start
                 if self.request.options.verify:
                     step.verify(self)

@@ -1,67 +1,36 @@
 """`Traced`, `Lowered`, `Compiled`: what `f.trace`, `f.lower` and `.compile()` return.
 
-Input: a traced call of a jitted function. Output: the stages of its compilation, each with a text
-form. Invariant: what is shown is what runs: the same jaxpr goes through the same pipeline as in a
-call.
+Input: JAX's own stages of a call. Output: the same objects as subclasses that also show our
+compiler's stages. Invariants: all that `jax.stages` documents works as with `jax.jit`; what is
+shown is what runs: JAX's lowering is run up to the point where it would ask our compiler, and says
+what it would ask for, or why it would not.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
+
+import jax
 
 from stagejit.errors import OptionsError
 from stagejit.graph.ir import Graph
 from stagejit.inspect.explain import Explanation, explain
 from stagejit.pipeline import Compilation
-from stagejit.runtime.embedding import Request
+from stagejit.runtime.embedding import plan_request
 from stagejit.schedule.plan import Plan
+from stagejit.trace.compat import hide_frames
+
+hide_frames(__file__)
 
 
-@dataclass(frozen=True)
-class Traced:
-    """A function traced to a jaxpr. `jaxpr` is what the compiler receives."""
-
-    request: Request
-    _jax: Any  # jax.stages.Traced of the whole call
-
-    @property
-    def jaxpr(self) -> Any:
-        return self.request.jaxpr
-
-    @property
-    def fun_name(self) -> str:
-        """The name of the traced function; `jax.export` asks for it."""
-        return str(self._jax.fun_name)
-
-    @property
-    def out_info(self) -> Any:
-        """Shapes and dtypes of the results; `jax.eval_shape` asks for it."""
-        return self._jax.out_info
-
-    def as_text(self) -> str:
-        return str(self.jaxpr)
-
-    def lower(self, **jax_options: Any) -> Any:
-        """Lowered by stagejit; with options of jax's own `lower` (as `jax.export` calls it), JAX's
-        lowering of the whole call, which contains ours."""
-        if jax_options:
-            return self._jax.lower(**jax_options)
-        return Lowered(self.request, self._jax)
-
-
-@dataclass(frozen=True)
-class Lowered:
-    """A function lowered to kernels and a schedule, not yet to machine code."""
-
-    request: Request
-    _jax: Any
+class _Shown:
+    """What all stages show. Nothing is run that is not asked for."""
 
     @cached_property
     def compilation(self) -> Compilation:
-        """The pipeline's state after every step but the last."""
-        return Compilation(self.request)
+        """The pipeline's state after the steps that have been asked for."""
+        raise NotImplementedError
 
     @property
     def graph(self) -> Graph:
@@ -70,6 +39,7 @@ class Lowered:
 
     @property
     def plan(self) -> Plan:
+        """The dispatches, the subranges they touch, the barriers between them."""
         return self.compilation.run_until("schedule").plan
 
     @property
@@ -77,69 +47,145 @@ class Lowered:
         """Each decision with its reason, and what is written where, by source line."""
         return explain(self.compilation.run_until("schedule").schedule)
 
-    def as_text(self, stage: str = "plan") -> str:
-        """The text form of a stage: jaxpr, graph, plan, loops, host, llvm or asm.
+    def _text(self, stage: str) -> str:
+        texts = self.compilation.texts()
+        if stage not in texts:
+            raise OptionsError(
+                f"there is no stage {stage!r}",
+                next_step=f"choose one of {', '.join(texts)}, or a dialect of JAX's",
+            )
+        return texts[stage]()
 
-        Stable between processes; "graph" and "plan" parse back. Raises OptionsError for others.
+
+class Traced(_Shown, jax.stages.Traced):
+    """A function traced to a jaxpr: a `jax.stages.Traced` with a plan."""
+
+    @classmethod
+    def of(cls, traced: Any) -> Self:
+        """JAX's object itself becomes one of ours, as its constructor differs by version."""
+        traced.__class__ = cls
+        result: Self = traced
+        return result
+
+    @cached_property
+    def compilation(self) -> Compilation:
+        planned = plan_request(super().lower)
+        return Compilation(planned.request, left_to_xla=planned.reason)
+
+    def as_text(self) -> str:
+        return str(self.jaxpr)
+
+    def lower(self, **jax_options: Any) -> Lowered:
+        """Lower to what XLA compiles, in which our kernels are calls."""
+        return Lowered._of(super().lower(**jax_options), self)
+
+
+class Lowered(_Shown, jax.stages.Lowered):
+    """A `jax.stages.Lowered` that shows the kernels and their schedule."""
+
+    _traced: Traced
+
+    @classmethod
+    def _of(cls, lowered: Any, traced: Traced) -> Self:
+        lowered.__class__ = cls
+        lowered._traced = traced
+        result: Self = lowered
+        return result
+
+    @cached_property
+    def compilation(self) -> Compilation:
+        return self._traced.compilation
+
+    def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
+        """The text form of a stage of ours (jaxpr, graph, plan, loops, host, llvm or asm) or of
+        JAX's ("stablehlo", the default, or "hlo").
+
+        Ours are stable between processes; "graph" and "plan" parse back. Raises OptionsError for
+        others.
         """
-        return _text(self.compilation, stage)
+        if dialect in (None, "stablehlo", "hlo"):
+            return super().as_text(dialect, debug_info=debug_info)
+        return self._text(dialect)
 
-    def compile(self) -> Compiled:
-        """Machine code, ready to call."""
-        return Compiled(self.compilation.run_until("load"), self._jax.lower().compile())
+    def cost_analysis(self) -> Any:
+        """As that of `Compiled`."""
+        return _cost(super().cost_analysis(), self.plan)
+
+    def compile(self, *args: Any, **jax_options: Any) -> Compiled:
+        """Machine code, ready to call. Takes what JAX's takes (`compiler_options`)."""
+        return Compiled._of(super().compile(*args, **jax_options), self._traced)
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """A compiled function: call it with the same kinds of arguments it was traced with."""
+class Compiled(_Shown, jax.stages.Compiled):
+    """A `jax.stages.Compiled`: call it with the kinds of arguments it was traced with."""
 
-    compilation: Compilation
-    _jax: Any  # jax.stages.Compiled
+    _traced: Traced
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._jax(*args, **kwargs)
+    @classmethod
+    def _of(cls, compiled: Any, traced: Traced) -> Self:
+        compiled.__class__ = cls
+        compiled._traced = traced
+        result: Self = compiled
+        return result
 
-    @property
-    def plan(self) -> Plan:
-        return self.compilation.plan
+    @cached_property
+    def compilation(self) -> Compilation:
+        return self._traced.compilation
 
-    def as_text(self, stage: str = "llvm") -> str:
-        """As `Lowered.as_text`; the usual stages here are "llvm" and "asm"."""
-        return _text(self.compilation, stage)
+    def as_text(self, stage: str | None = None) -> Any:
+        """As `Lowered.as_text` for a stage of ours; without one, XLA's text of the executable."""
+        return super().as_text() if stage is None else self._text(stage)
 
-    def cost_analysis(self) -> dict[str, float]:
-        """`flops` of all dispatches and `bytes accessed`, by the cost model."""
-        dispatches = self.plan.dispatches
-        return {
-            "flops": float(sum(d.flops for d in dispatches)),
-            "bytes accessed": float(sum(d.nbytes for d in dispatches)),
-        }
+    def cost_analysis(self) -> Any:
+        """XLA's analysis, in which `flops` and `bytes accessed` count our dispatches, too."""
+        return _cost(super().cost_analysis(), self.plan)
 
-    def memory_analysis(self) -> dict[str, int]:
-        """Bytes of transient buffers, before and after packing, and of arguments and results.
+    def memory_analysis(self) -> Any:
+        """XLA's analysis, and ours as further attributes and as items; see `MemoryAnalysis`."""
+        return MemoryAnalysis(super().memory_analysis(), self.compilation)
 
-        arena_nbytes: end of the last slot. peak_nbytes: what of it a call allocates (see `Plan`).
-        scratch_nbytes_per_worker: what kernels need besides while they run, allocated with the
-        arena for each thread of XLA's pool.
-        """
-        hosts = self.compilation.hosts.values()
+
+def _cost(theirs: Any, plan: Plan) -> dict[str, float]:
+    """XLA knows nothing of what its calls of our programs do, and counts their buffers."""
+    found = dict(theirs or {})
+    native = [d for d in plan.dispatches if d.kind != "delegate"]
+    if len(native) == len(plan.dispatches):
+        found["bytes accessed"] = float(sum(d.nbytes for d in native))
+    found["flops"] = max(found.get("flops", 0.0), 0.0) + float(sum(d.flops for d in native))
+    return found
+
+
+class MemoryAnalysis(dict[str, int]):
+    """Bytes of a compiled function.
+
+    As items: transient_nbytes and arena_nbytes, of transient buffers before and after packing (the
+    end of the last slot); peak_nbytes, what of it a call allocates (see `Plan`);
+    scratch_nbytes_per_worker, what kernels need besides while they run, allocated with the arena
+    for each thread of XLA's pool; argument_nbytes, result_nbytes, constant_nbytes.
+    As attributes: all that JAX's `memory_analysis` has. `temp_size_in_bytes` is XLA's and ours.
+    """
+
+    def __init__(self, theirs: Any, compilation: Compilation) -> None:
+        hosts, plan = compilation.run_until("host").hosts.values(), compilation.plan
         kinds = {"argument": 0, "result": 0, "constant": 0}
-        for buffer in self.plan.buffers:
+        for buffer in plan.buffers:
             if buffer.kind in kinds:
                 kinds[buffer.kind] += buffer.nbytes
-        return {
-            "transient_nbytes": self.plan.transient_nbytes,
-            "arena_nbytes": self.plan.arena_nbytes,
-            "peak_nbytes": self.plan.peak_nbytes,
-            "scratch_nbytes_per_worker": max((host.scratch_nbytes() for host in hosts), default=0),
+        super().__init__(
+            transient_nbytes=plan.transient_nbytes,
+            arena_nbytes=plan.arena_nbytes,
+            peak_nbytes=plan.peak_nbytes,
+            scratch_nbytes_per_worker=max((host.scratch_nbytes() for host in hosts), default=0),
             **{f"{kind}_nbytes": nbytes for kind, nbytes in kinds.items()},
-        }
-
-
-def _text(compilation: Compilation, stage: str) -> str:
-    texts = compilation.texts()
-    if stage not in texts:
-        raise OptionsError(
-            f"there is no stage {stage!r}", next_step=f"choose one of {', '.join(texts)}"
         )
-    return texts[stage]()
+        self._theirs = theirs
+
+    @property
+    def temp_size_in_bytes(self) -> int:
+        """XLA's temporaries and the arena of ours."""
+        return int(self._theirs.temp_size_in_bytes) + self["peak_nbytes"]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._theirs, name)

@@ -21,6 +21,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # Set at import, because a test module may compile while it is collected.
 _CACHE_DIR = tempfile.mkdtemp(prefix="stagejit-tests-")
 os.environ["STAGEJIT_CACHE_DIR"] = _CACHE_DIR
+os.environ["STAGEJIT_STRICT"] = "1"  # a fault of ours fails the test; without, XLA would cover it
 
 settings.register_profile(
     "stagejit",

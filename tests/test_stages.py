@@ -54,7 +54,7 @@ def test_traced() -> None:
     assert isinstance(traced.lower(), stagejit.Lowered)
 
 
-def test_lowered_runs_as_few_steps_as_it_shows() -> None:
+def test_what_is_shown_runs_no_further_step() -> None:
     lowered = stagejit.jit(model).lower(X, W)
     assert isinstance(lowered, stagejit.Lowered)
     assert not lowered.compilation.seconds
@@ -64,7 +64,7 @@ def test_lowered_runs_as_few_steps_as_it_shows() -> None:
     assert "codegen" not in lowered.compilation.seconds
     lowered.as_text("host")
     assert "load" not in lowered.compilation.seconds
-    assert lowered.as_text() == lowered.as_text("plan")
+    assert str(lowered.plan) == lowered.as_text("plan")
 
 
 def test_compiled_is_called_like_the_function() -> None:
@@ -75,7 +75,7 @@ def test_compiled_is_called_like_the_function() -> None:
     assert call_count() == before + 1
     for a, b in zip(ours, jax.jit(model)(X, W), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-    assert compiled.as_text() == compiled.as_text("llvm")
+    assert "custom_call" in compiled.as_text()  # XLA's own text
 
 
 def test_each_text_shows_its_stage() -> None:

@@ -14,14 +14,9 @@ from jax.extend.core import Literal
 
 from stagejit.graph.ir import Graph, Value
 from stagejit.options import Options
-from stagejit.runtime.embedding import (
-    DelegatedEquation,
-    NativeCall,
-    Reshape,
-    Staged,
-    wrap_body,
-)
 from stagejit.runtime.loader import LoadedProgram
+from stagejit.runtime.marks import enclose
+from stagejit.runtime.staged import DelegatedEquation, NativeCall, Reshape, Staged
 from stagejit.schedule.plan import Buffer
 from stagejit.schedule.schedule import Delegation, Run, Schedule
 from stagejit.types import TensorType
@@ -141,8 +136,8 @@ def staged_bodies(equation: Any, options: Options) -> Any:
     for name in names:
         body = params[name]
         params[name] = (
-            tuple(wrap_body(b, options) for b in body)
+            tuple(enclose(b, options) for b in body)
             if isinstance(body, Sequence)
-            else wrap_body(body, options)
+            else enclose(body, options)
         )
     return equation.replace(params=params) if names else equation

@@ -18,8 +18,8 @@ from jax.extend import core as jex_core
 
 import stagejit
 from stagejit.options import Options
-from stagejit.runtime import embedding
 from stagejit.runtime.loader import call_count, loaded_programs
+from stagejit.runtime.marks import enclose
 
 X = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
 Y = np.linspace(2, 3, 48, dtype=np.float32).reshape(6, 8)
@@ -146,7 +146,8 @@ def test_exported_and_serialized_programs_run_ours(toy: Any) -> None:
 
     compiled = jax.jit(call).lower(X).compile()
     names = [jax.export.DisabledSafetyCheck.custom_call(p.target) for p in loaded_programs()]
-    exported = jax.export.export(jax.jit(call), disabled_checks=names)(X)
+    with Options(export=True):
+        exported = jax.export.export(jax.jit(call), disabled_checks=names)(X)
     check(exported.call, lambda x: cube(x, x), X)
     check(deserialize_and_load(*serialize(compiled)), lambda x: cube(x, x), X)
 
@@ -172,7 +173,7 @@ def test_wrapped_bodies_reach_the_compiler(toy: Any) -> None:
 
     closed = jax.make_jaxpr(loop)(X)
     (eqn,) = [e for e in closed.jaxpr.eqns if e.primitive.name == "scan"]
-    body = embedding.wrap_body(eqn.params["jaxpr"], Options(), "loop body")
+    body = enclose(eqn.params["jaxpr"], Options(), "loop body")
     assert list(body.in_avals) == list(eqn.params["jaxpr"].in_avals)
     assert list(body.out_avals) == list(eqn.params["jaxpr"].out_avals)
     wrapped = eqn.replace(params={**eqn.params, "jaxpr": body})
@@ -180,14 +181,6 @@ def test_wrapped_bodies_reach_the_compiler(toy: Any) -> None:
     changed = jex_core.ClosedJaxpr(closed.jaxpr.replace(eqns=equations), closed.consts)
     check(jax.jit(jex_core.jaxpr_as_fun(changed)), lambda x: jax.tree.leaves(loop(x)), X)
     assert toy.requests[0].name == "loop body"
-
-
-def test_names_are_the_same_in_every_process() -> None:
-    name = embedding.marked_name("f", Options(verify=True))
-    assert name == embedding.marked_name("f", Options(verify=True))
-    assert embedding.marked_options(f"jvp({name})") == Options(verify=True)
-    assert embedding.user_name(name) == "f"
-    assert embedding.marked_options("f") is None
 
 
 def test_two_devices() -> None:

@@ -12,10 +12,10 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from stagejit import types
-from stagejit.runtime.embedding import DelegatedEquation, NativeCall, Request, Staged
 from stagejit.runtime.loader import load_program
 from stagejit.runtime.object_cache import digest
 from stagejit.runtime.program import BufferRef, HostProgram, Launch
+from stagejit.runtime.staged import DelegatedEquation, NativeCall, Request, Staged
 
 OPS = {"add": "fadd", "add_any": "fadd", "sub": "fsub", "mul": "fmul", "neg": "fneg", "max": "max"}
 

@@ -1,0 +1,231 @@
+"""Where JAX's lowering passes by the embedding: all that this takes from JAX's internals.
+
+Input: three functions of the embedding. Output: JAX's calls of its own lowering functions go
+through them. Invariant: `problems()` looks at everything that is used here; where it finds that
+this JAX is built differently, nothing is replaced, and `stagejit.jit` is `jax.jit`.
+
+Note [Seams]: there are three, and JAX offers a hook for none of them.
+- `pxla.lower_sharding_computation` receives the parameters of a whole program, our mark among them
+  (and the compiler options that the mark must not hide). It decides what a program is, by putting
+  our options into the lowering parameters, which are in the key of the cache of StableHLO modules.
+- `mlir.lower_jaxpr_to_module`, called on a miss of that cache, gets the jaxpr after JAX's passes
+  and lowers its equations without asking any rule; it gets a jaxpr of one marked equation instead.
+- The lowering rule of the jit primitive, for marked equations, there and inside other programs.
+Besides them, `PjitInfo` and `_cpp_pjit` are how JAX makes a jitted function: `jax.jit` offers no
+way to put a mark into the first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+from jax.extend.core.primitives import jit_p
+from jax.interpreters import mlir as public_mlir
+
+from stagejit.options import Options
+from stagejit.runtime.marks import Mark
+
+try:
+    from jax._src import core, pjit
+    from jax._src.interpreters import mlir, pxla
+except ImportError as error:  # pragma: no cover - a JAX that is built differently
+    core = pjit = mlir = pxla = None  # type: ignore[assignment]
+    _IMPORT_ERROR = str(error)
+else:
+    _IMPORT_ERROR = ""
+
+_jax_jit = jax.jit  # also where a user replaces it by ours
+
+
+@dataclass(frozen=True)
+class Program:
+    """A whole program on its way to StableHLO. avals: of its arguments and results."""
+
+    name: str
+    jaxpr: Any
+    donated: tuple[bool, ...]
+    platforms: tuple[str, ...]
+    avals: tuple[Any, ...]
+    axis_context: Any
+    for_export: bool
+
+
+OptionsOf = Callable[[Any, Mark | None], Options | None]
+LowerProgram = Callable[[Program, Options], Any]
+LowerJit = Callable[..., Any]
+
+
+@cache
+def problems() -> tuple[str, ...]:
+    """What this JAX lacks of what is used here; empty where all is as expected."""
+    if _IMPORT_ERROR:
+        return (_IMPORT_ERROR,)
+    found = []
+    wanted: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
+        (pjit, "_cpp_pjit", ("fun", "jit_info")),
+        (pjit, "jit_trace", ("jit_func",)),
+        (
+            pxla,
+            "lower_sharding_computation",
+            ("closed_jaxpr", "api_name", "fun_name", "compiler_options_kvs", "lowering_parameters"),
+        ),
+        (
+            mlir,
+            "lower_jaxpr_to_module",
+            (
+                *("module_name", "jaxpr", "num_const_args", "in_avals", "platforms"),
+                *("axis_context", "donated_args", "input_output_aliases", "lowering_parameters"),
+            ),
+        ),
+    )
+    for module, name, parameters in wanted:
+        function = getattr(module, name, None)
+        if function is None:
+            found.append(f"{module.__name__} has no {name}")
+            continue
+        known = inspect.signature(function).parameters
+        found += [f"{name} takes no {p}" for p in parameters if p not in known]
+    if "compiler_options_kvs" not in getattr(getattr(pjit, "PjitInfo", None), "_fields", ()):
+        found.append("PjitInfo has no compiler_options_kvs")
+    if not dataclasses.is_dataclass(getattr(mlir, "LoweringParameters", None)):
+        found.append("LoweringParameters is no dataclass")
+    if jit_p not in getattr(mlir, "_lowerings", {}):
+        found.append("the jit primitive has no lowering rule")
+    if not hasattr(core, "jaxprs_in_params"):
+        found.append("jax._src.core has no jaxprs_in_params")
+    return tuple(found)
+
+
+def jit_with(mark: Callable[[Any], Mark], fun: Any, **jit_options: Any) -> Any:
+    """`jax.jit(fun, **jit_options)` with a mark, made from the user's compiler options."""
+    plain: Any = _jax_jit(fun, **jit_options)  # raises what jax.jit raises
+    info = plain._jit_info
+    return pjit._cpp_pjit(
+        plain._fun, info._replace(compiler_options_kvs=mark(info.compiler_options_kvs))
+    )
+
+
+def trace_jitted(jitted: Any, *args: Any, **kwargs: Any) -> Any:
+    """`jitted.trace(...)`, for anything with the attributes `_fun` and `_jit_info` of a jitted
+    function."""
+    return pjit.jit_trace(jitted, *args, **kwargs)
+
+
+def subjaxprs(equation: Any) -> Iterator[Any]:
+    """The jaxprs among an equation's parameters."""
+    return iter(core.jaxprs_in_params(equation.params))
+
+
+# -- installing -----------------------------------------------------------------------------------
+
+_installed = False
+_functions: tuple[OptionsOf, LowerProgram, LowerJit]
+
+
+def install(options_of: OptionsOf, lower_program: LowerProgram, lower_jit: LowerJit) -> None:
+    """Send what JAX lowers through these functions; once, where nothing speaks against it."""
+    global _functions, _installed
+    _functions = (options_of, lower_program, lower_jit)
+    if _installed or problems():
+        return
+    _installed = True
+    _replace_lower_sharding_computation()
+    _replace_lower_jaxpr_to_module()
+    _replace_jit_rule()
+
+
+def _replace_lower_sharding_computation() -> None:
+    original = pxla.lower_sharding_computation
+
+    def lower_sharding_computation(
+        closed_jaxpr: Any,
+        api_name: str,
+        fun_name: str,
+        *args: Any,
+        compiler_options_kvs: Any,
+        lowering_parameters: Any,
+        **kwargs: Any,
+    ) -> Any:
+        mark = compiler_options_kvs if isinstance(compiler_options_kvs, Mark) else None
+        options = _functions[0](closed_jaxpr, mark)
+        if options is not None:
+            lowering_parameters = _ours(lowering_parameters, fun_name, options)
+        return original(
+            closed_jaxpr,
+            api_name,
+            fun_name,
+            *args,
+            compiler_options_kvs=tuple(compiler_options_kvs),
+            lowering_parameters=lowering_parameters,
+            **kwargs,
+        )
+
+    pxla.lower_sharding_computation = lower_sharding_computation
+
+
+def _replace_lower_jaxpr_to_module() -> None:
+    original = mlir.lower_jaxpr_to_module
+
+    def lower_jaxpr_to_module(module_name: str, jaxpr: Any, **kwargs: Any) -> Any:
+        parameters = kwargs["lowering_parameters"]
+        options = getattr(parameters, "stagejit_options", None)
+        if options is not None:
+            jaxpr = _functions[1](_program(parameters.stagejit_name, jaxpr, kwargs), options)
+        return original(module_name, jaxpr, **kwargs)
+
+    mlir.lower_jaxpr_to_module = lower_jaxpr_to_module
+
+
+def _replace_jit_rule() -> None:
+    # `_lowerings` is the table that `register_lowering` fills; JAX offers no reader for it.
+    entry: Any = mlir._lowerings[jit_p]
+    original = getattr(entry, "rule", entry)
+
+    def rule(ctx: Any, *args: Any, **params: Any) -> Any:
+        return _functions[2](original, ctx, *args, **params)
+
+    # For every platform, see Note [Falling through]; not cacheable, as JAX registers its own.
+    public_mlir.register_lowering(jit_p, rule, cacheable=False)
+
+
+def _program(name: str, jaxpr: Any, kwargs: dict[str, Any]) -> Program:
+    hoisted = kwargs["num_const_args"]  # constants that JAX passes as arguments, before the others
+    aliases = kwargs["input_output_aliases"] or ()
+    donated = list(kwargs["donated_args"])
+    for argument, result in enumerate(aliases):  # references: what they held is overwritten
+        donated[argument] = donated[argument] or result is not None
+    return Program(
+        name,
+        jaxpr,
+        tuple(donated[hoisted:]),
+        tuple(kwargs["platforms"]),
+        (*jaxpr.in_avals, *jaxpr.out_avals),
+        kwargs["axis_context"],
+        kwargs["lowering_parameters"].for_export,
+    )
+
+
+@cache
+def _parameters_class() -> Any:
+    """JAX's lowering parameters with ours."""
+
+    @dataclass(frozen=True)
+    class StagedParameters(mlir.LoweringParameters):
+        stagejit_options: Options | None = None
+        stagejit_name: str = ""
+
+    return StagedParameters
+
+
+def _ours(parameters: Any, name: str, options: Options) -> Any:
+    values = {
+        field.name: getattr(parameters, field.name) for field in dataclasses.fields(parameters)
+    }
+    values |= {"stagejit_options": options, "stagejit_name": name}
+    return _parameters_class()(**values)
