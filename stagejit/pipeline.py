@@ -19,7 +19,7 @@ from stagejit.codegen.generate import Generated, kernel_cache
 from stagejit.codegen.target import Target
 from stagejit.decisions import Decision
 from stagejit.dispatch.formation import form
-from stagejit.dispatch.region import Region, with_inner
+from stagejit.dispatch.region import FOREIGN, Region, with_inner
 from stagejit.dispatch.verifier import verify_regions
 from stagejit.errors import UnsupportedOpError
 from stagejit.graph.build import build_graph
@@ -163,7 +163,7 @@ def _codegen(c: Compilation) -> None:
     c.kernels = {
         part: cache.generate(part, taken.get(region, frozenset()))
         for region in with_inner(c.regions)
-        if region.kind not in CONTROL | {"delegate"}
+        if region.kind not in CONTROL | FOREIGN
         for part in region.parts
     }
 

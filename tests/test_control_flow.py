@@ -146,8 +146,17 @@ def test_linear_algebra_between_kernels() -> None:
 
     agrees(f, X, calls=2, rtol=1e-4)
     names = delegated(f, X)
-    assert {"cholesky", "fft"} <= names
-    assert not names & {"dot_general", "tanh", "add", "reduce_sum", "transpose"}
+    assert "fft" in names
+    assert not names & {
+        "cholesky",
+        "lu",
+        "triangular_solve",
+        "dot_general",
+        "tanh",
+        "add",
+        "reduce_sum",
+        "transpose",
+    }
 
 
 def test_random_numbers_inside() -> None:
@@ -221,10 +230,10 @@ def test_iterative_solvers_are_native() -> None:
     np.testing.assert_allclose(grad(b), jax.grad(loss)(b), rtol=1e-3, atol=1e-4)
 
 
-def test_direct_solvers_delegate_their_decomposition_alone() -> None:
+def test_direct_solvers_call_their_decomposition_themselves() -> None:
     a = np.eye(4, dtype=np.float32) * 4 + np.float32(0.5)
     plan = stagejit.jit(lambda a: jnp.linalg.solve(a, a[0]) * 2).plan(a)
-    assert {item.equation for item in plan.delegated} <= {"lu", "triangular_solve"}
+    assert not plan.delegated
     agrees(lambda a: jnp.linalg.solve(a, a[0]) * 2, a)
 
 

@@ -50,9 +50,9 @@ class Touch:
 
 
 def reads_of(region: Region) -> list[Touch]:
-    """What the region reads, in the order of its inputs; then what a loop or branch updates, of
-    which `schedule/body_accesses.py` knows better."""
-    if region.anchor is not None and region.kind in CONTROL:
+    """What the region reads, in the order of its inputs: a library call all of it; then what a loop
+    or branch updates, of which `schedule/body_accesses.py` knows better."""
+    if region.anchor is not None and region.kind in CONTROL | {"call"}:
         carried = [value for value in region.anchor.results if destination_of(value) is not None]
         return [
             Touch(value, Box.whole(value.shape))

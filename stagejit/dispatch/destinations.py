@@ -281,6 +281,8 @@ class Destinations:
             return "the destination is an argument that is not donated"
         if producer.kind == "delegate":
             return "the destination is the result of a delegated equation"
+        if producer.kind == "call":
+            return "the destination is the result of a library call"
         if len(self.state.users[destination]) > 1:
             return "the destination is also read elsewhere"
         return "fuse-insert is disabled"

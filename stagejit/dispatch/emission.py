@@ -107,7 +107,7 @@ def _walk(state: State, group: Group, stores: Iterable[Store]) -> tuple[list[Op]
     """Ops that the group evaluates for its stores, and the values that it reads from memory."""
     ops: set[Op] = set()
     inputs: dict[Value, None] = {}
-    if group.anchor is not None and group.kind in CONTROL:
+    if group.anchor is not None and group.kind in CONTROL | {"call"}:
         read = map(without_reshapes, read_operands(group.anchor))
         return [group.anchor], list(dict.fromkeys(read))
     pending: list[Value] = (

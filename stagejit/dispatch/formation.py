@@ -30,7 +30,7 @@ from stagejit.dispatch.legality import locate, refuse_order, refuse_rows
 from stagejit.dispatch.offsets import explain_offsets
 from stagejit.dispatch.outputs import require_outputs, without_reshapes
 from stagejit.dispatch.recompute import drop_what_is_cheap
-from stagejit.dispatch.region import POINTWISE, Body, Region
+from stagejit.dispatch.region import FOREIGN, POINTWISE, Body, Region
 from stagejit.dispatch.scalars import Scalars, known_arguments
 from stagejit.dispatch.state import State, in_memory
 from stagejit.errors import UnsupportedOpError
@@ -129,6 +129,8 @@ class _Former:
                 early[op] = [value.op for value in kept]
             if op.kind in ("delegate", "optimization_barrier"):
                 self.state.required.update(op.operands)
+            elif op.kind == "call":
+                self.state.required.update(map(without_reshapes, op.operands))
             elif op.kind in CONTROL:
                 updated = [value for value in map(destination_of, op.results) if value is not None]
                 self.state.required.update(value for value in updated if not is_free(value))
@@ -165,8 +167,8 @@ class _Former:
             self.destinations.control(op)
         elif op.kind == "optimization_barrier":
             state.deps[op] = state.deps_of_all(op.operands)
-        elif op.kind == "delegate":
-            group = state.new_group("delegate", op, (), state.deps_of_all(op.operands))
+        elif op.kind in FOREIGN:
+            group = state.new_group(op.kind, op, (), state.deps_of_all(op.operands))
             state.settle(op, group)
 
     # ------------------------------------------------------------- pointwise

@@ -35,7 +35,9 @@ POINTWISE = frozenset(
 )
 ELEMENTWISE = frozenset({"map", "convert", "bitcast"})
 # Anchors whose dispatch evaluates nothing else and stores nothing but their results.
-ALONE = frozenset({"delegate", "scatter", "loop", "branch"})
+ALONE = frozenset({"delegate", "call", "scatter", "loop", "branch"})
+# What code that is not ours runs: XLA, or a library.
+FOREIGN = frozenset({"delegate", "call"})
 # Kinds that read, and change, what lies in the buffers of their results.
 UPDATES = frozenset({"scatter", "loop", "branch"})
 VIEWS = frozenset({"broadcast", "reshape", "transpose", "reverse", "extract_slice"})
@@ -75,10 +77,11 @@ class Region:
     """One dispatch to be.
 
     kind: `map` (no anchor), `reduce` (one or more reduces over the same rows), `contract`, `conv`,
-        `cumulative`, `scatter`, `delegate`, `loop`, `branch`; `copy` and `fill` are maps that
-        compute nothing.
+        `cumulative`, `scatter`, `delegate`, `call`, `loop`, `branch`; `copy` and `fill` are maps
+        that compute nothing.
     ops: evaluated ops in topological order, `insert_slice`s that only place a store included.
-    anchor: the contract, conv, cumulative, scatter or delegate op; the first reduce for `reduce`.
+    anchor: the contract, conv, cumulative, scatter, delegate or call op; the first reduce for
+        `reduce`.
     inputs: values read from memory (function inputs, constants of more than one element, results of
         other regions), each once.
     stores: what is written.
@@ -99,7 +102,7 @@ class Region:
     leaves (see `borders.py`).
     Kind `scatter`: the buffer of the result already holds the operand's elements, so operand 0 is
     not evaluated and no input. Kinds `loop`, `branch`: likewise for operands that results update.
-    Kinds `loop`, `branch`: inputs are what operands are row-major reshapes of.
+    Kinds `call`, `loop`, `branch`: inputs are what operands are row-major reshapes of.
     """
 
     name: str

@@ -117,7 +117,7 @@ def _check_ops(region: Region) -> None:
             operands = op.operands[2:]
         else:
             operands = op.operands[1:] if op.kind == "scatter" else op.operands
-            if op.kind in CONTROL:
+            if op.kind in CONTROL | {"call"}:
                 operands = tuple(map(without_reshapes, read_operands(op)))
             _require(not known & set(op.results), f"{region.name} evaluates an input, {op}")
             known.update(op.results)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from stagejit.errors import InternalError
-from stagejit.graph import products, scalar, windows
+from stagejit.graph import foreign, products, scalar, windows
 from stagejit.graph.control import LoopOperands
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.trace.compat import evaluate_equation
@@ -95,6 +95,9 @@ class _Evaluator:
     def op(self, op: Op, operands: Sequence[Any]) -> list[Any]:
         if op.kind == "delegate":
             return self._delegate(op, operands)
+        if op.kind == "call":
+            made = foreign.evaluate(op, operands)
+            return [self.stored(x, v.type.dtype) for x, v in zip(made, op.results, strict=True)]
         if op.kind == "loop":
             return self._loop(op, operands)
         if op.kind == "optimization_barrier":

@@ -45,6 +45,10 @@ scatter            x, indices, updates         the fields of `dims.ScatterDims`,
 delegate           those of the equation,      equation (the JAX equation, or None in parsed text),
                    then a token                reason, effects (names; not empty: the op is never
                                                dead, its last result is a token)
+call               those of the handler        target (of the custom call),
+                                               attributes ((name, dtype, value), ...),
+                                               column_major (for each operand and for each
+                                               result): see Note [Foreign handlers]
 optimization_      any                         results are the operands; no rewrite looks through
 barrier                                        them; who reads one comes after all operands
 return             any
@@ -65,6 +69,11 @@ that makes a source can write it where it belongs.
 
 Note [Accumulation]: `reduce` and `cumulative` accumulate in `dtype.accumulator` (f32 for 16-bit
 floats) and round once; `contract` and `conv` in the wider of the operands' and the result's.
+
+Note [Foreign handlers]: a `call` is an XLA FFI handler that jaxlib brings along, such as a routine
+of LAPACK; it has no effects. A column-major operand or result is described to the handler with its
+last two dimensions exchanged: its matrices are what the handler takes them for, stored column by
+column.
 
 Note [Effect order]: a delegated equation with effects has a token as its last result, and takes the
 token of the effect before it as its last operand, so every topological order keeps their order.
@@ -95,12 +104,12 @@ Attrs = Mapping[str, Any]
 
 
 def infer(kind: str, operands: Types, attrs: Attrs) -> tuple[TensorType, ...] | None:
-    """The result types of an op; None for those that state their own: `delegate`, `input`, `return`
-    and an opaque `const`.
+    """The result types of an op; None for those that state their own: `delegate`, `call`, `input`,
+    `return` and an opaque `const`.
 
     Raises VerificationError, naming what does not fit, for anything outside the table above.
     """
-    if kind in ("delegate", "input", "return"):
+    if kind in ("delegate", "call", "input", "return"):
         return None
     if kind == "const" and not isinstance(attrs.get("value"), np.ndarray):
         return None

@@ -223,6 +223,13 @@ def _delegate(tokens: _Line, kind: str, values: Values, types: list[TensorType])
     return operands, {"equation": None, "reason": reason, "effects": effects}
 
 
+def _call(tokens: _Line, kind: str, values: Values, types: list[TensorType]) -> Body:
+    target = tokens.literal()
+    tokens.expect("(")
+    operands = tokens.values_until(")", values)
+    return operands, {"target": target} | tokens.attributes()
+
+
 def _control(tokens: _Line, kind: str, values: Values, types: list[TensorType]) -> Body:
     operands = []
     while tokens.kind() == "value":
@@ -240,6 +247,7 @@ _BODIES: dict[str, Callable[[_Line, str, Values, list[TensorType]], Body]] = {
     "extract_slice": _extract_slice,
     "insert_slice": _insert_slice,
     "delegate": _delegate,
+    "call": _call,
     "loop": _control,
     "branch": _control,
 }

@@ -134,6 +134,11 @@ def _delegate(op: Op, names: Names) -> str:
     )
 
 
+def _call(op: Op, names: Names) -> str:
+    target = literal_text(op.attrs["target"])
+    return _join("call", target, f"({_operands(op, names)})", *_attributes(op, {"target"}))
+
+
 def _control(op: Op, names: Names) -> str:
     bodies = {"body", "condition", "branches"}
     return _join(op.kind, _operands(op, names), *_attributes(op, bodies))
@@ -148,6 +153,7 @@ _BODIES: dict[str, Callable[[Op, Names], str]] = {
     "extract_slice": _extract_slice,
     "insert_slice": _insert_slice,
     "delegate": _delegate,
+    "call": _call,
     "loop": _control,
     "branch": _control,
 }

@@ -15,6 +15,7 @@ import numpy as np
 
 from stagejit.errors import VerificationError
 from stagejit.graph.control import CONTROL, bodies_of
+from stagejit.graph.foreign import verify_call
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.ops import infer
 from stagejit.symbolic import Expr
@@ -67,6 +68,8 @@ def _verify_types(op: Op) -> None:
     actual = tuple(value.type for value in op.results)
     if expected is not None and expected != actual:
         raise VerificationError(f"results are {actual}, but its operands give {expected}")
+    if op.kind == "call":
+        verify_call(op)
     if op.kind == "delegate" and op.attrs["equation"] is not None:
         own = len(op.attrs["equation"].outvars) + bool(op.attrs["effects"])
         _require(len(actual) == own, f"{len(actual)} results where its equation gives {own}")

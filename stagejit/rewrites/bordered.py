@@ -36,11 +36,11 @@ NAME = "border-buffers"
 
 # What a byte that is not copied into a block is worth, of a byte written: see Note [When it pays].
 _COPY_WORTH = 0.0
-_OF_ITS_OWN = frozenset({"return", "insert_slice", "scatter", "delegate", "loop", "branch"})
+_OF_ITS_OWN = frozenset({"return", "insert_slice", "scatter", "delegate", "call", "loop", "branch"})
 # What no dispatch computes where it is wanted, but for a copy.
 _LIES_ELSEWHERE = frozenset({
-    "input", "const", "fill", "iota", "empty", "delegate", "loop", "branch", "scatter", "broadcast",
-    "reshape", "transpose", "reverse", "extract_slice", "insert_slice",
+    "input", "const", "fill", "iota", "empty", "delegate", "call", "loop", "branch", "scatter",
+    "broadcast", "reshape", "transpose", "reverse", "extract_slice", "insert_slice",
 })  # fmt: skip
 
 Sizes = tuple[int, ...]

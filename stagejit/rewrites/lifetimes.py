@@ -23,11 +23,12 @@ from stagejit.rewrites.chains import Chain, Part
 
 _ANCHORS = frozenset({
     "reduce", "contract", "conv", "cumulative", "gather", "scatter", "loop", "branch", "delegate",
+    "call",
 })  # fmt: skip
 _FUSED = frozenset({"map", "convert", "bitcast"})
 _VIEWS = frozenset({"broadcast", "reshape", "transpose", "reverse", "extract_slice"})
 # What a copy has to bring to its place: no dispatch of ours computes it.
-_LIES_ELSEWHERE = frozenset({"input", "const", "delegate", "loop", "branch", "scatter"})
+_LIES_ELSEWHERE = frozenset({"input", "const", "delegate", "call", "loop", "branch", "scatter"})
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ NAME = "share-prefixes"
 # Shorter contiguous runs than a cache line would waste most of what each one loads.
 SHORTEST_RUN_NBYTES = 64
 _CANDIDATES = 8  # longer chains that one is compared with
-_OF_ITS_OWN = frozenset({"return", "insert_slice", "scatter", "delegate", "loop", "branch",
+_OF_ITS_OWN = frozenset({"return", "insert_slice", "scatter", "delegate", "call", "loop", "branch",
                          "optimization_barrier"})  # fmt: skip
 
 

@@ -18,9 +18,28 @@ FRAME_RESULTS_COUNT = 96
 FRAME_RESULTS = 112
 FRAME_MIN_NBYTES = 120  # up to and including the results, which is all that we read
 
+# The same in a frame that we make. Each of args, results and attributes begins with its size and
+# an extension, then has a count and its tables.
+FRAME_ATTRS = 120
+FRAME_NBYTES = 176  # with the future that an asynchronous handler would set
+TABLE_COUNT, TABLE_TYPES, TABLE_ITEMS = 16, 24, 32
+ATTRS_NAMES, ATTRS_VALUES = 32, 40
+TYPE_BUFFER = 1
+TYPE_SCALAR = 3
+
 # XLA_FFI_Buffer
+BUFFER_DTYPE = 16
 BUFFER_DATA = 24
+BUFFER_RANK = 32
+BUFFER_DIMS = 40
 BUFFER_MIN_NBYTES = 32
+BUFFER_NBYTES = 48
+
+# XLA_FFI_DataType, by the names of `types`
+DATA_TYPES = {
+    "bool": 1, "i8": 2, "i16": 3, "i32": 4, "i64": 5, "u8": 6, "u16": 7, "u32": 8, "u64": 9,
+    "f16": 10, "f32": 11, "f64": 12, "bf16": 16,
+}  # fmt: skip
 
 # XLA_FFI_Api: a table of functions
 API_MIN_NBYTES = 152  # up to and including ThreadPool_NumThreads

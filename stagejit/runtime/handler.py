@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from stagejit.runtime import ffi_abi as abi
-from stagejit.runtime import support
+from stagejit.runtime import foreign, support
 from stagejit.runtime.object_cache import digest
 from stagejit.runtime.program import (
     LINE_NBYTES,
     Branch,
     BufferRef,
+    Call,
     Copy,
     HostProgram,
     Launch,
@@ -90,6 +91,9 @@ class _Emitter:
         kernels = "".join(
             f"declare void @{name}(ptr, ptr, i64, i64, ptr)\n" for name in program.kernels()
         )
+        kernels += "".join(
+            f"declare ptr @{foreign.symbol(target)}(ptr)\n" for target in program.targets()
+        )
         return _HEADER + kernels + f"@{_PLACEHOLDER}.calls = global i64 0\n" + constants + body
 
     def emit(self, text: str) -> None:
@@ -133,6 +137,7 @@ class _Emitter:
         ):
             self.emit(f"  %{name} = alloca [{max(count, 1)} x ptr], align 16\n")
         self.emit(f"  %jobs = alloca [{(max_jobs + 1) * support.JOB_NBYTES} x i8], align 16\n")
+        self.emit(foreign.allocas(steps))
         self.emit("  %fault = alloca i64\n  store i64 0, ptr %fault\n")
 
     def _checks(self) -> None:
@@ -229,6 +234,12 @@ class _Emitter:
         if self.has_arena:
             self._error("no.memory", abi.RESOURCE_EXHAUSTED, memory)
         self._fault_error(where)
+        if self.program.targets():
+            self.emit("foreign.failed:\n")
+            if self.has_arena:
+                self.emit("  call void @sj_arena_release(ptr %arena)\n")
+            self.emit("  %foreign.error = load ptr, ptr %foreign.result\n")
+            self.emit("  ret ptr %foreign.error\n")
 
     def _error(self, label: str, code: int, message: str) -> None:
         text, error = self._constant(_string(message)), self.fresh("%error")
@@ -266,6 +277,8 @@ class _Emitter:
                     self._launch(step)
                 case Parallel(launches):
                     self._region(launches)
+                case Call():
+                    self._foreign_call(step)
                 case Copy():
                     self._copy(step)
                 case Loop():
@@ -362,6 +375,11 @@ class _Emitter:
                 self.emit(f"  {moved} = getelementptr i8, ptr {base}, i64 {product}\n")
                 base = moved
         return base
+
+    def _foreign_call(self, call: Call) -> None:
+        arrays = (*call.operands, *call.results)
+        addresses = [self._address(array.ref) for array in arrays]
+        self.emit(foreign.call_ir(call, addresses, self.fresh(""), self._constant))
 
     def _copy(self, copy: Copy) -> None:
         if copy.nbytes:

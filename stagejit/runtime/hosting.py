@@ -14,13 +14,16 @@ from dataclasses import dataclass, replace
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.target import Target
 from stagejit.dispatch.outputs import without_reshapes
-from stagejit.dispatch.region import Region
+from stagejit.dispatch.region import FOREIGN, Region
 from stagejit.errors import InternalError
 from stagejit.graph.control import CONTROL
+from stagejit.graph.foreign import handler_types
+from stagejit.graph.ir import Value
 from stagejit.runtime import program as host
-from stagejit.runtime.program import BufferRef, Copy, HostProgram, Launch, Parallel
+from stagejit.runtime.program import BufferRef, Copy, ForeignArray, HostProgram, Launch, Parallel
 from stagejit.schedule.plan import Binding, Buffer, Plan, exchanged
 from stagejit.schedule.schedule import Run, Schedule, Step
+from stagejit.types import TensorType
 
 # Forking costs 0.5 us hot and 6 to 16 us when the workers have slept (KERNELS.md, "Latency").
 FORK_SECONDS = 15e-6
@@ -72,7 +75,7 @@ _Timed = tuple[Launch, float]  # with the seconds that it takes on one core
 
 @dataclass(frozen=True)
 class _Group:
-    """Steps in a row that do not depend on each other: a loop or a branch, or launches."""
+    """Steps in a row that do not depend on each other: a loop, a branch or a call, or launches."""
 
     control: tuple[host.Step, ...]
     timed: tuple[_Timed, ...] = ()
@@ -121,6 +124,8 @@ class _Hosting:
             return _Group(tuple(self._loop(steps[0], scope)))
         if steps[0].region.kind == "branch":
             return _Group((self._branch(steps[0], scope),))
+        if steps[0].region.kind == "call":
+            return _Group((_call(steps[0], scope),))
         return _Group((), tuple(timed for step in steps for timed in self._launches(step, scope)))
 
     def _gain(self, timed: Sequence[_Timed]) -> float:
@@ -251,12 +256,37 @@ class _Hosting:
         return max(1, min(max(balanced, worthwhile), most))
 
 
+def _call(step: Step, scope: _Scope) -> host.Step:
+    op = step.region.anchor
+    if op is None:
+        raise InternalError(f"{step.dispatch.name} has no anchor", step="host program")
+
+    def arrays(values: Sequence[Value], types: Sequence[TensorType]) -> tuple[ForeignArray, ...]:
+        return tuple(
+            ForeignArray(
+                scope.place(scope.schedule.buffer_of[without_reshapes(value)]),
+                type.dtype.name,
+                type.shape,
+                type.nbytes,
+            )
+            for value, type in zip(values, types, strict=True)
+        )
+
+    operands, results = handler_types(op)
+    return host.Call(
+        op.attrs["target"],
+        arrays(op.operands, operands),
+        arrays(op.results, results),
+        op.attrs["attributes"],
+    )
+
+
 def _independent(steps: Iterable[Step], plan: Plan) -> list[list[Step]]:
-    """Neighbours that may run at the same time; loops and branches stay alone."""
+    """Neighbours that may run at the same time; loops, branches and calls stay alone."""
     waits, groups = _waits(plan), list[list[Step]]()
     names: set[str] = set()  # of the last group, as far as others may join it
     for step in steps:
-        name, joins = step.dispatch.name, step.region.kind not in CONTROL
+        name, joins = step.dispatch.name, step.region.kind not in CONTROL | FOREIGN
         if joins and 0 < len(names) < MOST_IN_REGION and not names & waits.get(name, set()):
             groups[-1].append(step)
             names.add(name)

@@ -16,7 +16,7 @@ from functools import cache
 import jax
 
 from stagejit.errors import InternalError
-from stagejit.runtime import support
+from stagejit.runtime import foreign, support
 from stagejit.runtime.engine import HANDLER_LEVEL, engine
 from stagejit.runtime.handler import handler_ir
 from stagejit.runtime.object_cache import ObjectCache
@@ -54,7 +54,11 @@ def load_program(
     with _LOCK:
         if handler.symbol in _LOADED:
             return _LOADED[handler.symbol]
-        imports = {**support.addresses(cache), **_kernel_addresses(program, kernels, cache)}
+        imports = {
+            **support.addresses(cache),
+            **_kernel_addresses(program, kernels, cache),
+            **foreign.addresses(program.targets()),
+        }
         found = engine().load(
             {handler.symbol: handler.ir},
             imports,

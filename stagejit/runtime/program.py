@@ -66,6 +66,30 @@ class Parallel:
 
 
 @dataclass(frozen=True)
+class ForeignArray:
+    """An array as a foreign handler sees it. dtype: a name of `types`; dims: its shape."""
+
+    ref: BufferRef
+    dtype: str
+    dims: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of an FFI handler that jaxlib brings along, by the name of its target.
+
+    attributes: (name, dtype, value) of scalars, by name. The handler gets the frame's context; an
+    error of its is this program's.
+    """
+
+    target: str
+    operands: tuple[ForeignArray, ...]
+    results: tuple[ForeignArray, ...]
+    attributes: tuple[tuple[str, str, int | float], ...] = ()
+
+
+@dataclass(frozen=True)
 class Copy:
     """Copy `nbytes` bytes; the ranges are equal or do not overlap."""
 
@@ -100,7 +124,7 @@ class Branch:
     branches: tuple[tuple[Step, ...], ...]
 
 
-Step = Launch | Parallel | Copy | Loop | While | Branch
+Step = Launch | Parallel | Call | Copy | Loop | While | Branch
 
 
 @dataclass(frozen=True)
@@ -132,6 +156,11 @@ class HostProgram:
         """Names of the kernels that are launched, each once, in order of first use."""
         return tuple(dict.fromkeys(launch.kernel for launch in self.launches()))
 
+    def targets(self) -> tuple[str, ...]:
+        """Targets of foreign handlers that are called, each once, in order of first use."""
+        calls = (step for step in walk(self.steps) if isinstance(step, Call))
+        return tuple(dict.fromkeys(call.target for call in calls))
+
     def scratch_nbytes(self) -> int:
         """Scratch of one worker: the most that any launch wants, in whole lines."""
         most = max((launch.scratch_nbytes for launch in self.launches()), default=0)
@@ -162,7 +191,7 @@ def bodies(step: Step) -> tuple[tuple[Step, ...], ...]:
             return (condition, body)
         case Branch(branches=branches):
             return branches
-        case Launch() | Copy():
+        case Launch() | Call() | Copy():
             return ()
 
 
@@ -199,6 +228,8 @@ def _references(step: Step) -> list[tuple[BufferRef, int]]:
     match step:
         case Launch(buffers=buffers):
             return [(ref, 0) for ref in buffers]
+        case Call(operands=operands, results=results):
+            return [(array.ref, array.nbytes) for array in (*operands, *results)]
         case Copy(destination, source, nbytes):
             return [(destination, nbytes), (source, nbytes)]
         case While(predicate=predicate):
@@ -271,6 +302,10 @@ def _line(step: Step) -> str:
             return f"{kernel}({refs}) params {list(params)} items {total} {how}"
         case Parallel(launches):
             return f"parallel region of {len(launches)}:"
+        case Call(target, operands, results, attributes):
+            taken, given = (", ".join(map(_array_text, x)) for x in (operands, results))
+            with_what = "".join(f" {name}={value}" for name, _, value in attributes)
+            return f"call {target}({taken}) -> ({given}){with_what}"
         case Copy(destination, source, nbytes):
             return f"copy {_ref_text(destination)} <- {_ref_text(source)} {nbytes} B"
         case Loop(trip):
@@ -279,6 +314,10 @@ def _line(step: Step) -> str:
             return f"while {_ref_text(predicate)}:"
         case Branch(index):
             return f"branch {_ref_text(index)}:"
+
+
+def _array_text(array: ForeignArray) -> str:
+    return f"{_ref_text(array.ref)}: {array.dtype}[{','.join(map(str, array.dims))}]"
 
 
 def _ref_text(ref: BufferRef) -> str:

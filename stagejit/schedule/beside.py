@@ -16,6 +16,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 
 from stagejit.dispatch.group import bits
+from stagejit.dispatch.region import FOREIGN
 from stagejit.graph.control import CONTROL
 from stagejit.schedule.plan import Dispatch
 
@@ -29,7 +30,7 @@ _MOST_BESIDE = 16  # more dispatches than cores in one region gain little, and k
 def is_small(dispatch: Dispatch) -> bool:
     """Whether one dispatch has too little work for all cores."""
     return (
-        dispatch.kind not in CONTROL | {"delegate"}
+        dispatch.kind not in CONTROL | FOREIGN
         and dispatch.flops <= _MOST_FLOPS
         and dispatch.nbytes <= _MOST_NBYTES
     )

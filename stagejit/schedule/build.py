@@ -455,6 +455,8 @@ def _op_names(region: Region) -> tuple[str, ...]:
 def _op_name(op: Op) -> str:
     if op.kind == "delegate":
         return _equation_name(op)
+    if op.kind == "call":
+        return str(op.attrs["target"])
     fn = op.attrs.get("fn")
     return op.kind if fn is None else str(fn) if op.kind == "map" else f"{op.kind}_{fn}"
 

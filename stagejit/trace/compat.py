@@ -6,6 +6,7 @@ Invariant: checked against jax 0.10 and 0.12; nothing else in the package import
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import re
 from collections.abc import Mapping
@@ -20,6 +21,9 @@ import numpy as np
 # `traceback_util` has no public counterpart: it is what keeps JAX's own frames out of tracebacks.
 from jax._src import source_info_util, traceback_util
 from jax._src.interpreters import partial_eval
+
+# Three of the primitives of `jax.lax.linalg` are in none of JAX's public modules.
+from jax._src.lax import linalg
 from jax.extend import core as jex_core
 
 from stagejit.errors import UnsupportedOpError
@@ -127,6 +131,47 @@ def without_high_level(closed_jaxpr: Any) -> Any:
     if not getattr(closed_jaxpr, "is_high", False):
         return closed_jaxpr
     return partial_eval.lower_jaxpr2(closed_jaxpr)
+
+
+def linalg_name(primitive: Any) -> str:
+    """The name of a primitive of `jax.lax.linalg`; empty for all others, whatever their name."""
+    name = str(primitive.name)
+    return name if getattr(linalg, f"{name}_p", None) is primitive else ""
+
+
+@functools.cache
+def foreign_address(target: str) -> int | None:
+    """Where the handler of a custom call starts that jaxlib brings along (LAPACK's routines); None
+    for all others, those that need more than one stage among them.
+
+    jaxlib hands its handlers out as capsules for `jax.ffi.register_ffi_target`.
+    """
+    found = _lapack_handlers().get(target)
+    if found is None:
+        return None
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    name = ctypes.pythonapi.PyCapsule_GetName
+    name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    return pointer(found, name(found)) or None
+
+
+@functools.cache
+def _lapack_handlers() -> dict[str, Any]:
+    """Capsules by target; none where this jaxlib offers them in another way."""
+    try:
+        from jaxlib import lapack
+
+        prepare: Any = lapack.prepare_lapack_call
+        prepare("potrf_ffi", np.dtype(np.float32))  # finds SciPy's routines
+        handlers = lapack.registrations()["cpu"]
+        return {
+            str(name): handler
+            for name, handler, version in handlers
+            if version == 1 and type(handler).__name__ == "PyCapsule"
+        }
+    except (ImportError, AttributeError, KeyError, TypeError, ValueError):
+        return {}
 
 
 def scan_counts(params: Mapping[str, Any], operands: int) -> tuple[int, int]:

@@ -14,7 +14,17 @@ from typing import Any
 from stagejit.errors import UnsupportedOpError
 from stagejit.loc import Loc
 from stagejit.symbolic import Undecided
-from stagejit.trace import control, elementwise, indexing, products, reductions, shapes, special
+from stagejit.trace import (
+    control,
+    elementwise,
+    foreign,
+    indexing,
+    linalg,
+    products,
+    reductions,
+    shapes,
+    special,
+)
 from stagejit.trace.compat import (
     ClosedJaxpr,
     Literal,
@@ -37,6 +47,7 @@ TRANSLATIONS: dict[str, Translation] = {
     **products.TRANSLATIONS,
     **indexing.TRANSLATIONS,
     **special.TRANSLATIONS,
+    **foreign.TRANSLATIONS,
 }
 
 # What can be planned for symbolic sizes: ops whose boxes are sums of products of them.
@@ -88,6 +99,7 @@ class _Tracer:
     ) -> None:
         self.emit = Emitter(program)
         self.delegate, self.control_flow, self.inside = delegate, control_flow, inside
+        self.is_ours = False  # whether JAX's locations are those of our own code
         self.token: Var | None = None
 
     def run(self, closed_jaxpr: ClosedJaxpr, arguments: Sequence[Var], call: Loc) -> list[Var]:
@@ -104,20 +116,33 @@ class _Tracer:
             return env[atom]
 
         for equation in jaxpr.eqns:
-            loc = loc_of(equation) or call
+            loc = call if self.is_ours else loc_of(equation) or call
             self.emit.loc = loc
             operands = [read(atom) for atom in equation.invars]
+            implementation = linalg.implementation(equation)
+            if implementation is not None:
+                results: Sequence[Var] = self._implemented(implementation, operands, loc)
+                env.update(zip(equation.outvars, results, strict=True))
+                continue
             called = called_jaxpr(equation)
             if called is None and equation.primitive.name == "cond":
                 called = known_branch(equation, self.emit.known(operands[0]))
                 operands = operands if called is None else operands[1:]
             if called is not None:
                 operands = call_operands(equation, self._held(equation, operands))
-                results: Sequence[Var] = self.run(called, operands, loc)
+                results = self.run(called, operands, loc)
             else:
                 results = self._equation(equation, operands, loc)
             env.update(zip(equation.outvars, results, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
+
+    def _implemented(self, ours: ClosedJaxpr, operands: list[Var], loc: Loc) -> Sequence[Var]:
+        """What a jaxpr of ours gives; all of it stands at the user's line."""
+        before, self.is_ours = self.is_ours, True
+        try:
+            return self.run(ours, operands, loc)
+        finally:
+            self.is_ours = before
 
     def _held(self, equation: Any, operands: list[Var]) -> list[Var]:
         """The operands of a call; those of a checkpoint go through a barrier, as in JAX."""
@@ -161,7 +186,7 @@ class _Tracer:
         program.input_names = [name for name, _ in inputs]
         program.donated = [at < carries for at in range(len(inputs))]
         tracer, call = _Tracer(program, self.delegate, self.control_flow, name), self.emit.loc
-        tracer.emit.loc = call
+        tracer.emit.loc, tracer.is_ours = call, self.is_ours
 
         def inline(closed_jaxpr: ClosedJaxpr, arguments: Sequence[Var]) -> Sequence[Var]:
             return tracer.run(closed_jaxpr, arguments, call)

@@ -1,0 +1,88 @@
+"""`call`: a handler of jaxlib as an op.
+
+Input: an op of kind `call`. Output: what its operands and results are for the handler; its results
+for given operands. Invariant: the interpreter runs LAPACK's routines in float64, whatever the
+element type, as it does with every op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from stagejit.errors import VerificationError
+from stagejit.graph.ir import Op, Value
+from stagejit.types import TensorType, dtype_named
+
+
+def handler_types(op: Op) -> tuple[tuple[TensorType, ...], tuple[TensorType, ...]]:
+    """The types of operands and results as the handler sees them."""
+    of_operands, of_results = op.attrs["column_major"]
+    return _seen(op.operands, of_operands), _seen(op.results, of_results)
+
+
+def _seen(values: Sequence[Value], column_major: Sequence[bool]) -> tuple[TensorType, ...]:
+    return tuple(
+        _turned(value.type) if turned else value.type
+        for value, turned in zip(values, column_major, strict=True)
+    )
+
+
+def _turned(type: TensorType) -> TensorType:
+    *batch, columns, rows = type.shape
+    return TensorType(type.dtype, (*batch, rows, columns))
+
+
+def verify_call(op: Op) -> None:
+    """Raises VerificationError where attributes do not fit operands and results."""
+    of_operands, of_results = op.attrs["column_major"]
+    for values, turned in ((op.operands, of_operands), (op.results, of_results)):
+        if len(values) != len(turned):
+            raise VerificationError(f"column_major names {len(turned)} of {len(values)} arrays")
+        if any(turn and value.type.rank < 2 for value, turn in zip(values, turned, strict=True)):
+            raise VerificationError("a column-major array has two dimensions at least")
+    names = [name for name, _, _ in op.attrs["attributes"]]
+    if names != sorted(set(names)):
+        raise VerificationError(f"attributes {names} are not in order")
+
+
+def evaluate(op: Op, operands: Sequence[Any]) -> list[Any]:
+    """The results, floats as float64."""
+    inputs, outputs = handler_types(op)
+    of_operands, of_results = op.attrs["column_major"]
+    with jax.enable_x64(True):
+        types = [_type(t) for t in outputs]
+        call = jax.ffi.ffi_call(
+            op.attrs["target"].replace("lapack_s", "lapack_d"), types,
+            input_layouts=[_layout(*pair) for pair in zip(inputs, of_operands, strict=True)],
+            output_layouts=[_layout(*pair) for pair in zip(outputs, of_results, strict=True)],
+        )  # fmt: skip
+        arrays = [
+            np.asarray(x, _wide(t.dtype.numpy)).swapaxes(-1, -2)
+            if turned
+            else np.asarray(x, _wide(t.dtype.numpy))
+            for x, t, turned in zip(operands, inputs, of_operands, strict=True)
+        ]
+        attributes = {
+            name: dtype_named(dtype).numpy.type(value)
+            for name, dtype, value in op.attrs["attributes"]
+        }
+        made = [np.asarray(x) for x in call(*arrays, **attributes)]
+    return [x.swapaxes(-1, -2) if turned else x for x, turned in zip(made, of_results, strict=True)]
+
+
+def _type(type: TensorType) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(type.shape, _wide(type.dtype.numpy))  # type: ignore[no-untyped-call]
+
+
+def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(np.float64) if dtype == np.float32 else dtype
+
+
+def _layout(type: TensorType, column_major: bool) -> tuple[int, ...] | None:
+    if not column_major:
+        return None
+    return (*range(type.rank - 2), type.rank - 1, type.rank - 2)
