@@ -94,7 +94,7 @@ def jobs_of(case: Case, caches: Caches, targets: Sequence[str]) -> Iterator[Job]
     """The kernels of a case for each target. Raises CaseFault; no jobs where the case is one that
     the compiler refuses."""
     setting, graph = case.setting, case.graph
-    options = Options(disable=setting.disable, verify=True)
+    options = Options(disable=setting.disable)
     inputs = inputs_of(graph, setting.seed)
     try:
         verify_graph(graph)

@@ -27,17 +27,20 @@ _SILENCE_SECONDS = 240.0  # a process that says nothing for so long hangs in a k
 class KernelFailure:
     """One fault, minimized. case: its number in the run of `seed`; program: the text of its graph
     after a line that says how it was compiled; several for a kernel that depends on earlier
-    ones."""
+    ones. group: faults of one are likely to have one cause. after_seconds: when it was seen."""
 
     seed: int
     case: int
     target: str
     kind: str
+    group: str
     what: str
     program: str
+    after_seconds: float = 0.0
 
     def __str__(self) -> str:
         head = f"{self.kind} on {self.target or 'any target'} (seed {self.seed}, case {self.case})"
+        head += f" after {self.after_seconds:.0f} s"
         return f"{head}: {self.what}\n{self.program}"
 
 
@@ -98,7 +101,7 @@ def run_kernels(
     log(f"kernel lab: seed {seed}, targets {', '.join(found.names) or 'none'}")
     while found.names and time.monotonic() < end and (stop is None or at < stop):
         last = at + CASES_A_PROCESS if stop is None else min(at + CASES_A_PROCESS, stop)
-        at = _one_process(report, at, last, found.names, end, minimize_seconds, log)
+        at = _one_process(report, at, last, found.names, (start, end), minimize_seconds, log)
         if len(report.failures) >= most_failures:
             break
     report.seconds = time.monotonic() - start
@@ -111,12 +114,14 @@ def _one_process(
     first: int,
     last: int,
     targets: Sequence[str],
-    end: float,
+    times: tuple[float, float],
     minimize_seconds: float,
     log: Callable[[str], None],
 ) -> int:
-    """Runs cases in a process of their own; returns the number of the first that has not run."""
-    known = json.dumps(sorted({(f.kind, f.what) for f in report.failures}))
+    """Runs cases in a process of their own; returns the number of the first that has not run.
+    times: when the run began and when it has to end."""
+    start, end = times
+    known = json.dumps([failure.group for failure in report.failures])
     command = [
         sys.executable, "-m", "stagejit.fuzz.kernels.worker", str(report.seed), str(first),
         str(last), ",".join(targets), str(minimize_seconds), known,
@@ -130,7 +135,8 @@ def _one_process(
             if "running" in message:
                 running = message["running"]
             elif "failure" in message:
-                failure = KernelFailure(seed=report.seed, **message["failure"])
+                after = time.monotonic() - start
+                failure = KernelFailure(seed=report.seed, after_seconds=after, **message["failure"])
                 report.failures.append(failure)
                 log(str(failure))
             elif "repeated" in message:
@@ -151,7 +157,8 @@ def _one_process(
             raise RuntimeError(f"the kernel lab's process ended with {process.returncode}")
         return at
     what = f"the process died with {process.returncode} in cases {running[0]} to {running[1] - 1}"
-    failure = KernelFailure(report.seed, running[0], "", "crash", what, "")
+    after = time.monotonic() - start
+    failure = KernelFailure(report.seed, running[0], "", "crash", "crash", what, "", after)
     report.failures.append(failure)
     log(str(failure))
     return running[1]

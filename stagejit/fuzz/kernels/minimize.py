@@ -8,7 +8,7 @@ of which no span can be left out and no number made smaller, as far as the time 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from stagejit.fuzz.kernels.case import draw_case
 from stagejit.fuzz.kernels.choices import Choices
@@ -20,43 +20,69 @@ Trial = tuple[Numbers, ...]
 def minimize(trial: Trial, fails: Callable[[Trial], bool], seconds: float) -> Trial:
     """A trial that `fails`, as does `trial`."""
     end = time.monotonic() + seconds
-    changed = True
-    while changed and time.monotonic() < end:
-        changed = False
+    before = None
+    while trial != before and time.monotonic() < end:
+        before = trial
         for at in range(len(trial)):
-            for smaller in _simpler(trial[at]):
-                if time.monotonic() > end:
-                    return trial
-                tried = (*trial[:at], smaller, *trial[at + 1 :])
-                if fails(tried):
-                    trial, changed = tried, True
-                    break
+            rest = trial[:at], trial[at + 1 :]
+
+            def fails_with(numbers: Numbers, rest: tuple[Trial, Trial] = rest) -> bool:
+                return time.monotonic() < end and fails((*rest[0], numbers, *rest[1]))
+
+            smaller = _Shrinking(trial[at], fails_with).numbers
+            trial = (*rest[0], smaller, *rest[1])
     return trial
 
 
-def _simpler(numbers: Numbers) -> Iterator[Numbers]:
-    """Simpler choices, those that change most first."""
-    choices = Choices.replayed(numbers)
-    draw_case(choices)
-    numbers, spans = tuple(choices.made), sorted(choices.spans)
-    seen = {numbers}
+class _Shrinking:
+    """One pass over the choices of one case, those changes first that leave out most."""
 
-    def fresh(tried: Numbers) -> bool:
-        known = tried in seen
-        seen.add(tried)
-        return not known
+    def __init__(self, numbers: Numbers, fails: Callable[[Numbers], bool]) -> None:
+        self._fails = fails
+        self._tried: set[Numbers] = set()
+        self._take(numbers)
+        self._spans_away()
+        self._numbers_down()
+        self._numbers_away()
 
-    for first, last in reversed(spans):
-        before = first - 1 if first and numbers[first - 1] else first  # with "one more step"
-        for start in dict.fromkeys((before, first)):
-            if fresh(tried := numbers[:start] + numbers[last:]):
-                yield tried
-        if fresh(tried := numbers[:first] + (0,) * (last - first) + numbers[last:]):
-            yield tried
-    for at, number in enumerate(numbers):
-        for less in dict.fromkeys((0, number // 2, number - 1)):
-            if number and fresh(tried := (*numbers[:at], less, *numbers[at + 1 :])):
-                yield tried
-    for at in range(len(numbers)):
-        if fresh(tried := numbers[:at] + numbers[at + 1 :]):
-            yield tried
+    def _take(self, numbers: Numbers) -> None:
+        """From now on these are the choices, without any that are not used."""
+        choices = Choices.replayed(numbers)
+        draw_case(choices)
+        self.numbers, self._spans = tuple(choices.made), sorted(choices.spans)
+        self._tried.add(self.numbers)
+
+    def _try(self, numbers: Numbers) -> bool:
+        if numbers in self._tried:
+            return False
+        self._tried.add(numbers)
+        fails = self._fails(numbers)
+        if fails:
+            self._take(numbers)
+        return fails
+
+    def _spans_away(self) -> None:
+        at = len(self._spans) - 1
+        while at >= 0:
+            if at < len(self._spans):
+                first, last = self._spans[at]
+                head, rest = self.numbers[:first], self.numbers[last:]
+                # A step comes after the choice to make one more.
+                if not (self._try(head[:-1] + rest) or self._try(head + rest)):
+                    self._try(head + (0,) * (last - first) + rest)
+            at -= 1
+
+    def _numbers_down(self) -> None:
+        at = 0
+        while at < len(self.numbers):
+            number = self.numbers[at]
+            for less in dict.fromkeys((0, number // 4, number // 2, number - 1)):
+                if number and self._try((*self.numbers[:at], less, *self.numbers[at + 1 :])):
+                    break
+            at += 1
+
+    def _numbers_away(self) -> None:
+        at = len(self.numbers) - 1
+        while at >= 0:
+            self._try(self.numbers[:at] + self.numbers[at + 1 :])
+            at -= 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -36,9 +37,9 @@ class Fault:
     what: str
 
     @property
-    def group(self) -> tuple[str, str]:
+    def group(self) -> str:
         """Faults of one group are likely to have one cause."""
-        return self.kind, self.what.split(" of ")[0][:60] if self.kind == "raises" else ""
+        return f"{self.kind} {re.split('[ :]', self.what)[0]}"
 
 
 def verdict(trial: Trial, targets: Targets) -> Fault | None:

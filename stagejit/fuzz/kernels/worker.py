@@ -26,7 +26,7 @@ MOST_OF_A_GROUP = 3  # failures that are minimized
 
 def main(arguments: Sequence[str]) -> None:
     seed, first, last, names, seconds, known = arguments
-    groups = Counter(kind for kind, _ in json.loads(known))
+    groups = Counter(json.loads(known))
     worker = _Worker(int(seed), find_targets(names.split(",")), float(seconds), groups)
     for start in range(int(first), int(last), BATCH):
         worker.batch(start, min(start + BATCH, int(last)))
@@ -47,6 +47,13 @@ def numbers_of(seed: int, case: int) -> Numbers:
     return tuple(numbers)
 
 
+def targets_of(seed: int, case: int, names: Sequence[str]) -> Sequence[str]:
+    """Two targets for a case: more cases find more than more targets."""
+    if len(names) < 3:
+        return names
+    return random.Random(f"{seed}/{case}/targets").sample(names, 2)
+
+
 def _say(**message: object) -> None:
     print(json.dumps(message), flush=True)
 
@@ -64,10 +71,10 @@ class _Worker:
         for case in range(first, last):
             numbers = numbers_of(self.seed, case)
             self.caches.origin = numbers
+            names = targets_of(self.seed, case, self.targets.names)
             try:
-                made = list(
-                    jobs_of(draw_case(Choices.replayed(numbers)), self.caches, self.targets.names)
-                )
+                drawn = draw_case(Choices.replayed(numbers))
+                made = list(jobs_of(drawn, self.caches, names))
             except CaseFault as error:
                 before = () if error.first is None else (error.first,)
                 self._failed(case, (*before, numbers), fault_before(error))
@@ -75,7 +82,7 @@ class _Worker:
             origin.update({id(job): case for job in made})
             jobs += made
         failed = set()
-        for job, fault in self._run(jobs):
+        for job, fault in self.runner.run(jobs):
             case = origin[id(job)]
             if case not in failed:
                 failed.add(case)
@@ -83,12 +90,9 @@ class _Worker:
         kernels = Counter(job.target for job in jobs)
         _say(done=last, cases=last - first, kernels=kernels)
 
-    def _run(self, jobs: Sequence[Job]) -> list[tuple[Job, Fault]]:
-        return self.runner.run(jobs)
-
     def _failed(self, case: int, trial: Trial, fault: Fault) -> None:
         """Says what failed, made as small as the time allows."""
-        group = fault.kind
+        group = fault.group
         self.groups[group] += 1
         if self.groups[group] > MOST_OF_A_GROUP:
             _say(repeated=group)
@@ -109,8 +113,8 @@ class _Worker:
             fails(trial)
         text = "\n".join(draw_case(Choices.replayed(numbers)).text for numbers in trial)
         _say(failure={
-            "case": case, "target": fault.target, "kind": last.kind, "what": last.what,
-            "program": text,
+            "case": case, "target": fault.target, "kind": last.kind, "group": group,
+            "what": last.what, "program": text,
         })  # fmt: skip
 
 
