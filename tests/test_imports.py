@@ -30,6 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("stages",),
     ("api",),
     ("__init__",),
+    ("fuzz",),
     ("bench",),
     ("fuzz",),
     ("__main__",),

@@ -1,4 +1,4 @@
-"""The command line: `python -m stagejit demo | bench | explain`.
+"""The command line: `python -m stagejit demo | bench | explain | fuzz`.
 
 Input: arguments. Output: text on stdout, progress on stderr. Invariant: exit status 0 means that
 every result was right; 1 that one was not; 2 that the request could not be carried out, with the
@@ -173,6 +173,26 @@ def explain(
         if len(chosen) > 1:
             typer.echo(f"== {workload.name}")
         typer.echo(str(stagejit.jit(workload.function).explain(*workload.make_args())))
+
+
+@app.command()
+def fuzz(
+    minutes: Annotated[float, typer.Option(min=0.0, help="How long.")] = 10.0,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the first program; by default a new one, printed.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    count: Annotated[int | None, typer.Option(help="At most so many programs.")] = None,
+) -> None:
+    """Run random programs, and compare them with jax.jit and their meaning in float64."""
+    import secrets
+
+    from stagejit.fuzz.session import run_programs
+
+    first = secrets.randbelow(1 << 30) if seed is None else seed
+    report = run_programs(first, 60 * minutes, _console(), jobs=jobs, count=count)
+    if not report.right:
+        raise typer.Exit(1)
 
 
 def _console() -> Console:

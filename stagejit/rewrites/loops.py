@@ -2,9 +2,9 @@
 iteration would compute again is computed once, what it would store again is repeated afterwards.
 
 Input: the whole graph, whose bodies have been rewritten already. Output: loops with fewer carries,
-slices and results, and constants that are computed before them. Invariant: nothing is computed
-before a loop that costs more memory than it saves work; ops are cloned, never moved, so a body that
-is not used any more is left as it was.
+slices, constants and results, and constants that are computed before them. Invariant: nothing is
+computed before a loop that costs more memory than it saves work; ops are cloned, never moved, so a
+body that is not used any more is left as it was.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class _Loop:
         kept = self._kept(hoisted)
         total = len(self.op.results) - len(self.fixed) - len(self.ready)
         fewer = len(kept.carries) + len(kept.ys) < total
-        if not (hoisted or self.fixed or fewer or self.ready):
+        unread = self._unread()
+        if not (hoisted or self.fixed or fewer or self.ready or unread):
             return
         said = [
             text
@@ -81,6 +82,7 @@ class _Loop:
                 (f"{len(self.fixed)} carries do not change", self.fixed),
                 (f"{len(self.ready)} results are the same in each iteration", self.ready),
                 (f"{total - len(kept.carries) - len(kept.ys)} results have no use", fewer),
+                (f"{unread} operands are read by nothing", unread),
             )
             if holds
         ]
@@ -119,6 +121,16 @@ class _Loop:
             if more - self.fixed <= carries:
                 return _Kept(tuple(sorted(carries)), ys)
             carries |= more - self.fixed
+
+    def _unread(self) -> int:
+        """How many slices and constants of the body, or of its condition, nothing is computed
+        from."""
+        behind = values_behind(self.body.outputs)
+        unread = sum(value not in behind for value in self.body.inputs[self.carries :])
+        if self.condition is not None:
+            behind = values_behind(self.condition.outputs)
+            unread += sum(value not in behind for value in self.condition.inputs[self.carries :])
+        return unread
 
     # ------------------------------------------------------------- known without it
 

@@ -3,7 +3,8 @@
 Input: a region of a loop or a branch, and the schedules of its bodies. Output: a `Layout`, which
 gives the `Body`s of the dispatch once buffers have names. Invariant: a result that updates an
 argument (the carry of a loop) lies in it wherever the body's schedule puts it there; slices of xs
-and ys are addressed where they are, never copied.
+and ys are addressed where they are, never copied. What a body takes and does not touch has no
+place: nobody may have stored it when the body runs.
 
 Note [Workspace]: transients of all bodies share the beginning of it, because only one body runs at
 a time. Behind them lie the verdict of the condition and new carries, which outlive their body. The
@@ -106,11 +107,25 @@ def layout_of(region: Region, schedules: Sequence[Schedule]) -> Layout:
         carries = _result_places(op, number, schedule, layout, places)
         large = sum(schedule.plan.buffer(result).nbytes for result, _ in carries)
         alternates = may_alternate and large >= ALTERNATE_FROM_NBYTES
-        layout.places.append(places)
+        layout.places.append(_touched(places, schedule, carries))
         layout.carries.append([Carry(result, argument, alternates) for result, argument in carries])
         end = max(end, layout.nbytes)
     layout.nbytes = end
     return layout
+
+
+def _touched(
+    places: Sequence[Place], schedule: Schedule, carries: Sequence[tuple[str, str]]
+) -> list[Place]:
+    """Without those of arguments that the body passes over: constants and slices whose readers are
+    gone, inputs that another branch reads."""
+    used = {name for pair in carries for name in pair}
+    for dispatch in schedule.plan.dispatches:
+        used.update(access.buffer for access in (*dispatch.reads, *dispatch.writes))
+    for buffer in schedule.plan.buffers:
+        if buffer.kind != "argument" or buffer.result is not None:
+            used.add(buffer.name)
+    return [place for place in places if place.buffer in used]
 
 
 def _argument_places(

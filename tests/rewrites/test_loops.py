@@ -107,6 +107,49 @@ def test_results_without_uses_are_not_computed() -> None:
         ])  # fmt: skip
 
 
+def test_operands_that_nothing_is_computed_from_are_not_passed() -> None:
+    """Of the body and of the condition, even where every result is used and every carry changes."""
+    assert rewritten(STEP, """\
+        graph @f(%i: i32[], %u: f32[3], %v: f32[3]) {
+          %0: i32[] = loop %i, %u, %v carries=1 reverse=false trip=none xs=0
+            graph @body(%a: i32[] donated, %b: f32[3]) {
+              %0: f32[3] = map exp %b
+              %1: i32[] = map add %a, %a
+              return %1
+            }
+            graph @condition(%a: i32[], %c: f32[3]) {
+              %0: i32[] = const 9
+              %1: bool[] = map lt %a, %0
+              return %1
+            }
+          return %0
+        }""") == "\n".join([
+            "%0: i32[] = loop %i carries=1 reverse=false trip=none xs=0",
+            "graph @body(%a: i32[] donated) {",
+            "%0: i32[] = map add %a, %a",
+            "return %0",
+            "}",
+            "graph @condition(%a: i32[]) {",
+            "%0: i32[] = const 9",
+            "%1: bool[] = map lt %a, %0",
+            "return %1",
+            "}",
+            "return %0",
+        ])  # fmt: skip
+
+
+def test_slices_that_nothing_is_computed_from_are_not_passed() -> None:
+    assert rewritten(STEP, """\
+        graph @f(%c: f32[3], %x: f32[4,3]) {
+          %0: f32[3] = loop %c, %x carries=1 reverse=false trip=4 xs=1
+            graph @body(%a: f32[3] donated, %p: f32[3]) {
+              %0: f32[3] = map exp %a
+              return %0
+            }
+          return %0
+        }""").startswith("%0: f32[3] = loop %c carries=1 reverse=false trip=4 xs=0")  # fmt: skip
+
+
 def test_a_loop_of_which_nothing_is_used_goes_away() -> None:
     assert (
         rewritten(

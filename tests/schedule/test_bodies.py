@@ -6,13 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
+import stagejit
 from stagejit.dispatch.box import Box
 from stagejit.errors import ParseError, VerificationError
+from stagejit.options import Options
 from stagejit.schedule.body_verifier import verify_bodies, verify_body
 from stagejit.schedule.memory import aligned
 from stagejit.schedule.parser import parse_plan
@@ -85,6 +88,67 @@ def test_dont_accept_a_body_without_one_of_its_barriers(f: Callable[..., Any]) -
         rest = tuple(other for other in body.plan.barriers if other is not barrier)
         with pytest.raises(VerificationError, match="does not wait"):
             verify_plan(with_body(plan, replace(body, plan=replace(body.plan, barriers=rest))))
+
+
+def dead_in_while(x: Any) -> Any:
+    first = lax.top_k(x, 2)[0]
+
+    def body(carry: Any) -> Any:
+        i, v = carry
+        _ = v + first.sum()  # jit keeps what nobody reads
+        return i + 1, v * 2
+
+    return lax.while_loop(lambda carry: carry[0] < 3, body, (0, x))[1]
+
+
+def dead_in_scan(x: Any) -> Any:
+    first = jnp.sort(x)
+
+    def body(carry: Any, row: Any) -> Any:
+        _ = row + first
+        return carry * 2 + 1, carry
+
+    return lax.scan(body, x, jnp.stack([first, first, first]))
+
+
+def dead_in_condition(x: Any) -> Any:
+    first = lax.top_k(x, 2)[0]
+
+    def goes_on(carry: Any) -> Any:
+        _ = first + 1
+        return carry[0] < 3
+
+    return lax.while_loop(goes_on, lambda c: (c[0] + 1, c[1] * 2), (0, x))[1]
+
+
+def dead_in_branch(x: Any) -> Any:
+    first = lax.reduce_window(x, 0.0, lax.add, (2,), (1,), "SAME")
+
+    def one(y: Any) -> Any:
+        _ = y + first
+        return y * 2
+
+    return lax.cond(x[0] > 0, one, lambda y: y + 1, x)
+
+
+def carried_and_dead(x: Any) -> Any:
+    """A carry that a delegated equation makes, and that only itself is computed from."""
+    first = jnp.sort(x)
+    return lax.fori_loop(0, 3, lambda i, c: (c[0] * 2, c[1] + 1), (x, first))[0]
+
+
+@pytest.mark.parametrize(
+    "f", [dead_in_while, dead_in_scan, dead_in_condition, dead_in_branch, carried_and_dead]
+)
+@pytest.mark.parametrize("disable", [(), ("simplify-loops", "simplify-branches")])
+def test_what_a_body_takes_and_does_not_touch_needs_no_memory(
+    f: Callable[..., Any], disable: tuple[str, ...]
+) -> None:
+    """Values of delegated equations come from another call, which may run later."""
+    x = jnp.asarray(X[0])
+    options = Options(verify=True, disable=disable)
+    ours, theirs = stagejit.jit(f, options=options)(x), jax.jit(f)(x)
+    jax.tree.map(np.testing.assert_allclose, ours, theirs)
 
 
 def test_dont_accept_a_buffer_without_a_place() -> None:

@@ -1,0 +1,1 @@
+"""Random whole programs: `generate.random_program` writes them, `verdicts.judge` runs them."""

@@ -1,0 +1,144 @@
+"""The random programs of `python -m stagejit fuzz`: a fixed budget of them, and that the net itself
+would see what it is there for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stagejit.fuzz.programs import verdicts
+from stagejit.fuzz.programs.generate import FEATURES, Program, random_program
+from stagejit.fuzz.programs.minimize import minimized
+from stagejit.fuzz.programs.verdicts import Verdict, judge
+from stagejit.fuzz.programs.workers import judged, judged_alone, signature
+from stagejit.options import Options
+
+BUDGET_SECONDS = 60.0
+FIRST_SEED = 7_000_000
+# Types without kernels are left out until they have a way through us.
+SAFE = FEATURES - {"exotic"}
+
+
+def program(body: str, given: str = "jnp.arange(5.0),", x64: bool = False) -> Program:
+    lines = "\n".join(f"    {line}" for line in body.split("\n"))
+    text = f"def f(x):\n{lines}\n\n\ndef args():\n    return ({given})\n\n\nJIT = {{}}\n"
+    return Program(0, text, x64, Options())
+
+
+@pytest.mark.timeout(600)
+def test_random_programs_give_what_they_mean() -> None:
+    found = list(judged(FIRST_SEED, SAFE, jobs=2, seconds=BUDGET_SECONDS))
+    bad = [f"seed {f.seed}: {f.verdict.kind}: {f.verdict.detail}" for f in found if f.verdict.bad]
+    assert not bad, "\n".join(bad)
+    right = sum(f.verdict.kind == "right" for f in found)
+    assert right >= 0.9 * len(found) > 0
+
+
+def test_the_same_seed_is_the_same_program() -> None:
+    texts = [str(random_program(seed)) for seed in range(5)]
+    assert texts == [str(random_program(seed)) for seed in range(5)]
+    assert len(set(texts)) == 5
+
+
+def test_programs_use_what_jax_users_write() -> None:
+    """Each kind of statement comes up soon, so none is refused in every draw."""
+    text = "\n".join(random_program(seed).source for seed in range(300))
+    wanted = """
+        lax.scan lax.while_loop lax.fori_loop lax.cond lax.switch lax.map jax.vmap jax.grad jax.jvp
+        jax.vjp jax.checkpoint jax.custom_jvp jax.jit jax.linearize lax.associative_scan lax.top_k
+        jnp.sort reduce_window jnp.fft jnp.linalg bitcast_convert_type dynamic_slice
+        dynamic_update_slice jax.random.key jax.random.split jax.random.normal mode='drop'
+        mode='clip' mode='fill' mode='wrap' promise_in_bounds at[ einsum conv_general float8 int4
+        complex > float64 bfloat16 donate_argnums pure_callback debug.callback segment_ cumsum
+    """
+    assert [word for word in wanted.split() if word not in text] == []
+
+
+# ---------------------------------------------------------------------- the judge
+
+
+def with_ours(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+    """Changes what comes out of our compiler."""
+    honest = verdicts._ours
+
+    def changed(program: Program) -> Callable[[], Any]:
+        call = honest(program)
+        return lambda: jax.tree.map(change, call())
+
+    monkeypatch.setattr(verdicts, "_ours", changed)
+
+
+def test_the_judge_sees_one_wrong_element(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_ours(monkeypatch, lambda leaf: leaf.at[3].add(0.01))
+    verdict = judge(program("return jnp.sin(x), x + 1"))
+    assert verdict.kind == "wrong"
+    assert "1 of 5 elements differ, first at 3" in verdict.detail
+
+
+def test_the_judge_sees_a_wrong_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_ours(monkeypatch, lambda leaf: leaf.astype(jnp.bfloat16))
+    assert "bfloat16(5,), jax float32(5,)" in judge(program("return x")).detail
+
+
+def test_the_judge_sees_what_changes_between_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = iter(range(9))
+    with_ours(monkeypatch, lambda leaf: leaf + 1e-6 * next(calls))
+    assert judge(program("return jnp.cos(x)")).kind == "differs between calls"
+
+
+def test_the_judge_takes_numpy_for_right_where_jax_is_wrong() -> None:
+    """XLA's own fault with clamped slices of slices, see tests/test_fuzz.py."""
+    wide = verdicts.evaluated(
+        program("return lax.reduce_window(x, jnp.float32(9), lax.min, (2,), (1,), 'SAME')")
+    )
+    np.testing.assert_array_equal(wide[0], [0.0, 1.0, 2.0, 3.0, 4.0])
+    assert wide[0].dtype == np.float64
+
+
+def test_what_jax_refuses_is_nobodys_fault() -> None:
+    assert judge(program("return x @ jnp.ones((3, 3))")).kind == "refused"
+
+
+def test_a_process_that_dies_is_a_finding() -> None:
+    verdict = judged_alone(program("np.core  # read\nimport os\nos._exit(7)"))
+    assert verdict == Verdict("crash", "the process ended with status 7")
+
+
+# ---------------------------------------------------------------------- minimizing
+
+
+def test_a_failure_becomes_a_few_lines() -> None:
+    """Whatever else a program does, what makes it fail is left."""
+    large = random_program(3)
+    end = large.source.rindex("    return ", 0, large.source.index("def args"))
+    extra = "    w = jnp.cbrt(jnp.ones(3))\n    return w, "
+    source = large.source[:end] + extra + large.source[end + len("    return ") :]
+    asked: list[str] = []
+
+    def fails(candidate: Program) -> bool:
+        asked.append(candidate.source)
+        return "cbrt" in candidate.source and judge(candidate).kind == "right"
+
+    made = minimized(large.with_source(source), fails, seconds=30)
+    lines = [line for line in made.source.splitlines() if line.strip()]
+    assert len(lines) <= 6, made.source
+    assert "cbrt" in made.source
+    assert made.source in asked
+
+
+def test_failures_of_one_cause_have_one_signature() -> None:
+    one = Verdict("crash", "InternalError: buffer t1 has no memory in this run\nNext: report")
+    other = Verdict("crash", "InternalError: buffer t12 has no memory in this run\nNext: report")
+    assert signature(one) == signature(other) != signature(Verdict("crash", "KeyError: 't1'"))
+
+
+def test_names_in_programs_are_words_that_the_draft_finds() -> None:
+    names = re.findall(r"def (\w+)\(", random_program(11).source)
+    assert all(re.fullmatch(r"[a-z]+\d*", name) for name in names)
