@@ -32,7 +32,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("fuzz",),
     ("bench",),
-    ("fuzz",),
     ("__main__",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
