@@ -20,6 +20,7 @@ from stagejit.errors import OptionsError
 # table with what the drivers really run, so a name cannot be forgotten on either side.
 SWITCHES: dict[str, str] = {
     "native-control-flow": "loops and branches of native operations run without Python and XLA",
+    "leave-bodies": "loops that XLA runs keep their bodies where compiling pieces would not pay",
     "simplify-loops": "fewer carries and results; what does not change is computed before a loop",
     "simplify-branches": "fewer results and operands of branches",
     "update-branches": "a branch writes into the operand that its result is an update of",

@@ -24,13 +24,14 @@ from stagejit.dispatch.verifier import verify_regions
 from stagejit.errors import UnsupportedOpError
 from stagejit.graph.build import build_graph
 from stagejit.graph.control import CONTROL
-from stagejit.graph.ir import Graph
+from stagejit.graph.ir import Graph, Op
 from stagejit.graph.printer import as_text as graph_text
 from stagejit.graph.verifier import verify as verify_graph
 from stagejit.rewrites import rewrite_graph
 from stagejit.runtime import program as host
 from stagejit.runtime.engine import disassemble
 from stagejit.runtime.hosting import host_program
+from stagejit.runtime.left_bodies import left_bodies
 from stagejit.runtime.loader import LoadedProgram, load_program
 from stagejit.runtime.object_cache import cache_in
 from stagejit.runtime.program import HostProgram
@@ -60,6 +61,7 @@ class Compilation:
     program: Program = field(init=False)
     graph: Graph = field(init=False)
     decisions: list[Decision] = field(default_factory=list)
+    left: frozenset[Op] = frozenset()
     regions: list[Region] = field(init=False)
     schedule: Schedule = field(init=False)
     kernels: dict[Region, Generated] = field(default_factory=dict)
@@ -147,6 +149,11 @@ def _form(c: Compilation) -> None:
     c.decisions += decisions
 
 
+def _leave(c: Compilation) -> None:
+    c.left, decisions = left_bodies(c.graph, c.request.options)
+    c.decisions += decisions
+
+
 def _verify_regions(c: Compilation) -> None:
     verify_regions(c.graph, c.regions, c.request.options.operand_limit)
 
@@ -186,7 +193,7 @@ def _load(c: Compilation) -> None:
     cache = cache_in(c.request.options.cache_dir)
     texts = {generated.symbol: generated.llvm for generated in c.kernels.values()}
     c.loaded = {run: load_program(program, texts, cache) for run, program in c.hosts.items()}
-    c.staged = stage_schedule(c.schedule, c.graph, c.loaded, c.request.options)
+    c.staged = stage_schedule(c.schedule, c.graph, c.loaded, c.request.options, c.left)
 
 
 @dataclass(frozen=True)
@@ -202,6 +209,7 @@ STEPS = (
     Step("trace", _trace),
     Step("build", _build, lambda c: verify_graph(c.graph)),
     Step("rewrite", _rewrite, lambda c: verify_graph(c.graph)),
+    Step("leave", _leave),
     Step("form", _form, _verify_regions),
     Step("schedule", _schedule, lambda c: verify_plan(c.plan)),
     Step("codegen", _codegen),  # kernels are verified one by one, when they are generated

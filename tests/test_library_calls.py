@@ -39,9 +39,9 @@ def close(ours: Any, reference: Any, tolerance: float = 2e-5) -> None:
 def run_native(f: Callable[..., Any], *args: Any) -> Any:
     """The results of `f` in one program of ours with nothing delegated."""
     staged = stagejit.jit(f, options=stagejit.Options(delegate=False, verify=True))
-    staged(*args)
+    jax.block_until_ready(staged(*args))
     before = call_count()
-    results = staged(*args)
+    results = jax.block_until_ready(staged(*args))
     assert call_count() == before + 1
     assert not staged.plan(*args).delegated
     return results

@@ -7,13 +7,14 @@ reads the latest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from jax.extend.core import Literal
 
-from stagejit.graph.ir import Graph, Value
+from stagejit.graph.ir import Graph, Op, Value
 from stagejit.options import Options
+from stagejit.runtime.left_bodies import BODIES
 from stagejit.runtime.loader import LoadedProgram
 from stagejit.runtime.marks import enclose
 from stagejit.runtime.staged import DelegatedEquation, NativeCall, Reshape, Staged
@@ -21,16 +22,19 @@ from stagejit.schedule.plan import Buffer
 from stagejit.schedule.schedule import Delegation, Run, Schedule
 from stagejit.types import TensorType
 
-# Where the jaxprs are that run many times or on one side only: their bodies are compiled by us even
-# where the equation itself stays with XLA. The condition of a while loop is not worth a call.
-_BODIES = {"scan": ("jaxpr",), "while": ("body_jaxpr",), "cond": ("branches",)}
-
 
 def stage_schedule(
-    schedule: Schedule, graph: Graph, programs: Mapping[Run, LoadedProgram], options: Options
+    schedule: Schedule,
+    graph: Graph,
+    programs: Mapping[Run, LoadedProgram],
+    options: Options,
+    left: Collection[Op] = (),
 ) -> Staged:
-    """The function as custom calls and delegated equations."""
-    return _Staging(schedule, graph, programs, options).staged()
+    """The function as custom calls and delegated equations.
+
+    left: delegated loops and branches whose bodies are XLA's, too, see `left_bodies.py`.
+    """
+    return _Staging(schedule, graph, programs, options, left).staged()
 
 
 class _Staging:
@@ -40,7 +44,9 @@ class _Staging:
         graph: Graph,
         programs: Mapping[Run, LoadedProgram],
         options: Options,
+        left: Collection[Op],
     ) -> None:
+        self.left = left
         self.schedule, self.graph, self.programs, self.options = schedule, graph, programs, options
         self.buffers: dict[str, Buffer] = {b.name: b for b in schedule.plan.buffers}
         self.output_types = dict(
@@ -110,7 +116,9 @@ class _Staging:
     def _delegation(self, delegation: Delegation) -> None:
         op = delegation.step.region.anchor
         assert op is not None
-        equation = staged_bodies(op.attrs["equation"], self.options)
+        equation = op.attrs["equation"]
+        if op not in self.left:
+            equation = staged_bodies(equation, self.options)
         operands = tuple(
             None if isinstance(atom, Literal) else self._as_type(name, value.type)
             for atom, value, name in zip(
@@ -131,7 +139,7 @@ class _Staging:
 
 def staged_bodies(equation: Any, options: Options) -> Any:
     """The equation with the jaxprs of its loop or branches marked, so that our rule lowers them."""
-    names = _BODIES.get(equation.primitive.name, ())
+    names = BODIES.get(equation.primitive.name, ())
     params = dict(equation.params)
     for name in names:
         body = params[name]

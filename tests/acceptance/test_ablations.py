@@ -5,6 +5,7 @@ A new name in `options.SWITCHES` needs a line here.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -100,6 +101,20 @@ def twice(function: Any) -> Any:
     return lambda x, y: (function(x + y), function(y * 1 + x))
 
 
+def sorting(w: Any, xs: Any) -> Any:
+    """A loop that XLA runs, with little to do for us in it."""
+    return lax.scan(lambda c, x: (lax.sort(c + x), None), w, xs)[0]
+
+
+def sorted_sums(w: Any, xs: Any) -> Any:
+    return functools.reduce(lambda c, x: np.sort(c + x), xs, w)
+
+
+def left_to_xla(plan: Plan) -> int:
+    """Loops that XLA runs with bodies of its own."""
+    return sum(d.rewrite == "leave-bodies" and d.applied for d in plan.decisions)
+
+
 def products(w: Any, xs: Any) -> Any:
     return lax.scan(lambda c, x: (c + x @ (w @ w), None), jnp.zeros(16), xs)[0]
 
@@ -126,6 +141,7 @@ ABLATIONS = {
     "native-control-flow": Ablation(
         scan, (f32(16), f32(5, 16)), lambda w, xs: xs.sum(0) * np.exp(w), delegated, 0, 1
     ),
+    "leave-bodies": Ablation(sorting, (f32(256), f32(5, 256)), sorted_sums, left_to_xla, 1, 0),
     "simplify-loops": Ablation(
         products,
         (f32(16, 16) / 4, f32(5, 16)),

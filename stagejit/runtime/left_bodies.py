@@ -1,0 +1,164 @@
+"""leave-bodies: loops that XLA runs keep their bodies where staging pieces of them cannot pay.
+
+Input: a graph after its rewrites. Output: the delegated loops and branches whose bodies are left to
+XLA, too, and a `Decision` for each loop and branch that XLA runs. Invariant: only bodies of
+delegated control flow are asked about, so a program without any is as before.
+
+Note [What a piece costs]: a loop stays with XLA where its body has an equation that we cannot
+compile. Around it, the body would be cut into pieces, each of them a custom call in every turn.
+Such a call takes `PIECE_SECONDS` more than the work in it (measured on Lotka-Volterra by Diffrax:
+12 pieces a turn, 0.3 us each; NUTS: 0.13 to 0.2 us each), and XLA cannot fuse across it. Native
+code saves a part of the work, `SAVED` of what the model below says. So pieces pay where
+`work * SAVED > pieces * PIECE_SECONDS`. Work and pieces of loops inside are counted, too, as often
+as they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from stagejit.decisions import Decision
+from stagejit.dispatch import cost
+from stagejit.graph.build import build_graph
+from stagejit.graph.control import bodies_of
+from stagejit.graph.ir import Graph, Op
+from stagejit.options import Options
+from stagejit.trace.translate import trace_jaxpr
+
+NAME = "leave-bodies"
+
+PIECE_SECONDS = 0.3e-6
+SAVED = 0.5
+TYPICAL_TRIP = 8  # turns of a loop of which nobody knows how many it takes
+_FLOP_SECONDS = 0.25e-9  # of one core, without all of its vector units
+_BYTE_SECONDS = 0.1e-9
+_TURN_SECONDS = 20e-9  # of a native op: its share of a launch
+_CALL_SECONDS = 1e-6  # of a routine of LAPACK on a small matrix
+
+# The bodies of each kind of control flow that run many times, or on one side only. The condition of
+# a while loop is not worth a call.
+BODIES = {"scan": ("jaxpr",), "while": ("body_jaxpr",), "cond": ("branches",)}
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of one turn: modelled seconds of what we would compile, and into how many pieces it is
+    cut."""
+
+    seconds: float = 0.0
+    pieces: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.seconds + other.seconds, self.pieces + other.pieces)
+
+    def times(self, count: int) -> Work:
+        return Work(self.seconds * count, self.pieces * count)
+
+    @property
+    def pays(self) -> bool:
+        return self.seconds * SAVED > self.pieces * PIECE_SECONDS
+
+
+def bodies_in(equation: Any) -> list[Any]:
+    """The closed jaxprs that a delegated equation runs in turns or on one side."""
+    found: list[Any] = []
+    for name in BODIES.get(equation.primitive.name, ()):
+        body = equation.params[name]
+        found += body if isinstance(body, tuple | list) else [body]
+    return found
+
+
+def left_bodies(graph: Graph, options: Options) -> tuple[frozenset[Op], list[Decision]]:
+    """The delegated ops whose bodies XLA gets as they are, and why."""
+    left: set[Op] = set()
+    decisions = []
+    for op in graph:
+        equation = op.attrs.get("equation") if op.kind == "delegate" else None
+        if equation is None or not bodies_in(equation):
+            continue
+        applied, reason = _judge(equation, options)
+        if applied:
+            left.add(op)
+        name = f"%{op.id} {equation.primitive.name}"
+        decisions.append(Decision(NAME, name, applied, reason, op.loc))
+    return frozenset(left), decisions
+
+
+def _judge(equation: Any, options: Options) -> tuple[bool, str]:
+    """Whether to leave the bodies of an equation, and why."""
+    if not options.enabled(NAME):
+        return False, f"{NAME} is disabled"
+    work = _work_in(equation, options)
+    if not work.pieces:
+        return True, "its body has nothing for us to compile"
+    calls = work.pieces * PIECE_SECONDS
+    return not work.pays, (
+        f"a turn has {work.seconds * 1e6:.2g} us of work for us, of which we would save"
+        f" {work.seconds * SAVED * 1e6:.2g} us, in {work.pieces} calls, which cost"
+        f" {calls * 1e6:.2g} us more"
+    )
+
+
+def _work_in(equation: Any, options: Options) -> Work:
+    """Of a turn; of a branch, of the side that has most of it."""
+    works = [
+        _work_of(
+            build_graph(
+                trace_jaxpr(body, name="body", control_flow=options.enabled("native-control-flow"))
+            ),
+            options,
+        )
+        for body in bodies_in(equation)
+    ]
+    return max(works, key=lambda work: work.seconds, default=Work())
+
+
+def _work_of(graph: Graph, options: Options) -> Work:
+    inside = Work()
+    levels: dict[Op, int] = {}  # how many delegated equations come one after the other before it
+    native: set[int] = set()
+    seconds = 0.0
+    for op in graph:
+        before = max((_level_behind(value.op, levels) for value in op.operands), default=0)
+        levels[op] = before
+        if op.kind == "delegate":
+            inside += _delegated(op, options)
+        elif (own := _seconds(op)) > 0:
+            seconds += own
+            native.add(before)
+    return inside + Work(seconds, len(native))
+
+
+def _level_behind(op: Op, levels: dict[Op, int]) -> int:
+    return levels.get(op, 0) + (op.kind == "delegate")
+
+
+def _delegated(op: Op, options: Options) -> Work:
+    """Of the loops and branches inside a body that XLA would run."""
+    equation = op.attrs["equation"]
+    if equation is None or not bodies_in(equation):
+        return Work()
+    trip = {"scan": equation.params.get("length"), "while": TYPICAL_TRIP}
+    return _work_in(equation, options).times(trip.get(equation.primitive.name) or 1)
+
+
+def _seconds(op: Op) -> float:
+    """Modelled time of a native op on one core; 0 for what only moves or names values."""
+    if op.kind == "loop":
+        return (op.attrs["trip"] or TYPICAL_TRIP) * _sum(op.attrs["body"])
+    if op.kind == "branch":
+        return max(map(_sum, bodies_of(op)), default=0.0)
+    if op.kind == "call":
+        return _CALL_SECONDS
+    flops = cost.flops(op) * (cost.TRANSCENDENTAL if cost.is_transcendental(op) else 1.0)
+    moved = op.kind in ("gather", "scatter", "insert_slice")
+    if not flops and not moved:
+        return 0.0
+    nbytes = op.operands[-1].type.nbytes if moved else op.results[0].type.nbytes
+    return _TURN_SECONDS + flops * _FLOP_SECONDS + nbytes * _BYTE_SECONDS
+
+
+def _sum(ops: Iterable[Op]) -> float:
+    return sum(map(_seconds, ops))
