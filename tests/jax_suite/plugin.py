@@ -1,7 +1,7 @@
 """A pytest plugin that runs somebody else's tests of JAX through stagejit.
 
-Input: `STAGEJIT_SUITE_MODE` (`plain` or `staged`) and `STAGEJIT_SUITE_LOG`, a file. Output: a line of
-JSON in the log when a test starts and when it ends. Invariant: lines are flushed one by one, so
+Input: `STAGEJIT_SUITE_MODE` (`plain` or `staged`) and `STAGEJIT_SUITE_LOG`, a file. Output: a line
+of JSON in the log when a test starts and when it ends. Invariant: lines are flushed one by one, so
 that a process that dies names the test that killed it.
 """
 

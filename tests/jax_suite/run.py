@@ -5,8 +5,9 @@
 
 Input: a checkout of JAX at the tag of the installed version; none of it is part of this
 repository. Output: for each test file how many tests agree, and each test that passes plainly and
-differs with every `jax.jit` staged (`stagejit.enable()`, errors of ours not caught) that `expected.toml` does
-not list with its reason. Exit status 0: no such test, and none in the list that agrees by now.
+differs with every `jax.jit` staged (`stagejit.enable()`, errors of ours not caught) that
+`expected.toml` does not list with its reason. Exit status 0: no such test, and none in the list
+that agrees by now.
 Invariant: a test that ends its process counts as a failure, and those after it still run.
 
 Both runs of a file leave a log in `--logs`; a plain log is used again, as JAX does not change.
