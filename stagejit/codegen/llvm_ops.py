@@ -21,8 +21,7 @@ INSTRUCTIONS = frozenset(("add", "sub", "mul", "sdiv", "udiv", "srem", "urem", "
 UNARY = {"fabs": "fabs", "sqrt": "sqrt", "ctpop": "ctpop", "bitreverse": "bitreverse"}
 ROUNDINGS = frozenset(("floor", "ceil", "trunc", "roundeven"))
 ZERO_FLAGGED = frozenset(("ctlz", "cttz", "abs"))  # intrinsics that take a second, constant operand
-BINARY = {name: name for name in ("copysign", "smin", "smax", "umin", "umax")} | {
-    "fminimum": "minimum", "fmaximum": "maximum"}  # fmt: skip
+BINARY = {name: name for name in ("smin", "smax", "umin", "umax")}
 
 
 def lower_pure(e: Emitter, op: Op) -> Ref:
@@ -69,6 +68,67 @@ def _select(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
 def _fmin(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
     predicate = "olt" if op.opcode == "fmin" else "ogt"
     return e.select(e.compare(predicate, args[0], args[1]), args[0], args[1])
+
+
+def _ieee_extremum(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    """IEEE 754-2019 minimum and maximum: NaN propagates, -0 < +0. LLVM's own lowering for x86
+    moves operands about with blends, five operations where three will do."""
+    least = op.opcode == "fminimum"
+    if not e.target.is_x86:
+        return e.call("minimum" if least else "maximum", result, args)
+    if not result.lanes:
+        register = result.with_lanes(128 // result.bits)
+        text = f"insertelement {type_text(register)} poison"
+        wide = [e.op(f"{text}, {arg}, i64 0", register) for arg in args]
+        vector = _ieee_extremum(e, op, wide, register)
+        return e.op(f"extractelement {vector}, i64 0", result)
+    nbits = result.lanes * result.bits
+    if e.target.has_avx512 and nbits in (128, 256, 512):
+        return _range_or_nan(e, *args, least=least)
+    if e.target.has_avx512 and nbits > 512 and nbits % 512 == 0:
+        parts = zip(*(_registers(e, arg, 512) for arg in args), strict=True)
+        return _joined(e, [_range_or_nan(e, a, b, least=least) for a, b in parts])
+    return _extremum_both_ways(e, *args, least=least)
+
+
+def _range_or_nan(e: Emitter, a: Ref, b: Ref, *, least: bool) -> Ref:
+    """`vrange` orders zeros, but prefers numbers to NaN."""
+    type = a.type
+    kind = "ps" if type.elem == "f32" else "pd"
+    bits = type.lanes * type.bits
+    # Low half of the immediate: 0 minimum, 1 maximum; high half, 1: the sign of what is chosen.
+    args: list[Ref | str] = [a, b, f"i32 {4 if least else 5}", a]
+    args.append(f"i{max(type.lanes, 8)} -1")
+    if bits == 512:
+        args.append("i32 4")  # current rounding mode, which is not used
+    name = f"x86.avx512.mask.range.{kind}.{bits}"
+    return e.select(e.compare("uno", a, b), e.binary("fadd", a, b), e.call(name, type, args, []))
+
+
+def _extremum_both_ways(e: Emitter, a: Ref, b: Ref, *, least: bool) -> Ref:
+    """x86's minimum and maximum give the second operand if both are zeros or one is NaN. Done both
+    ways, the results differ then only: `or` takes the sign of either zero and stays NaN; for the
+    maximum, the difference is subtracted from that, which gives +0 where zeros differ."""
+    predicate = "olt" if least else "ogt"
+    one, other = (e.select(e.compare(predicate, x, y), x, y) for x, y in ((a, b), (b, a)))
+    first, second = e.bits(one), e.bits(other)
+    if least:
+        return e.cast("bitcast", e.binary("or", first, second), a.type)
+    differs = e.binary("xor", first, second)
+    either = e.cast("bitcast", e.binary("or", first, differs), a.type)
+    return e.binary("fsub", either, e.cast("bitcast", differs, a.type))
+
+
+def _copysign(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    """On the bits. LLVM moves its own intrinsic through roundings, and then takes the sign from a
+    number of another width, which it has to convert by a function of the compiler's library."""
+    return _with_sign(e, *args)
+
+
+def _with_sign(e: Emitter, a: Ref, sign: Ref) -> Ref:
+    magnitude = e.binary("and", e.bits(a), (1 << (a.type.bits - 1)) - 1)
+    upper = e.binary("and", e.bits(sign), -(1 << (a.type.bits - 1)))
+    return e.cast("bitcast", e.binary("or", magnitude, upper), a.type)
 
 
 def _umulh(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
@@ -128,10 +188,10 @@ def _rounded(e: Emitter, opcode: str, a: Ref) -> Ref:
     anchor = e.const(2.0 ** (23 if a.type.elem == "f32" else 52), a.type)
     magnitude = e.unary_intrinsic("fabs", a)
     near = e.binary("fsub", e.binary("fadd", magnitude, anchor), anchor)
-    near = e.call("copysign", a.type, [near, a])
+    near = _with_sign(e, near, a)
     if opcode != "roundeven":
         near = _directed(e, opcode, a, near)
-    near = e.call("copysign", a.type, [near, a])
+    near = _with_sign(e, near, a)
     return e.select(e.compare("olt", magnitude, anchor), near, a)
 
 
@@ -139,7 +199,7 @@ def _directed(e: Emitter, opcode: str, a: Ref, near: Ref) -> Ref:
     one = e.const(1.0, a.type)
     if opcode == "trunc":
         over = e.compare("ogt", e.unary_intrinsic("fabs", near), e.unary_intrinsic("fabs", a))
-        step = e.call("copysign", a.type, [one, a])
+        step = _with_sign(e, one, a)
         return e.select(over, e.binary("fsub", near, step), near)
     if opcode == "floor":
         return e.select(e.compare("ogt", near, a), e.binary("fsub", near, one), near)
@@ -170,12 +230,15 @@ def _vscalef(e: Emitter, a: Ref, n: Ref) -> Ref:
 
 
 def _vscalef_in_parts(e: Emitter, a: Ref, n: Ref) -> Ref:
-    lanes = 512 // a.type.bits
-    parts = []
-    for start in range(0, a.type.lanes, lanes):
-        picks = range(start, start + lanes)
-        parts.append(_vscalef(e, e.shuffle(a, None, picks), e.shuffle(n, None, picks)))
-    return _joined(e, parts)
+    parts = zip(_registers(e, a, 512), _registers(e, n, 512), strict=True)
+    return _joined(e, [_vscalef(e, x, y) for x, y in parts])
+
+
+def _registers(e: Emitter, a: Ref, nbits: int) -> list[Ref]:
+    """A long vector in parts of `nbits`."""
+    lanes = nbits // a.type.bits
+    starts = range(0, a.type.lanes, lanes)
+    return [e.shuffle(a, None, range(start, start + lanes)) for start in starts]
 
 
 def _joined(e: Emitter, parts: list[Ref]) -> Ref:
@@ -264,8 +327,9 @@ def constant_mask(active: int, lanes: int) -> Ref:
 
 
 _SPECIAL: dict[str, Callable[[Emitter, Op, list[Ref], Type], Ref]] = {
-    "fneg": _fneg, "fcmp": _compare, "icmp": _compare, "select": _select, "fmin": _fmin,
-    "fmax": _fmin, "umulh": _umulh, "fma": _fma, "scalef": _scalef, "splat": _splat,
-    "lane_ids": _lane_ids, "extract": _extract, "insert": _insert, "shuffle": _shuffle,
-    "reduce": _reduce, "mask_below": _mask_below,
+    "copysign": _copysign, "fneg": _fneg, "fcmp": _compare, "icmp": _compare, "select": _select,
+    "fmin": _fmin, "fmax": _fmin, "fminimum": _ieee_extremum, "fmaximum": _ieee_extremum,
+    "umulh": _umulh, "fma": _fma, "scalef": _scalef, "splat": _splat, "lane_ids": _lane_ids,
+    "extract": _extract, "insert": _insert, "shuffle": _shuffle, "reduce": _reduce,
+    "mask_below": _mask_below,
 }  # fmt: skip

@@ -34,21 +34,27 @@ _REM_BITS = {"f32": 20, "f64": 48}
 
 
 def float_max(b: Builder, x: Value, y: Value) -> Value:
-    """max(x, y); NaN if either is."""
-    return _extremum(b, "fmax", x, y)
+    """max(x, y); NaN if either is, and -0 < +0."""
+    return _extremum(b, "max", x, y)
 
 
 def float_min(b: Builder, x: Value, y: Value) -> Value:
-    """min(x, y); NaN if either is."""
-    return _extremum(b, "fmin", x, y)
+    """min(x, y); NaN if either is, and -0 < +0."""
+    return _extremum(b, "min", x, y)
 
 
-def _extremum(b: Builder, opcode: str, x: Value, y: Value) -> Value:
-    # `fmax a, b` is b where either is NaN, so a constant in front needs nothing more (relu).
-    if _is_number(y):
-        return b.binary(opcode, y, x)
-    result = b.binary(opcode, x, y)
-    return result if _is_number(x) else b.select(is_nan(b, x), x, result)
+def _extremum(b: Builder, which: str, x: Value, y: Value) -> Value:
+    """A constant saves the careful way: `fmax a, b` is b where b is NaN or both are zeros, so one
+    in front needs nothing more, unless it is the zero that wins (the +0 of relu)."""
+    number, other = (y, x) if _is_number(y) else (x, y)
+    if not _is_number(number):
+        return b.binary(f"f{which}imum", x, y)
+    chosen = b.binary(f"f{which}", number, other)
+    if number.const == 0 and which == "max" and math.copysign(1, number.const) > 0:
+        return absolute(b, chosen)
+    if number.const == 0 and which == "min" and math.copysign(1, number.const) < 0:
+        return b.neg(absolute(b, chosen))
+    return chosen
 
 
 def _is_number(x: Value) -> bool:

@@ -344,12 +344,14 @@ def _atan_quotient(b: Builder, a: Value, d: Value) -> Value:
     """atan(a / d) for a, d >= 0, with one division: atan(q) = pi/4 + atan((q - 1) / (q + 1))."""
     above = a > d
     low, high = b.select(above, d, a), b.select(above, a, d)
-    # Halving keeps the sum finite; both infinite is a quotient of 1.
+    # Halving keeps the sum finite, doubling the difference of small numbers normal; both infinite
+    # is a quotient of 1.
     equal = b.compare("eq", low, INFINITY)
     low, high = b.select(equal, 1.0, low), b.select(equal, 1.0, high)
     middle = low > high * 0.5
-    numerator = b.select(middle, low * 0.5 - high * 0.5, low)
-    over = b.select(middle, low * 0.5 + high * 0.5, high)
+    scale = b.select(high < 1.0, b.const(2.0**64, high.type), 0.5)
+    numerator = b.select(middle, low * scale - high * scale, low)
+    over = b.select(middle, low * scale + high * scale, high)
     q = b.select(b.compare("eq", over, 0.0), 0.0, numerator / over)
     z = q * q
     rest = q * z * horner(b, c.ATAN_F64, z)

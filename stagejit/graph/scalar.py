@@ -70,6 +70,15 @@ def _integer_pow(x: Array, y: int) -> Array:
     return np.power(x, float(y)) if abs(y) < 2**53 else np.power(x, y)
 
 
+def _maximum(x: Array, y: Array) -> Array:
+    """NumPy's, which leaves open which of two zeros is the larger one, with -0 < +0."""
+    return np.where((x == 0) & (y == 0), x + y, np.maximum(x, y))
+
+
+def _minimum(x: Array, y: Array) -> Array:
+    return -_maximum(-x, -y)
+
+
 def _logistic(x: Array) -> Array:
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1.0 / (1.0 + e), e / (1.0 + e))
@@ -114,7 +123,7 @@ def _erf_inv(y: Array) -> Array:
         ),
     )
     x = np.where(w < 5, near, far) * safe
-    for _ in range(4):
+    for _ in range(8):  # the start is good to a few digits only where erf is near 1
         # erf(x) - y, through erfc where erf(x) rounds to 1.
         error = np.where(
             np.abs(x) < 1, _erf(x) - safe, np.sign(x) * ((1 - np.abs(safe)) - _erfc(np.abs(x)))
@@ -154,10 +163,10 @@ _FLOAT: dict[str, Callable[..., Array]] = {
     "atanh": np.arctanh, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "cbrt": np.cbrt,
     "erf": _erf, "erfc": _erfc, "erf_inv": _erf_inv,
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "rem": np.fmod,
-    "max": np.maximum, "min": np.minimum, "pow": _pow, "atan2": np.arctan2,
+    "max": _maximum, "min": _minimum, "pow": _pow, "atan2": np.arctan2,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal, "select": np.where,
-    "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
+    "clamp": lambda low, x, high: _minimum(_maximum(x, low), high),
 }  # fmt: skip
 
 

@@ -16,8 +16,7 @@ from stagejit.rewrites.driver import Log
 NAME = "eliminate-common-subexpressions"
 
 _NEVER = frozenset({"empty", "delegate", "loop", "branch", "optimization_barrier"})
-# Not max and min, which may give either of two zeros of different signs.
-_COMMUTATIVE = frozenset({"add", "mul", "and", "or", "xor", "eq", "ne"})
+_COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"})
 
 
 def eliminate_common_subexpressions(log: Log) -> None:
