@@ -191,8 +191,6 @@ class _Writer:
     def _identity(self, lanes: int) -> Register:
         if self.fn == "logaddexp":
             number: int | float = -math.inf
-        elif self.fn == "add" and self.held.is_float:
-            number = -0.0  # keeps the sign of a zero
         else:
             number = identity_of(self.fn, self.held)
         return self.b.const(number, element_type(self.held).with_lanes(lanes))

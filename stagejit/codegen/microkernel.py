@@ -191,7 +191,8 @@ class MicroKernel:
         mask: Register | None,
     ) -> Sequence[Register]:
         lanes = self.tiling.lanes if self.tiling.lane is not None else 0
-        zero = self.b.const(0, self.elem.with_lanes(lanes))
+        # -0 is neutral for every sum; +0 would turn a sum of nothing but -0 into +0.
+        zero = self.b.const(-0.0 if self.elem.is_float else 0, self.elem.with_lanes(lanes))
         axes = [axis for axis in self.tiling.reduce if lengths[axis].const != 1]
         # The outermost loop must remain, or loads that do not move pile up outside.
         unrolled = [axis for axis in axes[1:] if self._is_unrolled(axis, lengths[axis], points)]
@@ -360,9 +361,11 @@ class _Step:
         lanes = total.type.lanes
         if lanes:
             a, b = self.b.splat(a, lanes), self.b.splat(b, lanes)
-        if total.type.is_float:
-            return self.b.fma(a, b, total)
-        return total + a * b
+        if not total.type.is_float:
+            return total + a * b
+        added = self.b.fma(a, b, total)
+        # Lanes past the end hold +0, which is not neutral.
+        return added if self.tail_mask is None else self.b.select(self.tail_mask, added, total)
 
     def _load(
         self,

@@ -20,9 +20,9 @@ Accumulator = tuple[Value, ...]
 
 
 def identity_of(fn: str, dtype: DType) -> int | float:
-    """The neutral element of a monoid in `dtype`."""
+    """The neutral element of a monoid in `dtype`; of float sums it is -0, since 0 + -0 is +0."""
     if fn in ("add", "or", "xor"):
-        return 0
+        return -0.0 if dtype.is_float else 0
     if fn == "mul":
         return 1
     if fn == "and":

@@ -22,6 +22,11 @@ _UFUNCS: dict[str, np.ufunc] = {
     "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "logaddexp": np.logaddexp,
 }  # fmt: skip
+# Whether a zero is -0, from which of the elements are: NumPy's sums start at +0, and its extrema
+# leave open which of two zeros is the larger one.
+_MINUS: dict[str, np.ufunc] = {
+    "add": np.logical_and, "max": np.logical_and, "min": np.logical_or,
+}  # fmt: skip
 
 
 def reduce(op: Op, x: Array) -> Array:
@@ -31,7 +36,20 @@ def reduce(op: Op, x: Array) -> Array:
         search = np.argmax if fn == "argmax" else np.argmin
         return np.asarray(search(x, axis=axes[0]))
     initial = identity(fn, op.operands[0].type.dtype)
-    return np.asarray(_UFUNCS[fn].reduce(x, axis=axes, initial=initial, dtype=x.dtype))
+    result = np.asarray(_UFUNCS[fn].reduce(x, axis=axes, initial=initial, dtype=x.dtype))
+    if fn not in _MINUS or x.dtype.kind != "f" or not x.size:
+        return result
+    return _signed(result, _MINUS[fn].reduce(_minus(fn, x), axis=axes))
+
+
+def _minus(fn: str, x: Array) -> Array:
+    """Where an element counts as -0: a sum that is zero is so if all terms are -0, a maximum if no
+    element is +0, a minimum if one is -0."""
+    return np.signbit(x) if fn == "max" else np.signbit(x) & (x == 0)
+
+
+def _signed(result: Array, minus: Array) -> Array:
+    return np.where(result == 0, np.where(minus, -0.0, 0.0), result)
 
 
 def cumulative(op: Op, x: Array) -> Array:
@@ -39,7 +57,10 @@ def cumulative(op: Op, x: Array) -> Array:
     x = accumulated(x)
     if op.attrs["reverse"]:
         x = np.flip(x, axis)
-    result = _UFUNCS[op.attrs["fn"]].accumulate(x, axis=axis, dtype=x.dtype) if x.size else x
+    fn = op.attrs["fn"]
+    result = _UFUNCS[fn].accumulate(x, axis=axis, dtype=x.dtype) if x.size else x
+    if fn in _MINUS and x.dtype.kind == "f" and x.size:
+        result = _signed(result, _MINUS[fn].accumulate(_minus(fn, x), axis=axis))
     return np.flip(result, axis) if op.attrs["reverse"] else result
 
 
@@ -60,8 +81,21 @@ def contract(op: Op, lhs: Array, rhs: Array) -> Array:
     shape = (*batch, *m_shape, *n_shape)
     m = math.prod(lhs.shape[axis] for axis in lhs_free)
     n = math.prod(rhs.shape[axis] for axis in rhs_free)
-    product: Array = np.matmul(a.reshape(*batch, m, k), b.reshape(*batch, k, n))
+    left, right = a.reshape(*batch, m, k), b.reshape(*batch, k, n)
+    product: Array = np.matmul(left, right)
+    if k and product.dtype.kind == "f" and (product == 0).any():
+        product = _signed(product, _all_terms_are_minus_zero(left, right))
     return product.reshape(shape)
+
+
+def _all_terms_are_minus_zero(left: Array, right: Array) -> Array:
+    """Where every product of a row and a column is -0."""
+    count: Array = np.zeros((*left.shape[:-1], right.shape[-1]))
+    for plus in (False, True):  # a factor of either sign with one of the other, one of them zero
+        x, y = (np.signbit(side) == sign for side, sign in ((left, plus), (right, not plus)))
+        count += np.matmul(x.astype(np.float64), y.astype(np.float64))
+        count -= np.matmul((x & (left != 0)).astype(float), (y & (right != 0)).astype(float))
+    return np.asarray(count == left.shape[-1])
 
 
 def conv(op: Op, lhs: Array, rhs: Array) -> Array:

@@ -79,13 +79,17 @@ def agrees(actual: Array, truth: Array, dtype: DType) -> Array:
         return (near & signed) | (np.isnan(actual) & np.isnan(truth))
 
 
-def nearly(actual: Array, truth: Array, dtype: DType) -> Array:
-    """Agreement but for the smallest normal number, where denormals are flushed to zero."""
+def flushed_agrees(name: str, actual: Array, truth: Array, dtype: DType) -> Array:
+    """Agreement with a result that is flushed to zero where it is no normal number before it is
+    rounded. Without a fused multiply-add, erf of the smallest numbers loses its small term."""
     if truth.dtype == bool:
         return actual == truth
+    tiny = Limits(dtype).tiny
     with np.errstate(all="ignore"):
-        lost = np.abs(actual - truth) <= Limits(dtype).tiny
-    return agrees(actual, truth, dtype) | (lost & (np.signbit(actual) == np.signbit(truth)))
+        lost = np.abs(actual - truth) <= tiny
+        small = np.abs(truth) <= (2 * tiny if name == "erf" else tiny)
+    near = lost & small & (np.signbit(actual) == np.signbit(truth))
+    return agrees(actual, truth, dtype) | near
 
 
 def flushes(dtype: DType, target: Target, lanes: int) -> bool:
@@ -118,7 +122,7 @@ def test_special_values(compile_kernel: Compile, name: str, dtype: DType, target
         if flush or flushes(dtype, target, lanes):
             tiny = [flushed(x.astype(np.float64), dtype) for x in args]
             for taken in (args, tiny):
-                right |= nearly(actual, exact(name, dtype, taken), dtype)
+                right |= flushed_agrees(name, actual, exact(name, dtype, taken), dtype)
         wrong = np.flatnonzero(~right)
         assert not wrong.size, "\n".join(
             [f"{name} {dtype} lanes={lanes} flush={flush}: {wrong.size} wrong"]
