@@ -2,7 +2,8 @@
 
 Input: `lgamma`, `digamma`, `polynomial`. Output: `map` equations. Invariant: 16-bit floats are
 computed in f32; the formulas are those of XLA (Lanczos' approximation with g = 7 and 9 terms, and
-the reflection formula below 1/2), so results agree with it to the last digits.
+the reflection formula below 1/2), but for power series around the zeros at 1, 2 and 1.4616, near
+which nothing but the sign is left of XLA's results.
 """
 
 from __future__ import annotations
@@ -12,6 +13,12 @@ from collections.abc import Callable
 
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.program import Var
+from stagejit.trace.special_coefficients import (
+    DIGAMMA_AT_ROOT,
+    DIGAMMA_ROOT,
+    LGAMMA_AT_2,
+    TERMS,
+)
 from stagejit.trace.translation import Site, Translation, Unsupported, translation
 
 _LANCZOS_G = 7.0
@@ -53,6 +60,25 @@ def _lanczos_argument(do: _Arithmetic, x: Var) -> tuple[Var, Var, Var, Var]:
     return reflect, z, do("add", z, shift), log_t
 
 
+def _series(do: _Arithmetic, z: Var, coefficients: tuple[float, ...]) -> Var:
+    """z (c0 + c1 z + ...)"""
+    *lower, total = coefficients[: TERMS[do.dtype.name]]
+    result: Var | float = total
+    for coefficient in reversed(lower):
+        result = do("add", do("mul", result, z), coefficient)
+    return do("mul", result, z)
+
+
+def _lgamma_near_zeros(do: _Arithmetic, x: Var) -> Var:
+    """lgamma from 1/2 to 7/2: the series around 2, and a step of the recurrence next to 1 and 3."""
+    nearest = do("floor", do("add", x, 0.5))
+    z = do("sub", x, nearest)
+    at_1, at_3 = do("eq", nearest, 1.0), do("eq", nearest, 3.0)
+    step = do("log1p", do("select", at_3, do("add", z, 1.0), do("select", at_1, z, 0.0)))
+    step = do("select", at_1, do("neg", step), step)
+    return do("add", _series(do, z, LGAMMA_AT_2), step)
+
+
 def _lgamma(do: _Arithmetic, x: Var) -> Var:
     reflect, z, t, log_t = _lanczos_argument(do, x)
     total: Var | float = _LANCZOS_BASE
@@ -66,7 +92,9 @@ def _lgamma(do: _Arithmetic, x: Var) -> Var:
     log_sine = do("log", do("sin", do("mul", folded, math.pi)))
     regular = do("sub", do("sub", math.log(math.pi), log_sine), log_y)
     reflection = do("select", do("is_finite", log_sine), regular, do("neg", log_sine))
+    inside = do.emit.map("and", do("ge", x, 0.5), do("lt", x, 3.5))
     result = do("select", reflect, reflection, log_y)
+    result = do("select", inside, _lgamma_near_zeros(do, x), result)
     return do("select", do("eq", size, math.inf), size, result)
 
 
@@ -85,6 +113,10 @@ def _digamma(do: _Arithmetic, x: Var) -> Var:
     result = do("select", reflect, do("sub", y, cotangent), y)
     at_pole = do.emit.map("and", do("lt", x, 0.0), do("eq", x, do("floor", x)))
     result = do("select", at_pole, math.nan, result)
+    root, rest = DIGAMMA_ROOT[do.dtype.name]
+    from_root = do("sub", do("sub", x, root), rest)
+    near = do("lt", do("abs", from_root), 0.36)
+    result = do("select", near, _series(do, from_root, DIGAMMA_AT_ROOT), result)
     return do("select", do("eq", x, 0.0), do("div", -1.0, x), result)  # as jax 0.12 defines it
 
 
