@@ -28,7 +28,8 @@ class RowNest:
     index: of an element of the row space. kept, reduced: merged loop variables. vector: one of
     them. straight: rows are short enough to be unrolled, so that what passes share stays in
     registers. stages[s]: reduces accumulated in pass s. row_stores, kept_stores: (store number,
-    index of the stored value). cached: values kept in scratch. offsets, reads: as in maps.
+    index of the stored value). cached: values kept in scratch, in the region's order. offsets,
+    reads: as in maps.
     """
 
     index: Index
@@ -40,7 +41,7 @@ class RowNest:
     stages: tuple[tuple[Op, ...], ...]
     row_stores: tuple[tuple[int, Index], ...]
     kept_stores: tuple[tuple[int, Index], ...]
-    cached: frozenset[Value]
+    cached: tuple[Value, ...]
     streamed: tuple[bool, ...]
     offsets: tuple[Affine, ...]
     reads: tuple[tuple[Value, Affine], ...]

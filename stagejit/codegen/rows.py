@@ -111,7 +111,7 @@ def _plan(region: Region, target: Target) -> RowNest:
         row_stores=tuple((number, at) for number, in_row, at in stored if in_row),
         kept_stores=tuple((number, at) for number, in_row, at in stored if not in_row),
         straight=_straight(kept, reduced, vector, lanes, target),
-        cached=frozenset(),
+        cached=(),
         offsets=new_offsets,
         reads=reads,
         streamed=streamed_stores(region, reads, new_offsets, vector, lanes, target),
@@ -231,7 +231,7 @@ def _with_cache(region: Region, nest: RowNest, shape: tuple[int, ...], target: T
             chosen.add(kept)  # what it is computed from is needed no more
             budget -= elements * kept.type.dtype.itemsize
         before.update(evaluated)
-    return replace(nest, cached=frozenset(chosen))
+    return replace(nest, cached=tuple(v for op in region.ops for v in op.results if v in chosen))
 
 
 def _evaluated(

@@ -28,7 +28,8 @@ STEPS: tuple[Step, ...] = (
     elementwise.iota, elementwise.dynamic_slice,
     rows.reduction, rows.row_stages, rows.row_stages, rows.softmax, rows.softmax, rows.normalized,
     rows.cumulative,
-    placing.stack, placing.stack, placing.concatenate, placing.concatenate, placing.pad,
+    placing.stack, placing.stack, placing.concatenate, placing.concatenate, placing.destinations,
+    placing.destinations, placing.pad,
     placing.update, placing.update, placing.dynamic_update, placing.gather, placing.scatter,
     products.contract, products.contract, products.conv,
 )  # fmt: skip
@@ -98,7 +99,7 @@ def _outputs(choices: Choices, values: Sequence[Drawn]) -> list[Drawn]:
     made = [x for x in values if x.value.op.kind != "input"]
     if not made:
         return [values[-1]]
-    return [made[-1], *(choices.pick(made[::-1]) for _ in range(choices.below(3)))]
+    return [made[-1], *(choices.pick(made[::-1]) for _ in range(choices.below(5)))]
 
 
 def _setting(choices: Choices) -> Setting:

@@ -19,12 +19,14 @@ T = TypeVar("T")
 
 @dataclass
 class Choices:
-    """made: the choices so far. spans: (first, last + 1) of the choices that belong together."""
+    """made: the choices so far. spans: (first, last + 1) of the choices that belong together. hot:
+    those that decide what lies around a region, and nothing in it."""
 
     source: random.Random | None
     replay: Sequence[int] = ()
     made: list[int] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
+    hot: list[int] = field(default_factory=list)
 
     @staticmethod
     def drawn(*seed: object) -> Choices:
@@ -52,8 +54,10 @@ class Choices:
         """True once in `one_in` times; False is the simplest."""
         return self.below(one_in) == one_in - 1
 
-    def pick(self, items: Sequence[T]) -> T:
+    def pick(self, items: Sequence[T], *, hot: bool = False) -> T:
         """One of `items`, of which the first is the simplest."""
+        if hot:
+            self.hot.append(len(self.made))
         return items[self.below(len(items))]
 
     def some(self, items: Sequence[T], most: int | None = None) -> list[T]:

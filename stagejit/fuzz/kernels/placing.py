@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from stagejit.fuzz.kernels.draft import Draft, Drawn
 from stagejit.fuzz.kernels.elementwise import scaled_of, slice_of, unary_of
+from stagejit.fuzz.kernels.inputs import BOUND, FRACTION
 from stagejit.fuzz.kernels.products import product_of
 from stagejit.fuzz.kernels.rows import reduce
 from stagejit.types import bool_
@@ -42,6 +43,38 @@ def concatenate(d: Draft) -> None:
     for number in d.c.order(len(parts)):
         place = (number, len(parts)) if interleaved else (number * extent, 1)
         result = d.insert(parts[number], result, {axis: place})
+
+
+def destinations(d: Draft) -> None:
+    """Functions of x, and what other dispatches make, side by side in one or several buffers of one
+    type: the dispatch that stores the functions is the same wherever they go."""
+    x = d.some(lambda v: v.rank > 0 and 0 < v.size <= 1000 and v.dtype is not bool_)
+    if x is None:
+        return
+    axis, extent = d.c.pick((x.rank - 1, *range(x.rank))), 0
+    extent, count = x.shape[axis], d.c.pick((3, 2, 4, 5))
+    shape = (*x.shape[:axis], extent * count, *x.shape[axis + 1 :])
+    buffers = [d.splat(0.0, x.dtype, shape), d.empty(shape, x.dtype), d.empty(shape, x.dtype)]
+    for slot in range(count):
+        if slot % 2 == 0:
+            part = d.map("add", x, d.splat(float(slot + 1), x.dtype, x.shape))
+        else:
+            part = _foreign(d, x)
+        number = d.c.pick((1, 2, 0), hot=True)
+        buffers[number] = d.insert(part, buffers[number], {axis: (slot * extent, 1)})
+
+
+def _foreign(d: Draft, x: Drawn) -> Drawn:
+    """What is not made where x is read."""
+    how = d.c.below(3)
+    if how == 0 and (made := product_of(d, x)) is not None:
+        return made
+    if how == 1 and x.rank < 5 and (narrow := _reduced(d, x)) is not None:
+        return narrow
+    return d.add(
+        "cumulative", [d.argument(x.shape, x.dtype)], exact=True, bound=BOUND, fraction=FRACTION,
+        fn="max", axis=0, reverse=False,
+    )  # fmt: skip
 
 
 def _parts(d: Draft, x: Drawn) -> list[Drawn]:

@@ -33,16 +33,19 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def numbers_of(seed: int, case: int) -> Numbers:
-    """The choices of a case. Every third is the one before it with a few choices changed: regions
-    that are almost equal are where a kernel is given out for another."""
+    """The choices of a case. Every third is the one before it with a few choices changed, those
+    around its regions if there are any: regions that are almost equal are where a kernel may be
+    given out for another."""
     if case % 3 < 2:
         choices = Choices.drawn(seed, case)
         draw_case(choices)
         return tuple(choices.made)
-    numbers = list(numbers_of(seed, case - 1))
-    rng = random.Random(f"{seed}/{case}/changed")
+    choices = Choices.replayed(numbers_of(seed, case - 1))
+    draw_case(choices)
+    numbers, rng = list(choices.made), random.Random(f"{seed}/{case}/changed")
+    around = bool(choices.hot) and rng.random() < 0.7
     for _ in range(rng.randrange(1, 4)):
-        at = rng.randrange(len(numbers))
+        at = rng.choice(choices.hot) if around else rng.randrange(len(numbers))
         numbers[at] = rng.choice((0, numbers[at] + 1, rng.randrange(8)))
     return tuple(numbers)
 
