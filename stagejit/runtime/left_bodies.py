@@ -11,6 +11,11 @@ Such a call takes `PIECE_SECONDS` more than the work in it (measured on Lotka-Vo
 code saves a part of the work, `SAVED` of what the model below says. So pieces pay where
 `work * SAVED > pieces * PIECE_SECONDS`. Work and pieces of loops inside are counted, too, as often
 as they run.
+
+Note [All or none]: a backward pass may run a loop again to know what it did (checkpointed loops of
+Equinox), and a solver with adaptive steps then has to decide each step as before. It does where one
+compiler makes both; with two, the last bit of a sum may add a step, and the gradient is wrong by
+per cents. So the loops of a program are left together or not at all.
 """
 
 from __future__ import annotations
@@ -72,32 +77,31 @@ def bodies_in(equation: Any) -> list[Any]:
 
 def left_bodies(graph: Graph, options: Options) -> tuple[frozenset[Op], list[Decision]]:
     """The delegated ops whose bodies XLA gets as they are, and why."""
-    left: set[Op] = set()
-    decisions = []
-    for op in graph:
-        equation = op.attrs.get("equation") if op.kind == "delegate" else None
-        if equation is None or not bodies_in(equation):
-            continue
-        applied, reason = _judge(equation, options)
-        if applied:
-            left.add(op)
-        name = f"%{op.id} {equation.primitive.name}"
-        decisions.append(Decision(NAME, name, applied, reason, op.loc))
-    return frozenset(left), decisions
+    found = {
+        op: _work_in(op.attrs["equation"], options)
+        for op in graph
+        if op.kind == "delegate" and op.attrs["equation"] and bodies_in(op.attrs["equation"])
+    }
+    applied, reason = _judge(list(found.values()), options)
+    decisions = [
+        Decision(NAME, f"%{op.id} {op.attrs['equation'].primitive.name}", applied, reason, op.loc)
+        for op in found
+    ]
+    return frozenset(found if applied else ()), decisions
 
 
-def _judge(equation: Any, options: Options) -> tuple[bool, str]:
-    """Whether to leave the bodies of an equation, and why."""
+def _judge(works: Iterable[Work], options: Options) -> tuple[bool, str]:
+    """Whether to leave all bodies, and why: see Note [All or none]."""
     if not options.enabled(NAME):
         return False, f"{NAME} is disabled"
-    work = _work_in(equation, options)
+    work = sum(works, Work())
     if not work.pieces:
-        return True, "its body has nothing for us to compile"
+        return True, "the bodies of XLA's loops have nothing for us to compile"
     calls = work.pieces * PIECE_SECONDS
     return not work.pays, (
-        f"a turn has {work.seconds * 1e6:.2g} us of work for us, of which we would save"
-        f" {work.seconds * SAVED * 1e6:.2g} us, in {work.pieces} calls, which cost"
-        f" {calls * 1e6:.2g} us more"
+        f"in the bodies of XLA's loops, a turn of each has {work.seconds * 1e6:.2g} us of work for"
+        f" us, of which we would save {work.seconds * SAVED * 1e6:.2g} us, in {work.pieces} calls,"
+        f" which cost {calls * 1e6:.2g} us more"
     )
 
 

@@ -71,6 +71,7 @@ def decisions(f: Callable[..., Any], *args: Any, options: Options) -> list[Decis
     return [d for d in plan.decisions if d.rewrite == "leave-bodies"]
 
 
+WITHOUT_WORK = "the bodies of XLA's loops have nothing for us to compile"
 ARGS = normal(16), normal(4, 16)
 
 
@@ -78,7 +79,7 @@ ARGS = normal(16), normal(4, 16)
 def test_small_bodies_are_left(f: Callable[..., Any]) -> None:
     (decision,) = decisions(f, *ARGS, options=Options())
     assert decision.applied
-    assert "us of work for us" in decision.reason
+    assert "of work for us, of which we would save" in decision.reason
     assert decision.loc.file == __file__
     staged = stagejit.jit(f)
     jax.block_until_ready(staged(*ARGS))
@@ -98,9 +99,20 @@ def test_large_bodies_are_staged() -> None:
     assert call_count() - before >= 4  # one a turn at least
 
 
+def test_all_or_none() -> None:
+    """see Note [All or none]"""
+
+    def f(x: Any, xs: Any) -> Any:
+        return small(x, xs), large(x, xs), nothing(x, xs)
+
+    made = decisions(f, *ARGS, options=Options())
+    assert len(made) == 3
+    assert len({(decision.applied, decision.reason) for decision in made}) == 1
+
+
 def test_a_body_without_work() -> None:
     (decision,) = decisions(nothing, *ARGS, options=Options())
-    assert (decision.applied, decision.reason) == (True, "its body has nothing for us to compile")
+    assert (decision.applied, decision.reason) == (True, WITHOUT_WORK)
 
 
 def test_disabled() -> None:
