@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextvars
 import difflib
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -86,29 +88,39 @@ class Options:
     export: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.disable, str):
-            object.__setattr__(self, "disable", (self.disable,))
-        object.__setattr__(self, "disable", tuple(sorted(set(self.disable))))
-        for name in self.disable:
-            if name not in SWITCHES:
+        disable = (self.disable,) if isinstance(self.disable, str) else self.disable
+        if not isinstance(disable, Iterable):
+            raise _wrong(
+                "disable", disable, "give names of rewrites, such as disable=('fuse-pad',)"
+            )
+        object.__setattr__(self, "disable", disable := tuple(disable))
+        for name in disable:
+            if not isinstance(name, str) or name not in SWITCHES:
                 raise OptionsError(
                     f"unknown rewrite {name!r} in Options(disable=...)",
                     next_step=_suggest(name, list(SWITCHES)),
                 )
-        if self.operand_limit < 1:
-            raise OptionsError(
-                f"operand_limit is {self.operand_limit}",
-                next_step="give at least 1; the default is 16",
-            )
-        if self.memory_budget is not None and self.memory_budget < 0:
-            raise OptionsError(
-                f"memory_budget is {self.memory_budget}",
-                next_step="give a number of bytes, or None for no budget",
+        object.__setattr__(self, "disable", tuple(sorted(set(disable))))
+        for name in ("verify", "delegate", "full_barriers", "export"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise _wrong(name, value, "give True or False")
+        if not (self.cache_dir is None or isinstance(self.cache_dir, str | os.PathLike)):
+            raise _wrong("cache_dir", self.cache_dir, 'give a path, "" for no cache, or None')
+        if isinstance(self.cache_dir, os.PathLike):
+            object.__setattr__(self, "cache_dir", os.fspath(self.cache_dir))
+        if not _is_int(self.operand_limit) or self.operand_limit < 1:
+            raise _wrong("operand_limit", self.operand_limit, "give at least 1; the default is 16")
+        if self.memory_budget is not None and (
+            not _is_int(self.memory_budget) or self.memory_budget < 0
+        ):
+            raise _wrong(
+                "memory_budget",
+                self.memory_budget,
+                "give a number of bytes, or None for no budget",
             )
         if self.borders not in ("auto", "always"):
-            raise OptionsError(
-                f"borders is {self.borders!r}", next_step='give "auto", the default, or "always"'
-            )
+            raise _wrong("borders", self.borders, 'give "auto", the default, or "always"')
         if self.target != "native":
             raise OptionsError(
                 f"unsupported target {self.target!r}",
@@ -145,7 +157,15 @@ def current() -> Options:
     return chosen or Options()
 
 
-def _suggest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _wrong(name: str, value: Any, next_step: str) -> OptionsError:
+    return OptionsError(f"{name} is {value!r}, of type {type(value).__name__}", next_step=next_step)
+
+
+def _suggest(name: Any, known: list[str]) -> str:
+    close = difflib.get_close_matches(str(name), known, n=1)
     listing = "known names: " + ", ".join(known)
     return f"did you mean {close[0]!r}? {listing}" if close else listing

@@ -130,9 +130,10 @@ def _trace(c: Compilation) -> None:
         c.request.jaxpr,
         name=c.request.name,
         donated=c.request.donated,
-        delegate=options.delegate,
+        delegate=options.delegate or bool(c.left_to_xla),
         argument_names=names,
         control_flow=options.enabled("native-control-flow"),
+        left_to_xla=c.left_to_xla,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -256,3 +257,48 @@ def test_a_fault_in_a_process_of_its_own_does_not_end_it() -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip() == "4.0"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("verify", "yes"),
+        ("verify", 1),
+        ("delegate", None),
+        ("full_barriers", "no"),
+        ("export", 0),
+        ("cache_dir", 3),
+        ("cache_dir", b"x"),
+        ("operand_limit", "16"),
+        ("operand_limit", True),
+        ("operand_limit", 2.0),
+        ("memory_budget", "1 GB"),
+        ("memory_budget", False),
+        ("borders", None),
+        ("borders", ["auto"]),
+        ("disable", 3),
+        ("target", None),
+    ],
+)
+def test_options_of_a_wrong_type_are_named_with_what_to_give(field: str, value: Any) -> None:
+    with pytest.raises(OptionsError, match=rf"(?s){field}.* {re.escape(repr(value))}.*Next: "):
+        Options(**{field: value})
+
+
+@pytest.mark.parametrize("names", [(3,), ([],), [None], ("fuse-pad", "fuse-pads")])
+def test_wrong_names_to_disable_are_named(names: Any) -> None:
+    with pytest.raises(OptionsError, match="unknown rewrite"):
+        Options(disable=names)
+
+
+def test_names_to_disable_may_come_in_any_collection() -> None:
+    expected = Options(disable=("fold-views", "fuse-pad"))
+    assert Options(disable=["fuse-pad", "fold-views", "fuse-pad"]) == expected  # type: ignore[arg-type]
+    assert Options(disable={"fuse-pad", "fold-views"}) == expected  # type: ignore[arg-type]
+    assert Options(disable="fuse-pad") == Options(disable=("fuse-pad",))  # type: ignore[arg-type]
+    assert Options(cache_dir=Path("x")) == Options(cache_dir="x")  # type: ignore[arg-type]
+
+
+def test_options_of_a_function_are_options() -> None:
+    with pytest.raises(OptionsError, match="options is 'fast', of type str"):
+        stagejit.jit(lambda x: x, options="fast")

@@ -21,6 +21,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -104,14 +105,31 @@ def _options_of(jaxpr: Any, mark: Mark | None) -> Options | None:
     return None
 
 
+# What `jax.numpy` puts around a single operation on arrays of different types and shapes.
+_AROUND_AN_OPERATION = {"convert_element_type", "broadcast_in_dim", "reshape", "squeeze"}
+
+
 def _is_one_operation(jaxpr: Any) -> bool:
-    """Single operations are what JAX runs outside of any jit; they stay its own."""
-    equations = getattr(jaxpr, "jaxpr", jaxpr).eqns
-    if len(equations) != 1:
-        return not equations
-    if equations[0].primitive is jit_p:
-        return _is_one_operation(equations[0].params["jaxpr"])
-    return not any(True for _ in seams.subjaxprs(equations[0]))
+    """Single operations are what JAX runs outside of any jit; they stay its own.
+
+    A loop or branch is a program, not an operation.
+    """
+    return _count_operations(jaxpr) < 2
+
+
+def _count_operations(jaxpr: Any) -> int:
+    """How many operations a program has: 0, 1, or 2 for more than one."""
+    count = 0
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        if equation.primitive is jit_p:
+            count += _count_operations(equation.params["jaxpr"])
+        elif any(True for _ in seams.subjaxprs(equation)):
+            return 2
+        elif equation.primitive.name not in _AROUND_AN_OPERATION:
+            count += 1
+        if count > 1:
+            return 2
+    return count
 
 
 def _lower_program(program: seams.Program, options: Options) -> Any:
@@ -122,10 +140,16 @@ def _lower_program(program: seams.Program, options: Options) -> Any:
         program.platforms, program.avals, program.axis_context, options, program.for_export
     )
     if scope().planning:
-        raise Planned(request, reason)
+        if reason in ("", _SYMBOLIC):  # a plan for all sizes is one, although no call runs it
+            raise Planned(request, "")
+        whole = enclose(program.jaxpr, options, program.name, program.donated)
+        raise Planned(replace(request, jaxpr=whole), reason)
     if reason or stage(request) is None:
         return program.jaxpr
     return enclose(program.jaxpr, options, program.name, program.donated)
+
+
+_SYMBOLIC = "it has symbolic sizes"
 
 
 def _why_not_staged(
@@ -140,13 +164,13 @@ def _why_not_staged(
         return f"it is lowered for {', '.join(platforms)}"
     if for_export and not options.export:
         return "it is exported, see Options(export=True)"
+    if not _is_per_device(axis_context):
+        return "XLA partitions it over several devices"
     for aval in avals:
         if type(aval) is not jax.core.ShapedArray:
             return f"an argument or result is of type {aval}"
         if not all(isinstance(size, int) for size in aval.shape):
-            return "it has symbolic sizes"
-    if not _is_per_device(axis_context):
-        return "XLA partitions it over several devices"
+            return _SYMBOLIC
     return ""
 
 

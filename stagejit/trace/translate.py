@@ -70,6 +70,7 @@ def trace_jaxpr(
     delegate: bool = True,
     control_flow: bool = True,
     argument_names: Sequence[str] | None = None,
+    left_to_xla: str = "",
 ) -> Program:
     """The program of a closed jaxpr.
 
@@ -77,6 +78,7 @@ def trace_jaxpr(
     delegate: False raises UnsupportedOpError, at the user's line, for what has no translation.
     control_flow: False delegates every loop and branch, with its body.
     argument_names: shown in dumps; those of the jaxpr's arguments by position where missing.
+    left_to_xla: if not empty, why its only equation is delegated as it stands.
     """
     jaxpr = closed_jaxpr.jaxpr
     program = Program(name)
@@ -86,7 +88,10 @@ def trace_jaxpr(
         program.input_names.append(names[index] if index < len(names) else f"arg{index}")
         program.donated.append(bool(donated[index]) if index < len(donated) else False)
     tracer = _Tracer(program, delegate, control_flow)
-    program.outputs = tracer.run(closed_jaxpr, program.inputs, Loc())
+    if left_to_xla:
+        program.outputs = tracer.whole(closed_jaxpr, program.inputs, left_to_xla)
+    else:
+        program.outputs = tracer.run(closed_jaxpr, program.inputs, Loc())
     eliminate_dead(program)
     return program
 
@@ -153,12 +158,13 @@ class _Tracer:
         made = iter(self.emit.barrier(barred))
         return [next(made) if holds else x for x, holds in zip(operands, held, strict=True)]
 
+    def whole(self, closed_jaxpr: ClosedJaxpr, operands: list[Var], reason: str) -> list[Var]:
+        """The results of a jaxpr whose only equation takes and returns all, delegated."""
+        (equation,) = closed_jaxpr.jaxpr.eqns
+        return list(self._delegate(equation, _site(equation), operands, reason, Loc()))
+
     def _equation(self, equation: Any, operands: list[Var], loc: Loc) -> Sequence[Var]:
-        site = Site(
-            equation.primitive.name,
-            equation.params,
-            tuple(type_of(variable.aval) for variable in equation.outvars),
-        )
+        site = _site(equation)
         try:
             found = control.TRANSLATIONS.get(site.primitive) if self.control_flow else None
             if found is not None:
@@ -228,6 +234,14 @@ class _Tracer:
         if type.dtype.kind == "opaque":
             return self.emit.opaque_const(array, type)
         return self.emit.const(array, type.dtype)
+
+
+def _site(equation: Any) -> Site:
+    return Site(
+        equation.primitive.name,
+        equation.params,
+        tuple(type_of(variable.aval) for variable in equation.outvars),
+    )
 
 
 def _not_for_all_sizes(site: Site, reason: str, loc: Loc) -> UnsupportedOpError:
