@@ -64,11 +64,7 @@ def _emit_reshape(ctx: Any, value: Any, type: TensorType) -> tuple[Any, Any]:
 def _emit_call(ctx: Any, item: NativeCall, operands: list[Any]) -> list[tuple[Any, Any]]:
     avals_out = [jax.core.ShapedArray(t.shape, t.dtype.numpy) for t in item.result_types]
     inner = ctx.replace(avals_in=[aval for _, aval in operands], avals_out=avals_out)
-    lower = jax.ffi.ffi_lowering(
-        item.program.target,
-        operand_output_aliases={arg: result for result, arg in item.program.program.aliases},
-    )
-    return list(zip(lower(inner, *(value for value, _ in operands)), avals_out, strict=True))
+    return list(zip(item.program.emit(inner, [v for v, _ in operands]), avals_out, strict=True))
 
 
 def _emit_equation(

@@ -1,27 +1,29 @@
-"""The one place where machine code is made and kept: LLVM IR text in, addresses out.
+"""The one place where machine code is made: LLVM IR text in, modules in memory out.
 
 Input: modules of LLVM IR text, each named by one content-addressed symbol that it defines, and
-the addresses of the symbols they import. Output: the address of each symbol. Invariants: one
-LLJIT for the process, never closed, and every library tracker is kept for ever, because JAX may
-call a registered address until the process ends; a symbol is loaded once; the IR is the caller's
-last word (no IR pass pipeline runs, see Note [No IR passes]).
+the addresses of the symbols they import. Output: a `Module` for each, whose code is in memory as
+long as the object. Invariants: there is at most one module of a symbol at any time; threads that
+want the same one make it once, others work beside each other; the IR is the caller's last word (no
+IR pass pipeline runs, see Note [No IR passes]).
 
 Note [No IR passes]: kernels arrive with explicit vectors, unrolled tiles and hoisted addresses,
 so the middle end finds nothing: same speed, half the compile time (KERNELS.md, "LLVM"). Code
 generation stays at level 2 for them, since level 0 is five times slower code; handlers, which
 only fill in addresses and call, are compiled at level 0 in a quarter of the time.
 
-Note [Position-independent code]: libraries are mapped wherever there is room. With the default JIT
+Note [Position-independent code]: code is mapped wherever there is room. With the default JIT
 relocation model the address of an imported function is a 32-bit constant, which cannot reach it.
 """
 
 from __future__ import annotations
 
 import ctypes
-import itertools
+import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from os import cpu_count
 from typing import Any
@@ -31,6 +33,8 @@ import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
 from stagejit.errors import InternalError
+from stagejit.runtime import linker
+from stagejit.runtime.elf import ObjectError
 from stagejit.runtime.object_cache import ObjectCache, digest
 
 # Part of each cache key: raise it when the meaning of cached objects changes (the kernel ABI, say).
@@ -52,106 +56,179 @@ def cache_key(ir: str, level: int = KERNEL_LEVEL) -> str:
     return digest(ir, cpu, features, llvmlite.__version__, version, str(ABI_VERSION), str(level))
 
 
+@dataclass(eq=False)
+class Module:
+    """Code in memory; it stays there as long as this object. `uses` is what it calls."""
+
+    addresses: dict[str, int]
+    uses: tuple[Module, ...]
+
+
 class Engine:
-    """Loads modules. Use the process's one instance, `engine()`; safe to call from any thread."""
+    """Makes modules. Use the process's one instance, `engine()`; safe to call from any thread."""
 
     def __init__(self) -> None:
-        self._jit = llvm.create_lljit_compiler(_target_machine(), use_jit_link=True)
-        self._addresses: dict[str, int] = {}
-        self._trackers: list[Any] = []
-        self._names = itertools.count()
-        self._lock = threading.RLock()
+        self._modules: weakref.WeakValueDictionary[str, Module] = weakref.WeakValueDictionary()
+        self._pending: dict[str, Future[None]] = {}  # symbols that a thread is making
+        self._kept: dict[str, Module] = {}
+        self._lock = threading.Lock()
         self.compiled_count = 0  # modules compiled, and not found in the cache
         self.cached_count = 0  # modules taken from the cache
 
-    def load(
+    def modules(
         self,
-        modules: Mapping[str, str],
+        texts: Mapping[str, str],
         imports: Mapping[str, int] | None = None,
         *,
-        exports: Mapping[str, tuple[str, ...]] | None = None,
+        uses: tuple[Module, ...] = (),
         cache: ObjectCache | None = None,
         level: int = KERNEL_LEVEL,
-    ) -> dict[str, int]:
-        """Addresses of the symbols that name `modules`, compiling and linking those not yet loaded.
+    ) -> dict[str, Module]:
+        """The module of each symbol of `texts`, compiled and linked unless it is in memory.
 
-        imports: address of each symbol that a module declares and none of `modules` defines.
-        exports: what a module defines besides the symbol that names it; returned as well.
+        imports: address of each symbol that a module declares and none of `texts` defines.
+        uses: modules that define imports, which are kept as long as the new modules.
         cache: where compiled objects are kept; None compiles in this process only.
         Raises InternalError when LLVM refuses a module or a symbol is missing.
         """
-        with self._lock:
-            missing = {name: ir for name, ir in modules.items() if name not in self._addresses}
-            also = [extra for name in modules for extra in (exports or {}).get(name, ())]
-            if missing:
-                fresh = [*missing, *(name for name in also if name not in self._addresses)]
-                self._link_objects(missing, fresh, imports or {}, cache, level)
-            return {name: self._addresses[name] for name in [*modules, *also]}
+        found: dict[str, Module] = {}
+        while missing := [name for name in texts if name not in found]:
+            made, mine, theirs = self._claim(missing)
+            found |= made
+            if mine:
+                wanted = {name: texts[name] for name in mine}
+                found |= self._make(wanted, imports or {}, uses, cache, level)
+            for name, future in theirs.items():
+                future.exception()  # then look again: if it failed there, it is ours to try
+                made_there = self._modules.get(name)
+                if made_there is not None:
+                    found[name] = made_there
+        return found
 
-    def address(self, symbol: str) -> int | None:
-        """Address of a symbol that is loaded, else None."""
-        return self._addresses.get(symbol)
-
-    def _link_objects(
+    def load(
         self,
-        modules: Mapping[str, str],
-        symbols: list[str],
+        texts: Mapping[str, str],
+        imports: Mapping[str, int] | None = None,
+        *,
+        cache: ObjectCache | None = None,
+        level: int = KERNEL_LEVEL,
+    ) -> dict[str, int]:
+        """As `modules`, for the life of the process: the addresses of all symbols they define."""
+        modules = self.modules(texts, imports, cache=cache, level=level)
+        self._kept |= modules
+        return {name: at for module in modules.values() for name, at in module.addresses.items()}
+
+    def module(self, symbol: str) -> Module | None:
+        """The module that a symbol names, if it is in memory."""
+        return self._modules.get(symbol)
+
+    def after_fork_in_child(self) -> None:
+        """The threads that held the lock or were making modules are not in this process."""
+        self._lock = threading.Lock()
+        self._pending = {}
+
+    def _claim(
+        self, names: list[str]
+    ) -> tuple[dict[str, Module], list[str], dict[str, Future[None]]]:
+        """What is in memory, what this thread has to make now, and what other threads make."""
+        made: dict[str, Module] = {}
+        mine: list[str] = []
+        theirs: dict[str, Future[None]] = {}
+        with self._lock:
+            for name in names:
+                module = self._modules.get(name)
+                if module is not None:
+                    made[name] = module
+                elif name in self._pending:
+                    theirs[name] = self._pending[name]
+                else:
+                    mine.append(name)
+                    self._pending[name] = Future()
+        return made, mine, theirs
+
+    def _make(
+        self,
+        texts: Mapping[str, str],
         imports: Mapping[str, int],
+        uses: tuple[Module, ...],
         cache: ObjectCache | None,
         level: int,
-    ) -> None:
-        """Link `modules`. Stored objects that LLVM refuses are dropped and compiled anew."""
-        keys = {name: cache_key(ir, level) for name, ir in modules.items()}
+    ) -> dict[str, Module]:
+        """Make claimed modules. Whatever happens, the claims end, and waiting threads go on."""
+        try:
+            modules = self._linked(texts, imports, uses, cache, level)
+            with self._lock:
+                self._modules.update(modules)
+            return modules
+        finally:
+            with self._lock:
+                ended = [self._pending.pop(name, None) for name in texts]
+            for future in ended:
+                if future is not None:
+                    future.set_result(None)
+
+    def _linked(
+        self,
+        texts: Mapping[str, str],
+        imports: Mapping[str, int],
+        uses: tuple[Module, ...],
+        cache: ObjectCache | None,
+        level: int,
+    ) -> dict[str, Module]:
+        """Compile and link. Stored objects that cannot be linked are dropped and compiled anew."""
+        keys = {name: cache_key(ir, level) for name, ir in texts.items()}
         found = {name: cache.get(key) for name, key in keys.items()} if cache else {}
         stored = {name: body for name, body in found.items() if body is not None}
-        fresh = self._compile(modules, stored, level)
+        fresh = self._compile(texts, stored, level)
         try:
-            self._link(symbols, [{**stored, **fresh}[name] for name in modules], imports)
+            modules = _link({name: {**stored, **fresh}[name] for name in texts}, imports, uses)
             self.cached_count += len(stored)
         except InternalError:
             if not stored or cache is None:
                 raise
             for name in stored:
                 cache.discard(keys[name])
-            fresh |= self._compile(modules, fresh, level)
-            self._link(symbols, [fresh[name] for name in modules], imports)
+            fresh |= self._compile(texts, fresh, level)
+            modules = _link(fresh, imports, uses)
         if cache:
             for name, body in fresh.items():
                 cache.put(keys[name], body)
+        return modules
 
     def _compile(
-        self, modules: Mapping[str, str], known: Mapping[str, bytes], level: int
+        self, texts: Mapping[str, str], known: Mapping[str, bytes], level: int
     ) -> dict[str, bytes]:
-        """Object code of those of `modules` that are not `known`."""
-        misses = [name for name in modules if name not in known]
-        objects = _map(lambda name: _compile(modules[name], level), misses)
+        """Object code of those of `texts` that are not `known`."""
+        misses = [name for name in texts if name not in known]
+        objects = _map(lambda name: _compile(texts[name], level), misses)
         self.compiled_count += len(misses)
         return dict(zip(misses, objects, strict=True))
 
-    def _link(self, symbols: list[str], objects: list[bytes], imports: Mapping[str, int]) -> None:
-        library = llvm.JITLibraryBuilder()
-        for body in objects:
-            library.add_object_img(body)
-        for name, address in imports.items():
-            if name not in symbols:
-                library.import_symbol(name, address)
-        for name in symbols:
-            library.export_symbol(name)
-        try:
-            tracker = library.link(self._jit, f"stagejit.{next(self._names)}")
-        except RuntimeError as error:
-            raise InternalError(
-                f"LLVM cannot link {', '.join(symbols)}: {error}", step="link"
-            ) from error
-        self._trackers.append(tracker)
-        for name in symbols:
-            self._addresses[name] = tracker[name]
+
+def _link(
+    objects: Mapping[str, bytes], imports: Mapping[str, int], uses: tuple[Module, ...]
+) -> dict[str, Module]:
+    try:
+        images = linker.link([(body, (name,)) for name, body in objects.items()], imports)
+    except (ObjectError, MemoryError) as error:
+        raise InternalError(f"cannot link {', '.join(objects)}: {error}", step="link") from error
+    modules = {}
+    for name, image in zip(objects, images, strict=True):
+        module = modules[name] = Module(image.addresses, uses)
+        weakref.finalize(module, image.free).atexit = False  # at exit, XLA's threads still run
+    if len(modules) > 1:  # they may call each other
+        together = tuple(modules.values())
+        for module in together:
+            module.uses = (*uses, *(other for other in together if other is not module))
+    return modules
 
 
 @cache
 def engine() -> Engine:
     """The engine of this process."""
-    return Engine()
+    made = Engine()
+    os.register_at_fork(after_in_child=made.after_fork_in_child)
+    return made
 
 
 def disassemble(ir: str) -> str:
@@ -159,14 +236,6 @@ def disassemble(ir: str) -> str:
     machine = _target_machine()
     with _parsed(ir, machine) as module:
         return str(machine.emit_assembly(module))
-
-
-def libc_address(name: str) -> int:
-    """Address of a function of the C library, which is part of this process."""
-    address = ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value
-    if address is None:
-        raise InternalError(f"the C library has no {name}", step="link")
-    return address
 
 
 @cache

@@ -16,7 +16,14 @@ FRAME_ARGS_COUNT = 56
 FRAME_ARGS = 72
 FRAME_RESULTS_COUNT = 96
 FRAME_RESULTS = 112
-FRAME_MIN_NBYTES = 120  # up to and including the results, which is all that we read
+FRAME_MIN_NBYTES = 120  # up to and including the results, which is all that handlers read
+FRAME_ATTRS_COUNT = 136
+FRAME_ATTRS_TYPES = 144
+FRAME_ATTRS_VALUES = 160
+
+# XLA_FFI_Scalar, and XLA_FFI_AttrType
+SCALAR_VALUE = 8
+ATTRIBUTE_SCALAR = 3
 
 # The same in a frame that we make. Each of args, results and attributes begins with its size and
 # an extension, then has a count and its tables.
@@ -46,6 +53,8 @@ API_MIN_NBYTES = 152  # up to and including ThreadPool_NumThreads
 API_VERSION_MAJOR = 32  # followed by the minor version
 API_ERROR_CREATE = 48
 API_ERROR_DESTROY = 64
+API_STATE_SET = 104
+API_STATE_GET = 112
 API_POOL_SCHEDULE = 136
 API_POOL_NUM_THREADS = 144
 
@@ -59,11 +68,13 @@ METADATA_STATE_TYPE_ID = 40  # only where the caller's struct has it
 METADATA_NBYTES_WITH_STATE = 48
 API_VERSION_NBYTES = 24
 
+STAGE_INSTANTIATE = 0
 STAGE_EXECUTE = 3
 
 # XLA_FFI_Error_Code, numbered like absl::StatusCode
 INVALID_ARGUMENT = 3
 RESOURCE_EXHAUSTED = 8
+FAILED_PRECONDITION = 9
 INTERNAL = 13
 
 

@@ -1,13 +1,12 @@
 """HostProgram -> LLVM IR text of an XLA FFI handler.
 
-Input: a verified `HostProgram`. Output: the handler's symbol, which is a content hash and also
-the name of the custom call's target, and the module's text. Invariants: the text depends on the
-program alone (no addresses), so object code can be cached and two processes agree on the names;
-the handler keeps no state between calls but its call counter, so any number of threads may run it
-at once.
+Input: a verified `HostProgram`. Output: the handler's symbol, which is a content hash and the name
+that custom calls carry, and the module's text. Invariants: the text depends on the program alone
+(no addresses), so object code can be cached and two processes agree on the names; the handler keeps
+no state between calls, so any number of threads may run it at once.
 
-The handler answers the metadata query, checks the frame, collects the buffers' addresses on its
-stack, claims an arena, runs the steps, and returns null or an XLA_FFI_Error.
+The handler, which `entry` calls, checks the frame, collects the buffers' addresses on its stack,
+claims an arena, runs the steps, and returns null or an XLA_FFI_Error.
 """
 
 from __future__ import annotations
@@ -41,10 +40,9 @@ _REPORT = "Next: this is a bug of stagejit, please report it"
 
 @dataclass(frozen=True)
 class Handler:
-    """A handler's text. `symbol` is also the FFI target's name, `counter` counts the calls."""
+    """A handler's text. `symbol` is also the program's name."""
 
     symbol: str
-    counter: str
     ir: str
 
 
@@ -54,7 +52,7 @@ def handler_ir(program: HostProgram) -> Handler:
     text = _Emitter(program).module()
     readable = re.sub(r"\W+", "_", program.name).strip("_")[:40]
     symbol = f"stagejit_{readable}_{digest(text)[:24]}"
-    return Handler(symbol, f"{symbol}.calls", text.replace(_PLACEHOLDER, symbol))
+    return Handler(symbol, text.replace(_PLACEHOLDER, symbol))
 
 
 def is_forked(launch: Launch) -> bool:
@@ -94,7 +92,7 @@ class _Emitter:
         kernels += "".join(
             f"declare ptr @{foreign.symbol(target)}(ptr)\n" for target in program.targets()
         )
-        return _HEADER + kernels + f"@{_PLACEHOLDER}.calls = global i64 0\n" + constants + body
+        return _HEADER + kernels + constants + body
 
     def emit(self, text: str) -> None:
         self.lines.append(text)
@@ -109,14 +107,12 @@ class _Emitter:
         program = self.program
         self.emit(f"define ptr @{_PLACEHOLDER}(ptr %cf) nounwind {{\nentry:\n")
         self._allocas(steps)
-        self.emit(_query_ir())
         self._checks()
         for kind, count, offset in (
             ("args", len(program.arg_nbytes), abi.FRAME_ARGS),
             ("results", len(program.result_nbytes), abi.FRAME_RESULTS),
         ):
             self._decode(kind, count, offset)
-        self.emit(f"  %calls = atomicrmw add ptr @{_PLACEHOLDER}.calls, i64 1 monotonic\n")
         self._prepare_results()
         self._claim_arena()
         self._steps(program.steps)
@@ -144,8 +140,7 @@ class _Emitter:
         """The struct sizes and counts are what this handler was made for."""
         program = self.program
         self.emit(
-            "execute:\n"
-            + abi.load("%frame.size", "i64", "%cf", abi.FRAME_STRUCT_SIZE)
+            abi.load("%frame.size", "i64", "%cf", abi.FRAME_STRUCT_SIZE)
             + f"  %frame.ok = icmp uge i64 %frame.size, {abi.FRAME_MIN_NBYTES}\n"
             + abi.load("%api", "ptr", "%cf", abi.FRAME_API)
             + "  %api.size = load i64, ptr %api\n"
@@ -439,31 +434,6 @@ declare void @sj_advise(ptr, i64)
 declare ptr @sj_error(ptr, i32, ptr)
 declare ptr @memcpy(ptr, ptr, i64)
 """
-
-
-def _query_ir() -> str:
-    """Answer XLA's metadata query: we speak the version that asks, and have no traits or state."""
-    version = abi.METADATA_API_VERSION
-    return (
-        abi.load("%ext", "ptr", "%cf", abi.FRAME_EXTENSION)
-        + "  %ext.none = icmp eq ptr %ext, null\n"
-        + "  br i1 %ext.none, label %execute, label %extended\nextended:\n"
-        + abi.load("%ext.type", "i32", "%ext", abi.EXTENSION_TYPE)
-        + f"  %is.query = icmp eq i32 %ext.type, {abi.EXTENSION_TYPE_METADATA}\n"
-        + "  br i1 %is.query, label %query, label %execute\nquery:\n"
-        + abi.load("%md", "ptr", "%ext", abi.EXTENSION_METADATA)
-        + abi.load("%q.api", "ptr", "%cf", abi.FRAME_API)
-        + abi.load("%q.version", "i64", "%q.api", abi.API_VERSION_MAJOR)
-        + abi.store("i64", str(abi.API_VERSION_NBYTES), "%md", version, "%md.0")
-        + abi.store("ptr", "null", "%md", version + 8, "%md.1")
-        + abi.store("i64", "%q.version", "%md", version + 16, "%md.2")
-        + abi.store("i32", "0", "%md", abi.METADATA_TRAITS, "%md.3")
-        + "  %md.size = load i64, ptr %md\n"
-        + f"  %md.has = icmp uge i64 %md.size, {abi.METADATA_NBYTES_WITH_STATE}\n"
-        + "  br i1 %md.has, label %query.state, label %query.done\nquery.state:\n"
-        + abi.store("i64", "0", "%md", abi.METADATA_STATE_TYPE_ID, "%md.4")
-        + "  br label %query.done\nquery.done:\n  ret ptr null\n"
-    )
 
 
 def _launches_of(step: Step) -> tuple[Launch, ...]:

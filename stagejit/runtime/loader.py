@@ -1,86 +1,238 @@
-"""Host programs and kernels -> FFI targets that JAX can call.
+"""Host programs and kernels -> programs that JAX can call.
 
-Input: a `HostProgram` and the LLVM IR of its kernels. Output: a `LoadedProgram`, whose `target`
-is a registered XLA FFI target of platform cpu. Invariant: names are content hashes, so the same
-program is loaded and registered once, and its name is the same in every process.
+Input: a `HostProgram` and the LLVM IR of its kernels. Output: a `LoadedProgram`, whose `target` and
+`attributes` make a custom call of platform cpu. Invariants: names are content hashes, so the same
+program is loaded once, and its name is the same in every process; code is in memory as long as
+somebody has its `LoadedProgram` or an executable of XLA calls it (see `entry`), and not longer.
+
+Note [When code goes]: the last reference may be let go by any thread of XLA's, so the code is freed
+a little later: when the next program is loaded, when a `LoadedProgram` goes, or when Python's
+garbage collector has run.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import gc
+import os
 import threading
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from typing import Any
 
 import jax
+import numpy as np
 
 from stagejit.errors import InternalError
-from stagejit.runtime import foreign, support
-from stagejit.runtime.engine import HANDLER_LEVEL, engine
+from stagejit.runtime import entry, foreign, support
+from stagejit.runtime.engine import HANDLER_LEVEL, Module, engine
 from stagejit.runtime.handler import handler_ir
 from stagejit.runtime.object_cache import ObjectCache
 from stagejit.runtime.program import HostProgram
 
+TARGET = "stagejit"
+_STATE_TYPE = "stagejit_program"
 
-@dataclass(frozen=True)
+
+@dataclass(eq=False)
 class LoadedProgram:
-    """A program that can be called. `ir` is its handler's text."""
+    """A program that can be called, and that stays in memory as long as this object."""
 
-    target: str
+    name: str
     program: HostProgram
-    ir: str
-    _counter: ctypes.c_int64
+    _record: _Record
+
+    @property
+    def target(self) -> str:
+        """The FFI target to call, with `attributes`."""
+        return TARGET
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What a custom call carries: the key that finds this program, and its name to read."""
+        return {"key": np.int64(self._record.key), "program": self.name}
+
+    @property
+    def ir(self) -> str:
+        """The handler's text."""
+        return handler_ir(self.program).ir
 
     @property
     def call_count(self) -> int:
-        """How often the handler ran its steps, on all threads, since it was loaded."""
-        return self._counter.value
+        """How often the handler was called, on all threads, since it was loaded."""
+        return self._record.call_count
+
+    def emit(self, ctx: Any, operands: list[Any]) -> list[Any]:
+        """IR values of a call of this program, where JAX lowers; aliases become the call's.
+
+        What JAX makes of the module keeps this object until XLA has its own reference. An exported
+        module has nothing that could keep it (JAX refuses to), and may be called at any time.
+        """
+        if ctx.module_context.lowering_parameters.for_export:
+            _exported.add(self)
+        else:
+            ctx.module_context.add_keepalive(self)
+        aliases = {argument: result for result, argument in self.program.aliases}
+        lower = jax.ffi.ffi_lowering(self.target, operand_output_aliases=aliases)
+        return list(lower(ctx, *operands, **self.attributes))
 
 
-_LOADED: dict[str, LoadedProgram] = {}
-_LOCK = threading.Lock()
+_exported: set[LoadedProgram] = set()
+
+
+class _Record:
+    """What `entry` knows of a program, and the modules that its code is in."""
+
+    def __init__(self, name: str, module: Module) -> None:
+        self.name, self.module = name, module
+        self.key = key_of(name)
+        self._memory = ctypes.create_string_buffer(entry.RECORD_NBYTES + 64)
+        self.address = -(-ctypes.addressof(self._memory) // 64) * 64
+        self._word(entry.KEY).value = self.key
+        self._word(entry.CODE).value = module.addresses[name]
+
+    @property
+    def call_count(self) -> int:
+        return self._word(entry.CALLS).value
+
+    def _word(self, offset: int) -> ctypes.c_int64:
+        return ctypes.c_int64.from_address(self.address + offset)
+
+
+def key_of(name: str) -> int:
+    """63 bits of the content hash that a program's name ends with."""
+    return int(name[-16:], 16) >> 1
+
+
+class _Programs:
+    """All programs in memory, and the native functions that count who needs them."""
+
+    def __init__(self, cache: ObjectCache | None) -> None:
+        found = entry.addresses(support.addresses(cache), cache)
+        self._add = _function(None, found["sj_program_add"], ctypes.c_void_p)
+        self._acquire = _function(ctypes.c_void_p, found["sj_program_acquire"], ctypes.c_int64)
+        self._release = _function(None, found["sj_program_release"], ctypes.c_void_p)
+        self._next_dead = _function(ctypes.c_void_p, found["sj_program_next_dead"])
+        self._dead = ctypes.c_void_p.from_address(found["sj_dead"])
+        self._records: dict[int, _Record] = {}  # by address
+        self._loaded: weakref.WeakValueDictionary[str, LoadedProgram] = (
+            weakref.WeakValueDictionary()
+        )
+        self._gone_calls = 0
+        self._lock = threading.Lock()
+        lock, unlock = (_function(None, found[f"sj_programs_{n}"]) for n in ("lock", "unlock"))
+        os.register_at_fork(
+            before=lock, after_in_parent=unlock, after_in_child=lambda: self._in_child(unlock)
+        )
+        _register(found)
+        gc.callbacks.append(self._after_collection)
+        atexit.register(gc.callbacks.remove, self._after_collection)
+
+    def find(self, name: str) -> LoadedProgram | None:
+        return self._loaded.get(name)
+
+    def hold(self, name: str, program: HostProgram, module: Module) -> LoadedProgram:
+        """The one `LoadedProgram` of this name; `module` is its handler's."""
+        with self._lock:
+            loaded = self._loaded.get(name)
+            if loaded is None:
+                address = self._acquire(key_of(name))
+                if not address:
+                    record = _Record(name, module)
+                    self._records[record.address] = record
+                    self._add(record.address)
+                    address = self._acquire(record.key)
+                record = self._records[address]
+                if record.name != name:
+                    raise InternalError(f"{name} has the key of {record.name}", step="load")
+                loaded = self._loaded[name] = LoadedProgram(name, program, record)
+                gone = weakref.finalize(loaded, self._let_go, address)
+                gone.atexit = False  # at exit, XLA's threads still run
+        self.free_dead()
+        return loaded
+
+    def all(self) -> tuple[LoadedProgram, ...]:
+        return tuple(self._loaded.values())
+
+    def call_count(self) -> int:
+        return self._gone_calls + sum(r.call_count for r in list(self._records.values()))
+
+    def free_dead(self) -> None:
+        """Free the code of programs that nobody needs; another time if somebody is at it.
+
+        Runs in finalizers and in the garbage collector, so in the middle of anything.
+        """
+        while self._dead.value and self._lock.acquire(blocking=False):
+            try:
+                address = self._next_dead()
+                if address:
+                    record = self._records.pop(address)
+                    self._gone_calls += record.call_count
+            finally:
+                self._lock.release()
+
+    def _let_go(self, address: int) -> None:
+        self._release(address)
+        self.free_dead()
+
+    def _after_collection(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            self.free_dead()
+
+    def _in_child(self, unlock: Any) -> None:
+        """The thread that held the lock, if any, is not in this process."""
+        self._lock = threading.Lock()
+        unlock()
+
+
+_programs_lock = threading.Lock()
+_programs: _Programs | None = None
+
+
+def _all_programs(cache: ObjectCache | None = None) -> _Programs:
+    """The programs of this process; the first call registers our target with XLA."""
+    global _programs
+    with _programs_lock:
+        if _programs is None:
+            _programs = _Programs(cache)
+        return _programs
 
 
 def load_program(
     program: HostProgram, kernels: Mapping[str, str], cache: ObjectCache | None = None
 ) -> LoadedProgram:
-    """Compile (or take from `cache`), link and register `program`.
+    """Compile (or take from `cache`) and link `program`.
 
     kernels: LLVM IR text of each kernel, by symbol; those of other programs are reused.
     Raises InternalError for a kernel without text, or text that LLVM refuses.
     """
     handler = handler_ir(program)
-    with _LOCK:
-        if handler.symbol in _LOADED:
-            return _LOADED[handler.symbol]
-        imports = {
-            **support.addresses(cache),
-            **_kernel_addresses(program, kernels, cache),
-            **foreign.addresses(program.targets()),
-        }
-        found = engine().load(
-            {handler.symbol: handler.ir},
-            imports,
-            exports={handler.symbol: (handler.counter,)},
-            cache=cache,
-            level=HANDLER_LEVEL,
-        )
-        _register(handler.symbol, found[handler.symbol])
-        counter = ctypes.c_int64.from_address(found[handler.counter])
-        loaded = LoadedProgram(handler.symbol, program, handler.ir, counter)
-        _LOADED[handler.symbol] = loaded
-        return loaded
+    programs = _all_programs(cache)
+    known = programs.find(handler.symbol)
+    if known is not None:
+        return known
+    used = _kernel_modules(program, kernels, cache)
+    imports = {name: at for module in used for name, at in module.addresses.items()}
+    made = engine().modules(
+        {handler.symbol: handler.ir},
+        {**support.addresses(cache), **imports, **foreign.addresses(program.targets())},
+        uses=used,
+        cache=cache,
+        level=HANDLER_LEVEL,
+    )
+    return programs.hold(handler.symbol, program, made[handler.symbol])
 
 
 def loaded_programs() -> tuple[LoadedProgram, ...]:
-    """Every program of this process, in the order of loading."""
-    return tuple(_LOADED.values())
+    """The programs that Python still holds, in the order of loading."""
+    return _all_programs().all()
 
 
 def call_count() -> int:
     """Calls of all programs so far: the difference over a call shows whether our code ran."""
-    return sum(loaded.call_count for loaded in loaded_programs())
+    return _all_programs().call_count()
 
 
 def trim_arenas() -> None:
@@ -88,24 +240,30 @@ def trim_arenas() -> None:
     ctypes.CFUNCTYPE(None)(support.addresses()["sj_arena_trim"])()
 
 
-def _kernel_addresses(
+def _kernel_modules(
     program: HostProgram, kernels: Mapping[str, str], cache: ObjectCache | None
-) -> dict[str, int]:
+) -> tuple[Module, ...]:
     wanted = program.kernels()
-    lost = [name for name in wanted if name not in kernels and engine().address(name) is None]
+    found = {name: engine().module(name) for name in wanted if name not in kernels}
+    lost = [name for name, module in found.items() if module is None]
     if lost:
         raise InternalError(f"no code for {', '.join(lost)}", step="load")
-    fresh = engine().load({n: kernels[n] for n in wanted if n in kernels}, cache=cache)
-    return {name: fresh.get(name) or engine().address(name) or 0 for name in wanted}
+    made = engine().modules({n: kernels[n] for n in wanted if n in kernels}, cache=cache)
+    return tuple(module for module in {**found, **made}.values() if module is not None)
 
 
-def _register(name: str, address: int) -> None:
-    _start_cpu_client()
-    capsule = jax.ffi.pycapsule(ctypes.c_void_p(address))  # type: ignore[no-untyped-call]
-    jax.ffi.register_ffi_target(name, capsule, platform="cpu", api_version=1)
+def _register(addresses: Mapping[str, int]) -> None:
+    """Tell XLA of our state's type and of the two stages of our target."""
+    jax.devices("cpu")  # a target registered before JAX has started the platform is not found later
+
+    def capsule(name: str) -> Any:
+        return jax.ffi.pycapsule(ctypes.c_void_p(addresses[name]))  # type: ignore[no-untyped-call]
+
+    state = {"type_id": capsule("sj_type_id"), "type_info": capsule("sj_type_info")}
+    jax.ffi.register_ffi_type(_STATE_TYPE, state, platform="cpu")  # type: ignore[arg-type]
+    stages = {"instantiate": capsule("sj_instantiate"), "execute": capsule("sj_execute")}
+    jax.ffi.register_ffi_target(TARGET, stages, platform="cpu", api_version=1)
 
 
-@cache
-def _start_cpu_client() -> None:
-    """A target registered before JAX has started the platform is not found later."""
-    jax.devices("cpu")
+def _function(result: Any, address: int, *arguments: Any) -> Any:
+    return ctypes.CFUNCTYPE(result, *arguments)(address)

@@ -34,7 +34,8 @@ import sys
 import llvmlite.binding as llvm
 
 from stagejit.runtime import ffi_abi as abi
-from stagejit.runtime.engine import engine, libc_address
+from stagejit.runtime.engine import engine
+from stagejit.runtime.linker import libc_address
 from stagejit.runtime.object_cache import ObjectCache
 
 JOB_NBYTES = 48
@@ -48,22 +49,12 @@ _SPINS_BEFORE_YIELD = 4096
 _MADV_HUGEPAGE = 14
 
 _LIBC = ("aligned_alloc", "free", "sched_yield", "memcpy", "madvise")
-_EXPORTS = (
-    "sj_workers",
-    "sj_arena_claim",
-    "sj_arena_release",
-    "sj_arena_trim",
-    "sj_advise",
-    "sj_error",
-)
 
 
 def addresses(cache: ObjectCache | None = None) -> dict[str, int]:
     """Address of each support function, and of the C library's functions that handlers use."""
     libc = {name: libc_address(name) for name in _LIBC}
-    exports = {"sj_pfor": _EXPORTS}
-    loaded = engine().load({"sj_pfor": support_ir()}, libc, exports=exports, cache=cache)
-    return {**loaded, **libc}
+    return {**engine().load({"sj_pfor": support_ir()}, libc, cache=cache), **libc}
 
 
 @functools.cache

@@ -337,8 +337,6 @@ def test_without_a_home_there_is_one_warning_and_no_cache(monkeypatch: pytest.Mo
 
 # -- objects ---------------------------------------------------------------------------------------
 
-_kept: list[Engine] = []  # an engine must outlive its code
-
 
 def call(loaded: dict[str, int], name: str) -> int:
     return int(ctypes.CFUNCTYPE(ctypes.c_int64)(loaded[name])())
@@ -369,7 +367,6 @@ def test_a_stored_object_that_does_not_link_is_compiled_anew(kind: str, tmp_path
     assert call(second.load({name: ir}, cache=cache), name) == 41
     assert (second.compiled_count, second.cached_count) == (1, 0)
     assert cache.get(cache_key(ir)) == good
-    _kept.extend([first, second])
 
 
 def test_the_key_names_the_version_of_llvm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from stagejit.errors import InternalError
-from stagejit.runtime.engine import Engine, disassemble, engine, libc_address
+from stagejit.runtime.engine import Engine, disassemble, engine
+from stagejit.runtime.linker import libc_address
 from stagejit.runtime.object_cache import ObjectCache
 
 _numbers = itertools.count(1000)
@@ -33,8 +34,10 @@ def test_loads_each_symbol_once() -> None:
     assert engine().load({name: ir}) == first
     assert engine().compiled_count == count
     assert call(first[name]) == 7
-    assert engine().address(name) == first[name]
-    assert engine().address("nothing of this name") is None
+    module = engine().module(name)
+    assert module is not None
+    assert module.addresses == first
+    assert engine().module("nothing of this name") is None
 
 
 def test_many_modules_in_parallel() -> None:
@@ -64,13 +67,13 @@ define i64 @{outer}() {{
     assert call(loaded[later]) == 5
 
 
-def test_further_exports() -> None:
+def test_further_symbols() -> None:
     name = f"test_engine_{next(_numbers)}"
     ir = f"@{name}.count = global i64 3\n" + constant(1)[1].replace("test_engine_", "x_", 1)
     ir += f"define void @{name}() {{\n  ret void\n}}\n"
-    loaded = engine().load({name: ir}, exports={name: (f"{name}.count",)})
+    loaded = engine().load({name: ir})
     assert ctypes.c_int64.from_address(loaded[f"{name}.count"]).value == 3
-    assert engine().load({name: ir}, exports={name: (f"{name}.count",)}) == loaded
+    assert engine().load({name: ir}) == loaded
 
 
 def test_objects_come_from_the_cache(tmp_path: Path) -> None:
@@ -87,17 +90,12 @@ def test_objects_come_from_the_cache(tmp_path: Path) -> None:
     third = Engine()
     assert call(third.load({name: ir}, cache=cache)[name]) == 11
     assert (third.compiled_count, third.cached_count) == (1, 0)
-    _kept.extend([first, second, third])
-
-
-_kept: list[Engine] = []  # an engine must outlive its code
 
 
 def test_levels_are_different_objects(tmp_path: Path) -> None:
     name, ir = constant(1)
     cache, made = ObjectCache(tmp_path), Engine()
     made.load({name: ir}, cache=cache, level=0)
-    _kept.append(made)
     assert Engine().load({name: ir}, cache=cache, level=2)
     assert len(list(tmp_path.glob("*/*"))) == 2
 
@@ -116,7 +114,7 @@ def test_missing_symbols_are_an_internal_error(capfd: pytest.CaptureFixture[str]
     ir = f"declare void @nowhere()\ndefine void @{name}() {body}"
     with pytest.raises(InternalError, match="cannot link"):
         engine().load({name: ir})
-    assert engine().address(name) is None
+    assert engine().module(name) is None
 
 
 def test_disassemble() -> None:

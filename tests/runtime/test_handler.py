@@ -109,7 +109,7 @@ def load(
 def run(loaded: LoadedProgram, *args: Any, aliases: dict[int, int] | None = None) -> Any:
     specs = [jax.ShapeDtypeStruct((n // 4,), np.int32) for n in loaded.program.result_nbytes]
     call = jax.ffi.ffi_call(loaded.target, specs, input_output_aliases=aliases)
-    return jax.block_until_ready(jax.jit(lambda *xs: call(*xs))(*args))
+    return jax.block_until_ready(jax.jit(lambda *xs: call(*xs, **loaded.attributes))(*args))
 
 
 X = np.arange(8, dtype=np.int32)

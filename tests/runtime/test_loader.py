@@ -127,7 +127,7 @@ PROGRAM = textwrap.dedent("""
     assert np.array_equal(f(np.ones(8, np.float32)), np.full(8, 2.0))
     assert call_count() == 1
     hits = events.count("/jax/compilation_cache/cache_hits")
-    print(hits, loaded_programs()[0].target)
+    print(hits, loaded_programs()[0].name)
 """)
 
 
