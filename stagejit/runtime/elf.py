@@ -48,7 +48,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Relocation:
-    """At `offset` of `section`, put the address of `symbol` plus `addend`, in the form of `kind`."""
+    """At `offset` of `section`, put the address of `symbol` plus `addend`, as `kind` says."""
 
     section: int
     offset: int

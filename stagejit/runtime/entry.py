@@ -13,12 +13,12 @@ Input: nothing but XLA's FFI and the type that XLA gives our state. Output: addr
 Invariants: nothing here waits for Python; a record with references is in the table and its code is
 in memory; a record is returned by `sj_program_next_dead` at most once.
 
-Note [Who keeps code alive]: registrations with XLA last for ever, so a target for each program, whose
-address is its code, would keep all code. Instead a custom call carries the program's key as an
-attribute. XLA instantiates each call when it makes an executable (also one that it deserializes),
-and gives us a place for state, which it destroys with the executable: when no Python object, no
-C++ fast path and no call in flight has it any more. The state is a reference to the record.
-The record is found again in the state at each call, which costs some nanoseconds.
+Note [Who keeps code alive]: registrations with XLA last for ever, so a target for each program,
+whose address is its code, would keep all code. Instead a custom call carries the program's key as
+an attribute. XLA instantiates each call when it makes an executable (also one that it
+deserializes), and gives us a place for state, which it destroys with the executable: when no Python
+object, no C++ fast path and no call in flight has it any more. The state is a reference to the
+record; at each call it is read again, which costs some nanoseconds.
 
 Note [No Python below]: XLA destroys executables on any thread, with or without the interpreter's
 lock. So the last release only puts the record in a list, from which Python takes it at leisure.
@@ -42,8 +42,8 @@ RECORD_NBYTES = 128
 _BUCKETS = 1024
 _STATE_ARGS_NBYTES = 48
 _LOST = (
-    "stagejit: the machine code of this program is not in this process: it was made by another one, "
-    "or was freed. Next: lower the same function with stagejit first, and keep what comes out"
+    "stagejit: the machine code of this program is not in this process: another one made it, or it "
+    "was freed. Next: lower the same function with stagejit first, and keep what comes out"
 )
 
 

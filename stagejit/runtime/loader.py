@@ -64,6 +64,10 @@ class LoadedProgram:
         """How often the handler was called, on all threads, since it was loaded."""
         return self._record.call_count
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """JAX pickles what a serialized executable keeps: it names the program, nothing more."""
+        return loaded_program, (self.name,)
+
     def emit(self, ctx: Any, operands: list[Any]) -> list[Any]:
         """IR values of a call of this program, where JAX lowers; aliases become the call's.
 
@@ -223,6 +227,11 @@ def load_program(
         level=HANDLER_LEVEL,
     )
     return programs.hold(handler.symbol, program, made[handler.symbol])
+
+
+def loaded_program(name: str) -> LoadedProgram | None:
+    """The program of this name, where Python still holds it."""
+    return _all_programs().find(name)
 
 
 def loaded_programs() -> tuple[LoadedProgram, ...]:
