@@ -23,9 +23,10 @@ def factorization(n: int = 3, *, info_nbytes: int = 4, attributes: tuple = UPPER
 
 
 def run(program: HostProgram, x: np.ndarray) -> list[np.ndarray]:
-    target = load_program(program, {}).target
+    loaded = load_program(program, {})
     types = [jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct((), np.int32)]
-    return [np.asarray(part) for part in jax.ffi.ffi_call(target, types)(x)]
+    call = jax.ffi.ffi_call(loaded.target, types)
+    return [np.asarray(part) for part in call(x, **loaded.attributes)]
 
 
 def test_a_call_fills_its_results() -> None:
