@@ -6,16 +6,16 @@ kernel. Invariant: sums are kept in the accumulator type and rounded once.
 
 from __future__ import annotations
 
+from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contract_emit import emit_contraction
 from stagejit.codegen.contract_nest import contract_nest
 from stagejit.codegen.contract_plan import make_plan
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
-from stagejit.dispatch.region import Region
 from stagejit.errors import InternalError
 
 
-def contract_kernel(region: Region, target: Target) -> Kernel:
+def contract_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region around a `contract`."""
     if region.anchor is None:
         raise InternalError(f"{region.name} has no anchor", step="codegen", loc=region.loc)

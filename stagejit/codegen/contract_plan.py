@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contract_nest import Nest, Operand
 from stagejit.codegen.footprint import Footprint, leaves_of
 from stagejit.codegen.space import merge
@@ -16,7 +17,7 @@ from stagejit.codegen.target import Target
 from stagejit.codegen.tile_blocks import choose, is_direct
 from stagejit.codegen.tiling import Source, Tiling
 from stagejit.dispatch.affine import Affine, Index, SplitNeeded, reshape_index
-from stagejit.dispatch.region import VIEWS, Region, Store
+from stagejit.dispatch.region import VIEWS, Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 
@@ -29,7 +30,7 @@ class ContractPlan:
     and its place in memory. panel: the store whose memory also holds the running sums, None for
     scratch."""
 
-    region: Region
+    region: ClosedRegion
     nest: Nest
     sources: tuple[Source, Source]
     indices: tuple[Index, ...]
@@ -39,7 +40,7 @@ class ContractPlan:
     panel: int | None
 
 
-def make_plan(region: Region, nest: Nest, target: Target) -> ContractPlan:
+def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
     """Split axes where views need it, join them again where nothing does, and choose a tiling."""
     nest = _refined(region, nest)
     walk = _Walk(region, nest, strict=False)
@@ -69,7 +70,7 @@ def make_plan(region: Region, nest: Nest, target: Target) -> ContractPlan:
 class _Walk:
     """A dry run of one nest: what it reads and writes, as affine forms."""
 
-    def __init__(self, region: Region, nest: Nest, *, strict: bool) -> None:
+    def __init__(self, region: ClosedRegion, nest: Nest, *, strict: bool) -> None:
         anchor = _anchor(region)
         self.footprint = Footprint(leaves_of(region), bound={anchor.result}, strict=strict)
         for operand in (nest.left, nest.right):
@@ -87,13 +88,13 @@ class _Walk:
         return [form for _, form in self.footprint.reads] + self.footprint.numbers
 
 
-def _anchor(region: Region) -> Op:
+def _anchor(region: ClosedRegion) -> Op:
     if region.anchor is None:
         raise InternalError(f"{region.name} has no anchor", step="codegen", loc=region.loc)
     return region.anchor
 
 
-def _refined(region: Region, nest: Nest) -> Nest:
+def _refined(region: ClosedRegion, nest: Nest) -> Nest:
     """Split axes until no memory access divides an axis that could be split instead."""
     walk = _Walk(region, nest, strict=False)
     if all(var.operand is None for form in walk.forms for var in form.vars()):
@@ -120,7 +121,7 @@ def _merged(nest: Nest, walk: _Walk) -> Nest:
     return nest.substitute(axes, reduce, {**mapping, **more})
 
 
-def _source(region: Region, nest: Nest, operand: Operand) -> Source:
+def _source(region: ClosedRegion, nest: Nest, operand: Operand) -> Source:
     memory = _memory_form(region, operand.value, operand.index)
     exact = operand.exact_index
     offset = None if exact is None else _memory_form(region, operand.value, exact)
@@ -128,7 +129,7 @@ def _source(region: Region, nest: Nest, operand: Operand) -> Source:
     return Source(operand, frozenset(operand.depends()), offset, memory, narrow)
 
 
-def _memory_form(region: Region, value: Value, index: Index) -> Affine | None:
+def _memory_form(region: ClosedRegion, value: Value, index: Index) -> Affine | None:
     """The offset in memory of an element that is only read through views."""
     leaf = value
     while leaf not in region.inputs:
@@ -145,7 +146,7 @@ def _loops_only(form: Affine) -> bool:
     return all(var.kind == "loop" for var in form.vars())
 
 
-def _is_plain(region: Region, nest: Nest, store: Store) -> bool:
+def _is_plain(region: ClosedRegion, nest: Nest, store: Store) -> bool:
     """The stored value is the anchor's result, perhaps viewed, in the type of the running sums."""
     value, result = store.value, _anchor(region).result
     while value is not result and value.op in region.ops and value.op.kind in VIEWS:
@@ -153,7 +154,7 @@ def _is_plain(region: Region, nest: Nest, store: Store) -> bool:
     return value is result and result.type.dtype is nest.dtype
 
 
-def _pushed(region: Region, nest: Nest, store: Store, *, strict: bool) -> Index:
+def _pushed(region: ClosedRegion, nest: Nest, store: Store, *, strict: bool) -> Index:
     """The index of the stored value that belongs to the anchor's result at `nest.result`."""
     known: dict[Value, Index | None] = {_anchor(region).result: nest.result}
 

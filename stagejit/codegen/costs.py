@@ -7,11 +7,11 @@ Invariant: depends on shapes, dtypes and the target only.
 from __future__ import annotations
 
 from stagejit.codegen import scalars
+from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.target import Target
-from stagejit.dispatch.region import Region
 
 
-def region_flops(region: Region) -> float:
+def region_flops(region: ClosedRegion) -> float:
     """Scalar operations of the elementwise part; a transcendental counts as many."""
     total = 0.0
     for op in region.ops:
@@ -22,20 +22,20 @@ def region_flops(region: Region) -> float:
     return total
 
 
-def region_nbytes(region: Region) -> int:
+def region_nbytes(region: ClosedRegion) -> int:
     """Bytes of all inputs and stores, each once."""
     return sum(value.type.nbytes for value in region.inputs) + sum(
         store.value.type.nbytes for store in region.stores
     )
 
 
-def region_seconds(region: Region, target: Target) -> float:
+def region_seconds(region: ClosedRegion, target: Target) -> float:
     """Time of the region's elementwise work on one core: the larger of arithmetic and traffic."""
     arithmetic = region_flops(region) / target.peak_flops
     return max(arithmetic, region_nbytes(region) / target.bandwidth)
 
 
-def widest_nbytes(region: Region) -> int:
+def widest_nbytes(region: ClosedRegion) -> int:
     """Bytes of the widest element that the region computes or moves; scalars do not count."""
     values = [result for op in region.ops for result in op.results]
     values += [*region.inputs, *(store.value for store in region.stores)]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from stagejit.codegen import scalars
 from stagejit.codegen.accesses import lanes_of, vector_cost
 from stagejit.codegen.builder import Builder
+from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements import Elements, Memory
 from stagejit.codegen.footprint import Footprint, leaves_of
@@ -30,7 +31,6 @@ from stagejit.codegen.space import Space, merge, refine
 from stagejit.codegen.streaming import streamed_stores
 from stagejit.codegen.target import Target
 from stagejit.dispatch.affine import Affine, Index, Var, linearize, reshape_index
-from stagejit.dispatch.region import Region
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.types import DType
@@ -54,7 +54,7 @@ class _Nest:
     reads: tuple[tuple[Value, Affine], ...]
 
 
-def cumulative_kernel(region: Region, target: Target) -> Kernel:
+def cumulative_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `cumulative`."""
     nest = _plan(region, target)
     builder = Builder()
@@ -67,7 +67,7 @@ def cumulative_kernel(region: Region, target: Target) -> Kernel:
 # -------------------------------------------------------------------- planning
 
 
-def _plan(region: Region, target: Target) -> _Nest:
+def _plan(region: ClosedRegion, target: Target) -> _Nest:
     op = _anchor(region)
     shape, axis = op.result.shape, op.attrs["axis"]
     space = Space(shape, "c")
@@ -124,7 +124,7 @@ def _plan(region: Region, target: Target) -> _Nest:
     )
 
 
-def _anchor(region: Region) -> Op:
+def _anchor(region: ClosedRegion) -> Op:
     if region.anchor is None:
         raise InternalError(f"{region.name} has no anchor", step="codegen")
     return region.anchor
@@ -138,7 +138,7 @@ class _Writer:
 
     def __init__(
         self,
-        region: Region,
+        region: ClosedRegion,
         nest: _Nest,
         elements: Elements,
         memory: Sequence[Memory],

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.gathers import gather_reads
 from stagejit.dispatch.affine import Affine, Index, linearize
 from stagejit.dispatch.pull import place, pull_view
-from stagejit.dispatch.region import VIEWS, Region, Store
+from stagejit.dispatch.region import VIEWS, Store
 from stagejit.graph.ir import Value
 
 
@@ -79,6 +80,6 @@ class Footprint:
         return offset
 
 
-def leaves_of(region: Region) -> frozenset[Value]:
+def leaves_of(region: ClosedRegion) -> frozenset[Value]:
     """The values that the region reads from memory."""
     return frozenset(region.inputs)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from stagejit.codegen.accesses import lanes_of, vector_cost
 from stagejit.codegen.builder import Builder
+from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements import Elements, Memory, Tile
 from stagejit.codegen.footprint import Footprint, leaves_of
@@ -26,7 +27,6 @@ from stagejit.codegen.streaming import streamed_stores
 from stagejit.codegen.strides import is_dealt
 from stagejit.codegen.target import Target
 from stagejit.dispatch.affine import Affine, Index, Var
-from stagejit.dispatch.region import Region, Store
 from stagejit.graph.ir import Value
 
 _BLOCK = 1 << 14  # elements of one item along the vector variable
@@ -55,7 +55,7 @@ class _Nest:
     reads: tuple[tuple[Value, Affine], ...]
 
 
-def map_kernel(region: Region, target: Target) -> Kernel:
+def map_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region without reductions."""
     nest = _plan(region, target)
     builder = Builder()
@@ -70,7 +70,7 @@ def map_kernel(region: Region, target: Target) -> Kernel:
 # -------------------------------------------------------------------- planning
 
 
-def _plan(region: Region, target: Target) -> _Nest:
+def _plan(region: ClosedRegion, target: Target) -> _Nest:
     shape = region.stores[0].value.shape
     space = Space(shape)
 
@@ -127,26 +127,9 @@ def _best_vector(
     )
 
 
-def _siblings(region: Region) -> int:
+def _siblings(region: ClosedRegion) -> int:
     """The most stores into one buffer: together they may fill what lies between their lanes."""
-    roots = Counter(root_of(region, store) for store in region.stores)
-    return max(roots.values())
-
-
-def root_of(region: Region, store: Store) -> Value:
-    """What stands for the buffer that a store writes: the first of the region's destinations along
-    its chain of insertions. Stores along one chain write one buffer: a copy between them would have
-    to run in the middle of the region. Chains that only begin with the same contents do not."""
-    destinations = {other.into for other in region.stores}
-    return [value for value in _chain(store) if value in destinations][-1]
-
-
-def _chain(store: Store) -> list[Value]:
-    """The values that may lie in the buffer that a store writes, its earlier contents last."""
-    chain = [store.into]
-    while store.inserts and chain[-1].op.kind == "insert_slice":
-        chain.append(chain[-1].op.operands[1])
-    return chain
+    return max(Counter(region.buffers).values())
 
 
 def _best_tile(
@@ -170,7 +153,7 @@ def _best_tile(
 
 def bind_memory(
     builder: Builder,
-    region: Region,
+    region: ClosedRegion,
     reads: Sequence[tuple[Value, Affine]],
     offsets: Sequence[Affine],
 ) -> tuple[dict[Value, Memory], list[Memory], tuple[KernelArg, ...]]:
@@ -178,23 +161,23 @@ def bind_memory(
     arguments, so that equal work at different places is one kernel."""
     memory: dict[Value, Memory] = {}
     args: list[KernelArg] = []
-    written = {value for store in region.stores for value in _chain(store)} | region.overwritten
     for value in region.inputs:
         base = min((form.range()[0] for read, form in reads if read is value), default=0)
         elem = storage_type(value.type.dtype)
-        memory[value] = Memory(builder.buffer("in", elem, readonly=value not in written), base)
+        memory[value] = Memory(
+            builder.buffer("in", elem, readonly=value not in region.mutable), base
+        )
         args.append(KernelArg(value, base))
-    bases: dict[Value, int] = {}
-    for store, form in zip(region.stores, offsets, strict=True):
-        root, base = root_of(region, store), form.range()[0]
-        bases[root] = min(bases.get(root, base), base)
+    bases: dict[int, int] = {}
+    for number, form in zip(region.buffers, offsets, strict=True):
+        bases[number] = min(bases.get(number, form.range()[0]), form.range()[0])
     stores: list[Memory] = []
-    buffers: dict[Value, Memory] = {}
-    for store in region.stores:
-        elem, root = storage_type(store.into.type.dtype), root_of(region, store)
-        made = Memory(builder.buffer("out", elem), bases[root])
-        stores.append(buffers.setdefault(root, made))
-        args.append(KernelArg(store.into, bases[root], written=True))
+    buffers: dict[int, Memory] = {}
+    for store, number in zip(region.stores, region.buffers, strict=True):
+        elem = storage_type(store.into.type.dtype)
+        made = Memory(builder.buffer("out", elem), bases[number])
+        stores.append(buffers.setdefault(number, made))
+        args.append(KernelArg(store.into, bases[number], written=True))
     return memory, stores, tuple(args)
 
 
@@ -206,7 +189,7 @@ class _Writer:
 
     def __init__(
         self,
-        region: Region,
+        region: ClosedRegion,
         nest: _Nest,
         elements: Elements,
         memory: Sequence[Memory],

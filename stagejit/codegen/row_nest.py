@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements import Elements, Memory
 from stagejit.codegen.ir import Buffer, storage_type
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.reducers import Accumulator, Reducer
 from stagejit.dispatch.affine import Affine, Index, Var, linearize
-from stagejit.dispatch.region import Region
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 
@@ -80,7 +80,7 @@ class RowEmitter:
     """Results, kept values and stores of one nest."""
 
     def __init__(
-        self, region: Region, nest: RowNest, elements: Elements, memory: Sequence[Memory]
+        self, region: ClosedRegion, nest: RowNest, elements: Elements, memory: Sequence[Memory]
     ) -> None:
         self.region, self.nest, self.elements, self.memory = region, nest, elements, memory
         self.b = elements.b
@@ -143,7 +143,7 @@ class RowEmitter:
 
     def store(self, places: Sequence[tuple[int, Index]]) -> None:
         """Stores of the elements at the current position. All are evaluated first: a store may
-        take the place of what another one reads (`Region.overwritten`)."""
+        take the place of what another one reads (`ClosedRegion.overwritten`)."""
         stores = [self.region.stores[number] for number, _ in places]
         registers = [
             self.elements.value(store.value, index)

@@ -20,6 +20,7 @@ from dataclasses import replace
 from stagejit.codegen import scalars
 from stagejit.codegen.accesses import lanes_of, vector_cost
 from stagejit.codegen.builder import Builder
+from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements import Elements
 from stagejit.codegen.footprint import Footprint, leaves_of
@@ -33,7 +34,7 @@ from stagejit.codegen.space import Space, merge, refine
 from stagejit.codegen.streaming import streamed_stores
 from stagejit.codegen.target import Target
 from stagejit.dispatch.affine import Affine, Index, Var, reshape_index
-from stagejit.dispatch.region import Region, Store
+from stagejit.dispatch.region import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 
@@ -41,7 +42,7 @@ _ACROSS_LANES = 6.0  # what merging the lanes of one row costs, in memory operat
 _WORTH_KEEPING = 8.0  # flops of a value that is cheaper to reload than to compute again
 
 
-def reduce_kernel(region: Region, target: Target) -> Kernel:
+def reduce_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `reduce`."""
     nest = _plan(region, target)
     builder = Builder()
@@ -57,7 +58,7 @@ def reduce_kernel(region: Region, target: Target) -> Kernel:
 # -------------------------------------------------------------------- planning
 
 
-def _plan(region: Region, target: Target) -> RowNest:
+def _plan(region: ClosedRegion, target: Target) -> RowNest:
     reduces = [op for op in region.ops if op.kind == "reduce"]
     shape, axes = reduces[0].operands[0].shape, reduces[0].attrs["axes"]
     space = Space(shape, "r")
@@ -148,7 +149,7 @@ def _panel_width(nest: RowNest, target: Target) -> int:
     return panel_width(nest.vector.extent, nest.lanes, others, target.cores)
 
 
-def _stages(region: Region, reduces: Sequence[Op]) -> tuple[tuple[Op, ...], ...]:
+def _stages(region: ClosedRegion, reduces: Sequence[Op]) -> tuple[tuple[Op, ...], ...]:
     """Reduces by pass: each one after those that its operand depends on."""
     inside = set(region.ops)
     passes: dict[Op, int] = {}
@@ -202,7 +203,9 @@ def _best_vector(
     return min((*reversed(reduced), *reversed(kept)), default=None, key=cost)
 
 
-def _with_cache(region: Region, nest: RowNest, shape: tuple[int, ...], target: Target) -> RowNest:
+def _with_cache(
+    region: ClosedRegion, nest: RowNest, shape: tuple[int, ...], target: Target
+) -> RowNest:
     """Keeps in scratch the row-space values that cost much and that several passes need, each at
     the element where the row stands: what is needed at other elements is computed again."""
     bound = {op.result for stage in nest.stages for op in stage}
@@ -235,7 +238,7 @@ def _with_cache(region: Region, nest: RowNest, shape: tuple[int, ...], target: T
 
 
 def _evaluated(
-    region: Region, nest: RowNest, roots: Sequence[tuple[Value, Index]], bound: set[Value]
+    region: ClosedRegion, nest: RowNest, roots: Sequence[tuple[Value, Index]], bound: set[Value]
 ) -> list[Value]:
     """The values that one pass evaluates where the row stands, consumers before producers."""
     footprint = Footprint(leaves_of(region), bound)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from stagejit.codegen import scalars
 from stagejit.codegen.accesses import lanes_of, vector_cost
 from stagejit.codegen.builder import Builder
+from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements import Elements, Memory
 from stagejit.codegen.footprint import Footprint, leaves_of
@@ -30,7 +31,6 @@ from stagejit.codegen.maps import bind_memory
 from stagejit.codegen.space import Space, merge, refine
 from stagejit.codegen.target import Target
 from stagejit.dispatch.affine import Affine, Index, Var, linearize
-from stagejit.dispatch.region import Region
 from stagejit.errors import InternalError
 from stagejit.graph.dims import ScatterDims
 from stagejit.graph.ir import Op, Value
@@ -58,7 +58,7 @@ class _Nest:
     reads: tuple[tuple[Value, Affine], ...]
 
 
-def scatter_kernel(region: Region, target: Target) -> Kernel:
+def scatter_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `scatter`."""
     nest = _plan(region, target)
     builder = Builder()
@@ -67,7 +67,7 @@ def scatter_kernel(region: Region, target: Target) -> Kernel:
     return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
 
 
-def _anchor(region: Region) -> Op:
+def _anchor(region: ClosedRegion) -> Op:
     if region.anchor is None:
         raise InternalError(f"{region.name} has no anchor", step="codegen")
     return region.anchor
@@ -76,7 +76,7 @@ def _anchor(region: Region) -> Op:
 # -------------------------------------------------------------------- planning
 
 
-def _plan(region: Region, target: Target) -> _Nest:
+def _plan(region: ClosedRegion, target: Target) -> _Nest:
     op = _anchor(region)
     _, indices, updates = op.operands
     dims, shape = ScatterDims.of(op.attrs), op.result.shape

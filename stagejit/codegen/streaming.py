@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.target import Target
 from stagejit.dispatch.affine import Affine, Var
-from stagejit.dispatch.region import Region, Store
+from stagejit.dispatch.region import Store
 from stagejit.graph.ir import Value
 
 _LINE_NBYTES = 64
 
 
 def streamed_stores(
-    region: Region,
+    region: ClosedRegion,
     reads: Iterable[tuple[Value, Affine]],
     offsets: Sequence[Affine],
     vector: Var | None,
@@ -36,7 +37,7 @@ def streamed_stores(
     )
 
 
-def _traffic(region: Region, reads: Iterable[tuple[Value, Affine]]) -> int:
+def _traffic(region: ClosedRegion, reads: Iterable[tuple[Value, Affine]]) -> int:
     """Bytes that cross memory; what a gather picks is no more than what is made of it."""
     most = max((op.result.type.size for op in region.ops if len(op.results) == 1), default=0)
     most = max(most, *(store.value.type.size for store in region.stores))

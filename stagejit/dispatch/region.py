@@ -88,8 +88,6 @@ class Region:
     bodies: of a loop the body, then its condition if it has one; of a branch all branches.
     scalars: the offsets that the host knows.
     aligned: False where memory may start at any element, because it is a slice of a larger buffer.
-    overwritten: inputs whose memory a store takes over, each element after the last read of it (see
-        `in_place.py`); the memory plan decides that.
 
     Kinds `map`, `copy`, `fill`: all stored values have one shape. A map may write a buffer that it
     reads, the same elements at the same index or others.
@@ -115,7 +113,6 @@ class Region:
     bodies: tuple[Body, ...] = ()
     scalars: Scalars = NOTHING
     aligned: bool = True
-    overwritten: frozenset[Value] = frozenset()
 
     @property
     def parts(self) -> tuple[Region, ...]:

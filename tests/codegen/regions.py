@@ -6,7 +6,6 @@ source into the destination's buffer, whose other elements must survive.
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from stagejit.codegen.generate import GENERATORS, kernel_of
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 from stagejit.codegen.verifier import verify as verify_function
@@ -27,14 +27,7 @@ from stagejit.graph.verifier import verify as verify_graph
 Array = np.ndarray[Any, np.dtype[Any]]
 Compile = Callable[..., Callable[..., None]]
 
-_GENERATORS = {
-    "map": ("maps", "map_kernel"),
-    "reduce": ("rows", "reduce_kernel"),
-    "cumulative": ("cumulative", "cumulative_kernel"),
-    "scatter": ("scatter", "scatter_kernel"),
-    "contract": ("contract", "contract_kernel"),
-    "conv": ("conv", "conv_kernel"),
-}
+_ANCHORS = frozenset(GENERATORS) - {"map", "copy", "fill"}
 _TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "f32": 2e-5, "f64": 1e-12}
 
 
@@ -53,7 +46,7 @@ def region_of(graph: Graph) -> Region:
     # A destination is the buffer itself, what fills it runs before this region.
     outside = {op for store in stores for op in _destination(store)}
     inside = tuple(op for op in ops if op.result not in arrays and op not in outside)
-    anchors = [op for op in inside if op.kind in _GENERATORS and op.kind != "map"]
+    anchors = [op for op in inside if op.kind in _ANCHORS]
     kind = anchors[0].kind if anchors else "map"
     return Region(
         "r", kind, inside, (*graph.inputs, *arrays), tuple(stores), anchors[0] if anchors else None
@@ -111,9 +104,7 @@ class Runner:
         return kernel
 
     def generate(self, region: Region) -> Kernel:
-        module, name = _GENERATORS[region.kind]
-        generator = getattr(importlib.import_module(f"stagejit.codegen.{module}"), name)
-        kernel: Kernel = generator(region, self.target)
+        kernel = kernel_of(region, self.target)
         verify_function(kernel.function)
         return kernel
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
-from stagejit.codegen.scatter import scatter_kernel
+from stagejit.codegen.generate import kernel_of
 from stagejit.codegen.target import Target
 from stagejit.graph.build import graph_of
 from tests.codegen.regions import Runner, region_of
@@ -166,7 +166,7 @@ def test_owned_ranges(host: Runner) -> None:
     graph = graph_of(lambda x, i, u: update(x, "add", i, u), x, at, u)
     region = region_of(graph)
     found = [
-        runner.run(graph, region, scatter_kernel(region, runner.target), [x, at, u])[0]
+        runner.run(graph, region, kernel_of(region, runner.target), [x, at, u])[0]
         for runner in (host, many)
     ]
     np.testing.assert_array_equal(*found)
