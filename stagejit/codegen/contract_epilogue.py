@@ -151,14 +151,14 @@ class Epilogue:
     # ---------------------------------------------------------------- one position
 
     def _store_all(self, at: Mapping[Var, Register], mask: Register | None) -> None:
+        """All are evaluated first: a store may take the place of what another one reads."""
         elements = self.elements
         elements.bound[self.result] = lambda _: self._sum(at, mask)
-        for number, store in enumerate(self.plan.region.stores):
-            if number == self.plan.panel:
-                continue
-            index = self.plan.indices[number]
-            register = elements.value(store.value, index)
-            offset = elements.with_starts(store, index, self.plan.offsets[number])
+        plan = self.plan
+        numbered = [(n, s) for n, s in enumerate(plan.region.stores) if n != plan.panel]
+        registers = [elements.value(store.value, plan.indices[n]) for n, store in numbered]
+        for (number, store), register in zip(numbered, registers, strict=True):
+            offset = elements.with_starts(store, plan.indices[number], plan.offsets[number])
             elements.store(register, store.value.type.dtype, self.stores[number], offset)
 
     def _sum(self, at: Mapping[Var, Register], mask: Register | None) -> Register:

@@ -203,15 +203,20 @@ class _Writer:
     def _store(self, running: Register) -> None:
         self.current = scalars.convert(self.b, running, self.held, self.dtype)
         whole = self.elements.position.mask is None
-        for store, place, memory, offset, streamed in zip(
-            self.region.stores,
-            self.nest.places,
+        stores, places = self.region.stores, self.nest.places
+        registers = [
+            self.elements.value(store.value, place)
+            for store, place in zip(stores, places, strict=True)
+        ]
+        for store, register, place, memory, offset, streamed in zip(
+            stores,
+            registers,
+            places,
             self.memory,
             self.nest.offsets,
             self.streamed,
             strict=True,
         ):
-            register = self.elements.value(store.value, place)
             offset = self.elements.with_starts(store, place, offset)
             self.elements.store(
                 register, store.value.type.dtype, memory, offset, nontemporal=streamed and whole

@@ -31,6 +31,7 @@ from stagejit.symbolic import Int, bounds
 MOST_BOXES = 4
 
 _DYNAMIC = "an offset is computed from arrays"
+_DROPPED = "a window that is not within the array is left out"
 _HULL = "the hull of several ranges"
 _UNEVEN = "elements between are not touched"
 
@@ -81,8 +82,10 @@ def writes_of(region: Region) -> list[Touch]:
 def _write_of(region: Region, store: Store) -> Touch:
     if region.kind == "scatter":
         assert region.anchor is not None
-        exact = region.scalars.knows(region.anchor)
-        return Touch(store.into, region.scalars.box(region.anchor), "" if exact else _DYNAMIC)
+        scalars, box = region.scalars, region.scalars.box(region.anchor)
+        if not scalars.knows(region.anchor):
+            return Touch(store.into, box, _DYNAMIC)
+        return Touch(store.into, box, _DROPPED if scalars.drops(region.anchor) else "")
     return touch_of(store.into, store_index(store), region.scalars)
 
 

@@ -8,9 +8,10 @@ extent`.
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,7 @@ class Var:
     "dynamic": a scalar read at run time (`source` names it), already clamped to the range.
     """
 
-    __slots__ = ("divisor", "extent", "id", "kind", "name", "operand", "source")
+    __slots__ = ("__weakref__", "divisor", "extent", "id", "kind", "name", "operand", "source")
 
     def __init__(
         self,
@@ -44,6 +45,20 @@ class Var:
 
     def __repr__(self) -> str:
         return f"{self.name}{self.id}<{self.extent}"
+
+
+_shared: weakref.WeakValueDictionary[Hashable, Var] = weakref.WeakValueDictionary()
+_sharing = threading.Lock()
+
+
+def shared(key: Hashable, make: Callable[[], Var]) -> Var:
+    """The variable that stands for `key`: one object as long as anybody holds it, on any thread,
+    so that indices made of it compare equal."""
+    with _sharing:
+        known = _shared.get(key)
+        if known is None:
+            known = _shared[key] = make()
+        return known
 
 
 class SplitNeeded(Exception):
@@ -171,18 +186,18 @@ def _require_split(rest: Affine, divisor: int) -> None:
                 raise SplitNeeded(var, inner)
 
 
-# Equal divisions share one variable, so that indices compare equal.
-@functools.lru_cache(maxsize=16384)
 def _derived(kind: str, operand: Affine, divisor: int) -> Affine:
+    """Equal divisions share one variable."""
     lo, hi = operand.range()
     base = lo // divisor
     shifted = operand - base * divisor  # not negative, so that kernels divide unsigned numbers
-    if kind == "mod":
-        return Affine.of(Var(divisor, "m", "mod", operand=shifted, divisor=divisor))
-    return (
-        Affine.of(Var(hi // divisor - base + 1, "d", "div", operand=shifted, divisor=divisor))
-        + base
-    )
+    extent = divisor if kind == "mod" else hi // divisor - base + 1
+
+    def make() -> Var:
+        return Var(extent, kind[0], kind, operand=shifted, divisor=divisor)
+
+    var = Affine.of(shared((kind, operand, divisor), make))
+    return var if kind == "mod" else var + base
 
 
 def _substitute(var: Var, mapping: Mapping[Var, Affine]) -> Affine:

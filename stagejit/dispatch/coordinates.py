@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from stagejit.dispatch.affine import Affine, Index, Var, linearize
+from stagejit.dispatch.affine import Affine, Index, Var, linearize, shared
 from stagejit.dispatch.pull import pull_view
 from stagejit.graph.ir import Op
 
@@ -19,7 +19,11 @@ Shape = tuple[int, ...]
 @functools.lru_cache(maxsize=4096)
 def variables(shape: Shape) -> tuple[Var, ...]:
     """One variable for each dimension, always the same ones for a shape."""
-    return tuple(Var(extent, "x") for extent in shape)
+    # The cache is for speed; which objects they are does not depend on it.
+    return tuple(
+        shared((shape, axis), functools.partial(Var, extent, "x"))
+        for axis, extent in enumerate(shape)
+    )
 
 
 @functools.lru_cache(maxsize=4096)

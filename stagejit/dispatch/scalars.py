@@ -86,6 +86,21 @@ class Scalars:
             dims.append((0, extent if size else 0, 1) if offset is None else (offset, size, stride))
         return Box.of(dims)
 
+    def drops(self, op: Op) -> bool:
+        """Whether a scatter may leave its only window out, because it is not within the array."""
+        x, indices, updates = op.operands
+        dims = ScatterDims.of(op.attrs)
+        if op.attrs["mode"] != "fill":
+            return False
+        window = dims.window(x.type.rank, updates.shape)
+        for component, axis in enumerate(dims.start_axes):
+            scalar = _element(indices, component)
+            known = self[scalar] if scalar is not None else None
+            low, high = bounds(known) if known is not None else (-1, 0)
+            if low < 0 or high > x.shape[axis] - window[axis]:
+                return True
+        return False
+
     def _window(self, op: Op) -> Box | None:
         """The one window that a scatter writes, None where it is not known."""
         x, indices, updates = op.operands

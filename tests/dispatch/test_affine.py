@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
+import sys
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stagejit.dispatch import affine
 from stagejit.dispatch.affine import (
     Affine,
     SplitNeeded,
@@ -18,6 +23,7 @@ from stagejit.dispatch.affine import (
     linearize,
     reshape_index,
 )
+from stagejit.dispatch.coordinates import coordinates, variables
 
 
 def points(variables: list[Var]) -> Iterator[dict[Var, int]]:
@@ -128,3 +134,45 @@ def test_substitution_reaches_into_divisions() -> None:
         value = 2 * env[y] + 1
         assert at(quotient.substitute(step), env) == value // 5
         assert at(remainder.substitute(step), env) == value % 5
+
+
+def test_coordinates_are_the_same_after_the_cache_has_forgotten_them() -> None:
+    before = variables((3, 4)), coordinates((3, 4))
+    variables.cache_clear()
+    coordinates.cache_clear()
+    assert (variables((3, 4)), coordinates((3, 4))) == before
+
+
+def test_equal_divisions_are_equal_on_any_thread() -> None:
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for size in range(1000, 1400):
+            var, start = Var(size), threading.Barrier(4)
+            found: list[Any] = []
+
+            def ask(var: Var = var, start: Any = start, found: Any = found) -> None:
+                start.wait()
+                found.append((variables((var.extent, 7)), Affine.of(var).divmod(7)))
+
+            threads = [threading.Thread(target=ask) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert found == [(variables((size, 7)), Affine.of(var).divmod(7))] * 4
+    finally:
+        sys.setswitchinterval(switching)
+
+
+def test_variables_that_nobody_holds_are_forgotten() -> None:
+    def count() -> int:
+        gc.collect()
+        return len(affine._shared)
+
+    before = count()
+    var = Var(1000)
+    parts = Affine.of(var).divmod(7)
+    assert count() == before + 2
+    del parts, var
+    assert count() == before
