@@ -61,14 +61,16 @@ class Builder:
         self._params.append(value)
         return value
 
-    def scratch(self, name: str, elem: Type, size: int) -> Buffer:
-        """`size` elements of the worker's scratch, 64-byte aligned; contents undefined at entry."""
+    def scratch(self, name: str, elem: Type, size: int, *, once: bool = False) -> Buffer:
+        """`size` elements of the worker's scratch, 64-byte aligned; contents undefined at entry.
+        once: see `Buffer`; such a buffer starts with a `forget`."""
         made = Buffer(
             f"{name}.s{len(self._buffers)}",
             elem,
             "scratch",
             size=size,
             offset_nbytes=self._scratch_nbytes,
+            once=once,
             alignment=64,
         )
         self._scratch_nbytes += -(-size * (elem.bits // 8) // 64) * 64
@@ -310,6 +312,11 @@ class Builder:
         self._append(
             "scatter", (value, indices, *(() if mask is None else (mask,))), None, buffer=buffer
         )
+
+    def forget(self, buffer: Buffer) -> None:
+        """From here on the contents of a `once` buffer are undefined. Costs nothing; with `verify`
+        it is checked that nothing reads them."""
+        self._append("forget", (), None, buffer=buffer)
 
     def prefetch(
         self, buffer: Buffer, index: Operand, *, write: bool = False, locality: int = 3

@@ -18,6 +18,7 @@ from stagejit.codegen.conv import conv_kernel
 from stagejit.codegen.cumulative import cumulative_kernel
 from stagejit.codegen.kernel import Kernel, KernelArg
 from stagejit.codegen.llvm import lower
+from stagejit.codegen.llvm_shadow import with_shadows
 from stagejit.codegen.maps import map_kernel
 from stagejit.codegen.rows import reduce_kernel
 from stagejit.codegen.scatter import scatter_kernel
@@ -80,10 +81,13 @@ class KernelCache:
 
     def _make(self, region: Region, key: Key) -> _Template:
         kernel, places = _generated(region, key, self.target)
+        function = kernel.function
         if self.verify:
-            verify_kernel(kernel.function)
-        symbol = kernel.function.symbol() + ("v" if self.verify else "")
-        text = lower(kernel.function, symbol, self.target, verify=self.verify)
+            verify_kernel(function)
+        symbol = function.symbol() + ("v" if self.verify else "")
+        text = lower(function, symbol, self.target, verify=self.verify)
+        if self.verify:
+            kernel = replace(kernel, function=with_shadows(function))
         return _Template(kernel, symbol, text, places)
 
 

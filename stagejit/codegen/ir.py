@@ -162,6 +162,7 @@ class Buffer:
     scratch), "stack" (fixed `size` elements in the frame, 64-byte aligned) or "table" (the
     constants `data`, part of the kernel's object code).
     readonly: nothing in this kernel writes it, so its loads may move and merge.
+    once: between two `forget`s of it each element is written at most once, and read after that.
     alignment: known alignment of the base in bytes.
     """
 
@@ -172,6 +173,7 @@ class Buffer:
     offset_nbytes: int = 0
     size: int = 0
     readonly: bool = False
+    once: bool = False
     alignment: int = 1
     data: tuple[int | float, ...] = ()
 
@@ -237,7 +239,11 @@ class Function:
         lines = [f"kernel({', '.join(arguments)}) for [{names[self.lo]}, {names[self.hi]}) {{"]
         for buffer in self.buffers:
             if buffer.space == "scratch":
-                lines.append(f"  {buffer}: {buffer.elem} at scratch + {buffer.offset_nbytes}")
+                once = " once" if buffer.once else ""
+                lines.append(
+                    f"  {buffer}: {buffer.elem}[{buffer.size}] at scratch + "
+                    f"{buffer.offset_nbytes}{once}"
+                )
             elif buffer.space == "stack":
                 lines.append(f"  {buffer}: {buffer.elem}[{buffer.size}] on stack")
             elif buffer.space == "table":

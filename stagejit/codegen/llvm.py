@@ -12,12 +12,14 @@ from __future__ import annotations
 from stagejit.codegen.ir import I64, Block, Buffer, Function, Op, Type
 from stagejit.codegen.llvm_memory import Memory
 from stagejit.codegen.llvm_ops import lower_pure
+from stagejit.codegen.llvm_shadow import shadows
 from stagejit.codegen.llvm_text import Emitter, Ref, type_text
 from stagejit.codegen.target import Target
 
 
 def lower(function: Function, symbol: str, target: Target, *, verify: bool = False) -> str:
-    """LLVM IR of `function` for `target`. With `verify`, each access to an argument is checked."""
+    """LLVM IR of `function` for `target`. With `verify`, accesses to arguments and scratch are
+    checked, which takes `checked_scratch_nbytes` of scratch."""
     lowering = _Lowering(function, symbol, target, verify=verify)
     return lowering.module()
 
@@ -78,6 +80,7 @@ class _Lowering:
             self.memory.bases[buffer] = self._base(buffer, position)
         if e.verify:
             self._limits([b for b in function.buffers if b.space == "arg"])
+            self._shadows()
 
     def _word(self, base: str, number: int) -> Ref:
         pointer = self.e.address(base, I64, self.e.const(number, I64))
@@ -108,6 +111,15 @@ class _Lowering:
         for buffer in arguments:
             self.memory.limits[buffer] = self._word("%params", first + buffer.index)
         self.memory.fault_base = self._word("%params", first + len(arguments))
+        self.memory.scratch_fault = len(arguments) + 1
+
+    def _shadows(self) -> None:
+        """Where the marks of `once` buffers are: behind the kernel's own scratch."""
+        for buffer, at in shadows(self.function).items():
+            offset = self.e.const(at, I64)
+            self.memory.shadows[buffer] = self.e.address(
+                "%scratch", Type("i8"), offset
+            ).removeprefix("ptr ")
 
     # ---------------------------------------------------------------- blocks
 
@@ -134,6 +146,8 @@ class _Lowering:
                 self.memory.scatter(op)
             case "prefetch":
                 self.memory.prefetch(op)
+            case "forget":
+                self.memory.forget(op)
             case _:
                 e.bind(op.results[0], lower_pure(e, op))
 

@@ -13,7 +13,8 @@ deny.
 Note [Checked access]: with `verify`, the pointer after the last buffer points to one i64, the fault
 word, and the run-time parameters go on with the number of elements of each argument buffer and a
 base number. Lanes outside [0, nelems) are switched off and the fault word becomes base + 1 + the
-buffer's index; the host reads it after the call.
+buffer's index; the host reads it after the call. Scratch counts as one more buffer, whose fault is
+also a read of what was not written (see `llvm_shadow`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stagejit.codegen.ir import I1, I64, Buffer, Op, Type
+from stagejit.codegen.llvm_shadow import clear_marks, marks_broken
 from stagejit.codegen.llvm_text import Emitter, Ref, literal, type_text
 
 READONLY, MUTABLE = "readonly", "mutable"
@@ -34,6 +36,8 @@ class Memory:
         self.e = e
         self.bases: dict[Buffer, str] = {}
         self.limits: dict[Buffer, Ref] = {}  # elements, of the arguments, when verifying
+        self.shadows: dict[Buffer, str] = {}  # marks of `once` buffers, when verifying
+        self.scratch_fault = 0  # the number of a fault in scratch, when verifying
         self.fault = ""
         self.fault_base = Ref(I64, "0")
         scopes = {_scope(buffer) for buffer in buffers}
@@ -47,6 +51,7 @@ class Memory:
         access = op.results[0].type
         if buffer in self.limits:
             return self._checked(buffer, access, None, index, mask)
+        index = self._in_scratch(buffer, access, index, mask, writes=False)
         pointer = self.e.address(self.bases[buffer], buffer.elem, index)
         return self._load(buffer, access, pointer, mask, op.attrs)
 
@@ -57,6 +62,7 @@ class Memory:
         if buffer in self.limits:
             self._checked(buffer, value.type, value, index, mask)
             return
+        index = self._in_scratch(buffer, value.type, index, mask, writes=True)
         pointer = self.e.address(self.bases[buffer], buffer.elem, index)
         self._store(buffer, value, pointer, mask, op.attrs)
 
@@ -66,6 +72,7 @@ class Memory:
         access = op.results[0].type
         if buffer in self.limits:
             return self._checked(buffer, access, None, indices, mask)
+        indices = self._in_scratch(buffer, access, indices, mask, writes=False)
         return self._gather(buffer, access, indices, mask)
 
     def scatter(self, op: Op) -> None:
@@ -75,7 +82,14 @@ class Memory:
         if buffer in self.limits:
             self._checked(buffer, value.type, value, indices, mask)
             return
+        indices = self._in_scratch(buffer, value.type, indices, mask, writes=True)
         self._scatter(buffer, value, indices, mask)
+
+    def forget(self, op: Op) -> None:
+        """The marks of a `once` buffer are taken away."""
+        buffer: Buffer = op.attrs["buffer"]
+        if buffer in self.shadows:
+            clear_marks(self.e, self.shadows[buffer], buffer.size)
 
     def prefetch(self, op: Op) -> None:
         buffer: Buffer = op.attrs["buffer"]
@@ -188,18 +202,48 @@ class Memory:
         outside = e.binary("xor", inside, 1)
         if mask is not None:
             inside, outside = e.binary("and", inside, mask), e.binary("and", outside, mask)
-        self._report(e.any(outside), buffer)
+        self._report(e.any(outside), buffer.index + 1)
         if value is None:
             return self._gather(buffer, access, index, inside)
         self._scatter(buffer, value, index, inside)
         return value
 
-    def _report(self, faulty: Ref, buffer: Buffer) -> None:
+    def _in_scratch(
+        self, buffer: Buffer, access: Type, index: Ref, mask: Ref | None, *, writes: bool
+    ) -> Ref:
+        """The index of an access to scratch, 0 where the access leaves the buffer; reports that,
+        and what breaks the rule of a `once` buffer."""
+        if not self.scratch_fault or buffer.space != "scratch":
+            return index
+        e = self.e
+        if index.type.lanes:
+            lanes, width = index.type.lanes, 1
+        else:
+            # A mask may reach over the end, so that its lanes count one by one.
+            lanes, width = 0, max(access.lanes, 1) if mask is None else 1
+        inside = e.compare("ule", e.cast("sext", index, I64.with_lanes(lanes)), buffer.size - width)
+        outside = e.binary("xor", inside, 1)
+        if mask is not None and lanes:
+            outside = e.binary("and", outside, mask)
+        elif mask is not None:
+            last = e.binary(
+                "add", e.splat(index, access.lanes), e.lane_ids(I64.with_lanes(access.lanes))
+            )
+            beyond = e.compare("uge", last, buffer.size)
+            outside = e.any(e.binary("and", beyond, mask))
+        self._report(e.any(outside), self.scratch_fault)
+        index = e.select(inside, index, 0)
+        if buffer in self.shadows and not lanes:
+            broken = marks_broken(e, self.shadows[buffer], access, index, mask, writes=writes)
+            self._report(broken, self.scratch_fault)
+        return index
+
+    def _report(self, faulty: Ref, which: int) -> None:
         e = self.e
         fault, done = e.fresh_label("fault"), e.fresh_label("checked")
         e.branch(faulty, fault, done)
         e.start(fault)
-        number = e.binary("add", self.fault_base, buffer.index + 1)
+        number = e.binary("add", self.fault_base, which)
         e.line(f"store atomic i64 {number.text}, ptr {self.fault} monotonic, align 8")
         e.jump(done)
         e.start(done)

@@ -116,12 +116,14 @@ class RowEmitter:
                 self.elements.bound[op.result] = self._result_reader(op.result, where)
         for value in nest.cached:
             elem = storage_type(value.type.dtype)
-            self._scratch[value] = self.b.scratch("row", elem, self.scratch_size())
+            self._scratch[value] = self.b.scratch("row", elem, self.scratch_size(), once=True)
             self.elements.bound[value] = self._cache_reader(value)
 
     def begin(self) -> None:
         """A new row: nothing is known of it."""
         self.results, self.ready, self._filled = {}, set(), set()
+        for buffer in self._scratch.values():
+            self.b.forget(buffer)
 
     def end_pass(self) -> None:
         """What this pass wrote to scratch can be read from now on. A pass evaluates the same values

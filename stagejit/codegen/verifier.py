@@ -308,6 +308,12 @@ def _prefetch(op: Op) -> None:
     _need(0 <= op.attrs["locality"] <= 3, "locality is 0 to 3")
 
 
+def _forget(op: Op) -> None:
+    _need(not op.operands and not op.results, "`forget` takes a buffer alone")
+    buffer: Buffer = op.attrs["buffer"]
+    _need(buffer.space == "scratch" and buffer.once, f"`forget` of {buffer}, which is not `once`")
+
+
 # -------------------------------------------------------------------- control flow
 
 
@@ -338,7 +344,7 @@ _RULES: dict[str, Callable[[Op], None]] = {
     "splat": _splat, "lane_ids": _lane_ids, "extract": _lane, "insert": _lane,
     "shuffle": _shuffle, "reduce": _reduce, "mask_below": _mask_below, "load": _reads,
     "gather": _reads, "store": _writes, "scatter": _writes, "prefetch": _prefetch, "for": _for,
-    "if": _if,
+    "if": _if, "forget": _forget,
     **dict.fromkeys(("and", "or", "xor"), _bit_op),
     **dict.fromkeys(("add", "sub", "mul", "sdiv", "udiv", "srem", "urem", "shl", "lshr", "ashr",
                      "smin", "smax", "umin", "umax", "umulh"), _integer_op(2)),

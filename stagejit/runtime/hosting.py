@@ -31,6 +31,7 @@ FORK_SECONDS = 15e-6
 CHUNK_SECONDS = 2e-6
 CHUNKS_PER_CORE = 8
 MOST_IN_REGION = 64  # dispatches: their buffers' addresses are on the stack at the same time
+_SCRATCH_FAULT = "left its scratch, or read there what it had not written"
 
 
 def host_program(
@@ -232,9 +233,9 @@ class _Hosting:
             params = (*params, *sizes, len(self.faults))
             refs.append(BufferRef("fault"))
             self.faults += [
-                f"{self.name}: kernel of @{step.dispatch.name} left buffer {name}; this is "
+                f"{self.name}: kernel of @{step.dispatch.name} {what}; this is "
                 "a fault of stagejit, please report it"
-                for name in names
+                for what in (*(f"left buffer {name}" for name in names), _SCRATCH_FAULT)
             ]
         grain = self._grain(kernel.total, kernel.seconds)
         return Launch(

@@ -13,6 +13,7 @@ import pytest
 
 from stagejit.codegen.ir import Function
 from stagejit.codegen.llvm import lower
+from stagejit.codegen.llvm_shadow import with_shadows
 from stagejit.codegen.target import Target
 from tests.codegen.regions import Runner
 
@@ -84,9 +85,10 @@ def compile_kernel(
         None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
     )(address)
     # Poison: NaN as floats, -1 as integers. What lies behind the scratch must keep it.
-    scratch = np.full(function.scratch_nbytes + 64 + _GUARD_NBYTES, 0xFF, np.uint8)
+    nbytes = with_shadows(function).scratch_nbytes if verify else function.scratch_nbytes
+    scratch = np.full(nbytes + 64 + _GUARD_NBYTES, 0xFF, np.uint8)
     base = -(-scratch.ctypes.data // 64) * 64
-    guard = scratch[base - scratch.ctypes.data + function.scratch_nbytes :]
+    guard = scratch[base - scratch.ctypes.data + nbytes :]
 
     def run(
         arrays: Sequence[np.ndarray[Any, Any] | int],

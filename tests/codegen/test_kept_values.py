@@ -6,12 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
-from tests.codegen.regions import Runner
+from stagejit.codegen.row_nest import RowEmitter, RowNest
+from stagejit.dispatch.affine import Affine
+from stagejit.graph.build import graph_of
+from tests.codegen.regions import Runner, region_of
 
 RNG = np.random.default_rng(7)
 EXTENTS = (1, 2, 3, 5, 7, 8, 13, 16, 17, 20, 40)
@@ -60,6 +64,44 @@ def test_columns_that_need_other_elements_only(runner: Runner) -> None:
         return e / (e[::-1] * w).sum(0, keepdims=True)
 
     runner.check(fn, array(40, 300), np.abs(array(40, 300)))
+
+
+def in_axis_order(nest: RowNest) -> Affine:
+    """Where kept values must not lie: a vector along an outer axis would cover the inner ones."""
+    place = Affine()
+    for var in nest.reduced:
+        place = place * var.extent + Affine.of(var)
+    return place
+
+
+def test_verify_sees_vectors_that_overwrite_each_other(
+    host: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RowNest, "place_in_scratch", property(in_axis_order))
+    host_fault(host, lambda x: normalized(x.transpose(0, 2, 1), (1, 2)), array(4, 20, 40))
+
+
+def test_verify_sees_a_read_before_the_write(host: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end_pass(self: RowEmitter) -> None:
+        self.ready |= set(self.nest.cached)
+
+    monkeypatch.setattr(RowEmitter, "end_pass", end_pass)
+
+    def fn(x: Any) -> Any:
+        e = jnp.exp(x)
+        first = e / (e[:, ::-1] * 2).sum(1, keepdims=True)
+        return (e * first).sum(1, keepdims=True) * first
+
+    host_fault(host, fn, array(4, 300))
+
+
+def host_fault(host: Runner, fn: Any, *args: Any) -> None:
+    """A kernel of `fn` leaves its scratch, or reads of it what it has not written."""
+    with jax.enable_x64(True):
+        graph = graph_of(fn, *args)
+    region = region_of(graph)
+    with pytest.raises(AssertionError, match="out of bounds access to argument 2"):
+        host.run(graph, region, host.generate(region), args, verify=True)
 
 
 def viewed(draw: np.random.Generator, x: Any) -> Any:

@@ -12,6 +12,7 @@ import pytest
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import BF16, F16, F32, F64, I8, I16, I32, I64, Function, Type
 from stagejit.codegen.llvm import lower
+from stagejit.codegen.llvm_shadow import with_shadows
 from stagejit.codegen.target import Target
 from stagejit.codegen.verifier import verify
 
@@ -205,10 +206,78 @@ def test_gathers_and_scatters_are_checked(run_kernel: Run) -> None:
     assert checked(run_kernel, b.finish(), [x24, y24], [20, 24]) == 1
 
 
-def test_scratch_and_tables_are_not_checked() -> None:
+def test_tables_are_not_checked() -> None:
     b = Builder()
     y = b.buffer("y", F32)
-    spare, table = b.scratch("s", F32, 4), b.table("t", F32, [1.0, 2.0])
-    b.store(b.load(table, 1), spare, 0)
-    b.store(b.load(spare, 0), y, 0)
+    b.store(b.load(b.table("t", F32, [1.0, 2.0]), 1), y, 0)
     assert lower(b.finish(), "k", Target.host(), verify=True).count("store atomic") == 1
+
+
+@pytest.mark.parametrize(("at", "faulty"), [(0, False), (12, False), (13, True), (-1, True)])
+@pytest.mark.parametrize("lanes", [0, 4])
+@pytest.mark.parametrize("reads", [False, True])
+def test_scratch_is_checked(
+    run_kernel: Run, at: int, lanes: int, *, faulty: bool, reads: bool
+) -> None:
+    b = Builder()
+    y = b.buffer("y", F32)
+    spare = b.scratch("s", F32, 16 if lanes else 13)
+    index = b.binary("smin", b.lo, at)  # not a constant to LLVM
+    if reads:
+        b.store(b.load(spare, index, lanes), y, 0)
+    else:
+        b.store(b.const(1.0, F32.with_lanes(lanes)), spare, index)
+        b.store(b.const(1.0, F32), y, 0)
+    found = checked(run_kernel, b.finish(), [np.zeros(4, np.float32)], [4], lo=99)
+    assert found == (2 if faulty else 0)  # one more than there are arguments
+
+
+def test_masked_lanes_may_reach_over_the_end_of_scratch(run_kernel: Run) -> None:
+    for used, faulty in ((3, False), (4, True)):
+        b = Builder()
+        y, spare = b.buffer("y", F32), b.scratch("s", F32, 13)
+        mask = b.mask_below(0, b.binary("smin", b.lo, used), 4)
+        b.store(b.const(1.0, F32.with_lanes(4)), spare, 10, mask=mask)
+        b.store(b.const(1.0, F32), y, 0)
+        found = checked(run_kernel, b.finish(), [np.zeros(1, np.float32)], [1], lo=99)
+        assert found == (2 if faulty else 0)
+
+
+def once_kernel(*, forgets: int = 1, writes: int = 1, written: int = 8, read: int = 8) -> Function:
+    """Writes the first elements of a `once` buffer, and reads the first ones."""
+    b = Builder()
+    y, kept = b.buffer("y", F32), b.scratch("kept", F32, 40, once=True)
+    for _ in range(forgets):
+        b.forget(kept)
+        for _ in range(writes):
+            b.store(b.const(3.0, F32.with_lanes(8)), kept, 0, mask=b.active(written, 8))
+        b.store(b.load(kept, 0, 8, mask=b.active(read, 8)), y, 0)
+    function = b.finish()
+    verify(function)
+    return function
+
+
+@pytest.mark.parametrize(
+    ("options", "faulty"),
+    [
+        ({}, False),
+        ({"forgets": 2}, False),
+        ({"written": 5, "read": 5}, False),
+        ({"written": 5, "read": 6}, True),
+        ({"writes": 0}, True),
+        ({"writes": 2}, True),
+    ],
+    ids=str,
+)
+def test_elements_are_written_once_and_then_read(
+    run_kernel: Run, options: dict[str, int], *, faulty: bool
+) -> None:
+    y = np.zeros(8, np.float32)
+    assert checked(run_kernel, once_kernel(**options), [y], [8]) == (2 if faulty else 0)
+
+
+def test_marks_cost_nothing_without_verify() -> None:
+    function = once_kernel()
+    assert "x i8>" not in lower(function, "k", Target.host())
+    assert "x i8>" in lower(function, "k", Target.host(), verify=True)
+    assert with_shadows(function).scratch_nbytes > function.scratch_nbytes

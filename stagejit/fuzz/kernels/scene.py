@@ -170,6 +170,8 @@ class Scene:
         """What is wrong with the memory after the run; empty where nothing is."""
         if frame.fault is not None:
             number = int(after[frame.fault : frame.fault + 8].view(np.int64)[0])
+            if number >= len(frame.buffers):
+                return "the kernel left its scratch, or read of it what it had not written"
             if number:
                 return f"the kernel left the buffer of its argument {number - 1}"
         touched = np.zeros(after.shape, bool)
