@@ -21,6 +21,7 @@ from stagejit.decisions import Decision
 from stagejit.enabling import disable, enable, enabled
 from stagejit.errors import FallbackWarning, StagejitError
 from stagejit.options import Options
+from stagejit.trace.primitives import inline
 
 if TYPE_CHECKING:
     from stagejit.schedule.plan import Access, Barrier, Buffer, Dispatch, HostScalar, Plan
@@ -43,6 +44,7 @@ __all__ = [
     "disable",
     "enable",
     "enabled",
+    "inline",
     "jit",
 ]
 

@@ -1,8 +1,8 @@
 """Element and tensor types, shared by every stage.
 
 Input: NumPy dtypes (ml_dtypes' bfloat16 included). Output: interned `DType` and `TensorType` values
-whose text (`f32[4,8]`) is the one used in every dump. Invariant: a `DType` is unique by name, so
-identity and equality agree.
+whose text (`f32[4,8]`) is the one used in every dump. Invariants: a `DType` is unique by name, so
+identity and equality agree; it is physical: what a processor computes with, or opaque.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
-Kind = Literal["bool", "int", "uint", "float", "complex", "opaque"]
+Kind = Literal["bool", "int", "uint", "float", "opaque"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class DType:
     @property
     def is_native(self) -> bool:
         """True where kernels can be generated for elements of this type."""
-        return self.name in _NATIVE
+        return self.kind != "opaque"
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -73,8 +73,6 @@ f16 = DType("f16", "float", 16, 2)
 bf16 = DType("bf16", "float", 16, 2)
 f32 = DType("f32", "float", 32, 4)
 f64 = DType("f64", "float", 64, 8)
-c64 = DType("c64", "complex", 64, 8)
-c128 = DType("c128", "complex", 128, 16)
 
 _TO_NUMPY: dict[str, np.dtype[Any]] = {
     "bool": np.dtype(np.bool_),
@@ -90,13 +88,10 @@ _TO_NUMPY: dict[str, np.dtype[Any]] = {
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
-    "c64": np.dtype(np.complex64),
-    "c128": np.dtype(np.complex128),
 }
-_NATIVE = frozenset(name for name in _TO_NUMPY if not name.startswith("c"))
 _BY_NAME: dict[str, DType] = {
     dtype.name: dtype
-    for dtype in (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64, c64, c128)
+    for dtype in (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64)
 }
 _FROM_NUMPY = {numpy: _BY_NAME[name] for name, numpy in _TO_NUMPY.items()}
 
@@ -107,13 +102,51 @@ def dtype_named(name: str) -> DType:
 
 
 def from_numpy(dtype: Any) -> DType:
-    """The `DType` of anything NumPy accepts as a dtype; extended dtypes (PRNG keys, int4, fp8)
-    become opaque types, on which no op is native."""
+    """The `DType` of anything NumPy accepts as a dtype; others (complex numbers, 4- and 8-bit
+    floats, PRNG keys) become opaque types, on which no op is native: see `trace/elements.py`."""
     try:
         found = _FROM_NUMPY.get(np.dtype(dtype))
     except TypeError:
         found = None
     return found or DType(str(dtype), "opaque", 0, 0)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What an element of some NumPy dtype is made of, here: `shape` elements of `dtype`."""
+
+    dtype: DType
+    shape: tuple[int, ...] = ()
+
+    def array(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The same elements as they are stored, with those of one element along the last axes."""
+        target = self.dtype.numpy
+        if array.dtype == target:
+            return array
+        if array.dtype.name in _INTEGERS:
+            return array.astype(target)
+        stored = np.ascontiguousarray(array).reshape(-1).view(target)
+        return stored.reshape(array.shape + self.shape)
+
+
+# Complex numbers are pairs. Integers of 2 and 4 bits have a byte each, with their sign extended;
+# floats of 4 and 8 bits are their bits in a byte.
+_INTEGERS = {"int2": i8, "int4": i8, "uint2": u8, "uint4": u8}
+_BYTES = (
+    "float4_e2m1fn", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn",
+    "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
+)  # fmt: skip
+_STORAGE = {
+    "complex64": Storage(f32, (2,)),
+    "complex128": Storage(f64, (2,)),
+    **{name: Storage(dtype) for name, dtype in _INTEGERS.items()},
+    **{name: Storage(u8) for name in _BYTES},
+}
+
+
+def storage_of(dtype: Any) -> Storage:
+    """What elements of a NumPy dtype are made of: themselves where they are physical or opaque."""
+    return _STORAGE.get(str(dtype)) or Storage(from_numpy(dtype))
 
 
 @dataclass(frozen=True)

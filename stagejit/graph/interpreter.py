@@ -20,6 +20,7 @@ from stagejit.graph import foreign, products, scalar, windows
 from stagejit.graph.control import LoopOperands
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.trace.compat import evaluate_equation
+from stagejit.trace.crossing import from_user, to_user
 from stagejit.types import DType, TensorType
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -160,13 +161,17 @@ class _Evaluator:
         if equation is None:
             raise InternalError(f"{op} was parsed from text and has no equation", step="interpret")
         arguments = [
-            np.asarray(x).astype(v.type.dtype.numpy) if v.type.dtype.kind != "opaque" else x
-            for x, v in zip(operands, op.operands, strict=True)
-        ]
-        results = evaluate_equation(equation, arguments[: len(equation.invars)])
+            to_user(np.asarray(x).astype(v.type.dtype.numpy), atom.aval)
+            if v.type.dtype.kind != "opaque"
+            else x
+            for x, v, atom in zip(operands, op.operands, equation.invars, strict=False)
+        ]  # a token, the last operand, only orders
+        results = evaluate_equation(equation, arguments)
         made = [
-            self.stored(np.asarray(x) if v.type.dtype.kind != "opaque" else x, v.type.dtype)
-            for x, v in zip(results, op.results, strict=False)
+            self.stored(from_user(x, variable.aval), v.type.dtype)
+            if v.type.dtype.kind != "opaque"
+            else x
+            for x, v, variable in zip(results, op.results, equation.outvars, strict=False)
         ]
         return [*made, None] if op.attrs["effects"] else made
 

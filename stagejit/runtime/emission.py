@@ -8,7 +8,7 @@ programs live as long as the executable that calls them; what fails leaves the b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,8 @@ from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
 from stagejit.runtime.staged import DelegatedEquation, NativeCall, Reshape, Staged
+from stagejit.trace.compat import physical_aval, type_of
+from stagejit.trace.crossing import shares_bytes, to_jax, to_physical
 from stagejit.types import TensorType
 
 
@@ -34,37 +36,92 @@ def emit(ctx: Any, staged: Staged, args: Sequence[Any]) -> list[Any]:
 
 
 def _emit_items(ctx: Any, staged: Staged, args: Sequence[Any]) -> list[Any]:
-    """Custom calls and delegated equations in order, over (IR value, abstract value) pairs."""
-    values: dict[int, tuple[Any, Any]] = dict(enumerate(zip(args, ctx.avals_in, strict=True)))
+    """Custom calls and delegated equations in order, over (IR value, abstract value) pairs, whose
+    abstract values are those of XLA: see Note [Types that XLA sees]."""
+    avals_in = map(physical_aval, ctx.avals_in)
+    values: dict[int, tuple[Any, Any]] = dict(enumerate(zip(args, avals_in, strict=True)))
     for number, constant in enumerate(staged.constants, start=len(args)):
         aval = jax.typeof(constant)
         value = mlir.ir_constant(constant, const_lowering=ctx.const_lowering, aval=aval)
         values[number] = (value, aval)
+    wanted = _wanted(staged, ctx.avals_out)
     tokens = ctx.tokens_in  # ordered effects: each delegated equation follows the one before
     for item in staged.items:
         if isinstance(item, Reshape):
-            values[item.result] = _emit_reshape(ctx, values[item.operand][0], item.type)
+            values[item.result] = _emit_reshape(ctx, values[item.operand], item.type)
             continue
         operands = [None if n is None else values[n] for n in item.operands]
         if isinstance(item, NativeCall):
-            results = _emit_call(ctx, item, operands)
+            results = _emit_call(ctx, item, operands, wanted)
         else:
             results, tokens = _emit_equation(ctx, item, operands, tokens)
         numbers = [n for n in item.results if n is not None]
         values.update(zip(numbers, results, strict=True))
+    outputs = [
+        _as(ctx, values[n], physical_aval(aval))
+        for n, aval in zip(staged.outputs, ctx.avals_out, strict=True)
+    ]
     ctx.set_tokens_out(tokens)
-    return [values[n][0] for n in staged.outputs]
+    return outputs
 
 
-def _emit_reshape(ctx: Any, value: Any, type: TensorType) -> tuple[Any, Any]:
+# Note [Types that XLA sees]: a program of ours computes with physical types, JAX's equations with
+# JAX's. Their buffers are the same, except those of packed integers; so a call of ours takes its
+# operands as they are, and its results are declared as who reads them first wants them. A value is
+# converted (by XLA) only where two readers want different types of it, or where it is packed.
+
+
+def _wanted(staged: Staged, avals_out: Sequence[Any]) -> dict[int, Any]:
+    """The abstract value that each value's first reader besides our calls wants."""
+    wanted: dict[int, Any] = {}
+    for item in staged.items:
+        if isinstance(item, DelegatedEquation):
+            for atom, number in zip(item.equation.invars, item.operands, strict=True):
+                if number is not None:
+                    wanted.setdefault(number, physical_aval(atom.aval))
+    for number, aval in zip(staged.outputs, avals_out, strict=True):
+        wanted.setdefault(number, physical_aval(aval))
+    return {number: aval for number, aval in wanted.items() if shares_bytes(aval)}
+
+
+def _as(ctx: Any, value: tuple[Any, Any], aval: Any) -> Any:
+    """A value under another abstract value, by way of its physical type."""
+    found, known = value
+    if (known.dtype, known.shape) == (aval.dtype, aval.shape):
+        return found
+    inner = ctx.replace(avals_in=[known], avals_out=[aval])
+    (made,) = mlir.lower_fun(lambda x: to_jax(to_physical(x), aval.dtype), multiple_results=False)(
+        inner, found
+    )
+    return made
+
+
+def _physical(ctx: Any, value: tuple[Any, Any]) -> tuple[Any, Any]:
+    """A value in its physical type."""
+    type = type_of(value[1])
     aval = jax.core.ShapedArray(type.shape, type.dtype.numpy)
-    return stablehlo.reshape(mlir.aval_to_ir_type(ctx.module_context, aval), value), aval
+    return _as(ctx, value, aval), aval
 
 
-def _emit_call(ctx: Any, item: NativeCall, operands: list[Any]) -> list[tuple[Any, Any]]:
-    avals_out = [jax.core.ShapedArray(t.shape, t.dtype.numpy) for t in item.result_types]
-    inner = ctx.replace(avals_in=[aval for _, aval in operands], avals_out=avals_out)
-    return list(zip(item.program.emit(inner, [v for v, _ in operands]), avals_out, strict=True))
+def _emit_reshape(ctx: Any, value: tuple[Any, Any], type: TensorType) -> tuple[Any, Any]:
+    aval = jax.core.ShapedArray(type.shape, type.dtype.numpy)
+    kind = mlir.aval_to_ir_type(ctx.module_context, aval)
+    return stablehlo.reshape(kind, _physical(ctx, value)[0]), aval
+
+
+def _emit_call(
+    ctx: Any, item: NativeCall, operands: list[Any], wanted: Mapping[int, Any]
+) -> list[tuple[Any, Any]]:
+    values = [value if shares_bytes(value[1]) else _physical(ctx, value) for value in operands]
+    avals_out = [
+        wanted.get(number) or jax.core.ShapedArray(t.shape, t.dtype.numpy)
+        for number, t in zip(item.results, item.result_types, strict=True)
+    ]
+    for result, argument in item.program.program.aliases:  # an alias is one type
+        aval = avals_out[result]
+        values[argument] = _as(ctx, values[argument], aval), aval
+    inner = ctx.replace(avals_in=[aval for _, aval in values], avals_out=avals_out)
+    return list(zip(item.program.emit(inner, [v for v, _ in values]), avals_out, strict=True))
 
 
 def _emit_equation(
@@ -75,7 +132,8 @@ def _emit_equation(
     inputs: dict[Any, Any] = {}
     for atom, operand in zip(equation.invars, operands, strict=True):
         if operand is not None:
-            inputs[atom] = operand[0]
+            opaque = not isinstance(atom.aval, jax.core.ShapedArray)
+            inputs[atom] = operand[0] if opaque else _as(ctx, operand, physical_aval(atom.aval))
     outputs = [v for v, n in zip(equation.outvars, item.results, strict=True) if n is not None]
     names = jex_core.DebugInfo(
         "delegate", str(equation.primitive), ("",) * len(inputs), ("",) * len(outputs)
@@ -92,4 +150,4 @@ def _emit_equation(
         const_lowering=ctx.const_lowering,
         outer_traceback=None,
     )
-    return list(zip(results, [var.aval for var in outputs], strict=True)), tokens
+    return list(zip(results, [physical_aval(var.aval) for var in outputs], strict=True)), tokens

@@ -30,6 +30,7 @@ from stagejit.graph.build import build_graph
 from stagejit.graph.control import bodies_of
 from stagejit.graph.ir import Graph, Op
 from stagejit.options import Options
+from stagejit.trace.primitives import jax_name
 from stagejit.trace.translate import trace_jaxpr
 
 NAME = "leave-bodies"
@@ -69,7 +70,7 @@ class Work:
 def bodies_in(equation: Any) -> list[Any]:
     """The closed jaxprs that a delegated equation runs in turns or on one side."""
     found: list[Any] = []
-    for name in BODIES.get(equation.primitive.name, ()):
+    for name in BODIES.get(jax_name(equation.primitive) or "", ()):
         body = equation.params[name]
         found += body if isinstance(body, tuple | list) else [body]
     return found
@@ -145,7 +146,7 @@ def _delegated(op: Op, options: Options) -> Work:
     if equation is None or not bodies_in(equation):
         return Work()
     trip = {"scan": equation.params.get("length"), "while": TYPICAL_TRIP}
-    return _work_in(equation, options).times(trip.get(equation.primitive.name) or 1)
+    return _work_in(equation, options).times(trip.get(jax_name(equation.primitive) or "") or 1)
 
 
 def _seconds(op: Op) -> float:

@@ -20,6 +20,7 @@ from stagejit.runtime.marks import enclose
 from stagejit.runtime.staged import DelegatedEquation, NativeCall, Reshape, Staged
 from stagejit.schedule.plan import Buffer
 from stagejit.schedule.schedule import Delegation, Run, Schedule
+from stagejit.trace.primitives import jax_name
 from stagejit.types import TensorType
 
 
@@ -139,7 +140,7 @@ class _Staging:
 
 def staged_bodies(equation: Any, options: Options) -> Any:
     """The equation with the jaxprs of its loop or branches marked, so that our rule lowers them."""
-    names = BODIES.get(equation.primitive.name, ())
+    names = BODIES.get(jax_name(equation.primitive) or "", ())
     params = dict(equation.params)
     for name in names:
         body = params[name]

@@ -6,31 +6,33 @@ Invariant: checked against jax 0.10 and 0.12; nothing else in the package import
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 # `jax.extend.source_info_util` publishes only `summarize`, which gives text, not the frames that a
 # caller may want to skip (ours), nor the function's name.
 # `traceback_util` has no public counterpart: it is what keeps JAX's own frames out of tracebacks.
-from jax._src import source_info_util, traceback_util
+# Of the dtypes that JAX adds to NumPy's (PRNG keys), only `core` knows what they are made of, and
+# only `prng` how keys of any implementation are seeded, split and read.
+from jax._src import core, source_info_util, traceback_util
 from jax._src.interpreters import partial_eval
-
-# Three of the primitives of `jax.lax.linalg` are in none of JAX's public modules.
-from jax._src.lax import linalg
+from jax._src.random import prng
 from jax.extend import core as jex_core
 
 from stagejit.errors import UnsupportedOpError
 from stagejit.formulas import evaluate, names_in
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.symbolic import size_named
-from stagejit.types import DType, TensorType, from_numpy
+from stagejit.types import DType, TensorType, storage_of
 
 Literal = jex_core.Literal
 ClosedJaxpr = jex_core.ClosedJaxpr
@@ -66,13 +68,31 @@ def _innermost(traceback: Any) -> Loc:
 
 
 def type_of(aval: Any) -> TensorType:
-    """The type of an abstract value. Tokens, references and PRNG keys get an opaque dtype."""
+    """The physical type of an abstract value: a key is the words that it is made of, a complex
+    number a pair. Tokens and references get an opaque dtype."""
     shape, dtype = getattr(aval, "shape", None), getattr(aval, "dtype", None)
     if shape is None or dtype is None:
         return TensorType(DType(type(aval).__name__, "opaque", 0, 0), ())
-    if dtype == jax.dtypes.float0:
-        return TensorType(DType("float0", "opaque", 0, 0), tuple(shape))
-    return TensorType(from_numpy(dtype), tuple(map(size_of, shape)))
+    element = storage_of(physical_aval(core.ShapedArray((), dtype)).dtype)
+    inner = (*element_shape(aval), *element.shape)
+    return TensorType(element.dtype, (*map(size_of, shape), *inner))
+
+
+def is_extended(aval: Any) -> bool:
+    """True for the element types that JAX adds to NumPy's, such as PRNG keys."""
+    return jnp.issubdtype(getattr(aval, "dtype", np.float32), jax.dtypes.extended)
+
+
+def element_shape(aval: Any) -> tuple[int, ...]:
+    """The shape of one element of an extended type, () for any other: its words come last."""
+    return tuple(physical_aval(aval).shape[len(aval.shape) :]) if is_extended(aval) else ()
+
+
+def physical_aval(aval: Any) -> Any:
+    """The abstract value that XLA sees: a key's words, and bools for float0."""
+    if getattr(aval, "dtype", None) == jax.dtypes.float0:
+        return core.ShapedArray(aval.shape, np.dtype(np.bool_))
+    return core.physical_aval(aval) if is_extended(aval) else aval
 
 
 def size_of(size: Any) -> int:
@@ -98,19 +118,37 @@ def has_static_shape(type: TensorType) -> bool:
     return all(isinstance(size, int) for size in type.shape)
 
 
-def constant_array(value: Any, type: TensorType) -> Any:
-    """A read-only NumPy array of a jaxpr constant or literal.
+def constant_array(value: Any, aval: Any) -> Any:
+    """A read-only NumPy array of a jaxpr constant or literal, in its physical type.
 
     JAX's own arrays are viewed, not copied; what the user could still write to is copied. A
-    constant of an opaque dtype (a PRNG key) has no NumPy form and is returned as it is.
+    constant of an opaque type has no NumPy form and is returned as it is.
     """
+    type = type_of(aval)
     if type.dtype.kind == "opaque":
         return value
-    array = np.asarray(value, dtype=type.dtype.numpy).reshape(type.shape)
+    array = np.asarray(words_of(value) if is_extended(aval) else value)
+    physical = physical_aval(aval).dtype
+    if array.dtype != physical:
+        array = np.zeros(array.shape, np.bool_) if array.dtype == jax.dtypes.float0 else array
+        array = array.astype(physical)
+    element = storage_of(physical)
+    array = np.asarray(element.array(array)).reshape(type.shape)
     if array.flags.writeable:
         array = array.copy()
         array.flags.writeable = False
     return array
+
+
+def words_of(keys: Any) -> Any:
+    """The array that an array of an extended type wraps (`jax.random.key_data`, without an
+    equation)."""
+    return keys._base_array
+
+
+def wrapped(words: Any, aval: Any) -> Any:
+    """The array of random keys that `words_of` gives `words` for."""
+    return _prng.random_wrap(words, impl=aval.dtype._impl)
 
 
 def evaluate_equation(equation: Any, operands: list[Any]) -> list[Any]:
@@ -131,12 +169,6 @@ def without_high_level(closed_jaxpr: Any) -> Any:
     if not getattr(closed_jaxpr, "is_high", False):
         return closed_jaxpr
     return partial_eval.lower_jaxpr2(closed_jaxpr)
-
-
-def linalg_name(primitive: Any) -> str:
-    """The name of a primitive of `jax.lax.linalg`; empty for all others, whatever their name."""
-    name = str(primitive.name)
-    return name if getattr(linalg, f"{name}_p", None) is primitive else ""
 
 
 @functools.cache
@@ -183,3 +215,45 @@ def scan_counts(params: Mapping[str, Any], operands: int) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     constants, carries, _ = params["ft_in"].update(list(range(operands))).unpack()
     return len(list(constants)), len(list(carries))
+
+
+# -- random keys ----------------------------------------------------------------------------------
+
+# What JAX lowers its key primitives with: each takes the implementation and the words of the keys.
+# There is no public way to an implementation's functions.
+_prng: Any = prng
+
+
+def key_function(name: str, params: Mapping[str, Any], avals: Sequence[Any]) -> Callable[..., Any]:
+    """The function of words that a primitive on keys computes, by the primitive's name."""
+    keys = avals[0]
+    match name:
+        case "random_seed":
+            return functools.partial(_prng.random_seed_impl_base, impl=params["impl"])
+        case "random_split":
+            split, shape = _prng.random_split_impl_base, params["shape"]
+            return lambda words: split(keys.dtype._impl, words, keys.ndim, shape=shape)
+        case "random_fold_in":
+            fold_in = _prng.random_fold_in_impl_base
+            return lambda words, data: fold_in(keys.dtype._impl, words, data, keys.shape)
+        case "random_bits":
+            bits, sizes = _prng.random_bits_impl_base, dict(params)
+            return lambda words: bits(keys.dtype._impl, words, keys.ndim, **sizes)
+    raise KeyError(name)
+
+
+def traced(
+    function: Callable[..., Any], avals: Sequence[Any], params: Mapping[str, Any], equation: Any
+) -> Any:
+    """The closed jaxpr of `function`, as it would be traced where `equation` is lowered.
+
+    64-bit types are kept even where the equation comes from inside `jax.enable_x64()` and its
+    lowering takes place outside.
+    """
+    struct: Any = jax.ShapeDtypeStruct
+    types = [struct(aval.shape, aval.dtype) for aval in avals]
+    wide = any(np.dtype(type.dtype).itemsize == 8 for type in types if not is_extended(type))
+    x64 = jax.enable_x64(True) if wide else contextlib.nullcontext()
+    with equation.ctx.manager, x64:
+        closed = jax.make_jaxpr(functools.partial(function, **params))(*types)
+    return without_high_level(closed)

@@ -21,14 +21,17 @@ _FAMILIES: dict[str, str] = {
     "psum psum2 psum_invariant pmax pmin ppermute pbroadcast all_gather all_gather_invariant"
     " all_to_all reduce_scatter axis_index ragged_all_to_all": "devices communicate",
     "shard_map sharding_constraint reshard": "it says where data lives",
-    "random_seed random_wrap random_unwrap random_bits random_split random_fold_in random_clone"
-    " rng_bit_generator rng_uniform": "it works on the hidden state of random keys",
+    "rng_bit_generator rng_uniform": "a generator of XLA's own",
     "igamma igammac igamma_grad_a regularized_incomplete_beta polygamma zeta bessel_i0e bessel_i1e"
     " random_gamma_grad": "it iterates until it converges",
-    "complex real imag conj": "complex numbers have no kernels yet",
     "pallas_call": "it is a kernel of its own",
 }
 _REASONS = {name: reason for names, reason in _FAMILIES.items() for name in names.split()}
+
+
+def is_explained(primitive: str) -> bool:
+    """True where there is a reason to leave a primitive to XLA besides that we have none."""
+    return primitive in _REASONS
 
 
 def why_not_native(primitive: str) -> str:

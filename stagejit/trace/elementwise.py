@@ -14,7 +14,7 @@ from stagejit.trace.emitter import Emitter
 from stagejit.trace.precision import reduce_precision
 from stagejit.trace.program import Var
 from stagejit.trace.translation import Site, Translation, Unsupported, translation
-from stagejit.types import bool_, dtype_named, f32, f64, from_numpy, u32
+from stagejit.types import TensorType, bool_, dtype_named, f32, f64, from_numpy, u32
 
 # Same name and meaning in JAX and in `map`.
 _SAME = (
@@ -139,9 +139,6 @@ def _threefry2x32(emit: Emitter, site: Site, *operands: Var) -> tuple[Var, Var]:
     key0, key1, x0, x1 = operands
     if any(v.type.dtype is not u32 for v in operands):
         raise Unsupported("threefry2x32 on words other than u32")
-    shape = site.results[0].shape
-    if any(v.type.shape not in ((), shape) for v in operands):
-        raise Unsupported("threefry2x32 on operands of different shapes")
     parity = emit.map("xor", emit.map("xor", key0, key1), emit.const(0x1BD11BDA, u32))
     keys = (key0, key1, parity)
     x0, x1 = emit.map("add", x0, key0), emit.map("add", x1, key1)
@@ -153,6 +150,15 @@ def _threefry2x32(emit: Emitter, site: Site, *operands: Var) -> tuple[Var, Var]:
         count = emit.const(group + 1, u32)
         x1 = emit.map("add", emit.map("add", x1, keys[(group + 2) % 3]), count)
     return x0, x1
+
+
+def _counter(emit: Emitter, site: Site) -> tuple[Var, Var]:
+    """The upper and lower halves of a 64-bit iota in row-major order."""
+    shape = site.results[0].shape
+    if math.prod(shape) > 2**32:
+        raise Unsupported("more than 2**32 random numbers at once")
+    low = emit.iota(TensorType(u32, (math.prod(shape),)), 0)
+    return emit.full(0, site.results[0]), emit.reshape(low, shape)
 
 
 def _rotate_left(emit: Emitter, x: Var, distance: int) -> Var:
@@ -209,5 +215,9 @@ TRANSLATIONS: dict[str, Translation] = {
     "device_put": translation(_device_put, "devices", ignored=("srcs", "copy_semantics")),
     "platform_index": translation(_platform_index, "platforms"),
     "name": translation(_identity, ignored=("name",)),
+    "random_wrap": translation(_identity, ignored=("impl",)),  # a key is its words
+    "random_unwrap": translation(_identity),
+    "random_clone": translation(_identity),
+    "iota_2x32_shape": translation(_counter, "shape"),
     "pvary": translation(_identity, ignored=("axes", "axis_index_groups")),
 }

@@ -14,6 +14,7 @@ from jax.lax import GatherScatterMode
 
 from stagejit.trace.boxes import Box, Indexing, find_box
 from stagejit.trace.emitter import Emitter
+from stagejit.trace.primitives import jax_name
 from stagejit.trace.program import Var
 from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
 from stagejit.types import DType, bool_
@@ -185,7 +186,7 @@ def _check_body(site: Site, fn: str) -> None:
     if fn == "set":
         standard = not body.eqns and body.outvars[0] is body.invars[1]
     else:
-        standard = [eqn.primitive.name for eqn in body.eqns] in ([fn], [f"{fn}_any"])
+        standard = [jax_name(eqn.primitive) for eqn in body.eqns] in ([fn], [f"{fn}_any"])
     if not standard:
         raise Unsupported("scatter with an update function of its own")
 

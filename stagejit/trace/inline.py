@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 from stagejit.trace.compat import ClosedJaxpr, Jaxpr
+from stagejit.trace.primitives import jax_name
 from stagejit.trace.program import Var
 
-# Primitive name -> the parameter that holds the called jaxpr. `jit_p` was once named pjit, and the
-# primitive behind jax.checkpoint has had three names.
+# Name of JAX's primitive -> the parameter that holds the called jaxpr. `jit_p` was once named pjit,
+# and the primitive behind jax.checkpoint has had three names.
 _CALLS: dict[str, str] = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
@@ -33,9 +34,10 @@ _CALLS: dict[str, str] = {
 def called_jaxpr(equation: Any) -> ClosedJaxpr | None:
     """The jaxpr that `equation` only calls, or None where it is no call (or takes other
     operands)."""
-    if equation.primitive.name == "custom_linear_solve":
+    name = jax_name(equation.primitive) or ""
+    if name == "custom_linear_solve":
         return equation.params["jaxprs"].solve  # type: ignore[no-any-return]
-    parameter = _CALLS.get(equation.primitive.name)
+    parameter = _CALLS.get(name)
     jaxpr = equation.params.get(parameter) if parameter is not None else None
     if isinstance(jaxpr, Jaxpr):
         jaxpr = None if jaxpr.constvars else ClosedJaxpr(jaxpr, ())
@@ -51,6 +53,8 @@ def held_operands(equation: Any) -> list[bool]:
     """For each operand of a call whether the call may only start when all of them are there: a
     `jax.checkpoint` in a backward pass computes again, later, what the forward pass has computed.
     """
+    if jax_name(equation.primitive) is None:
+        return [False] * len(equation.invars)
     prevent = equation.params.get("prevent_cse")
     if prevent is None or not equation.params.get("differentiated"):
         return [False] * len(equation.invars)
@@ -60,7 +64,7 @@ def held_operands(equation: Any) -> list[bool]:
 def call_operands(equation: Any, operands: list[Var]) -> list[Var]:
     """The operands of an equation that what it calls takes: of a `custom_linear_solve` (matvec's,
     vecmat's, solve's, transpose_solve's, right-hand side) those of the solver."""
-    if equation.primitive.name != "custom_linear_solve":
+    if jax_name(equation.primitive) != "custom_linear_solve":
         return operands
     counts = equation.params["const_lengths"]
     first = counts.matvec + counts.vecmat
@@ -69,8 +73,9 @@ def call_operands(equation: Any, operands: list[Var]) -> list[Var]:
 
 
 def known_branch(equation: Any, index: Any) -> ClosedJaxpr | None:
-    """The branch of a `cond` that the known `index` takes; None where it is not known."""
-    if index is None:
+    """The branch that a `cond` with this known `index` takes; None where it is not known, or for
+    any other equation."""
+    if index is None or jax_name(equation.primitive) != "cond":
         return None
     branches = equation.params["branches"]
     return branches[min(max(int(index), 0), len(branches) - 1)]  # type: ignore[no-any-return]

@@ -21,7 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from stagejit.trace.compat import ClosedJaxpr, linalg_name
+from stagejit.trace.compat import ClosedJaxpr
+from stagejit.trace.primitives import jax_name
 
 Results = Any  # one array or several
 
@@ -29,7 +30,7 @@ Results = Any  # one array or several
 def implementation(equation: Any) -> ClosedJaxpr | None:
     """What an equation of a matrix decomposition computes; None for all others, and for types or
     parameters that the routines are not made for."""
-    name = linalg_name(equation.primitive)
+    name = jax_name(equation.primitive)
     if name not in _IMPLEMENTATIONS:
         return None
     function, parameters = _IMPLEMENTATIONS[name]

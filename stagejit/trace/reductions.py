@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from stagejit.trace.emitter import Emitter
+from stagejit.trace.primitives import jax_name
 from stagejit.trace.program import Var
 from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
 from stagejit.types import DType, TensorType, bool_, from_numpy
@@ -104,7 +105,7 @@ def _monoids(body: Any, count: int) -> list[str]:
     for index, result in enumerate(body.outvars):
         equation = made.get(id(result))
         own = {id(body.invars[index]), id(body.invars[count + index])}
-        fn = _MONOIDS.get(equation.primitive.name) if equation is not None else None
+        fn = _MONOIDS.get(jax_name(equation.primitive) or "") if equation is not None else None
         if fn is None or equation is None or {id(operand) for operand in equation.invars} != own:
             raise Unsupported(f"reduce with a body other than {', '.join(_FUNCTIONS)}")
         functions.append(fn)

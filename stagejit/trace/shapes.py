@@ -147,12 +147,14 @@ def _pad(emit: Emitter, site: Site, x: Var, value: Var) -> Var:
         sizes.append(count)
         offsets.append(low + first * step if count else 0)
         strides.append(step if step == 1 or count > 1 else 1)
+    parts = range(site.result.rank - value.type.rank, site.result.rank)  # see trace/elements.py
+    filled = emit.broadcast(value, site.result.shape, parts)
     if not all(sizes):
-        return emit.fill(value, site.result.shape)
+        return filled
     cropped = emit.extract(x, kept, sizes)
     if tuple(sizes) == site.result.shape:
         return cropped
-    return emit.insert(cropped, emit.fill(value, site.result.shape), offsets, strides)
+    return emit.insert(cropped, filled, offsets, strides)
 
 
 def _with_unit_axis(type: TensorType, axis: int) -> TensorType:

@@ -16,6 +16,7 @@ from stagejit.loc import Loc
 from stagejit.symbolic import Undecided
 from stagejit.trace import (
     control,
+    elements,
     elementwise,
     foreign,
     indexing,
@@ -35,7 +36,9 @@ from stagejit.trace.compat import (
 )
 from stagejit.trace.delegation import why_not_native
 from stagejit.trace.emitter import Emitter
+from stagejit.trace.implementations import implemented
 from stagejit.trace.inline import call_operands, called_jaxpr, held_operands, known_branch
+from stagejit.trace.primitives import jax_name
 from stagejit.trace.program import Program, Var
 from stagejit.trace.translation import Site, Translation, Unsupported
 from stagejit.types import DType, TensorType
@@ -106,6 +109,7 @@ class _Tracer:
         self.delegate, self.control_flow, self.inside = delegate, control_flow, inside
         self.is_ours = False  # whether JAX's locations are those of our own code
         self.token: Var | None = None
+        self.implementing: list[Any] = []  # primitives whose implementation is being translated
 
     def run(self, closed_jaxpr: ClosedJaxpr, arguments: Sequence[Var], call: Loc) -> list[Var]:
         """Translate all equations of a jaxpr; those without a location get the call's."""
@@ -113,11 +117,11 @@ class _Tracer:
         env: dict[Any, Var] = dict(zip(jaxpr.invars, arguments, strict=True))
         self.emit.loc = call
         for variable, value in zip(jaxpr.constvars, closed_jaxpr.consts, strict=True):
-            env[variable] = self._constant(value, type_of(variable.aval))
+            env[variable] = self._constant(value, variable.aval)
 
         def read(atom: Any) -> Var:
             if isinstance(atom, Literal):
-                return self._constant(atom.val, type_of(atom.aval))
+                return self._constant(atom.val, atom.aval)
             return env[atom]
 
         for equation in jaxpr.eqns:
@@ -130,7 +134,7 @@ class _Tracer:
                 env.update(zip(equation.outvars, results, strict=True))
                 continue
             called = called_jaxpr(equation)
-            if called is None and equation.primitive.name == "cond":
+            if called is None and operands:
                 called = known_branch(equation, self.emit.known(operands[0]))
                 operands = operands if called is None else operands[1:]
             if called is not None:
@@ -142,7 +146,7 @@ class _Tracer:
         return [read(atom) for atom in jaxpr.outvars]
 
     def _implemented(self, ours: ClosedJaxpr, operands: list[Var], loc: Loc) -> Sequence[Var]:
-        """What a jaxpr of ours gives; all of it stands at the user's line."""
+        """What a jaxpr that the user did not write gives; all of it stands at their line."""
         before, self.is_ours = self.is_ours, True
         try:
             return self.run(ours, operands, loc)
@@ -171,6 +175,8 @@ class _Tracer:
                 _check(found, site, operands, bool(equation.effects))
                 made = found.rule(self.emit, site, self._nested, *operands)
                 return (made,) if isinstance(made, Var) else made
+            if site.primitive not in TRANSLATIONS:
+                return self._computed(equation, site, operands, loc)
             return _translate(self.emit, site, operands, bool(equation.effects))
         except Undecided as undecided:
             raise _not_for_all_sizes(site, str(undecided), loc) from None
@@ -178,6 +184,17 @@ class _Tracer:
             if not all(map(has_static_shape, (*(v.type for v in operands), *site.results))):
                 raise _not_for_all_sizes(site, str(unsupported), loc) from None
             return self._delegate(equation, site, operands, str(unsupported), loc)
+
+    def _computed(self, equation: Any, site: Site, operands: list[Var], loc: Loc) -> Sequence[Var]:
+        """A primitive that is no op of ours, as the JAX function that computes it."""
+        if equation.primitive in self.implementing:
+            raise Unsupported(why_not_native(site.primitive))
+        found = implemented(equation, site)
+        self.implementing.append(equation.primitive)
+        try:
+            return self._implemented(found, operands, loc)
+        finally:
+            self.implementing.pop()
 
     def _nested(
         self,
@@ -193,6 +210,7 @@ class _Tracer:
         program.donated = [at < carries for at in range(len(inputs))]
         tracer, call = _Tracer(program, self.delegate, self.control_flow, name), self.emit.loc
         tracer.emit.loc, tracer.is_ours = call, self.is_ours
+        tracer.implementing = [*self.implementing]
 
         def inline(closed_jaxpr: ClosedJaxpr, arguments: Sequence[Var]) -> Sequence[Var]:
             return tracer.run(closed_jaxpr, arguments, call)
@@ -229,18 +247,21 @@ class _Tracer:
         )
         return results
 
-    def _constant(self, value: Any, type: TensorType) -> Var:
-        array = constant_array(value, type)
+    def _constant(self, value: Any, aval: Any) -> Var:
+        array, type = constant_array(value, aval), type_of(aval)
         if type.dtype.kind == "opaque":
             return self.emit.opaque_const(array, type)
         return self.emit.const(array, type.dtype)
 
 
 def _site(equation: Any) -> Site:
+    avals_out = tuple(variable.aval for variable in equation.outvars)
     return Site(
-        equation.primitive.name,
+        jax_name(equation.primitive) or f"{equation.primitive} (not JAX's)",
         equation.params,
-        tuple(type_of(variable.aval) for variable in equation.outvars),
+        tuple(map(type_of, avals_out)),
+        tuple(atom.aval for atom in equation.invars),
+        avals_out,
     )
 
 
@@ -253,11 +274,12 @@ def _not_for_all_sizes(site: Site, reason: str, loc: Loc) -> UnsupportedOpError:
 
 
 def _translate(emit: Emitter, site: Site, operands: list[Var], effects: bool) -> Sequence[Var]:
-    found = TRANSLATIONS.get(site.primitive)
-    if found is None:
-        raise Unsupported(why_not_native(site.primitive))
+    found = TRANSLATIONS[site.primitive]
     _check(found, site, operands, effects)
-    made = found.rule(emit, site, *operands)
+    if any(map(elements.is_disguised, (*site.inputs, *site.outputs))):
+        made = elements.translate(emit, site, operands, found)
+    else:
+        made = found.rule(emit, site, *operands)
     return (made,) if isinstance(made, Var) else made
 
 

@@ -9,7 +9,7 @@ delegation and never to wrong code.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stagejit.trace.compat import size_of
@@ -23,17 +23,31 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Site:
-    """The JAX equation being translated."""
+    """The JAX equation being translated.
+
+    primitive: the name of one of JAX's own; that of a foreign one stands in no table.
+    results: physical types. inputs, outputs: the abstract values, as JAX has them.
+    """
 
     primitive: str
     params: Mapping[str, Any]
     results: tuple[TensorType, ...]
+    inputs: tuple[Any, ...] = ()
+    outputs: tuple[Any, ...] = ()
 
     @property
     def result(self) -> TensorType:
         """The only result's type."""
         (type,) = self.results
         return type
+
+    def with_params(self, changed: Mapping[str, Any]) -> Site:
+        """The same equation with some parameters changed."""
+        return replace(self, params={**self.params, **changed})
+
+    def of(self, result: TensorType, **changed: Any) -> Site:
+        """The same equation with another result, and parameters changed."""
+        return replace(self.with_params(changed), results=(result,))
 
 
 Rule = Callable[..., Var | Sequence[Var]]  # (emitter, site, *operands)

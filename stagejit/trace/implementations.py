@@ -1,0 +1,44 @@
+"""Primitives that are computed by other primitives: JAX's on random keys, and those of libraries.
+
+Input: an equation whose primitive is no op of ours. Output: a closed jaxpr that takes its operands,
+physical ones where the primitive works on keys, and gives its results. Invariant: a jaxpr whose
+results have other types than the equation's is refused, so an implementation that does not do what
+its primitive says leaves the equation to XLA.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stagejit.trace.compat import ClosedJaxpr, key_function, physical_aval, traced, type_of
+from stagejit.trace.delegation import is_explained, why_not_native
+from stagejit.trace.primitives import implementation
+from stagejit.trace.translation import Site, Unsupported
+
+_ON_KEYS = frozenset({"random_seed", "random_split", "random_fold_in", "random_bits"})
+
+
+def implemented(equation: Any, site: Site) -> ClosedJaxpr:
+    """The jaxpr that computes an equation. Raises Unsupported where nobody says how."""
+    if equation.effects:
+        raise Unsupported("it has side effects")
+    if site.primitive in _ON_KEYS:
+        function: Any = key_function(site.primitive, site.params, site.inputs)
+        avals, params = [physical_aval(aval) for aval in site.inputs], {}
+    else:
+        known = is_explained(site.primitive)
+        function = None if known else implementation(equation.primitive)
+        if function is None:
+            raise Unsupported(why_not_native(site.primitive))
+        avals, params = list(site.inputs), dict(site.params)
+    try:
+        closed: ClosedJaxpr = traced(function, avals, params, equation)
+    except Exception as error:  # whatever somebody else's function raises
+        raise Unsupported(f"its implementation is no JAX function: {_first_line(error)}") from None
+    if tuple(type_of(aval) for aval in closed.out_avals) != site.results:
+        raise Unsupported("its implementation gives other types than it declares")
+    return closed
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".split("\n")[0]
