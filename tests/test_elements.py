@@ -24,7 +24,8 @@ from tests.elements import (
 )
 
 EVERY = (*KEYS, *NUMBERS, *NATIVE)
-VERIFYING = stagejit.Options(verify=True)
+# The bodies of loops that XLA runs are ours here, however small: XLA aborts on packed numbers.
+VERIFYING = stagejit.Options(verify=True, disable=("leave-bodies",))
 
 
 def check(program: Any, x: Any, native: bool = True) -> None:
