@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from stagejit.errors import StagejitError
+from stagejit.errors import OptionsError, StagejitError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,19 +179,26 @@ def explain(
 def fuzz(
     minutes: Annotated[float, typer.Option(min=0.0, help="How long.")] = 10.0,
     seed: Annotated[
-        int | None, typer.Option(help="Of the first program; by default a new one, printed.")
+        int | None, typer.Option(help="Repeats a run; by default a new one, which is printed.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
-    count: Annotated[int | None, typer.Option(help="At most so many programs.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="kernels, programs or order; by default all.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes for programs.")] = 1,
 ) -> None:
-    """Run random programs, and compare them with jax.jit and their meaning in float64."""
+    """Run random kernels and random programs, and compare them with what they mean."""
     import secrets
 
-    from stagejit.fuzz.session import run_programs
+    from stagejit.fuzz import session
 
+    unknown = [name for name in only or () if name not in session.PARTS]
+    if unknown:
+        raise OptionsError(
+            f"there is no part {unknown[0]!r}", next_step=f"one of {', '.join(session.PARTS)}"
+        )
+    chosen = tuple(part for part in session.PARTS if part in (only or session.PARTS))
     first = secrets.randbelow(1 << 30) if seed is None else seed
-    report = run_programs(first, 60 * minutes, _console(), jobs=jobs, count=count)
-    if not report.right:
+    if not session.run(first, minutes, chosen, _console(), jobs=jobs):
         raise typer.Exit(1)
 
 

@@ -38,7 +38,7 @@ def segments_of(
         )
     buffers = {buffer.name: buffer for buffer in plan.buffers}
     known = {name for name, buffer in buffers.items() if buffer.kind in ("argument", "constant")}
-    empty = _without_elements(steps.values(), buffer_of, outputs, known)
+    empty = _without_elements(steps.values(), buffers, buffer_of, outputs, known)
     parts: list[Run | Delegation] = []
     for group in steps.values():
         part: Run | Delegation
@@ -58,19 +58,20 @@ def segments_of(
 
 def _without_elements(
     groups: Iterable[Sequence[Step]],
+    buffers: Mapping[str, Buffer],
     buffer_of: Mapping[Value, str],
     outputs: Sequence[str],
     known: set[str],
 ) -> list[str]:
-    """Buffers that somebody needs and that no dispatch writes, because they have no elements. The
-    first run makes them."""
-    written, needed = set(known), dict.fromkeys(outputs)
+    """Buffers without elements that somebody needs outside of a run. The first run makes them:
+    there is no byte of them for which a reader would wait, so it may come before the writer, if
+    there is one at all."""
+    needed = dict.fromkeys(outputs)
     for group in groups:
         for step in group:
-            written.update(step.writes)
             if step.region.kind == "delegate":
                 needed.update(dict.fromkeys(_delegation(step, buffer_of).operands))
-    return [name for name in needed if name not in written]
+    return [name for name in needed if name not in known and buffers[name].nbytes == 0]
 
 
 def _delegation(step: Step, buffer_of: Mapping[Value, str]) -> Delegation:

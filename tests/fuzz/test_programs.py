@@ -12,12 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from stagejit.fuzz.programs import verdicts
+from stagejit.bench.cli import app
+from stagejit.fuzz.programs import order, verdicts, workers
 from stagejit.fuzz.programs.generate import FEATURES, Program, random_program
 from stagejit.fuzz.programs.minimize import minimized
+from stagejit.fuzz.programs.order import disorders
 from stagejit.fuzz.programs.verdicts import Verdict, judge
-from stagejit.fuzz.programs.workers import judged, judged_alone, signature
+from stagejit.fuzz.programs.workers import Finding, judged, judged_alone, signature
 from stagejit.options import Options
 
 BUDGET_SECONDS = 60.0
@@ -66,13 +69,13 @@ def test_programs_use_what_jax_users_write() -> None:
 
 def with_ours(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
     """Changes what comes out of our compiler."""
-    honest = verdicts._ours
+    honest = verdicts.staged
 
     def changed(program: Program) -> Callable[[], Any]:
         call = honest(program)
         return lambda: jax.tree.map(change, call())
 
-    monkeypatch.setattr(verdicts, "_ours", changed)
+    monkeypatch.setattr(verdicts, "staged", changed)
 
 
 def test_the_judge_sees_one_wrong_element(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +112,50 @@ def test_what_jax_refuses_is_nobodys_fault() -> None:
 def test_a_process_that_dies_is_a_finding() -> None:
     verdict = judged_alone(program("np.core  # read\nimport os\nos._exit(7)"))
     assert verdict == Verdict("crash", "the process ended with status 7")
+
+
+# ---------------------------------------------------------------------- order of compilation
+
+
+@pytest.mark.timeout(600)
+def test_values_do_not_depend_on_what_was_compiled_before() -> None:
+    assert disorders(range(FIRST_SEED, FIRST_SEED + 6), SAFE, shuffle=1) == []
+
+
+def test_a_value_that_depends_on_what_was_compiled_before_is_told_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of seven programs, the third goes wrong where the fifth came before it."""
+
+    def digests(setting: order.Setting, *_: Any) -> dict[int, str]:
+        at = {seed: setting.seeds.index(seed) for seed in setting.seeds}
+        bad = 4 in at and at[4] < at[2] and "compiled" in setting.name
+        return {seed: "bad" if seed == 2 and bad else "good" for seed in setting.seeds}
+
+    monkeypatch.setattr(order, "digests", digests)
+    found = [disorders(range(7), SAFE, shuffle=shuffle) for shuffle in range(8)]
+    alone = [d for each in found for d in each if "threads" not in d.setting]
+    assert alone
+    assert {(d.seed, d.after, d.detail) for d in alone} == {(2, (4,), "bad instead of good")}
+
+
+def test_the_command_wants_parts_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = CliRunner().invoke(app, ["fuzz", "--only", "kernel"])
+    assert "there is no part 'kernel'" in str(result.exception)
+
+
+def test_the_command_prints_its_seed_and_says_what_it_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    findings = [Finding(5, Verdict("right")), Finding(6, Verdict("crash", "KeyError: 't4'"))]
+    monkeypatch.setattr(workers, "judged", lambda *_: iter(findings))
+    monkeypatch.setattr(workers, "smallest", lambda program, *_: program)
+    result = CliRunner().invoke(app, ["fuzz", "--only", "programs", "--seed", "5"])
+    assert result.exit_code == 1
+    assert "fuzz with --seed 5" in result.stdout
+    assert "seed 6: crash: KeyError: 't4'" in result.stdout
+    assert "def f(" in result.stdout
+    assert "random programs, seed 5: 2 (1 right, 1 crash)" in result.stdout
 
 
 # ---------------------------------------------------------------------- minimizing

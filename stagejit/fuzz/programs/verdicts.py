@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import re
 import types
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ import numpy as np
 from jax import lax
 
 import stagejit
+from stagejit.errors import FallbackWarning
 from stagejit.fuzz.programs.draft import NAMES
 from stagejit.fuzz.programs.generate import Program
 
@@ -59,13 +61,16 @@ def judge(program: Program) -> Verdict:
     """Runs the program with us and with jax.jit."""
     with jax.enable_x64(program.x64):
         try:
-            theirs, tree = _leaves(_with_jax(program))
+            theirs, tree = leaves_of(_with_jax(program))
         except Exception as error:
             return Verdict("refused", _in_short(error))
         try:
-            call = _ours(program)
-            ours, our_tree = _leaves(call())
-            again, _ = _leaves(call())
+            with warnings.catch_warnings():
+                # Where we fall back to XLA the result is right, and the failure ours.
+                warnings.simplefilter("error", FallbackWarning)
+                call = staged(program)
+                ours, our_tree = leaves_of(call())
+                again, _ = leaves_of(call())
         except Exception as error:
             return Verdict("crash", _in_short(error))
         if tree != our_tree:
@@ -80,7 +85,7 @@ def judge(program: Program) -> Verdict:
         return _second_opinion(program, ours, theirs, differing) if differing else Verdict("right")
 
 
-def _ours(program: Program) -> Callable[[], Any]:
+def staged(program: Program) -> Callable[[], Any]:
     defined = program.defined
     jitted = stagejit.jit(defined["f"], options=program.options, **defined["JIT"])
     return lambda: jitted(*defined["args"]())
@@ -92,7 +97,7 @@ def _with_jax(program: Program) -> Any:
     return quickly(*defined["args"]())
 
 
-def _leaves(result: Any) -> tuple[Leaves, Any]:
+def leaves_of(result: Any) -> tuple[Leaves, Any]:
     """Arrays as NumPy knows them, typed keys as their words, and the structure."""
     leaves, tree = jax.tree.flatten(result)
     return [_as_numpy(leaf) for leaf in leaves], tree
@@ -207,7 +212,7 @@ def _attempt(evaluate: Callable[[], Leaves]) -> Leaves | None:
 def _op_by_op(program: Program) -> Leaves:
     """JAX without its fusions and loops."""
     with jax.disable_jit():
-        return _leaves(program.defined["f"](*program.defined["args"]()))[0]
+        return leaves_of(program.defined["f"](*program.defined["args"]()))[0]
 
 
 def _perturbed(program: Program, seed: int) -> Leaves:
@@ -225,7 +230,7 @@ def _perturbed(program: Program, seed: int) -> Leaves:
 
     arguments = jax.tree.map(moved, program.defined["args"]())
     again = jax.jit(program.defined["f"], compiler_options=_QUICKLY)
-    return _leaves(again(*arguments))[0]
+    return leaves_of(again(*arguments))[0]
 
 
 def _difference(ours: Leaves, theirs: Leaves, differing: Sequence[int], tolerance: float) -> str:
@@ -248,7 +253,7 @@ def evaluated(program: Program) -> Leaves:
     made: dict[str, Any] = dict(NAMES) | {"jnp": _Wide(jnp, _JNP), "lax": _Wide(lax, _LAX)}
     with jax.enable_x64(True), jax.disable_jit():
         exec(source, made)
-        return _leaves(made["f"](*made["args"]()))[0]
+        return leaves_of(made["f"](*made["args"]()))[0]
 
 
 class _Wide(types.SimpleNamespace):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import os
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -24,8 +25,8 @@ PROGRAMS_A_PROCESS = 250  # compiled code stays in memory for as long as a proce
 _DIED = "crash"
 
 # Workers are forked from a process that has imported everything and started no thread.
-_fork: Any = multiprocessing.get_context("forkserver")
-_fork.set_forkserver_preload(["stagejit.fuzz.programs.verdicts"])
+FORK: Any = multiprocessing.get_context("forkserver")
+FORK.set_forkserver_preload(["stagejit.fuzz.programs.verdicts"])
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ def judged(
 
 
 def _started(features: frozenset[str]) -> _Worker:
-    ours, theirs = _fork.Pipe()
-    process = _fork.Process(target=_serve, args=(theirs, features), daemon=True)
+    ours, theirs = FORK.Pipe()
+    process = FORK.Process(target=_serve, args=(theirs, features), daemon=True)
     process.start()
     theirs.close()
     return _Worker(process, ours)
@@ -112,13 +113,19 @@ def _stop(worker: _Worker) -> None:
 
 def _serve(connection: Connection, features: frozenset[str]) -> None:
     """What a worker does: judges the seeds that come in."""
-    warnings.simplefilter("ignore")  # of JAX, about donated arguments that no result fits
+    become_worker()
     while True:
         try:
             seed = connection.recv()
         except EOFError:
             return
         connection.send(_safely(lambda seed=seed: judge(random_program(seed, features))))
+
+
+def become_worker() -> None:
+    """What holds for a process that does nothing else."""
+    os.environ["STAGEJIT_STRICT"] = "1"  # else XLA would cover our faults
+    warnings.simplefilter("ignore")  # of JAX, about donated arguments that no result fits
 
 
 def _safely(evaluate: Any) -> Verdict:
@@ -134,8 +141,8 @@ def _safely(evaluate: Any) -> Verdict:
 
 def judged_alone(program: Program, seconds: float = PATIENCE_SECONDS) -> Verdict:
     """The verdict on one program, in a new process."""
-    ours, theirs = _fork.Pipe()
-    process = _fork.Process(target=_judge_one, args=(theirs, program), daemon=True)
+    ours, theirs = FORK.Pipe()
+    process = FORK.Process(target=_judge_one, args=(theirs, program), daemon=True)
     process.start()
     theirs.close()
     worker = _Worker(process, ours, program.seed, time.monotonic())
@@ -148,7 +155,7 @@ def judged_alone(program: Program, seconds: float = PATIENCE_SECONDS) -> Verdict
 
 
 def _judge_one(connection: Connection, program: Program) -> None:
-    warnings.simplefilter("ignore")
+    become_worker()
     connection.send(_safely(lambda: judge(program)))
 
 
