@@ -71,7 +71,7 @@ def _without_elements(
         for step in group:
             if step.region.kind == "delegate":
                 needed.update(dict.fromkeys(_delegation(step, buffer_of).operands))
-    return [name for name in needed if name not in known and buffers[name].nbytes == 0]
+    return [name for name in needed if name not in known and 0 in buffers[name].shape]
 
 
 def _delegation(step: Step, buffer_of: Mapping[Value, str]) -> Delegation:
