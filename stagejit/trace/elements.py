@@ -57,6 +57,8 @@ def translate(
 ) -> Var | Sequence[Var]:
     """The equation on parts. found: the translation of its primitive for physical elements."""
     disguised = [aval for aval in (*site.inputs, *site.outputs) if is_disguised(aval)]
+    if site.primitive in _COMPARISONS and all(map(_is_compared_by_parts, disguised)):
+        return _compared(emit, site, found, operands)
     names = sorted({element_name(aval) for aval in disguised})
     if found is None or not _keeps_parts_together(site, disguised):
         raise Unsupported(f"element type {', '.join(names)}")
@@ -192,6 +194,22 @@ def _fills(aval: Any, value: Any) -> list[Any]:
         value = np.nan if info is None else info.min if info.min else info.max
     parts = storage_of(aval.dtype).array(np.asarray(value, aval.dtype))
     return [part.item() for part in np.atleast_1d(parts)]
+
+
+def _is_compared_by_parts(aval: Any) -> bool:
+    return is_extended(aval) or np.issubdtype(aval.dtype, np.complexfloating)
+
+
+def _compared(emit: Emitter, site: Site, found: Translation | None, operands: Sequence[Var]) -> Var:
+    """Equal in every part, or different in one of them."""
+    x, y = operands
+    parts = emit.map(site.primitive, x, y)
+    axes = tuple(range(site.result.rank, parts.type.rank))
+    fn = _COMPARISONS[site.primitive]
+    return emit.emit("reduce", (parts,), site.result, fn=fn, axes=axes)
+
+
+_COMPARISONS = {"eq": "and", "ne": "or"}
 
 
 def _integers(dtype: Any) -> Any:
