@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stagejit.fuzz.kernels import run_kernels
+from stagejit.fuzz.kernels import TARGETS, run_kernels
 from stagejit.fuzz.kernels.case import draw_case, read_case
 from stagejit.fuzz.kernels.check import Caches, Job, jobs_of
 from stagejit.fuzz.kernels.choices import Choices
 from stagejit.fuzz.kernels.targets import Targets, find_targets
 from stagejit.graph.verifier import verify
+
+
+SEED = 7
 
 
 def test_equal_seeds_give_equal_cases_that_print_and_parse() -> None:
@@ -62,6 +65,14 @@ def test_targets_that_are_not_here_are_named() -> None:
     }
     assert not report.kernels
     assert report.ok
+
+
+@pytest.mark.timeout(900)
+def test_random_kernels_give_what_they_mean() -> None:
+    """The first minute of a run; `python -m stagejit fuzz` goes on from other seeds."""
+    report = run_kernels(seed=SEED, minutes=1, targets=TARGETS)
+    assert report.ok, report.as_text()
+    assert report.kernels.total() > 0 or len(report.skipped) == len(TARGETS)
 
 
 def test_a_budget_is_needed() -> None:
