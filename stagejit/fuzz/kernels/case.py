@@ -20,18 +20,30 @@ from stagejit.types import dtype_named
 
 Step = Callable[[Draft], None]
 
-# Simplest first; those that reach more of the generators several times.
-STEPS: tuple[Step, ...] = (
-    elementwise.scaled, elementwise.unary, elementwise.binary, elementwise.transpose,
-    elementwise.reverse, elementwise.slices, elementwise.reshape, elementwise.broadcast,
-    elementwise.elsewhere, elementwise.compare, elementwise.select, elementwise.convert,
-    elementwise.iota, elementwise.dynamic_slice,
-    rows.reduction, rows.row_stages, rows.row_stages, rows.softmax, rows.softmax, rows.normalized,
-    rows.cumulative,
-    placing.stack, placing.stack, placing.concatenate, placing.concatenate, placing.destinations,
-    placing.destinations, placing.pad,
-    placing.update, placing.update, placing.dynamic_update, placing.gather, placing.scatter,
-    products.contract, products.contract, products.conv,
+# Simplest first.
+_SCALAR: tuple[Step, ...] = (
+    elementwise.scaled, elementwise.unary, elementwise.binary, elementwise.compare,
+    elementwise.select, elementwise.convert, elementwise.iota,
+)  # fmt: skip
+_VIEWS: tuple[Step, ...] = (
+    elementwise.transpose, elementwise.reverse, elementwise.slices, elementwise.reshape,
+    elementwise.broadcast, elementwise.elsewhere, elementwise.dynamic_slice,
+)  # fmt: skip
+_ROWS: tuple[Step, ...] = (
+    rows.reduction, rows.row_stages, rows.softmax, rows.normalized, rows.cumulative,
+)  # fmt: skip
+_PLACES: tuple[Step, ...] = (
+    placing.stack, placing.concatenate, placing.destinations, placing.pad, placing.update,
+    placing.dynamic_update, placing.gather, placing.scatter,
+)  # fmt: skip
+_PRODUCTS: tuple[Step, ...] = (products.contract, products.conv)
+# A case is about one thing or about everything: what interacts has to meet often enough.
+THEMES: tuple[tuple[Step, ...], ...] = (
+    (*_SCALAR, *_VIEWS, *_ROWS, *_ROWS, *_PLACES, *_PLACES, *_PRODUCTS, *_PRODUCTS),
+    (elementwise.transpose, elementwise.broadcast, elementwise.reverse, rows.row_stages,
+     rows.softmax, rows.softmax, rows.normalized),
+    (elementwise.transpose, elementwise.slices, elementwise.scaled, *_PLACES[:5]),
+    (elementwise.transpose, elementwise.reshape, rows.row_stages, *_PLACES[:3], *_PRODUCTS),
 )  # fmt: skip
 DTYPES = ("f32", "f32", "f32", "f64", "f64", "bf16", "f16", "i32", "i64", "u8", "i8", "i16", "u16",
           "u32", "u64", "bool")  # fmt: skip
@@ -78,10 +90,11 @@ def draw_case(choices: Choices) -> Case:
     with choices.span():
         draft = Draft(choices, dtype_named(choices.pick(DTYPES)))
         draft.argument(draft.shape(), draft.dtype)
+        steps = choices.pick(THEMES)
     count = 0
     while count < MOST_STEPS and choices.below(MOST_STEPS):
         with choices.span():
-            choices.pick(STEPS)(draft)
+            choices.pick(steps)(draft)
         count += 1
     with choices.span():
         draft.graph.set_outputs([x.value for x in _outputs(choices, draft.values)])

@@ -11,6 +11,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -80,13 +81,14 @@ class Emulator:
     """See the module's docstring."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="stagejit-lab-")
+        self._folder = tempfile.mkdtemp(prefix="stagejit-lab-")
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._qemu = next(name for name in _QEMU if shutil.which(name))
 
     def run(self, objects: Mapping[str, bytes], tasks: Sequence[tuple[str, Frame]]) -> list[Array]:
         """The image of each task after its run."""
         symbols = list(objects)
-        with tempfile.TemporaryDirectory(dir=self._folder.name) as name:
+        with tempfile.TemporaryDirectory(dir=self._folder) as name:
             program = self._link(Path(name), objects)
             given = [_pack(symbols.index(symbol), frame) for symbol, frame in tasks]
             done = subprocess.run(
@@ -106,7 +108,7 @@ class Emulator:
         return images
 
     def _link(self, folder: Path, objects: Mapping[str, bytes]) -> Path:
-        files = [_driver(self._folder.name), folder / "table.o"]
+        files = [_driver(self._folder), folder / "table.o"]
         files[1].write_bytes(compile_object(_table(list(objects)), Target.neon(), 0))
         for number, image in enumerate(objects.values()):
             files.append(folder / f"{number}.o")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from stagejit.fuzz.kernels.targets import ALL, find_targets
 
 # Cases that one process runs before a fresh one takes over: caches and freed code leave traces.
-CASES_A_PROCESS = 600
+CASES_A_PROCESS = 400
 _SILENCE_SECONDS = 240.0  # a process that says nothing for so long hangs in a kernel
 
 
@@ -102,6 +102,7 @@ def run_kernels(
     while found.names and time.monotonic() < end and (stop is None or at < stop):
         last = at + CASES_A_PROCESS if stop is None else min(at + CASES_A_PROCESS, stop)
         at = _one_process(report, at, last, found.names, (start, end), minimize_seconds, log)
+        log(f"  {report.cases} cases, {report.kernels.total()} kernels")
         if len(report.failures) >= most_failures:
             break
     report.seconds = time.monotonic() - start
@@ -152,6 +153,8 @@ def _one_process(
         if process.poll() is None:
             process.kill()
         process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
     if running is None:
         if process.returncode:
             raise RuntimeError(f"the kernel lab's process ended with {process.returncode}")

@@ -12,7 +12,6 @@ from stagejit.fuzz.kernels.choices import Choices
 from stagejit.fuzz.kernels.targets import Targets, find_targets
 from stagejit.graph.verifier import verify
 
-
 SEED = 7
 
 
