@@ -11,6 +11,8 @@ Use `stagejit.jit` where you would use `jax.jit`:
     f(x, w)            a jax.Array, under jit, grad, vmap, scan, shard_map, checkpoint as well
     f.plan(x, w)       the dispatches, the subranges they touch, the barriers between them
     f.explain(x, w)    each decision with its reason and your source line
+
+and `stagejit.enable()`, or `with stagejit.enabled():`, to stage every function of `jax.jit`.
 """
 
 import importlib

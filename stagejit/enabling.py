@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from stagejit.errors import OptionsError
-from stagejit.options import Options, current
+from stagejit.options import Options, innermost
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,14 @@ def planning() -> Iterator[None]:
         yield
 
 
+def options_around() -> Options | None:
+    """The options that a `with` statement gives to what is traced or lowered now, if any."""
+    return scope().options or innermost()
+
+
 def chosen_options(own: Options | None) -> Options:
     """The options of a program: its function's `own`, or those around it."""
-    return own or scope().options or current()
+    return own or options_around() or Options()
 
 
 def _checked(options: Any) -> Options | None:

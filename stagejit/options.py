@@ -151,10 +151,15 @@ _entered: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar(
 )
 
 
+def innermost() -> Options | None:
+    """The options of the innermost `with Options(...)`, if there is one."""
+    chosen: Options | None = _context.value
+    return chosen
+
+
 def current() -> Options:
     """The options of the innermost `with Options(...)`, or the defaults."""
-    chosen: Options | None = _context.value
-    return chosen or Options()
+    return innermost() or Options()
 
 
 def _is_int(value: Any) -> bool:

@@ -172,6 +172,23 @@ def test_options_reach_functions_inside_other_transformations(toy: ToyCompiler) 
     assert [request.options for request in toy.requests] == [Options(verify=True)]
 
 
+def test_options_inside_a_traced_function_are_those_of_the_functions_it_calls(
+    toy: ToyCompiler,
+) -> None:
+    f, fixed = stagejit.jit(lambda x: x + 1), stagejit.jit(lambda x: x - 1, options=Options())
+
+    @jax.jit
+    def outer(x: Any) -> Any:
+        with Options(verify=True):
+            y = f(x) * 2
+        with Options(full_barriers=True):
+            return jax.vmap(f)(y), fixed(y)
+
+    outer(X)
+    seen = [request.options for request in toy.requests]
+    assert seen == [Options(verify=True), Options(full_barriers=True), Options()]
+
+
 def test_options_are_left_after_an_exception() -> None:
     with pytest.raises(ZeroDivisionError), Options(verify=True):
         raise ZeroDivisionError

@@ -4,13 +4,15 @@ Input: three functions of the embedding. Output: JAX's calls of its own lowering
 through them. Invariant: `problems()` looks at everything that is used here; where it finds that
 this JAX is built differently, nothing is replaced, and `stagejit.jit` is `jax.jit`.
 
-Note [Seams]: there are three, and JAX offers a hook for none of them.
+Note [Seams]: there are four, and JAX offers a hook for none of them.
 - `pxla.lower_sharding_computation` receives the parameters of a whole program, our mark among them
   (and the compiler options that the mark must not hide). It decides what a program is, by putting
   our options into the lowering parameters, which are in the key of the cache of StableHLO modules.
 - `mlir.lower_jaxpr_to_module`, called on a miss of that cache, gets the jaxpr after JAX's passes
   and lowers its equations without asking any rule; it gets a jaxpr of one marked equation instead.
 - The lowering rule of the jit primitive, for marked equations, there and inside other programs.
+- The staging rule of the jit primitive: a function without options of its own that is traced as a
+  part of another one keeps the options that a `with` statement gives it there.
 Besides them, `PjitInfo` and `_cpp_pjit` are how JAX makes a jitted function: `jax.jit` offers no
 way to put a mark into the first.
 """
@@ -28,14 +30,15 @@ import jax
 from jax.extend.core.primitives import jit_p
 from jax.interpreters import mlir as public_mlir
 
+from stagejit.enabling import options_around
 from stagejit.options import Options
-from stagejit.runtime.marks import Mark
+from stagejit.runtime.marks import Mark, mark_of, marked
 
 try:
     from jax._src import core, pjit
-    from jax._src.interpreters import mlir, pxla
+    from jax._src.interpreters import mlir, partial_eval, pxla
 except ImportError as error:  # pragma: no cover - a JAX that is built differently
-    core = pjit = mlir = pxla = None  # type: ignore[assignment]
+    core = pjit = mlir = partial_eval = pxla = None  # type: ignore[assignment]
     _IMPORT_ERROR = str(error)
 else:
     _IMPORT_ERROR = ""
@@ -97,6 +100,8 @@ def problems() -> tuple[str, ...]:
         found.append("LoweringParameters is no dataclass")
     if jit_p not in getattr(mlir, "_lowerings", {}):
         found.append("the jit primitive has no lowering rule")
+    if jit_p not in getattr(partial_eval, "custom_staging_rules", {}):
+        found.append("the jit primitive has no staging rule")
     if not hasattr(core, "jaxprs_in_params"):
         found.append("jax._src.core has no jaxprs_in_params")
     return tuple(found)
@@ -138,6 +143,7 @@ def install(options_of: OptionsOf, lower_program: LowerProgram, lower_jit: Lower
     _replace_lower_sharding_computation()
     _replace_lower_jaxpr_to_module()
     _replace_jit_rule()
+    _replace_staging_rule()
 
 
 def _replace_lower_sharding_computation() -> None:
@@ -192,6 +198,18 @@ def _replace_jit_rule() -> None:
 
     # For every platform, see Note [Falling through]; not cacheable, as JAX registers its own.
     public_mlir.register_lowering(jit_p, rule, cacheable=False)
+
+
+def _replace_staging_rule() -> None:
+    original = partial_eval.custom_staging_rules[jit_p]
+
+    def rule(trace: Any, source_info: Any, *args: Any, **params: Any) -> Any:
+        mark, around = mark_of(params), options_around()
+        if mark is not None and mark.options is None and around is not None:
+            params = marked(params, Mark(around, mark))
+        return original(trace, source_info, *args, **params)
+
+    partial_eval.custom_staging_rules[jit_p] = rule
 
 
 def _program(name: str, jaxpr: Any, kwargs: dict[str, Any]) -> Program:
