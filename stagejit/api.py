@@ -20,7 +20,7 @@ import jax
 
 from stagejit.errors import FallbackWarning, OptionsError
 from stagejit.options import Options
-from stagejit.runtime import embedding, seams
+from stagejit.runtime import embedding, emission, fallback, seams
 from stagejit.runtime.marks import Mark
 from stagejit.trace.compat import hide_frames
 
@@ -38,7 +38,8 @@ def _compile(request: Request) -> Staged:
 
 
 embedding.install(_compile)
-hide_frames(__file__)  # `jit` would stand in every traceback of a decorator
+for _file in (__file__, embedding.__file__, emission.__file__, fallback.__file__, seams.__file__):
+    hide_frames(_file)  # they would stand in tracebacks and locations of the user's programs
 
 _jax_jit = jax.jit  # also where a user replaces it by ours
 _NO_FUNCTION: Any = object()

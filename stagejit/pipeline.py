@@ -221,4 +221,6 @@ STEPS = (
 
 def compile_request(request: Request) -> Staged:
     """What the embedding installs: all steps."""
-    return Compilation(request).run_until("load").staged
+    compilation = Compilation(request).run_until("load")
+    compilation.graph.dissolve()  # what is shown of a function is compiled anew
+    return compilation.staged

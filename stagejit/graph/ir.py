@@ -126,6 +126,18 @@ class Graph:
         """Ops that read `value`, each once."""
         return list(dict.fromkeys(use.user for use in self.uses(value)))
 
+    def dissolve(self) -> None:
+        """The end of the graph: ops and values let go of each other, so that nothing waits for a
+        garbage collection (a constant may be a large array of the user's)."""
+        made, self._made = self._made, []
+        self.nx.clear()
+        for op in made:
+            for attribute in op.attrs.values():
+                for body in attribute if isinstance(attribute, tuple) else (attribute,):
+                    if isinstance(body, Graph):
+                        body.dissolve()
+            op.attrs, op.operands, op.results = MappingProxyType({}), (), ()
+
     def __iter__(self) -> Iterator[Op]:
         return iter(self.ops())
 

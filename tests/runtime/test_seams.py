@@ -105,6 +105,33 @@ def test_throw_away_functions_are_freed() -> None:
     assert [r() for r in references] == [None] * 3
 
 
+def test_closed_over_arrays_are_freed_with_the_function() -> None:
+    """As with jax.jit at once, without a garbage collection."""
+
+    def held(x: Any) -> Any:
+        def f() -> Any:
+            looped = jax.lax.fori_loop(0, 3, lambda i, c: jnp.tanh(c) + x, x)
+            return looped, jnp.fft.fft(x * 2), x
+
+        return f
+
+    gc.collect()
+    gc.disable()
+    try:
+        for jit in (jax.jit, stagejit.jit):
+            x = jnp.ones(10)
+            g = jit(held(x))
+            reference = weakref.ref(x)
+            jax.block_until_ready(g())
+            del x
+            assert reference() is not None
+            g()
+            del g
+            assert reference() is None, jit
+    finally:
+        gc.enable()
+
+
 # ------------------------------------------------------------------------------- marks
 
 
