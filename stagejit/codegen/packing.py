@@ -117,7 +117,7 @@ def _dims(source: Source, extents: Mapping[Var, int]) -> list[Dim]:
     operand = source.operand
     dims, seen = [], set()
     for part in operand.index:
-        for var in part.loop_vars():
+        for var in sorted(part.loop_vars(), key=lambda var: var.id):
             if var in seen:
                 continue
             seen.add(var)

@@ -212,3 +212,22 @@ def test_an_attribute_without_a_text_is_refused() -> None:
     region = Region("r", "map", (op,), (x,), (Store(op.result, op.result),))
     with pytest.raises(InternalError, match="no text for an attribute of object"):
         key_of(region)
+
+
+def test_a_kernel_depends_on_no_address() -> None:
+    """Sets of variables come in the order of addresses, kernels do not."""
+
+    def fn(x: Any, k: Any) -> Any:
+        kernel = jnp.exp(k).transpose(1, 0, 2, 3)
+        return lax.conv_general_dilated(x * 2, kernel, (1, 1), "SAME", feature_group_count=4)
+
+    args = np.ones((2, 8, 9, 9), np.float32), np.ones((2, 12, 3, 3), np.float32)
+    graph = graph_of(fn, *args)
+    rewrite_graph(graph, Options())
+    formed, _ = form(graph, Options())
+    (region,) = [region for region in formed if region.kind == "conv"]
+    texts, kept = set(), []
+    for number in range(40):
+        texts.add(kernel_of(region, Target.host()).function.as_text())
+        kept.append([object() for _ in range(number * 97)])
+    assert len(texts) == 1
