@@ -13,8 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from stagejit.errors import VerificationError
+from stagejit.errors import InternalError, VerificationError
 from stagejit.graph.ir import Op, Value
+from stagejit.trace.callbacks import TARGET, function_of
 from stagejit.types import TensorType, dtype_named
 
 
@@ -51,6 +52,8 @@ def verify_call(op: Op) -> None:
 
 def evaluate(op: Op, operands: Sequence[Any]) -> list[Any]:
     """The results, floats as float64."""
+    if op.attrs["target"] == TARGET:
+        return _call_python(op, operands)
     inputs, outputs = handler_types(op)
     of_operands, of_results = op.attrs["column_major"]
     with jax.enable_x64(True):
@@ -72,6 +75,15 @@ def evaluate(op: Op, operands: Sequence[Any]) -> list[Any]:
         }
         made = [np.asarray(x) for x in call(*arrays, **attributes)]
     return [x.swapaxes(-1, -2) if turned else x for x, turned in zip(made, of_results, strict=True)]
+
+
+def _call_python(op: Op, operands: Sequence[Any]) -> list[Any]:
+    ((_, _, number),) = op.attrs["attributes"]
+    function = function_of(int(number))
+    if function is None:
+        raise InternalError(f"{op} was parsed from text and has no function", step="interpret")
+    types = [value.type.dtype.numpy for value in op.operands]
+    return list(function([np.asarray(x, t) for x, t in zip(operands, types, strict=True)]))
 
 
 def _type(type: TensorType) -> jax.ShapeDtypeStruct:

@@ -17,6 +17,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.rewrites.cloning import cloned, copied, values_behind
 from stagejit.rewrites.driver import Log
+from stagejit.trace.callbacks import TARGET
 
 NAME = "simplify-loops"
 
@@ -139,6 +140,7 @@ class _Loop:
         fixed: set[Op] = {value.op for value in self.constant}
         for op in self.body.ops():
             stays = op.kind in ("loop", "branch", "optimization_barrier")
+            stays |= op.kind == "call" and op.attrs["target"] == TARGET  # the loop may not turn
             if not stays and fixed.issuperset(value.op for value in op.operands):
                 fixed.add(op)
         return fixed

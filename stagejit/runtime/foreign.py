@@ -1,4 +1,4 @@
-"""Calls of FFI handlers that jaxlib brings along, as LLVM IR in a handler of ours.
+"""Calls of FFI handlers that jaxlib brings along, and of Python's, as LLVM IR in one of ours.
 
 Input: a `Call` and the addresses of its arrays. Output: IR that makes a call frame on the stack and
 calls the handler by its symbol; the address behind each symbol. Invariant: the text depends on the
@@ -15,7 +15,9 @@ import numpy as np
 
 from stagejit.errors import InternalError
 from stagejit.runtime import ffi_abi as abi
+from stagejit.runtime import python_calls
 from stagejit.runtime.program import Call, ForeignArray, Step
+from stagejit.trace.callbacks import TARGET
 from stagejit.trace.compat import foreign_address
 from stagejit.types import dtype_named
 
@@ -29,7 +31,10 @@ def symbol(target: str) -> str:
 
 def addresses(targets: Iterable[str]) -> dict[str, int]:
     """By symbol. Raises InternalError for a target that jaxlib does not have."""
-    found = {target: foreign_address(target) for target in targets}
+    found = {
+        target: python_calls.address() if target == TARGET else foreign_address(target)
+        for target in targets
+    }
     lost = [target for target, address in found.items() if address is None]
     if lost:
         raise InternalError(f"jaxlib has no handler for {', '.join(lost)}", step="load")

@@ -8,13 +8,14 @@ tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stagejit.errors import UnsupportedOpError
 from stagejit.loc import Loc
 from stagejit.symbolic import Undecided
 from stagejit.trace import (
+    callbacks,
     control,
     elements,
     elementwise,
@@ -175,9 +176,11 @@ class _Tracer:
                 _check(found, site, operands, bool(equation.effects))
                 made = found.rule(self.emit, site, self._nested, *operands)
                 return (made,) if isinstance(made, Var) else made
+            if self.inside and site.primitive in callbacks.TRANSLATIONS:
+                return _translate(self.emit, site, operands, False, callbacks.TRANSLATIONS)
             if site.primitive not in TRANSLATIONS:
                 return self._computed(equation, site, operands, loc)
-            return _translate(self.emit, site, operands, bool(equation.effects))
+            return _translate(self.emit, site, operands, bool(equation.effects), TRANSLATIONS)
         except Undecided as undecided:
             raise _not_for_all_sizes(site, str(undecided), loc) from None
         except Unsupported as unsupported:
@@ -273,8 +276,14 @@ def _not_for_all_sizes(site: Site, reason: str, loc: Loc) -> UnsupportedOpError:
     )
 
 
-def _translate(emit: Emitter, site: Site, operands: list[Var], effects: bool) -> Sequence[Var]:
-    found = TRANSLATIONS[site.primitive]
+def _translate(
+    emit: Emitter,
+    site: Site,
+    operands: list[Var],
+    effects: bool,
+    translations: Mapping[str, Translation],
+) -> Sequence[Var]:
+    found = translations[site.primitive]
     _check(found, site, operands, effects)
     if any(map(elements.is_disguised, (*site.inputs, *site.outputs))):
         made = elements.translate(emit, site, operands, found)
