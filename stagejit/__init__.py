@@ -22,6 +22,7 @@ from stagejit.api import jit
 from stagejit.decisions import Decision
 from stagejit.enabling import disable, enable, enabled
 from stagejit.errors import FallbackWarning, StagejitError
+from stagejit.importing import importing
 from stagejit.options import Options
 from stagejit.trace.primitives import inline
 
@@ -62,7 +63,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    with importing:
+        value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
     return value
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, overload
 import jax
 
 from stagejit.errors import FallbackWarning, OptionsError
+from stagejit.importing import importing
 from stagejit.options import Options
 from stagejit.runtime import embedding, emission, fallback, seams
 from stagejit.runtime.marks import Mark
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 
 def _compile(request: Request) -> Staged:
-    from stagejit.pipeline import compile_request  # see Note [Import time]
+    with importing:
+        from stagejit.pipeline import compile_request  # see Note [Import time]
 
     return compile_request(request)
 
@@ -111,7 +113,8 @@ class Stages:
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
         """Trace for these arguments, which may be `jax.ShapeDtypeStruct`."""
-        from stagejit.stages import Traced  # see Note [Import time]
+        with importing:
+            from stagejit.stages import Traced  # see Note [Import time]
 
         return Traced.of(seams.trace_jitted(self, *args, **kwargs))
 

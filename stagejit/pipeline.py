@@ -11,6 +11,9 @@ own; verifiers run between steps under `Options(verify=True)`, never inside one.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -44,6 +47,19 @@ from stagejit.schedule.verifier import verify_plan
 from stagejit.symbolic import Undecided
 from stagejit.trace.program import Program
 from stagejit.trace.translate import trace_jaxpr
+
+# Steps in Python take turns, since Python's own lock makes them do so anyway; what takes long
+# outside of it, LLVM in the step "load", goes on beside them.
+_one_at_a_time = threading.RLock()
+
+
+def _after_fork_in_child() -> None:
+    """The thread that held the lock is not in this process."""
+    global _one_at_a_time
+    _one_at_a_time = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 @dataclass
@@ -93,7 +109,8 @@ class Compilation:
     def _run(self, step: Step) -> None:
         """Symbolic sizes have graphs and plans; kernels are made for numbers."""
         try:
-            step.run(self)
+            with contextlib.nullcontext() if step.name == "load" else _one_at_a_time:
+                step.run(self)
         except Undecided as undecided:
             raise UnsupportedOpError(
                 f"cannot {step.name} {self.request.name} for all sizes at once: {undecided}",

@@ -17,7 +17,17 @@ PACKAGE = Path(__file__).resolve().parent.parent / "stagejit"
 
 # From the bottom up; a module may import from its own row and from the rows above it in this list.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("types", "loc", "errors", "options", "enabling", "decisions", "symbolic", "formulas"),
+    (
+        "types",
+        "loc",
+        "errors",
+        "options",
+        "enabling",
+        "importing",
+        "decisions",
+        "symbolic",
+        "formulas",
+    ),
     ("trace",),
     ("graph",),
     ("rewrites",),

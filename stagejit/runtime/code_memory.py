@@ -10,8 +10,8 @@ three for each object: a process with some ten thousand kernels died. Sealed pag
 side are one mapping, so a chunk is two or three, however many kernels lie in it.
 
 Note [Freeing at any moment]: blocks are freed by finalizers, which run in the middle of anything,
-also in a thread that is allocating here. So `free` only queues, and whoever next gets the lock
-works the queue off.
+also in a thread that is allocating here. So `free` queues, and a thread that is at it already works
+the queue off later. Locks are only taken by `with`, where no signal comes between.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ class CodeMemory:
     def __init__(self) -> None:
         self._chunks: list[_Chunk] = []
         self._to_free: deque[Block] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_busy = False
 
     def allocate(self, code_nbytes: int, data_nbytes: int = 0) -> Block:
         """A block to write and seal, its data zeroed. Raises MemoryError where there is none."""
@@ -121,8 +122,12 @@ class CodeMemory:
         if data_nbytes > _DATA_NBYTES:
             raise MemoryError(f"{data_nbytes} bytes of writable data are too many")
         with self._lock:
-            self._work_off()
-            block = self._allocate(code_nbytes, data_nbytes)
+            self._is_busy = True
+            try:
+                self._work_off()
+                block = self._allocate(code_nbytes, data_nbytes)
+            finally:
+                self._is_busy = False
         _protect(block.code, block.code_nbytes, _READ_WRITE)
         if block.data_nbytes:
             ctypes.memset(block.data, 0, block.data_nbytes)
@@ -131,11 +136,13 @@ class CodeMemory:
     def free(self, block: Block) -> None:
         """Take a block back; see Note [Freeing at any moment]. Nobody may run its code any more."""
         self._to_free.append(block)
-        if self._lock.acquire(blocking=False):
-            try:
-                self._work_off()
-            finally:
-                self._lock.release()
+        with self._lock:
+            if not self._is_busy:
+                self._is_busy = True
+                try:
+                    self._work_off()
+                finally:
+                    self._is_busy = False
 
     @property
     def nbytes(self) -> int:
@@ -151,7 +158,8 @@ class CodeMemory:
 
     def after_fork_in_child(self) -> None:
         """Another thread may have held the lock; memory is private, so the blocks stay ours."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_busy = False
 
     def _allocate(self, code_nbytes: int, data_nbytes: int) -> Block:
         for chunk in self._chunks:

@@ -18,10 +18,11 @@ which JAX cannot lower for several platforms at once.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -36,10 +37,20 @@ from stagejit.runtime.emission import emit
 from stagejit.runtime.marks import Mark, enclose, mark_of
 from stagejit.runtime.staged import Compiler, Request, Staged
 
+
+@dataclass
+class _Entry:
+    """A program that is compiled by the first thread that takes `lock`; None where that failed."""
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    is_made: bool = False
+    staged: Staged | None = None
+
+
 _installed: Compiler | None = None
-# Staged programs by jaxpr object, then by what else decides them; None where compiling failed.
-_staged: weakref.WeakKeyDictionary[Any, dict[Any, Staged | None]] = weakref.WeakKeyDictionary()
-_lock = threading.RLock()
+# Staged programs by jaxpr object, then by what else decides them.
+_staged: weakref.WeakKeyDictionary[Any, dict[Any, _Entry]] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
 
 
 def install(compiler: Compiler) -> None:
@@ -64,10 +75,24 @@ def stage(request: Request) -> Staged | None:
         raise InternalError("no compiler is installed", step="embedding")
     key = (request.options, request.donated)
     with _lock:
-        known = _staged.setdefault(request.jaxpr, {})
-        if key not in known:
-            known[key] = fallback.guarded(request, lambda: compiler(request), lambda: None)
-        return known[key]
+        entry = _staged.setdefault(request.jaxpr, {}).setdefault(key, _Entry())
+    with entry.lock:
+        if not entry.is_made:
+            entry.staged = fallback.guarded(request, lambda: compiler(request), lambda: None)
+            entry.is_made = True
+        return entry.staged
+
+
+def _after_fork_in_child() -> None:
+    """Whoever held a lock or was compiling is not in this process."""
+    global _lock
+    _lock = threading.Lock()
+    for known in _staged.values():
+        for key in [key for key, entry in known.items() if not entry.is_made]:
+            del known[key]
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 # -- whole programs -------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cache
 from os import cpu_count
 from typing import Any
@@ -35,6 +35,7 @@ from llvmlite.binding import ffi
 from stagejit.errors import InternalError
 from stagejit.runtime import linker
 from stagejit.runtime.elf import ObjectError
+from stagejit.runtime.gate import Gate
 from stagejit.runtime.object_cache import ObjectCache, digest
 
 # Part of each cache key: raise it when the meaning of cached objects changes (the kernel ABI, say).
@@ -64,12 +65,20 @@ class Module:
     uses: tuple[Module, ...]
 
 
+@dataclass(eq=False)
+class _Claim:
+    """Symbols that `thread` is making, until `ended`."""
+
+    thread: int = field(default_factory=threading.get_ident)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
 class Engine:
     """Makes modules. Use the process's one instance, `engine()`; safe to call from any thread."""
 
     def __init__(self) -> None:
         self._modules: weakref.WeakValueDictionary[str, Module] = weakref.WeakValueDictionary()
-        self._pending: dict[str, Future[None]] = {}  # symbols that a thread is making
+        self._pending: dict[str, _Claim] = {}  # by symbol
         self._kept: dict[str, Module] = {}
         self._lock = threading.Lock()
         self.compiled_count = 0  # modules compiled, and not found in the cache
@@ -92,17 +101,23 @@ class Engine:
         Raises InternalError when LLVM refuses a module or a symbol is missing.
         """
         found: dict[str, Module] = {}
-        while missing := [name for name in texts if name not in found]:
-            made, mine, theirs = self._claim(missing)
-            found |= made
-            if mine:
-                wanted = {name: texts[name] for name in mine}
-                found |= self._make(wanted, imports or {}, uses, cache, level)
-            for name, future in theirs.items():
-                future.exception()  # then look again: if it failed there, it is ours to try
-                made_there = self._modules.get(name)
-                if made_there is not None:
-                    found[name] = made_there
+        claim = _Claim()
+        try:
+            while missing := [name for name in texts if name not in found]:
+                made, mine, theirs = self._claim(missing, claim)
+                found |= made
+                if mine:
+                    wanted = {name: texts[name] for name in mine}
+                    modules = self._linked(wanted, imports or {}, uses, cache, level)
+                    with self._lock:
+                        self._modules.update(modules)
+                    found |= modules
+                    self._end(claim)
+                    claim = _Claim()
+                for other in theirs:
+                    other.ended.wait()  # then look again: if it failed there, it is ours to try
+        finally:
+            self._end(claim)
         return found
 
     def load(
@@ -128,44 +143,31 @@ class Engine:
         self._pending = {}
 
     def _claim(
-        self, names: list[str]
-    ) -> tuple[dict[str, Module], list[str], dict[str, Future[None]]]:
-        """What is in memory, what this thread has to make now, and what other threads make."""
+        self, names: list[str], claim: _Claim
+    ) -> tuple[dict[str, Module], list[str], list[_Claim]]:
+        """What is in memory, what this thread has to make now, and who makes the rest."""
         made: dict[str, Module] = {}
         mine: list[str] = []
-        theirs: dict[str, Future[None]] = {}
+        theirs: list[_Claim] = []
         with self._lock:
             for name in names:
-                module = self._modules.get(name)
+                module, other = self._modules.get(name), self._pending.get(name)
                 if module is not None:
                     made[name] = module
-                elif name in self._pending:
-                    theirs[name] = self._pending[name]
-                else:
+                elif other is None or other.thread == claim.thread:
+                    # A claim of this very thread is what an interrupt left behind.
                     mine.append(name)
-                    self._pending[name] = Future()
+                    self._pending[name] = claim
+                else:
+                    theirs.append(other)
         return made, mine, theirs
 
-    def _make(
-        self,
-        texts: Mapping[str, str],
-        imports: Mapping[str, int],
-        uses: tuple[Module, ...],
-        cache: ObjectCache | None,
-        level: int,
-    ) -> dict[str, Module]:
-        """Make claimed modules. Whatever happens, the claims end, and waiting threads go on."""
-        try:
-            modules = self._linked(texts, imports, uses, cache, level)
-            with self._lock:
-                self._modules.update(modules)
-            return modules
-        finally:
-            with self._lock:
-                ended = [self._pending.pop(name, None) for name in texts]
-            for future in ended:
-                if future is not None:
-                    future.set_result(None)
+    def _end(self, claim: _Claim) -> None:
+        """Whatever happened, waiting threads go on."""
+        with self._lock:
+            for name in [name for name, other in self._pending.items() if other is claim]:
+                del self._pending[name]
+        claim.ended.set()
 
     def _linked(
         self,
@@ -293,11 +295,18 @@ def _emit_function() -> Any:
     return function
 
 
+@cache
+def _emitting() -> Gate:
+    """Around the calls that `_emit_function` takes out of llvmlite's lock."""
+    return Gate(ffi.lib._lock)
+
+
 def _emit_object(machine: Any, module: Any) -> bytes:
     message = ctypes.c_char_p()
     machine_pointer = ctypes.cast(machine._ptr, ctypes.c_void_p)
     module_pointer = ctypes.cast(module._ptr, ctypes.c_void_p)
-    memory = _emit_function()(machine_pointer, module_pointer, 1, ctypes.byref(message))
+    with _emitting():
+        memory = _emit_function()(machine_pointer, module_pointer, 1, ctypes.byref(message))
     if not memory:
         raise InternalError(f"LLVM cannot compile a module: {message.value!r}", step="llvm")
     buffer = ctypes.cast(memory, ffi.LLVMMemoryBufferRef)

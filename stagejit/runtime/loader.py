@@ -164,18 +164,16 @@ class _Programs:
         return self._gone_calls + sum(r.call_count for r in list(self._records.values()))
 
     def free_dead(self) -> None:
-        """Free the code of programs that nobody needs; another time if somebody is at it.
+        """Free the code of programs that nobody needs.
 
-        Runs in finalizers and in the garbage collector, so in the middle of anything.
+        Runs in finalizers and in the garbage collector, so in the middle of anything: it takes no
+        lock but that of `entry`, which hands out each record once.
         """
-        while self._dead.value and self._lock.acquire(blocking=False):
-            try:
-                address = self._next_dead()
-                if address:
-                    record = self._records.pop(address)
-                    self._gone_calls += record.call_count
-            finally:
-                self._lock.release()
+        while self._dead.value:
+            address = self._next_dead()
+            if address:
+                record = self._records.pop(address)
+                self._gone_calls += record.call_count
 
     def _let_go(self, address: int) -> None:
         self._release(address)
@@ -193,6 +191,14 @@ class _Programs:
 
 _programs_lock = threading.Lock()
 _programs: _Programs | None = None
+
+
+def _after_fork_in_child() -> None:
+    global _programs_lock
+    _programs_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _all_programs(cache: ObjectCache | None = None) -> _Programs:

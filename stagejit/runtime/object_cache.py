@@ -198,6 +198,18 @@ _CACHES: dict[str, ObjectCache | None] = {}
 _CACHES_LOCK = threading.Lock()
 
 
+def _after_fork_in_child() -> None:
+    """Whoever held a lock is not in this process."""
+    global _CACHES_LOCK
+    _CACHES_LOCK = threading.Lock()
+    for cache in _CACHES.values():
+        if cache is not None:
+            cache._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 def cache_in(folder: str | None) -> ObjectCache | None:
     """The cache of `Options.cache_dir`: None means the default folder, "" means no cache.
 
