@@ -144,6 +144,34 @@ def _print(rows: Sequence[Row], peaks: Peaks, opponents: Sequence[str]) -> None:
 
 
 @app.command()
+def ecosystem(
+    names: Annotated[list[str] | None, typer.Argument(help="Parts of names of programs.")] = None,
+    seconds: Seconds = 1.0,
+    against: Annotated[
+        float, typer.Option(help="Least accepted ratio; exit status 1 below it.")
+    ] = 0.0,
+) -> None:
+    """Measure programs of NumPyro, Diffrax, Flax and other libraries side by side with jax.jit."""
+    from stagejit.bench.ecosystem import catalogue, table
+
+    rows = []
+    for program in catalogue.programs().values():
+        if names and not any(name.lower() in program.name for name in names):
+            continue
+        if absent := catalogue.missing(program):
+            typer.echo(f"{program.name}: {', '.join(absent)} is not installed", err=True)
+            continue
+        rows.append(table.measure(program, seconds))
+    console = _console()
+    console.print(table.table_of(rows))
+    for row in rows:
+        for reason in row.loops:
+            console.print(f"{row.name}: {reason}", markup=False, highlight=False)
+    if any(row.ratio < against for row in rows):
+        raise typer.Exit(1)
+
+
+@app.command()
 def demo(
     photo: Annotated[Path | None, typer.Option(help="A photograph of yours.")] = None,
     size: Annotated[str, typer.Option(help="HEIGHTxWIDTH cut from its middle.")] = "256x256",
