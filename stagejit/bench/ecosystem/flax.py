@@ -23,7 +23,7 @@ def linen_training() -> Made:
     class Net(nn.Module):  # type: ignore[misc]
         @nn.compact  # type: ignore[untyped-decorator]
         def __call__(self, x: Any, *, train: bool) -> Any:
-            x = nn.Conv(16, (3, 3))(x)
+            x = nn.Conv(16, (3, 3), use_bias=False)(x)
             x = nn.BatchNorm(use_running_average=not train)(x)
             x = nn.max_pool(nn.relu(x), (2, 2), (2, 2)).reshape(x.shape[0], -1)
             x = nn.Dropout(0.2, deterministic=not train)(nn.relu(nn.Dense(64)(x)))
