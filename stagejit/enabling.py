@@ -68,6 +68,13 @@ def planning() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def suspended() -> Iterator[None]:
+    """Programs of `jax.jit` inside are JAX's own."""
+    with _scope(Scope()):
+        yield
+
+
 def options_around() -> Options | None:
     """The options that a `with` statement gives to what is traced or lowered now, if any."""
     return scope().options or innermost()

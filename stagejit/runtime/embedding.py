@@ -29,7 +29,7 @@ import jax
 from jax.extend.core.primitives import jit_p
 from jax.interpreters import mlir
 
-from stagejit.enabling import chosen_options, planning, scope
+from stagejit.enabling import chosen_options, planning, scope, suspended
 from stagejit.errors import InternalError
 from stagejit.options import Options
 from stagejit.runtime import fallback, seams
@@ -78,7 +78,8 @@ def stage(request: Request) -> Staged | None:
         entry = _staged.setdefault(request.jaxpr, {}).setdefault(key, _Entry())
     with entry.lock:
         if not entry.is_made:
-            entry.staged = fallback.guarded(request, lambda: compiler(request), lambda: None)
+            with suspended():  # what is evaluated while compiling is not compiled by us
+                entry.staged = fallback.guarded(request, lambda: compiler(request), lambda: None)
             entry.is_made = True
         return entry.staged
 
