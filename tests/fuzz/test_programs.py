@@ -25,8 +25,6 @@ from stagejit.options import Options
 
 BUDGET_SECONDS = 60.0
 FIRST_SEED = 7_000_000
-# Types without kernels are left out until they have a way through us.
-SAFE = FEATURES - {"exotic"}
 
 
 def program(body: str, given: str = "jnp.arange(5.0),", x64: bool = False) -> Program:
@@ -37,7 +35,7 @@ def program(body: str, given: str = "jnp.arange(5.0),", x64: bool = False) -> Pr
 
 @pytest.mark.timeout(600)
 def test_random_programs_give_what_they_mean() -> None:
-    found = list(judged(FIRST_SEED, SAFE, jobs=2, seconds=BUDGET_SECONDS))
+    found = list(judged(FIRST_SEED, FEATURES, jobs=2, seconds=BUDGET_SECONDS))
     bad = [f"seed {f.seed}: {f.verdict.kind}: {f.verdict.detail}" for f in found if f.verdict.bad]
     assert not bad, "\n".join(bad)
     right = sum(f.verdict.kind == "right" for f in found)
@@ -119,7 +117,7 @@ def test_a_process_that_dies_is_a_finding() -> None:
 
 @pytest.mark.timeout(600)
 def test_values_do_not_depend_on_what_was_compiled_before() -> None:
-    assert disorders(range(FIRST_SEED, FIRST_SEED + 6), SAFE, shuffle=1) == []
+    assert disorders(range(FIRST_SEED, FIRST_SEED + 6), FEATURES, shuffle=1) == []
 
 
 def test_a_value_that_depends_on_what_was_compiled_before_is_told_with_it(
@@ -133,7 +131,7 @@ def test_a_value_that_depends_on_what_was_compiled_before_is_told_with_it(
         return {seed: "bad" if seed == 2 and bad else "good" for seed in setting.seeds}
 
     monkeypatch.setattr(order, "digests", digests)
-    found = [disorders(range(7), SAFE, shuffle=shuffle) for shuffle in range(8)]
+    found = [disorders(range(7), FEATURES, shuffle=shuffle) for shuffle in range(8)]
     alone = [d for each in found for d in each if "threads" not in d.setting]
     assert alone
     assert {(d.seed, d.after, d.detail) for d in alone} == {(2, (4,), "bad instead of good")}

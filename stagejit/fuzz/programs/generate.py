@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from stagejit.fuzz.programs import control, delegated, elementwise, moves
+from stagejit.fuzz.programs import control, delegated, elementwise, moves, seldom
 from stagejit.fuzz.programs.draft import NAMES, Draft, Known, Refused
 from stagejit.options import SWITCHES, Options
 
@@ -34,11 +34,13 @@ STEPS: tuple[tuple[float, Callable[[Draft], None]], ...] = (
     (5, moves.gather), (6, moves.scatter), (1, moves.segments), (3, moves.made),
     (5, delegated.sorting), (3.5, delegated.window), (2, delegated.library), (3, delegated.key),
     (0.7, delegated.old_key), (1, delegated.callback),
+    (9, seldom.seldom), (0.7, seldom.custom_vjp), (0.7, seldom.static), (0.7, seldom.jacobian),
+    (0.7, seldom.trees),
     (4, control.fori), (4, control.while_), (5, control.scan), (4, control.mapped),
     (1, control.associative), (5, control.cond), (3, control.called), (5, control.derivative),
 )  # fmt: skip
 
-_SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 33)
+_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 20, 33, 64)
 _FLOATS = ("float32", "float32", "float32", "float32", "bfloat16", "float16")
 _INTEGERS = ("int32", "int32", "int8", "uint8", "int16", "uint32")
 _MOST_IN_ARGUMENT = 400
@@ -89,7 +91,7 @@ def _written(
         arguments.append(_scalar(draft, "bool", f"np.bool_({rng.random() < 0.5})"))
     if "keys" in features and rng.random() < 0.2:
         arguments.append(_key(draft))
-    for _ in range(rng.randint(3, steps)):
+    for _ in range(rng.randint(2, rng.choice((steps // 2, steps)))):
         draft.step()
     results = _results(draft)
     params, unpacking, given = _signature(rng, arguments)
@@ -130,17 +132,17 @@ def _argument(draft: Draft) -> tuple[str, str]:
         dtype = rng.choice((*_INTEGERS, "int64", "uint64") if draft.x64 else _INTEGERS)
         low = 0 if dtype.startswith("u") else -9
         text = f"{_random(rng)}.integers({low}, 10, {shape})"
-        return _define(draft, shape, dtype, f"jnp.asarray({text}, jnp.{dtype})", True)
+        return _define(draft, shape, dtype, f"jnp.array(np.asarray({text}, jnp.{dtype}))", True)
     dtype = rng.choice((*_FLOATS, *["float64"] * 4) if draft.x64 else _FLOATS)
     if kind < 0.36:
         special = "[0.0, -0.0, 1.5, np.nan, np.inf, -np.inf, -2.0, 3.0]"
         text = f"{_random(rng)}.choice({special}, {shape})"
-        return _define(draft, shape, dtype, f"jnp.asarray({text}, jnp.{dtype})", True)
+        return _define(draft, shape, dtype, f"jnp.array(np.asarray({text}, jnp.{dtype}))", True)
     if kind < 0.65:
         text = f"{_random(rng)}.integers(-16, 17, {shape}) / 4"
-        return _define(draft, shape, dtype, f"jnp.asarray({text}, jnp.{dtype})", True)
+        return _define(draft, shape, dtype, f"jnp.array(np.asarray({text}, jnp.{dtype}))", True)
     text = f"{_random(rng)}.normal(size={shape})"
-    return _define(draft, shape, dtype, f"jnp.asarray({text}, jnp.{dtype})", False)
+    return _define(draft, shape, dtype, f"jnp.array(np.asarray({text}, jnp.{dtype}))", False)
 
 
 def _random(rng: random.Random) -> str:
