@@ -1,8 +1,8 @@
 """Statements with functions that programs use now and then: general forms of products, windows and
 sorts, interpolation, histograms, custom derivatives, barriers.
 
-Input: a draft. Output: one more statement in it. In each text, `{x}` is a value of the kind that its
-row names, `{n}` the length of its first axis.
+Input: a draft. Output: one more statement in it. In each text, `{x}` is a value of the kind that
+its row names, `{n}` the length of its first axis.
 """
 
 from __future__ import annotations
@@ -158,7 +158,8 @@ _ROWS: tuple[_Row, ...] = (
             "window_dilation=(1, 1, 2, 1))",
             "jax.grad(lambda a: jnp.sum(lax.reduce_window(a, -jnp.inf, lax.max, (1, 1, 2, 2), "
             "(1, 1, 1, 1), 'SAME')))({x})",
-            "lax.conv_transpose({x}, jnp.full((2, 2, {x}.shape[3], 2), 0.1, {x}.dtype), (2, 1), 'SAME')",
+            "lax.conv_transpose({x}, jnp.full((2, 2, {x}.shape[3], 2), 0.1, {x}.dtype), "
+            "(2, 1), 'SAME')",
             "lax.conv_general_dilated({x}, jnp.full((2 * {x}.shape[1], 1, 1, 2), 0.25, {x}.dtype), "
             "(1, 1), 'SAME', "
             "feature_group_count={x}.shape[1])",
