@@ -126,9 +126,15 @@ class Affine:
 
     def substitute(self, mapping: Mapping[Var, Affine]) -> Affine:
         """Replace loop variables, also inside derived ones."""
+        return self._substituted(mapping, {})
+
+    def _substituted(self, mapping: Mapping[Var, Affine], known: dict[Var, Affine]) -> Affine:
+        """`known`: what derived variables have become; quotients and remainders share operands."""
         total = Affine((), self.const)
         for var, coeff in self.terms:
-            total = total + _substitute(var, mapping) * coeff
+            if var not in known:
+                known[var] = _substitute(var, mapping, known)
+            total = total + known[var] * coeff
         return total
 
     def divmod(self, divisor: int, *, strict: bool = False) -> tuple[Affine, Affine]:
@@ -200,12 +206,12 @@ def _derived(kind: str, operand: Affine, divisor: int) -> Affine:
     return var if kind == "mod" else var + base
 
 
-def _substitute(var: Var, mapping: Mapping[Var, Affine]) -> Affine:
+def _substitute(var: Var, mapping: Mapping[Var, Affine], known: dict[Var, Affine]) -> Affine:
     if var in mapping:
         return mapping[var]
     if var.operand is None:
         return Affine.of(var)
-    inner = var.operand.substitute(mapping)
+    inner = var.operand._substituted(mapping, known)
     if inner == var.operand:
         return Affine.of(var)
     quotient, remainder = inner.divmod(var.divisor)

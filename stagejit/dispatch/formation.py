@@ -187,7 +187,7 @@ class _Former:
                 or refuse_length(state, op)
             ):
                 store(state, op)
-        elif required:
+        elif required or refuse_length(state, op):
             store(state, op)
 
     # --------------------------------------------------------------- anchors

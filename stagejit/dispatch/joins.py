@@ -18,7 +18,7 @@ from stagejit.graph.ir import Op
 
 _NEIGHBOURS = 4  # how many earlier maps of a shape are looked at for a merge
 
-# Kernels take time to compile and registers to run; generators walk chains recursively.
+# Kernels take time to compile and registers to run; derived indices are walked recursively.
 LONGEST_CHAIN = 96
 
 

@@ -33,6 +33,34 @@ _ROWS_ABREAST = 16
 
 def locate(state: State, group: Group, value: Value) -> Place:
     """Where the elements of `value` lie in the space of `group`."""
+    pending = [value]  # operands first: a chain of converts or views may be longer than the stack
+    while pending:
+        current = pending[-1]
+        if current in group.places or _is_placed(state, group, current):
+            pending.pop()
+            continue
+        behind = [v for v in _through(current.op)
+                  if v not in group.places and not _is_placed(state, group, v)]  # fmt: skip
+        if behind:
+            pending += behind
+        else:
+            pending.pop()
+            group.places[current] = _locate_pointwise(state, group, current.op)
+    return _place(state, group, value)
+
+
+def _is_placed(state: State, group: Group, value: Value) -> bool:
+    """Whether nothing but the value itself tells where it lies."""
+    return (
+        value in group.located
+        or value.op in state.home
+        or not state.deps.get(value.op, 0) >> group.id & 1
+        or not state.is_floating(value)
+    )
+
+
+def _place(state: State, group: Group, value: Value) -> Place:
+    """The place of a value whose operands' places are known."""
     known = group.located.get(value)
     if known is not None:
         return known
@@ -44,9 +72,12 @@ def locate(state: State, group: Group, value: Value) -> Place:
         return None
     if not state.is_floating(value):
         return Refusal()  # through memory: there is nothing to fuse
-    if value not in group.places:
-        group.places[value] = _locate_pointwise(state, group, value.op)
     return group.places[value]
+
+
+def _through(op: Op) -> tuple[Value, ...]:
+    """The operands whose places decide the place of the result."""
+    return op.operands if op.kind in VIEWS | ELEMENTWISE | {"fill"} else ()
 
 
 def _locate_pointwise(state: State, group: Group, op: Op) -> Place:
@@ -54,7 +85,7 @@ def _locate_pointwise(state: State, group: Group, op: Op) -> Place:
         return _locate_view(state, group, op)
     if op.kind not in ELEMENTWISE:
         return Refusal(f"{op.kind} reads elements of {group.kind} at computed places")
-    places = [locate(state, group, operand) for operand in op.operands]
+    places = [_place(state, group, operand) for operand in op.operands]
     found: list[Location] = []
     for place in places:
         if isinstance(place, Refusal):
@@ -65,12 +96,12 @@ def _locate_pointwise(state: State, group: Group, op: Op) -> Place:
 
 
 def _locate_view(state: State, group: Group, op: Op) -> Place:
-    place = locate(state, group, op.operands[0])
+    place = _place(state, group, op.operands[0])
     if place is None:
         return Refusal(f"the offset of {op.kind} depends on {group.kind}")
     if isinstance(place, Refusal):
         return place
-    if any(locate(state, group, start) is not None for start in op.operands[1:]):
+    if any(_place(state, group, start) is not None for start in op.operands[1:]):
         return Refusal(f"the offset of {op.kind} depends on {group.kind}")
     if not op.result.type.size:
         return Refusal()

@@ -19,6 +19,8 @@ from stagejit.options import Options
 from stagejit.symbolic import Int
 
 _MOST_ORIGINS = 24
+# What a reshape counts in a chain of ops: each may double the divisions of an index.
+_RESHAPE_STEPS = 16
 
 
 class State:
@@ -105,7 +107,7 @@ class State:
     def note_pointwise(self, op: Op) -> None:
         """Remember what lies behind a pointwise op."""
         self.deps[op] = self.deps_of_all(op.operands)
-        self.depth[op] = 1 + max((self.depth.get(v.op, 0) for v in op.operands), default=0)
+        self.depth[op] = _steps(op) + max((self.depth.get(v.op, 0) for v in op.operands), default=0)
         behind = self.origins_of(op.operands)
         self.origins[op] = behind if len(behind) <= _MOST_ORIGINS else frozenset(op.results)
 
@@ -128,6 +130,14 @@ class State:
 
     def enabled(self, switch: str) -> bool:
         return self.options.enabled(switch)
+
+
+def _steps(op: Op) -> int:
+    """A reshape that merges or splits axes may divide indices, by what divides them further on."""
+    if op.kind != "reshape":
+        return 1
+    before, after = ([n for n in v.shape if n != 1] for v in (op.operands[0], op.result))
+    return 1 if before == after else _RESHAPE_STEPS
 
 
 def in_memory(value: Value) -> bool:

@@ -50,7 +50,7 @@ def handler_ir(program: HostProgram) -> Handler:
     """The FFI handler of `program`. Raises InternalError if the program breaks an invariant."""
     verify(program)
     text = _Emitter(program).module()
-    readable = re.sub(r"\W+", "_", program.name).strip("_")[:40]
+    readable = re.sub(r"\W+", "_", program.name, flags=re.ASCII).strip("_")[:40]
     symbol = f"stagejit_{readable}_{digest(text)[:24]}"
     return Handler(symbol, text.replace(_PLACEHOLDER, symbol))
 
