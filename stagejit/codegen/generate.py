@@ -23,6 +23,7 @@ from stagejit.codegen.maps import map_kernel
 from stagejit.codegen.rows import reduce_kernel
 from stagejit.codegen.scatter import scatter_kernel
 from stagejit.codegen.target import Target
+from stagejit.codegen.templates import Templates
 from stagejit.codegen.verifier import verify as verify_kernel
 from stagejit.dispatch.region import Region
 from stagejit.errors import InternalError, StagejitError
@@ -44,16 +45,20 @@ GENERATORS: dict[str, Callable[[ClosedRegion, Target], Kernel]] = {
 
 @dataclass(frozen=True)
 class Generated:
-    """A region's kernel with its linker symbol and, for the target, its LLVM IR."""
+    """A region's kernel with its linker symbol and, for the target, its LLVM IR.
+
+    template: what it was made from, which other regions find as long as somebody holds it.
+    """
 
     kernel: Kernel
     symbol: str
     llvm: str
+    template: object = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Template:
-    """A generated kernel, and for each of its arguments where a region has it."""
+    """A generated kernel without arguments, and for each of them where a region has it."""
 
     kernel: Kernel
     symbol: str
@@ -62,11 +67,11 @@ class _Template:
 
 
 class KernelCache:
-    """Templates by key, for a target and verification mode; as long as the process."""
+    """Templates by key, for a target and verification mode."""
 
     def __init__(self, target: Target, *, verify: bool) -> None:
         self.target, self.verify = target, verify
-        self._templates: dict[str, _Template] = {}
+        self._templates: Templates[_Template] = Templates()
 
     def generate(self, region: Region, overwritten: frozenset[Value] = frozenset()) -> Generated:
         """The kernel of `region`, of which the memory plan lets stores take over the memory of the
@@ -75,9 +80,9 @@ class KernelCache:
         text = key.text
         template = self._templates.get(text)
         if template is None:
-            template = self._templates[text] = self._make(region, key)
+            template = self._templates.put(text, self._make(region, key))
         bound = _bound(template.kernel, template.places, region)
-        return Generated(bound, template.symbol, template.llvm)
+        return Generated(bound, template.symbol, template.llvm, template)
 
     def _make(self, region: Region, key: Key) -> _Template:
         kernel, places = _generated(region, key, self.target)
@@ -88,7 +93,7 @@ class KernelCache:
         text = lower(function, symbol, self.target, verify=self.verify)
         if self.verify:
             kernel = replace(kernel, function=with_shadows(function))
-        return _Template(kernel, symbol, text, places)
+        return _Template(replace(kernel, args=()), symbol, text, places)
 
 
 def kernel_of(
