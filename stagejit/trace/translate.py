@@ -23,6 +23,7 @@ from stagejit.trace import (
     indexing,
     linalg,
     products,
+    ranking,
     reductions,
     shapes,
     special,
@@ -129,7 +130,7 @@ class _Tracer:
             loc = call if self.is_ours else loc_of(equation) or call
             self.emit.loc = loc
             operands = [read(atom) for atom in equation.invars]
-            implementation = linalg.implementation(equation)
+            implementation = linalg.implementation(equation) or ranking.implementation(equation)
             if implementation is not None:
                 results: Sequence[Var] = self._implemented(implementation, operands, loc)
                 env.update(zip(equation.outvars, results, strict=True))
