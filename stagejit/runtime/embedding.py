@@ -172,6 +172,7 @@ def _lower_program(program: seams.Program, options: Options) -> Any:
         raise Planned(replace(request, jaxpr=whole), reason)
     if reason or stage(request) is None:
         return program.jaxpr
+    seams.warn_of_constants(program.jaxpr)
     return enclose(program.jaxpr, options, program.name, program.donated)
 
 

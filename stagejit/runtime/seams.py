@@ -127,6 +127,14 @@ def subjaxprs(equation: Any) -> Iterator[Any]:
     return iter(core.jaxprs_in_params(equation.params))
 
 
+def warn_of_constants(jaxpr: Any) -> None:
+    """JAX's warning about a program that closes over very much, where it gives one."""
+    check = getattr(mlir, "check_jaxpr_constants", None)
+    constants_are_arguments = getattr(jax.config, "jax_use_simplified_jaxpr_constants", False)
+    if check is not None and not constants_are_arguments:
+        check(jaxpr)
+
+
 # -- installing -----------------------------------------------------------------------------------
 
 _installed = False

@@ -132,6 +132,20 @@ def test_closed_over_arrays_are_freed_with_the_function() -> None:
         gc.enable()
 
 
+@pytest.mark.parametrize("jit", [jax.jit, stagejit.jit])
+def test_closing_over_much_is_warned_of_as_by_jax(jit: Any) -> None:
+    y = jnp.ones((128, 128))
+    before = jax.config.jax_captured_constants_warn_bytes
+    jax.config.update("jax_captured_constants_warn_bytes", y.nbytes)
+    try:
+        with pytest.warns(UserWarning, match="A large amount of constants were captured"):
+            jit(lambda x: x @ y)(y)
+        jax.config.update("jax_captured_constants_warn_bytes", y.nbytes + 1)
+        jit(lambda x: x @ y + 1)(y)  # a warning would be an error here
+    finally:
+        jax.config.update("jax_captured_constants_warn_bytes", before)
+
+
 # ------------------------------------------------------------------------------- marks
 
 
