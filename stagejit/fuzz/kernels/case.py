@@ -30,7 +30,8 @@ _VIEWS: tuple[Step, ...] = (
     elementwise.broadcast, elementwise.elsewhere, elementwise.dynamic_slice,
 )  # fmt: skip
 _ROWS: tuple[Step, ...] = (
-    rows.reduction, rows.row_stages, rows.softmax, rows.normalized, rows.cumulative,
+    rows.reduction, rows.row_stages, rows.softmax, rows.softmax_of_view, rows.normalized,
+    rows.cumulative,
 )  # fmt: skip
 _PLACES: tuple[Step, ...] = (
     placing.stack, placing.concatenate, placing.destinations, placing.pad, placing.update,
@@ -41,7 +42,7 @@ _PRODUCTS: tuple[Step, ...] = (products.contract, products.conv)
 THEMES: tuple[tuple[Step, ...], ...] = (
     (*_SCALAR, *_VIEWS, *_ROWS, *_ROWS, *_PLACES, *_PLACES, *_PRODUCTS, *_PRODUCTS),
     (elementwise.transpose, elementwise.broadcast, elementwise.reverse, rows.row_stages,
-     rows.softmax, rows.softmax, rows.normalized),
+     rows.softmax, rows.softmax_of_view, rows.softmax_of_view, rows.normalized),
     (elementwise.transpose, elementwise.slices, elementwise.scaled, *_PLACES[:5]),
     (elementwise.transpose, elementwise.reshape, rows.row_stages, *_PLACES[:3], *_PRODUCTS),
 )  # fmt: skip

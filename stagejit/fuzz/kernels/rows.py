@@ -45,9 +45,34 @@ def row_stages(d: Draft) -> None:
 
 def softmax(d: Draft) -> None:
     x = d.some(lambda v: _has_rows(v) and v.dtype.is_float)
+    if x is not None:
+        _softmax_of(d, x, _axes(d, x))
+
+
+def softmax_of_view(d: Draft) -> None:
+    """Rows that do not lie in memory as they are numbered: transposed, repeated, stretched. Most of
+    the axes are reduced."""
+    x = d.some(lambda v: _has_rows(v) and v.dtype.is_float and v.size <= 3000)
     if x is None:
         return
-    axes = _axes(d, x)
+    how = d.c.below(3) if x.rank > 1 else d.c.between(1, 2)
+    if how == 0:
+        x = d.view("transpose", x, permutation=d.c.order(x.rank))
+    else:
+        at, times = d.c.below(x.rank), d.c.pick((2, 3, 8, 17))
+        shape = (*x.shape[:at], times, *x.shape[at:])
+        kept = tuple(axis for axis in range(x.rank + 1) if axis != at)
+        if len(shape) > 5:
+            return
+        x = d.view("broadcast", x, shape=shape, axes=kept)
+        if how == 1:
+            merged = (*shape[:at], times * shape[at + 1], *shape[at + 2 :])
+            x = d.view("reshape", x, shape=merged)
+    axes = tuple(axis for axis in range(x.rank) if d.c.below(4) < 3) or (x.rank - 1,)
+    _softmax_of(d, x, axes)
+
+
+def _softmax_of(d: Draft, x: Drawn, axes: Axes) -> None:
     if d.c.below(2):
         most = d.add("reduce", [x], exact=x.exact, bound=x.bound, fraction=x.fraction,
                      fn="max", axes=axes)  # fmt: skip
