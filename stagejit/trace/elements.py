@@ -18,7 +18,8 @@ import ml_dtypes
 import numpy as np
 from jax.lax import GatherScatterMode
 
-from stagejit.trace.compat import element_shape, is_extended
+from stagejit.trace.compat import element_shape, is_extended, type_of
+from stagejit.trace.complex_numbers import is_complex, joined, part_of, rule_of
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.program import Var
 from stagejit.trace.translation import Site, Translation, Unsupported
@@ -59,6 +60,13 @@ def translate(
     disguised = [aval for aval in (*site.inputs, *site.outputs) if is_disguised(aval)]
     if site.primitive in _COMPARISONS and all(map(_is_compared_by_parts, disguised)):
         return _compared(emit, site, found, operands)
+    complex_only = all(
+        is_complex(aval) if is_disguised(aval) else type_of(aval).dtype.is_native
+        for aval in (*site.inputs, *site.outputs)
+    )
+    rule = rule_of(site) if complex_only else None
+    if rule is not None:
+        return rule(emit, site, *operands)
     names = sorted({element_name(aval) for aval in disguised})
     if found is None or not _keeps_parts_together(site, disguised):
         raise Unsupported(f"element type {', '.join(names)}")
@@ -74,7 +82,7 @@ def translate(
 def _keeps_parts_together(site: Site, disguised: Sequence[Any]) -> bool:
     """True where each part of a result is computed from the same part of the operands."""
     if site.primitive in _LINEAR:
-        return all(np.issubdtype(aval.dtype, np.complexfloating) for aval in disguised)
+        return all(is_complex(aval) for aval in disguised)
     return site.primitive in _MOVERS
 
 
@@ -197,7 +205,7 @@ def _fills(aval: Any, value: Any) -> list[Any]:
 
 
 def _is_compared_by_parts(aval: Any) -> bool:
-    return is_extended(aval) or np.issubdtype(aval.dtype, np.complexfloating)
+    return is_extended(aval) or is_complex(aval)
 
 
 def _compared(emit: Emitter, site: Site, found: Translation | None, operands: Sequence[Var]) -> Var:
@@ -216,23 +224,6 @@ def _integers(dtype: Any) -> Any:
     """The range of an integer type, NumPy's or ml_dtypes'."""
     info: Any = ml_dtypes.iinfo
     return info(dtype)
-
-
-def part_of(emit: Emitter, x: Var, part: int) -> Var:
-    """One part of every element of a type whose parts have one axis, such as the real ones."""
-    shape = x.type.shape[:-1]
-    offsets = (*(0,) * len(shape), part)
-    return emit.reshape(emit.extract(x, offsets, (*shape, 1)), shape)
-
-
-def joined(emit: Emitter, parts: Sequence[Var]) -> Var:
-    """The inverse of `part_of` for all parts."""
-    shape = parts[0].type.shape
-    result = emit.empty(TensorType(parts[0].type.dtype, (*shape, len(parts))))
-    for at, part in enumerate(parts):
-        row = emit.reshape(part, (*shape, 1))
-        result = emit.insert(row, result, (*(0,) * len(shape), at))
-    return result
 
 
 _LIFTS: dict[str, Rule] = {
@@ -258,4 +249,4 @@ _MOVERS = frozenset(_LIFTS) - {"scatter-add", "scatter-sub"} | {
 }  # fmt: skip
 
 # Of complex numbers: the real and the imaginary parts each.
-_LINEAR = frozenset({"add", "sub", "neg", "add_any", "reduce_sum", "cumsum", "scatter-add"})
+_LINEAR = frozenset({"reduce_sum", "cumsum", "scatter-add"})

@@ -33,6 +33,7 @@ class Emitter:
         self.loc: Loc = UNKNOWN
         self._constants: dict[tuple[TensorType, bytes], Var] = {}
         self._knowledge = Knowledge()
+        self.parts: dict[Var, tuple[Var, ...]] = {}  # of values that `complex_numbers` joined
 
     # ---------------------------------------------------------------- values
 

@@ -16,6 +16,7 @@ from stagejit.loc import Loc
 from stagejit.symbolic import Undecided
 from stagejit.trace import (
     callbacks,
+    complex_numbers,
     control,
     elements,
     elementwise,
@@ -179,7 +180,7 @@ class _Tracer:
                 return (made,) if isinstance(made, Var) else made
             if self.inside and site.primitive in callbacks.TRANSLATIONS:
                 return _translate(self.emit, site, operands, False, callbacks.TRANSLATIONS)
-            if site.primitive not in TRANSLATIONS:
+            if site.primitive not in TRANSLATIONS and site.primitive not in complex_numbers.NAMES:
                 return self._computed(equation, site, operands, loc)
             return _translate(self.emit, site, operands, bool(equation.effects), TRANSLATIONS)
         except Undecided as undecided:
@@ -284,16 +285,18 @@ def _translate(
     effects: bool,
     translations: Mapping[str, Translation],
 ) -> Sequence[Var]:
-    found = translations[site.primitive]
+    found = translations.get(site.primitive)
     _check(found, site, operands, effects)
     if any(map(elements.is_disguised, (*site.inputs, *site.outputs))):
         made = elements.translate(emit, site, operands, found)
+    elif found is None:
+        raise Unsupported(why_not_native(site.primitive))
     else:
         made = found.rule(emit, site, *operands)
     return (made,) if isinstance(made, Var) else made
 
 
-def _check(found: Translation, site: Site, operands: list[Var], effects: bool) -> None:
+def _check(found: Translation | None, site: Site, operands: list[Var], effects: bool) -> None:
     """Raises Unsupported for an equation that `found` is not made for."""
     if effects:
         raise Unsupported("it has side effects")
@@ -302,7 +305,8 @@ def _check(found: Translation, site: Site, operands: list[Var], effects: bool) -
             raise Unsupported(f"element type {type.dtype}")
         if not has_static_shape(type) and site.primitive not in SYMBOLIC:
             raise Unsupported(f"symbolic size in {type}")
-    found.check(site)
+    if found is not None:
+        found.check(site)
 
 
 def eliminate_dead(program: Program) -> None:

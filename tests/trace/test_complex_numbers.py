@@ -1,0 +1,120 @@
+"""Complex arithmetic is ours, next to NumPy's in complex128, also where squares leave the range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import stagejit
+
+VERIFYING = stagejit.Options(verify=True)
+RNG = np.random.default_rng(0)
+SHAPE = (5, 7)
+
+
+def numbers(dtype: Any = np.complex64) -> Any:
+    return (RNG.normal(size=SHAPE) + 1j * RNG.normal(size=SHAPE)).astype(dtype)
+
+
+Z, W, X = numbers(), numbers(), RNG.normal(size=SHAPE).astype(np.float32)
+PROGRAMS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "mul": lambda z, w, x: z * w,
+    "div": lambda z, w, x: z / w,
+    "mixed": lambda z, w, x: (z * x + 1j) / 2.0 - w.conj(),
+    "chain": lambda z, w, x: ((z * w + z) * w - w) * (-z),
+    "abs": lambda z, w, x: abs(z * w),
+    "parts": lambda z, w, x: (z.real, (z * w).imag, -z),
+    "powers": lambda z, w, x: (z**2, z**3, z**4, z**1),
+    "sums": lambda z, w, x: ((z * w).sum(0), z.sum()),
+    "moved": lambda z, w, x: (z * w).T[1:, ::2] + 1,
+    "compared": lambda z, w, x: (z == w, z != z, z * 1 == z),
+}
+
+
+def allclose(actual: Any, expected: Any, rtol: float = 1e-5) -> None:
+    for ours, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_against_numpy(name: str) -> None:
+    program = PROGRAMS[name]
+    staged = stagejit.jit(program, options=VERIFYING)
+    wide = (Z.astype(np.complex128), W.astype(np.complex128), X.astype(np.float64))
+    allclose(staged(Z, W, X), program(*wide))
+    assert not staged.plan(Z, W, X).delegated
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_double(name: str) -> None:
+    program = PROGRAMS[name]
+    with jax.enable_x64(True):
+        arguments = numbers(np.complex128), numbers(np.complex128), X.astype(np.float64)
+        staged = stagejit.jit(program, options=VERIFYING)
+        allclose(staged(*arguments), program(*arguments), 1e-12)
+        assert not staged.plan(*arguments).delegated
+
+
+def test_exp_and_conversions() -> None:
+    def program(z: Any, x: Any) -> Any:
+        return jnp.exp(z), jnp.exp(lax.complex(x, jnp.zeros_like(x))), x.astype(jnp.complex64)
+
+    staged = stagejit.jit(program, options=VERIFYING)
+    allclose(staged(Z, X), (np.exp(Z), np.exp(X) + 0j, X + 0j))
+    assert not staged.plan(Z, X).delegated
+    ints = jnp.arange(4)
+    np.testing.assert_array_equal(
+        stagejit.jit(lambda n: (n > 1).astype(jnp.complex64) + n.astype(jnp.complex64))(ints),
+        [0, 1, 3, 4],
+    )
+
+
+def test_large_and_small_parts() -> None:
+    """Squares of these parts are infinite, or zero, in f32."""
+    sizes = np.array([1e-30, 1e30, 3e25, 1.0, 0.0], np.float32)
+    z = (sizes[:, None] + 1j * sizes[None, :]).astype(np.complex64)
+    lengths = stagejit.jit(jnp.abs)(z)
+    np.testing.assert_allclose(lengths, np.abs(z.astype(np.complex128)), rtol=1e-6)
+    w = z.ravel()[:-1][::-1].copy()
+    with np.errstate(all="ignore"):
+        expected = (z.ravel()[:-1].astype(np.complex128) / w).astype(np.complex64)
+    np.testing.assert_allclose(
+        stagejit.jit(lambda z, w: z / w)(z.ravel()[:-1], w), expected, rtol=1e-5, atol=1e-37
+    )
+
+
+def test_what_is_not_finite() -> None:
+    inf, nan = np.inf, np.nan
+    z = np.array([complex(inf, nan), complex(nan, -inf), complex(nan, 1), complex(-inf, 2), 0j],
+                 np.complex64)  # fmt: skip
+    np.testing.assert_array_equal(stagejit.jit(jnp.abs)(z), np.abs(z))
+    with np.errstate(all="ignore"):
+        quotients = stagejit.jit(lambda z: z / np.complex64(0))(np.array([1, 1j, 0], np.complex64))
+    assert not np.isfinite(np.asarray(quotients)).any()
+
+
+def test_derivatives_loops_and_batches() -> None:
+    def loss(z: Any) -> Any:
+        final, _ = lax.scan(lambda c, r: (c * r + 1, None), z[0], z)
+        return jnp.sum(jnp.abs(final) ** 2)
+
+    for program in (jax.grad(loss), jax.vmap(jax.grad(loss)), jax.jit(loss)):
+        z = np.stack([Z, W]) if program is not jax.grad(loss) else Z
+        allclose(stagejit.jit(program)(z), jax.jit(program)(z), 1e-3)
+
+
+def test_what_stays_with_xla() -> None:
+    def reasons(program: Any) -> list[str]:
+        return [item.reason for item in stagejit.jit(program).plan(Z).delegated]
+
+    assert reasons(lambda z: jnp.cos(z) + z) == ["cos: element type complex64"]
+    assert reasons(lambda z: z**7) == ["integer_pow: a complex number to the power 7"]
+    assert reasons(lambda z: z**-1) == ["integer_pow: a complex number to the power -1"]
+    program = lambda z: jnp.cos(z) * (z @ z.T).sum() + jnp.fft.fft(z)  # noqa: E731
+    allclose(stagejit.jit(program)(Z), jax.jit(program)(Z), 1e-4)
