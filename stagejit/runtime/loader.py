@@ -40,9 +40,15 @@ _STATE_TYPE = "stagejit_program"
 class LoadedProgram:
     """A program that can be called, and that stays in memory as long as this object."""
 
-    name: str
-    program: HostProgram
     _record: _Record
+
+    @property
+    def name(self) -> str:
+        return self._record.name
+
+    @property
+    def program(self) -> HostProgram:
+        return self._record.program
 
     @property
     def target(self) -> str:
@@ -87,10 +93,11 @@ _exported: set[LoadedProgram] = set()
 
 
 class _Record:
-    """What `entry` knows of a program, and the modules that its code is in."""
+    """What `entry` knows of a program, the modules that its code is in, and its host program, which
+    holds the Python functions that the code calls."""
 
-    def __init__(self, name: str, module: Module) -> None:
-        self.name, self.module = name, module
+    def __init__(self, name: str, module: Module, program: HostProgram) -> None:
+        self.name, self.module, self.program = name, module, program
         self.key = key_of(name)
         self._memory = ctypes.create_string_buffer(entry.RECORD_NBYTES + 64)
         self.address = -(-ctypes.addressof(self._memory) // 64) * 64
@@ -135,26 +142,35 @@ class _Programs:
         atexit.register(gc.callbacks.remove, self._after_collection)
 
     def find(self, name: str) -> LoadedProgram | None:
-        return self._loaded.get(name)
+        """The one `LoadedProgram` of this name, if its code is in memory."""
+        with self._lock:
+            return self._loaded.get(name) or self._held(name)
 
     def hold(self, name: str, program: HostProgram, module: Module) -> LoadedProgram:
         """The one `LoadedProgram` of this name; `module` is its handler's."""
         with self._lock:
-            loaded = self._loaded.get(name)
+            loaded = self._loaded.get(name) or self._held(name)
             if loaded is None:
-                address = self._acquire(key_of(name))
-                if not address:
-                    record = _Record(name, module)
-                    self._records[record.address] = record
-                    self._add(record.address)
-                    address = self._acquire(record.key)
-                record = self._records[address]
-                if record.name != name:
-                    raise InternalError(f"{name} has the key of {record.name}", step="load")
-                loaded = self._loaded[name] = LoadedProgram(name, program, record)
-                gone = weakref.finalize(loaded, self._let_go, address)
-                gone.atexit = False  # at exit, XLA's threads still run
+                record = _Record(name, module, program)
+                self._records[record.address] = record
+                self._add(record.address)
+                loaded = self._held(name)
+                assert loaded is not None
         self.free_dead()
+        return loaded
+
+    def _held(self, name: str) -> LoadedProgram | None:
+        """A new `LoadedProgram` for a record, which may be one that only XLA refers to."""
+        address = self._acquire(key_of(name))
+        if not address:
+            return None
+        record = self._records[address]
+        loaded = LoadedProgram(record)
+        gone = weakref.finalize(loaded, self._let_go, address)
+        gone.atexit = False  # at exit, XLA's threads still run
+        if record.name != name:
+            raise InternalError(f"{name} has the key of {record.name}", step="load")
+        self._loaded[name] = loaded
         return loaded
 
     def all(self) -> tuple[LoadedProgram, ...]:
@@ -236,7 +252,7 @@ def load_program(
 
 
 def loaded_program(name: str) -> LoadedProgram | None:
-    """The program of this name, where Python still holds it."""
+    """The program of this name, where its code is in memory."""
     return _all_programs().find(name)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
+import weakref
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -186,6 +188,63 @@ def test_collections_in_the_middle_of_everything(alive: Callable[[], set[str]]) 
     finally:
         gc.set_threshold(*before)
     assert not alive()
+
+
+def test_an_executable_alone_keeps_code_and_what_it_calls_in_python(
+    alive: Callable[[], set[str]],
+) -> None:
+    """No Python object of ours or of JAX's, only XLA's executable."""
+
+    def made() -> Callable[..., Any]:
+        return lambda x: x + 1
+
+    functions = [made()]
+    gone = weakref.ref(functions[0])
+
+    def f(x: Any) -> Any:
+        host = functions[0]
+
+        def body(c: Any, _: Any) -> tuple[Any, None]:
+            return jax.pure_callback(host, jax.ShapeDtypeStruct(c.shape, c.dtype), c) * 2, None
+
+        return jax.lax.scan(body, x, None, length=3)[0]
+
+    compiled = stagejit.jit(f).lower(X).compile()
+    executable = compiled.runtime_executable()
+    check(compiled, lambda x: ((((x + 1) * 2) + 1) * 2 + 1) * 2)
+    names = alive()
+    del compiled, f
+    functions.clear()
+    jax.clear_caches()
+    assert alive() == names
+    assert not {program.name for program in loader.loaded_programs()} & names
+    assert gone() is not None
+    again = [loader.loaded_program(name) for name in names]
+    assert all(program is not None for program in again)
+    del executable, again
+    assert not alive()
+    gc.collect()
+    assert gone() is None
+
+
+def test_throw_away_functions_leave_no_objects_behind() -> None:
+    """What a compilation makes (graphs, plans, kernels, programs) goes with the function."""
+
+    def ours() -> Counter[str]:
+        jax.clear_caches()
+        gc.collect()
+        names = (f"{type(x).__module__}.{type(x).__name__}" for x in gc.get_objects())
+        return Counter(name for name in names if name.startswith("stagejit."))
+
+    def throw_away(count: int) -> None:
+        for _ in range(count):
+            check(*fresh_function())
+
+    throw_away(20)  # templates of the last kernels stay
+    before = ours()
+    throw_away(20)
+    grown = ours() - before
+    assert sum(grown.values()) < 100, grown
 
 
 def add_program(name: str, number: int) -> tuple[HostProgram, dict[str, str]]:
