@@ -51,6 +51,8 @@ _installed: Compiler | None = None
 # Staged programs by jaxpr object, then by what else decides them.
 _staged: weakref.WeakKeyDictionary[Any, dict[Any, _Entry]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
+# By jaxpr, as traced, and options: why a whole program fell back.
+_failed: weakref.WeakKeyDictionary[Any, dict[Options, str]] = weakref.WeakKeyDictionary()
 
 
 def install(compiler: Compiler) -> None:
@@ -65,6 +67,7 @@ def clear_staged() -> None:
     """Forget compiled programs, so that the next lowering compiles again."""
     with _lock:
         _staged.clear()
+        _failed.clear()
 
 
 def stage(request: Request) -> Staged | None:
@@ -165,12 +168,16 @@ def _lower_program(program: seams.Program, options: Options) -> Any:
     reason = _why_not_staged(
         program.platforms, program.avals, program.axis_context, options, program.for_export
     )
+    reason = reason or _failed.get(program.traced, {}).get(options, "")
     if scope().planning:
         if reason in ("", _SYMBOLIC):  # a plan for all sizes is one, although no call runs it
             raise Planned(request, "")
         whole = enclose(program.jaxpr, options, program.name, program.donated)
         raise Planned(replace(request, jaxpr=whole), reason)
-    if reason or stage(request) is None:
+    if not reason and stage(request) is None:
+        reason = "compiling it failed, see its FallbackWarning"
+        _failed.setdefault(program.traced, {})[options] = reason
+    if reason:
         return program.jaxpr
     seams.warn_of_constants(program.jaxpr)
     return enclose(program.jaxpr, options, program.name, program.donated)

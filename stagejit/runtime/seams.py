@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -48,9 +49,13 @@ _jax_jit = jax.jit  # also where a user replaces it by ours
 
 @dataclass(frozen=True)
 class Program:
-    """A whole program on its way to StableHLO. avals: of its arguments and results."""
+    """A whole program on its way to StableHLO.
+
+    traced: the jaxpr before JAX's passes. avals: of its arguments and results.
+    """
 
     name: str
+    traced: Any
     jaxpr: Any
     donated: tuple[bool, ...]
     platforms: tuple[str, ...]
@@ -138,6 +143,7 @@ def warn_of_constants(jaxpr: Any) -> None:
 # -- installing -----------------------------------------------------------------------------------
 
 _installed = False
+_lowered = threading.local()  # `traced`: what `lower_sharding_computation` lowers on this thread
 _functions: tuple[OptionsOf, LowerProgram, LowerJit]
 
 
@@ -170,15 +176,19 @@ def _replace_lower_sharding_computation() -> None:
         options = _functions[0](closed_jaxpr, mark)
         if options is not None:
             lowering_parameters = _ours(lowering_parameters, fun_name, options)
-        return original(
-            closed_jaxpr,
-            api_name,
-            fun_name,
-            *args,
-            compiler_options_kvs=tuple(compiler_options_kvs),
-            lowering_parameters=lowering_parameters,
-            **kwargs,
-        )
+        outer, _lowered.traced = getattr(_lowered, "traced", None), closed_jaxpr
+        try:
+            return original(
+                closed_jaxpr,
+                api_name,
+                fun_name,
+                *args,
+                compiler_options_kvs=tuple(compiler_options_kvs),
+                lowering_parameters=lowering_parameters,
+                **kwargs,
+            )
+        finally:
+            _lowered.traced = outer
 
     pxla.lower_sharding_computation = lower_sharding_computation
 
@@ -228,6 +238,7 @@ def _program(name: str, jaxpr: Any, kwargs: dict[str, Any]) -> Program:
         donated[argument] = donated[argument] or result is not None
     return Program(
         name,
+        _lowered.traced,
         jaxpr,
         tuple(donated[hoisted:]),
         tuple(kwargs["platforms"]),

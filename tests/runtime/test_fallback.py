@@ -66,7 +66,13 @@ def test_a_fault_in_any_step_falls_back_with_one_warning(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         f(X)
-        f.lower(X)  # it is known by now
+        lowered = f.lower(X)  # it is known by now
+    monkeypatch.undo()
+    monkeypatch.setenv("STAGEJIT_STRICT", "0")
+    for plan in (f.plan(X), lowered.plan, lowered.compile().plan):  # what runs, not what could
+        (delegated,) = plan.delegated
+        assert delegated.reason == "jit: compiling it failed, see its FallbackWarning"
+        assert len(plan.dispatches) == 1
 
 
 @pytest.mark.usefixtures("lenient")
