@@ -135,17 +135,23 @@ def _argument(draft: Draft) -> tuple[str, str]:
         dtype = rng.choice((*_INTEGERS, "int64", "uint64") if draft.x64 else _INTEGERS)
         low = 0 if dtype.startswith("u") else -9
         text = f"{_random(rng)}.integers({low}, 10, {shape})"
-        return _define(draft, shape, dtype, f"jnp.array(np.asarray({text}, jnp.{dtype}))", True)
+        return _define(
+            draft, shape, dtype, f"jax.device_put(np.asarray({text}, jnp.{dtype}))", True
+        )
     dtype = rng.choice((*_FLOATS, *["float64"] * 4) if draft.x64 else _FLOATS)
     if kind < 0.36:
         special = "[0.0, -0.0, 1.5, np.nan, np.inf, -np.inf, -2.0, 3.0]"
         text = f"{_random(rng)}.choice({special}, {shape})"
-        return _define(draft, shape, dtype, f"jnp.array(np.asarray({text}, jnp.{dtype}))", True)
+        return _define(
+            draft, shape, dtype, f"jax.device_put(np.asarray({text}, jnp.{dtype}))", True
+        )
     if kind < 0.65:
         text = f"{_random(rng)}.integers(-16, 17, {shape}) / 4"
-        return _define(draft, shape, dtype, f"jnp.array(np.asarray({text}, jnp.{dtype}))", True)
+        return _define(
+            draft, shape, dtype, f"jax.device_put(np.asarray({text}, jnp.{dtype}))", True
+        )
     text = f"{_random(rng)}.normal(size={shape})"
-    return _define(draft, shape, dtype, f"jnp.array(np.asarray({text}, jnp.{dtype}))", False)
+    return _define(draft, shape, dtype, f"jax.device_put(np.asarray({text}, jnp.{dtype}))", False)
 
 
 def _random(rng: random.Random) -> str:
