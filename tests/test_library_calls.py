@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from jax import lax
 
 import stagejit
+from stagejit.options import SWITCHES
 from stagejit.runtime.loader import call_count
 
 RNG = np.random.default_rng(7)
@@ -274,6 +276,79 @@ def test_vmap_of_a_loop_of_factorizations() -> None:
     x = definite(3, 4, 5)
     factors = run_native(jax.vmap(in_scan(jnp.linalg.cholesky)), x)[1]
     close(factors, np.linalg.cholesky(x.astype(np.float64)))
+
+
+def twice(x: Any) -> Any:
+    """equal calls"""
+    return jnp.linalg.qr(x)[0] + jnp.linalg.qr(x)[1], jnp.linalg.qr(x)[1]
+
+
+def of_a_constant(x: Any) -> Any:
+    return x + jnp.linalg.qr(jnp.arange(16.0, dtype=x.dtype).reshape(4, 4) + jnp.eye(4))[0]
+
+
+def fixed_in_a_loop(x: Any) -> Any:
+    """the same in every turn"""
+    return lax.fori_loop(0, 4, lambda i, y: jnp.linalg.qr(x)[0] @ y + jnp.linalg.inv(x), x)
+
+
+def written_into(x: Any) -> Any:
+    return jnp.linalg.qr(x)[1].at[1:3, 0].set(x[0, :2] * 2), jnp.pad(jnp.linalg.inv(x), 1)
+
+
+def results_inside_others(x: Any) -> Any:
+    return jnp.concatenate([jnp.linalg.inv(x), jnp.linalg.qr(x)[0] * 2, x]), jnp.stack([x, x.T])
+
+
+def unused_results(x: Any) -> Any:
+    return jnp.linalg.svd(x)[1], jnp.linalg.eigh(x + x.T)[0], lax.linalg.lu(x)[2]
+
+
+def views_of_operands(x: Any) -> Any:
+    y = jnp.concatenate([x, x], 0)
+    return jnp.linalg.qr(y[2:6, ::-1].T)[0], jnp.linalg.qr(x.reshape(2, 8))[1], jnp.linalg.inv(x.T)
+
+
+def repeated(x: Any) -> Any:
+    return jnp.linalg.cholesky(jnp.broadcast_to(x @ x.T + jnp.eye(4), (3, 4, 4)))
+
+
+def in_both_arms(x: Any) -> Any:
+    return lax.cond(x[0, 0] > 0, lambda: jnp.linalg.inv(x), lambda: jnp.linalg.qr(x)[0])
+
+
+def one_after_the_other(x: Any) -> Any:
+    return jnp.linalg.inv(jnp.linalg.qr(jnp.linalg.inv(x))[0])
+
+
+def in_a_loop_in_a_loop(x: Any) -> Any:
+    def inner(_: Any, y: Any) -> Any:
+        return jnp.linalg.solve(x, y) / 2
+
+    return lax.scan(lambda y, _: (lax.fori_loop(0, 2, inner, y), jnp.linalg.det(y)), x, None, 3)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        twice, of_a_constant, fixed_in_a_loop, written_into, results_inside_others, unused_results,
+        views_of_operands, repeated, in_both_arms, one_after_the_other, in_a_loop_in_a_loop,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("donate", [(), (0,)], ids=["kept", "donated"])
+@pytest.mark.parametrize("disable", [(), tuple(SWITCHES)], ids=["all", "none"])
+def test_programs_around_calls(
+    f: Callable[..., Any], donate: tuple[int, ...], disable: tuple[str, ...]
+) -> None:
+    x = (normal(4, 4) + 4 * np.eye(4)).astype(np.float32)
+    with jax.enable_x64(True):
+        exact = jax.jit(f)(x.astype(np.float64))
+    options = stagejit.Options(disable=disable, verify=True)
+    staged = stagejit.jit(f, donate_argnums=donate, options=options)
+    for _ in range(2):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            close(staged(jnp.array(x)), exact, 1e-5)
 
 
 def test_threads() -> None:

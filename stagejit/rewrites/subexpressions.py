@@ -31,7 +31,7 @@ def eliminate_common_subexpressions(log: Log) -> None:
         if op.kind == "fill" and _is_destination(log.graph, op):
             log.decline(NAME, op, "it is written into, so sharing it would add a copy")
             continue
-        log.replace(NAME, op, earlier.result, f"equal to {earlier}")
+        log.replace_results(NAME, op, earlier.results, f"equal to {earlier}")
 
 
 def _key(op: Op) -> Any:

@@ -95,3 +95,14 @@ def test_dont_merge_delegated_equations() -> None:
       return %0, %1
     }"""
     assert unchanged(STEP, text)
+
+
+def test_equal_library_calls_are_one() -> None:
+    """all of their results"""
+    call = 'call "lapack_sgeqrf_ffi" (%x) attributes=() column_major=((true), (true, false))'
+    text = f"""graph @f(%x: f32[4,4]) {{
+      %0: f32[4,4], %1: f32[4] = {call}
+      %2: f32[4,4], %3: f32[4] = {call}
+      return %0, %3
+    }}"""
+    assert rewritten(STEP, text) == f"%0: f32[4,4], %1: f32[4] = {call}\nreturn %0, %1"
