@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 from jax.lax import GatherScatterMode
 
+from stagejit.trace import small_numbers
 from stagejit.trace.compat import element_shape, is_extended, type_of
 from stagejit.trace.complex_numbers import is_complex, joined, part_of, rule_of
 from stagejit.trace.emitter import Emitter
@@ -67,6 +68,9 @@ def translate(
     rule = rule_of(site) if complex_only else None
     if rule is not None:
         return rule(emit, site, *operands)
+    converted = small_numbers.rule_of(site)
+    if converted is not None:
+        return converted(emit, *operands)
     names = sorted({element_name(aval) for aval in disguised})
     if found is None or not _keeps_parts_together(site, disguised):
         raise Unsupported(f"element type {', '.join(names)}")
