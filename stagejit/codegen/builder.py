@@ -11,11 +11,12 @@ an op that reads or writes mutable memory stays where it was written.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from stagejit.codegen.ir import I1, I32, I64, Block, Buffer, Function, Op, Type, Value
+from stagejit.codegen.ir import I1, I32, I64, Block, Buffer, Callee, Function, Op, Type, Value
 
 Number = int | float | bool
 Operand = Value | Number
@@ -33,6 +34,8 @@ class Builder:
         self._buffers: list[Buffer] = []
         self._params: list[Value] = []
         self._scratch_nbytes = 0
+        self.callees: dict[Any, Callee] = {}
+        self.written: Counter[Any] = Counter()  # places, by code that could be called
         self.body = Block()
         self.block = self.body
         self.lo, self.hi = self._value(I64, self.body), self._value(I64, self.body)
@@ -401,7 +404,20 @@ class Builder:
         self.block.ops.append(op)
         return results
 
+    # ---------------------------------------------------------------- shared code
+
+    def argument(self, type: Type) -> Value:
+        """A register that whoever calls this code passes, see `shared_code`."""
+        return self._value(type, self.body)
+
+    def call(self, callee: Callee, args: Sequence[Value]) -> Value:
+        return self._pure("call", tuple(args), callee.result.type, callee=callee)
+
     # ---------------------------------------------------------------- finish
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        return tuple(self._buffers)
 
     def finish(self) -> Function:
         return Function(
@@ -411,6 +427,7 @@ class Builder:
             self.hi,
             self.body,
             self._scratch_nbytes,
+            tuple(self.callees.values()),
         )
 
     # ---------------------------------------------------------------- placement

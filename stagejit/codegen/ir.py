@@ -13,7 +13,7 @@ Integers are signless, as in LLVM; signedness is part of the opcode.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -180,6 +180,16 @@ class Buffer:
     def __str__(self) -> str:
         return f"@{self.name}"
 
+    def as_text(self) -> str:
+        """The line that declares it, if it is no argument."""
+        place = f"{self.elem}[{self.size}] on stack"
+        if self.space == "table":
+            place = f"{self.elem} = [{', '.join(map(repr, self.data))}]"
+        if self.space == "scratch":
+            once = " once" if self.once else ""
+            place = f"{self.elem}[{self.size}] at scratch + {self.offset_nbytes}{once}"
+        return f"  {self}: {place}"
+
 
 @dataclass(eq=False)
 class Op:
@@ -213,6 +223,29 @@ class Block:
 
 
 @dataclass(eq=False)
+class Callee:
+    """Code that a kernel has once and calls from several places: a pure function of registers.
+    `buffers`: tables and stack of its own."""
+
+    name: str
+    params: tuple[Value, ...]
+    body: Block
+    result: Value
+    buffers: tuple[Buffer, ...]
+
+    def __str__(self) -> str:
+        return f"@{self.name}"
+
+    def as_text(self) -> str:
+        names: dict[Value, str] = {}
+        _number(names, self.params, self.body)
+        params = ", ".join(f"{names[p]}: {p.type}" for p in self.params)
+        lines = [f"function {self}({params}) {{", *(b.as_text() for b in self.buffers)]
+        _print_block(self.body, names, "  ", lines)
+        return "\n".join([*lines, f"  return {names[self.result]}", "}"])
+
+
+@dataclass(eq=False)
 class Function:
     """One kernel. `params` are `i64` values read from the call's parameter array."""
 
@@ -222,6 +255,7 @@ class Function:
     hi: Value
     body: Block
     scratch_nbytes: int = 0
+    callees: tuple[Callee, ...] = ()
 
     def walk(self) -> Iterator[Op]:
         """All ops, outer before inner, in order."""
@@ -229,7 +263,8 @@ class Function:
 
     def as_text(self) -> str:
         """The stable text form; equal text means an equal kernel."""
-        names = _number(self)
+        names: dict[Value, str] = {}
+        _number(names, (*self.params, self.lo, self.hi), self.body)
         arguments = [
             f"{b}: {b.elem}{' readonly' if b.readonly else ''} align {b.alignment}"
             for b in self.buffers
@@ -237,20 +272,10 @@ class Function:
         ]
         arguments += [f"{names[p]}: i64" for p in self.params]
         lines = [f"kernel({', '.join(arguments)}) for [{names[self.lo]}, {names[self.hi]}) {{"]
-        for buffer in self.buffers:
-            if buffer.space == "scratch":
-                once = " once" if buffer.once else ""
-                lines.append(
-                    f"  {buffer}: {buffer.elem}[{buffer.size}] at scratch + "
-                    f"{buffer.offset_nbytes}{once}"
-                )
-            elif buffer.space == "stack":
-                lines.append(f"  {buffer}: {buffer.elem}[{buffer.size}] on stack")
-            elif buffer.space == "table":
-                lines.append(f"  {buffer}: {buffer.elem} = [{', '.join(map(repr, buffer.data))}]")
+        lines += [buffer.as_text() for buffer in self.buffers if buffer.space != "arg"]
         _print_block(self.body, names, "  ", lines)
         lines.append("}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(callee.as_text() for callee in self.callees)])
 
     def symbol(self) -> str:
         """A linker name made from the content, so equal kernels share object code."""
@@ -264,8 +289,8 @@ def _walk(block: Block) -> Iterator[Op]:
             yield from _walk(inner)
 
 
-def _number(function: Function) -> dict[Value, str]:
-    names: dict[Value, str] = {}
+def _number(names: dict[Value, str], given: Iterable[Value], body: Block) -> None:
+    """Names all values in the order of printing."""
 
     def name(value: Value) -> None:
         names[value] = f"%{len(names)}"
@@ -279,10 +304,9 @@ def _number(function: Function) -> dict[Value, str]:
             for result in op.results:
                 name(result)
 
-    for value in (*function.params, function.lo, function.hi):
+    for value in given:
         name(value)
-    visit(function.body)
-    return names
+    visit(body)
 
 
 def _print_block(block: Block, names: dict[Value, str], indent: str, lines: list[str]) -> None:

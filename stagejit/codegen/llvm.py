@@ -9,7 +9,7 @@ runs on it (see KERNELS.md, "LLVM"): loops are rotated, invariants hoisted, vect
 
 from __future__ import annotations
 
-from stagejit.codegen.ir import I64, Block, Buffer, Function, Op, Type
+from stagejit.codegen.ir import I64, Block, Buffer, Callee, Function, Op, Type
 from stagejit.codegen.llvm_memory import Memory
 from stagejit.codegen.llvm_ops import lower_pure
 from stagejit.codegen.llvm_shadow import shadows
@@ -25,15 +25,19 @@ def lower(function: Function, symbol: str, target: Target, *, verify: bool = Fal
 
 
 class _Lowering:
-    def __init__(self, function: Function, symbol: str, target: Target, *, verify: bool) -> None:
+    def __init__(
+        self, function: Function, symbol: str, target: Target, *, verify: bool = False
+    ) -> None:
         self.function = function
         self.e = Emitter(symbol, target, verify=verify)
-        self.memory = Memory(self.e, function.buffers)
+        inner = [buffer for callee in function.callees for buffer in callee.buffers]
+        self.memory = Memory(self.e, (*function.buffers, *inner))
 
     def module(self) -> str:
         e = self.e
         self._prologue()
         self._block(self.function.body)
+        callees = [line for callee in self.function.callees for line in self._callee(callee)]
         if e.uses_nontemporal:
             self._fence()
         e.line("ret void")
@@ -45,12 +49,41 @@ class _Lowering:
                 "entry:",
                 *e.lines,
                 "}",
+                *callees,
                 *(e.declarations[name] for name in sorted(e.declarations)),
                 self._attributes(),
                 *self.memory.metadata(),
                 "",
             ]
         )
+
+    def _callee(self, callee: Callee) -> list[str]:
+        """The definition of a function that only this module calls."""
+        lowering = _Lowering(self.function, f"{self.e.symbol}.{callee.name}", self.e.target)
+        e = lowering.e
+        for position, buffer in enumerate(callee.buffers):
+            lowering.memory.bases[buffer] = lowering._base(buffer, position)
+        params = [Ref(param.type, f"%p{k}") for k, param in enumerate(callee.params)]
+        for param, ref in zip(callee.params, params, strict=True):
+            e.bind(param, ref)
+        lowering._block(callee.body)
+        e.line(f"ret {e.ref(callee.result)}")
+        self.e.declarations.update(e.declarations)
+        kind = type_text(callee.result.type)
+        return [
+            *lowering.memory.tables(callee.buffers),
+            f"define internal {kind} @{e.symbol}({', '.join(map(str, params))}) #0 {{",
+            "entry:",
+            *e.lines,
+            "}",
+        ]
+
+    def _call(self, op: Op) -> None:
+        e, callee = self.e, op.attrs["callee"]
+        args = ", ".join(str(e.ref(operand)) for operand in op.operands)
+        kind = op.results[0].type
+        symbol = f"@{self.e.symbol}.{callee.name}"
+        e.bind(op.results[0], e.op(f"call {type_text(kind)} {symbol}({args})", kind))
 
     def _attributes(self) -> str:
         target = self.e.target
@@ -146,6 +179,8 @@ class _Lowering:
                 self.memory.scatter(op)
             case "prefetch":
                 self.memory.prefetch(op)
+            case "call":
+                self._call(op)
             case "forget":
                 self.memory.forget(op)
             case _:

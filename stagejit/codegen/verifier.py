@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from stagejit.codegen.ir import I1, I64, Block, Buffer, Function, Op, Type, Value
+from stagejit.codegen.ir import I1, I64, Block, Buffer, Callee, Function, Op, Type, Value
 from stagejit.errors import VerificationError
 
 _CONTEXT = 3  # lines shown before and after a fault
@@ -23,6 +23,8 @@ def verify(function: Function) -> None:
     scope = _Scope(function)
     try:
         scope.block(function.body)
+        for callee in function.callees:
+            scope.callee(callee)
     except _Fault as fault:
         raise VerificationError(
             f"invalid kernel: {fault}\n{_excerpt(function, scope.current)}",
@@ -47,6 +49,16 @@ class _Scope:
             if value not in self.visible:
                 raise _Fault("the block yields a value that is not visible at its end")
         self.visible = outer
+
+    def callee(self, callee: Callee) -> None:
+        """Nothing of the kernel is visible in it."""
+        self.visible, self.buffers = set(callee.params), set(map(id, callee.buffers))
+        own = all(buffer.space in ("table", "stack") for buffer in callee.buffers)
+        _need(own, f"{callee} uses memory that is not its own")
+        for op in callee.body.ops:
+            self.op(op)
+        self.current = None
+        _need(callee.result in self.visible, f"{callee} returns a value that it does not define")
 
     def op(self, op: Op) -> None:
         self.current = op
@@ -178,6 +190,13 @@ _PREDICATES = {
     "fcmp": frozenset(("oeq", "une", "olt", "ole", "ogt", "oge", "uno")),
     "icmp": frozenset(("eq", "ne", *(s + p for s in "su" for p in ("lt", "le", "gt", "ge")))),
 }
+
+
+def _call(op: Op) -> None:
+    callee: Callee = op.attrs["callee"]
+    wanted = [param.type for param in callee.params]
+    _need(_types(op) == wanted, f"{callee} takes {wanted}, not {_types(op)}")
+    _need(_result(op) == callee.result.type, f"{callee} gives {callee.result.type}")
 
 
 def _select(op: Op) -> None:
@@ -344,7 +363,7 @@ _RULES: dict[str, Callable[[Op], None]] = {
     "splat": _splat, "lane_ids": _lane_ids, "extract": _lane, "insert": _lane,
     "shuffle": _shuffle, "reduce": _reduce, "mask_below": _mask_below, "load": _reads,
     "gather": _reads, "store": _writes, "scatter": _writes, "prefetch": _prefetch, "for": _for,
-    "if": _if, "forget": _forget,
+    "if": _if, "forget": _forget, "call": _call,
     **dict.fromkeys(("and", "or", "xor"), _bit_op),
     **dict.fromkeys(("add", "sub", "mul", "sdiv", "udiv", "srem", "urem", "shl", "lshr", "ashr",
                      "smin", "smax", "umin", "umax", "umulh"), _integer_op(2)),

@@ -14,6 +14,7 @@ from typing import Any
 from stagejit.codegen import vmath_erf, vmath_exp, vmath_log, vmath_number, vmath_trig
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import Type, Value, element_type
+from stagejit.codegen.shared_code import shared
 from stagejit.codegen.vmath_cost import cost
 from stagejit.errors import InternalError
 from stagejit.types import DType
@@ -22,6 +23,8 @@ Attrs = Mapping[str, Any]
 Args = Sequence[Value]
 ScalarFunction = Callable[[Builder, DType, Args, Attrs], Value]
 
+# Flop equivalents from which on a function has enough code to be worth a call.
+_LONG = 10.0
 # On 16-bit floats these work on the bits themselves; all other functions compute in f32.
 _ON_BITS = frozenset(("select", "select_n", "nextafter"))
 
@@ -44,6 +47,8 @@ def emit(
     if function is None:
         raise InternalError(f"no scalar function for primitive `{fn_name}`", step="codegen")
     attrs = attrs or {}
+    if dtype.is_float and cost(fn_name, dtype) >= _LONG:
+        function = _with_calls(function, fn_name)
     if not (dtype.is_float and dtype.bits == 16):
         return function(b, dtype, args, attrs)
     if fn_name in _ON_BITS:
@@ -53,6 +58,17 @@ def emit(
     if keep_f32 or result.type.elem != "f32":
         return result
     return b.cast("fptrunc", result, dtype.name)
+
+
+def _with_calls(function: ScalarFunction, name: str) -> ScalarFunction:
+    """The function, called where a kernel has its code many times already."""
+
+    def emitted(b: Builder, dtype: DType, args: Args, attrs: Attrs) -> Value:
+        if any(arg.const is not None for arg in args) or set(attrs) - {"fn", "dtype"}:
+            return function(b, dtype, args, attrs)
+        return shared(b, name, args, lambda b, *args: function(b, dtype, args, attrs), dtype)
+
+    return emitted
 
 
 def _widened(b: Builder, value: Value) -> Value:

@@ -40,7 +40,7 @@ def test_text_of_a_kernel() -> None:
     b.loop(b.lo, b.hi, 16, [], body)
     assert b.finish().as_text() == (
         "kernel(@x.0: f32 readonly align 64, @y.1: f32 align 4, %0: i64) for [%1, %2) {\n"
-        "  @s.s2: f64 at scratch + 0\n"
+        "  @s.s2: f64[3] at scratch + 0\n"
         "  %3: f64 = const {value=0x1.0000000000000p-1}\n"
         "  %4: i64 = const {value=0}\n"
         "  store %3, %4 {alignment=8 buffer=@s.s2 nontemporal=False}\n"
