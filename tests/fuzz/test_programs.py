@@ -187,3 +187,14 @@ def test_failures_of_one_cause_have_one_signature() -> None:
 def test_names_in_programs_are_words_that_the_draft_finds() -> None:
     names = re.findall(r"def (\w+)\(", random_program(11).source)
     assert all(re.fullmatch(r"[a-z]+\d*", name) for name in names)
+
+
+def test_parts_of_a_tree_go_one_by_one() -> None:
+    tree = program("y = jnp.cbrt(x)\nreturn {'a': (x, None), 'b': [x * 2, y], 'c': x}")
+    made = minimized(tree, lambda candidate: "cbrt(" in candidate.source and _runs(candidate), 20)
+    assert "return" in made.source
+    assert "{'a'" not in made.source
+
+
+def _runs(candidate: Program) -> bool:
+    return candidate.defined["f"](*candidate.defined["args"]()) is not None

@@ -192,6 +192,8 @@ def _replacements(node: ast.AST) -> Iterator[ast.AST]:
             made = copy.deepcopy(node)
             del made.elts[at]
             yield made
+    elif isinstance(node, ast.Dict):
+        yield from node.values
     elif isinstance(node, ast.Call):
         yield from (part for part in node.args if not isinstance(part, ast.Constant))
         if isinstance(node.func, ast.Attribute):
