@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.codegen.generate import Generated
+from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 from stagejit.dispatch.outputs import without_reshapes
 from stagejit.dispatch.region import FOREIGN, Region
@@ -229,6 +230,7 @@ class _Hosting:
         ]
         params = kernel.params
         if self.verify:
+            self._require_readonly(kernel, names, step)
             sizes = [arg.value.type.size - arg.offset for arg in kernel.args]
             params = (*params, *sizes, len(self.faults))
             refs.append(BufferRef("fault"))
@@ -247,6 +249,21 @@ class _Hosting:
             parallel=kernel.seconds > FORK_SECONDS and kernel.total > grain,
             scratch_nbytes=kernel.function.scratch_nbytes,
         )
+
+    def _require_readonly(self, kernel: Kernel, names: Sequence[str], step: Step) -> None:
+        """Loads of a readonly buffer may move past stores, so nothing may be stored in it."""
+        declared = [buffer for buffer in kernel.function.buffers if buffer.space == "arg"]
+        readonly = {name for name, buffer in zip(names, declared, strict=True) if buffer.readonly}
+        stored = {name for name, arg in zip(names, kernel.args, strict=True) if arg.written}
+        for read in step.dispatch.reads:
+            for write in step.dispatch.writes:
+                if read.buffer in readonly & stored and read.overlaps(write):
+                    raise InternalError(
+                        f"the kernel of @{step.dispatch.name} takes {read.buffer} for readonly "
+                        "and writes it",
+                        step="host",
+                        loc=step.region.loc,
+                    )
 
     def _grain(self, total: int, seconds: float) -> int:
         """Items a chunk."""

@@ -231,3 +231,21 @@ def test_a_kernel_depends_on_no_address() -> None:
         texts.add(kernel_of(region, Target.host()).function.as_text())
         kept.append([object() for _ in range(number * 97)])
     assert len(texts) == 1
+
+
+def test_verify_sees_a_store_in_memory_that_was_taken_for_readonly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def key(region: Region, overwritten: frozenset[Value] = frozenset()) -> Key:
+        kind, aligned, inputs, mutable, *rest = key_of(region, overwritten).data
+        return Key((kind, aligned, inputs, (False,) * len(mutable), *rest))
+
+    def compile_in_place(rows: int) -> None:
+        options = Options(verify=True)
+        made = stagejit.jit(lambda x: jnp.exp(x) * 2, donate_argnums=0, options=options)
+        made.lower(np.ones((rows, 31), np.float32)).compile()
+
+    compile_in_place(7)
+    monkeypatch.setattr("stagejit.codegen.generate.key_of", key)
+    with pytest.raises(InternalError, match="takes x for readonly and writes it"):
+        compile_in_place(8)
