@@ -112,7 +112,13 @@ class Lowered(_Shown, jax.stages.Lowered):
         return _cost(super().cost_analysis(), self.plan)
 
     def compile(self, *args: Any, **jax_options: Any) -> Compiled:
-        """Machine code, ready to call. Takes what JAX's takes (`compiler_options`)."""
+        """Machine code, ready to call. Takes what JAX's takes (`compiler_options`).
+
+        Raises UnsupportedOpError for symbolic sizes.
+        """
+        shapes = [aval.shape for aval in jax.tree.leaves(self.in_avals)]
+        if not all(isinstance(size, int) for shape in shapes for size in shape):
+            self.compilation.run_until("codegen")  # its error says more than XLA's
         return Compiled._of(super().compile(*args, **jax_options), self._traced)
 
 

@@ -119,7 +119,9 @@ def calls_to_compile(program: Program) -> int:
     """Calls of Python and C functions from the trace to the host program, verifiers included."""
     f, args, donated = program
     options = stagejit.Options(cache_dir="", verify=True)
-    request = stagejit.jit(f, donate_argnums=donated, options=options).lower(*args).request
+    request = (
+        stagejit.jit(f, donate_argnums=donated, options=options).trace(*args).compilation.request
+    )
     calls = 0
 
     def count(frame: Any, event: str, argument: Any) -> None:

@@ -87,7 +87,8 @@ class Scalars:
         return Box.of(dims)
 
     def drops(self, op: Op) -> bool:
-        """Whether a scatter may leave its only window out, because it is not within the array."""
+        """Whether a scatter may leave its only window out without that showing in the box: one at
+        a symbol says so itself (`HostScalar`), unless there is but one place for it."""
         x, indices, updates = op.operands
         dims = ScatterDims.of(op.attrs)
         if op.attrs["mode"] != "fill":
@@ -97,7 +98,8 @@ class Scalars:
             scalar = _element(indices, component)
             known = self[scalar] if scalar is not None else None
             low, high = bounds(known) if known is not None else (-1, 0)
-            if low < 0 or high > x.shape[axis] - window[axis]:
+            last = x.shape[axis] - window[axis]
+            if (low < 0 or high > last) and (low == high or not last):
                 return True
         return False
 

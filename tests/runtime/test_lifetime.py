@@ -60,15 +60,14 @@ def alive() -> Callable[[], set[str]]:
 
 
 def test_dropping_a_function_frees_its_code(alive: Callable[[], set[str]]) -> None:
-    nbytes = code_memory().used_nbytes
     f, expected = fresh_function()
     check(f, expected)
     assert len(alive()) == 1
-    assert code_memory().used_nbytes > nbytes
+    nbytes = code_memory().used_nbytes
     del f
     jax.clear_caches()
     assert not alive()
-    assert code_memory().used_nbytes == nbytes
+    assert code_memory().used_nbytes < nbytes
 
 
 @pytest.mark.parametrize("clear", [lambda f: f.clear_cache(), lambda f: jax.clear_caches()])
