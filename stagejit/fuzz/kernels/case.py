@@ -6,7 +6,7 @@ and read back, so it needs no choices once it has been found.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from stagejit.fuzz.kernels import elementwise, placing, products, rows
@@ -43,7 +43,8 @@ THEMES: tuple[tuple[Step, ...], ...] = (
     (*_SCALAR, *_VIEWS, *_ROWS, *_ROWS, *_PLACES, *_PLACES, *_PRODUCTS, *_PRODUCTS),
     (elementwise.transpose, elementwise.broadcast, elementwise.reverse, rows.row_stages,
      rows.softmax, rows.softmax_of_view, rows.softmax_of_view, rows.normalized),
-    (elementwise.transpose, elementwise.slices, elementwise.scaled, *_PLACES[:5]),
+    (elementwise.transpose, elementwise.slices, elementwise.scaled,
+     placing.destinations, *_PLACES[:5]),
     (elementwise.transpose, elementwise.reshape, rows.row_stages, *_PLACES[:3], *_PRODUCTS),
 )  # fmt: skip
 DTYPES = ("f32", "f32", "f32", "f64", "f64", "bf16", "f16", "i32", "i64", "u8", "i8", "i16", "u16",
@@ -98,7 +99,7 @@ def draw_case(choices: Choices) -> Case:
             choices.pick(steps)(draft)
         count += 1
     with choices.span():
-        draft.graph.set_outputs([x.value for x in _outputs(choices, draft.values)])
+        draft.graph.set_outputs([x.value for x in _outputs(choices, draft)])
     draft.graph.eliminate_dead()
     return Case(draft.graph, setting)
 
@@ -108,12 +109,13 @@ def read_case(text: str, setting: Setting) -> Case:
     return Case(parse(text), setting)
 
 
-def _outputs(choices: Choices, values: Sequence[Drawn]) -> list[Drawn]:
-    """The last value and a few others."""
+def _outputs(choices: Choices, draft: Draft) -> list[Drawn]:
+    """The last value, those that have to be, and a few others."""
+    values = draft.values
     made = [x for x in values if x.value.op.kind != "input"]
     if not made:
         return [values[-1]]
-    return [made[-1], *(choices.pick(made[::-1]) for _ in range(choices.below(5)))]
+    return [made[-1], *draft.required, *(choices.pick(made[::-1]) for _ in range(choices.below(5)))]
 
 
 def _setting(choices: Choices) -> Setting:

@@ -67,6 +67,7 @@ class Draft:
         self.c, self.dtype = choices, dtype
         self.graph = Graph("case")
         self.values: list[Drawn] = []
+        self.required: list[Drawn] = []  # outputs
 
     # ------------------------------------------------------------------ arguments
 

@@ -43,7 +43,7 @@ def numbers_of(seed: int, case: int) -> Numbers:
     choices = Choices.replayed(numbers_of(seed, case - 1))
     draw_case(choices)
     numbers, rng = list(choices.made), random.Random(f"{seed}/{case}/changed")
-    around = bool(choices.hot) and rng.random() < 0.7
+    around = bool(choices.hot) and rng.random() < 0.9
     for _ in range(rng.randrange(1, 4)):
         at = rng.choice(choices.hot) if around else rng.randrange(len(numbers))
         numbers[at] = rng.choice((0, numbers[at] + 1, rng.randrange(8)))
