@@ -161,15 +161,18 @@ def extract_of_extract(graph: Graph, op: Op) -> Outcome:
 @rewrite(NAME, roots="extract_slice")
 def extract_of_insert(graph: Graph, op: Op) -> Outcome:
     """extract_slice (insert_slice %s into %d at a) at b  -->  a box of %s, or of %d where
-    disjoint"""
+    disjoint; all disjoint inserts in a row are passed at once"""
     producer = op.operands[0].op
     if producer.kind != "insert_slice":
         return None
     if None in op.attrs["offsets"] or None in producer.attrs["offsets"]:
         return declined("the boxes of a computed start are not known")
-    source, destination = producer.operands
-    if _disjoint(op, producer, source):
-        return build(graph, "extract_slice", [destination], **op.attrs)
+    before = op.operands[0]
+    while _is_placed(before.op) and _disjoint(op, before.op, before.op.operands[0]):
+        before = before.op.operands[1]
+    if before is not op.operands[0]:
+        return build(graph, "extract_slice", [before], **op.attrs)
+    source = producer.operands[0]
     inside = _within(op, producer, source)
     if inside is None:
         return declined("the box is partly inserted, partly not")
@@ -193,6 +196,11 @@ def insert_over_insert(graph: Graph, op: Op) -> Outcome:
     return build(
         graph, "insert_slice", [source, producer.operands[1], *op.operands[2:]], **op.attrs
     )
+
+
+def _is_placed(op: Op) -> bool:
+    """Whether it is an insert at a known place."""
+    return op.kind == "insert_slice" and None not in op.attrs["offsets"]
 
 
 def _disjoint(extract: Op, insert: Op, source: Value) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from stagejit.graph.ir import Graph, Value
 from stagejit.rewrites import views
 from stagejit.rewrites.driver import Rule
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged
@@ -259,3 +262,36 @@ def test_a_reduction_over_unit_dims_is_a_reshape(fn: str) -> None:
 def test_dont_reshape_what_a_reduction_computes(inputs: str, op: str) -> None:
     """Sums of several or of no elements; positions, which are indices and no elements."""
     assert unchanged(views.reduce_of_unit_axes, graph(op, "return %0", inputs=inputs))
+
+
+def test_disjoint_inserts_in_a_row_are_passed_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading what a chain of updates left takes work by the number of reads, not of pairs."""
+    lines = ["%0: f32[1] = extract_slice %x at (0)"]
+    for k in range(1, 40):
+        into = "%x" if k == 1 else f"%{k - 1}"
+        lines.append(f"%{k}: f32[64] = insert_slice %0 into {into} at ({k})")
+    lines += ["%40: f32[1] = extract_slice %39 at (50)", "return %40"]
+    built: list[str] = []
+    real = views.build
+
+    def counted(graph: Graph, kind: str, *args: Any, **attrs: Any) -> Value:
+        built.append(kind)
+        return real(graph, kind, *args, **attrs)
+
+    monkeypatch.setattr(views, "build", counted)
+    result = rewritten(views.extract_of_insert, graph(*lines, inputs="%x: f32[64]"))
+    assert result == "%0: f32[1] = extract_slice %x at (50)\nreturn %0"
+    assert built == ["extract_slice"]
+
+
+def test_dont_pass_an_insert_at_a_computed_place() -> None:
+    text = graph(
+        "%0: f32[1] = extract_slice %x at (0)",
+        "%1: f32[64] = insert_slice %0 into %x at (%i)",
+        "%2: f32[64] = insert_slice %0 into %1 at (3)",
+        "%3: f32[1] = extract_slice %2 at (50)",
+        "return %3",
+        inputs="%x: f32[64], %i: i32[]",
+    )
+    expected = "%2: f32[1] = extract_slice %1 at (50)\nreturn %2"
+    assert rewritten(views.extract_of_insert, text).endswith(expected)
