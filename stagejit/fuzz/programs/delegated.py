@@ -10,14 +10,14 @@ from stagejit.fuzz.programs.draft import Draft, Known, Refused
 
 
 def _with_axis(known: Known) -> bool:
-    return known.is_plain and known.rank > 0 and known.size > 0
+    return known.is_plain and known.rank > 0
 
 
 def sorting(draft: Draft) -> None:
     x, rng = draft.pick(_with_axis), draft.rng
     axis = rng.randrange(x.rank)
     if rng.random() < 0.35 and not x.is_bool:
-        k = rng.randint(1, x.shape[-1])
+        k = rng.randint(min(1, x.shape[-1]), x.shape[-1])
         if x.exact:
             draft.let(f"lax.top_k({x.name}, {k})", True, results=2)
         else:
@@ -42,7 +42,10 @@ def sorting(draft: Draft) -> None:
 
 
 def window(draft: Draft) -> None:
-    x, rng = draft.pick(lambda known: _with_axis(known) and not known.is_bool), draft.rng
+    x, rng = (
+        draft.pick(lambda known: _with_axis(known) and known.size > 0 and not known.is_bool),
+        draft.rng,
+    )
     sizes = tuple(rng.randint(1, min(3, size)) for size in x.shape)
     strides = tuple(rng.choice((1, 1, 2)) for _ in x.shape)
     padding = rng.choice(("'SAME'", "'VALID'"))

@@ -88,7 +88,8 @@ def _written(
     # together meets itself in some.
     steps_here = [(weight * rng.choice((0, 0.3, 1, 1, 5)), take) for weight, take in STEPS]
     draft = Draft(rng, features, x64, steps_here)
-    arguments = [_argument(draft) for _ in range(rng.randint(1, 4))]
+    empty = rng.choice((0.0, 0.0, 0.02, 0.02, 0.4))
+    arguments = [_argument(draft, empty) for _ in range(rng.randint(1, 4))]
     arguments.append(_scalar(draft, "int32", f"np.int32({rng.randint(-2, 5)})"))
     if rng.random() < 0.5:
         arguments.append(_scalar(draft, "bool", f"np.bool_({rng.random() < 0.5})"))
@@ -115,8 +116,9 @@ def _written(
     return Program(seed, source, x64, _options(rng))
 
 
-def _argument(draft: Draft) -> tuple[str, str]:
-    """An array: its name in the program, and the text that makes it."""
+def _argument(draft: Draft, empty: float) -> tuple[str, str]:
+    """An array: its name in the program, and the text that makes it. empty: how often it has no
+    elements."""
     rng = draft.rng
     rank = rng.choice((0, 1, 1, 2, 2, 2, 3, 3, 4))
     shape: tuple[int, ...] = ()
@@ -125,7 +127,7 @@ def _argument(draft: Draft) -> tuple[str, str]:
         known = [size for other in draft.scope.values() for size in other.shape]
         repeated = [size for size in known if size in fitting]
         shape += (rng.choice(repeated if repeated and rng.random() < 0.5 else fitting),)
-    if shape and rng.random() < 0.04:
+    if shape and rng.random() < empty:
         at = rng.randrange(rank)
         shape = (*shape[:at], 0, *shape[at + 1 :])
     kind = rng.random()
