@@ -156,7 +156,7 @@ def ecosystem(
 
     rows = []
     for program in catalogue.programs().values():
-        if names and not any(name.lower() in program.name for name in names):
+        if names and not any(n.lower() in program.name.lower() for n in names):
             continue
         if absent := catalogue.missing(program):
             typer.echo(f"{program.name}: {', '.join(absent)} is not installed", err=True)

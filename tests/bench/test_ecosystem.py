@@ -28,6 +28,7 @@ def left() -> tuple[Callable[..., Any], tuple[Any, ...]]:
 @pytest.fixture
 def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
     made = {
+        "Other": LibraryProgram("Other", (), native),
         "mine": LibraryProgram("mine", (), native),
         "theirs": LibraryProgram("theirs", ("no_such_library",), native),
     }
@@ -58,6 +59,9 @@ def test_the_table() -> None:
 
 
 def test_the_command(no_library: None) -> None:
+    result = CliRunner().invoke(cli.app, ["ecosystem", "oTHER", "--seconds", "0"])
+    assert "Other" in result.output
+    assert "mine" not in result.output
     result = CliRunner().invoke(cli.app, ["ecosystem", "--seconds", "0"])
     assert result.exit_code == 0, result.output
     assert "theirs: no_such_library is not installed" in result.output
