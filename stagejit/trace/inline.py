@@ -39,9 +39,9 @@ def called_jaxpr(equation: Any) -> ClosedJaxpr | None:
         return equation.params["jaxprs"].solve  # type: ignore[no-any-return]
     parameter = _CALLS.get(name)
     jaxpr = equation.params.get(parameter) if parameter is not None else None
-    if isinstance(jaxpr, Jaxpr):
+    if isinstance(jaxpr, Jaxpr) and not isinstance(jaxpr, ClosedJaxpr):  # one class from 0.12 on
         jaxpr = None if jaxpr.constvars else ClosedJaxpr(jaxpr, ())
-    if not isinstance(jaxpr, ClosedJaxpr):
+    if not isinstance(jaxpr, ClosedJaxpr) or len(jaxpr.consts) != len(jaxpr.jaxpr.constvars):
         return None
     fits = len(jaxpr.jaxpr.invars) == len(equation.invars) and len(jaxpr.jaxpr.outvars) == len(
         equation.outvars
