@@ -63,6 +63,45 @@ def test_what_it_raises_reaches_the_caller() -> None:
     np.testing.assert_allclose(staged(jnp.zeros(5)), np.zeros(5))  # and the next call is as before
 
 
+def called_three_times(callback: Any, dtype: Any = np.float32) -> Any:
+    """A program of one float that calls `callback` in a native loop."""
+    shape = jax.ShapeDtypeStruct((), dtype)
+    return lambda x: lax.fori_loop(0, 3, lambda _, c: c + jax.pure_callback(callback, shape, c), x)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("error", [ValueError("bad name \udcff"), ValueError("\0"), Unprintable()])
+def test_what_is_raised_may_have_any_text_or_none(error: Exception) -> None:
+    def raises(_: Any) -> Any:
+        raise error
+
+    program = called_three_times(raises)
+    assert not delegated(program, jnp.float32(1))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="CpuCallback error"):
+        jax.block_until_ready(stagejit.jit(program)(jnp.float32(1)))
+
+
+@pytest.mark.parametrize(
+    ("callback", "dtype"),
+    [
+        (lambda v: float(v) + 1, np.float32),
+        (lambda v: int(v) + 1, np.int32),
+        (lambda v: np.float64(v), np.float32),
+        (lambda v: np.asarray(v).astype(np.uint64), np.uint32),
+        (lambda v: bool(v), np.bool_),
+    ],
+)
+def test_what_is_returned_is_of_the_types_that_jax_has(callback: Any, dtype: Any) -> None:
+    program = called_three_times(callback, dtype)
+    x = jnp.asarray(1, np.int32 if dtype is np.bool_ else dtype)
+    assert not delegated(program, x)
+    assert stagejit.jit(program)(x) == jax.jit(program)(x)
+
+
 def test_a_loop_that_does_not_turn_calls_nothing() -> None:
     def program(n: Any, x: Any) -> Any:
         shape = jax.ShapeDtypeStruct(x.shape, x.dtype)

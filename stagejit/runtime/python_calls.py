@@ -31,8 +31,14 @@ def _handle(frame: int) -> int | None:
     try:
         _call(frame)
     except BaseException:
-        text = f"CpuCallback error calling callback: {traceback.format_exc()}"
-        return _error(_word(frame + abi.FRAME_API), text)
+        # What leaves this function is lost, and the host program takes whatever it finds for an
+        # error of XLA's: an exception may refuse to be printed, or have a text that is no UTF-8.
+        try:
+            text = f"CpuCallback error calling callback: {traceback.format_exc()}"
+            message = text.encode(errors="backslashreplace")
+        except BaseException:
+            message = b"CpuCallback error calling callback: an exception that cannot be printed"
+        return _error(_word(frame + abi.FRAME_API), message)
     return None
 
 
@@ -80,9 +86,9 @@ def _word(address: int) -> int:
     return ctypes.c_int64.from_address(address).value
 
 
-def _error(api: int, message: str) -> int | None:
+def _error(api: int, message: bytes) -> int | None:
     """An error for XLA, which copies the message."""
-    text = ctypes.create_string_buffer(message.encode())
+    text = ctypes.create_string_buffer(message)
     arguments = (ctypes.c_int64 * 4)(32, 0, ctypes.addressof(text), abi.INTERNAL)
     create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_word(api + abi.API_ERROR_CREATE))
     made: int | None = create(ctypes.addressof(arguments))

@@ -43,7 +43,8 @@ class _Function:
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         cpu = jax.local_devices(backend="cpu")[0]
         with jax.default_device(cpu):
-            return [np.asarray(x) for x in self.function(*jax.device_put(list(arrays), cpu))]
+            made = self.function(*jax.device_put(list(arrays), cpu))
+        return [x.astype(jax.dtypes.canonicalize_dtype(x.dtype)) for x in map(np.asarray, made)]
 
 
 class _Number(int):
