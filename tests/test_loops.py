@@ -179,6 +179,21 @@ def small_elements(x: Any) -> Any:
     return lax.scan(step, init, (bits, halves), reverse=True)
 
 
+def empty_carries_around_a_branch(x: Any) -> Any:
+    """What has no elements has no memory, however deep a body is that hands it on."""
+    nothing = jnp.zeros((0, 3))
+
+    def turn(i: Any, carry: Any) -> Any:
+        one, two, three = carry
+        a, b = lax.switch(i, [lambda p, q: (three, q), lambda p, q: (nothing, three)], one, two)
+        return nothing, b, a
+
+    def branch(p: Any, q: Any) -> Any:
+        return q, lax.fori_loop(0, 1, turn, (p, q, nothing))[2], x.sum()
+
+    return lax.switch(jnp.int32(x[0, 0]), [branch, branch], nothing, nothing)
+
+
 def empty_carry(x: Any) -> Any:
     return lax.scan(lambda c, row: ((c[0], c[1] + row), c[0]), (jnp.zeros((0, 3)), x[0]), x)
 
@@ -242,6 +257,7 @@ ONE = [
     arrays_of_constants,
     small_elements,
     empty_carry,
+    empty_carries_around_a_branch,
     rows_updated,
     rows_read_and_updated,
     reshaped_xs,

@@ -76,9 +76,12 @@ class Layout:
         return tuple(made)
 
     def reserve(self, nbytes: int) -> int:
-        """The offset of memory behind all that the workspace holds so far."""
+        """The offset of memory behind all that the workspace holds so far.
+
+        What has no elements takes some, too: without any there would be no workspace to lie in.
+        """
         offset = self.nbytes
-        self.nbytes += aligned(nbytes)
+        self.nbytes += aligned(max(nbytes, 1))
         return offset
 
 

@@ -161,16 +161,20 @@ class Executor:
     def _shown(self, step: Step, memory: dict[str, Any]) -> dict[str, Any]:
         """The memory of a loop or branch: all elements poisoned that it does not declare."""
         shown = {}
+        accesses = (*step.dispatch.reads, *step.dispatch.writes)
+        touched = {access.buffer for access in accesses if access.nbytes}
         for name in step.buffers:
+            if name not in memory and name not in touched:
+                continue  # a body around this one takes it and does not touch it either
             shown[name] = np.full_like(memory[name], POISON)
-            for access in (*step.dispatch.reads, *step.dispatch.writes):
+            for access in accesses:
                 if access.buffer == name and access.nbytes:
                     self._elements(shown, access)[...] = self._elements(memory, access)
         return shown
 
     def _take_over(self, step: Step, memory: dict[str, Any], shown: dict[str, Any]) -> None:
         """What it has written to; all else must be as it was."""
-        for name in step.buffers:
+        for name in shown:
             left = shown[name].copy()
             for access in step.dispatch.writes:
                 if access.buffer == name and access.nbytes:
