@@ -1,8 +1,8 @@
 """A pytest plugin that runs somebody else's tests of JAX through stagejit.
 
 Input: `STAGEJIT_SUITE_MODE` (`plain` or `staged`) and `STAGEJIT_SUITE_LOG`, a file. Output: a line
-of JSON in the log when a test starts and when it ends. Invariant: lines are flushed one by one, so
-that a process that dies names the test that killed it.
+of JSON in the log for each test that is to run, when it starts and when it ends. Invariant: lines
+are flushed one by one, so that a process that dies names the test that killed it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,24 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--suite-skip", help="a file of test names, one a line, that are not run")
+    parser.addoption("--suite-only", help="a file of test names, one a line: no others are run")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    listed = config.getoption("--suite-skip")
-    done = set(Path(listed).read_text().splitlines()) if listed else set()
-    items[:] = [item for item in items if _name(item.nodeid) not in done]
+    skipped = _listed(config, "--suite-skip") or set()
+    wanted = _listed(config, "--suite-only")
+    items[:] = [
+        item
+        for item in items
+        if _name(item.nodeid) not in skipped and (wanted is None or _name(item.nodeid) in wanted)
+    ]
+    for item in items:
+        _log.write(test=_name(item.nodeid), outcome="collected")
+
+
+def _listed(config: pytest.Config, option: str) -> set[str] | None:
+    path = config.getoption(option)
+    return set(Path(path).read_text().splitlines()) if path else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

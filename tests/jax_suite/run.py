@@ -4,13 +4,14 @@
     python tests/jax_suite/run.py /somewhere [nn lax api ...] [--jobs 2]
 
 Input: a checkout of JAX at the tag of the installed version; none of it is part of this
-repository. Output: for each test file how many tests agree, and each test that passes plainly and
+repository. Output: for each test file how many tests pass, and each test that passes plainly and
 differs with every `jax.jit` staged (`stagejit.enable()`, errors of ours not caught) that
 `expected.toml` does not list with its reason. Exit status 0: no such test, and none in the list
 that agrees by now.
 Invariant: a test that ends its process counts as a failure, and those after it still run.
 
-Both runs of a file leave a log in `--logs`; a plain log is used again, as JAX does not change.
+Plain JAX runs only the tests that do not pass staged: those that do count whatever it does. Both
+runs of a file leave a log in `--logs`; the plain one is used again, as JAX does not change.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,65 +44,75 @@ DEFAULT_FILES = (
     "mutable_array", "nn", "pjit", "pmap", "random_lax", "shape_poly", "shard_map",
 )  # fmt: skip
 
-MODES = ("plain", "staged")
-
 
 @dataclass(frozen=True)
 class FileResult:
     """What the two runs of one test file say, by test.
 
+    passed: how many pass staged.
     different: passes plainly, does not pass staged; the value is the error's text.
     """
 
     name: str
-    agreed: int
+    passed: int
     different: dict[str, str] = field(default_factory=dict)
 
 
 def run_file(checkout: Path, name: str, logs: Path, again: bool) -> FileResult:
-    """Run `tests/NAME_test.py` of a checkout in both modes, as far as the logs do not know it."""
-    outcomes = {}
-    for mode in MODES:
-        log = logs / f"{name}.{mode}.{jax.__version__}.jsonl"
-        if mode == "staged" or again:
-            log.unlink(missing_ok=True)
-        if not log.exists():
-            unfinished = log.with_suffix(".part")  # a log that is there is whole
-            unfinished.unlink(missing_ok=True)
-            _run(checkout, name, mode, unfinished)
-            unfinished.rename(log)
-        outcomes[mode] = read_log(log)
-    return compare(name, outcomes["plain"], outcomes["staged"])
+    """Run `tests/NAME_test.py` staged, and plainly what did not pass and the log does not know."""
+    staged_log = logs / f"{name}.staged.{jax.__version__}.jsonl"
+    staged_log.unlink(missing_ok=True)
+    unfinished = staged_log.with_suffix(".part")  # a staged log that is there is whole
+    unfinished.unlink(missing_ok=True)
+    _run(checkout, name, "staged", unfinished, None)
+    unfinished.rename(staged_log)
+    staged = read_log(staged_log)
+
+    plain_log = logs / f"{name}.plain.{jax.__version__}.jsonl"
+    if again:
+        plain_log.unlink(missing_ok=True)
+    doubtful = {test for test, (outcome, _) in staged.items() if outcome != "passed"}
+    if doubtful - _ran(plain_log):
+        _run(checkout, name, "plain", plain_log, doubtful - _ran(plain_log))
+    return compare(name, read_log(plain_log) if plain_log.exists() else {}, staged)
 
 
 def compare(
     name: str, plain: dict[str, tuple[str, str]], staged: dict[str, tuple[str, str]]
 ) -> FileResult:
-    """plain, staged: (outcome, error) by test."""
-    passed = [test for test, (outcome, _) in plain.items() if outcome == "passed"]
+    """plain, staged: (outcome, error) by test; a test is in one of them at least."""
+    passed = sum(outcome == "passed" for outcome, _ in staged.values())
     different = {}
-    for test in passed:
-        outcome, error = staged.get(test, ("missing", "the test did not run"))
-        if outcome != "passed":
-            different[test] = error or outcome
-    return FileResult(name, len(passed) - len(different), different)
+    for test, (outcome, _) in plain.items():
+        after, error = staged.get(test, ("missing", "the test was not collected"))
+        if outcome == "passed" and after != "passed":
+            different[test] = error or after
+    return FileResult(name, passed, different)
 
 
 def read_log(path: Path) -> dict[str, tuple[str, str]]:
-    """(outcome, error) of each test in a log; a test that started and never ended crashed."""
+    """(outcome, error) of each test in a log; a test that started and never ended crashed.
+
+    A test that was collected and never started is "missing".
+    """
     found: dict[str, tuple[str, str]] = {}
     for line in path.read_text().splitlines():
         entry = json.loads(line)
         outcome = entry["outcome"]
-        if outcome == "started":
+        if outcome == "collected":
+            found[entry["test"]] = ("missing", "the test did not run")
+        elif outcome == "started":
             found[entry["test"]] = ("crashed", "the process ended in this test")
         elif found.get(entry["test"], ("",))[0] != "failed":
             found[entry["test"]] = (outcome, entry["error"])
     return found
 
 
-def _run(checkout: Path, name: str, mode: str, log: Path) -> None:
-    """pytest on one file, started again behind a test that ended the process."""
+def _run(checkout: Path, name: str, mode: str, log: Path, only: Collection[str] | None) -> None:
+    """pytest on one file, started again behind a test that ended the process.
+
+    only: tests that are run, None for all; others are in the log already, or not wanted in it.
+    """
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join((str(HERE), str(REPOSITORY))),
@@ -109,28 +120,31 @@ def _run(checkout: Path, name: str, mode: str, log: Path) -> None:
         "STAGEJIT_SUITE_LOG": str(log),
         "STAGEJIT_STRICT": "1",  # otherwise XLA would cover our faults
     }
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as skipped:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "plugin", "-p", "no:cacheprovider"]
+    with tempfile.TemporaryDirectory() as folder:
+        skipped, wanted = Path(folder, "skipped.txt"), Path(folder, "wanted.txt")
+        command += [f"tests/{name}_test.py", "--suite-skip", str(skipped)]
+        if only is not None:
+            wanted.write_text("\n".join(only))
+            command += ["--suite-only", str(wanted)]
+        before = _ran(log)
         while True:
-            before = len(read_log(log)) if log.exists() else 0
-            command = [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "-p",
-                "plugin",
-                "-p",
-                "no:cacheprovider",
-            ]
-            command += [f"tests/{name}_test.py", "--suite-skip", skipped.name]
+            skipped.write_text("\n".join(before))
             with open(log.with_suffix(".out"), "w") as output:
                 done = subprocess.run(
                     command, cwd=checkout, env=environment, stdout=output, stderr=output
                 )
-            known = read_log(log) if log.exists() else {}
-            if done.returncode >= 0 or len(known) == before:
+            after = _ran(log)
+            if done.returncode in (2, 3, 4):  # pytest itself failed
+                raise RuntimeError(f"pytest failed: {log.with_suffix('.out')} says why")
+            if done.returncode >= 0 or after == before:
                 return
-            Path(skipped.name).write_text("\n".join(known))
+            before = after
+
+
+def _ran(log: Path) -> set[str]:
+    known = read_log(log) if log.exists() else {}
+    return {test for test, (outcome, _) in known.items() if outcome != "missing"}
 
 
 def read_expected(path: Path = HERE / "expected.toml") -> dict[str, str]:
@@ -176,17 +190,17 @@ def main(
     expected = read_expected()
     surprises, stale = unexpected(results, expected)
     console = Console()
-    table = Table("file", "agree", "differ", "of these expected")
+    table = Table("file", "pass", "differ", "of these expected")
     for r in results:
         listed = sum(test in expected for test in r.different)
-        table.add_row(r.name, str(r.agreed), str(len(r.different)), str(listed))
+        table.add_row(r.name, str(r.passed), str(len(r.different)), str(listed))
     console.print(table)
     for test, error in surprises.items():
         console.print(f"differs: {test}\n    {_last_line(error)}", markup=False, highlight=False)
     for test in stale:
         console.print(f"agrees by now, but is in expected.toml: {test}", markup=False)
-    agreed = sum(r.agreed for r in results)
-    console.print(f"{agreed} agree, {len(surprises)} differ unexpectedly, {len(stale)} stale")
+    passed = sum(r.passed for r in results)
+    console.print(f"{passed} pass, {len(surprises)} differ unexpectedly, {len(stale)} stale")
     raise typer.Exit(1 if surprises or stale else 0)
 
 

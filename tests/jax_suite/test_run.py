@@ -50,12 +50,20 @@ def checkout(tmp_path: Path) -> Path:
 
 def test_a_file_that_agrees_differs_and_crashes(checkout: Path, tmp_path: Path) -> None:
     result = run.run_file(checkout, "demo", tmp_path, again=False)
-    assert result.agreed == 2
+    assert result.passed == 3
     assert sorted(result.different) == [
         "demo_test.py::test_differs",
         "demo_test.py::test_ends_the_process_when_staged",
     ]
     assert "not STAGED" in result.different["demo_test.py::test_differs"]
+    plain = run.read_log(next(tmp_path.glob("demo.plain.*.jsonl")))
+    assert "demo_test.py::test_agrees" not in plain  # it passes staged: plain JAX need not run it
+
+
+def test_a_file_that_cannot_be_collected(checkout: Path, tmp_path: Path) -> None:
+    (checkout / "tests" / "demo_test.py").write_text("import no_such_module")
+    with pytest.raises(RuntimeError, match="pytest failed"):
+        run.run_file(checkout, "demo", tmp_path, again=False)
 
 
 def test_what_is_expected_and_what_is_stale() -> None:
@@ -66,8 +74,11 @@ def test_what_is_expected_and_what_is_stale() -> None:
     assert stale == ["demo_test.py::c"]
 
 
-def test_a_test_that_did_not_run_differs() -> None:
+def test_a_test_that_did_not_run_differs(tmp_path: Path) -> None:
     assert run.compare("x", {"x_test.py::a": ("passed", "")}, {}).different
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"test": "x_test.py::a", "outcome": "collected"}\n')
+    assert run.read_log(log)["x_test.py::a"][0] == "missing"
 
 
 def test_every_expected_difference_has_a_reason() -> None:
