@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -124,6 +125,33 @@ def test_compiled_can_be_serialized() -> None:
     before = call_count()
     np.testing.assert_array_equal(loaded(TREE, 3.0, shift=1.0)["y"], X * 4 + 1)
     assert call_count() == before + 1
+
+
+def test_a_serialized_executable_is_all_that_a_new_process_needs(tmp_path: Path) -> None:
+    """The process has neither the function nor an object cache, and does not import stagejit."""
+    f = stagejit.jit(lambda x: jnp.linalg.solve(x @ x.T + jnp.eye(8), jnp.tanh(x)).cumsum(0))
+    x = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+    stored = tmp_path / "stored"
+    stored.write_bytes(pickle.dumps(serialize(f.lower(x).compile())))
+    np.save(tmp_path / "x.npy", x)
+    program = """if True:
+        import pathlib, pickle, sys
+        import numpy as np
+        from jax.experimental.serialize_executable import deserialize_and_load
+        folder = pathlib.Path(sys.argv[1])
+        f = deserialize_and_load(*pickle.loads((folder / "stored").read_bytes()))
+        np.save(folder / "y.npy", f(np.load(folder / "x.npy")))
+        print(sys.modules["stagejit.runtime.loader"].call_count() > 0)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path],
+        env={**os.environ, "STAGEJIT_CACHE_DIR": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stdout == "True\n", done.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), f(x))
 
 
 def test_exports_are_stablehlo_unless_asked_otherwise() -> None:

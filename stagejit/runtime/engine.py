@@ -21,6 +21,7 @@ import ctypes
 import os
 import threading
 import weakref
+import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -52,9 +53,15 @@ def host_cpu() -> tuple[str, str]:
 
 def cache_key(ir: str, level: int = KERNEL_LEVEL) -> str:
     """What identifies the object code of `ir`, at a code generation level, on this machine."""
+    return digest(ir, machine(), str(level))
+
+
+@cache
+def machine() -> str:
+    """What must be equal where an object is to run: processor, LLVM, the kernels' ABI."""
     cpu, features = host_cpu()
     version = ".".join(map(str, llvm.llvm_version_info))
-    return digest(ir, cpu, features, llvmlite.__version__, version, str(ABI_VERSION), str(level))
+    return digest(cpu, features, llvmlite.__version__, version, str(ABI_VERSION))
 
 
 @dataclass(eq=False)
@@ -63,6 +70,12 @@ class Module:
 
     addresses: dict[str, int]
     uses: tuple[Module, ...]
+    _packed: bytes
+
+    @property
+    def object(self) -> bytes:
+        """The object file that it was linked from."""
+        return zlib.decompress(self._packed)
 
 
 @dataclass(eq=False)
@@ -100,15 +113,34 @@ class Engine:
         cache: where compiled objects are kept; None compiles in this process only.
         Raises InternalError when LLVM refuses a module or a symbol is missing.
         """
+
+        def make(names: list[str]) -> dict[str, Module]:
+            wanted = {name: texts[name] for name in names}
+            return self._linked(wanted, imports or {}, uses, cache, level)
+
+        return self._once(list(texts), make)
+
+    def modules_of(self, objects: Mapping[str, bytes]) -> dict[str, Module]:
+        """The module of each symbol, linked from its `Module.object` unless it is in memory.
+
+        Raises InternalError for an object that cannot be linked.
+        """
+        return self._once(
+            list(objects), lambda names: _link({n: objects[n] for n in names}, {}, ())
+        )
+
+    def _once(
+        self, names: list[str], make: Callable[[list[str]], dict[str, Module]]
+    ) -> dict[str, Module]:
+        """The module of each name; `make` makes those that are neither in memory nor being made."""
         found: dict[str, Module] = {}
         claim = _Claim()
         try:
-            while missing := [name for name in texts if name not in found]:
+            while missing := [name for name in names if name not in found]:
                 made, mine, theirs = self._claim(missing, claim)
                 found |= made
                 if mine:
-                    wanted = {name: texts[name] for name in mine}
-                    modules = self._linked(wanted, imports or {}, uses, cache, level)
+                    modules = make(mine)
                     with self._lock:
                         self._modules.update(modules)
                     found |= modules
@@ -216,7 +248,8 @@ def _link(
         raise InternalError(f"cannot link {', '.join(objects)}: {error}", step="link") from error
     modules = {}
     for name, image in zip(objects, images, strict=True):
-        module = modules[name] = Module(image.addresses, uses)
+        packed = zlib.compress(objects[name], 1)
+        module = modules[name] = Module(image.addresses, uses, packed)
         weakref.finalize(module, image.free).atexit = False  # at exit, XLA's threads still run
     if len(modules) > 1:  # they may call each other
         together = tuple(modules.values())

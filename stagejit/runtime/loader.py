@@ -25,12 +25,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from stagejit.errors import InternalError
-from stagejit.runtime import entry, foreign, support
-from stagejit.runtime.engine import HANDLER_LEVEL, Module, engine
-from stagejit.runtime.handler import handler_ir
+from stagejit.errors import InternalError, StagejitError
+from stagejit.runtime import entry, foreign, seams, support
+from stagejit.runtime.engine import HANDLER_LEVEL, Module, engine, machine
+from stagejit.runtime.handler import Handler, handler_ir
 from stagejit.runtime.object_cache import ObjectCache
 from stagejit.runtime.program import HostProgram
+from stagejit.trace import callbacks
 
 TARGET = "stagejit"
 _STATE_TYPE = "stagejit_program"
@@ -71,8 +72,15 @@ class LoadedProgram:
         return self._record.call_count
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """JAX pickles what a serialized executable keeps: it names the program, nothing more."""
-        return loaded_program, (self.name,)
+        """What a new process needs, as JAX pickles what a serialized executable keeps.
+
+        Python functions stay in this process, so a program that calls some is named only.
+        """
+        if callbacks.TARGET in self.program.targets():
+            return loaded_program, (self.name,)
+        names, modules = self.program.kernels(), self._record.module.uses
+        objects = {name: module.object for name, module in zip(names, modules, strict=True)}
+        return restored_program, (self.name, self.program, objects, machine())
 
     def emit(self, ctx: Any, operands: list[Any]) -> list[Any]:
         """IR values of a call of this program, where JAX lowers; aliases become the call's.
@@ -235,11 +243,37 @@ def load_program(
     Raises InternalError for a kernel without text, or text that LLVM refuses.
     """
     handler = handler_ir(program)
-    programs = _all_programs(cache)
-    known = programs.find(handler.symbol)
+    known = _all_programs(cache).find(handler.symbol)
     if known is not None:
         return known
-    used = _kernel_modules(program, kernels, cache)
+    return _handled(program, handler, _kernel_modules(program, kernels, cache), cache)
+
+
+def restored_program(
+    name: str, program: HostProgram, objects: Mapping[str, bytes], made_for: str
+) -> LoadedProgram:
+    """The program that was pickled under this name, linked anew unless it is in memory.
+
+    Raises StagejitError where another machine or another version of stagejit pickled it.
+    """
+    known = loaded_program(name)
+    if known is not None:
+        return known
+    handler = handler_ir(program)
+    if (made_for, name) != (machine(), handler.symbol):
+        raise StagejitError(
+            "this executable was serialized on another kind of processor, or with another version"
+            " of stagejit or llvmlite",
+            next_step="lower and compile the function here",
+        )
+    modules = engine().modules_of(objects)
+    return _handled(program, handler, tuple(modules[kernel] for kernel in objects), None)
+
+
+def _handled(
+    program: HostProgram, handler: Handler, used: tuple[Module, ...], cache: ObjectCache | None
+) -> LoadedProgram:
+    """`program` with its handler linked to the modules of its kernels."""
     imports = {name: at for module in used for name, at in module.addresses.items()}
     made = engine().modules(
         {handler.symbol: handler.ir},
@@ -248,7 +282,7 @@ def load_program(
         cache=cache,
         level=HANDLER_LEVEL,
     )
-    return programs.hold(handler.symbol, program, made[handler.symbol])
+    return _all_programs(cache).hold(handler.symbol, program, made[handler.symbol])
 
 
 def loaded_program(name: str) -> LoadedProgram | None:
@@ -294,6 +328,7 @@ def _register(addresses: Mapping[str, int]) -> None:
     jax.ffi.register_ffi_type(_STATE_TYPE, state, platform="cpu")  # type: ignore[arg-type]
     stages = {"instantiate": capsule("sj_instantiate"), "execute": capsule("sj_execute")}
     jax.ffi.register_ffi_target(TARGET, stages, platform="cpu", api_version=1)
+    seams.pickle_first(LoadedProgram)
 
 
 def _function(result: Any, address: int, *arguments: Any) -> Any:

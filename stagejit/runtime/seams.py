@@ -19,6 +19,7 @@ way to put a mark into the first.
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import inspect
 import threading
@@ -138,6 +139,33 @@ def warn_of_constants(jaxpr: Any) -> None:
     constants_are_arguments = getattr(jax.config, "jax_use_simplified_jaxpr_constants", False)
     if check is not None and not constants_are_arguments:
         check(jaxpr)
+
+
+def pickle_first(kind: type) -> None:
+    """Executables that keep objects of `kind` are pickled with these before XLA's part.
+
+    Without, JAX would load XLA's part first, which cannot be without the programs that it calls.
+    """
+    original = getattr(pxla, "UnloadedMeshExecutable", None)
+    if original is None or not dataclasses.is_dataclass(original):
+        return
+    names = [field.name for field in dataclasses.fields(original)]
+    if "keepalive" not in names:
+        return
+
+    def reduced(executable: Any) -> Any:
+        first = tuple(x for x in executable.keepalive or () if isinstance(x, kind))
+        if not first:
+            return object.__reduce_ex__(executable, 4)
+        values = {name: getattr(executable, name) for name in names}
+        return _executable, (first, type(executable), values)
+
+    copyreg.pickle(original, reduced)  # type: ignore[arg-type]
+
+
+def _executable(first: Any, kind: Any, values: dict[str, Any]) -> Any:
+    """first: was unpickled before the rest, which is all that it is for."""
+    return kind(**values)
 
 
 # -- installing -----------------------------------------------------------------------------------

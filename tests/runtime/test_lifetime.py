@@ -126,8 +126,42 @@ def test_transformed_functions_keep_theirs(
     assert not alive()
 
 
-def test_code_that_is_lost_is_an_error_that_says_so(alive: Callable[[], set[str]]) -> None:
+def test_what_was_serialized_needs_no_code_in_memory(alive: Callable[[], set[str]]) -> None:
+    f, expected = fresh_function()
+    stored = serialize(jax.jit(lambda x: f(x)).lower(X).compile())
+    f.clear_cache()
+    jax.clear_caches()
+    assert not alive()
+    compiled = deserialize_and_load(*stored)
+    check(compiled, expected)
+    assert len(alive()) == 1
+    del compiled
+    assert not alive()
+
+
+def test_what_another_machine_serialized_is_refused(
+    alive: Callable[[], set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     f, _ = fresh_function()
+    stored = serialize(jax.jit(lambda x: f(x)).lower(X).compile())
+    f.clear_cache()
+    jax.clear_caches()
+    assert not alive()
+    monkeypatch.setattr(loader, "machine", lambda: "another")
+    with pytest.raises(stagejit.StagejitError, match="another kind of processor"):
+        deserialize_and_load(*stored)
+
+
+def test_lost_code_that_calls_python_is_an_error_that_says_so(
+    alive: Callable[[], set[str]],
+) -> None:
+    def twice(x: Any) -> Any:
+        return np.float32(x * 2)
+
+    def body(c: Any, x: Any) -> Any:
+        return jax.pure_callback(twice, jax.ShapeDtypeStruct((), np.float32), c + x), None
+
+    f = stagejit.jit(lambda x: jax.lax.scan(body, np.float32(0), x)[0])
     stored = serialize(jax.jit(lambda x: f(x)).lower(X).compile())
     f.clear_cache()
     jax.clear_caches()
