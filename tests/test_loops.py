@@ -284,6 +284,51 @@ def test_values(f: Callable[..., Any], args: tuple[Any, ...]) -> None:
     close(jitted(*args), jax.jit(f)(*args))
 
 
+def counted(body: Callable[[Any], Any], c: Any) -> Any:
+    return lax.fori_loop(0, 2, lambda _, c: body(c), c)
+
+
+def scanned(body: Callable[[Any], Any], c: Any) -> Any:
+    last, passed = lax.scan(lambda c, _: (body(c), c), c, None, length=2)
+    return jax.tree.map(lambda value, all_values: value + all_values[1], last, passed)
+
+
+def awaited(body: Callable[[Any], Any], c: Any) -> Any:
+    return lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, body(s[1])), (0, c))[1]
+
+
+def chosen(body: Callable[[Any], Any], c: Any) -> Any:
+    return lax.cond(c[0].sum() < 1, body, lambda c: (c[0], c[1] * 2, c[2]), c)
+
+
+NESTS = [counted, scanned, awaited, chosen]
+
+
+@pytest.mark.parametrize("outer", NESTS)
+@pytest.mark.parametrize("inner", NESTS)
+@pytest.mark.parametrize("sizes", [(0, 0, 0), (3, 0, 0)])
+def test_values_without_elements_between_bodies(
+    outer: Callable[..., Any], inner: Callable[..., Any], sizes: tuple[int, ...]
+) -> None:
+    """Results, carries, slices and transients of one body that another one takes."""
+
+    def exchange(c: Any) -> Any:
+        return c[0] + 1, c[2][::-1], c[1] - 1
+
+    def body(c: Any) -> Any:
+        one = inner(exchange, (c[0], jnp.tanh(c[1]), c[1] * 2))
+        return inner(lambda d: (d[0] + 1, d[1], d[2] + c[2].sum()), (one[0], c[1] + 1, c[2]))
+
+    def f(*given: Any) -> Any:
+        first, second, third = outer(body, (given[0], given[1], given[1] + 1))
+        return inner(exchange, (first, second + third, given[1])), given[2] * 2
+
+    given = [np.full((n, 1), 0.5, np.float32) for n in sizes]
+    jitted = stagejit.jit(f, options=Options(verify=True))
+    assert not jitted.plan(*given).delegated
+    close(jitted(*given), jax.jit(f)(*given))
+
+
 @pytest.mark.parametrize(("f", "args"), CASES, ids=IDS)
 def test_plans_and_interpreter(f: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """The executor follows the plan over poisoned memory and gives what the interpreter gives."""
