@@ -234,6 +234,21 @@ def loops_one_after_the_other(x: Any) -> Any:
     return lax.fori_loop(0, 2, lambda i, c: c - y, z)
 
 
+def whole_arrays_updated(x: Any) -> Any:
+    """`x.at[...]` has index vectors without components, which in a body have no memory."""
+    several = jnp.zeros((2, 0), jnp.int32)
+    dims = lax.ScatterDimensionNumbers((1, 2), (), ())
+    taken = lax.GatherDimensionNumbers((1, 2), (), ())
+
+    def step(carry: Any, row: Any) -> Any:
+        new = carry.at[...].add(row).at[:].multiply(2)
+        new = lax.scatter_add(new, several, jnp.stack([new, new + 1]), dims, mode="drop")
+        new = lax.cond(row[0] > 0, lambda v: v.at[...].set(v + 1), lambda v: v, new)
+        return new, lax.gather(new, several, taken, new.shape, mode="fill").sum()
+
+    return lax.scan(step, x, x)
+
+
 ONE = [
     scan_add,
     scan_reversed,
@@ -257,6 +272,7 @@ ONE = [
     arrays_of_constants,
     small_elements,
     empty_carry,
+    whole_arrays_updated,
     empty_carries_around_a_branch,
     rows_updated,
     rows_read_and_updated,

@@ -158,10 +158,13 @@ def bind_memory(
     offsets: Sequence[Affine],
 ) -> tuple[dict[Value, Memory], list[Memory], tuple[KernelArg, ...]]:
     """Declares the region's buffers: inputs first, then stores. Constant offsets move to the
-    arguments, so that equal work at different places is one kernel."""
+    arguments, so that equal work at different places is one kernel. An input without elements is
+    none: nothing is read there, and in a body it has no memory."""
     memory: dict[Value, Memory] = {}
     args: list[KernelArg] = []
     for value in region.inputs:
+        if not value.type.size:
+            continue
         base = min((form.range()[0] for read, form in reads if read is value), default=0)
         elem = storage_type(value.type.dtype)
         memory[value] = Memory(

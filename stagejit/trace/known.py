@@ -1,8 +1,9 @@
 """Small integers known while tracing: what `x.at[2:5]` and `x[-1]` compute their indices from.
 
 Input: equations as they are emitted. Output: `value_of(var)`, a NumPy array, or None where the
-value depends on an argument, is not an integer or bool, or is large. Invariant: knowing a value
-never changes the program; it only lets a translation choose a static form.
+value depends on an argument, is not an integer or bool, or is large; what has no elements is known.
+Invariant: knowing a value never changes the program; it only lets a translation choose a static
+form.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Knowledge:
         self._movers: dict[Var, Equation] = {}
 
     def value_of(self, var: Var) -> Array | None:
+        if var.type.size == 0 and _is_exact(var):
+            return np.zeros(var.type.shape, var.type.dtype.numpy)
         return self._values.get(var)
 
     def source_of_element(self, var: Var, index: Index) -> tuple[Var, Index] | None:
@@ -67,8 +70,7 @@ class Knowledge:
     def define(self, var: Var, equation: Equation) -> None:
         if equation.kind in _MOVERS:
             self._movers[var] = equation
-        exact = var.type.dtype.is_integer or var.type.dtype.kind == "bool"
-        if not exact or var.type.size > MAX_ELEMENTS:
+        if not _is_exact(var) or var.type.size > MAX_ELEMENTS:
             return
         operands = [self._values.get(operand) for operand in equation.operands]
         present = [value for value in operands if value is not None]
@@ -78,6 +80,10 @@ class Knowledge:
             result = _evaluate(equation, present)
         if result is not None:
             self._values[var] = np.asarray(result, dtype=var.type.dtype.numpy)
+
+
+def _is_exact(var: Var) -> bool:
+    return var.type.dtype.is_integer or var.type.dtype.kind == "bool"
 
 
 def _element_source(equation: Equation, index: Index) -> tuple[Var, Index] | None:

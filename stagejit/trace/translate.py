@@ -63,6 +63,10 @@ SYMBOLIC = frozenset(elementwise.TRANSLATIONS) | {
     "transpose", "dynamic_update_slice", "rev", "split", "stack",
 }  # fmt: skip
 
+# How often a primitive's implementation may lead to that primitive again. A solver may call another
+# solver inside, with the same primitive; one that is implemented by itself has to end somewhere.
+MOST_WITHIN_ITSELF = 4
+
 # Orders delegated equations with effects: each takes its predecessor's token after its own operands
 # and gives one after its own results.
 TOKEN = TensorType(DType("token", "opaque", 0, 0), ())
@@ -192,7 +196,7 @@ class _Tracer:
 
     def _computed(self, equation: Any, site: Site, operands: list[Var], loc: Loc) -> Sequence[Var]:
         """A primitive that is no op of ours, as the JAX function that computes it."""
-        if equation.primitive in self.implementing:
+        if self.implementing.count(equation.primitive) >= MOST_WITHIN_ITSELF:
             raise Unsupported(why_not_native(site.primitive))
         found = implemented(equation, site)
         self.implementing.append(equation.primitive)

@@ -202,6 +202,8 @@ class Executor:
         self, memory: dict[str, Any], name: str, value: Value, reads: Sequence[Access]
     ) -> Array:
         """The value with all elements poisoned that the dispatch does not declare to read."""
+        if not value.type.size:
+            return np.empty(value.shape, value.type.dtype.numpy)  # in a body it has no memory
         array = self._array(memory, name, value)
         shown = poisoned(value.type.nbytes)[: value.type.nbytes]
         shown = shown.view(value.type.dtype.numpy).reshape(value.shape)

@@ -128,6 +128,23 @@ def test_one_whose_function_gives_another_type_stays_with_xla() -> None:
         stagejit.inline(made, None)
 
 
+def test_one_whose_implementation_applies_it_to_something_else_is_compiled() -> None:
+    """As a solver of lineax that solves a small system in each turn of its loop."""
+    power_p = Primitive("power")
+
+    def power(x: Any, *, n: int) -> Any:
+        if n == 0:
+            return jnp.ones_like(x)
+        return lax.cond(x[0] > 0, lambda x: x * power_p.bind(x, n=n - 1), lambda x: x, x)
+
+    power_p.def_impl(power)
+    power_p.def_abstract_eval(lambda x, *, n: x)
+    f = stagejit.jit(lambda x: power_p.bind(x, n=3))
+    x = jnp.arange(1.0, 4.0)
+    assert not f.plan(x).delegated
+    np.testing.assert_allclose(f(x), x**3, rtol=1e-6)
+
+
 def test_one_that_is_implemented_by_itself_stays_with_xla() -> None:
     made = foreign("circular", None, lowered=by_hand)
     stagejit.inline(made, lambda x: jax.jit(made.bind)(x))
