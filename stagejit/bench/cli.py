@@ -1,4 +1,4 @@
-"""The command line: `python -m stagejit demo | bench | explain | fuzz`.
+"""The command line: `python -m stagejit demo | bench | compiling | explain | fuzz`.
 
 Input: arguments. Output: text on stdout, progress on stderr. Invariant: exit status 0 means that
 every result was right; 1 that one was not; 2 that the request could not be carried out, with the
@@ -10,6 +10,7 @@ The heavy imports wait until a command runs, so that `--help` answers at once.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -168,6 +169,25 @@ def ecosystem(
         for reason in row.loops:
             console.print(f"{row.name}: {reason}", markup=False, highlight=False)
     if any(row.ratio < against for row in rows):
+        raise typer.Exit(1)
+
+
+@app.command()
+def compiling(
+    names: Annotated[list[str] | None, typer.Argument(help="Parts of names of programs.")] = None,
+    variants: Annotated[int, typer.Option(min=1, help="Compiles of each program.")] = 5,
+    against: Annotated[
+        float, typer.Option(help="Most accepted ratio of CPU time; exit status 1 above it.")
+    ] = math.inf,
+) -> None:
+    """Measure how long programs of some 300 equations take to compile, beside jax.jit."""
+    from stagejit.bench.compiling import table
+    from stagejit.bench.compiling.programs import PROGRAMS
+
+    chosen = [p for p in PROGRAMS if not names or any(n in p.name for n in names)]
+    rows = [table.measure(program, variants) for program in chosen]
+    _console().print(table.table_of(rows))
+    if any(row.cpu_ratio > against for row in rows):
         raise typer.Exit(1)
 
 
