@@ -10,6 +10,7 @@ and there is exactly one `return`. Only `Graph` methods change any of it.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -92,6 +93,18 @@ class Graph:
     # ---------------------------------------------------------------- reading
 
     @property
+    def _users(self) -> Mapping[Op, Mapping[Op, Mapping[int, Mapping[str, int]]]]:
+        """The edges of `nx` as it holds them: its views of them are made anew at each use, which
+        is most of the time of a walk."""
+        # A dictionary, which networkx keeps for as long as the graph.
+        edges: Mapping[Op, Mapping[Op, Mapping[int, Mapping[str, int]]]] = self.nx._succ
+        return edges
+
+    def is_used(self, op: Op) -> bool:
+        """Whether any op reads a result of `op`."""
+        return bool(self._users[op])
+
+    @property
     def outputs(self) -> tuple[Value, ...]:
         return self._return.operands
 
@@ -101,7 +114,19 @@ class Graph:
 
     def ops(self) -> list[Op]:
         """All ops but inputs and the return, operands before users, otherwise oldest first."""
-        order = nx.lexicographical_topological_sort(self.nx, key=lambda op: op.id)
+        order = []
+        waiting = {op: len({operand.op for operand in op.operands}) for op in self.nx}
+        ready = [(op.id, op) for op, missing in waiting.items() if not missing]
+        heapq.heapify(ready)
+        while ready:
+            _, op = heapq.heappop(ready)
+            order.append(op)
+            for user in self._users[op]:
+                waiting[user] -= 1
+                if not waiting[user]:
+                    heapq.heappush(ready, (user.id, user))
+        if len(order) < len(waiting):
+            raise nx.NetworkXUnfeasible("the graph has a cycle")
         return [op for op in order if op.kind not in ("input", "return")]
 
     @property
@@ -117,7 +142,8 @@ class Graph:
         """Operand uses of `value`, oldest user first; the return counts as a user."""
         found = [
             Use(user, data["operand"])
-            for _, user, data in self.nx.out_edges(value.op, data=True)
+            for user, edges in self._users[value.op].items()
+            for data in edges.values()
             if data["result"] == value.index
         ]
         return sorted(found, key=lambda use: (use.user.id, use.operand))
@@ -183,14 +209,18 @@ class Graph:
 
     def erase(self, op: Op) -> None:
         """Remove an op whose results have no uses."""
-        if self.nx.succ[op]:
+        if self._users[op]:
             raise ValueError(f"cannot erase {op}: its results are used")
         self.nx.remove_node(op)
 
     def eliminate_dead(self) -> int:
         """Erase every op that neither an output nor an effect depends on; returns how many."""
-        roots = [self._return, *(op for op in self.nx if op.attrs.get("effects"))]
-        live = set(roots).union(*(nx.ancestors(self.nx, root) for root in roots))
+        todo = [self._return, *(op for op in self.nx if op.attrs.get("effects"))]
+        live = set(todo)
+        while todo:
+            needed = {operand.op for operand in todo.pop().operands} - live
+            live |= needed
+            todo += needed
         dead = [op for op in self.nx if op not in live and op.kind != "input"]
         self.nx.remove_nodes_from(dead)
         return len(dead)
@@ -210,7 +240,9 @@ class Graph:
         return op
 
     def _set_operands(self, op: Op, operands: tuple[Value, ...]) -> None:
-        self.nx.remove_edges_from(list(self.nx.in_edges(op, keys=True)))
+        for producer in {operand.op for operand in op.operands}:
+            for edge in list(self._users[producer][op]):
+                self.nx.remove_edge(producer, op, edge)
         op.operands = operands
         self._link(op)
 

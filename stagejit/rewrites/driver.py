@@ -171,7 +171,7 @@ class Log:
         todo = [op]
         while todo:
             dead = todo.pop()
-            if dead not in self.graph.nx or self.graph.nx.succ[dead]:
+            if dead not in self.graph.nx or self.graph.is_used(dead):
                 continue
             if dead.kind in ("input", "return") or dead.attrs.get("effects"):
                 continue

@@ -32,7 +32,7 @@ from stagejit.errors import UnsupportedOpError
 from stagejit.formulas import evaluate, names_in
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.symbolic import size_named
-from stagejit.types import DType, TensorType, storage_of
+from stagejit.types import DType, Storage, TensorType, storage_of
 
 Literal = jex_core.Literal
 ClosedJaxpr = jex_core.ClosedJaxpr
@@ -73,9 +73,14 @@ def type_of(aval: Any) -> TensorType:
     shape, dtype = getattr(aval, "shape", None), getattr(aval, "dtype", None)
     if shape is None or dtype is None:
         return TensorType(DType(type(aval).__name__, "opaque", 0, 0), ())
-    element = storage_of(physical_aval(core.ShapedArray((), dtype)).dtype)
+    element = _element_of(dtype)
     inner = (*element_shape(aval), *element.shape)
     return TensorType(element.dtype, (*map(size_of, shape), *inner))
+
+
+@functools.lru_cache(maxsize=256)
+def _element_of(dtype: Any) -> Storage:
+    return storage_of(physical_aval(core.ShapedArray((), dtype)).dtype)
 
 
 def is_extended(aval: Any) -> bool:
