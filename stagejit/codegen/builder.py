@@ -27,9 +27,11 @@ _MAY_FAULT = {"sdiv", "udiv", "srem", "urem", "load", "gather"}
 
 
 class Builder:
-    """Writes one kernel. Vector and scalar operands mix: scalars are splatted as needed."""
+    """Writes one kernel. Vector and scalar operands mix: scalars are splatted as needed. `calls`
+    and `is_callee`: see `shared_code`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, calls: bool = False, is_callee: bool = False) -> None:
+        self.calls, self.is_callee = calls, is_callee
         self._count = 0
         self._buffers: list[Buffer] = []
         self._params: list[Value] = []

@@ -36,6 +36,7 @@ class ClosedRegion:
 
     buffers: for each store the number of the buffer that it writes; stores of equal number share
         one. mutable: inputs that lie in memory which the kernel writes, or may write.
+    calls: whether long functions are called; the key decides about it, see `shared_code`.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class ClosedRegion:
     mutable: frozenset[Value]
     anchor: Op | None
     aligned: bool
+    calls: bool = False
 
     @property
     def name(self) -> str:

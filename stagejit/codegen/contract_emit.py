@@ -34,7 +34,8 @@ from stagejit.dispatch.affine import Affine, Var
 def emit_contraction(plans: Sequence[ContractPlan], target: Target) -> Kernel:
     """The kernel that runs `plans`, nests of one region that cover its result; their items follow
     each other."""
-    builder, region = Builder(), plans[0].region
+    region = plans[0].region
+    builder = Builder(calls=region.calls)
     reads = [read for plan in plans for read in plan.reads]
     # Views may run backwards, so a store begins at its lowest offset.
     lowest = [

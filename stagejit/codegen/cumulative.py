@@ -57,7 +57,7 @@ class _Nest:
 def cumulative_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `cumulative`."""
     nest = _plan(region, target)
-    builder = Builder()
+    builder = Builder(calls=region.calls)
     memory, stores, args = bind_memory(builder, region, nest.reads, nest.offsets)
     writer = _Writer(region, nest, Elements(builder, memory), stores, target)
     total = writer.emit()

@@ -22,6 +22,7 @@ from stagejit.codegen.llvm_shadow import with_shadows
 from stagejit.codegen.maps import map_kernel
 from stagejit.codegen.rows import reduce_kernel
 from stagejit.codegen.scatter import scatter_kernel
+from stagejit.codegen.shared_code import repeats_code
 from stagejit.codegen.target import Target
 from stagejit.codegen.templates import Templates
 from stagejit.codegen.verifier import verify as verify_kernel
@@ -121,7 +122,10 @@ def _generated(region: Region, key: Key, target: Target) -> tuple[Kernel, Places
 def _generate(region: ClosedRegion, target: Target) -> Kernel:
     if all(store.value.type.size == 0 for store in region.stores):
         return Kernel(Builder().finish(), (), (), 0, 0.0)  # generators count on loops that loop
-    return GENERATORS[region.kind](region, target)
+    kernel = GENERATORS[region.kind](region, target)
+    if repeats_code(kernel.function):
+        return GENERATORS[region.kind](replace(region, calls=True), target)
+    return kernel
 
 
 def _places(region: ClosedRegion, kernel: Kernel) -> Places:

@@ -225,13 +225,14 @@ class Block:
 @dataclass(eq=False)
 class Callee:
     """Code that a kernel has once and calls from several places: a pure function of registers.
-    `buffers`: tables and stack of its own."""
+    `buffers`: tables and stack of its own. `rare`: hardly ever called."""
 
     name: str
     params: tuple[Value, ...]
     body: Block
     result: Value
     buffers: tuple[Buffer, ...]
+    rare: bool = False
 
     def __str__(self) -> str:
         return f"@{self.name}"

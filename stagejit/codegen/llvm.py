@@ -70,9 +70,10 @@ class _Lowering:
         e.line(f"ret {e.ref(callee.result)}")
         self.e.declarations.update(e.declarations)
         kind = type_text(callee.result.type)
+        attributes = "cold noinline #0" if callee.rare else "#0"
         return [
             *lowering.memory.tables(callee.buffers),
-            f"define internal {kind} @{e.symbol}({', '.join(map(str, params))}) #0 {{",
+            f"define internal {kind} @{e.symbol}({', '.join(map(str, params))}) {attributes} {{",
             "entry:",
             *e.lines,
             "}",

@@ -58,7 +58,7 @@ class _Nest:
 def map_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region without reductions."""
     nest = _plan(region, target)
-    builder = Builder()
+    builder = Builder(calls=region.calls)
     memory, stores, args = bind_memory(builder, region, nest.reads, nest.offsets)
     elements = Elements(builder, memory)
     streamed = streamed_stores(region, nest.reads, nest.offsets, nest.vector, nest.lanes, target)

@@ -45,7 +45,7 @@ _WORTH_KEEPING = 8.0  # flops of a value that is cheaper to reload than to compu
 def reduce_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `reduce`."""
     nest = _plan(region, target)
-    builder = Builder()
+    builder = Builder(calls=region.calls)
     memory, stores, args = bind_memory(builder, region, nest.reads, nest.offsets)
     elements = Elements(builder, memory)
     if _lanes_are_rows(nest):

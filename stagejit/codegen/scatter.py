@@ -61,7 +61,7 @@ class _Nest:
 def scatter_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `scatter`."""
     nest = _plan(region, target)
-    builder = Builder()
+    builder = Builder(calls=region.calls)
     memory, (into,), args = bind_memory(builder, region, nest.reads, (nest.offset,))
     total = _Writer(_anchor(region), nest, Elements(builder, memory), into).emit()
     return Kernel(builder.finish(), args, (), total, region_seconds(region, target))

@@ -5,8 +5,10 @@ keys mean equal code, and a callee is a pure function of registers, so calls mov
 loops as any other op does.
 
 Note [Calls]: code generation takes most of the time of a compile, and grows with the code. A call
-costs the registers that live across it (all vector registers of x86 belong to the callee), so the
-few functions of an ordinary kernel are never called.
+costs the registers that live across it (all vector registers of x86 belong to the callee), up to a
+fifth of the time where many do, so the few functions of an ordinary kernel are never called. A
+kernel that has one of them more often is written once more, with calls only: chains, which such
+kernels are, lose nothing by them. What hardly ever runs is called from the first place on.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from stagejit.codegen.builder import Builder
-from stagejit.codegen.ir import Callee, Value
+from stagejit.codegen.ir import Callee, Function, Value
 
 # Places in a kernel that code is written at before it is called.
 INLINED = 24
@@ -25,16 +27,43 @@ def shared(
 ) -> Value:
     """`write(builder, *args)`, or a call of what it writes. `write` may use nothing but its
     arguments; together with `name` and their types, `key` says which code it is."""
-    types = tuple(arg.type for arg in args)
-    whole = (name, types, key)
+    whole = (name, tuple(arg.type for arg in args), key)
     b.written[whole] += 1
-    if b.written[whole] <= INLINED:
+    if b.is_callee or not (b.calls or b.written[whole] > INLINED):
         return write(b, *args)
+    return _called(b, name, args, write, whole, rare=False)
+
+
+def rare(
+    b: Builder, name: str, args: Sequence[Value], write: Callable[..., Value], key: Hashable
+) -> Value:
+    """The same for code that hardly ever runs: always a call, but in code that is called itself."""
+    if b.is_callee:
+        return write(b, *args)
+    whole = (name, tuple(arg.type for arg in args), key)
+    return _called(b, name, args, write, whole, rare=True)
+
+
+def repeats_code(function: Function) -> bool:
+    """Whether a kernel has so much equal code that it should consist of calls."""
+    return any(not callee.rare for callee in function.callees)
+
+
+def _called(
+    b: Builder,
+    name: str,
+    args: Sequence[Value],
+    write: Callable[..., Value],
+    whole: Hashable,
+    *,
+    rare: bool,
+) -> Value:
     callee = b.callees.get(whole)
     if callee is None:
-        inner = Builder()
-        params = tuple(inner.argument(type) for type in types)
+        inner = Builder(is_callee=True)
+        params = tuple(inner.argument(arg.type) for arg in args)
         result = write(inner, *params)
-        callee = Callee(f"{name}.{len(b.callees)}", params, inner.body, result, inner.buffers)
+        name = f"{name}.{len(b.callees)}"
+        callee = Callee(name, params, inner.body, result, inner.buffers, rare)
         b.callees[whole] = callee
     return b.call(callee, args)

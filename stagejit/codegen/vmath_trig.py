@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from stagejit.codegen import vmath_coefficients as c
 from stagejit.codegen.builder import Builder, Operand
 from stagejit.codegen.ir import F64 as F64_TYPE
 from stagejit.codegen.ir import I64, Value
+from stagejit.codegen.shared_code import rare
 from stagejit.codegen.vmath_core import (
     F64,
     INFINITY,
@@ -75,8 +77,9 @@ def _sin(b: Builder, x: Value, *, cosine: bool) -> Value:
     y = _sin_moderate(b, x, cosine=cosine)
     big = b.compare("ge", absolute(b, x), _FAST_LIMIT[x.type.elem])
     some = b.reduce("or", big) if x.type.lanes else big
-    huge = _sin_huge_f32 if x.type.elem == "f32" else _sin_huge_f64
-    (result,) = b.if_(some, lambda: [b.select(big, huge(b, x, cosine=cosine), y)], lambda: [y])
+    huge = partial(_sin_huge_f32 if x.type.elem == "f32" else _sin_huge_f64, cosine=cosine)
+    name = "cos_huge" if cosine else "sin_huge"
+    (result,) = b.if_(some, lambda: [b.select(big, rare(b, name, [x], huge, None), y)], lambda: [y])
     return result
 
 
@@ -211,7 +214,9 @@ def tan(b: Builder, x: Value) -> Value:
     big = b.compare("ge", absolute(b, x), _FAST_LIMIT[x.type.elem])
     some = b.reduce("or", big) if x.type.lanes else big
     y = _tan_moderate(b, x)
-    (result,) = b.if_(some, lambda: [b.select(big, _tan_huge(b, x), y)], lambda: [y])
+    (result,) = b.if_(
+        some, lambda: [b.select(big, rare(b, "tan_huge", [x], _tan_huge, None), y)], lambda: [y]
+    )
     return result
 
 

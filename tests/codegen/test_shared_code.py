@@ -3,9 +3,15 @@ code."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import stagejit
 from stagejit import types
 from stagejit.codegen import shared_code, vmath
 from stagejit.codegen.builder import Builder
@@ -26,10 +32,10 @@ LONG = sorted(
 )
 
 
-def chain(count: int, lanes: int, dtype: DType = types.f32) -> Function:
+def chain(count: int, lanes: int, dtype: DType = types.f32, name: str = "tanh") -> Function:
     def body(b: Builder, x: Value) -> Value:
         for _ in range(count):
-            x = vmath.emit(b, "sin", dtype, [x])
+            x = vmath.emit(b, name, dtype, [x])
         return x
 
     return elementwise(body, [dtype], dtype, lanes)
@@ -71,12 +77,43 @@ def test_the_first_places_are_inlined_and_the_rest_are_calls(lanes: int) -> None
     verify(function)
     text = lower(function, "k", Target.host())
     assert text.count("define internal") == 1
-    assert text.count("@k.sin.0(") == 1 + 7
-    assert "function @sin.0(" in function.as_text()
+    assert text.count("@k.tanh.0(") == 1 + 7
+    assert "function @tanh.0(" in function.as_text()
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+@pytest.mark.parametrize("dtype", [types.f32, types.f64])
+def test_what_hardly_ever_runs_is_called_from_the_first_place_on(name: str, dtype: DType) -> None:
+    function = chain(3, 8, dtype, name)
+    verify(function)
+    assert [callee.rare for callee in function.callees] == [True]
+    text = lower(function, "k", Target.host())
+    assert text.count(f"@k.{name}_huge.0(") == 1 + 3
+    assert text.count(") cold noinline #0 {") == 1
+    assert not shared_code.repeats_code(function)
+
+
+@pytest.mark.parametrize(("links", "called"), [(4, False), (40, True)])
+def test_a_kernel_calls_a_function_everywhere_or_nowhere(links: int, called: bool) -> None:
+    def f(x: Any) -> Any:
+        for _ in range(links):
+            x = jnp.sin(x)
+        return x
+
+    (text,) = _kernels(f, jnp.ones(1000))
+    full_and_partial_vectors = 2
+    calls = re.findall(r"= call .* @\S+\.sin\.\d\(", text)
+    assert len(calls) == (full_and_partial_vectors * links if called else 0)
+
+
+def _kernels(f: Callable[..., Any], *args: Any) -> list[str]:
+    lowered = stagejit.jit(f).lower(*args)
+    kernels = lowered.compilation.run_until("codegen").kernels.values()
+    return list({generated.symbol: generated.llvm for generated in kernels}.values())
 
 
 def test_what_is_called_may_have_memory_of_its_own() -> None:
-    function = chain(shared_code.INLINED + 1, 8, types.f64)
+    function = chain(shared_code.INLINED + 1, 8, types.f64, "sin")
     verify(function)
     assert {buffer.space for buffer in function.callees[0].buffers} == {"table", "stack"}
     function.callees[0].buffers[0].space = "arg"

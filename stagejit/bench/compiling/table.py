@@ -57,12 +57,14 @@ class Row:
 
 def measure(program: Program, variants: int) -> Row:
     """Compiles `variants` variants on each side, after one that does not count."""
-    ours, theirs, equations = [], [], 0
+    ours: list[Times] = []
+    theirs: list[Times] = []
+    equations = 0
     order = random.Random(variants)
     for variant in range(variants + 1):
         function, args = program.make(variant)
         equations = equation_count(jax.make_jaxpr(function)(*args).jaxpr)
-        sides = [(ours, _staged), (theirs, jax.jit)]
+        sides: list[tuple[list[Times], Callable[..., Any]]] = [(ours, _staged), (theirs, jax.jit)]
         order.shuffle(sides)
         for times, jit in sides:
             times.append(_compile(jit, function, args))
