@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from stagejit.types import DType
 
@@ -222,17 +222,20 @@ class Block:
     numbering: dict[Any, Value] = field(default_factory=dict, repr=False)
 
 
+CalleeKind = Literal["repeated", "rare", "long"]
+
+
 @dataclass(eq=False)
 class Callee:
     """Code that a kernel has once and calls from several places: a pure function of registers.
-    `buffers`: tables and stack of its own. `rare`: hardly ever called."""
+    `buffers`: tables and stack of its own. `kind`: why it is called, see `shared_code`."""
 
     name: str
     params: tuple[Value, ...]
     body: Block
     result: Value
     buffers: tuple[Buffer, ...]
-    rare: bool = False
+    kind: CalleeKind = "repeated"
 
     def __str__(self) -> str:
         return f"@{self.name}"

@@ -70,7 +70,10 @@ class _Lowering:
         e.line(f"ret {e.ref(callee.result)}")
         self.e.declarations.update(e.declarations)
         kind = type_text(callee.result.type)
-        attributes = "cold noinline #0" if callee.rare else "#0"
+        attributes = "#0"
+        if callee.kind == "rare":  # saves the registers itself, so that no caller spills any
+            keeps = ' "no_caller_saved_registers"' if e.target.is_x86 else ""
+            attributes = f"cold noinline{keeps} #0"
         return [
             *lowering.memory.tables(callee.buffers),
             f"define internal {kind} @{e.symbol}({', '.join(map(str, params))}) {attributes} {{",

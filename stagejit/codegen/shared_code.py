@@ -8,7 +8,8 @@ Note [Calls]: code generation takes most of the time of a compile, and grows wit
 costs the registers that live across it (all vector registers of x86 belong to the callee), up to a
 fifth of the time where many do, so the few functions of an ordinary kernel are never called. A
 kernel that has one of them more often is written once more, with calls only: chains, which such
-kernels are, lose nothing by them. What hardly ever runs is called from the first place on.
+kernels are, lose nothing by them. What hardly ever runs is called from the first place on, and
+saves all registers that it uses.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from stagejit.codegen.builder import Builder
-from stagejit.codegen.ir import Callee, Function, Value
+from stagejit.codegen.ir import Callee, CalleeKind, Function, Value
 
 # Places in a kernel that code is written at before it is called.
 INLINED = 24
@@ -29,41 +30,46 @@ def shared(
     arguments; together with `name` and their types, `key` says which code it is."""
     whole = (name, tuple(arg.type for arg in args), key)
     b.written[whole] += 1
-    if b.is_callee or not (b.calls or b.written[whole] > INLINED):
+    if not (b.calls or b.written[whole] > INLINED):
         return write(b, *args)
-    return _called(b, name, args, write, whole, rare=False)
+    return _call(b, name, args, write, whole, "repeated")
 
 
 def rare(
     b: Builder, name: str, args: Sequence[Value], write: Callable[..., Value], key: Hashable
 ) -> Value:
     """The same for code that hardly ever runs: always a call, but in code that is called itself."""
-    if b.is_callee:
-        return write(b, *args)
-    whole = (name, tuple(arg.type for arg in args), key)
-    return _called(b, name, args, write, whole, rare=True)
+    return _call(b, name, args, write, (name, tuple(arg.type for arg in args), key), "rare")
+
+
+def called(
+    b: Builder, name: str, args: Sequence[Value], write: Callable[..., Value], key: Hashable
+) -> Value:
+    """The same for code that is so long that a call costs nothing beside it."""
+    return _call(b, name, args, write, (name, tuple(arg.type for arg in args), key), "long")
 
 
 def repeats_code(function: Function) -> bool:
     """Whether a kernel has so much equal code that it should consist of calls."""
-    return any(not callee.rare for callee in function.callees)
+    return any(callee.kind == "repeated" for callee in function.callees)
 
 
-def _called(
+def _call(
     b: Builder,
     name: str,
     args: Sequence[Value],
     write: Callable[..., Value],
     whole: Hashable,
-    *,
-    rare: bool,
+    kind: CalleeKind,
 ) -> Value:
+    if b.is_callee:
+        return write(b, *args)
     callee = b.callees.get(whole)
     if callee is None:
         inner = Builder(is_callee=True)
         params = tuple(inner.argument(arg.type) for arg in args)
         result = write(inner, *params)
         name = f"{name}.{len(b.callees)}"
-        callee = Callee(name, params, inner.body, result, inner.buffers, rare)
+        callee = Callee(name, params, inner.body, result, inner.buffers, kind)
         b.callees[whole] = callee
     return b.call(callee, args)

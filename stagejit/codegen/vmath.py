@@ -11,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stagejit.codegen import vmath_erf, vmath_exp, vmath_log, vmath_number, vmath_trig
+from stagejit.codegen import (
+    vmath_erf,
+    vmath_exp,
+    vmath_log,
+    vmath_number,
+    vmath_threefry,
+    vmath_trig,
+)
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import Type, Value, element_type
 from stagejit.codegen.shared_code import shared
@@ -210,6 +217,10 @@ def _round(b: Builder, dtype: DType, args: Args, attrs: Attrs) -> Value:
     return b.unary("roundeven", args[0])
 
 
+def _threefry(b: Builder, dtype: DType, args: Args, attrs: Attrs) -> Value:
+    return vmath_threefry.threefry(b, args, attrs["word"])
+
+
 def _rsqrt(b: Builder, dtype: DType, args: Args, attrs: Attrs) -> Value:
     return 1.0 / b.unary("sqrt", args[0])
 
@@ -282,6 +293,7 @@ SCALAR_FUNCTIONS: dict[str, ScalarFunction] = {
     "integer_pow": _integer_pow, "mulhi": _mulhi, "clamp": _clamp,
     "atan2": _float(vmath_trig.atan2), "nextafter": _float(vmath_number.next_after),
     "floor": _unary("floor"), "ceil": _unary("ceil"), "round": _round,
+    "threefry2x32": _threefry,
     "exp": _float(vmath_exp.exp), "exp2": _float(vmath_exp.exp2),
     "expm1": _float(vmath_exp.expm1), "log": _float(vmath_log.log),
     "log1p": _float(vmath_log.log1p), "tanh": _float(vmath_exp.tanh),

@@ -21,7 +21,8 @@ _FLOATS: dict[str, tuple[float, float]] = {
     "rsqrt": (27, 80), "cbrt": (97, 125), "erf": (37, 300), "erfc": (90, 355),
     "erf_inv": (140, 1140), "sign": (2, 4), "clamp": (3, 6), "reduce_precision": (6, 12),
 }  # fmt: skip
-_INTEGERS = {"div": 30.0, "rem": 31.0}  # of 32 bits, in vectors
+# Of 32 bits, in vectors; both words of a hash are computed at once, so one is half of it.
+_INTEGERS = {"div": 30.0, "rem": 31.0, "threefry2x32": 60.0}
 _LONG_DIVISION = 200.0  # 64 bits, one by one
 _ROUNDING = 2.0  # a 16-bit float to f32 and back
 

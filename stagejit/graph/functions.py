@@ -10,7 +10,7 @@ A shift by the width or more gives 0, or copies of the sign for the arithmetic r
 
 Note [Float comparison]: `max` and `min` give NaN if either operand is NaN; `ne` is true for NaN,
 all other comparisons are false. `sign` keeps a zero's sign. `round` is `away` (halves away from
-zero) or `even`.
+zero) or `even`. `threefry2x32` gives one `word` of two, for two words of key and two of counter.
 
 Note [Conversion]: float to integer truncates towards zero, saturates, and takes NaN to 0; integer
 to integer wraps; anything to bool is `x != 0`; to a narrower float rounds to nearest even.
@@ -33,12 +33,13 @@ _ANY = frozenset({"int", "uint", "float", "bool"})
 @dataclass(frozen=True)
 class MapFunction:
     """arity: number of operands. kinds: element kinds that they may have. predicate: gives bool.
-    params: names of its static parameters."""
+    params: names of its static parameters. bits: the only width that they may have, 0 for any."""
 
     arity: int
     kinds: frozenset[str]
     predicate: bool = False
     params: tuple[str, ...] = ()
+    bits: int = 0
 
     def result_dtype(self, name: str, operands: Sequence[DType]) -> DType:
         """The element type of the result. Raises ValueError for operands that do not fit."""
@@ -49,7 +50,7 @@ class MapFunction:
             raise ValueError(f"select takes a bool predicate, not {operands[0]}")
         if any(dtype is not values[0] for dtype in values):
             raise ValueError(f"{name} takes operands of one type, not {list(values)}")
-        if values[0].kind not in self.kinds:
+        if values[0].kind not in self.kinds or self.bits not in (0, values[0].bits):
             raise ValueError(f"{name} is not defined for {values[0]}")
         return bool_ if self.predicate else values[0]
 
@@ -73,6 +74,7 @@ MAP_FUNCTIONS: dict[str, MapFunction] = {
     **_table("population_count clz", 1, _INTEGER),
     "integer_pow": MapFunction(1, _NUMBER, params=("y",)),
     "round": MapFunction(1, _FLOAT, params=("rounding",)),
+    "threefry2x32": MapFunction(4, frozenset({"uint"}), params=("word",), bits=32),
     **_table("add mul max min", 2, _ANY),
     **_table("sub div rem", 2, _NUMBER),
     **_table("pow nextafter atan2", 2, _FLOAT),

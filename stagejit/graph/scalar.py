@@ -30,6 +30,8 @@ def integer_function(name: str, params: dict[str, Any]) -> Callable[..., Array]:
     """The function of this name on integers and bools. Raises KeyError for an unknown one."""
     if name == "integer_pow":
         return lambda x: _integer_pow(x, params["y"])
+    if name == "threefry2x32":
+        return lambda *args: _threefry(*args)[params["word"]]
     return _INTEGER[name]
 
 
@@ -49,6 +51,18 @@ def convert(x: Array, target: np.dtype[Any]) -> Array:
     result[wide < float(info.min)] = info.min
     result[~inside & (wide > 0)] = info.max
     return result
+
+
+def _threefry(key0: Array, key1: Array, x0: Array, x1: Array) -> tuple[Array, Array]:
+    """Random123's 20 rounds (Salmon et al. 2011)."""
+    keys = (key0, key1, key0 ^ key1 ^ np.uint32(0x1BD11BDA))
+    x0, x1 = x0 + key0, x1 + key1
+    for group in range(5):
+        for distance in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
+            x0 = x0 + x1
+            x1 = x0 ^ (x1 << np.uint32(distance) | x1 >> np.uint32(32 - distance))
+        x0, x1 = x0 + keys[(group + 1) % 3], x1 + keys[(group + 2) % 3] + np.uint32(group + 1)
+    return x0, x1
 
 
 # ------------------------------------------------------------------- floats

@@ -135,21 +135,11 @@ def _optimization_barrier(emit: Emitter, site: Site, *operands: Var) -> Sequence
 
 
 def _threefry2x32(emit: Emitter, site: Site, *operands: Var) -> tuple[Var, Var]:
-    """Random123's 20 rounds (Salmon et al. 2011), as JAX's threefry2x32 counts them."""
-    key0, key1, x0, x1 = operands
+    """Both words of a hash; what is computed for one is computed for the other."""
     if any(v.type.dtype is not u32 for v in operands):
         raise Unsupported("threefry2x32 on words other than u32")
-    parity = emit.map("xor", emit.map("xor", key0, key1), emit.const(0x1BD11BDA, u32))
-    keys = (key0, key1, parity)
-    x0, x1 = emit.map("add", x0, key0), emit.map("add", x1, key1)
-    for group in range(5):
-        for rotation in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
-            x0 = emit.map("add", x0, x1)
-            x1 = emit.map("xor", x0, _rotate_left(emit, x1, rotation))
-        x0 = emit.map("add", x0, keys[(group + 1) % 3])
-        count = emit.const(group + 1, u32)
-        x1 = emit.map("add", emit.map("add", x1, keys[(group + 2) % 3]), count)
-    return x0, x1
+    first, second = (emit.map("threefry2x32", *operands, word=word) for word in (0, 1))
+    return first, second
 
 
 def _counter(emit: Emitter, site: Site) -> tuple[Var, Var]:
@@ -159,12 +149,6 @@ def _counter(emit: Emitter, site: Site) -> tuple[Var, Var]:
         raise Unsupported("more than 2**32 random numbers at once")
     low = emit.iota(TensorType(u32, (math.prod(shape),)), 0)
     return emit.full(0, site.results[0]), emit.reshape(low, shape)
-
-
-def _rotate_left(emit: Emitter, x: Var, distance: int) -> Var:
-    left = emit.map("shift_left", x, emit.const(distance, u32))
-    right = emit.map("shift_right_logical", x, emit.const(32 - distance, u32))
-    return emit.map("or", left, right)
 
 
 def _log2(emit: Emitter, site: Site, x: Var) -> Var:

@@ -42,11 +42,15 @@ PREDICATES = names_in("is_finite eq ne lt le gt ge eq_to le_to lt_to")
 
 
 def arity(name: str) -> int:
+    if name == "threefry2x32":
+        return 4
     return 1 if name in UNARY else 3 if name in ("clamp", "select", "select_n") else 2
 
 
 def defined(name: str, dtype: DType) -> bool:
     """Whether jax has the primitive for the dtype."""
+    if name == "threefry2x32":
+        return dtype is types.u32
     if dtype.kind == "bool":
         return name in BOOL
     if dtype.is_float:

@@ -24,7 +24,7 @@ TARGETS = [Target.host(), Target.avx2(), Target.sse2(), Target.neon()]
 ALL = [types.i8, types.i16, types.i32, types.i64, types.u8, types.u16, types.u32, types.u64,
        types.f16, types.bf16, types.f32, types.f64, types.bool_]  # fmt: skip
 FLOATS = [types.f16, types.bf16, types.f32, types.f64]
-ATTRS = {"integer_pow": {"y": 5}, "round": {"rounding": "even"},
+ATTRS = {"integer_pow": {"y": 5}, "round": {"rounding": "even"}, "threefry2x32": {"word": 0},
          "reduce_precision": {"exponent_bits": 5, "mantissa_bits": 7}}  # fmt: skip
 _SYMTAB, _UNDEFINED = 2, 0
 

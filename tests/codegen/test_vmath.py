@@ -39,6 +39,7 @@ TARGETS = [Target.host(), Target.avx2(), Target.sse2(), Target.neon()]
 ATTRS: dict[str, dict[str, Any]] = {
     "integer_pow": {"y": 5},
     "round": {"rounding": "away"},
+    "threefry2x32": {"word": 1},
     "reduce_precision": {"exponent_bits": 5, "mantissa_bits": 7},
 }
 
@@ -333,10 +334,12 @@ def test_no_function_becomes_a_call(assembly: Any, dtype: DType, target: Target)
     names = [n for n in vmath.SCALAR_FUNCTIONS if defined(n, dtype) and n[:6] != "select"]
     for name in names:
         function = emitted(name, dtype, target.lanes(dtype), ATTRS.get(name))
-        opcodes = [
-            line.split()[0] for line in assembly(function, target).splitlines() if line[:1] == "\t"
+        lines = [
+            line.split() for line in assembly(function, target).splitlines() if line[:1] == "\t"
         ]
-        assert not {"call", "callq", "bl", "blr"} & set(opcodes), name
+        calls = [line[-1] for line in lines if line[0] in ("call", "callq", "bl", "blr")]
+        own = [f".{callee.name}" for callee in function.callees]
+        assert all(name.endswith(tuple(own)) for name in calls), (name, calls)
 
 
 def test_hot_loops_do_not_spill(assembly: Any) -> None:
@@ -349,6 +352,8 @@ def test_hot_loops_do_not_spill(assembly: Any) -> None:
     if not Target.host().has_avx512:
         pytest.skip("needs 32 vector registers")
     function = elementwise(chain, [types.f32, types.f32], types.f32, 16)
-    lines = assembly(function, Target.host()).splitlines()
+    text = assembly(function, Target.host())
+    assert ".sin_huge.0:" in text  # rare, and saves what it uses itself
+    lines = text[: text.index(".sin_huge.0:")].splitlines()
     spills = [line for line in lines if "zmm" in line and "rsp" in line]
     assert not spills
