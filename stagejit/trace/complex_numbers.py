@@ -36,8 +36,9 @@ def part_of(emit: Emitter, x: Var, part: int) -> Var:
 
 
 def joined(emit: Emitter, parts: Sequence[Var]) -> Var:
-    """The inverse of `part_of` for all parts. Whoever reads it by parts reads these, and where
-    everybody does it is never made."""
+    """The inverse of `part_of` for all parts, scalars among them stretched. Whoever reads it by
+    parts reads these, and where everybody does it is never made."""
+    parts = emit.stretched(parts)
     shape = parts[0].type.shape
     result = emit.empty(TensorType(parts[0].type.dtype, (*shape, len(parts))))
     for at, part in enumerate(parts):

@@ -79,11 +79,16 @@ class Emitter:
 
     def map(self, fn: str, *operands: Var, dtype: DType | None = None, **params: Any) -> Var:
         """An elementwise function; scalars and sizes of 1 are broadcast to the other operands."""
-        shape = _broadcast([v.type.shape for v in operands])
-        full = tuple(self._stretched(v, shape) for v in operands)
+        full = self.stretched(operands)
         if dtype is None:
             dtype = bool_ if fn in PREDICATES else full[-1].type.dtype
-        return self._emit("map", full, TensorType(dtype, shape), fn=fn, dtype=dtype, **params)
+        type = TensorType(dtype, full[0].type.shape)
+        return self._emit("map", full, type, fn=fn, dtype=dtype, **params)
+
+    def stretched(self, operands: Sequence[Var]) -> tuple[Var, ...]:
+        """The operands in one shape, scalars and sizes of 1 among them repeated."""
+        shape = _broadcast([v.type.shape for v in operands])
+        return tuple(self._stretched(v, shape) for v in operands)
 
     def _stretched(self, x: Var, shape: tuple[int, ...]) -> Var:
         if x.type.shape == shape:

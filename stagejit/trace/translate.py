@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stagejit.errors import UnsupportedOpError
+from stagejit.errors import InternalError, UnsupportedOpError
 from stagejit.loc import Loc
 from stagejit.symbolic import Undecided
 from stagejit.trace import (
@@ -180,8 +180,7 @@ class _Tracer:
             found = control.TRANSLATIONS.get(site.primitive) if self.control_flow else None
             if found is not None:
                 _check(found, site, operands, bool(equation.effects))
-                made = found.rule(self.emit, site, self._nested, *operands)
-                return (made,) if isinstance(made, Var) else made
+                return _typed(site, found.rule(self.emit, site, self._nested, *operands), loc)
             if self.inside and site.primitive in callbacks.TRANSLATIONS:
                 return _translate(self.emit, site, operands, False, callbacks.TRANSLATIONS)
             if site.primitive not in TRANSLATIONS and site.primitive not in complex_numbers.NAMES:
@@ -297,7 +296,17 @@ def _translate(
         raise Unsupported(why_not_native(site.primitive))
     else:
         made = found.rule(emit, site, *operands)
-    return (made,) if isinstance(made, Var) else made
+    return _typed(site, made, emit.loc)
+
+
+def _typed(site: Site, made: Var | Sequence[Var], loc: Loc) -> Sequence[Var]:
+    """What a translation made. Raises InternalError unless it has the types of the equation."""
+    results = (made,) if isinstance(made, Var) else made
+    for result, type in zip(results, site.results, strict=True):
+        if has_static_shape(type) and result.type != type:
+            what = f"`{site.primitive}` was translated to {result.type} instead of {type}"
+            raise InternalError(what, step="trace", loc=loc)
+    return results
 
 
 def _check(found: Translation | None, site: Site, operands: list[Var], effects: bool) -> None:

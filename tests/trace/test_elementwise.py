@@ -42,6 +42,27 @@ def test_sizes_of_one_are_broadcast() -> None:
     ]
 
 
+FLOATS = "add sub mul div rem max min pow atan2 nextafter eq ne lt le gt ge complex"
+INTEGERS = "and or xor shift_left shift_right_logical shift_right_arithmetic add sub mul div rem eq"
+COMPLEX = "add sub mul div eq ne pow"
+
+
+@pytest.mark.parametrize(
+    ("names", "dtype"), [(FLOATS, np.float32), (INTEGERS, np.int32), (COMPLEX, np.complex64)]
+)
+def test_either_operand_may_be_a_scalar_or_have_sizes_of_one(names: str, dtype: Any) -> None:
+    x = np.arange(1, 7).reshape(2, 3).astype(dtype) * dtype(1.5)
+
+    def program(x: Any) -> list[Any]:
+        others = (dtype(2), x[:1], x[:, :1])
+        pairs = [pair for other in others for pair in ((x, other), (other, x))]
+        return [getattr(lax, f"{n}_p").bind(*pair) for n in names.split() for pair in pairs]
+
+    for ours, theirs in zip(stagejit.jit(program)(x), jax.jit(program)(x), strict=True):
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5)
+
+
 def test_select_takes_the_true_case_first() -> None:
     p = np.array([True, False, True])
     assert ops_of(lambda p, x, y: lax.select_n(p, x, y), p, X, X)[-1].endswith(
