@@ -51,6 +51,14 @@ def test_while_cond_and_fori_loop_inside() -> None:
         agrees(f, X, np.int32(n))
 
 
+def test_vmapped_while_over_nothing() -> None:
+    def f(x: Any) -> Any:
+        return jax.vmap(lambda end: lax.while_loop(lambda c: c < end, lambda c: c + 1, 0.0))(x)
+
+    agrees(f, X[0, :0], calls=0)
+    agrees(f, X[0])
+
+
 def test_switch_inside() -> None:
     branches = [lambda x: x + 1, jnp.tanh, lambda x: x[::-1] * 2]
     for index in (-1, 0, 1, 2, 7):

@@ -8,6 +8,7 @@ here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -58,7 +59,9 @@ def find_box(
     value = emit.known(indices)
     if value is not None:
         return _constant_box(indexing, limits, value, mode)
-    if indices.type.size != len(indexing.start_axes) or mode == "fill":
+    if math.prod(indices.type.shape[:-1]) != 1:
+        return None  # several index vectors, each perhaps without components
+    if mode == "fill":
         return None  # a computed index that may be out of bounds is not always written
     offsets: list[int | Var] = [0] * len(shape)
     for component, axis in enumerate(indexing.start_axes):

@@ -48,6 +48,10 @@ def joined(emit: Emitter, parts: Sequence[Var]) -> Var:
     return result
 
 
+def as_complex(emit: Emitter, real: Var) -> Var:
+    return joined(emit, (real, emit.full(0, real.type)))
+
+
 def _pair(emit: Emitter, x: Var) -> Pair:
     return part_of(emit, x, 0), part_of(emit, x, 1)
 
@@ -66,7 +70,7 @@ def _complex(emit: Emitter, site: Site, real: Var, imaginary: Var) -> Var:
 
 def _conj(emit: Emitter, site: Site, x: Var) -> Var:
     if not is_complex(site.inputs[0]):
-        return joined(emit, (x, emit.full(0, x.type)))
+        return as_complex(emit, x)
     real, imaginary = _pair(emit, x)
     return joined(emit, (real, emit.map("neg", imaginary)))
 
@@ -157,8 +161,7 @@ def _convert(emit: Emitter, site: Site, x: Var) -> Var:
     part = storage_of(target.dtype).dtype
     if is_complex(source):
         return emit.convert(x, part)
-    real = emit.convert(x, part)
-    return joined(emit, (real, emit.full(0, real.type)))
+    return as_complex(emit, emit.convert(x, part))
 
 
 Rule = Callable[..., Var]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from stagejit.trace.compat import ClosedJaxpr, scan_counts
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.program import Program, Var
+from stagejit.trace.reductions import reduce
 from stagejit.trace.translation import Site, Translation, translation
 from stagejit.types import TensorType, bool_, i32
 
@@ -65,8 +66,7 @@ def _while(emit: Emitter, site: Site, nested: Nested, *operands: Var) -> Sequenc
         found = verdict(inline, inputs)
         if not batched:
             return [found]
-        axes, bool_scalar = tuple(range(batched)), TensorType(bool_, ())
-        return [emit.emit("reduce", (found,), bool_scalar, fn="or", axes=axes)]
+        return [reduce(emit, "or", found, tuple(range(batched)))]
 
     def body(emit: Emitter, inline: Inline, inputs: Sequence[Var]) -> Sequence[Var]:
         old = inputs[:carries]

@@ -14,6 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from stagejit.trace.complex_numbers import as_complex, is_complex
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.program import Var
 from stagejit.trace.translation import Site
@@ -48,6 +49,14 @@ def rule_of(site: Site) -> Callable[[Emitter, Var], Var] | None:
     """The conversion that an equation is, where it is one of ours."""
     if site.primitive != "convert_element_type":
         return None
+    made = _conversion(site)
+    if made is None or not is_complex(site.outputs[0]):
+        return made
+    return lambda emit, x: as_complex(emit, made(emit, x))
+
+
+def _conversion(site: Site) -> Callable[[Emitter, Var], Var] | None:
+    """The same, to the real part of a complex number."""
     source, target = (str(aval.dtype) for aval in (site.inputs[0], site.outputs[0]))
     to = site.result.dtype
     if source in _FLOATS and to.is_float:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
@@ -131,6 +132,24 @@ def test_empty_and_unit_operands(shape: tuple[int, ...]) -> None:
     index = np.zeros(2 if shape[0] else 0, np.int32)
     traced(lambda x, i: x[i], arange(*shape), index)
     traced(lambda x, i: x.at[i].add(1.0), arange(*shape), index)
+
+
+@pytest.mark.parametrize("shape", [(0,), (1, 0), (5, 0), (2, 3, 0)])
+def test_index_vectors_without_components(shape: tuple[int, ...]) -> None:
+    """Each names the same window; there may be several, although they have no elements."""
+    rank, x, i = len(shape) - 1, arange(3, 4), np.zeros(shape, np.int32)
+    window = (rank, rank + 1)
+    gathered = lax.GatherDimensionNumbers(window, (), ())
+    traced(lambda x, i: lax.gather(x, i, gathered, (3, 4), mode="clip"), x, i)
+    scattered = lax.ScatterDimensionNumbers(window, (), ())
+    updates = np.stack([arange(3, 4) + n for n in range(int(np.prod(shape[:-1])))])
+    updates = updates.reshape(*shape[:-1], 3, 4)
+    graph = graph_of(
+        lambda x, i, u: lax.scatter_add(x, i, u, scattered, mode="clip"), x, i, updates
+    )
+    verify(graph)  # XLA applies one update of several, so it is no judge
+    (ours,) = interpret(graph, (x, i, updates))
+    np.testing.assert_array_equal(ours, x + updates.sum(tuple(range(rank))))
 
 
 def test_batched_gather_and_scatter() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -46,6 +47,16 @@ def test_every_small_integer(name: str) -> None:
         numbers = np.arange(-40, 40).astype(source)
         expected = numbers.astype(np.int8).astype(dtype).astype(np.int8)
         np.testing.assert_array_equal(convert(jnp.asarray(numbers), name).astype(np.int8), expected)
+
+
+@pytest.mark.parametrize("name", [*_FLOATS, *_BITS])
+@pytest.mark.parametrize("target", ["complex64", "complex128"])
+def test_complex_numbers_have_them_as_real_parts(name: str, target: str) -> None:
+    with jax.enable_x64(target == "complex128"):
+        numbers = jnp.asarray(np.array([0, 1, 1.5, -1, 1], np.float32)).astype(name)
+        actual = convert(numbers, target)
+        assert actual.dtype == target
+        np.testing.assert_array_equal(actual, np.asarray(numbers).astype(np.float32))
 
 
 def test_what_stays_with_xla() -> None:

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from jax import export, lax
 
-from stagejit.errors import UnsupportedOpError
+from stagejit.errors import InternalError, UnsupportedOpError
 from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.verifier import verify
 from stagejit.trace.translate import TRANSLATIONS, trace_jaxpr
-from stagejit.trace.translation import Site, Unsupported
+from stagejit.trace.translation import Site, Unsupported, translation
 
 X = np.arange(6, dtype=np.float32)
 
@@ -84,6 +84,14 @@ def test_a_choice_by_platform_takes_the_branch_of_the_cpu() -> None:
 
     graph = graph_of(f, X, delegate=False)
     np.testing.assert_array_equal(interpret(graph, [X])[0], X + 1)
+
+
+def test_a_translation_that_gives_another_type_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels would read and write beside their arrays."""
+    wrong = translation(lambda emit, site, x: emit.reshape(x, (1, *x.type.shape)))
+    monkeypatch.setitem(TRANSLATIONS, "sin", wrong)
+    with pytest.raises(InternalError, match=r"translated to f32\[1,6\] instead of f32\[6\]"):
+        graph_of(jnp.sin, X)
 
 
 def test_dont_inline_a_cond_with_a_computed_index() -> None:

@@ -159,7 +159,7 @@ def scan(draft: Draft) -> None:
 def mapped(draft: Draft) -> None:
     """lax.map and vmap: a function of a slice."""
     _nest(draft)
-    x = draft.pick(lambda known: known.is_plain and known.rank > 0 and 0 < known.shape[0] <= 8)
+    x = draft.pick(lambda known: known.is_plain and known.rank > 0 and known.shape[0] <= 8)
     body = draft.fresh("body")
     param = Known(draft.fresh("s"), x.shape[1:], x.dtype, x.exact)
     with draft.function(body, [param]) as lines:

@@ -124,7 +124,7 @@ def through_storage(draft: Draft) -> None:
         storage = draft.rng.choice(("int4", "uint4"))
         text = f"({x.name} & 7).astype(jnp.{storage})"
     if "exotic" in draft.features and draft.rng.random() < 0.5:
-        draft.let(text, True)
+        draft.let(text + draft.rng.choice(("", "", ".astype(jnp.complex64)")), True)
     else:
         draft.let(f"{text}.astype(jnp.{x.dtype})", True)
 

@@ -16,7 +16,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from stagejit.fuzz.programs import control, delegated, elementwise, moves, seldom
+from stagejit.fuzz.programs import (
+    control,
+    delegated,
+    dimension_numbers,
+    elementwise,
+    moves,
+    seldom,
+)
 from stagejit.fuzz.programs.draft import NAMES, Draft, Known, Refused
 from stagejit.options import SWITCHES, Options
 
@@ -32,6 +39,7 @@ STEPS: tuple[tuple[float, Callable[[Draft], None]], ...] = (
     (1, elementwise.convolution),
     (7, moves.view), (6, moves.slice_), (3, moves.pad), (4, moves.join), (4, moves.dynamic),
     (5, moves.gather), (6, moves.scatter), (1, moves.segments), (3, moves.made),
+    (3, dimension_numbers.gather), (3, dimension_numbers.scatter),
     (5, delegated.sorting), (3.5, delegated.window), (2, delegated.library), (3, delegated.key),
     (0.7, delegated.old_key), (1, delegated.callback),
     (9, seldom.seldom), (0.7, seldom.custom_vjp), (0.7, seldom.static), (0.7, seldom.jacobian),
@@ -95,6 +103,8 @@ def _written(
         arguments.append(_scalar(draft, "bool", f"np.bool_({rng.random() < 0.5})"))
     if "keys" in features and rng.random() < 0.2:
         arguments.append(_key(draft))
+    if rng.random() < 0.25:
+        arguments.append(_index_vectors(draft))
     for _ in range(rng.randint(2, rng.choice((steps // 2, steps)))):
         draft.step()
     results = _results(draft)
@@ -174,6 +184,15 @@ def _scalar(draft: Draft, dtype: str, text: str) -> tuple[str, str]:
 
 def _key(draft: Draft) -> tuple[str, str]:
     return _define(draft, (), "key<fry>", f"jax.random.key({draft.rng.randrange(100)})", True)
+
+
+def _index_vectors(draft: Draft) -> tuple[str, str]:
+    """What `dimension_numbers.py` takes for places, some of which are out of bounds."""
+    rng = draft.rng
+    shape = (rng.randint(1, 4), rng.choice((0, 1, 1, 2)))
+    return _define(
+        draft, shape, "int32", f"{_random(rng)}.integers(-1, 5, {shape}, np.int32)", True
+    )
 
 
 def _results(draft: Draft) -> str:
