@@ -55,16 +55,17 @@ class TileSearch:
 
     def candidates(self, lane: Var | None) -> list[Tiling]:
         """The best register tile for a lane axis; another where the vector operand could be read as
-        it lies but is packed."""
+        it lies but is packed. None where no tile holds what it has to, see `_whole`."""
         as_it_lies = tuple(self._packs(source, lane) for source in self.sources)
         packed = tuple(
             packs or lane in source.depends
             for packs, source in zip(as_it_lies, self.sources, strict=True)
         )
         lanes = self.lanes if lane is not None else 1
+        tiles = self._tiles(lane, lanes)
         found = []
-        for pack in dict.fromkeys((as_it_lies, packed)):
-            splits, cycles = self._best_tile(lane, lanes, pack)
+        for pack in dict.fromkeys((as_it_lies, packed)) if tiles else ():
+            splits, cycles = self._best_tile(lane, lanes, pack, tiles)
             order = self._reduce_order(lane)
             found.append(Tiling(lane, lanes, splits, (pack[0], pack[1]), order, None, 0, cycles))
         return found
@@ -101,11 +102,15 @@ class TileSearch:
         return tuple(sorted(self.nest.reduce, key=stride, reverse=True))
 
     def _best_tile(
-        self, lane: Var | None, lanes: int, pack: Sequence[bool]
+        self,
+        lane: Var | None,
+        lanes: int,
+        pack: Sequence[bool],
+        tiles: Sequence[dict[Var, int]],
     ) -> tuple[tuple[Split, ...], float]:
         order = self._axis_order(lane)
         best: tuple[float, dict[Var, int]] = (math.inf, {})
-        for tile in self._tiles(lane, lanes):
+        for tile in tiles:
             cycles = self._tile_cycles(tile, lane, lanes, pack)
             if cycles < best[0]:
                 best = (cycles, tile)
@@ -133,13 +138,18 @@ class TileSearch:
         return sorted(self.nest.axes, key=rank)
 
     def _tiles(self, lane: Var | None, lanes: int) -> list[dict[Var, int]]:
-        """Register tiles that fit: up to two axes of each operand beside the lanes."""
+        """Register tiles that fit: up to two axes of each operand beside the lanes, and all of the
+        axes that have to be in a tile as a whole."""
         per_side: list[list[dict[Var, int]]] = []
         registers = self.target.vector_registers
+        whole = self._whole(lane)
         for source, other in (self.sources, self.sources[::-1]):
             own = [v for v in self.nest.axes if v in source.depends - other.depends]
+            always = {v: v.extent for v in own if v in whole}
+            own = [v for v in own if v not in whole]
             own.sort(key=lambda v: (v is lane, self._tile_preference(source, v)), reverse=True)
-            per_side.append(_side_tiles(own[:2], lane, lanes, registers))
+            sides = _side_tiles(own[:2], lane, lanes, registers)
+            per_side.append([{**always, **side} for side in sides])
         shared = lane if lane in self.sources[0].depends & self.sources[1].depends else None
         common: list[dict[Var, int]] = [{}]
         if shared is not None and shared in self.nest.axes:
@@ -152,7 +162,19 @@ class TileSearch:
                 fitting.append((left * right * both, tile))
         # Tiles with few accumulators never win against those with many.
         most = max((points for points, _ in fitting), default=0)
-        return [tile for points, tile in fitting if 2 * points >= most] or [{}]
+        found = [tile for points, tile in fitting if 2 * points >= most]
+        return found or ([] if whole else [{}])
+
+    def _whole(self, lane: Var | None) -> frozenset[Var]:
+        """The axes that are in a tile as a whole: they move a window by less than a lane does.
+        Scratch holds the positions of such a window by their remainder (see `microkernel.Phased`),
+        so that a tile's registers are known only where it starts at a remainder of 0."""
+        found: set[Var] = set()
+        for window in (w for s in self.sources for w in s.operand.windows.values()):
+            step = window.at.coeff(lane) if lane is not None else 0
+            if step > 1:
+                found |= {v for v, coeff in window.at.terms if coeff % step} & set(self.nest.axes)
+        return frozenset(found)
 
     def _fits(self, left: int, right: int, both: int, *, shared: bool) -> bool:
         """Accumulators, the operand that is kept, and one more. Where both operands have lanes

@@ -37,7 +37,7 @@ _PLACES: tuple[Step, ...] = (
     placing.stack, placing.concatenate, placing.destinations, placing.pad, placing.update,
     placing.dynamic_update, placing.gather, placing.scatter,
 )  # fmt: skip
-_PRODUCTS: tuple[Step, ...] = (products.contract, products.conv)
+_PRODUCTS: tuple[Step, ...] = (products.contract, products.conv, products.image)
 # A case is about one thing or about everything: what interacts has to meet often enough.
 THEMES: tuple[tuple[Step, ...], ...] = (
     (*_SCALAR, *_VIEWS, *_ROWS, *_ROWS, *_PLACES, *_PLACES, *_PRODUCTS, *_PRODUCTS),
@@ -46,6 +46,7 @@ THEMES: tuple[tuple[Step, ...], ...] = (
     (elementwise.transpose, elementwise.slices, elementwise.scaled,
      placing.destinations, *_PLACES[:5]),
     (elementwise.transpose, elementwise.reshape, rows.row_stages, *_PLACES[:3], *_PRODUCTS),
+    (products.image, elementwise.reshape, elementwise.transpose, elementwise.scaled),
 )  # fmt: skip
 DTYPES = ("f32", "f32", "f32", "f64", "f64", "bf16", "f16", "i32", "i64", "u8", "i8", "i16", "u16",
           "u32", "u64", "bool")  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from stagejit.fuzz.kernels.draft import Draft, Drawn
 from stagejit.fuzz.kernels.elementwise import binary_of, scaled_of, unary_of
-from stagejit.types import bool_
+from stagejit.types import bool_, f32
 
 _INNER = (2, 1, 3, 4, 7, 8, 16, 17, 33)
 _FREE = (2, 1, 3, 5, 8, 13, 16, 17, 31, 33)
@@ -50,15 +50,40 @@ def contract(d: Draft) -> None:
 
 def _epilogue(d: Draft, x: Drawn) -> None:
     for _ in range(d.c.below(3)):
-        how = d.c.below(4)
+        how = d.c.below(5)
         if how == 0:
             x = binary_of(d, x, d.like(x))
         elif how == 1:
             x = scaled_of(d, x)
         elif how == 2:
             x = unary_of(d, x)
+        elif how == 3 and (cut := _cut(d, x)) is not None:
+            x = cut
         elif x.rank > 1:
             x = d.view("transpose", x, permutation=d.c.order(x.rank))
+
+
+def _cut(d: Draft, x: Drawn) -> Drawn | None:
+    """Every second, third ... element along some axes side by side, as images are made smaller and
+    deeper: what was between them is an axis of its own, in another place."""
+    factors: dict[int, int] = {}
+    for axis in reversed(range(x.rank)):
+        fitting = [n for n in (2, 3, 4, 5, 8) if x.shape[axis] % n == 0 and x.shape[axis] > n]
+        if fitting and len(factors) < 2 and d.c.below(2):
+            factors[axis] = d.c.pick(fitting)
+    shape: list[int] = []
+    outer, inner = [], []
+    for axis, size in enumerate(x.shape):
+        outer.append(len(shape))
+        shape.append(size // factors.get(axis, 1))
+        if axis in factors:
+            inner.append(len(shape))
+            shape.append(factors[axis])
+    if not inner:
+        return None
+    at = d.c.below(x.rank + 1)
+    order = (*outer[:at], *inner, *outer[at:])
+    return d.view("transpose", d.view("reshape", x, shape=tuple(shape)), permutation=order)
 
 
 def product_of(d: Draft, x: Drawn) -> Drawn | None:
@@ -107,3 +132,28 @@ def conv(d: Draft) -> None:
     )  # fmt: skip
     if result.size:
         _epilogue(d, result)
+
+
+def image(d: Draft) -> None:
+    """A convolution of an image of its own, wide enough that vectors run along its rows, and what
+    takes the pixels of the result apart."""
+    c = d.c
+    dtype = d.dtype if d.dtype.is_float else f32
+    height, width = c.pick((4, 8, 6, 1, 16)), c.pick((32, 16, 64, 24, 48, 65))
+    channels = c.pick((1, 2, 3))
+    spec, shape = c.pick((
+        ((0, 1, 2, 3), (1, channels, height, width)), ((0, 3, 1, 2), (1, height, width, channels)),
+    ))  # fmt: skip
+    window = c.pick(((3, 3), (1, 3), (2, 2), (1, 5)))
+    out = c.pick((1, 2, 4, 3, 8))
+    x = d.argument(shape, dtype)
+    rhs = d.argument((out, channels, *window), dtype)
+    result = d.add(
+        "conv", [x, rhs], exact=True, bound=x.bound * rhs.bound * channels * window[0] * window[1],
+        fraction=x.fraction + rhs.fraction, lhs_spec=spec, rhs_spec=(0, 1, 2, 3), out_spec=spec,
+        strides=(1, c.pick((1, 2))), lhs_dilation=(1, 1), rhs_dilation=(1, c.pick((1, 2))),
+        padding=tuple((c.below(2), size - 1) for size in window), feature_groups=1,
+        batch_groups=1, dtype=dtype,
+    )  # fmt: skip
+    if result.size:
+        _epilogue(d, _cut(d, result) or result)
