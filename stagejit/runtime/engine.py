@@ -56,7 +56,6 @@ def cache_key(ir: str, level: int = KERNEL_LEVEL) -> str:
     return digest(ir, machine(), str(level))
 
 
-@cache
 def machine() -> str:
     """What must be equal where an object is to run: processor, LLVM, the kernels' ABI."""
     cpu, features = host_cpu()
