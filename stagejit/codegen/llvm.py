@@ -24,6 +24,10 @@ def lower(function: Function, symbol: str, target: Target, *, verify: bool = Fal
     return lowering.module()
 
 
+def _features(names: str) -> list[str]:
+    return [f'"target-features"="{names}"'] if names else []
+
+
 class _Lowering:
     def __init__(
         self, function: Function, symbol: str, target: Target, *, verify: bool = False
@@ -51,7 +55,7 @@ class _Lowering:
                 "}",
                 *callees,
                 *(e.declarations[name] for name in sorted(e.declarations)),
-                self._attributes(),
+                *self._attributes(),
                 *self.memory.metadata(),
                 "",
             ]
@@ -70,10 +74,7 @@ class _Lowering:
         e.line(f"ret {e.ref(callee.result)}")
         self.e.declarations.update(e.declarations)
         kind = type_text(callee.result.type)
-        attributes = "#0"
-        if callee.kind == "rare":  # saves the registers itself, so that no caller spills any
-            keeps = ' "no_caller_saved_registers"' if e.target.is_x86 else ""
-            attributes = f"cold noinline{keeps} #0"
+        attributes = "cold noinline #1" if callee.kind == "rare" else "#0"
         return [
             *lowering.memory.tables(callee.buffers),
             f"define internal {kind} @{e.symbol}({', '.join(map(str, params))}) {attributes} {{",
@@ -89,14 +90,20 @@ class _Lowering:
         symbol = f"@{self.e.symbol}.{callee.name}"
         e.bind(op.results[0], e.op(f"call {type_text(kind)} {symbol}({args})", kind))
 
-    def _attributes(self) -> str:
+    def _attributes(self) -> list[str]:
+        """Groups of attributes: 0 is everybody's, 1 of what hardly ever runs, which saves all
+        registers itself, so that no caller spills any. LLVM would have it clear the upper halves
+        of all vector registers at its end, after they were restored, so that is switched off."""
         target = self.e.target
         attributes = ["nounwind", f'"target-cpu"="{target.cpu}"']
-        if target.features:
-            attributes.append(f'"target-features"="{target.features}"')
         if target.has_avx512:  # LLVM prefers half registers on many such CPUs; these kernels do not
             attributes += ['"prefer-vector-width"="512"', '"min-legal-vector-width"="512"']
-        return f"attributes #0 = {{ {' '.join(attributes)} }}"
+        groups = [[*attributes, *_features(target.features)]]
+        if any(callee.kind == "rare" for callee in self.function.callees):
+            features = f"{target.features},-vzeroupper" if target.has("avx") else target.features
+            keeps = ['"no_caller_saved_registers"'] if target.is_x86 else []
+            groups.append([*attributes, *keeps, *_features(features)])
+        return [f"attributes #{n} = {{ {' '.join(group)} }}" for n, group in enumerate(groups)]
 
     def _fence(self) -> None:
         """Nontemporal stores are ordered by nothing else before the kernel signals its end."""

@@ -24,6 +24,7 @@ from stagejit.codegen.vmath_cost import cost
 from stagejit.errors import VerificationError
 from stagejit.graph.functions import MAP_FUNCTIONS
 from stagejit.types import DType
+from tests.codegen.regions import Runner
 from tests.codegen.scalar_kernels import PREDICATES, Compile, apply, arity, elementwise, random_bits
 
 LONG = sorted(
@@ -92,6 +93,19 @@ def test_what_hardly_ever_runs_is_called_from_the_first_place_on(name: str, dtyp
     assert text.count(f"@k.{name}_huge.0(") == 1 + 3
     assert text.count(") cold noinline ") == 1
     assert not shared_code.repeats_code(function)
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+@pytest.mark.parametrize("dtype", [types.f32, types.f64])
+@pytest.mark.parametrize("target", [Target.host(), Target.avx2(), Target.sse2()])
+def test_vectors_live_across_a_call_of_what_hardly_ever_runs(
+    compile_kernel: Compile, name: str, dtype: DType, target: Target
+) -> None:
+    x = np.linspace(1, 2, 21).astype(dtype.numpy)
+    for scale in (1, 2**40):  # of the second, the callee's value is used
+        Runner(compile_kernel, target).check(
+            lambda x, scale=scale: x * getattr(jnp, name)(x.sum() * scale), x, rtol=1e-3
+        )
 
 
 @pytest.mark.parametrize(("links", "called"), [(4, False), (40, True)])
