@@ -110,12 +110,9 @@ class _Borders:
                 break
             for touch in self._reads(region, root):
                 read = _with(read, touch.box)
-            boxes += [box for of, box in self.covered.get(at, ()) if of is root]
-            boxes += [
-                touch.box
-                for touch in self._writes(region, root)
-                if _is_static(touch) and not any(box.overlaps(touch.box) for box in read)
-            ]
+            written = [box for of, box in self.covered.get(at, ()) if of is root]
+            written += [touch.box for touch in self._writes(region, root) if _is_static(touch)]
+            boxes += [box for box in written if not any(map(box.overlaps, read))]
         return boxes
 
     def _reads(self, region: Region, root: Value) -> list[Touch]:

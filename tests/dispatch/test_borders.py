@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import jax.numpy as jnp
@@ -172,3 +173,51 @@ def test_a_fill_that_lies_in_memory_is_no_border() -> None:
     plan = check(f, f32(6), options=Options(disable=("fuse-insert",)))
     assert kinds(plan) == ["fill", "copy", "copy"]
     assert kinds(check(f, f32(6))) == ["fill", "copy"]
+
+
+def test_what_is_read_before_an_inner_fill_is_in_the_border() -> None:
+    """The dispatch that takes the inner fill's border covers all of its box, but later."""
+
+    def f(x: Any, y: Any, at: Any) -> Any:
+        b = jnp.full((8, 8), 3.0).at[0:2].set(jnp.exp(x))
+        read = lax.dynamic_slice(b, (at, 2), (2, 3))
+        return b.at[2:8].set(5.0).at[4:6, 1:7].set(jnp.exp(y)), read
+
+    plan = check(f, f32(2, 8), f32(2, 6), np.int32(4))
+    assert kinds(plan) == ["map", "map", "map"]
+    assert [str(write) for write in plan.dispatches[0].writes] == ["r0[0:8, 0:8]"]
+
+
+def test_random_updates_are_read_as_they_were() -> None:
+    """Boxes of one buffer that are filled, placed and read in any order."""
+    for seed in range(60):
+        check(_updates(random.Random(seed)), np.arange(96).reshape(12, 8), orders=1)
+
+
+def _updates(rng: random.Random) -> Any:
+    steps = [
+        (rng.choice(("fill", "place", "place", "every other", "read")), *_rows(rng), *_rows(rng))
+        for _ in range(rng.randint(3, 7))
+    ]
+
+    def f(x: Any) -> Any:
+        b, results = jnp.full((12, 12), 3, x.dtype), []
+        for number, (kind, low, high, left, right) in enumerate(steps):
+            box = b.at[low:high, left:right]
+            if kind == "fill":
+                b = box.set(jnp.full((high - low, right - left), number, x.dtype))
+            elif kind == "place":
+                part = jnp.tile(x, 2)[12 - high : 12 - low, left:right]
+                b = box.set(part * number)
+            elif kind == "every other":
+                b = b.at[low:high:2, left:right].set(-number)
+            else:
+                results.append(b[low:high, left:right].sum())
+        return b, *results
+
+    return f
+
+
+def _rows(rng: random.Random) -> tuple[int, int]:
+    low = rng.randint(0, 10) * (rng.random() < 0.7)
+    return low, 12 if rng.random() < 0.4 else rng.randint(low + 1, 12)
