@@ -11,9 +11,6 @@ own; verifiers run between steps under `Options(verify=True)`, never inside one.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,9 +27,11 @@ from stagejit.graph.control import CONTROL
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.printer import as_text as graph_text
 from stagejit.graph.verifier import verify as verify_graph
+from stagejit.locks import new_rlock
 from stagejit.rewrites import rewrite_graph
 from stagejit.runtime import program as host
 from stagejit.runtime.engine import disassemble
+from stagejit.runtime.gate import Gate
 from stagejit.runtime.hosting import host_program
 from stagejit.runtime.left_bodies import left_bodies
 from stagejit.runtime.loader import LoadedProgram, load_program
@@ -50,16 +49,9 @@ from stagejit.trace.translate import trace_jaxpr
 
 # Steps in Python take turns, since Python's own lock makes them do so anyway; what takes long
 # outside of it, LLVM in the step "load", goes on beside them.
-_one_at_a_time = threading.RLock()
-
-
-def _after_fork_in_child() -> None:
-    """The thread that held the lock is not in this process."""
-    global _one_at_a_time
-    _one_at_a_time = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+# A fork waits for the step in Python that runs: what it uses has locks, too (networkx, with Python
+# 3.11's cached_property). LLVM's gate is older, see Note [Order of gates].
+_steps, _one_at_a_time = Gate(), new_rlock()
 
 
 @dataclass
@@ -109,8 +101,11 @@ class Compilation:
     def _run(self, step: Step) -> None:
         """Symbolic sizes have graphs and plans; kernels are made for numbers."""
         try:
-            with contextlib.nullcontext() if step.name == "load" else _one_at_a_time:
+            if step.name == "load":
                 step.run(self)
+            else:
+                with _steps, _one_at_a_time:
+                    step.run(self)
         except Undecided as undecided:
             raise UnsupportedOpError(
                 f"cannot {step.name} {self.request.name} for all sizes at once: {undecided}",
@@ -211,7 +206,8 @@ def _load(c: Compilation) -> None:
     cache = cache_in(c.request.options.cache_dir)
     texts = {generated.symbol: generated.llvm for generated in c.kernels.values()}
     c.loaded = {run: load_program(program, texts, cache) for run, program in c.hosts.items()}
-    c.staged = stage_schedule(c.schedule, c.graph, c.loaded, c.request.options, c.left)
+    with _steps, _one_at_a_time:
+        c.staged = stage_schedule(c.schedule, c.graph, c.loaded, c.request.options, c.left)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ what it would ask for, or why it would not.
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any, Self
 
 import jax
@@ -19,7 +18,7 @@ from stagejit.inspect.explain import Explanation, explain
 from stagejit.pipeline import Compilation
 from stagejit.runtime.embedding import plan_request
 from stagejit.schedule.plan import Plan
-from stagejit.trace.compat import hide_frames
+from stagejit.trace.compat import has_static_shape, hide_frames
 
 hide_frames(__file__)
 
@@ -27,7 +26,7 @@ hide_frames(__file__)
 class _Shown:
     """What all stages show. Nothing is run that is not asked for."""
 
-    @cached_property
+    @property
     def compilation(self) -> Compilation:
         """The pipeline's state after the steps that have been asked for."""
         raise NotImplementedError
@@ -67,34 +66,43 @@ class Traced(_Shown, jax.stages.Traced):
         result: Self = traced
         return result
 
-    @cached_property
+    _compilation: Compilation | None = None
+
+    @property
     def compilation(self) -> Compilation:
-        planned = plan_request(super().lower)
-        return Compilation(planned.request, left_to_xla=planned.reason)
+        if self._compilation is None:
+            planned = plan_request(super().lower)
+            self._compilation = Compilation(planned.request, left_to_xla=planned.reason)
+        return self._compilation
 
     def as_text(self) -> str:
         return str(self.jaxpr)
 
     def lower(self, **jax_options: Any) -> Lowered:
         """Lower to what XLA compiles, in which our kernels are calls."""
-        return Lowered._of(super().lower(**jax_options), self)
+        return Lowered.of(super().lower(**jax_options), self)
 
 
-class Lowered(_Shown, jax.stages.Lowered):
-    """A `jax.stages.Lowered` that shows the kernels and their schedule."""
+class _AfterTracing(_Shown):
+    """What was made of `_traced`."""
 
     _traced: Traced
 
     @classmethod
-    def _of(cls, lowered: Any, traced: Traced) -> Self:
-        lowered.__class__ = cls
-        lowered._traced = traced
-        result: Self = lowered
+    def of(cls, made: Any, traced: Traced) -> Self:
+        """JAX's object itself becomes one of ours."""
+        made.__class__ = cls
+        made._traced = traced
+        result: Self = made
         return result
 
-    @cached_property
+    @property
     def compilation(self) -> Compilation:
         return self._traced.compilation
+
+
+class Lowered(_AfterTracing, jax.stages.Lowered):
+    """A `jax.stages.Lowered` that shows the kernels and their schedule."""
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
         """The text form of a stage of ours (jaxpr, graph, plan, loops, host, llvm or asm) or of
@@ -116,27 +124,13 @@ class Lowered(_Shown, jax.stages.Lowered):
 
         Raises UnsupportedOpError for symbolic sizes.
         """
-        shapes = [aval.shape for aval in jax.tree.leaves(self.in_avals)]
-        if not all(isinstance(size, int) for shape in shapes for size in shape):
+        if not all(map(has_static_shape, jax.tree.leaves(self.in_avals))):
             self.compilation.run_until("codegen")  # its error says more than XLA's
-        return Compiled._of(super().compile(*args, **jax_options), self._traced)
+        return Compiled.of(super().compile(*args, **jax_options), self._traced)
 
 
-class Compiled(_Shown, jax.stages.Compiled):
+class Compiled(_AfterTracing, jax.stages.Compiled):
     """A `jax.stages.Compiled`: call it with the kinds of arguments it was traced with."""
-
-    _traced: Traced
-
-    @classmethod
-    def _of(cls, compiled: Any, traced: Traced) -> Self:
-        compiled.__class__ = cls
-        compiled._traced = traced
-        result: Self = compiled
-        return result
-
-    @cached_property
-    def compilation(self) -> Compilation:
-        return self._traced.compilation
 
     def as_text(self, stage: str | None = None) -> Any:
         """As `Lowered.as_text` for a stage of ours; without one, XLA's text of the executable."""

@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "options",
         "enabling",
         "importing",
+        "locks",
         "decisions",
         "symbolic",
         "formulas",

@@ -9,12 +9,12 @@ extent`.
 from __future__ import annotations
 
 import itertools
-import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stagejit.locks import new_lock
 from stagejit.symbolic import at_most
 
 _ids = itertools.count()
@@ -48,7 +48,7 @@ class Var:
 
 
 _shared: weakref.WeakValueDictionary[Hashable, Var] = weakref.WeakValueDictionary()
-_sharing = threading.Lock()
+_sharing = new_lock()
 
 
 def shared(key: Hashable, make: Callable[[], Var]) -> Var:

@@ -19,11 +19,12 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import threading
 from collections import deque
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from stagejit.locks import new_rlock
 
 PAGE_NBYTES = mmap.PAGESIZE
 _CHUNK_NBYTES = 4 << 20
@@ -112,7 +113,7 @@ class CodeMemory:
     def __init__(self) -> None:
         self._chunks: list[_Chunk] = []
         self._to_free: deque[Block] = deque()
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         self._is_busy = False
 
     def allocate(self, code_nbytes: int, data_nbytes: int = 0) -> Block:
@@ -157,8 +158,7 @@ class CodeMemory:
         )
 
     def after_fork_in_child(self) -> None:
-        """Another thread may have held the lock; memory is private, so the blocks stay ours."""
-        self._lock = threading.RLock()
+        """Another thread may have been at it; memory is private, so the blocks stay ours."""
         self._is_busy = False
 
     def _allocate(self, code_nbytes: int, data_nbytes: int) -> Block:

@@ -31,18 +31,20 @@ from jax.interpreters import mlir
 
 from stagejit.enabling import chosen_options, planning, scope, suspended
 from stagejit.errors import InternalError
+from stagejit.locks import new_lock, new_rlock
 from stagejit.options import Options
 from stagejit.runtime import fallback, seams
 from stagejit.runtime.emission import emit
 from stagejit.runtime.marks import Mark, enclose, mark_of
 from stagejit.runtime.staged import Compiler, Request, Staged
+from stagejit.trace.compat import has_static_shape
 
 
 @dataclass
 class _Entry:
     """A program that is compiled by the first thread that takes `lock`; None where that failed."""
 
-    lock: threading.RLock = field(default_factory=threading.RLock)
+    lock: threading.RLock = field(default_factory=new_rlock)
     is_made: bool = False
     staged: Staged | None = None
 
@@ -50,7 +52,7 @@ class _Entry:
 _installed: Compiler | None = None
 # Staged programs by jaxpr object, then by what else decides them.
 _staged: weakref.WeakKeyDictionary[Any, dict[Any, _Entry]] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+_lock = new_lock()
 # By jaxpr, as traced, and options: why a whole program fell back.
 _failed: weakref.WeakKeyDictionary[Any, dict[Options, str]] = weakref.WeakKeyDictionary()
 
@@ -88,9 +90,7 @@ def stage(request: Request) -> Staged | None:
 
 
 def _after_fork_in_child() -> None:
-    """Whoever held a lock or was compiling is not in this process."""
-    global _lock
-    _lock = threading.Lock()
+    """Whoever was compiling is not in this process."""
     for known in _staged.values():
         for key in [key for key, entry in known.items() if not entry.is_made]:
             del known[key]
@@ -203,7 +203,7 @@ def _why_not_staged(
     for aval in avals:
         if type(aval) is not jax.core.ShapedArray:
             return f"an argument or result is of type {aval}"
-        if not all(isinstance(size, int) for size in aval.shape):
+        if not has_static_shape(aval):
             return _SYMBOLIC
     return ""
 

@@ -34,6 +34,8 @@ import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
 from stagejit.errors import InternalError
+from stagejit.importing import importing
+from stagejit.locks import new_lock
 from stagejit.runtime import linker
 from stagejit.runtime.elf import ObjectError
 from stagejit.runtime.gate import Gate
@@ -92,7 +94,7 @@ class Engine:
         self._modules: weakref.WeakValueDictionary[str, Module] = weakref.WeakValueDictionary()
         self._pending: dict[str, _Claim] = {}  # by symbol
         self._kept: dict[str, Module] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self.compiled_count = 0  # modules compiled, and not found in the cache
         self.cached_count = 0  # modules taken from the cache
 
@@ -169,8 +171,7 @@ class Engine:
         return self._modules.get(symbol)
 
     def after_fork_in_child(self) -> None:
-        """The threads that held the lock or were making modules are not in this process."""
-        self._lock = threading.Lock()
+        """The threads that were making modules are not in this process."""
         self._pending = {}
 
     def _claim(
@@ -327,17 +328,15 @@ def _emit_function() -> Any:
     return function
 
 
-@cache
-def _emitting() -> Gate:
-    """Around the calls that `_emit_function` takes out of llvmlite's lock."""
-    return Gate(ffi.lib._lock)
+# Around the calls that are taken out of llvmlite's lock. Imports of ours may take that lock.
+_emitting = Gate(importing, ffi.lib._lock)
 
 
 def _emit_object(machine: Any, module: Any) -> bytes:
     message = ctypes.c_char_p()
     machine_pointer = ctypes.cast(machine._ptr, ctypes.c_void_p)
     module_pointer = ctypes.cast(module._ptr, ctypes.c_void_p)
-    with _emitting():
+    with _emitting:
         memory = _emit_function()(machine_pointer, module_pointer, 1, ctypes.byref(message))
     if not memory:
         raise InternalError(f"LLVM cannot compile a module: {message.value!r}", step="llvm")

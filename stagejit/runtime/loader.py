@@ -15,8 +15,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
-import os
-import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ import jax
 import numpy as np
 
 from stagejit.errors import InternalError, StagejitError
+from stagejit.locks import new_lock
 from stagejit.runtime import entry, foreign, seams, support
 from stagejit.runtime.engine import HANDLER_LEVEL, Module, engine, machine
 from stagejit.runtime.handler import Handler, handler_ir
@@ -140,11 +139,8 @@ class _Programs:
             weakref.WeakValueDictionary()
         )
         self._gone_calls = 0
-        self._lock = threading.Lock()
-        lock, unlock = (_function(None, found[f"sj_programs_{n}"]) for n in ("lock", "unlock"))
-        os.register_at_fork(
-            before=lock, after_in_parent=unlock, after_in_child=lambda: self._in_child(unlock)
-        )
+        self._lock = new_lock()
+        _hold_across_forks(found["sj_programs_lock"], found["sj_programs_unlock"])
         _register(found)
         gc.callbacks.append(self._after_collection)
         atexit.register(gc.callbacks.remove, self._after_collection)
@@ -207,22 +203,9 @@ class _Programs:
         if phase == "stop":
             self.free_dead()
 
-    def _in_child(self, unlock: Any) -> None:
-        """The thread that held the lock, if any, is not in this process."""
-        self._lock = threading.Lock()
-        unlock()
 
-
-_programs_lock = threading.Lock()
+_programs_lock = new_lock()
 _programs: _Programs | None = None
-
-
-def _after_fork_in_child() -> None:
-    global _programs_lock
-    _programs_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _all_programs(cache: ObjectCache | None = None) -> _Programs:
@@ -329,6 +312,19 @@ def _register(addresses: Mapping[str, int]) -> None:
     stages = {"instantiate": capsule("sj_instantiate"), "execute": capsule("sj_execute")}
     jax.ffi.register_ffi_target(TARGET, stages, platform="cpu", api_version=1)
     seams.pickle_first(LoadedProgram)
+
+
+def _hold_across_forks(lock: int, unlock: int) -> None:
+    """Let the C library take the lock before a fork and release it on both sides.
+
+    Not by Python's hooks, of which others run after ours: an executable that is let go there is
+    destroyed by this very thread, which would wait for itself.
+    """
+    arguments: list[Any] = [ctypes.c_void_p(at) for at in (lock, unlock, unlock)]
+    try:
+        ctypes.CDLL(None)["__register_atfork"](*arguments, None)  # glibc has no dynamic other one
+    except AttributeError:
+        ctypes.CDLL(None)["pthread_atfork"](*arguments)
 
 
 def _function(result: Any, address: int, *arguments: Any) -> Any:

@@ -18,6 +18,7 @@ import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stagejit.locks import new_lock
 from stagejit.runtime import private_folder
 from stagejit.runtime.private_folder import RefusedError, opened_folder
 
@@ -71,7 +72,7 @@ class ObjectCache:
     _usable: bool = field(default=True, repr=False)
     _writable: bool = field(default=True, repr=False)
     _secret: bytes | None = field(default=None, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _lock: threading.Lock = field(default_factory=new_lock, repr=False)
 
     def get(self, key: str) -> bytes | None:
         """The object stored under `key`; None if absent, or not what was stored (then removed)."""
@@ -195,19 +196,7 @@ class ObjectCache:
 
 
 _CACHES: dict[str, ObjectCache | None] = {}
-_CACHES_LOCK = threading.Lock()
-
-
-def _after_fork_in_child() -> None:
-    """Whoever held a lock is not in this process."""
-    global _CACHES_LOCK
-    _CACHES_LOCK = threading.Lock()
-    for cache in _CACHES.values():
-        if cache is not None:
-            cache._lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+_CACHES_LOCK = new_lock()
 
 
 def cache_in(folder: str | None) -> ObjectCache | None:

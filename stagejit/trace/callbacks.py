@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from stagejit.locks import new_lock
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.program import Var
 from stagejit.trace.translation import Site, Translation, Unsupported, translation
@@ -56,7 +56,7 @@ class _Number(int):
 # Numbers of one process are not those of another, which may load what this one has compiled.
 _numbers = itertools.count(secrets.randbits(61))
 _functions: weakref.WeakValueDictionary[int, _Function] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
+_lock = new_lock()
 
 
 def function_of(number: int) -> Callable[[Sequence[Array]], list[Array]] | None:

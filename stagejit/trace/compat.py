@@ -118,7 +118,7 @@ def size_of(size: Any) -> int:
         ) from None
 
 
-def has_static_shape(type: TensorType) -> bool:
+def has_static_shape(type: TensorType | jax.core.ShapedArray) -> bool:
     """False for the symbolic sizes of `jax.export`."""
     return all(isinstance(size, int) for size in type.shape)
 
