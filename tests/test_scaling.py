@@ -157,3 +157,19 @@ def test_work_is_near_linear(family: Callable[[int], Program]) -> None:
     calls_to_compile(family(4))  # what is made once a process
     short, long = (calls_to_compile(family(n)) for n in (SHORT, LONG))
     assert long / short < LONG / SHORT * MOST_GROWTH
+
+
+def scan_gradient(n: int) -> Program:
+    def combine(a: Any, b: Any) -> Any:
+        return a[0] * b[0], a[1] * b[0] + b[1]
+
+    def f(a: Any, b: Any) -> Any:
+        return sum(jnp.sum(y**2) for y in lax.associative_scan(combine, (a, b)))
+
+    return jax.grad(f, (0, 1)), (array(n), array(n)), ()
+
+
+def test_trees_of_halves_grow_with_their_levels() -> None:
+    calls_to_compile(scan_gradient(16))
+    short, long = (calls_to_compile(scan_gradient(n)) for n in (128, 2048))
+    assert long / short < (11 / 7) ** 2  # levels, each of which may have to know of all others

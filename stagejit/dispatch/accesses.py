@@ -310,7 +310,7 @@ def _covers_as_rows(value: Value, index: Sequence[Affine], box: Box) -> bool:
 def joined(touches: Sequence[Touch]) -> list[Touch]:
     """Fewer boxes for the same elements; the hull of all where too many are left."""
     boxes: list[Touch] = []
-    for touch in touches:
+    for touch in dict.fromkeys(touches):
         if not touch.box.count:
             continue
         merged = touch

@@ -37,11 +37,13 @@ def fuse_pads(state: State, regions: Sequence[Region]) -> list[Region]:
 
 
 class _Borders:
-    """`touching`: for each buffer that a fill begins, by its root, the regions that touch it."""
+    """`touching`: for each buffer that a fill begins, by its root, the regions that touch it.
+    `read`: what regions read of such buffers, for those that were asked; borders change nothing."""
 
     def __init__(self, state: State, regions: Sequence[Region]) -> None:
         self.state, self.roots = state, Roots(regions)
         self.regions: dict[int, Region] = dict(enumerate(regions))
+        self.read: dict[int, list[tuple[Value, Touch]]] = {}
         self.covered: dict[int, list[tuple[Value, Box]]] = {}  # what a region writes, with borders
         filled = {self.roots[region.stores[0].into] for region in regions if _is_pad(region)}
         self.touching: dict[Value, list[int]] = {root: [] for root in filled}
@@ -81,7 +83,7 @@ class _Borders:
         if not after:
             return "no dispatch places anything in it"
         first = self.regions[after[0]]
-        if first.kind in UPDATES or self._reads(first, root):
+        if first.kind in UPDATES or self._reads(after[0], root):
             return "its elements are read before anything is placed"
         if not all(map(_is_static, self._writes(first, root))):
             return "where the interior lies is known at run time only"
@@ -108,17 +110,21 @@ class _Borders:
             region = self.regions[at]
             if region.kind in UPDATES:
                 break
-            for touch in self._reads(region, root):
+            for touch in self._reads(at, root):
                 read = _with(read, touch.box)
             written = [box for of, box in self.covered.get(at, ()) if of is root]
             written += [touch.box for touch in self._writes(region, root) if _is_static(touch)]
             boxes += [box for box in written if not any(map(box.overlaps, read))]
         return boxes
 
-    def _reads(self, region: Region, root: Value) -> list[Touch]:
-        if all(self.roots[value] is not root for value in region.inputs):
+    def _reads(self, at: int, root: Value) -> list[Touch]:
+        if all(self.roots[value] is not root for value in self.regions[at].inputs):
             return []
-        return [touch for touch in reads_of(region) if self.roots[touch.value] is root]
+        known = self.read.get(at)
+        if known is None:
+            touches = [(self.roots[touch.value], touch) for touch in reads_of(self.regions[at])]
+            known = self.read[at] = [item for item in touches if item[0] in self.touching]
+        return [touch for of, touch in known if of is root]
 
     def _writes(self, region: Region, root: Value) -> list[Touch]:
         return [

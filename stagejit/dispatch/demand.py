@@ -2,7 +2,11 @@
 
 Input: a state after the forward walk. Output: homes for the dear ones. Invariant: a transcendental
 is never evaluated more often than once for each element of its own shape; everything else by Note
-[Recompute or store] of `cost.py`.
+[Recompute or store] of `cost.py`, and by Note [Places].
+
+Note [Places]: a tree of halves, such as an associative scan, evaluates nothing twice, but where
+each element of its root is evaluated with all that it is made of, the code has every leaf: it
+doubles with each level. So an op whose code would be at many places is stored, however cheap it is.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ from stagejit.graph.ir import Op, Value
 from stagejit.symbolic import at_most
 
 _LONGEST_CHAIN = 64
+# Indices at which the kernel of a group may have the code of a floating op.
+MOST_PLACES = 16
 # Kinds that read each element of their operands once.
 _WHOLE = frozenset({"reduce", "contract", "conv", "cumulative"}) | ALONE
 
@@ -29,15 +35,22 @@ _WHOLE = frozenset({"reduce", "contract", "conv", "cumulative"}) | ALONE
 @dataclass
 class _Demand:
     """How often one group evaluates an op: `aligned` by elementwise readers (one evaluation serves
-    them all), `other` through views. `location`: where in the group's space, if anywhere."""
+    them all), `other` through views. `places`: the different indices at which its code stands, of
+    both kinds. `location`: where in the group's space, if anywhere."""
 
     aligned: float = 0.0
     other: float = 0.0
     location: Location | None = None
+    aligned_places: int = 1
+    other_places: int = 0
 
     @property
     def evaluations(self) -> float:
         return self.aligned + self.other
+
+    @property
+    def places(self) -> int:
+        return (self.aligned_places if self.aligned else 0) + self.other_places
 
 
 @dataclass
@@ -51,13 +64,16 @@ class _Demands:
         evaluations: float,
         *,
         aligned: bool,
+        places: int,
         location: Location | None = None,
     ) -> None:
         demand = self.of.setdefault(op, {}).setdefault(group, _Demand())
         if aligned:
             demand.aligned = max(demand.aligned, evaluations)
+            demand.aligned_places = max(demand.aligned_places, places)
         else:
             demand.other += evaluations
+            demand.other_places += places
         demand.location = demand.location or location
 
 
@@ -97,7 +113,9 @@ def _demand_operands(
             times = operand.type.size
         elif op.kind == "gather" and at == 1:
             times *= operand.shape[-1] / _row_size(op)
-        demands.add(operand.op, group, times, aligned=aligned, location=location)
+        whole = op.kind in _WHOLE or operand.type.size == 1  # read at one index
+        places = 1 if whole else demand.places
+        demands.add(operand.op, group, times, aligned=aligned, places=places, location=location)
 
 
 def _row_size(gather: Op) -> int:
@@ -119,6 +137,9 @@ def _too_dear(state: State, op: Op, wanted: dict[Group, _Demand]) -> str:
     flops = cost.element_flops(op)
     total = sum(demand.evaluations for demand in wanted.values())
     size, nbytes = op.result.type.size, op.result.type.nbytes
+    places = max(demand.places for demand in wanted.values())
+    if flops and places > MOST_PLACES:
+        return f"its code would stand at {places} places of a kernel"
     if not flops or at_most(cast(int, total), size):
         return ""
     chain, transcendental, leaves = _chain(state, op)

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from stagejit.dispatch.demand import MOST_PLACES
 from tests.schedule.planning import check
 
 X = np.linspace(-1, 1, 64 * 64, dtype=np.float32).reshape(64, 64)
@@ -53,3 +54,20 @@ def test_it_is_not_moved_where_its_operand_would_have_to_be_stored() -> None:
     plan = check(f, X, X)
     assert plan.transient_nbytes <= 2 * NBYTES
     assert sum(d.ops.count("cos") for d in plan.dispatches) == 1
+
+
+def test_a_tree_of_halves_is_stored_before_its_code_doubles_too_often() -> None:
+    """Nothing is evaluated twice, but the kernel of the root would have the code of all leaves."""
+
+    def f(x: Any) -> Any:
+        while x.size > 1:
+            x = x[0::2] * x[1::2] + 1
+        return x
+
+    def dispatches(levels: int) -> int:
+        return len(check(f, X.reshape(-1)[: 2**levels]).dispatches)
+
+    fused = MOST_PLACES.bit_length()
+    assert dispatches(fused) == 1
+    assert dispatches(fused + 1) == 2
+    assert dispatches(2 * fused + 1) == 3
