@@ -195,3 +195,18 @@ def test_other_implementations(implementation: str) -> None:
 def test_old_keys() -> None:
     check(lambda k: (random.split(k), random.uniform(k, (3,)), random.fold_in(k, 2)),
           random.PRNGKey(3))  # fmt: skip
+
+
+def test_wide_numbers_of_what_is_lowered_where_there_are_none() -> None:
+    """The words of a key are narrow, what is drawn with it is not."""
+
+    def f(words: Any) -> Any:
+        return jax.random.normal(jax.random.wrap_key_data(words), (3,), jnp.float64)
+
+    words = np.array([1, 2], np.uint32)
+    with jax.enable_x64(True):
+        traced, expected = stagejit.jit(f).trace(words), jax.jit(f)(words)
+    lowered = traced.lower()
+    assert not traced.plan.delegated
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(lowered.compile()(words), expected, rtol=1e-14)

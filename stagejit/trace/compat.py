@@ -257,7 +257,8 @@ def traced(
     """
     struct: Any = jax.ShapeDtypeStruct
     types = [struct(aval.shape, aval.dtype) for aval in avals]
-    wide = any(np.dtype(type.dtype).itemsize == 8 for type in types if not is_extended(type))
+    known = [*types, *(variable.aval for variable in equation.outvars)]
+    wide = any(np.dtype(type.dtype).itemsize == 8 for type in known if not is_extended(type))
     x64 = jax.enable_x64(True) if wide else contextlib.nullcontext()
     with equation.ctx.manager, x64:
         closed = jax.make_jaxpr(functools.partial(function, **params))(*types)

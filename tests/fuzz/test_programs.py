@@ -59,7 +59,8 @@ def test_programs_use_what_jax_users_write() -> None:
         dynamic_update_slice jax.random.key jax.random.split jax.random.normal mode='drop'
         mode='clip' mode='fill' mode='wrap' promise_in_bounds at[ einsum conv_general float8 int4
         complex > float64 bfloat16 donate_argnums GatherDimensionNumbers ScatterDimensionNumbers
-        .astype(jnp.complex64) pure_callback debug.callback segment_ cumsum
+        .astype(jnp.complex64) jax.new_ref ordered=True NAMED pure_callback debug.callback
+        segment_ cumsum
     """
     assert [word for word in wanted.split() if word not in text] == []
 

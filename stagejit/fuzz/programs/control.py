@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from stagejit.fuzz.programs.draft import Draft, Known, Refused
 
 MOST_DEPTH = 3
+_EMPTY = 0.08  # how often something without elements is carried along
 
 
 def _body_size(draft: Draft) -> int:
@@ -33,6 +34,8 @@ def _inits(draft: Draft, most: int = 3) -> list[Known]:
         draft.pick(lambda known: _carried(draft, known)).name
         for _ in range(draft.rng.randint(1, most))
     }
+    if draft.rng.random() < _EMPTY:
+        found.add(draft.without_elements().name)
     return [draft.scope[name] for name in sorted(found)]
 
 
@@ -214,6 +217,8 @@ def cond(draft: Draft) -> None:
                     draft.pick(lambda known: _carried(draft, known))
                     for _ in range(rng.randint(1, 3))
                 ]
+                if rng.random() < _EMPTY:
+                    like.append(draft.without_elements())
                 draft.returns(_tuple([known.name for known in like]))
             else:
                 draft.returns(_tuple(_results(draft, like)))

@@ -25,9 +25,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental import io_callback
 
 # The names that the text of a program may use besides its own.
-NAMES: dict[str, Any] = {"jax": jax, "jnp": jnp, "np": np, "lax": lax}
+NAMES: dict[str, Any] = {
+    "jax": jax,
+    "jnp": jnp,
+    "np": np,
+    "lax": lax,
+    "io_callback": io_callback,
+}
 
 MOST_ELEMENTS = 2048
 MOST_FAILURES = 12  # statements in a row that JAX refuses
@@ -121,6 +128,16 @@ class Draft:
         at = max(self.rng.randrange(len(found)) for _ in range(3 if self.depth else 2))
         return found[at]
 
+    def without_elements(self) -> Known:
+        """An array of no elements, made where there is none."""
+        try:
+            return self.pick(lambda known: known.is_plain and known.size == 0)
+        except Refused:
+            dtype, n = self.rng.choice(("float32", "int32", "bool")), self.rng.randint(1, 3)
+            shape = self.rng.choice(((0,), (0, n), (n, 0)))
+            self.let(f"jnp.zeros({shape}, jnp.{dtype})", True)
+            return self.scope[next(reversed(self.scope))]
+
     def like(self, known: Known, *, exact: bool = False) -> Known:
         """Another value that goes with `known` elementwise: of its type, of a shape that
         broadcasts."""
@@ -172,11 +189,12 @@ class Draft:
         weights = [weight for weight, _ in self.steps]
         for _ in range(MOST_FAILURES):
             _, take = self.rng.choices(self.steps, weights)[0]
-            mark = len(self.lines)
+            lines, names = len(self.lines), len(self.scope)
             try:
                 take(self)
             except Refused:
-                del self.lines[mark:]
+                del self.lines[lines:]
+                self.scope = dict([*self.scope.items()][:names])
             else:
                 return
 

@@ -23,6 +23,7 @@ from stagejit.fuzz.programs import (
     elementwise,
     moves,
     seldom,
+    stateful,
 )
 from stagejit.fuzz.programs.draft import NAMES, Draft, Known, Refused
 from stagejit.options import SWITCHES, Options
@@ -44,6 +45,7 @@ STEPS: tuple[tuple[float, Callable[[Draft], None]], ...] = (
     (0.7, delegated.old_key), (1, delegated.callback),
     (9, seldom.seldom), (0.7, seldom.custom_vjp), (0.7, seldom.static), (0.7, seldom.jacobian),
     (0.7, seldom.trees),
+    (1.2, stateful.references), (2.5, stateful.ordered),
     (4, control.fori), (4, control.while_), (5, control.scan), (4, control.mapped),
     (1, control.associative), (5, control.cond), (3, control.called), (5, control.derivative),
 )  # fmt: skip
@@ -56,7 +58,8 @@ _MOST_IN_ARGUMENT = 400
 
 @dataclass(frozen=True)
 class Program:
-    """A program as text: it defines `f`, `args()` and `JIT`, the options of its jit.
+    """A program as text: it defines `f`, `args()`, `JIT`, the options of its jit, and `NAMED`, the
+    last of f's parameters, which are passed by name.
 
     x64: whether wide types are on. options: of stagejit.
     """
@@ -73,12 +76,24 @@ class Program:
         exec(compile(self.source, f"<program {self.seed}>", "exec"), made)
         return made
 
+    def given(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, by position and by name."""
+        return given(self.defined)
+
     def with_source(self, source: str) -> Program:
         return replace(self, source=source)
 
     def __str__(self) -> str:
         chosen = f", {self.options}" if self.options != Options() else ""
         return f"# seed {self.seed}, x64 {'on' if self.x64 else 'off'}{chosen}\n{self.source}"
+
+
+def given(defined: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call of a program's `f`, by position and by name, the last name first."""
+    values, named = defined["args"](), defined.get("NAMED", ())
+    first = len(values) - len(named)
+    pairs = list(zip(named, values[first:], strict=True))
+    return values[:first], dict(reversed(pairs))
 
 
 def random_program(seed: int, features: frozenset[str] = FEATURES, steps: int = 12) -> Program:
@@ -108,8 +123,9 @@ def _written(
     for _ in range(rng.randint(2, rng.choice((steps // 2, steps)))):
         draft.step()
     results = _results(draft)
-    params, unpacking, given = _signature(rng, arguments)
+    params, unpacking, texts = _signature(rng, arguments)
     donated = tuple(at for at in range(len(params)) if rng.random() < 0.15)
+    named = tuple(params[rng.randint(1, len(params)) :]) if rng.random() < 0.2 else ()
     body = [*unpacking, *draft.lines, f"return {results}"]
     source = "\n".join((
         f"def f({', '.join(params)}):",
@@ -117,10 +133,11 @@ def _written(
         "",
         "",
         "def args():",
-        f"    return ({', '.join(given)},)",
+        f"    return ({', '.join(texts)},)",
         "",
         "",
         f"JIT = {({'donate_argnums': donated} if donated else {})!r}",
+        f"NAMED = {named!r}",
         "",
     ))  # fmt: skip
     return Program(seed, source, x64, _options(rng))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 import time
 from collections.abc import Callable, Iterator
 
@@ -44,6 +45,9 @@ class _Search:
         plain = Program(self.best.seed, self.best.source, self.best.x64, Options())
         if self.best.options != Options() and self._holds(plain):
             self.best = plain
+        by_position = self.best.with_source(re.sub(r"(?m)^NAMED = .*\n", "", self.best.source))
+        if by_position.source != self.best.source and self._holds(by_position):
+            self.best = by_position
 
     def _exhaust(self, reductions: Callable[[ast.Module], Iterator[ast.Module]]) -> None:
         """Tries reductions one after the other; after one that holds it goes on from there."""

@@ -28,7 +28,7 @@ from jax import lax
 import stagejit
 from stagejit.errors import FallbackWarning
 from stagejit.fuzz.programs.draft import NAMES
-from stagejit.fuzz.programs.generate import Program
+from stagejit.fuzz.programs.generate import Program, given
 
 # Relative to the largest element of a result, by the coarsest float type that a program names.
 _TOLERANCES = {"float8": 4e-2, "bfloat16": 6e-2, "float16": 1e-2, "float32": 2e-4}
@@ -89,13 +89,18 @@ def staged(program: Program) -> Callable[[], Any]:
     defined = program.defined
     how = {} if program.seed % 4 == 0 else {"compiler_options": _QUICKLY}  # for XLA's part
     jitted = stagejit.jit(defined["f"], options=program.options, **how, **defined["JIT"])
-    return lambda: jitted(*defined["args"]())
+    return lambda: _called(jitted, program)
 
 
 def _with_jax(program: Program) -> Any:
     defined = program.defined
     quickly = jax.jit(defined["f"], compiler_options=_QUICKLY, **defined["JIT"])
-    return quickly(*defined["args"]())
+    return _called(quickly, program)
+
+
+def _called(function: Callable[..., Any], program: Program) -> Any:
+    args, kwargs = program.given()
+    return function(*args, **kwargs)
 
 
 def leaves_of(result: Any) -> tuple[Leaves, Any]:
@@ -213,7 +218,7 @@ def _attempt(evaluate: Callable[[], Leaves]) -> Leaves | None:
 def _op_by_op(program: Program) -> Leaves:
     """JAX without its fusions and loops."""
     with jax.disable_jit():
-        return leaves_of(program.defined["f"](*program.defined["args"]()))[0]
+        return leaves_of(_called(program.defined["f"], program))[0]
 
 
 def _perturbed(program: Program, seed: int) -> Leaves:
@@ -229,9 +234,9 @@ def _perturbed(program: Program, seed: int) -> Leaves:
             return leaf  # exact, see Note [Exact]
         return jnp.asarray(values * (1 + epsilon * rng.uniform(-1, 1, values.shape)), leaf.dtype)
 
-    arguments = jax.tree.map(moved, program.defined["args"]())
+    args, kwargs = jax.tree.map(moved, program.given())
     again = jax.jit(program.defined["f"], compiler_options=_QUICKLY)
-    return leaves_of(again(*arguments))[0]
+    return leaves_of(again(*args, **kwargs))[0]
 
 
 def _difference(ours: Leaves, theirs: Leaves, differing: Sequence[int], tolerance: float) -> str:
@@ -254,7 +259,8 @@ def evaluated(program: Program) -> Leaves:
     made: dict[str, Any] = dict(NAMES) | {"jnp": _Wide(jnp, _JNP), "lax": _Wide(lax, _LAX)}
     with jax.enable_x64(True), jax.disable_jit():
         exec(source, made)
-        return leaves_of(made["f"](*made["args"]()))[0]
+        args, kwargs = given(made)
+        return leaves_of(made["f"](*args, **kwargs))[0]
 
 
 class _Wide(types.SimpleNamespace):
