@@ -15,7 +15,7 @@ data (which stores share a buffer, which inputs lie in memory that the kernel wr
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -61,13 +61,16 @@ class ClosedRegion:
 
 @dataclass(frozen=True)
 class Key:
-    """What a kernel is made from. `text` is the data's, and parses back to it."""
+    """What a kernel is made from. `text` is the data's, and parses back to it.
 
-    data: Data
+    Keys are equal where their texts are: to Python, data with True, 1 and 1.0 in it are equal.
+    """
 
-    @property
-    def text(self) -> str:
-        return repr(self.data)
+    data: Data = field(compare=False, repr=False)
+    text: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", repr(self.data))
 
 
 # -------------------------------------------------------------------- from a region to its key

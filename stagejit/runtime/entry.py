@@ -40,7 +40,7 @@ from stagejit.runtime.object_cache import ObjectCache
 NEXT, NEXT_DEAD, KEY, REFERENCES, LISTED, CODE, CALLS = 0, 8, 16, 24, 32, 40, 64
 RECORD_NBYTES = 128
 _BUCKETS = 1024
-_STATE_ARGS_NBYTES = 48
+_STATE, _STATE_ARGS_NBYTES = 40, 48  # our state in the arguments of what sets and gets it
 _LOST = (
     "stagejit: the machine code of this program is not in this process: another one made it, or it "
     "was freed. Next: lower the same function with stagejit first, and keep what comes out"
@@ -203,21 +203,41 @@ out:
 """
 
 
-def _instantiate_ir() -> str:
-    set_state = [
+def _stage_ir(name: str, state_type: str, work: str) -> str:
+    """A function that XLA calls in a stage: it answers queries, or does its work with `%args`."""
+    return f"""
+define ptr @{name}(ptr %cf) nounwind {{
+entry:
+  %args = alloca [{_STATE_ARGS_NBYTES} x i8], align 16
+{_query_ir(f"  %state.type = {state_type}" + chr(10))}\
+work:
+{work}\
+}}
+"""
+
+
+def _call_with_state_ir(function: str, at: int, state: str) -> str:
+    """`%error` of XLA's function that sets our state to `state`, or puts it there."""
+    fields = [
         (0, "i64", str(_STATE_ARGS_NBYTES)),
         (8, "ptr", "null"),
         (16, "ptr", "%ctx"),
         (24, "i32", str(abi.STAGE_INSTANTIATE)),
         (32, "ptr", "@sj_type_id"),
-        (40, "ptr", "%record"),
+        (_STATE, "ptr", state),
     ]
-    return f"""
-define ptr @sj_instantiate(ptr %cf) nounwind {{
-entry:
-  %args = alloca [{_STATE_ARGS_NBYTES} x i8], align 16
-{_query_ir("  %state.type = load i64, ptr @sj_type_id" + chr(10))}\
-work:
+    return (
+        abi.load("%api", "ptr", "%cf", abi.FRAME_API)
+        + abi.load("%ctx", "ptr", "%cf", abi.FRAME_CONTEXT)
+        + abi.load(function, "ptr", "%api", at)
+        + abi.fill("%args", fields)
+        + f"  %error = call ptr {function}(ptr %args)\n"
+        + "  %fine = icmp eq ptr %error, null\n"
+    )
+
+
+def _instantiate_ir() -> str:
+    work = f"""\
 {abi.load("%size", "i64", "%cf", abi.FRAME_STRUCT_SIZE)}\
   %size.ok = icmp uge i64 %size, {abi.FRAME_ATTRS_VALUES + 8}
   br i1 %size.ok, label %sized, label %lost
@@ -249,10 +269,7 @@ again:
   br i1 %is.there, label %found, label %lost
 found:
   %record = phi ptr [%known, %keyed], [%reloaded, %again]
-{abi.load("%api", "ptr", "%cf", abi.FRAME_API)}{abi.load("%ctx", "ptr", "%cf", abi.FRAME_CONTEXT)}\
-{abi.load("%set", "ptr", "%api", abi.API_STATE_SET)}{abi.fill("%args", set_state)}\
-  %error = call ptr %set(ptr %args)
-  %fine = icmp eq ptr %error, null
+{_call_with_state_ir("%set", abi.API_STATE_SET, "%record")}\
   br i1 %fine, label %done, label %refused
 refused:
   call void @sj_program_release(ptr %record)
@@ -262,40 +279,24 @@ done:
 lost:
   %not.here = call ptr @sj_error(ptr %cf, i32 {abi.FAILED_PRECONDITION}, ptr @sj.lost)
   ret ptr %not.here
-}}
 """
+    return _stage_ir("sj_instantiate", "load i64, ptr @sj_type_id", work)
 
 
 def _execute_ir() -> str:
-    get_state = [
-        (0, "i64", str(_STATE_ARGS_NBYTES)),
-        (8, "ptr", "null"),
-        (16, "ptr", "%ctx"),
-        (24, "i32", str(abi.STAGE_INSTANTIATE)),
-        (32, "ptr", "@sj_type_id"),
-        (40, "ptr", "null"),
-    ]
-    return f"""
-define ptr @sj_execute(ptr %cf) nounwind {{
-entry:
-  %args = alloca [{_STATE_ARGS_NBYTES} x i8], align 16
-{_query_ir("  %state.type = add i64 0, 0" + chr(10))}\
-work:
-{abi.load("%api", "ptr", "%cf", abi.FRAME_API)}{abi.load("%ctx", "ptr", "%cf", abi.FRAME_CONTEXT)}\
-{abi.load("%get", "ptr", "%api", abi.API_STATE_GET)}{abi.fill("%args", get_state)}\
-  %error = call ptr %get(ptr %args)
-  %fine = icmp eq ptr %error, null
+    work = f"""\
+{_call_with_state_ir("%get", abi.API_STATE_GET, "null")}\
   br i1 %fine, label %run, label %failed
 run:
-{abi.load("%record", "ptr", "%args", 40)}{abi.load("%code", "ptr", "%record", CODE)}\
+{abi.load("%record", "ptr", "%args", _STATE)}{abi.load("%code", "ptr", "%record", CODE)}\
 {abi.field("%calls", "%record", CALLS)}\
   %ignored = atomicrmw add ptr %calls, i64 1 monotonic
   %result = call ptr %code(ptr %cf)
   ret ptr %result
 failed:
   ret ptr %error
-}}
 """
+    return _stage_ir("sj_execute", "add i64 0, 0", work)
 
 
 def _query_ir(state_type: str) -> str:

@@ -39,6 +39,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "scatter": lambda x, at: x.at[at[:, 0]].add(x[:2]),
     "placed": lambda x, at: jnp.concatenate([x * 2, jnp.cumsum(x, 0), x * 3]),
     "updated": lambda x, at: lax.dynamic_update_slice(x, x[:1] * 2, (at[0, 0], 0)),
+    "zeros": lambda x, at: jnp.where(x > 0, x, 0.0) + jnp.pad(x[1:], ((1, 0), (0, 0))),
     "constants": lambda x, at: x * np.float32("nan") + jnp.where(x > 0, -0.0, np.inf),
 }
 
@@ -65,6 +66,41 @@ def reached(made: ClosedRegion) -> Iterator[Op]:
             seen.add(op)
             yield op
             pending += [operand.op for operand in op.operands]
+
+
+def twin(value: Any) -> Any:
+    """Another value that Python finds equal to an attribute; None if there is none."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    if isinstance(value, float) and value == 0:
+        return -value
+    if isinstance(value, np.generic | np.ndarray) and value.size and (value == 0).all():
+        return value.astype(bool) if value.dtype.kind in "iu" else -value
+    if isinstance(value, tuple) and any(twin(item) is not None for item in value):
+        return tuple(item if twin(item) is None else twin(item) for item in value)
+    return None
+
+
+def test_keys_tell_apart_what_python_finds_equal() -> None:
+    found = set()
+    for name in PROGRAMS:
+        for region in regions(name):
+            key = key_of(region)
+            assert key == key_of(region)
+            for op in region.ops:
+                for attribute, value in op.attrs.items():
+                    other = twin(value)
+                    if other is None:
+                        continue
+                    before, op.attrs = op.attrs, {**op.attrs, attribute: other}
+                    assert key_of(region) != key, f"{op.kind}: {attribute}={value!r}"
+                    assert len({key_of(region), key}) == 2
+                    op.attrs = before
+                    found.add(type(value))
+    assert found >= {bool, int, tuple, np.ndarray}
+    assert Key((True,)) != Key((1,)) != Key((1.0,))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
