@@ -79,8 +79,8 @@ class Key:
 def key_of(region: Region, overwritten: frozenset[Value] = frozenset()) -> Key:
     """The key of `region`, of which stores may take over the memory of the inputs `overwritten`."""
     writer = _Writer(region)
-    held = {value for store in region.stores for value in _held(store.into)}
-    mutable = tuple(v in overwritten or not held.isdisjoint(_held(v)) for v in region.inputs)
+    held = {_memory_of(store.into) for store in region.stores}
+    mutable = tuple(v in overwritten or _memory_of(v) in held for v in region.inputs)
     ops = tuple(writer.op(op) for op in region.ops)
     # Inserts may be in the region, or only place what it stores.
     inserts = tuple(
@@ -138,14 +138,17 @@ class _Writer:
         return op.kind, operands, types, attrs
 
 
-def _held(value: Value) -> Iterable[Value]:
-    """The values that may lie in the memory of `value`, its earlier contents last."""
-    at: Value | None = value
-    while at is not None:
-        yield at
-        at = (
-            at.op.operands[at.index] if at.op.kind == "optimization_barrier" else destination_of(at)
+def _memory_of(value: Value) -> Value:
+    """The earliest contents of the memory that `value` may lie in. Values that may share memory
+    have it in common."""
+    while True:
+        op = value.op
+        before = (
+            op.operands[value.index] if op.kind == "optimization_barrier" else destination_of(value)
         )
+        if before is None:
+            return value
+        value = before
 
 
 def _buffers(region: Region) -> tuple[int, ...]:
@@ -157,9 +160,12 @@ def _buffers(region: Region) -> tuple[int, ...]:
     numbers = []
     for store in region.stores:
         value = root = store.into
-        while store.inserts and value.op.kind == "insert_slice":
+        others = len(destinations) - 1
+        while store.inserts and value.op.kind == "insert_slice" and others:
             value = value.op.operands[1]
-            root = value if value in destinations else root
+            if value in destinations:
+                root = value
+                others -= 1
         numbers.append(roots.setdefault(root, len(roots)))
     return tuple(numbers)
 

@@ -85,7 +85,7 @@ def _neighbour(state: State, op: Op, readers: Collection[Group]) -> Group | None
         return None
     origins, size = state.origins_of(op.results), op.result.type.size
     for group in reversed(state.maps.get(op.result.shape, [])[-_NEIGHBOURS:]):
-        others = state.origins_of([member.result for member in group.members])
+        others = state.read_by(group)
         together = origins == others or any(2 * v.type.size >= size for v in origins & others)
         waiting = group.closed or any(
             reader is group or state.reach.reaches(reader.id, group.id) for reader in readers

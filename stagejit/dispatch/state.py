@@ -8,6 +8,7 @@ is evaluated by every group that reads it; every other value lies in memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 from stagejit.decisions import Decision
 from stagejit.dispatch.group import Group, Reach
@@ -45,6 +46,8 @@ class State:
         self.deps: dict[Op, int] = {}
         self.depth: dict[Op, int] = {}  # ops in a row that evaluating this one takes
         self.origins: dict[Op, frozenset[Value]] = {}
+        self._settled: dict[Group, list[Op]] = {}  # since `_read_by` was last asked for
+        self._read_by: dict[Group, set[Value]] = {}
         self.required: set[Value] = set()
         self.recomputed: set[Op] = set()  # evaluated by each reader, whatever the times
         self._decided: dict[Decision, None] = {}
@@ -74,6 +77,13 @@ class State:
             found |= self.origins.get(value.op) or {value}
         return frozenset(found)
 
+    def read_by(self, group: Group) -> AbstractSet[Value]:
+        """The origins of all that is evaluated in a group."""
+        known = self._read_by.setdefault(group, set())
+        for op in self._settled.pop(group, ()):
+            known |= self.origins_of(op.results)
+        return known
+
     def update_of(self, value: Value) -> Op | None:
         """The only op that updates `value`, None if there is none or there are several."""
         if value not in self._updates:
@@ -102,6 +112,7 @@ class State:
         before = self.deps_of_all(op.operands) & ~(1 << group.id)
         self.reach.order(before, group.id)
         self.home[op] = group
+        self._settled.setdefault(group, []).append(op)
         self.deps[op] = 1 << group.id
 
     def note_pointwise(self, op: Op) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.rewrites.driver import Outcome, declined, rewrite
+from stagejit.rewrites.insert_chains import ends_of, line, untouched_before
 
 NAME = "fold-views"
 
@@ -167,9 +168,12 @@ def extract_of_insert(graph: Graph, op: Op) -> Outcome:
         return None
     if None in op.attrs["offsets"] or None in producer.attrs["offsets"]:
         return declined("the boxes of a computed start are not known")
-    before = op.operands[0]
-    while _is_placed(before.op) and _disjoint(op, before.op, before.op.operands[0]):
-        before = before.op.operands[1]
+    before = untouched_before(
+        graph,
+        op.operands[0],
+        ends_of(op, op.result.shape),
+        lambda insert: not _disjoint(op, insert, insert.operands[0]),
+    )
     if before is not op.operands[0]:
         return build(graph, "extract_slice", [before], **op.attrs)
     source = producer.operands[0]
@@ -198,16 +202,11 @@ def insert_over_insert(graph: Graph, op: Op) -> Outcome:
     )
 
 
-def _is_placed(op: Op) -> bool:
-    """Whether it is an insert at a known place."""
-    return op.kind == "insert_slice" and None not in op.attrs["offsets"]
-
-
 def _disjoint(extract: Op, insert: Op, source: Value) -> bool:
     """Whether no element of the extracted box was inserted: true if one axis already tells."""
     for axis, size in enumerate(extract.result.shape):
-        wanted = _line(extract, axis, size)
-        written = _line(insert, axis, source.shape[axis])
+        wanted = line(extract, axis, size)
+        written = line(insert, axis, source.shape[axis])
         if not wanted or not written or wanted[-1] < written[0] or written[-1] < wanted[0]:
             return True
         if wanted.step == written.step and (wanted[0] - written[0]) % wanted.step:
@@ -221,8 +220,8 @@ def _within(
     """Offsets and strides of the extracted box within the source, if all of it was inserted."""
     offsets, strides = [], []
     for axis, size in enumerate(extract.result.shape):
-        wanted = _line(extract, axis, size)
-        written = _line(insert, axis, source.shape[axis])
+        wanted = line(extract, axis, size)
+        written = line(insert, axis, source.shape[axis])
         if not (
             wanted[0] in written and wanted[-1] in written and wanted[min(1, size - 1)] in written
         ):
@@ -230,12 +229,6 @@ def _within(
         offsets.append(written.index(wanted[0]))
         strides.append(wanted.step // written.step if size > 1 else 1)
     return tuple(offsets), tuple(strides)
-
-
-def _line(op: Op, axis: int, size: int) -> range:
-    """The positions along one axis of the box that a slice op reads or writes."""
-    offset, stride = op.attrs["offsets"][axis], op.attrs["strides"][axis]
-    return range(offset, offset + (size - 1) * stride + 1 if size else offset, stride)
 
 
 RULES = (

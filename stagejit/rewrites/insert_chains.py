@@ -1,0 +1,119 @@
+"""What lies before the inserts of a chain that do not touch a box.
+
+Input: a graph, a value, a box to read of it. Output: the earliest value of which the box reads the
+same elements. Invariant: every insert that is passed leaves the box alone.
+
+Note [Jumps]: a buffer may be updated thousands of times, and read in between. Each insert knows a
+jump over a power of two of those before it (Myers' skew-binary pointers, one for each insert), with
+the box around all that they write. So a read passes what it does not touch in logarithmically many
+steps where updates lie in order, and one by one only where they surround it. An insert whose
+destination is replaced gets a new jump; jumps over inserts that were replaced stay right, since a
+value is only ever replaced by an equal one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.symbolic import Undecided
+
+Ends = tuple[tuple[float, ...], tuple[float, ...]]  # first and last position along each axis
+Touches = Callable[[Op], bool]
+
+
+@dataclass(frozen=True)
+class _Jump:
+    """From an insert, whose destination is `parent`, to `to`; `ends` is around all between."""
+
+    parent: Value
+    to: Value
+    ends: Ends
+    depth: int
+
+
+_JUMPS: WeakKeyDictionary[Graph, dict[Value, _Jump]] = WeakKeyDictionary()
+
+
+def is_placed(op: Op) -> bool:
+    """Whether it is an insert at a known place."""
+    return op.kind == "insert_slice" and None not in op.attrs["offsets"]
+
+
+def untouched_before(graph: Graph, value: Value, ends: Ends, touches: Touches) -> Value:
+    """The value before all inserts that leave the box between `ends` alone. touches: whether an
+    insert writes into the very box."""
+    jumps = _JUMPS.setdefault(graph, {})
+    while is_placed(value.op):
+        jump = _jump_from(jumps, value)
+        if _apart(jump.ends, ends) and jump.to.op in graph.nx:
+            value = jump.to
+        elif not touches(value.op):
+            value = jump.parent
+        else:
+            break
+    return value
+
+
+def line(op: Op, axis: int, size: int) -> range:
+    """The positions along one axis of the box that a slice op reads or writes."""
+    offset, stride = op.attrs["offsets"][axis], op.attrs["strides"][axis]
+    return range(offset, offset + (size - 1) * stride + 1 if size else offset, stride)
+
+
+def ends_of(op: Op, shape: tuple[int, ...]) -> Ends:
+    """Of the box of `shape` that a slice op reads or writes; all there is where sizes are
+    symbols."""
+    try:
+        lines = [line(op, axis, size) for axis, size in enumerate(shape)]
+    except (Undecided, TypeError):
+        return (-math.inf,) * len(shape), (math.inf,) * len(shape)
+    if not all(lines):
+        return (math.inf,) * len(shape), (-math.inf,) * len(shape)
+    return tuple(part[0] for part in lines), tuple(part[-1] for part in lines)
+
+
+def _jump_from(jumps: dict[Value, _Jump], value: Value) -> _Jump:
+    missing = []
+    at = value
+    while is_placed(at.op) and (at not in jumps or jumps[at].parent is not at.op.operands[1]):
+        missing.append(at)
+        at = at.op.operands[1]
+    for made in reversed(missing):
+        jumps[made] = _made(jumps, made.op)
+    return jumps[value]
+
+
+def _made(jumps: dict[Value, _Jump], insert: Op) -> _Jump:
+    source, parent = insert.operands[:2]
+    ends = ends_of(insert, source.shape)
+    first = jumps.get(parent)
+    if first is None:
+        return _Jump(parent, parent, ends, 1)
+    second = jumps.get(first.to)
+    below = 0 if second is None else second.depth
+    further = 0 if second is None else _depth(jumps, second.to)
+    if second is not None and first.depth - below == below - further:
+        return _Jump(parent, second.to, _around(ends, first.ends, second.ends), first.depth + 1)
+    return _Jump(parent, parent, ends, first.depth + 1)
+
+
+def _depth(jumps: dict[Value, _Jump], value: Value) -> int:
+    jump = jumps.get(value)
+    return 0 if jump is None else jump.depth
+
+
+def _around(*ends: Ends) -> Ends:
+    starts, stops = zip(*ends, strict=True)
+    return tuple(map(min, zip(*starts, strict=True))), tuple(map(max, zip(*stops, strict=True)))
+
+
+def _apart(a: Ends, b: Ends) -> bool:
+    """True if one axis tells. Boxes of no dimension have their only element in common."""
+    return any(
+        stop < other_start or other_stop < start
+        for start, stop, other_start, other_stop in zip(*a, *b, strict=True)
+    )
