@@ -16,7 +16,7 @@ from stagejit.codegen.space import merge
 from stagejit.codegen.target import Target
 from stagejit.codegen.tile_blocks import choose, is_direct
 from stagejit.codegen.tiling import Source, Tiling
-from stagejit.dispatch.affine import Affine, Index, SplitNeeded, reshape_index
+from stagejit.dispatch.affine import Affine, Index, SplitNeeded
 from stagejit.dispatch.region import VIEWS, Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
@@ -75,7 +75,9 @@ class _Walk:
         self.footprint = Footprint(leaves_of(region), bound={anchor.result}, strict=strict)
         for operand in (nest.left, nest.right):
             self.footprint.visit(operand.value, operand.exact_index or operand.index)
-        self.indices = tuple(_pushed(region, nest, store, strict=strict) for store in region.stores)
+        self.indices = tuple(
+            _pushed(self.footprint, region, nest, store) for store in region.stores
+        )
         for store, index in zip(region.stores, self.indices, strict=True):
             self.footprint.visit(store.value, index)
         self.offsets = tuple(
@@ -116,8 +118,9 @@ def _merged(nest: Nest, walk: _Walk) -> Nest:
     forms = walk.forms
     for operand in (nest.left, nest.right):
         forms += [window.at for window in operand.windows.values()]
-    axes, mapping = merge(nest.axes, forms)
-    reduce, more = merge(nest.reduce, forms)
+    divided = walk.footprint.divided
+    axes, mapping = merge(nest.axes, forms, divided)
+    reduce, more = merge(nest.reduce, forms, divided)
     return nest.substitute(axes, reduce, {**mapping, **more})
 
 
@@ -154,7 +157,7 @@ def _is_plain(region: ClosedRegion, nest: Nest, store: Store) -> bool:
     return value is result and result.type.dtype is nest.dtype
 
 
-def _pushed(region: ClosedRegion, nest: Nest, store: Store, *, strict: bool) -> Index:
+def _pushed(footprint: Footprint, region: ClosedRegion, nest: Nest, store: Store) -> Index:
     """The index of the stored value that belongs to the anchor's result at `nest.result`."""
     known: dict[Value, Index | None] = {_anchor(region).result: nest.result}
 
@@ -166,7 +169,7 @@ def _pushed(region: ClosedRegion, nest: Nest, store: Store, *, strict: bool) -> 
             for operand in value.op.operands:
                 index = find(operand)
                 if index is not None:
-                    known[value] = _push(value.op, index, strict=strict)
+                    known[value] = _push(footprint, value.op, index)
                     break
         return known[value]
 
@@ -180,7 +183,7 @@ def _pushed(region: ClosedRegion, nest: Nest, store: Store, *, strict: bool) -> 
     return found
 
 
-def _push(op: Op, index: Index, *, strict: bool) -> Index:
+def _push(footprint: Footprint, op: Op, index: Index) -> Index:
     """The index in the op's result at which operand element `index` arrives."""
     operand, result = op.operands[0], op.result
     if op.kind in ("map", "convert", "bitcast"):
@@ -188,7 +191,7 @@ def _push(op: Op, index: Index, *, strict: bool) -> Index:
     if op.kind == "transpose":
         return tuple(index[axis] for axis in op.attrs["permutation"])
     if op.kind == "reshape":
-        return reshape_index(index, operand.shape, result.shape, strict=strict)
+        return footprint.reshaped(index, operand.shape, result.shape)
     if op.kind == "reverse":
         return tuple(
             Affine((), extent - 1) - part if axis in op.attrs["axes"] else part

@@ -30,7 +30,7 @@ from stagejit.codegen.reducers import identity_of
 from stagejit.codegen.space import Space, merge, refine
 from stagejit.codegen.streaming import streamed_stores
 from stagejit.codegen.target import Target
-from stagejit.dispatch.affine import Affine, Index, Var, linearize, reshape_index
+from stagejit.dispatch.affine import Affine, Index, Var, linearize
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.types import DType
@@ -83,9 +83,7 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
         index = index_of()
         footprint.visit(op.operands[0], index)
         footprint.asked.append((op.result, index))
-        places = [
-            reshape_index(index, shape, store.value.shape, strict=strict) for store in region.stores
-        ]
+        places = [footprint.reshaped(index, shape, store.value.shape) for store in region.stores]
         offsets = []
         for store, place in zip(region.stores, places, strict=True):
             footprint.visit(store.value, place)
@@ -97,7 +95,7 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     groups = [
         [v for dim in dims for v in dim if v.extent != 1] for dims in (before, [along], after)
     ]
-    merged = [merge(group, footprint.forms) for group in groups]
+    merged = [merge(group, footprint.forms, footprint.divided) for group in groups]
     mapping = {var: form for _, forms in merged for var, form in forms.items()}
     kept, inner = (*merged[0][0], *merged[2][0]), tuple(merged[1][0])
     reads = tuple((value, form.substitute(mapping)) for value, form in footprint.reads)

@@ -1,18 +1,18 @@
 """What a region's evaluation reads, as affine forms: the dry run before any code is written.
 
 Input: values and the index at which they are wanted. Output: the element offset of every read of
-memory and every index that is used as a number. Invariant: mirrors `Elements`; a form that is not
-listed here is not needed there.
+memory, every index that is used as a number, and what reshapes on the way divide. Invariant:
+mirrors `Elements`; a form that is not listed here is not needed there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.gathers import gather_reads
-from stagejit.dispatch.affine import Affine, Index, linearize
+from stagejit.dispatch.affine import Affine, Index, divisions, linearize, reshape_index
 from stagejit.dispatch.pull import place, pull_view
 from stagejit.dispatch.region import VIEWS, Store
 from stagejit.graph.ir import Value
@@ -23,7 +23,8 @@ class Footprint:
     """Reads and index uses of one region.
 
     leaves: values that lie in memory. bound: values computed elsewhere; the indices at which they
-    are asked for are kept in `asked`. strict: split loops rather than divide (see Affine.divmod).
+    are asked for are kept in `asked`. divided: see `space.merge`. strict: split loops rather
+    than divide (see Affine.divmod).
     """
 
     leaves: Collection[Value]
@@ -32,6 +33,7 @@ class Footprint:
     reads: list[tuple[Value, Affine]] = field(default_factory=list)
     numbers: list[Affine] = field(default_factory=list)
     asked: list[tuple[Value, Index]] = field(default_factory=list)
+    divided: list[tuple[Affine, int]] = field(default_factory=list)
     visited: dict[tuple[Value, Index], None] = field(default_factory=dict)  # in order
 
     @property
@@ -58,6 +60,8 @@ class Footprint:
         if value in self.leaves:
             self.reads.append((value, linearize(index, value.shape)))
             return []
+        if op.kind == "reshape":
+            return [(op.operands[0], self.reshaped(index, op.result.shape, op.operands[0].shape))]
         if op.kind in VIEWS:
             pulled = pull_view(op, index, strict=self.strict)
             return [(op.operands[0], pulled), *((start, ()) for start in op.operands[1:])]
@@ -68,6 +72,11 @@ class Footprint:
         if op.kind == "gather":
             return list(gather_reads(op, index))
         return [(operand, index) for operand in op.operands]
+
+    def reshaped(self, index: Index, to: Sequence[int], of: Sequence[int]) -> Index:
+        """`reshape_index`; what it divides is recorded."""
+        self.divided += divisions(index, to, of)
+        return reshape_index(index, to, of, strict=self.strict)
 
     def store_offset(self, store: Store, index: Index) -> Affine:
         """Element offset in `store.into` of element `index` of `store.value`; recorded too."""

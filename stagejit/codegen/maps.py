@@ -83,7 +83,7 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
         )
 
     footprint, offsets = refine([space], walk)
-    variables, mapping = merge(space.vars, footprint.forms)
+    variables, mapping = merge(space.vars, footprint.forms, footprint.divided)
     reads = tuple((value, form.substitute(mapping)) for value, form in footprint.reads)
     offsets = tuple(form.substitute(mapping) for form in offsets)
     index = tuple(part.substitute(mapping) for part in space.index)

@@ -33,7 +33,7 @@ from stagejit.codegen.row_panels import PanelWriter
 from stagejit.codegen.space import Space, merge, refine
 from stagejit.codegen.streaming import streamed_stores
 from stagejit.codegen.target import Target
-from stagejit.dispatch.affine import Affine, Index, Var, reshape_index
+from stagejit.dispatch.affine import Affine, Index, Var
 from stagejit.dispatch.region import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
@@ -76,7 +76,7 @@ def _plan(region: ClosedRegion, target: Target) -> RowNest:
                 footprint.numbers.append(index[op.attrs["axes"][0]])
         offsets, places = [], []
         for store in region.stores:
-            in_row, at = _place_store(store, shape, index, kept, axes, strict=strict)
+            in_row, at = _place_store(footprint, store, shape, index, kept, axes)
             footprint.visit(store.value, at)
             offsets.append(footprint.store_offset(store, at))
             places.append((in_row, at))
@@ -89,8 +89,8 @@ def _plan(region: ClosedRegion, target: Target) -> RowNest:
     reduced_vars = [
         v for axis, dim in enumerate(space.dims) if axis in axes for v in dim if v.extent != 1
     ]
-    kept, kept_map = merge(kept_vars, footprint.forms)
-    reduced, reduced_map = merge(reduced_vars, footprint.forms)
+    kept, kept_map = merge(kept_vars, footprint.forms, footprint.divided)
+    reduced, reduced_map = merge(reduced_vars, footprint.forms, footprint.divided)
     mapping = {**kept_map, **reduced_map}
     reads = tuple((value, form.substitute(mapping)) for value, form in footprint.reads)
     new_offsets = tuple(form.substitute(mapping) for form in offsets)
@@ -163,13 +163,12 @@ def _stages(region: ClosedRegion, reduces: Sequence[Op]) -> tuple[tuple[Op, ...]
 
 
 def _place_store(
+    footprint: Footprint,
     store: Store,
     shape: tuple[int, ...],
     index: Index,
     kept: Index,
     axes: Sequence[int],
-    *,
-    strict: bool,
 ) -> tuple[bool, Index]:
     """Whether a store is in the row space, and the index of its value for row element `index`."""
     value = store.value
@@ -177,9 +176,9 @@ def _place_store(
         return True, index
     kept_shape = tuple(extent for axis, extent in enumerate(shape) if axis not in axes)
     if value.type.size == math.prod(kept_shape):
-        return False, reshape_index(kept, kept_shape, value.shape, strict=strict)
+        return False, footprint.reshaped(kept, kept_shape, value.shape)
     if value.type.size == math.prod(shape):
-        return True, reshape_index(index, shape, value.shape, strict=strict)
+        return True, footprint.reshaped(index, shape, value.shape)
     raise InternalError(
         f"{value} is neither in the row space {shape} nor in the kept space",
         step="codegen",

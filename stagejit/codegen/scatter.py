@@ -107,7 +107,7 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
         [v for axis in axes for v in space.dims[axis] if v.extent != 1]
         for axes in (sorted(apart), [axis for axis in batch if axis not in apart], dims.window_axes)
     ]
-    merged = [merge(group, footprint.forms) for group in groups]
+    merged = [merge(group, footprint.forms, footprint.divided) for group in groups]
     free, ordered, window = (tuple(variables) for variables, _ in merged)
     mapping = {var: form for _, forms in merged for var, form in forms.items()}
     reads = tuple((value, form.substitute(mapping)) for value, form in footprint.reads)

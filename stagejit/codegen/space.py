@@ -67,16 +67,27 @@ def refine(spaces: Sequence[Space], evaluate: Callable[[bool], T]) -> T:
 def merge(
     variables: Sequence[Var],
     forms: Iterable[Affine],
+    divided: Iterable[tuple[Affine, int]] = (),
 ) -> tuple[list[Var], dict[Var, Affine]]:
     """Fewer loops for the same forms: adjacent variables u, v become one where every form has
     coeff(u) == coeff(v) * extent(v), that is, where v runs on into u.
 
+    divided: forms that reshapes divide on the way to one of `forms`, with the divisors; either they
+        or their remainders have to agree as well (Note [Beyond a dimension]).
     Returns the new variables and the substitution from old to new. The substituted forms are
     equal, the index of a single dimension need not be.
+
+    Note [Beyond a dimension]: who evaluates a value at a substituted index goes through its views
+    again. In `tile(x, (1, 3))[:, 27:52:2]` of x[3, 26], memory is at 26 i + 2 j + 1, so i and j
+    could be one variable k of 39. But then the slice is asked for element (0, 27 + 2 k) of the
+    repeated array; its remainder by 26 is that of 27 + 2 j, and what was 26 i is gone. Where the
+    remainder is the same form as before, a difference can only go on into the quotient, that is,
+    into a dimension without an upper bound.
     """
     current = list(variables)
     mapping: dict[Var, Affine] = {var: Affine.of(var) for var in current}
     live = list(dict.fromkeys(forms))
+    pairs = list(dict.fromkeys(divided))
     derived = {
         inner
         for form in live
@@ -87,13 +98,32 @@ def merge(
     at = len(current) - 2
     while at >= 0:
         outer, inner = current[at], current[at + 1]
-        if not {outer, inner} & derived and all(
-            form.coeff(outer) == form.coeff(inner) * inner.extent for form in live
+        if (
+            not {outer, inner} & derived
+            and not any(_gap(form, outer, inner) for form in live)
+            and all(_agrees(form, divisor, outer, inner) for form, divisor in pairs)
         ):
             joint = Var(outer.extent * inner.extent, inner.name)
             step = {outer: Affine(), inner: Affine.of(joint)}
             mapping = {var: form.substitute(step) for var, form in mapping.items()}
             live = list(dict.fromkeys(form.substitute(step) for form in live))
+            pairs = [(form.substitute(step), divisor) for form, divisor in pairs]
             current[at : at + 2] = [joint]
         at -= 1
     return current, mapping
+
+
+def _gap(form: Affine, outer: Var, inner: Var) -> int:
+    """0 where `inner` runs on into `outer`."""
+    return form.coeff(outer) - form.coeff(inner) * inner.extent
+
+
+def _agrees(form: Affine, divisor: int, outer: Var, inner: Var) -> bool:
+    """Whether quotient and remainder of a divided form mean the same once `inner` runs on."""
+    if not _gap(form, outer, inner):
+        return True
+    remainder = form.divmod(divisor)[1]
+    direct = all(var.operand is None for var in remainder.vars())
+    return not _gap(remainder, outer, inner) and (
+        direct or not {outer, inner} & remainder.loop_vars()
+    )

@@ -9,8 +9,9 @@ extent`.
 from __future__ import annotations
 
 import itertools
+import math
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -249,6 +250,24 @@ def reshape_index(
     split are divided; size-1 dimensions cost nothing.
     """
     parts: list[Affine] = []
+    for offset, shape in _reshaped(index, to, of):
+        parts.extend(delinearize(offset, shape, strict=strict))
+    return tuple(parts)
+
+
+def divisions(
+    index: Sequence[Affine], to: Sequence[int], of: Sequence[int]
+) -> list[tuple[Affine, int]]:
+    """What `reshape_index` divides, each by the size of all but the first of the dimensions that it
+    becomes."""
+    groups = ((offset, math.prod(shape[1:])) for offset, shape in _reshaped(index, to, of))
+    return [(offset, divisor) for offset, divisor in groups if divisor != 1]
+
+
+def _reshaped(
+    index: Sequence[Affine], to: Sequence[int], of: Sequence[int]
+) -> Iterator[tuple[Affine, list[int]]]:
+    """The offset in each group of dimensions, and the group's part of `of`."""
     i = 0
     pending: list[int] = []
     taken: list[Affine] = []
@@ -263,10 +282,8 @@ def reshape_index(
             size_to *= to[i]
             i += 1
         if size_to == size_of:
-            parts.extend(delinearize(linearize(taken, taken_shape), pending, strict=strict))
+            yield linearize(taken, taken_shape), pending
             pending, taken, taken_shape = [], [], []
             size_of = size_to = 1
     if pending:
-        rest = linearize([*taken, *index[i:]], [*taken_shape, *to[i:]])
-        parts.extend(delinearize(rest, pending, strict=strict))
-    return tuple(parts)
+        yield linearize([*taken, *index[i:]], [*taken_shape, *to[i:]]), pending

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagejit.codegen.space import Space, merge, refine
-from stagejit.dispatch.affine import Affine, Index, Var, linearize, reshape_index
+from stagejit.dispatch.affine import Affine, Index, Var, divisions, linearize, reshape_index
 
 
 def values(form: Affine, variables: list[Var]) -> list[int]:
@@ -116,3 +118,90 @@ def test_refine_and_merge_visit_every_element_once(shape: list[int], data: st.Da
     form = refine([space], evaluate)
     merged, mapping = merge(space.vars, [form])
     assert values(form.substitute(mapping), merged) == list(range(size))
+
+
+# -------------------------------------------------------------------- through views, twice
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A view: the shape of its result; from an index of it to that of the array that it views, and
+    what is divided for that."""
+
+    shape: tuple[int, ...]
+    pull: Callable[[Index], tuple[Index, list[tuple[Affine, int]]]]
+
+
+def _repeated(shape: tuple[int, ...], axis: int, count: int) -> _Step:
+    """As `jnp.tile`: a new axis before `axis`, joined with it."""
+    apart = (*shape[:axis], count, *shape[axis:])
+    joined = (*shape[:axis], count * shape[axis], *shape[axis + 1 :])
+
+    def pull(index: Index) -> tuple[Index, list[tuple[Affine, int]]]:
+        found = reshape_index(index, joined, apart)
+        return (*found[:axis], *found[axis + 1 :]), divisions(index, joined, apart)
+
+    return _Step(joined, pull)
+
+
+def _sliced(shape: tuple[int, ...], axis: int, start: int, stride: int, size: int) -> _Step:
+    def pull(index: Index) -> tuple[Index, list[tuple[Affine, int]]]:
+        return (*index[:axis], index[axis] * stride + start, *index[axis + 1 :]), []
+
+    return _Step((*shape[:axis], size, *shape[axis + 1 :]), pull)
+
+
+def _reshaped(shape: tuple[int, ...], to: tuple[int, ...]) -> _Step:
+    return _Step(to, lambda index: (reshape_index(index, to, shape), divisions(index, to, shape)))
+
+
+def _transposed(shape: tuple[int, ...]) -> _Step:
+    return _Step(shape[::-1], lambda index: (index[::-1], []))
+
+
+@st.composite
+def _views(draw: st.DrawFn) -> tuple[tuple[int, ...], list[_Step]]:
+    shape = tuple(draw(st.lists(st.sampled_from([2, 3, 4, 6]), min_size=2, max_size=3)))
+    first, steps = shape, list[_Step]()
+    for _ in range(draw(st.integers(1, 4))):
+        axis = draw(st.integers(0, len(shape) - 1))
+        match draw(st.sampled_from(["repeat", "slice", "slice", "reshape", "transpose"])):
+            case "repeat" if shape[axis] <= 12:
+                steps.append(_repeated(shape, axis, draw(st.integers(2, 3))))
+            case "slice":
+                stride = draw(st.integers(1, 3))
+                size = draw(st.integers(1, -(-shape[axis] // stride)))
+                start = draw(st.integers(0, shape[axis] - (size - 1) * stride - 1))
+                steps.append(_sliced(shape, axis, start, stride, size))
+            case "reshape":
+                factors = [n for n in range(1, shape[axis] + 1) if shape[axis] % n == 0]
+                part = draw(st.sampled_from(factors))
+                to = (*shape[:axis], part, shape[axis] // part, *shape[axis + 1 :])
+                steps.append(_reshaped(shape, to if draw(st.booleans()) else (math.prod(shape),)))
+            case _:
+                steps.append(_transposed(shape))
+        shape = steps[-1].shape
+    return first, steps
+
+
+@given(_views())
+@settings(max_examples=300, deadline=None)
+def test_a_merged_index_reads_the_same_memory_through_all_views(
+    views: tuple[tuple[int, ...], list[_Step]],
+) -> None:
+    """Kernels go through the views again, at the index over the merged variables."""
+    first, steps = views
+
+    def walk(index: Index) -> tuple[Affine, list[tuple[Affine, int]]]:
+        divided = []
+        for step in reversed(steps):
+            index, more = step.pull(index)
+            divided += more
+        return linearize(index, first), divided
+
+    space = Space(steps[-1].shape)
+    read, divided = walk(space.index)
+    written = linearize(space.index, steps[-1].shape)
+    variables, mapping = merge(space.vars, [read, written], divided)
+    again, _ = walk(tuple(part.substitute(mapping) for part in space.index))
+    assert values(again, variables) == values(read, space.vars)
