@@ -193,7 +193,8 @@ class _Emitter:
             if packing is not None:
                 fill(packing, self.elements, starts, lengths)
         views = (self._view(0, starts), self._view(1, starts))
-        kernel = MicroKernel(b, self.tiling, views, self._panel(starts), self.nest.dtype)
+        panel = self._panel(starts)
+        kernel = MicroKernel(b, self.tiling, views, panel, self.nest.dtype, self.nest.zero)
         self._tiles(_Tiles(kernel, lengths, first, views), list(ranges.values()), {}, {}, {}, None)
 
     def _view(self, number: int, starts: Mapping[Var, Register]) -> View:

@@ -92,7 +92,8 @@ class Operand:
 class Nest:
     """`axes` and `reduce` in their natural order, outermost first; extents of 1 are left out.
 
-    result: the index of the anchor's result. dtype: the type that products are summed in.
+    result: the index of the anchor's result. dtype: the type that products are summed in. zero:
+    what the sums start from: -0, which is neutral, or +0 where zeros are left out of the sums.
     """
 
     axes: tuple[Var, ...]
@@ -101,6 +102,7 @@ class Nest:
     left: Operand
     right: Operand
     dtype: DType
+    zero: float = -0.0
 
     def substitute(
         self, axes: Sequence[Var], reduce: Sequence[Var], mapping: Mapping[Var, Affine]
@@ -113,6 +115,7 @@ class Nest:
             self.left.substitute(mapping),
             self.right.substitute(mapping),
             self.dtype,
+            self.zero,
         )
 
     def split(self, var: Var, inner: int) -> Nest | None:

@@ -29,7 +29,8 @@ from stagejit.graph.ir import Op
 @dataclass(frozen=True)
 class _Spatial:
     """One spatial dimension of one nest: where output, tap and source stand. window: how the source
-    follows; None where no tap meets an element, so that the sum is empty."""
+    follows; None where no tap meets an element, so that the sum is empty. skips: some taps meet
+    holes."""
 
     pixel: Var
     phase: Var
@@ -38,6 +39,7 @@ class _Spatial:
     tap_at: Affine
     source: Var
     window: Window | None
+    skips: bool
 
 
 def conv_nests(op: Op) -> list[Nest]:
@@ -113,13 +115,14 @@ def _phases(
         out_at = Affine.of(pixel) * period + Affine.of(offset) + first.number
         tap, source = Var(first.taps, "t"), Var(max(sources, 2), "s")
         if first.residue is None:
-            found.append(_Spatial(pixel, offset, tap, out_at, Affine(), source, None))
+            found.append(_Spatial(pixel, offset, tap, out_at, Affine(), source, None, True))
             continue
         at = Affine.of(pixel) * (stride * period // base) + max(first.shift, 0)
         at = at + Affine.of(tap) * (step * modulus // base)
         tap_at = Affine.of(tap) * modulus + Affine.of(offset) * (between or 0) + first.residue
         window = Window(at, sources, max(-first.shift, 0))
-        found.append(_Spatial(pixel, offset, tap, out_at, tap_at, source, window))
+        skips = first.taps < taps
+        found.append(_Spatial(pixel, offset, tap, out_at, tap_at, source, window, skips))
     return found
 
 
@@ -175,4 +178,5 @@ def _nest(op: Op, spatial: Sequence[_Spatial]) -> Nest:
         Operand(lhs, tuple(left), windows, border.astype(dtype.numpy).item()).simplified(),
         Operand(rhs, tuple(right)),
         dtype,
+        0.0 if any(dim.skips for dim in spatial) else -0.0,
     )

@@ -86,13 +86,20 @@ class _Loop:
 
 
 class MicroKernel:
-    """Emits tiles of one nest. `lengths[axis]`: iterations of each reduction axis in this block."""
+    """Emits tiles of one nest. `lengths[axis]`: iterations of each reduction axis in this block.
+    zero: what sums of floats start from."""
 
     def __init__(
-        self, b: Builder, tiling: Tiling, operands: tuple[View, View], panel: View, dtype: DType
+        self,
+        b: Builder,
+        tiling: Tiling,
+        operands: tuple[View, View],
+        panel: View,
+        dtype: DType,
+        zero: float,
     ) -> None:
         self.b, self.tiling, self.operands, self.panel = b, tiling, operands, panel
-        self.dtype = dtype
+        self.dtype, self.zero = dtype, zero
         self.elem = element_type(dtype)
         self.across = tiling.lane in tiling.reduce  # lanes run along the reduction
 
@@ -191,8 +198,7 @@ class MicroKernel:
         mask: Register | None,
     ) -> Sequence[Register]:
         lanes = self.tiling.lanes if self.tiling.lane is not None else 0
-        # -0 is neutral for every sum; +0 would turn a sum of nothing but -0 into +0.
-        zero = self.b.const(-0.0 if self.elem.is_float else 0, self.elem.with_lanes(lanes))
+        zero = self.b.const(self.zero if self.elem.is_float else 0, self.elem.with_lanes(lanes))
         axes = [axis for axis in self.tiling.reduce if lengths[axis].const != 1]
         # The outermost loop must remain, or loads that do not move pile up outside.
         unrolled = [axis for axis in axes[1:] if self._is_unrolled(axis, lengths[axis], points)]

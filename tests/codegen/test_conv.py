@@ -70,6 +70,16 @@ def test_windows(runner: Runner, options: Any, layout: str) -> None:
         check(runner, array(2, 13, 40, 5), array(3, 3, 5, 23), NHWC, **options)
 
 
+def test_holes_are_zeros(runner: Runner) -> None:
+    """What a window meets of the holes of a dilated image adds +0, even if nothing is computed."""
+    negative = [-np.ones((1, 1, 20), np.float32), np.zeros((1, 1, 2), np.float32)]
+    for x, w in (negative, negative[::-1]):
+        runner.check(
+            lambda x, w: 1 / lax.conv_general_dilated(x, w, (1,), ((4, 20),), lhs_dilation=(4,)),
+            x, w,
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(
     ("kind", "groups"), [("feature", 2), ("feature", 6), ("batch", 2), ("batch", 4)]
