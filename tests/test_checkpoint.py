@@ -219,3 +219,14 @@ def test_no_reader_of_a_barrier_is_before_what_it_waits_for(seed: int) -> None:
             assert waited <= before
             count += len(waited)
     assert count
+
+
+def test_a_constant_is_read_behind_a_barrier_only() -> None:
+    weights = np.arange(8, dtype=np.float32)
+
+    def f(x: Any) -> Any:
+        return lax.optimization_barrier((jnp.asarray(weights), x))[0] * x[0]
+
+    check(f, X[0])
+    grad = jax.grad(jax.checkpoint(lambda x: (jnp.sin(x) * weights).sum()))
+    np.testing.assert_allclose(stagejit.jit(grad)(X[0, :8]), np.cos(X[0, :8]) * weights, rtol=1e-6)

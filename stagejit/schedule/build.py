@@ -210,13 +210,15 @@ class _Builder:
         return hazards.with_orders(found, dispatches, behind)
 
     def _values(self) -> list[Value]:
-        """Every value that a region reads, writes or the function returns."""
+        """Every value that a region reads, writes or the function returns, and every constant."""
         found: dict[Value, None] = dict.fromkeys(self.graph.inputs)
         for item in self.items:
             found.update(dict.fromkeys(item.region.reads))
             found.update(dict.fromkeys(item.region.writes))
         found.update(dict.fromkeys(self.stored))
-        return list(found)
+        # A constant that is only read behind an optimization barrier is in no region by itself.
+        roots = dict.fromkeys(self.roots[value] for value in found)
+        return [*found, *(root for root in roots if root.op.kind == "const" and root not in found)]
 
     # --------------------------------------------------------------- buffers
 
