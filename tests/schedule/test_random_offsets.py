@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 from stagejit.options import SWITCHES, Options
+from tests.schedule.constants import turned
 from tests.schedule.planning import check
 
 ROWS, COLUMNS = 12, 4
@@ -76,11 +77,13 @@ scalars = st.integers(-14, 14)
 @pytest.mark.fuzz
 @given(
     steps, scalars, scalars, st.lists(scalars, min_size=2, max_size=2), st.booleans(),
-    st.sets(st.sampled_from(sorted(SWITCHES)), max_size=3),
+    st.sets(st.sampled_from(sorted(SWITCHES)), max_size=3), st.randoms(use_true_random=False),
 )  # fmt: skip
 def test_a_call_touches_what_its_plan_says(
-    made: list[Step], i: int, j: int, v: list[int], donated: bool, off: set[str]
+    made: list[Step], i: int, j: int, v: list[int], donated: bool, off: set[str], rng: Any
 ) -> None:
     args = [D, A, np.int32(i), np.int32(j), np.array(v, np.int32)]
     options = Options(disable=tuple(sorted(off)))
     check(program(made), *args, donated=[donated], options=options)
+    with turned(rng):
+        check(program(made), *args, donated=[donated], options=options)

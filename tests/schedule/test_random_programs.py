@@ -1,4 +1,5 @@
-"""Random programs: every verifier passes, and the executor gives what the interpreter gives."""
+"""Random programs: every verifier passes, and the executor gives what the interpreter gives, with
+all constants that decide what pays as they are, and with others."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagejit.options import SWITCHES, Options
+from tests.schedule.constants import turned
 from tests.schedule.planning import check
 from tests.strategies import RandomProgram, programs
 
@@ -26,3 +28,17 @@ def test_a_schedule_computes_what_the_graph_means(
         st.lists(st.booleans(), min_size=len(program.args), max_size=len(program.args))
     )
     check(program.fn, *program.args, donated=donated, options=options)
+
+
+@pytest.mark.fuzz
+@given(
+    program=programs(max_steps=12),
+    rng=st.randoms(use_true_random=False),
+    limit=st.sampled_from((1, 2, 3, 5, 16)),
+)
+def test_no_constant_changes_what_a_schedule_computes(
+    program: RandomProgram, rng: Any, limit: int
+) -> None:
+    donated = [rng.random() < 0.5 for _ in program.args]
+    with turned(rng):
+        check(program.fn, *program.args, donated=donated, options=Options(operand_limit=limit))
