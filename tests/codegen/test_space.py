@@ -166,8 +166,13 @@ def _views(draw: st.DrawFn) -> tuple[tuple[int, ...], list[_Step]]:
     for _ in range(draw(st.integers(1, 4))):
         axis = draw(st.integers(0, len(shape) - 1))
         match draw(st.sampled_from(["repeat", "slice", "slice", "reshape", "transpose"])):
-            case "repeat" if shape[axis] <= 12:
-                steps.append(_repeated(shape, axis, draw(st.integers(2, 3))))
+            case "repeat" if shape[axis] <= 12:  # and one period of it, perhaps with gaps
+                count, period = draw(st.integers(2, 3)), shape[axis]
+                stride = draw(st.sampled_from([n for n in (1, 2, 3) if period % n == 0]))
+                start = draw(st.integers(0, (count - 1) * period))
+                steps.append(_repeated(shape, axis, count))
+                shape = steps[-1].shape
+                steps.append(_sliced(shape, axis, start, stride, period // stride))
             case "slice":
                 stride = draw(st.integers(1, 3))
                 size = draw(st.integers(1, -(-shape[axis] // stride)))
