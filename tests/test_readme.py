@@ -7,13 +7,16 @@ and the table of rewrites anew: `python -m pytest tests/test_readme.py --update-
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import linecache
 import re
 from pathlib import Path
 from typing import Any
 
-from stagejit.options import SWITCHES
+import stagejit
+from stagejit.options import SWITCHES, Options
+from tests.test_imports import LAYERS
 
 _BLOCKS = re.compile(
     r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<text>.*?)^```\n)?", re.S | re.M
@@ -60,3 +63,45 @@ def test_the_table_of_rewrites_is_the_one_of_options(repository: Path, update_go
         readme.write_text(after)
     assert rows in after
     assert after == before or update_golden
+
+
+def section(repository: Path, title: str) -> str:
+    """The text under `## title`."""
+    _, _, after = (repository / "README.md").read_text().partition(f"\n## {title}\n")
+    assert after
+    return after.partition("\n## ")[0]
+
+
+def test_the_table_of_options_has_all_that_there_are(repository: Path) -> None:
+    rows = re.findall(r"^\| `(\w+)=", section(repository, "Options"), re.M)
+    assert sorted(rows) == sorted(option.name for option in dataclasses.fields(Options))
+
+
+def test_the_table_of_folders_has_all_that_there_are(repository: Path) -> None:
+    rows = re.findall(r"^\| (`[^|]*`) \|", section(repository, "Layout"), re.M)
+    named = {Path(name.rstrip("/")).stem for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    assert named == {name for layer in LAYERS for name in layer} - {"__init__"}
+
+
+def test_paths_that_the_readme_names_exist(repository: Path) -> None:
+    text = (repository / "README.md").read_text()
+    paths = re.findall(r"(?<![\w/])(?:stagejit|tests|notebooks|\.ci)/[\w./]*\w", text)
+    assert len(paths) > 20
+    assert [path for path in paths if not (repository / path).exists()] == []
+
+
+def test_the_table_of_commands_has_all_that_there_are(repository: Path) -> None:
+    from stagejit.bench.cli import app
+
+    rows = re.findall(
+        r"^\| `python -m stagejit (\w+)", section(repository, "The command line"), re.M
+    )
+    commands = [command.name or command.callback.__name__ for command in app.registered_commands]  # type: ignore[union-attr]
+    assert sorted(rows) == sorted(commands)
+
+
+def test_the_readme_names_what_is_called(repository: Path) -> None:
+    text = (repository / "README.md").read_text()
+    called = [name for name in stagejit.__all__ if name.islower()]
+    assert called
+    assert [name for name in called if f"stagejit.{name}(" not in text] == []
