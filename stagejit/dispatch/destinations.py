@@ -25,7 +25,7 @@ from stagejit.dispatch.outputs import stored_outputs
 from stagejit.dispatch.region import ALONE, ELEMENTWISE
 from stagejit.dispatch.state import State, in_memory
 from stagejit.dispatch.updates import updated_boxes
-from stagejit.graph.control import carried_operands, destination_of
+from stagejit.graph.control import carried_operands, destination_of, updates_of
 from stagejit.graph.ir import Op, Value
 
 _DYNAMIC = "; its offset is computed from arrays, so its range is a conservative hull"
@@ -406,8 +406,7 @@ def _overwritten(state: State, op: Op, destination: Value) -> list[Box]:
     """What `op` overwrites of an operand."""
     if op.kind in ("insert_slice", "scatter"):
         return [state.scalars.box(op)]
-    updates = (value for value in op.results if destination_of(value) is destination)
-    return [box for value in updates for box in updated_boxes(value)]
+    return [box for value in updates_of(op, destination) for box in updated_boxes(value)]
 
 
 def _only_elementwise(read: Op, insert: Op, users: Mapping[Value, Sequence[Op]]) -> bool:
@@ -427,7 +426,7 @@ def _is_overwritten_after(state: State, op: Op, destination: Value, box: Box) ->
     """Whether an update of what `op` makes of `destination` overwrites `box`, one of the next
     few."""
     for _ in range(_UPDATES_AHEAD):
-        results = [value for value in op.results if destination_of(value) is destination]
+        results = updates_of(op, destination)
         update = state.update_of(results[0]) if len(results) == 1 else None
         if update is None:
             return False

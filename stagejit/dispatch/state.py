@@ -14,7 +14,7 @@ from stagejit.decisions import Decision
 from stagejit.dispatch.group import Group, Reach
 from stagejit.dispatch.region import POINTWISE
 from stagejit.dispatch.scalars import NOTHING, Scalars
-from stagejit.graph.control import destination_of
+from stagejit.graph.control import updates_of
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.options import Options
 from stagejit.symbolic import Int
@@ -88,7 +88,7 @@ class State:
         """The only op that updates `value`, None if there is none or there are several."""
         if value not in self._updates:
             users = self.users[value]
-            updates = [op for op in users if any(destination_of(r) is value for r in op.results)]
+            updates = [op for op in users if updates_of(op, value)]
             self._updates[value] = updates[0] if len(updates) == 1 else None
         return self._updates[value]
 

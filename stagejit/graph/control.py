@@ -93,8 +93,19 @@ def destination_of(value: Value) -> Value | None:
         return op.operands[1]
     if op.kind == "scatter":
         return op.operands[0]
-    at = carried_operands(op).get(value.index) if op.kind in CONTROL else None
+    if op.kind == "loop":
+        return op.operands[value.index] if value.index < op.attrs["carries"] else None
+    at = carried_operands(op).get(value.index)
     return None if at is None else op.operands[at]
+
+
+def updates_of(op: Op, destination: Value) -> list[Value]:
+    """The results of an op that are updates of `destination`: one look at each operand, however
+    many are carried."""
+    if op.kind in CONTROL:
+        carried = carried_operands(op).items()
+        return [op.results[result] for result, at in carried if op.operands[at] is destination]
+    return [value for value in op.results if destination_of(value) is destination]
 
 
 def infer_loop(operands: Sequence[TensorType], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:

@@ -8,8 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax import lax
 
 from stagejit.errors import ParseError, VerificationError
+from stagejit.graph import control
 from stagejit.graph.build import graph_of
 from stagejit.graph.control import LoopOperands, bodies_of, body_operands
 from stagejit.graph.interpreter import interpret
@@ -123,3 +125,17 @@ def test_dont_accept_faults_inside_a_body() -> None:
 
 def test_graphs_with_other_bodies_differ() -> None:
     assert difference(parse(SCAN), parse(SCAN.replace("map mul", "map sub"))) is not None
+
+
+def test_updates_of_an_operand_are_the_results_that_take_it_over() -> None:
+    def f(p: Any, *xs: Any) -> Any:
+        xs = lax.fori_loop(0, 2, lambda i, c: (c[1], c[0], c[2] + 1), xs)
+        return lax.cond(p, lambda *c: (c[1] * 2, c[0], c[2]), lambda *c: c, *xs)
+
+    graph = graph_of(f, np.bool_(True), *[np.full(3, at) for at in range(3)])
+    ops = [op for op in graph if op.kind in control.CONTROL]
+    assert {op.kind for op in ops} == {"loop", "branch"}
+    for op in ops:
+        for operand in op.operands:
+            expected = [value for value in op.results if control.destination_of(value) is operand]
+            assert control.updates_of(op, operand) == expected
