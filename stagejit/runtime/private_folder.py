@@ -69,7 +69,7 @@ def read_file(name: str, folder: int, *, limit_nbytes: int) -> bytes:
         _check_owner(status)
         if status.st_size > limit_nbytes:
             raise RefusedError(f"{status.st_size} bytes are too many")
-        data = file.read(limit_nbytes + 1)
+        data = file.read(status.st_size)  # as many bytes are allocated, so not the limit
         with contextlib.suppress(OSError):
             os.utime(descriptor)
         return data

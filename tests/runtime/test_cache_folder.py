@@ -17,6 +17,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -454,3 +455,15 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
         with pytest.raises(private_folder.RefusedError, match="too many"):
             private_folder.read_file("name", descriptor, limit_nbytes=99)
         assert len(private_folder.read_file("name", descriptor, limit_nbytes=100)) == 100
+
+
+def test_reading_takes_no_more_memory_than_the_file(tmp_path: Path) -> None:
+    (tmp_path / "name").write_bytes(bytes(100))
+    with private_folder.opened_folder(tmp_path, create=True) as descriptor:
+        tracemalloc.start()
+        try:
+            private_folder.read_file("name", descriptor, limit_nbytes=1 << 29)
+            _, peak_nbytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak_nbytes < 1 << 20
