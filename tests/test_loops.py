@@ -345,6 +345,26 @@ def test_values_without_elements_between_bodies(
     close(jitted(*given), jax.jit(f)(*given))
 
 
+@pytest.mark.parametrize("outer", NESTS)
+@pytest.mark.parametrize("size", [0, 3])
+def test_one_value_that_is_several_results_of_a_body(outer: Callable[..., Any], size: int) -> None:
+    """With elements it is copied; without, it is one buffer in several places."""
+
+    def f(x: Any, y: Any) -> Any:
+        def body(c: Any) -> Any:
+            last = lax.while_loop(
+                lambda s: s[0] < 4, lambda s: (s[0] + 1, s[2], s[3], x), (0, c[1], c[2], x)
+            )[3]
+            return last, last, y
+
+        return outer(body, (x, x, y))
+
+    given = np.ones((size,), np.float32), np.zeros((size,), np.float32)
+    jitted = stagejit.jit(f, options=Options(verify=True))
+    assert not jitted.plan(*given).delegated
+    close(jitted(*given), jax.jit(f)(*given))
+
+
 @pytest.mark.parametrize(("f", "args"), CASES, ids=IDS)
 def test_plans_and_interpreter(f: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """The executor follows the plan over poisoned memory and gives what the interpreter gives."""

@@ -128,7 +128,8 @@ def _touched(
     for buffer in schedule.plan.buffers:
         if buffer.kind != "argument" or buffer.result is not None:
             used.add(buffer.name)
-    return [place for place in places if place.buffer in used]
+    # What has no elements is never copied, so one buffer may be several results.
+    return list({place.buffer: place for place in places if place.buffer in used}.values())
 
 
 def _argument_places(
