@@ -291,13 +291,15 @@ def trim_arenas() -> None:
 def _kernel_modules(
     program: HostProgram, kernels: Mapping[str, str], cache: ObjectCache | None
 ) -> tuple[Module, ...]:
+    """In the order of `program.kernels()`."""
     wanted = program.kernels()
     found = {name: engine().module(name) for name in wanted if name not in kernels}
     lost = [name for name, module in found.items() if module is None]
     if lost:
         raise InternalError(f"no code for {', '.join(lost)}", step="load")
     made = engine().modules({n: kernels[n] for n in wanted if n in kernels}, cache=cache)
-    return tuple(module for module in {**found, **made}.values() if module is not None)
+    modules = found | made
+    return tuple(module for name in wanted if (module := modules[name]) is not None)
 
 
 def _register(addresses: Mapping[str, int]) -> None:
