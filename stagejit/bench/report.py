@@ -20,6 +20,14 @@ from stagejit.bench.harness import Row
 from stagejit.bench.peaks import Peaks
 
 
+def program_table(title: str, columns: Sequence[str]) -> Table:
+    """An empty table with the programs' names, and numbers beside them."""
+    table = Table("program", title=title)
+    for name in columns:
+        table.add_column(name, justify="right")
+    return table
+
+
 def speed_table(rows: Sequence[Row], opponents: Sequence[str]) -> Table:
     """Times and rates: one row a workload."""
     table = Table(title="Speed: median of interleaved calls", title_justify="left")

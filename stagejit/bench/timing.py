@@ -8,6 +8,7 @@ disturbance of the machine or a change of its clock meets all of them alike.
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -59,6 +60,11 @@ def summarize(samples: Sequence[float]) -> Timing:
         return Timing(median, 0.0, median, len(samples))
     first, _, third = statistics.quantiles(samples, n=4, method="inclusive")
     return Timing(median, (third - first) / median, min(samples), len(samples))
+
+
+def geometric_mean(ratios: Sequence[float]) -> float:
+    """1 where there are none."""
+    return math.exp(sum(map(math.log, ratios)) / max(len(ratios), 1))
 
 
 def _repeats(call: Call, clock: Clock) -> int:

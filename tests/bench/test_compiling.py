@@ -41,7 +41,3 @@ def test_variants_are_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row.cpu_ratio > 0
     assert row.wall_ratio > 0
     assert table.table_of([row]).row_count == 1
-
-
-def test_the_mean_is_geometric() -> None:
-    assert table.geometric_mean([0.5, 2.0]) == pytest.approx(1.0)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from stagejit.bench import cli
 from stagejit.bench.ecosystem import catalogue
 from stagejit.bench.ecosystem.program import LibraryProgram
-from stagejit.bench.ecosystem.table import geometric_mean, measure, table_of
+from stagejit.bench.ecosystem.table import measure, table_of
 
 
 def native() -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -45,11 +45,6 @@ def test_a_row() -> None:
 def test_a_loop_of_xla_is_told() -> None:
     (reason,) = measure(LibraryProgram("mine", (), left), 0).loops
     assert "sort" in reason
-
-
-def test_geometric_mean() -> None:
-    assert geometric_mean([1.0, 4.0]) == pytest.approx(2)
-    assert geometric_mean([]) == 1
 
 
 def test_the_table() -> None:

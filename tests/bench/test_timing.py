@@ -86,3 +86,9 @@ def test_garbage_collection_is_back_on_after_a_failing_call() -> None:
     with pytest.raises(RuntimeError):
         timing.interleave([failing], seconds=100.0, clock=FakeClock())
     assert gc.isenabled()
+
+
+def test_geometric_mean() -> None:
+    assert timing.geometric_mean([1.0, 4.0]) == pytest.approx(2)
+    assert timing.geometric_mean([0.5, 2.0]) == pytest.approx(1.0)
+    assert timing.geometric_mean([]) == 1

@@ -12,11 +12,10 @@ CPU seconds are those of all threads of the process; both sides use several.
 from __future__ import annotations
 
 import gc
-import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,8 @@ from rich.table import Table
 
 import stagejit
 from stagejit.bench.compiling.programs import Program, equation_count
+from stagejit.bench.report import program_table
+from stagejit.bench.timing import geometric_mean
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,15 @@ class Row:
     @property
     def cpu_ratio(self) -> float:
         """How many times as long we take as jax.jit, in CPU time; below 1 we are faster."""
-        return _middle(a.cpu / b.cpu for a, b in zip(self.ours, self.theirs, strict=True))
+        return self._ratio(lambda times: times.cpu)
 
     @property
     def wall_ratio(self) -> float:
         """The same of wall time."""
-        return _middle(a.wall / b.wall for a, b in zip(self.ours, self.theirs, strict=True))
+        return self._ratio(lambda times: times.wall)
+
+    def _ratio(self, of: Callable[[Times], float]) -> float:
+        return statistics.median(of(a) / of(b) for a, b in zip(self.ours, self.theirs, strict=True))
 
 
 def measure(program: Program, variants: int) -> Row:
@@ -82,20 +86,9 @@ def _compile(jit: Callable[..., Any], function: Callable[..., Any], args: tuple[
     return Times(time.process_time() - cpu, time.perf_counter() - wall)
 
 
-def _middle(numbers: Iterable[float]) -> float:
-    return statistics.median(numbers)
-
-
-def geometric_mean(numbers: Sequence[float]) -> float:
-    """1 where there are none."""
-    return math.exp(sum(map(math.log, numbers)) / max(len(numbers), 1))
-
-
 def table_of(rows: Sequence[Row]) -> Table:
     """Rows, and their geometric mean."""
-    table = Table(title="cold compile, stagejit.jit against jax.jit (medians)")
     columns = (
-        "program",
         "equations",
         "CPU s",
         "jax CPU s",
@@ -104,16 +97,15 @@ def table_of(rows: Sequence[Row]) -> Table:
         "CPU ratio",
         "wall ratio",
     )
-    for name in columns:
-        table.add_column(name, justify="left" if name == "program" else "right")
+    table = program_table("cold compile, stagejit.jit against jax.jit (medians)", columns)
     for row in rows:
         table.add_row(
             row.name,
             str(row.equations),
-            f"{_middle(t.cpu for t in row.ours):.2f}",
-            f"{_middle(t.cpu for t in row.theirs):.2f}",
-            f"{_middle(t.wall for t in row.ours):.2f}",
-            f"{_middle(t.wall for t in row.theirs):.2f}",
+            f"{statistics.median(t.cpu for t in row.ours):.2f}",
+            f"{statistics.median(t.cpu for t in row.theirs):.2f}",
+            f"{statistics.median(t.wall for t in row.ours):.2f}",
+            f"{statistics.median(t.wall for t in row.theirs):.2f}",
             f"{row.cpu_ratio:.2f}",
             f"{row.wall_ratio:.2f}",
         )

@@ -7,8 +7,7 @@ says how far the results are apart, and which loops XLA ran.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,8 @@ from rich.table import Table
 
 import stagejit
 from stagejit.bench.ecosystem.program import LibraryProgram
-from stagejit.bench.timing import Timing, interleave
+from stagejit.bench.report import program_table
+from stagejit.bench.timing import Timing, geometric_mean, interleave
 from stagejit.runtime.loader import call_count
 
 _LOOPS = ("scan", "while")
@@ -84,17 +84,10 @@ def _error(results: Any, expected: Any) -> float:
     return worst
 
 
-def geometric_mean(ratios: Sequence[float]) -> float:
-    """1 where there are none."""
-    return math.exp(sum(map(math.log, ratios)) / max(len(ratios), 1))
-
-
 def table_of(rows: Iterable[Row]) -> Table:
     """Rows, and their geometric mean."""
     rows = list(rows)
-    table = Table(title="programs of libraries, stagejit.jit against jax.jit")
     columns = (
-        "program",
         "stagejit us",
         "jax us",
         "ratio",
@@ -104,8 +97,7 @@ def table_of(rows: Iterable[Row]) -> Table:
         "calls",
         "loops left",
     )
-    for name in columns:
-        table.add_column(name, justify="left" if name == "program" else "right")
+    table = program_table("programs of libraries, stagejit.jit against jax.jit", columns)
     for row in rows:
         table.add_row(
             row.name,
