@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from stagejit.codegen.generate import Generated, kernel_cache
 from stagejit.codegen.target import Target
+from stagejit.collector import collector_paused
 from stagejit.decisions import Decision
 from stagejit.dispatch.formation import form
 from stagejit.dispatch.region import FOREIGN, Region, with_inner
@@ -234,6 +235,7 @@ STEPS = (
 
 def compile_request(request: Request) -> Staged:
     """What the embedding installs: all steps."""
-    compilation = Compilation(request).run_until("load")
+    with collector_paused():
+        compilation = Compilation(request).run_until("load")
     compilation.graph.dissolve()  # what is shown of a function is compiled anew
     return compilation.staged

@@ -7,6 +7,7 @@ was compiled before, changes no kernel.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,10 +23,11 @@ from stagejit.codegen.llvm_shadow import with_shadows
 from stagejit.codegen.maps import map_kernel
 from stagejit.codegen.rows import reduce_kernel
 from stagejit.codegen.scatter import scatter_kernel
-from stagejit.codegen.shared_code import repeats_code
+from stagejit.codegen.shared_code import INLINED, repeats_code
 from stagejit.codegen.target import Target
 from stagejit.codegen.templates import Templates
 from stagejit.codegen.verifier import verify as verify_kernel
+from stagejit.codegen.vmath import is_long
 from stagejit.dispatch.region import Region
 from stagejit.errors import InternalError, StagejitError
 from stagejit.graph.ir import Value
@@ -122,10 +124,20 @@ def _generated(region: Region, key: Key, target: Target) -> tuple[Kernel, Places
 def _generate(region: ClosedRegion, target: Target) -> Kernel:
     if all(store.value.type.size == 0 for store in region.stores):
         return Kernel(Builder().finish(), (), (), 0, 0.0)  # generators count on loops that loop
+    if _repeats_ops(region):
+        return GENERATORS[region.kind](replace(region, calls=True), target)
     kernel = GENERATORS[region.kind](region, target)
     if repeats_code(kernel.function):
         return GENERATORS[region.kind](replace(region, calls=True), target)
     return kernel
+
+
+def _repeats_ops(region: ClosedRegion) -> bool:
+    """Whether the ops alone tell that code is repeated; loops that are unrolled repeat it, too."""
+    functions = Counter(
+        (op.attrs["fn"], op.operands[-1].type.dtype) for op in region.ops if op.kind == "map"
+    )
+    return any(n > INLINED and is_long(*function) for function, n in functions.items())
 
 
 def _places(region: ClosedRegion, kernel: Kernel) -> Places:

@@ -54,7 +54,7 @@ def emit(
     if function is None:
         raise InternalError(f"no scalar function for primitive `{fn_name}`", step="codegen")
     attrs = attrs or {}
-    if dtype.is_float and cost(fn_name, dtype) >= _LONG:
+    if is_long(fn_name, dtype):
         function = _with_calls(function, fn_name)
     if not (dtype.is_float and dtype.bits == 16):
         return function(b, dtype, args, attrs)
@@ -65,6 +65,11 @@ def emit(
     if keep_f32 or result.type.elem != "f32":
         return result
     return b.cast("fptrunc", result, dtype.name)
+
+
+def is_long(fn_name: str, dtype: DType) -> bool:
+    """Whether the primitive has so much code that it is called where a kernel repeats it."""
+    return dtype.is_float and cost(fn_name, dtype) >= _LONG
 
 
 def _with_calls(function: ScalarFunction, name: str) -> ScalarFunction:

@@ -88,6 +88,7 @@ class Graph:
         self.input_names: list[str] = []
         self.donated: list[bool] = []
         self._made: list[Op] = []  # by id, erased ones included
+        self._order: list[Op] | None = None  # what `ops` found, until the next change
         self._return = self._insert("return", (), (), {}, UNKNOWN)
 
     # ---------------------------------------------------------------- reading
@@ -114,6 +115,11 @@ class Graph:
 
     def ops(self) -> list[Op]:
         """All ops but inputs and the return, operands before users, otherwise oldest first."""
+        if self._order is None:
+            self._order = self._ordered()
+        return list(self._order)
+
+    def _ordered(self) -> list[Op]:
         order = []
         waiting = {op: len({operand.op for operand in op.operands}) for op in self.nx}
         ready = [(op.id, op) for op, missing in waiting.items() if not missing]
@@ -155,7 +161,7 @@ class Graph:
     def dissolve(self) -> None:
         """The end of the graph: ops and values let go of each other, so that nothing waits for a
         garbage collection (a constant may be a large array of the user's)."""
-        made, self._made = self._made, []
+        made, self._made, self._order = self._made, [], None
         self.nx.clear()
         for op in made:
             for attribute in op.attrs.values():
@@ -212,6 +218,7 @@ class Graph:
         if self._users[op]:
             raise ValueError(f"cannot erase {op}: its results are used")
         self.nx.remove_node(op)
+        self._order = None
 
     def eliminate_dead(self) -> int:
         """Erase every op that neither an output nor an effect depends on; returns how many."""
@@ -222,7 +229,9 @@ class Graph:
             live |= needed
             todo += needed
         dead = [op for op in self.nx if op not in live and op.kind != "input"]
-        self.nx.remove_nodes_from(dead)
+        if dead:
+            self.nx.remove_nodes_from(dead)
+            self._order = None
         return len(dead)
 
     def _insert(
@@ -247,5 +256,6 @@ class Graph:
         self._link(op)
 
     def _link(self, op: Op) -> None:
+        self._order = None
         for index, value in enumerate(op.operands):
             self.nx.add_edge(value.op, op, operand=index, result=value.index)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import networkx as nx
 import pytest
 
@@ -49,6 +51,39 @@ def test_ops_come_after_their_operands_even_when_made_later(chain: Graph) -> Non
     chain.replace_uses(y, late)
     chain.eliminate_dead()
     assert [op.id for op in chain] == [late.op.id, total.op.id]
+
+
+def test_the_order_is_found_anew_after_each_change() -> None:
+    """Against a graph that is asked once, in the end."""
+    random = Random(0)
+    for _ in range(50):
+        asked, unasked = Graph(), Graph()
+        for graph in (asked, unasked):
+            graph.add_input("x", TYPE)
+        for _ in range(30):
+            step = random.choice(["add", "add", "replace", "erase", "drop", "dead"])
+            seed = random.random()
+            for graph in (asked, unasked):
+                change(graph, step, Random(seed))
+            asked.ops()
+        assert [op.id for op in asked] == [op.id for op in unasked]
+
+
+def change(graph: Graph, step: str, random: Random) -> None:
+    values = [value for op in graph.nx for value in op.results]
+    if step == "add":
+        graph.set_outputs([*graph.outputs, neg(graph, random.choice(values))])
+    elif step == "replace":
+        old, new = sorted(random.choices(values, k=2), key=lambda value: value.op.id)
+        graph.replace_uses(new, old)
+    elif step == "erase":
+        unused = [op for op in graph.nx if op.kind == "map" and not graph.is_used(op)]
+        for op in unused[:1]:
+            graph.erase(op)
+    elif step == "drop":
+        graph.set_outputs(graph.outputs[1:])
+    else:
+        graph.eliminate_dead()
 
 
 def test_a_used_op_cannot_be_erased(chain: Graph) -> None:
