@@ -174,10 +174,11 @@ def _int_to_float(e: Emitter, opcode: str, a: Ref, to: Type) -> Ref:
 
 
 def _int64_to_f64_odd(e: Emitter, opcode: str, a: Ref, near: Ref) -> Ref:
-    """Marks an inexact conversion in the last bit: dropping bits below 2^11 of a big number, but
-    not the fact that they were there, leaves the later rounding to 8 or 11 bits right."""
-    sticky = e.compare("ne", e.binary("and", a, 0x7FF), 0)
-    kept = e.binary("or", e.binary("and", a, ~0x7FF), e.select(sticky, e.const(0x400, a.type), 0))
+    """Marks an inexact conversion in the last bit: dropping bits below 2^12 of a big number, but
+    not the fact that they were there, leaves the later rounding to 8 or 11 bits right. The mark is
+    2^11, the last of the 53 bits that f64 has for a number from 2^63 on."""
+    sticky = e.compare("ne", e.binary("and", a, 0xFFF), 0)
+    kept = e.binary("or", e.binary("and", a, ~0xFFF), e.select(sticky, e.const(0x800, a.type), 0))
     signed = opcode == "sitofp"
     magnitude = e.call("abs", a.type, [a, "i1 false"], [a.type]) if signed else a
     big = e.compare("ugt", magnitude, 1 << 53)

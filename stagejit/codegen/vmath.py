@@ -8,6 +8,7 @@ computed in f32 and rounded once per op unless the caller asks to keep f32.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from stagejit.codegen import (
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import Type, Value, element_type
 from stagejit.codegen.shared_code import shared
+from stagejit.codegen.vmath_core import F32, F64
 from stagejit.codegen.vmath_cost import cost
 from stagejit.errors import InternalError
 from stagejit.types import DType
@@ -34,6 +36,9 @@ ScalarFunction = Callable[[Builder, DType, Args, Attrs], Value]
 _LONG = 10.0
 # On 16-bit floats these work on the bits themselves; all other functions compute in f32.
 _ON_BITS = frozenset(("select", "select_n", "nextafter"))
+# What the CPU's instructions take denormals for, a constant among the operands of a function is
+# before any code is made from it: comparisons and extrema of constants are decided while compiling.
+_KEEPING_DENORMALS = _ON_BITS | {"sign", "neg", "abs"}
 
 
 def emit(
@@ -54,6 +59,8 @@ def emit(
     if function is None:
         raise InternalError(f"no scalar function for primitive `{fn_name}`", step="codegen")
     attrs = attrs or {}
+    if dtype.is_float and fn_name not in _KEEPING_DENORMALS:
+        args = [_flushed(b, arg) for arg in args]
     if is_long(fn_name, dtype):
         function = _with_calls(function, fn_name)
     if not (dtype.is_float and dtype.bits == 16):
@@ -81,6 +88,17 @@ def _with_calls(function: ScalarFunction, name: str) -> ScalarFunction:
         return shared(b, name, args, lambda b, *args: function(b, dtype, args, attrs), dtype)
 
     return emitted
+
+
+def _flushed(b: Builder, value: Value) -> Value:
+    """A constant that is a denormal where it is computed with, as the zero that CPUs take it for;
+    those of f16 are normal numbers in f32."""
+    if value.const is None or not value.type.is_float or value.type.elem == "f16":
+        return value
+    tiny = F64.tiny if value.type.elem == "f64" else F32.tiny
+    if not 0 < abs(value.const) < tiny:
+        return value
+    return b.const(math.copysign(0.0, value.const), value.type)
 
 
 def _widened(b: Builder, value: Value) -> Value:

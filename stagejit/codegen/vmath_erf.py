@@ -20,6 +20,7 @@ from stagejit.codegen.vmath_core import (
     at_most,
     copy_sign,
     fast_two_sum,
+    format_of,
     horner,
     narrow,
     reciprocal_corrected,
@@ -34,14 +35,20 @@ def erf(b: Builder, x: Value) -> Value:
     a = absolute(b, x)
     z = x * x
     if x.type.elem == "f64":
-        small = b.fma(horner(b, c.ERF_F64, z), x, x)
+        small = _with_least(b, b.fma(horner(b, c.ERF_F64, z), x, x), x, a)
         large = 1.0 - _erfc_f64(b, a)
         return b.select(a < 1.0, small, copy_sign(b, large, x))
-    small = b.fma(horner(b, c.ERF_F32, z), x, x)
+    small = _with_least(b, b.fma(horner(b, c.ERF_F32, z), x, x), x, a)
     tail = horner(b, c.ERF_TAIL_F32, at_most(b, a, 3.95))
     for _ in range(3):
         tail = tail * tail
     return b.select(a < 1.2, small, copy_sign(b, 1.0 - 1.0 / tail, x))
+
+
+def _with_least(b: Builder, small: Value, x: Value, a: Value) -> Value:
+    """`small`, x plus a term that is flushed to zero for the least normal numbers where a CPU
+    multiplies and adds one after the other."""
+    return b.select(a < format_of(x).tiny * 16, x * (2 / math.sqrt(math.pi)), small)
 
 
 def erfc(b: Builder, x: Value) -> Value:

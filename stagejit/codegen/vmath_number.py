@@ -62,9 +62,10 @@ def _is_number(x: Value) -> bool:
 
 
 def float_sign(b: Builder, x: Value) -> Value:
-    """-1, 1, or x itself where it is zero or NaN."""
-    same = b.compare("eq", x, 0.0) | is_nan(b, x)
-    return b.select(same, x, copy_sign(b, b.const(1.0, x.type), x))
+    """-1, 1, or x itself where it is zero or NaN. By its bits: a comparison with zero takes
+    denormals for zeros where the CPU does, and would pass them through."""
+    zero = b.compare("eq", bits_of(b, absolute(b, x)), 0)
+    return b.select(zero | is_nan(b, x), x, copy_sign(b, b.const(1.0, x.type), x))
 
 
 def round_away(b: Builder, x: Value) -> Value:

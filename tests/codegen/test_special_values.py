@@ -12,12 +12,23 @@ import numpy as np
 import pytest
 
 from stagejit import types
+from stagejit.codegen import vmath
+from stagejit.codegen.builder import Builder
+from stagejit.codegen.ir import Value
 from stagejit.codegen.target import Target
 from stagejit.graph import scalar
 from stagejit.graph.functions import MAP_FUNCTIONS
 from stagejit.types import DType
 from tests.codegen.conftest import control_setter
-from tests.codegen.scalar_kernels import PREDICATES, Array, Compile, apply, arity
+from tests.codegen.scalar_kernels import (
+    PREDICATES,
+    Array,
+    Compile,
+    apply,
+    arity,
+    elementwise,
+    evaluate,
+)
 
 TARGETS = [Target.host(), Target.avx2(), Target.sse2()]
 FLOATS = [types.f16, types.bf16, types.f32, types.f64]
@@ -45,8 +56,8 @@ def specials(dtype: DType) -> Array:
     """Zeros, units and halves, the edges of the format, and what lies just inside and outside."""
     info = Limits(dtype)
     size = [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 100.0, np.inf, info.max, info.tiny,
-            info.tiny / 2, info.smallest, info.tiny * 1.5, info.eps, 1 - info.eps / 2,
-            1 + info.eps]  # fmt: skip
+            info.tiny / 2, info.smallest, info.tiny * 1.5, info.tiny * 9, info.eps,
+            1 - info.eps / 2, 1 + info.eps]  # fmt: skip
     return np.array([*size, *(-x for x in size), np.nan]).astype(dtype.numpy)
 
 
@@ -79,17 +90,13 @@ def agrees(actual: Array, truth: Array, dtype: DType) -> Array:
         return (near & signed) | (np.isnan(actual) & np.isnan(truth))
 
 
-def flushed_agrees(name: str, actual: Array, truth: Array, dtype: DType) -> Array:
+def flushed_agrees(actual: Array, truth: Array, dtype: DType) -> Array:
     """Agreement with a result that is flushed to zero where it is no normal number before it is
-    rounded. Without a fused multiply-add, erf of the smallest numbers loses its small term."""
+    rounded."""
     if truth.dtype == bool:
         return actual == truth
-    tiny = Limits(dtype).tiny
-    with np.errstate(all="ignore"):
-        lost = np.abs(actual - truth) <= tiny
-        small = np.abs(truth) <= (2 * tiny if name == "erf" else tiny)
-    near = lost & small & (np.signbit(actual) == np.signbit(truth))
-    return agrees(actual, truth, dtype) | near
+    lost = (actual == 0) & (np.abs(truth) <= Limits(dtype).tiny)
+    return agrees(actual, truth, dtype) | lost & (np.signbit(actual) == np.signbit(truth))
 
 
 def flushes(dtype: DType, target: Target, lanes: int) -> bool:
@@ -117,14 +124,52 @@ def test_special_values(compile_kernel: Compile, name: str, dtype: DType, target
         with flushing(flush):
             actual = apply(compile_kernel, name, dtype, *args, target=target, lanes=lanes,
                            attrs=ATTRS.get(name))  # fmt: skip
-        actual = actual if truth.dtype == bool else actual.astype(np.float64)
-        right = agrees(actual, truth, dtype)
         if flush or flushes(dtype, target, lanes):
-            tiny = [flushed(x.astype(np.float64), dtype) for x in args]
-            for taken in (args, tiny):
-                right |= flushed_agrees(name, actual, exact(name, dtype, taken), dtype)
-        wrong = np.flatnonzero(~right)
-        assert not wrong.size, "\n".join(
-            [f"{name} {dtype} lanes={lanes} flush={flush}: {wrong.size} wrong"]
-            + [f"{[float(a[k]) for a in args]} -> {actual[k]}, not {truth[k]}" for k in wrong[:8]]
-        )
+            right = agrees_with_either(name, dtype, args, actual)
+        else:
+            right = agrees(as_reference(actual), truth, dtype)
+        check(f"{name} {dtype} lanes={lanes} flush={flush}", args, actual, truth, right)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("name", [name for name in NAMES if arity(name) > 1])
+def test_constants_among_the_operands(compile_kernel: Compile, name: str, dtype: DType) -> None:
+    """What is decided about a constant while compiling is what the CPU would decide."""
+    x, target, half = specials(dtype), Target.host(), Limits(dtype).tiny / 2
+    rest = np.ones_like(x)
+    for place, number in itertools.product(range(arity(name)), (0.0, -0.0, half, -half)):
+        args = [x if k == (place + 1) % arity(name) else rest for k in range(arity(name))]
+        args[place] = np.full_like(x, number)
+
+        def body(b: Builder, *values: Value, place: int = place, number: float = number) -> Value:
+            operands = list(values)
+            operands[place] = b.const(number, values[place].type)
+            return vmath.emit(b, name, dtype, operands)
+
+        result = types.bool_ if name in PREDICATES else dtype
+        function = elementwise(body, [dtype] * len(args), result, target.lanes(dtype))
+        with flushing(True):
+            actual = evaluate(compile_kernel, function, result, *args, target=target)
+        right = agrees_with_either(name, dtype, args, actual)
+        check(f"{name} {dtype} of {number}", args, actual, exact(name, dtype, args), right)
+
+
+def as_reference(actual: Array) -> Array:
+    return actual if actual.dtype == bool else actual.astype(np.float64)
+
+
+def agrees_with_either(name: str, dtype: DType, args: list[Array], actual: Array) -> Array:
+    """Agreement with the function of the operands, any of which may be flushed to zero."""
+    choices = [(x, flushed(x.astype(np.float64), dtype)) for x in args]
+    right = np.zeros(actual.shape, bool)
+    for taken in itertools.product(*choices):
+        right |= flushed_agrees(as_reference(actual), exact(name, dtype, list(taken)), dtype)
+    return right
+
+
+def check(title: str, args: list[Array], actual: Array, truth: Array, right: Array) -> None:
+    wrong = np.flatnonzero(~right)
+    assert not wrong.size, "\n".join(
+        [f"{title}: {wrong.size} wrong"]
+        + [f"{[float(a[k]) for a in args]} -> {actual[k]}, not {truth[k]}" for k in wrong[:8]]
+    )

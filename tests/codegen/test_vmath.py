@@ -252,7 +252,23 @@ def interesting(dtype: DType) -> Array:
     info = np.iinfo(dtype.numpy)
     drawn = rng.integers(info.min, info.max, 4096, dtype.numpy, endpoint=True)
     shifted = drawn >> rng.integers(0, info.bits, 4096).astype(dtype.numpy)
-    return np.concatenate([drawn, shifted, np.array([0, info.min, info.max], dtype.numpy)])
+    return np.concatenate(
+        [drawn, shifted, halfway(dtype), np.array([0, info.min, info.max], dtype.numpy)]
+    )
+
+
+def halfway(dtype: DType) -> Array:
+    """Integers in the middle between two floats of each format, and their neighbours."""
+    info = np.iinfo(dtype.numpy)
+    middles = [
+        (1 << top) + (odd << (top - bits)) + near
+        for bits in (8, 11, 24, 53)
+        for top in range(bits, info.bits)
+        for odd in (1, 3)
+        for near in (-1, 0, 1)
+    ]
+    inside = [sign * m for sign in (-1, 1) for m in middles if info.min <= sign * m <= info.max]
+    return np.array(inside, dtype.numpy)
 
 
 @pytest.mark.parametrize("target", TARGETS[:3], ids=lambda t: t.name)
