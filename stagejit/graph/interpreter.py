@@ -182,8 +182,10 @@ def _wide(x: Array) -> Array:
 
 
 def _next_after(x: Array, y: Array) -> Array:
+    """As in C: between equal operands, which zeros of two signs are, it is the second. NumPy's is
+    the first in float16."""
     if x.dtype.kind == "f":
-        return np.asarray(np.nextafter(x, y))
+        return np.where(x == y, y, np.nextafter(x, y))
     # bfloat16 has no nextafter in NumPy: step its bits, which are ordered like its values.
     bits = x.view(np.uint16)
     up = (x < y) == (x > 0)

@@ -172,8 +172,9 @@ def test_neighbours(compile_kernel: Compile, dtype: DType) -> None:
     x, y = np.concatenate([x, smallest, smallest]), np.concatenate([y, smallest[::-1], smallest])
     actual = apply(compile_kernel, "nextafter", dtype, x, y)
     assert_same(actual, np.nextafter(x, y))
-    both_zero = (x == 0) & (y == 0)  # the second operand, as in C
-    np.testing.assert_array_equal(np.signbit(actual[both_zero]), np.signbit(y[both_zero]))
+    zeros = actual == 0  # between equal operands the second, as in C; else of the first's sign
+    signs = np.where(x == y, np.signbit(y), np.signbit(x))
+    np.testing.assert_array_equal(np.signbit(actual[zeros]), signs[zeros])
 
 
 @pytest.mark.parametrize("dtype", [types.f32, types.f64], ids=str)

@@ -85,6 +85,25 @@ def test_binary_functions_on_special_values(name: str, dtype: Any) -> None:
     np.testing.assert_allclose(wide, reference, rtol=rtol, atol=np.finfo(np.float32).tiny)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_neighbours_of_the_smallest_numbers(dtype: Any) -> None:
+    """-0 .. +0 is one step wide for both zeros; from the least numbers a zero keeps the sign."""
+    unsigned, top = f"u{np.dtype(dtype).itemsize}", 1 << (8 * np.dtype(dtype).itemsize - 1)
+    ordered = [top + 2, top + 1, top, 0, 1, 2]
+    for k, x in enumerate(ordered):
+        for other, y in enumerate(ordered):
+            if x & (top - 1) == y & (top - 1) == 0 or k == other:
+                expected = y
+            elif x & (top - 1) == 0:
+                expected = ordered[4 if other > k else 1]
+            else:
+                expected = x + 1 if (other > k) == (x < top) else x - 1
+            bits = [np.array([v], unsigned).view(dtype) for v in (x, y)]
+            with jax.enable_x64(True):
+                result = interpret(graph_of(lax.nextafter, *bits), bits)[0]
+            assert result.view(unsigned)[0] == expected, (x, y)
+
+
 @pytest.mark.parametrize("dtype", EDGES)
 @pytest.mark.parametrize(
     "name", ["add", "sub", "mul", "div", "rem", "max", "min", "and", "or", "xor", "shift_left",
