@@ -2,7 +2,7 @@
 
 Input: JAX primitives such as `reduce_sum`, `argmax`, `cumsum` and the generic `reduce`. Output: one
 `reduce` or `cumulative` equation; the initial value of a generic `reduce` is combined once, after
-it.
+it (see `_generic_reduce` for where it is not).
 Invariant: `fn` is associative and commutative with an identity in every dtype that it is used with.
 """
 
@@ -84,15 +84,23 @@ def _cumulative(fn: str) -> Translation:
 
 
 def _generic_reduce(emit: Emitter, site: Site, *operands: Var) -> list[Var]:
-    """reduce(x, init, body)  -->  body(init, reduce body x)"""
+    """reduce(x, init, body)  -->  body(init, reduce body x)
+
+    Over no elements it is init, whatever the body is. Where each result has one element, it is that
+    element: JAX wants init to be the identity of the body, and XLA leaves it out here."""
     jaxpr = site.params["jaxpr"]
     count = len(site.results)
-    functions = _monoids(getattr(jaxpr, "jaxpr", jaxpr), count)
     axes = integers(site.params["dimensions"])
-    results = []
-    for fn, x, init in zip(functions, operands[:count], operands[count:], strict=True):
-        results.append(emit.map(fn, init, reduce(emit, fn, x, axes)))
-    return results
+    xs, inits = operands[:count], operands[count:]
+    if all(xs[0].type.shape[axis] == 1 for axis in axes):
+        return [emit.reshape(x, out.shape) for x, out in zip(xs, site.results, strict=True)]
+    if not xs[0].type.size:
+        return [emit.fill(init, out.shape) for init, out in zip(inits, site.results, strict=True)]
+    functions = _monoids(getattr(jaxpr, "jaxpr", jaxpr), count)
+    return [
+        emit.map(fn, init, reduce(emit, fn, x, axes))
+        for fn, x, init in zip(functions, xs, inits, strict=True)
+    ]
 
 
 def _monoids(body: Any, count: int) -> list[str]:

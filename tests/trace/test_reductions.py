@@ -56,6 +56,29 @@ def test_a_generic_reduce_combines_its_initial_value_once(
     assert [op.attrs["fn"] for op in graph if op.kind == "map"] == [fn]
 
 
+BODIES = {
+    **{fn.__name__: fn for fn in (lax.add, lax.mul, lax.max, lax.min)},
+    "own": lambda a, b: a + 2 * b,
+}
+
+
+@pytest.mark.parametrize("initial", [3.0, -0.0])
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("shape", [(3, 4), (3, 0), (3, 1), ()])
+def test_a_generic_reduce_that_combines_nothing(
+    shape: tuple[int, ...], body: str, initial: float
+) -> None:
+    """One element for each result is the result, none gives the initial value; as in JAX for
+    initial values that are no identities, too."""
+    x = np.resize(np.array([-2, -0.0, 1, 5], np.float32), shape)
+    for axes in ((), (1,), (0, 1)) if shape else ((),):
+        fn = lambda x: lax.reduce(x, np.float32(initial), BODIES[body], axes)  # noqa: B023, E731
+        graph, (theirs,) = checked(fn, x), [np.asarray(jax.jit(fn)(x))]
+        np.testing.assert_array_equal(np.signbit(interpret(graph, [x])[0]), np.signbit(theirs))
+        if all(shape[axis] <= 1 for axis in axes):
+            assert not {"map", "delegate"} & set(kinds(graph))
+
+
 def test_a_generic_reduce_of_independent_operands_becomes_several() -> None:
     graph = checked(
         lambda x: lax.reduce((x, x), (np.float32(1), np.float32(2)),
