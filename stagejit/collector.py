@@ -27,13 +27,13 @@ def collector_paused() -> Iterator[None]:
         yield
         return
     me = threading.get_ident()
-    _paused_by.add(me)
-    gc.disable()
-    try:
+    try:  # around all calls, any of which an interrupt may follow
+        _paused_by.add(me)
+        gc.disable()
         yield
     finally:
-        _paused_by.discard(me)
         gc.enable()
+        _paused_by.discard(me)
 
 
 def _after_fork_in_child() -> None:

@@ -32,7 +32,7 @@ from stagejit.locks import new_rlock
 from stagejit.rewrites import rewrite_graph
 from stagejit.runtime import program as host
 from stagejit.runtime.engine import disassemble
-from stagejit.runtime.gate import Gate
+from stagejit.runtime.gate import Gate, hold_across_forks
 from stagejit.runtime.hosting import host_program
 from stagejit.runtime.left_bodies import left_bodies
 from stagejit.runtime.loader import LoadedProgram, load_program
@@ -49,10 +49,12 @@ from stagejit.trace.program import Program
 from stagejit.trace.translate import trace_jaxpr
 
 # Steps in Python take turns, since Python's own lock makes them do so anyway; what takes long
-# outside of it, LLVM in the step "load", goes on beside them.
-# A fork waits for the step in Python that runs: what it uses has locks, too (networkx, with Python
-# 3.11's cached_property). LLVM's gate is older, see Note [Order of gates].
-_steps, _one_at_a_time = Gate(), new_rlock()
+# outside of it, LLVM in the step "load", goes on beside them. So does what calls JAX and functions
+# of other people: see Note [Order of locks]. A fork waits for all of them: what they use has locks,
+# too (JAX's caches; networkx, with Python 3.11's cached_property).
+_one_at_a_time = new_rlock()
+hold_across_forks(_one_at_a_time)
+_tracing = Gate()
 
 
 @dataclass
@@ -105,7 +107,7 @@ class Compilation:
             if step.name == "load":
                 step.run(self)
             else:
-                with _steps, _one_at_a_time:
+                with _tracing() if step.name == "trace" else _one_at_a_time:
                     step.run(self)
         except Undecided as undecided:
             raise UnsupportedOpError(
@@ -207,7 +209,7 @@ def _load(c: Compilation) -> None:
     cache = cache_in(c.request.options.cache_dir)
     texts = {generated.symbol: generated.llvm for generated in c.kernels.values()}
     c.loaded = {run: load_program(program, texts, cache) for run, program in c.hosts.items()}
-    with _steps, _one_at_a_time:
+    with _one_at_a_time:
         c.staged = stage_schedule(c.schedule, c.graph, c.loaded, c.request.options, c.left)
 
 

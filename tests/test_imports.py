@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "importing",
         "locks",
         "collector",
+        "other_threads",
         "decisions",
         "symbolic",
         "formulas",

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
+from stagejit.other_threads import on_another_thread
+
 _SYSFS = Path("/sys/devices/system/cpu/cpu0/cache")
 _X86_CACHES = {1: 32 << 10, 2: 1 << 20, 3: 16 << 20}
 _ARM_CACHES = {1: 64 << 10, 2: 1 << 20, 3: 8 << 20}
@@ -88,16 +90,20 @@ def _enabled(features: str) -> frozenset[str]:
 
 @cache
 def _host() -> Target:
-    triple = llvm.get_default_triple()
-    cpu = llvm.get_host_cpu_name()
-    # llvmlite raises where LLVM cannot list the features (some ARM kernels); the name implies them.
-    try:
-        features = llvm.get_host_cpu_features().flatten()
-    except RuntimeError:
-        features = ""
+    triple, cpu, features = on_another_thread(_what_llvm_says)
     caches = dict(_X86_CACHES if triple.startswith("x86_64") else _ARM_CACHES)
     caches.update(_sysfs_caches())
     return _make(cpu or platform.machine(), triple, cpu, features, caches, cores=_usable_cores())
+
+
+def _what_llvm_says() -> tuple[str, str, str]:
+    """Triple, CPU and features of this machine."""
+    triple, cpu = llvm.get_default_triple(), llvm.get_host_cpu_name()
+    # llvmlite raises where LLVM cannot list the features (some ARM kernels); the name implies them.
+    try:
+        return triple, cpu, llvm.get_host_cpu_features().flatten()
+    except RuntimeError:
+        return triple, cpu, ""
 
 
 def _x86(name: str, cpu: str, features: str) -> Target:

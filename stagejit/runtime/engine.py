@@ -23,19 +23,18 @@ import threading
 import weakref
 import zlib
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
-from os import cpu_count
 from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
+from stagejit.codegen.target import Target
 from stagejit.errors import InternalError
-from stagejit.importing import importing
-from stagejit.locks import new_lock
+from stagejit.locks import free_in_child, new_lock
+from stagejit.other_threads import on_another_thread, on_other_threads
 from stagejit.runtime import linker
 from stagejit.runtime.elf import ObjectError
 from stagejit.runtime.gate import Gate
@@ -47,12 +46,6 @@ KERNEL_LEVEL = 2
 HANDLER_LEVEL = 0
 
 
-@cache
-def host_cpu() -> tuple[str, str]:
-    """Name and feature string of this processor, as LLVM wants them."""
-    return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
-
-
 def cache_key(ir: str, level: int = KERNEL_LEVEL) -> str:
     """What identifies the object code of `ir`, at a code generation level, on this machine."""
     return digest(ir, machine(), str(level))
@@ -60,9 +53,9 @@ def cache_key(ir: str, level: int = KERNEL_LEVEL) -> str:
 
 def machine() -> str:
     """What must be equal where an object is to run: processor, LLVM, the kernels' ABI."""
-    cpu, features = host_cpu()
+    host = Target.host()
     version = ".".join(map(str, llvm.llvm_version_info))
-    return digest(cpu, features, llvmlite.__version__, version, str(ABI_VERSION))
+    return digest(host.cpu, host.features, llvmlite.__version__, version, str(ABI_VERSION))
 
 
 @dataclass(eq=False)
@@ -79,20 +72,13 @@ class Module:
         return zlib.decompress(self._packed)
 
 
-@dataclass(eq=False)
-class _Claim:
-    """Symbols that `thread` is making, until `ended`."""
-
-    thread: int = field(default_factory=threading.get_ident)
-    ended: threading.Event = field(default_factory=threading.Event)
-
-
 class Engine:
     """Makes modules. Use the process's one instance, `engine()`; safe to call from any thread."""
 
     def __init__(self) -> None:
         self._modules: weakref.WeakValueDictionary[str, Module] = weakref.WeakValueDictionary()
-        self._pending: dict[str, _Claim] = {}  # by symbol
+        # By symbol: a lock that the thread which makes the module holds until it has ended.
+        self._pending: dict[str, threading.Lock] = {}
         self._kept: dict[str, Module] = {}
         self._lock = new_lock()
         self.compiled_count = 0  # modules compiled, and not found in the cache
@@ -135,23 +121,31 @@ class Engine:
     ) -> dict[str, Module]:
         """The module of each name; `make` makes those that are neither in memory nor being made."""
         found: dict[str, Module] = {}
-        claim = _Claim()
-        try:
-            while missing := [name for name in names if name not in found]:
+        while missing := [name for name in names if name not in found]:
+            claim = new_lock()
+            with claim:
                 made, mine, theirs = self._claim(missing, claim)
                 found |= made
                 if mine:
-                    modules = make(mine)
-                    with self._lock:
-                        self._modules.update(modules)
-                    found |= modules
-                    self._end(claim)
-                    claim = _Claim()
-                for other in theirs:
-                    other.ended.wait()  # then look again: if it failed there, it is ours to try
-        finally:
-            self._end(claim)
+                    found |= self._made(mine, make)
+            for other in theirs:
+                with other:  # then look again: if it failed there, it is ours to try
+                    pass
         return found
+
+    def _made(
+        self, names: list[str], make: Callable[[list[str]], dict[str, Module]]
+    ) -> dict[str, Module]:
+        """`make(names)`, of which this thread has the claim."""
+        try:
+            modules = make(names)
+            with self._lock:
+                self._modules.update(modules)
+            return modules
+        finally:
+            with self._lock:
+                for name in names:
+                    self._pending.pop(name, None)
 
     def load(
         self,
@@ -175,31 +169,23 @@ class Engine:
         self._pending = {}
 
     def _claim(
-        self, names: list[str], claim: _Claim
-    ) -> tuple[dict[str, Module], list[str], list[_Claim]]:
+        self, names: list[str], claim: threading.Lock
+    ) -> tuple[dict[str, Module], list[str], list[threading.Lock]]:
         """What is in memory, what this thread has to make now, and who makes the rest."""
         made: dict[str, Module] = {}
         mine: list[str] = []
-        theirs: list[_Claim] = []
+        theirs: list[threading.Lock] = []
         with self._lock:
             for name in names:
                 module, other = self._modules.get(name), self._pending.get(name)
                 if module is not None:
                     made[name] = module
-                elif other is None or other.thread == claim.thread:
-                    # A claim of this very thread is what an interrupt left behind.
+                elif other is None or not other.locked():  # what an interrupt left behind
                     mine.append(name)
                     self._pending[name] = claim
                 else:
                     theirs.append(other)
         return made, mine, theirs
-
-    def _end(self, claim: _Claim) -> None:
-        """Whatever happened, waiting threads go on."""
-        with self._lock:
-            for name in [name for name, other in self._pending.items() if other is claim]:
-                del self._pending[name]
-        claim.ended.set()
 
     def _linked(
         self,
@@ -234,7 +220,7 @@ class Engine:
     ) -> dict[str, bytes]:
         """Object code of those of `texts` that are not `known`."""
         misses = [name for name in texts if name not in known]
-        objects = _map(lambda name: _compile(texts[name], level), misses)
+        objects = on_other_threads(lambda name: _compile(texts[name], level), misses)
         self.compiled_count += len(misses)
         return dict(zip(misses, objects, strict=True))
 
@@ -268,9 +254,14 @@ def engine() -> Engine:
 
 def disassemble(ir: str) -> str:
     """Assembly text of what `load` would run for `ir`."""
-    machine = _target_machine()
-    with _parsed(ir, machine) as module:
-        return str(machine.emit_assembly(module))
+
+    def assembly() -> str:
+        with _in_llvm():
+            machine = _target_machine()
+            with _parsed(ir, machine) as module:
+                return str(machine.emit_assembly(module))
+
+    return on_another_thread(assembly)
 
 
 @cache
@@ -281,9 +272,9 @@ def _native_target() -> Any:
 
 
 def _target_machine(level: int = KERNEL_LEVEL) -> Any:
-    cpu, features = host_cpu()
+    host = Target.host()
     return _native_target().create_target_machine(
-        cpu=cpu, features=features, opt=level, reloc="pic", codemodel="default"
+        cpu=host.cpu, features=host.features, opt=level, reloc="pic", codemodel="default"
     )
 
 
@@ -296,7 +287,7 @@ class _parsed:
     def __enter__(self) -> Any:
         try:
             self._module = llvm.parse_assembly(self._ir, llvm.create_context())
-            self._module.triple = llvm.get_default_triple()
+            self._module.triple = Target.host().triple
             self._module.data_layout = str(self._machine.target_data)
             self._module.verify()
         except RuntimeError as error:
@@ -310,9 +301,11 @@ class _parsed:
 
 
 def _compile(ir: str, level: int = KERNEL_LEVEL) -> bytes:
-    machine = _target_machine(level)
-    with _parsed(ir, machine) as module:
-        return _emit_object(machine, module)
+    """Object code. Not for the main thread, see Note [Locks and signals]."""
+    with _in_llvm():
+        machine = _target_machine(level)
+        with _parsed(ir, machine) as module:
+            return _emit_object(machine, module)
 
 
 @cache
@@ -328,16 +321,15 @@ def _emit_function() -> Any:
     return function
 
 
-# Around the calls that are taken out of llvmlite's lock. Imports of ours may take that lock.
-_emitting = Gate(importing, ffi.lib._lock)
+_in_llvm = Gate()
+free_in_child(getattr(ffi.lib._lock, "_lock", ffi.lib._lock))
 
 
 def _emit_object(machine: Any, module: Any) -> bytes:
     message = ctypes.c_char_p()
     machine_pointer = ctypes.cast(machine._ptr, ctypes.c_void_p)
     module_pointer = ctypes.cast(module._ptr, ctypes.c_void_p)
-    with _emitting:
-        memory = _emit_function()(machine_pointer, module_pointer, 1, ctypes.byref(message))
+    memory = _emit_function()(machine_pointer, module_pointer, 1, ctypes.byref(message))
     if not memory:
         raise InternalError(f"LLVM cannot compile a module: {message.value!r}", step="llvm")
     buffer = ctypes.cast(memory, ffi.LLVMMemoryBufferRef)
@@ -346,11 +338,3 @@ def _emit_object(machine: Any, module: Any) -> bytes:
         return ctypes.string_at(start, size)
     finally:
         ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
-
-
-def _map(function: Callable[[str], bytes], items: list[str]) -> list[bytes]:
-    workers = min(len(items), cpu_count() or 1)
-    if workers < 2:
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(function, items))

@@ -1,68 +1,67 @@
 """A fork waits for work that it must not cut in half: its locks would stay taken in the child.
 
-Input: work that threads do inside a gate. Output: none. Invariant: while a thread forks, no other
-thread is inside of any gate, unless its work takes longer than `PATIENCE_SECONDS`. The forking
-thread itself goes in and out, also in other hooks of a fork, and so does who is inside already.
+Input: locks, and work that threads do beside each other. Output: none. Invariant: while a thread
+forks, no other thread has such a lock or is in such work, unless that takes longer than
+`PATIENCE_SECONDS`. The forking thread itself goes in and out, also in other hooks of a fork, and so
+does who is inside already. In the child all locks are free (`locks.py`).
 
-Note [Order of gates]: Python runs the hooks before a fork in the reverse order of registration. So
-a gate in whose work another gate is entered must be made after it: it is closed first, and its work
-can come to an end.
+Note [Order of hooks]: Python runs the hooks before a fork in the reverse order of registration. So
+what is held by a thread that waits for another such lock must be registered after that one.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
+import time
+import weakref
 from typing import Any
+
+from stagejit.locks import new_rlock
 
 PATIENCE_SECONDS = 10.0
 
 
+def hold_across_forks(lock: Any) -> None:
+    """Take a reentrant lock before each fork, and give it back after it.
+
+    Functions written in C, which no signal cuts in half. Where the lock could not be had, giving it
+    back fails, as a note on stderr.
+    """
+    take = functools.partial(lock.acquire, True, PATIENCE_SECONDS)
+    os.register_at_fork(before=take, after_in_parent=lock.release)
+
+
 class Gate:
-    """`with gate:` around the work. `locks` are held across a fork, too, taken in this order."""
+    """`with gate():` around work that threads do beside each other.
 
-    def __init__(self, *locks: Any) -> None:
-        self._locks = locks
-        self._inside: dict[int, int] = {}  # how deep each thread is
-        self._forking: int | None = None  # the thread that closed the gate
-        self._changed = threading.Condition()
-        os.register_at_fork(
-            before=self._close, after_in_parent=self._open, after_in_child=self._open_in_child
-        )
+    It gives each thread a lock of its own; who forks takes them all. See Note [Locks and signals]
+    for why it is no condition variable.
+    """
 
-    def __enter__(self) -> None:
-        me = threading.get_ident()
-        with self._changed:
-            while self._forking not in (None, me) and me not in self._inside:
-                self._changed.wait()
-            self._inside[me] = self._inside.get(me, 0) + 1
+    def __init__(self) -> None:
+        self._own = threading.local()
+        self._all: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._making = new_rlock()  # around new locks
+        os.register_at_fork(before=self._close, after_in_parent=self._open)
 
-    def __exit__(self, *exc: object) -> None:
-        me = threading.get_ident()
-        with self._changed:
-            self._inside[me] -= 1
-            if not self._inside[me]:
-                del self._inside[me]
-                self._changed.notify_all()
+    def __call__(self) -> Any:
+        """This thread's lock."""
+        lock = getattr(self._own, "lock", None)
+        if lock is None:
+            with self._making:
+                lock = self._own.lock = new_rlock()
+                self._all.add(lock)
+        return lock
 
     def _close(self) -> None:
-        with self._changed:
-            self._forking = me = threading.get_ident()
-            self._changed.wait_for(lambda: not self._inside.keys() - {me}, PATIENCE_SECONDS)
-        for lock in self._locks:
-            lock.__enter__()
+        end = time.monotonic() + PATIENCE_SECONDS
+        self._making.acquire(timeout=PATIENCE_SECONDS)
+        for lock in list(self._all):
+            lock.acquire(timeout=max(0.0, end - time.monotonic()))
 
     def _open(self) -> None:
-        for lock in reversed(self._locks):
-            lock.__exit__(None, None, None)
-        with self._changed:
-            self._forking = None
-            self._changed.notify_all()
-
-    def _open_in_child(self) -> None:
-        """The other threads are not in this process."""
-        others = self._inside.keys() - {threading.get_ident()}
-        for thread in others:
-            del self._inside[thread]
-        self._changed = threading.Condition()
-        self._open()
+        for lock in (*self._all, self._making):
+            if lock._is_owned():  # it may have had no end
+                lock.release()

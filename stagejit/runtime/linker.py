@@ -19,6 +19,8 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from stagejit.codegen.target import Target
+from stagejit.other_threads import on_another_thread
 from stagejit.runtime import elf
 from stagejit.runtime.code_memory import Block, code_memory
 from stagejit.runtime.elf import Object, ObjectError, Relocation, Symbol
@@ -43,8 +45,8 @@ def link(
     objects: Sequence[tuple[bytes, tuple[str, ...]]], imports: Mapping[str, int]
 ) -> list[Image]:
     """Images of (object, symbols wanted of it). Raises ObjectError where that cannot be done."""
-    if not llvm.get_default_triple().startswith("x86_64"):
-        return _link_by_llvm(objects, imports)
+    if not Target.host().is_x86:
+        return on_another_thread(lambda: _link_by_llvm(objects, imports))
     parts: list[_Part] = []
     try:
         for data, _ in objects:

@@ -31,8 +31,7 @@ from __future__ import annotations
 import functools
 import sys
 
-import llvmlite.binding as llvm
-
+from stagejit.codegen.target import Target
 from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.engine import engine
 from stagejit.runtime.linker import libc_address
@@ -80,7 +79,7 @@ declare i32 @madvise(ptr, i64, i32)
 
 def _pause_ir() -> tuple[str, str]:
     """(declaration, call) of the hint to the core that it spins; some architectures need none."""
-    arch = llvm.get_default_triple().split("-")[0]
+    arch = Target.host().triple.split("-")[0]
     name, kind, argument = {
         "x86_64": ("llvm.x86.sse2.pause", "", ""),
         "aarch64": ("llvm.aarch64.hint", "i32", "i32 1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 import stagejit
 from stagejit.options import Options
@@ -113,3 +116,47 @@ def test_what_is_evaluated_while_compiling_is_not_compiled_by_us(install: Any) -
     with stagejit.enabled():
         jax.jit(lambda x: x * 2 + 1)(X)
     assert len(inside) == 1
+
+
+def test_a_step_waits_for_jax_and_jax_for_another_compilation() -> None:
+    """Two programs have somebody's operation, whose implementation calls g. JAX lowers one of them
+    and traces g, in which a function of ours is compiled; our compiler has the other and needs g.
+    """
+    inside, asked, users = threading.Event(), threading.Event(), []
+    ours = stagejit.jit(lambda x: x * 3 + 1)
+
+    @jax.jit
+    def g(x: Any) -> Any:
+        inside.set()
+        assert asked.wait(SECONDS)
+        time.sleep(0.2)  # until the other thread waits for this trace
+        with jax.ensure_compile_time_eval():
+            factor = ours(np.float32(2))
+        return x * factor
+
+    def implementation(x: Any) -> Any:
+        users.append(threading.current_thread())
+        if users[0] is not users[-1]:
+            asked.set()
+        return g(x)
+
+    doubled = Primitive("concurrency_doubled")
+    doubled.def_abstract_eval(lambda x: x)
+    mlir.register_lowering(doubled, mlir.lower_fun(implementation, multiple_results=False))
+    closed = jax.make_jaxpr(lambda x: doubled.bind(x) + 1)(X)
+    request = Request("f", closed, Options(), (False,))
+    done: list[Any] = []
+
+    def lower() -> None:
+        done.append(jax.jit(lambda x: doubled.bind(x) + 2).lower(X))
+
+    def compile_it() -> None:
+        done.append(embedding.stage(request))
+
+    threads = [threading.Thread(target=work, daemon=True) for work in (lower, compile_it)]
+    threads[0].start()
+    assert inside.wait(SECONDS)
+    threads[1].start()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert len(done) == 2

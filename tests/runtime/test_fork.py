@@ -191,11 +191,12 @@ def test_hooks_of_the_forking_thread_and_work_inside_pass_a_closed_gate() -> Non
     gate, inner_done, close = Gate(), threading.Event(), threading.Event()
 
     def work() -> None:
-        with gate:
+        with gate():
             close.set()
-            while gate._forking is None:
+            while gate._making.acquire(blocking=False):  # the gate is not being closed yet
+                gate._making.release()
                 time.sleep(0.001)
-            with gate:  # who is inside can go on, or would never come out
+            with gate():  # who is inside can go on, or would never come out
                 inner_done.set()
 
     thread = threading.Thread(target=work)
@@ -203,36 +204,78 @@ def test_hooks_of_the_forking_thread_and_work_inside_pass_a_closed_gate() -> Non
     close.wait()
     gate._close()
     assert inner_done.is_set()
-    with gate:
+    with gate():
         pass
     gate._open()
     thread.join()
-    assert not gate._inside
+    assert not gate()._is_owned()
+    assert not gate._making._is_owned()
 
 
 def test_a_fork_waits_for_the_work_inside_the_gate() -> None:
     order: list[str] = []
-    gate, inside = Gate(threading.RLock()), threading.Event()
+    gate, inside, ended = Gate(), threading.Event(), threading.Event()
 
     def work() -> None:
-        with gate:
+        with gate():
             inside.set()
+            time.sleep(0.3)
+            order.append("worked")
+
+    def enter() -> None:
+        with gate():
+            order.append("after")
+
+    known = threading.Thread(target=lambda: [gate(), ended.wait(), enter()])
+    threads = [threading.Thread(target=work), known]
+    for thread in threads:
+        thread.start()
+    inside.wait()
+    gate._close()
+    order.append("forked")
+    threads.append(threading.Thread(target=enter))
+    threads[-1].start()
+    ended.set()
+    time.sleep(0.1)
+    assert order == ["worked", "forked"]
+    gate._open()
+    for thread in threads:
+        thread.join()
+    assert order == ["worked", "forked", "after", "after"]
+
+
+HELD = textwrap.dedent("""
+    import os, threading, time, warnings
+    warnings.simplefilter("ignore")
+    from stagejit.locks import new_rlock
+    from stagejit.runtime.gate import hold_across_forks
+
+    lock, order, taken = new_rlock(), [], threading.Event()
+    hold_across_forks(lock)
+
+    def work():
+        with lock:
+            taken.set()
             time.sleep(0.3)
             order.append("worked")
 
     thread = threading.Thread(target=work)
     thread.start()
-    inside.wait()
-    gate._close()
+    taken.wait()
+    pid = os.fork()
     order.append("forked")
-    other = threading.Thread(target=lambda: [gate.__enter__(), order.append("after")])
-    other.start()
-    time.sleep(0.1)
-    assert order == ["worked", "forked"]
-    gate._open()
-    other.join()
+    if not pid:
+        os._exit(0 if order == ["worked", "forked"] and lock.acquire(timeout=5) else 1)
     thread.join()
-    assert order == ["worked", "forked", "after"]
+    other = threading.Thread(target=lambda: order.append(lock.acquire(timeout=5)))
+    other.start()
+    other.join()
+    print(os.waitpid(pid, 0)[1], order)
+""")
+
+
+def test_a_fork_waits_for_who_has_the_lock() -> None:
+    assert run(HELD) == "0 ['worked', 'forked', True]\n"
 
 
 def text_of(name: str, value: int) -> str:
@@ -320,4 +363,4 @@ def test_interrupts_leave_nothing_half_made() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert interrupted
-    assert not engine()._pending
+    assert not any(claim.locked() for claim in engine()._pending.values())

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import os
-import subprocess
-import sys
 import threading
 import weakref
 from collections import Counter
@@ -27,8 +24,6 @@ from stagejit.runtime.code_memory import code_memory
 from stagejit.runtime.engine import engine
 from stagejit.runtime.program import BufferRef, HostProgram, Launch
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-CLEARING = "from tests.runtime.test_lifetime import *; clear_while_threads_call()"
 X = np.linspace(0, 1, 24, dtype=np.float32)
 _numbers = itertools.count(1)
 
@@ -190,20 +185,7 @@ def test_a_call_in_flight_keeps_its_code(alive: Callable[[], set[str]]) -> None:
     assert not alive()
 
 
-def test_caches_are_cleared_while_threads_call() -> None:
-    """In a process of its own, whose caches hold what these threads call and nothing else."""
-    done = subprocess.run(
-        [sys.executable, "-c", CLEARING],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-def clear_while_threads_call() -> None:
+def test_caches_are_cleared_while_threads_call(alive: Callable[[], set[str]]) -> None:
     functions = [fresh_function() for _ in range(4)]
     kept = functions[0][0]
     compiled = jax.jit(lambda x: kept(x)).lower(X).compile()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
+from stagejit.codegen.target import Target
 from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime import support
 from stagejit.runtime.engine import engine
@@ -249,7 +251,8 @@ def test_advice_is_for_whole_huge_pages() -> None:
 def test_other_architectures_compile_it(triple: str, monkeypatch: pytest.MonkeyPatch) -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    monkeypatch.setattr(llvm, "get_default_triple", lambda: triple)
+    host = replace(Target.host(), triple=triple)
+    monkeypatch.setattr(Target, "host", lambda: host)
     launch = Launch("k", (BufferRef("arg"),), (1,), 100, 1, True, 64)
     program = HostProgram("p", (Loop(3, (launch,)),), (64,), (), 64)
     machine = llvm.Target.from_triple(triple).create_target_machine(reloc="pic")
