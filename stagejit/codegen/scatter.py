@@ -3,8 +3,12 @@ places.
 
 Input: a region whose anchor is a `scatter`; its result's buffer holds the operand already. Output:
 its kernel. Invariant: deterministic. Updates of one element are applied in the order of the index
-vectors, by one item: items differ in window elements, in the batch they belong to, or in the
-range of the destination that they own.
+vectors, by one item: items differ in the batch they belong to, in the range of the destination that
+they own, or in window elements along axes on which windows stay where they are.
+
+Note [Windows that move]: where windows start at several places of an axis and are longer than 1
+there, two of them may overlap, so that an element is element 5 of one and element 0 of another. Who
+has element 5 of all windows must have element 0 of all, too.
 
 Note [Owned ranges]: where windows are too small to share out, every item reads all index vectors
 and applies those that start in its range of one axis, along which windows have size 1.
@@ -15,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from stagejit.codegen import scalars
 from stagejit.codegen.accesses import lanes_of, vector_cost
@@ -42,7 +47,8 @@ _BLOCK = 8  # vectors of a window that one item takes, where windows are shared 
 class _Nest:
     """index: of an element of the updates. place: its index in the destination, but for the
     starts. free: loops whose iterations are independent; ordered: those over index vectors;
-    window: over the elements of a window. vector: a window loop. owned: the axis of Note [Owned
+    window: over the elements of a window. vector: a window loop. still: whether elements along it
+    are of different destinations, see Note [Windows that move]. owned: the axis of Note [Owned
     ranges], or None, and ranges the number of them."""
 
     index: Index
@@ -51,6 +57,7 @@ class _Nest:
     ordered: tuple[Var, ...]
     window: tuple[Var, ...]
     vector: Var | None
+    still: bool
     lanes: int
     owned: int | None
     ranges: int
@@ -103,12 +110,17 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     apart = {batch[axis] for axis in dims.index_batch_axes}
     if op.attrs["unique"]:
         apart = set(batch)
+    several = [axis for axis in batch if axis not in apart]
+    moving = _moving_axes(op) if any(updates.shape[axis] > 1 for axis in several) else frozenset()
+    runs = [(key, list(run)) for key, run in groupby(dims.window_axes, key=moving.__contains__)]
     groups = [
         [v for axis in axes for v in space.dims[axis] if v.extent != 1]
-        for axes in (sorted(apart), [axis for axis in batch if axis not in apart], dims.window_axes)
+        for axes in (sorted(apart), several, *(run for _, run in runs))
     ]
     merged = [merge(group, footprint.forms, footprint.divided) for group in groups]
-    free, ordered, window = (tuple(variables) for variables, _ in merged)
+    free, ordered, *parts = (tuple(variables) for variables, _ in merged)
+    window = tuple(var for part in parts for var in part)
+    moves = {var for (key, _), part in zip(runs, parts, strict=True) if key for var in part}
     mapping = {var: form for _, forms in merged for var, form in forms.items()}
     reads = tuple((value, form.substitute(mapping)) for value, form in footprint.reads)
     offset = offset.substitute(mapping)
@@ -118,7 +130,8 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
         reversed(window), default=None, key=lambda var: vector_cost(forms, (offset,), var, lanes)
     )
     lanes = lanes_of(forms, (offset,), vector, lanes)
-    owned, ranges = _ranges(op, free, vector, lanes, target)
+    still = vector not in moves
+    owned, ranges = _ranges(op, free, vector if still else None, lanes, target)
     return _Nest(
         tuple(part.substitute(mapping) for part in space.index),
         tuple(part.substitute(mapping) for part in _place(op, space.index)),
@@ -126,6 +139,7 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
         ordered,
         window,
         vector,
+        still,
         lanes,
         owned,
         ranges,
@@ -139,6 +153,17 @@ def _rooms(op: Op) -> dict[int, int]:
     dims, shape = ScatterDims.of(op.attrs), op.result.shape
     window = dims.window(len(shape), op.operands[2].shape)
     return {axis: max(shape[axis] - window[axis] + 1, 1) for axis in dims.start_axes}
+
+
+def _moving_axes(op: Op) -> frozenset[int]:
+    """Axes of the updates along which windows may overlap; see Note [Windows that move]."""
+    dims, rooms = ScatterDims.of(op.attrs), _rooms(op)
+    kept = dims.kept_axes(op.result.type.rank)
+    return frozenset(
+        own
+        for axis, own in zip(kept, dims.window_axes, strict=True)
+        if rooms.get(axis, 1) > 1 and op.operands[2].shape[own] > 1
+    )
 
 
 def _vector_index(op: Op, index: Index, component: int) -> Index:
@@ -203,10 +228,10 @@ class _Writer:
         return items.total
 
     def _block(self) -> int:
-        """Elements along the vector variable that one item takes."""
+        """Elements along the vector variable that one item takes: all where windows move."""
         assert self.nest.vector is not None
         whole = -(-self.nest.vector.extent // self.nest.lanes) * self.nest.lanes
-        return min(self.nest.lanes * _BLOCK, whole)
+        return min(self.nest.lanes * _BLOCK, whole) if self.nest.still else whole
 
     def _vectors_in_order(self, depth: int, block: Loop | None) -> None:
         """Loops over the index vectors, in order."""

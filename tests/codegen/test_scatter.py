@@ -89,6 +89,29 @@ def test_windows_at_points(runner: Runner) -> None:
     runner.check(lambda x, i, u: lax.scatter(x, i, u, points), array(20, 37), at, array(6))
 
 
+@pytest.mark.parametrize("fn", ["set", "add"])
+def test_long_windows_that_overlap(runner: Runner, fn: str) -> None:
+    """Who applies one element of a window has to apply what other windows have there, in order:
+    the last of those that are set stays."""
+    scatter = lax.scatter if fn == "set" else lax.scatter_add
+    cases = [
+        (lax.ScatterDimensionNumbers((1,), (), (0,)), (1000,), (3, 700)),
+        (lax.ScatterDimensionNumbers((1, 2), (), (0,)), (60, 18), (3, 40, 18)),
+        (lax.ScatterDimensionNumbers((1, 2), (), (1,)), (18, 400), (3, 18, 300)),
+        (lax.ScatterDimensionNumbers((0, 2), (), (0,)), (60, 400), (50, 3, 400)),
+    ]
+    for numbers, shape, updates in cases:
+        runner.check(
+            lambda x, i, u, numbers=numbers: scatter(x, i, u, numbers),
+            array(*shape),
+            np.array([[0], [10], [4]], np.int32),
+            array(*updates),
+        )
+    both = lax.ScatterDimensionNumbers((1, 2), (), (0, 1), (), ())
+    at = np.array([[0, 0], [3, 5], [4, 6]], np.int32)
+    runner.check(lambda x, i, u: scatter(x, i, u, both), array(40, 300), at, array(3, 30, 280))
+
+
 def test_batches(runner: Runner) -> None:
     """Index vectors that belong to rows of the destination."""
     numbers = lax.ScatterDimensionNumbers((), (1,), (1,), (0,), (0,))

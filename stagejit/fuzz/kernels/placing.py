@@ -184,23 +184,26 @@ def gather(d: Draft) -> None:
 
 
 def scatter(d: Draft) -> None:
-    """Rows along an axis are set, added ..."""
+    """Rows along an axis, or windows of several that may overlap, are set, added ..."""
     x = d.some(lambda v: v.rank > 0 and v.size > 0)
     if x is None:
         return
     axis, count = d.c.below(x.rank), d.c.pick((2, 3, 1, 5, 17))
-    if x.size // x.shape[axis] * count > _MOST:
+    several = x.rank < 5 and d.c.chance(3)
+    length = d.c.between(1, x.shape[axis]) if several else 1
+    if x.size // x.shape[axis] * length * count > _MOST:
         return
-    others = tuple(n for i, n in enumerate(x.shape) if i != axis)
-    where = d.c.below(x.rank)
-    updates = d.like(x, (*others[:where], count, *others[where:]))
+    window = [length if i == axis else n for i, n in enumerate(x.shape) if several or i != axis]
+    where = d.c.below(len(window) + 1)
+    updates = d.like(x, (*window[:where], count, *window[where:]))
     fn = "set" if x.dtype is bool_ else d.c.pick(("set", "add", "max"))
     x, updates = d.calm(x, 50.0), d.calm(updates, 50.0)
     d.add(
         "scatter", [x, d.index((count, 1)), updates], exact=x.exact and updates.exact,
         bound=x.bound + updates.bound * (count if fn == "add" else 1),
         fraction=max(x.fraction, updates.fraction), fn=fn,
-        window_axes=tuple(i for i in range(x.rank) if i != where), inserted_axes=(axis,),
+        window_axes=tuple(i for i in range(len(window) + 1) if i != where),
+        inserted_axes=() if several else (axis,),
         start_axes=(axis,), operand_batch_axes=(), index_batch_axes=(),
         mode=d.c.pick(("clip", "fill")), unique=False, sorted=False,
     )  # fmt: skip
