@@ -136,3 +136,23 @@ DONATED: dict[str, Callable[[Any, Any], Any]] = {
 def test_donated_arguments(name: str, size: int) -> None:
     x, w = ((RNG.standard_normal((size, size)) / size).astype(np.float32) for _ in range(2))
     check(DONATED[name], x, w, donate=(0,))
+
+
+def test_where_something_is_placed_is_read_by_every_item() -> None:
+    """The dispatch that places a part of `i` at `i[0]` makes the next `i`, too."""
+
+    def step(carry: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], None]:
+        buffer, i = carry
+        return (lax.dynamic_update_slice(buffer, i + 3, (i[0],)), (i * 5 + 1) % 97), None
+
+    def f(buffer: Any, i: Any) -> Any:
+        return lax.scan(step, (buffer, i), None, length=5)[0]
+
+    arrays = np.arange(400, dtype=np.int32), np.arange(5, 75, dtype=np.int32)
+    wanted, at = (array.copy() for array in arrays)
+    for _ in range(5):
+        wanted[at[0] : at[0] + 70] = at + 3
+        at = (at * 5 + 1) % 97
+    got = stagejit.jit(f, options=Options(verify=True))(*arrays)
+    np.testing.assert_array_equal(got[0], wanted)
+    np.testing.assert_array_equal(got[1], at)

@@ -31,6 +31,8 @@ def refuse_in_place(region: Region, operand: Value, store: Store) -> str:
         return f"a {region.kind} reads the operand while it writes the result"
     if region.borders:
         return "the dispatch writes a border beside the result"
+    if _reaches(region, _starts(region), operand):
+        return "the operand says where something is placed"
     if operand.type.dtype.itemsize != into.type.dtype.itemsize:
         return "elements of the operand and of the result differ in size"
     if not store.value.type.size == operand.type.size == into.type.size:
@@ -42,6 +44,12 @@ def refuse_in_place(region: Region, operand: Value, store: Store) -> str:
     else:
         reason = ""
     return reason or _refuse_elsewhere(region, operand, store)
+
+
+def _starts(region: Region) -> list[Value]:
+    """Dynamic offsets of stores: each item reads them, whatever it stores."""
+    inserts = [insert for store in region.stores for insert in store.inserts]
+    return [start for insert in inserts for start in insert.operands[2:]]
 
 
 def _refuse_elsewhere(region: Region, operand: Value, store: Store) -> str:

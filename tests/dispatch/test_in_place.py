@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.options import Options
@@ -35,6 +36,10 @@ REFUSED: dict[str, Callable[..., Any]] = {
     "the contract reads the operand": lambda x, y: x @ jnp.ones((16, 16)) + x,
     "running sums lie in the result": lambda x, y: (s := (y @ y.T) @ y, s * x),
     "reads other elements": lambda x, y: jnp.exp(x[::-1]) + x,
+    "says where something is placed": lambda x, y: (
+        lax.dynamic_update_slice(SQUARE, x + 3, (x[0, 0].astype(int), 0)),
+        x * 2,
+    ),
 }
 
 

@@ -167,14 +167,23 @@ def slice_of(d: Draft, x: Drawn) -> Drawn:
     return d.slice(x, box)
 
 
+def start_of(d: Draft) -> Drawn:
+    """A place for a part: an argument, or an element of an array that others read, too."""
+    x = d.some(lambda v: v.dtype is i32 and v.rank > 0 and v.size > 0) if d.c.chance(3) else None
+    if x is None:
+        return d.index(())
+    first = d.slice(x, dict.fromkeys(range(x.rank), (0, 1, 1)))
+    return d.view("reshape", first, shape=())
+
+
 def dynamic_slice(d: Draft) -> None:
-    """A part of x at a place that an argument says."""
+    """A part of x at a place that an argument says, or an array."""
     x = d.some(lambda v: v.rank > 0 and v.size > 1)
     if x is None:
         return
     axis = d.c.below(x.rank)
     extent = x.shape[axis]
-    start = d.index(())
+    start = start_of(d)
     size = d.c.between(1, extent) if extent else 0
     offsets = tuple(None if i == axis else 0 for i in range(x.rank))
     sizes = tuple(size if i == axis else n for i, n in enumerate(x.shape))

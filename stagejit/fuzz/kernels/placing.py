@@ -6,7 +6,7 @@ Input: a draft. Output: it has more values, or none where nothing fits.
 from __future__ import annotations
 
 from stagejit.fuzz.kernels.draft import Draft, Drawn
-from stagejit.fuzz.kernels.elementwise import scaled_of, slice_of, unary_of
+from stagejit.fuzz.kernels.elementwise import scaled_of, slice_of, start_of, unary_of
 from stagejit.fuzz.kernels.inputs import BOUND, FRACTION
 from stagejit.fuzz.kernels.products import product_of
 from stagejit.fuzz.kernels.rows import reduce
@@ -149,14 +149,14 @@ def _place(part: Drawn) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def dynamic_update(d: Draft) -> None:
-    """Rows at a place that an argument says."""
+    """Rows at a place that an argument says, or an array."""
     x = d.some(lambda v: v.rank > 0 and v.size > 1)
     if x is None:
         return
     axis = d.c.below(x.rank)
     extent = x.shape[axis]
     sizes = tuple(d.c.between(1, extent) if i == axis else n for i, n in enumerate(x.shape))
-    new, start = d.like(x, sizes), d.index(())
+    new, start = d.like(x, sizes), start_of(d)
     d.add(
         "insert_slice", [new, x, start], exact=x.exact and new.exact,
         bound=max(x.bound, new.bound), fraction=max(x.fraction, new.fraction),

@@ -117,9 +117,13 @@ def join(draft: Draft) -> None:
 
 
 def _start(draft: Draft, size: int) -> str:
-    """A scalar index that is a number, or computed."""
-    if draft.rng.random() < 0.4:
+    """A scalar index that is a number, computed, or an element of an array."""
+    how = draft.rng.random()
+    if how < 0.4:
         return str(draft.rng.randint(-2, size + 1))
+    if how < 0.5:
+        known = draft.pick(lambda known: known.dtype in ("int32", "uint8") and known.size > 0)
+        return f"{known.name}.ravel()[0]"
     return draft.pick(lambda known: known.shape == () and known.dtype in ("int32", "uint8")).name
 
 
