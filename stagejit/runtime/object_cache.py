@@ -106,7 +106,8 @@ class ObjectCache:
                     return  # another process swept or removed the folder at this moment
                 except IsADirectoryError:
                     private_folder.remove(key + _SUFFIX, folder)
-                    private_folder.write_file(key + _SUFFIX, folder, data, root=root)
+                    with contextlib.suppress(IsADirectoryError):  # such as a mount point
+                        private_folder.write_file(key + _SUFFIX, folder, data, root=root)
         except RefusedError as refused:
             self._refuse(refused)
         except _TROUBLE as trouble:
@@ -176,7 +177,7 @@ class ObjectCache:
         """(last use, size, path) of each entry, oldest first."""
         found = []
         with contextlib.suppress(OSError):
-            for path in self.folder.glob(f"*/*{_SUFFIX}"):
+            for path in self.folder.glob(f"[0-9a-f][0-9a-f]/*{_SUFFIX}"):
                 with contextlib.suppress(OSError):
                     status = path.lstat()
                     found.append((status.st_mtime, status.st_size, path))

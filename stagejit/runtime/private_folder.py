@@ -23,6 +23,7 @@ from pathlib import Path
 SECRET_NBYTES = 32
 _SECRET = "secret"
 _TEMPORARY = ".tmp-"
+_MOVED = ".moved-"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -36,7 +37,8 @@ class RefusedError(OSError):
 
 @contextlib.contextmanager
 def opened_folder(path: str | Path, *, create: bool, parent: int | None = None) -> Iterator[int]:
-    """The descriptor of a folder of mode 0700; `path` is relative to the folder `parent`.
+    """The descriptor of a folder of mode 0700; `path` is relative to the folder `parent`, in which
+    `create` also replaces what is no folder.
 
     Raises FileNotFoundError where there is none (and `create` is False), RefusedError where it is
     not this user's alone, other OSErrors where it cannot be made or opened.
@@ -46,6 +48,10 @@ def opened_folder(path: str | Path, *, create: bool, parent: int | None = None) 
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700, dir_fd=parent)
+        if parent is not None and not _may_be_folder(os.fspath(path), parent):
+            remove(os.fspath(path), parent)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700, dir_fd=parent)
     if stat.S_ISLNK(os.stat(path, dir_fd=parent, follow_symlinks=False).st_mode):
         raise RefusedError(f"{os.fspath(path)} is a symbolic link; give the folder it points to")
     descriptor = os.open(path, _READ | os.O_DIRECTORY, dir_fd=parent)
@@ -56,23 +62,31 @@ def opened_folder(path: str | Path, *, create: bool, parent: int | None = None) 
         os.close(descriptor)
 
 
+def _may_be_folder(name: str, parent: int) -> bool:
+    mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+    return stat.S_ISDIR(mode) or stat.S_ISLNK(mode)  # a link is refused, and stays to be looked at
+
+
 def read_file(name: str, folder: int, *, limit_nbytes: int) -> bytes:
     """The contents of a plain file. Its time of last change becomes now: it was used.
 
     Raises RefusedError for anything else under that name, and for more than `limit_nbytes`.
     """
     descriptor = os.open(name, _READ | os.O_NONBLOCK, dir_fd=folder)
-    with open(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise RefusedError("not a plain file")
         _check_owner(status)
         if status.st_size > limit_nbytes:
             raise RefusedError(f"{status.st_size} bytes are too many")
-        data = file.read(status.st_size)  # as many bytes are allocated, so not the limit
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(status.st_size)  # as many bytes are allocated, so not the limit
         with contextlib.suppress(OSError):
             os.utime(descriptor)
         return data
+    finally:
+        os.close(descriptor)  # `open` leaves it open where it refuses a folder
 
 
 def write_file(name: str, folder: int, data: bytes, *, root: int, replace: bool = True) -> None:
@@ -100,12 +114,17 @@ def write_file(name: str, folder: int, data: bytes, *, root: int, replace: bool 
 
 
 def remove(name: str, folder: int) -> None:
-    """Remove a file, or an empty folder in its place; what cannot be removed stays."""
-    with contextlib.suppress(OSError):
-        try:
-            os.unlink(name, dir_fd=folder)
-        except (IsADirectoryError, PermissionError):
-            os.rmdir(name, dir_fd=folder)
+    """Remove a file, or an empty folder in its place. A folder with something in it is not ours to
+    empty: it gets another name. What cannot be removed stays."""
+    for way in (os.unlink, os.rmdir, _move_away):
+        with contextlib.suppress(OSError):
+            way(name, dir_fd=folder)
+            return
+
+
+def _move_away(name: str, *, dir_fd: int) -> None:
+    """Under another name, in the same folder: the file system may refuse to move it out of it."""
+    os.rename(name, _MOVED + secrets.token_hex(8), src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
 
 def sweep(folder: int) -> None:

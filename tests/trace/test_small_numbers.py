@@ -78,3 +78,16 @@ def test_weights_of_four_bits() -> None:
     assert not staged.plan(x, weights).delegated
     expected = np.ones((3, 4)) @ (np.arange(-8, 8).reshape(4, 4) * 0.5)
     np.testing.assert_array_equal(staged(x, weights), expected)
+
+
+@pytest.mark.parametrize("name", _BITS)
+@pytest.mark.parametrize("fn", [jnp.add, jnp.multiply, jnp.subtract], ids=lambda fn: fn.__name__)
+def test_small_integers_wrap_before_they_are_converted(name: str, fn: Any) -> None:
+    """XLA computes on them, and does not wrap what it converts to a byte in the same loop."""
+    info: Any = ml_dtypes.iinfo(getattr(ml_dtypes, name))
+    every = np.arange(info.min, info.max + 1)
+    wraps = (np.asarray(fn(every, every[::-1])) - info.min) % len(every) + info.min
+    x = jnp.asarray(every).astype(name)
+    for target in ("float32", "int32", "bool"):
+        staged = stagejit.jit(lambda x, to=target: fn(x, x[::-1]).astype(to), options=VERIFYING)
+        np.testing.assert_array_equal(staged(x), wraps.astype(target))
