@@ -9,14 +9,16 @@ outside runs again after that, without a look-up of ours in a call.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
 from stagejit.errors import OptionsError
 from stagejit.options import Options, innermost
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -61,18 +63,30 @@ def enabled(*, options: Options | None = None) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def planning() -> Iterator[None]:
-    """Lowerings inside end with what our compiler would be asked."""
-    with _scope(replace(scope(), planning=True)):
-        yield
+def planning(work: Callable[[], R]) -> R:
+    """`work()`, in which lowerings end with what our compiler would be asked."""
+    return _within(replace(scope(), planning=True), work)
 
 
-@contextlib.contextmanager
-def suspended() -> Iterator[None]:
-    """Programs of `jax.jit` inside are JAX's own."""
-    with _scope(Scope()):
-        yield
+def suspended(work: Callable[[], R]) -> R:
+    """`work()`, in which programs of `jax.jit` are JAX's own."""
+    return _within(Scope(), work)
+
+
+def _within(scope: Scope, work: Callable[[], R]) -> R:
+    """No `with` statement, as the end of JAX's context is a Python function: see Note [Locks and
+    signals]. A scope that an interrupt left behind would hold for all that follows on this thread.
+    """
+    state = getattr(_scope, "_obj", None)
+    if state is None:  # a JAX that is built differently
+        with _scope(scope):
+            return work()
+    before = state.get_local()
+    try:
+        state.set_local(scope)
+        return work()
+    finally:
+        state.set_local(before)
 
 
 def options_around() -> Options | None:

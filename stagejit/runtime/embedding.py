@@ -83,8 +83,9 @@ def stage(request: Request) -> Staged | None:
         entry = _staged.setdefault(request.jaxpr, {}).setdefault(key, _Entry())
     with entry.lock:
         if not entry.is_made:
-            with suspended():  # what is evaluated while compiling is not compiled by us
-                entry.staged = fallback.guarded(request, lambda: compiler(request), lambda: None)
+            entry.staged = suspended(  # what is evaluated while compiling is not compiled by us
+                lambda: fallback.guarded(request, lambda: compiler(request), lambda: None)
+            )
             entry.is_made = True
         return entry.staged
 
@@ -117,8 +118,7 @@ def plan_request(lower: Any) -> Planned:
     `reason` is empty, or says why the program is left to XLA.
     """
     try:
-        with planning():
-            lower()
+        planning(lower)
     except Planned as planned:
         return planned
     raise InternalError("a lowering did not come by", step="embedding")

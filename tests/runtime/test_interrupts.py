@@ -21,7 +21,7 @@ import pytest
 from llvmlite.binding import ffi
 
 import stagejit
-from stagejit import locks
+from stagejit import enabling, locks
 from stagejit.importing import importing
 from stagejit.runtime import embedding, loader
 from stagejit.runtime.staged import Request
@@ -52,9 +52,9 @@ def at_moments(meet: Callable[[Moment], None]) -> Callable[[FrameType, str, Any]
 
 # What takes locks, by itself or inside of what it calls; the rest of the compiler takes none.
 TAKES_LOCKS = re.compile(
-    r"/stagejit/(pipeline|locks|other_threads|collector|runtime/"
+    r"/stagejit/(pipeline|locks|other_threads|collector|enabling|runtime/"
     r"(gate|embedding|engine|loader|code_memory))\.py$"
-    r"|/threading\.py$|/concurrent/futures/|/llvmlite/binding/|/contextlib\.py$"
+    r"|/jax/_src/config\.py$|/threading\.py$|/concurrent/futures/|/llvmlite/binding/|/contextlib\.py$"
 )
 
 
@@ -97,7 +97,7 @@ def test_an_interrupt_at_any_moment_keeps_no_lock(profiled: None) -> None:
         sys.setprofile(None)
     wanted = [moment for moment in moments if is_about_locks(moment)]
     assert any("/pipeline.py" in moment[0].co_filename for moment in wanted)
-    left, interrupts = set(wanted), 0
+    left, interrupts, scope = set(wanted), 0, enabling._scope._obj.get_local()
 
     def interrupt(moment: Moment) -> None:
         if moment in left:
@@ -116,6 +116,7 @@ def test_an_interrupt_at_any_moment_keeps_no_lock(profiled: None) -> None:
             sys.setprofile(None)
         assert not kept_locks()
         assert gc.isenabled()
+        assert enabling._scope._obj.get_local() is scope
         if len(left) == before:
             break  # moments that came once
     assert interrupts > 50
