@@ -99,6 +99,11 @@ def symbolic_link(path: Path) -> None:
     path.symlink_to(target)
 
 
+def full_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "inside.sjo").write_bytes(b"of somebody")
+
+
 def too_large(path: Path) -> None:
     path.touch(0o600)
     os.truncate(path, 1 << 40)
@@ -111,6 +116,7 @@ ENTRY_TROUBLE: dict[str, Callable[[Path], Any]] = {
     "a link to nothing": in_place_of_the_entry(lambda p: p.symlink_to("nowhere")),
     "a FIFO": in_place_of_the_entry(os.mkfifo),
     "a folder": in_place_of_the_entry(Path.mkdir),
+    "a folder with a file": in_place_of_the_entry(full_folder),
     "a terabyte": in_place_of_the_entry(too_large),
     "nothing in it": in_place_of_the_entry(Path.touch),
     "writable by others": lambda folder: entry(folder).chmod(0o666),
@@ -131,7 +137,44 @@ def test_an_entry_that_is_not_what_was_stored_heals(trouble: str, folder: Path) 
     assert stat.S_ISREG(entry(folder).lstat().st_mode)
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("entry")])
+@pytest.mark.parametrize("place", ["entry", "secret"])
+def test_a_folder_with_something_in_it_is_moved_away(place: str, folder: Path) -> None:
+    """Nobody's files are removed, not when the cache is full either; descriptors are closed."""
+    path = {"entry": entry(folder), "secret": folder / "secret"}[place]
+    path.unlink()
+    full_folder(path)
+    cache, opened = (
+        ObjectCache(folder, limit_nbytes=4 * len(BODY)),
+        len(os.listdir("/proc/self/fd")),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cache.get(KEY) is None
+        for k in range(20):
+            cache.put(digest(str(k)), BODY)
+        cache.put(KEY, BODY)
+    assert len(os.listdir("/proc/self/fd")) == opened
+    assert ObjectCache(folder).get(KEY) == BODY
+    (moved,) = path.parent.glob(".moved-*")
+    assert [file.read_bytes() for file in moved.iterdir()] == [b"of somebody"]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.touch])
+def test_what_is_no_folder_in_place_of_one_inside_is_replaced(
+    make: Callable[[Path], Any], folder: Path
+) -> None:
+    shutil.rmtree(entry(folder).parent)
+    make(entry(folder).parent)
+    cache = ObjectCache(folder)
+    assert cache.get(KEY) is None
+    cache.put(KEY, BODY)
+    assert ObjectCache(folder).get(KEY) == BODY
+    assert mode(entry(folder).parent) == 0o700
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, Path.mkdir, full_folder, lambda path: path.symlink_to("entry")]
+)
 def test_a_secret_that_is_no_file_is_replaced(make: Callable[[Path], Any], folder: Path) -> None:
     (folder / "secret").unlink()
     make(folder / "secret")
