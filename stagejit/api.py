@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, overload
 
 import jax
 
+from stagejit.compat import hide_frames
 from stagejit.errors import FallbackWarning, OptionsError
 from stagejit.importing import importing
 from stagejit.options import Options
 from stagejit.runtime import embedding, emission, fallback, seams
 from stagejit.runtime.marks import Mark
-from stagejit.trace.compat import hide_frames
 
 if TYPE_CHECKING:
     from stagejit.inspect.explain import Explanation

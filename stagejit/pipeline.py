@@ -4,7 +4,7 @@ Input: a `Request`, a marked function's jaxpr with its options. Output: a `Stage
 the embedding. Invariant: data flows one way; a step reads what earlier steps made and adds its
 own; verifiers run between steps under `Options(verify=True)`, never inside one.
 
-    jaxpr --trace--> Program --build--> Graph --rewrite--> Graph --form--> Regions
+    jaxpr --trace--> Graph --rewrite--> Graph --form--> Regions
       --schedule--> Plan --codegen--> loop-nest IR, LLVM IR --host--> HostPrograms
       --load--> machine code, FFI targets
 """
@@ -23,7 +23,6 @@ from stagejit.dispatch.formation import form
 from stagejit.dispatch.region import FOREIGN, Region, with_inner
 from stagejit.dispatch.verifier import verify_regions
 from stagejit.errors import UnsupportedOpError
-from stagejit.graph.build import build_graph
 from stagejit.graph.control import CONTROL
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.printer import as_text as graph_text
@@ -45,7 +44,6 @@ from stagejit.schedule.plan import Plan
 from stagejit.schedule.schedule import Run, Schedule
 from stagejit.schedule.verifier import verify_plan
 from stagejit.symbolic import Undecided
-from stagejit.trace.program import Program
 from stagejit.trace.translate import trace_jaxpr
 
 # Steps in Python take turns, since Python's own lock makes them do so anyway; what takes long
@@ -69,7 +67,6 @@ class Compilation:
     left_to_xla: str = ""
     target: Target = field(default_factory=Target.host)
     seconds: dict[str, float] = field(default_factory=dict)
-    program: Program = field(init=False)
     graph: Graph = field(init=False)
     decisions: list[Decision] = field(default_factory=list)
     left: frozenset[Op] = frozenset()
@@ -141,7 +138,7 @@ class Compilation:
 def _trace(c: Compilation) -> None:
     options = c.request.options
     names = tuple(c.request.jaxpr.jaxpr.debug_info.safe_arg_names(len(c.request.donated)))
-    c.program = trace_jaxpr(
+    c.graph = trace_jaxpr(
         c.request.jaxpr,
         name=c.request.name,
         donated=c.request.donated,
@@ -150,10 +147,6 @@ def _trace(c: Compilation) -> None:
         control_flow=options.enabled("native-control-flow"),
         left_to_xla=c.left_to_xla,
     )
-
-
-def _build(c: Compilation) -> None:
-    c.graph = build_graph(c.program)
 
 
 def _rewrite(c: Compilation) -> None:
@@ -223,8 +216,7 @@ class Step:
 
 
 STEPS = (
-    Step("trace", _trace),
-    Step("build", _build, lambda c: verify_graph(c.graph)),
+    Step("trace", _trace, lambda c: verify_graph(c.graph)),
     Step("rewrite", _rewrite, lambda c: verify_graph(c.graph)),
     Step("leave", _leave),
     Step("form", _form, _verify_regions),

@@ -12,13 +12,13 @@ from typing import Any, Self
 
 import jax
 
+from stagejit.compat import has_static_shape, hide_frames
 from stagejit.errors import OptionsError
 from stagejit.graph.ir import Graph
 from stagejit.inspect.explain import Explanation, explain
 from stagejit.pipeline import Compilation
 from stagejit.runtime.embedding import plan_request
 from stagejit.schedule.plan import Plan
-from stagejit.trace.compat import has_static_shape, hide_frames
 
 hide_frames(__file__)
 

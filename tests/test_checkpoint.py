@@ -15,7 +15,6 @@ from jax import lax
 
 import stagejit
 from stagejit.dispatch.formation import form
-from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
@@ -25,6 +24,7 @@ from stagejit.rewrites import rewrite_graph
 from stagejit.schedule.build import schedule
 from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.plan import Plan
+from stagejit.trace.translate import graph_of
 from tests.schedule.planning import check, plan_of
 
 DEPTH = 12

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from jax import lax
 
 import stagejit
-from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.options import SWITCHES, Options
+from stagejit.trace.translate import graph_of
 from tests.strategies import RandomProgram, assert_agrees, evaluate, programs
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(1200)]  # shrinking takes a while

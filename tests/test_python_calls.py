@@ -14,11 +14,11 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
 from stagejit.graph.verifier import verify
+from stagejit.trace.translate import graph_of
 from tests.elements import assert_same
 
 VERIFYING = stagejit.Options(verify=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from stagejit.errors import InternalError, VerificationError
 from stagejit.graph.ir import Op, Value
-from stagejit.trace.callbacks import TARGET, function_of
+from stagejit.graph.python_functions import TARGET, function_of
 from stagejit.types import TensorType, dtype_named
 
 

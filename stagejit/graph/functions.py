@@ -20,6 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from stagejit.types import DType, bool_
 
@@ -98,3 +101,17 @@ CUMULATIVE_FUNCTIONS: dict[str, frozenset[str]] = {
 SCATTER_FUNCTIONS: dict[str, frozenset[str]] = {
     "set": _ANY, "add": _NUMBER, "mul": _NUMBER, "min": _ANY, "max": _ANY,
 }  # fmt: skip
+
+
+def identity(fn: str, dtype: DType) -> Any:
+    """The neutral element of a reduction: what it gives for no elements at all."""
+    if fn in ("add", "or", "xor"):
+        return False if dtype is bool_ else 0
+    if fn == "mul":
+        return 1
+    if fn == "and":
+        return True if dtype is bool_ else np.invert(np.zeros((), dtype.numpy))
+    if dtype.is_float:
+        return -np.inf if fn == "max" else np.inf
+    info = np.iinfo(dtype.numpy)
+    return info.min if fn == "max" else info.max

@@ -15,12 +15,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from stagejit.compat import evaluate_equation
+from stagejit.crossing import from_user, to_user
 from stagejit.errors import InternalError
 from stagejit.graph import foreign, products, scalar, windows
 from stagejit.graph.control import LoopOperands
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.trace.compat import evaluate_equation
-from stagejit.trace.crossing import from_user, to_user
 from stagejit.types import DType, TensorType
 
 Array = np.ndarray[Any, np.dtype[Any]]

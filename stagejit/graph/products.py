@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from stagejit.graph.dims import ConvDims, dilated
+from stagejit.graph.functions import identity
 from stagejit.graph.ir import Op
-from stagejit.trace.reductions import identity
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

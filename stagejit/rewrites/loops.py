@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from stagejit.graph.control import LoopOperands
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
+from stagejit.graph.python_functions import TARGET
 from stagejit.rewrites.cloning import cloned, copied, values_behind
 from stagejit.rewrites.driver import Log
-from stagejit.trace.callbacks import TARGET
 
 NAME = "simplify-loops"
 

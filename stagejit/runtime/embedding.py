@@ -29,6 +29,7 @@ import jax
 from jax.extend.core.primitives import jit_p
 from jax.interpreters import mlir
 
+from stagejit.compat import has_static_shape
 from stagejit.enabling import chosen_options, planning, scope, suspended
 from stagejit.errors import InternalError
 from stagejit.locks import new_lock, new_rlock
@@ -37,7 +38,6 @@ from stagejit.runtime import fallback, seams
 from stagejit.runtime.emission import emit
 from stagejit.runtime.marks import Mark, enclose, mark_of
 from stagejit.runtime.staged import Compiler, Request, Staged
-from stagejit.trace.compat import has_static_shape
 
 
 @dataclass

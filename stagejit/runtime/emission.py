@@ -17,9 +17,9 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
+from stagejit.compat import physical_aval, type_of
+from stagejit.crossing import shares_bytes, to_jax, to_physical
 from stagejit.runtime.staged import DelegatedEquation, NativeCall, Reshape, Staged
-from stagejit.trace.compat import physical_aval, type_of
-from stagejit.trace.crossing import shares_bytes, to_jax, to_physical
 from stagejit.types import TensorType
 
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from stagejit.compat import foreign_address
 from stagejit.errors import InternalError
+from stagejit.graph.python_functions import TARGET
 from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime import python_calls
 from stagejit.runtime.program import Call, ForeignArray, Step
-from stagejit.trace.callbacks import TARGET
-from stagejit.trace.compat import foreign_address
 from stagejit.types import dtype_named
 
 Constant = Callable[[str], str]  # text of a private constant --> its symbol

@@ -26,7 +26,6 @@ from typing import Any
 
 from stagejit.decisions import Decision
 from stagejit.dispatch import cost
-from stagejit.graph.build import build_graph
 from stagejit.graph.control import bodies_of
 from stagejit.graph.ir import Graph, Op
 from stagejit.options import Options
@@ -110,9 +109,7 @@ def _work_in(equation: Any, options: Options) -> Work:
     """Of a turn; of a branch, of the side that has most of it."""
     works = [
         _work_of(
-            build_graph(
-                trace_jaxpr(body, name="body", control_flow=options.enabled("native-control-flow"))
-            ),
+            trace_jaxpr(body, name="body", control_flow=options.enabled("native-control-flow")),
             options,
         )
         for body in bodies_in(equation)

@@ -24,13 +24,13 @@ import jax
 import numpy as np
 
 from stagejit.errors import InternalError, StagejitError
+from stagejit.graph import python_functions
 from stagejit.locks import new_lock
 from stagejit.runtime import entry, foreign, seams, support
 from stagejit.runtime.engine import HANDLER_LEVEL, Module, engine, machine
 from stagejit.runtime.handler import Handler, handler_ir
 from stagejit.runtime.object_cache import ObjectCache
 from stagejit.runtime.program import HostProgram
-from stagejit.trace import callbacks
 
 TARGET = "stagejit"
 _STATE_TYPE = "stagejit_program"
@@ -75,7 +75,7 @@ class LoadedProgram:
 
         Python functions stay in this process, so a program that calls some is named only.
         """
-        if callbacks.TARGET in self.program.targets():
+        if python_functions.TARGET in self.program.targets():
             return loaded_program, (self.name,)
         names, modules = self.program.kernels(), self._record.module.uses
         objects = {name: module.object for name, module in zip(names, modules, strict=True)}

@@ -1,9 +1,9 @@
 """The handler through which host programs call Python.
 
-Input: a call frame of XLA's FFI with an attribute that names a function (`trace/callbacks.py`).
-Output: the function's results in the frame's buffers, or an error of XLA's with the traceback.
-Invariants: the function gets copies of the operands, which it may keep; nothing that is raised
-leaves the handler.
+Input: a call frame of XLA's FFI with an attribute that names a function, see
+`graph/python_functions.py`. Output: the function's results in the frame's buffers, or an error of
+XLA's with the traceback. Invariants: the function gets copies of the operands, which it may keep;
+nothing that is raised leaves the handler.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from stagejit.graph.python_functions import function_of
 from stagejit.runtime import ffi_abi as abi
-from stagejit.trace.callbacks import function_of
 from stagejit.types import dtype_named
 
 _DTYPES = {number: name for name, number in abi.DATA_TYPES.items()}

@@ -1,1 +1,1 @@
-"""A jaxpr in, a `Program` in our own op set out."""
+"""A jaxpr in, a `Graph` in our own op set out."""

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.program import Var
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -41,7 +41,7 @@ class Box:
     """A strided box of an array. `drivers[axis]` is the index axis that moves along it, if any;
     `reversed_axes` are those along which it moves downwards."""
 
-    offsets: tuple[int | Var, ...]
+    offsets: tuple[int | Value, ...]
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     drivers: tuple[int | None, ...]
@@ -52,7 +52,7 @@ Placement = Box | Literal["nowhere"] | None
 
 
 def find_box(
-    emit: Emitter, indexing: Indexing, shape: Sequence[int], indices: Var, mode: str
+    emit: Emitter, indexing: Indexing, shape: Sequence[int], indices: Value, mode: str
 ) -> Placement:
     """The box that all index vectors cover together; "nowhere" where all are out of bounds."""
     limits = tuple(extent - size for extent, size in zip(shape, indexing.window, strict=True))
@@ -63,7 +63,7 @@ def find_box(
         return None  # several index vectors, each perhaps without components
     if mode == "fill":
         return None  # a computed index that may be out of bounds is not always written
-    offsets: list[int | Var] = [0] * len(shape)
+    offsets: list[int | Value] = [0] * len(shape)
     for component, axis in enumerate(indexing.start_axes):
         offsets[axis] = emit.element(indices, (0,) * (indices.type.rank - 1) + (component,))
     rank = len(shape)

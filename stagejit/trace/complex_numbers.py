@@ -14,19 +14,19 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.program import Var
 from stagejit.trace.translation import Site, Translation, Unsupported
 from stagejit.types import TensorType, storage_of
 
-Pair = tuple[Var, Var]
+Pair = tuple[Value, Value]
 
 
 def is_complex(aval: Any) -> bool:
     return bool(jnp.issubdtype(aval.dtype, np.complexfloating))
 
 
-def part_of(emit: Emitter, x: Var, part: int) -> Var:
+def part_of(emit: Emitter, x: Value, part: int) -> Value:
     """One part of every element of a type whose parts have one axis, such as the real ones."""
     if x in emit.parts:
         return emit.parts[x][part]
@@ -35,7 +35,7 @@ def part_of(emit: Emitter, x: Var, part: int) -> Var:
     return emit.reshape(emit.extract(x, offsets, (*shape, 1)), shape)
 
 
-def joined(emit: Emitter, parts: Sequence[Var]) -> Var:
+def joined(emit: Emitter, parts: Sequence[Value]) -> Value:
     """The inverse of `part_of` for all parts, scalars among them stretched. Whoever reads it by
     parts reads these, and where everybody does it is never made."""
     parts = emit.stretched(parts)
@@ -48,27 +48,27 @@ def joined(emit: Emitter, parts: Sequence[Var]) -> Var:
     return result
 
 
-def as_complex(emit: Emitter, real: Var) -> Var:
+def as_complex(emit: Emitter, real: Value) -> Value:
     return joined(emit, (real, emit.full(0, real.type)))
 
 
-def _pair(emit: Emitter, x: Var) -> Pair:
+def _pair(emit: Emitter, x: Value) -> Pair:
     return part_of(emit, x, 0), part_of(emit, x, 1)
 
 
-def _real(emit: Emitter, site: Site, x: Var) -> Var:
+def _real(emit: Emitter, site: Site, x: Value) -> Value:
     return part_of(emit, x, 0)
 
 
-def _imag(emit: Emitter, site: Site, x: Var) -> Var:
+def _imag(emit: Emitter, site: Site, x: Value) -> Value:
     return part_of(emit, x, 1)
 
 
-def _complex(emit: Emitter, site: Site, real: Var, imaginary: Var) -> Var:
+def _complex(emit: Emitter, site: Site, real: Value, imaginary: Value) -> Value:
     return joined(emit, (real, imaginary))
 
 
-def _conj(emit: Emitter, site: Site, x: Var) -> Var:
+def _conj(emit: Emitter, site: Site, x: Value) -> Value:
     if not is_complex(site.inputs[0]):
         return as_complex(emit, x)
     real, imaginary = _pair(emit, x)
@@ -81,11 +81,11 @@ def _product(emit: Emitter, x: Pair, y: Pair) -> Pair:
     return real, emit.map("add", emit.map("mul", a, d), emit.map("mul", b, c))
 
 
-def _mul(emit: Emitter, site: Site, x: Var, y: Var) -> Var:
+def _mul(emit: Emitter, site: Site, x: Value, y: Value) -> Value:
     return joined(emit, _product(emit, _pair(emit, x), _pair(emit, y)))
 
 
-def _linear(emit: Emitter, site: Site, *operands: Var) -> Var:
+def _linear(emit: Emitter, site: Site, *operands: Value) -> Value:
     """A sum, difference or negative: of both parts at once, unless they are at hand."""
     fn = _LINEAR[site.primitive]
     if emit.parts.keys().isdisjoint(operands):
@@ -97,11 +97,11 @@ def _linear(emit: Emitter, site: Site, *operands: Var) -> Var:
 _LINEAR = {"add": "add", "add_any": "add", "sub": "sub", "neg": "neg"}
 
 
-def _square(emit: Emitter, site: Site, x: Var) -> Var:
+def _square(emit: Emitter, site: Site, x: Value) -> Value:
     return _mul(emit, site, x, x)
 
 
-def _integer_pow(emit: Emitter, site: Site, x: Var) -> Var:
+def _integer_pow(emit: Emitter, site: Site, x: Value) -> Value:
     exponent = int(site.params["y"])
     if not 1 <= exponent <= 4:
         raise Unsupported(f"a complex number to the power {exponent}")
@@ -111,12 +111,12 @@ def _integer_pow(emit: Emitter, site: Site, x: Var) -> Var:
     return joined(emit, result)
 
 
-def _div(emit: Emitter, site: Site, x: Var, y: Var) -> Var:
+def _div(emit: Emitter, site: Site, x: Value, y: Value) -> Value:
     """(a + bi) / (c + di), divided above and below by the larger one of c and d."""
     (a, b), (c, d) = _pair(emit, x), _pair(emit, y)
     first = emit.map("ge", emit.map("abs", c), emit.map("abs", d))
 
-    def chosen(one: Var, other: Var) -> Var:
+    def chosen(one: Value, other: Value) -> Value:
         return emit.map("select", first, one, other)
 
     large, small = chosen(c, d), chosen(d, c)
@@ -132,7 +132,7 @@ def _div(emit: Emitter, site: Site, x: Var, y: Var) -> Var:
     return joined(emit, (emit.map("div", real, below), emit.map("div", imaginary, below)))
 
 
-def _abs(emit: Emitter, site: Site, x: Var) -> Var:
+def _abs(emit: Emitter, site: Site, x: Value) -> Value:
     a, b = (emit.map("abs", part) for part in _pair(emit, x))
     large, small = emit.map("max", a, b), emit.map("min", a, b)
     one, zero = emit.full(1, a.type), emit.full(0, a.type)
@@ -144,7 +144,7 @@ def _abs(emit: Emitter, site: Site, x: Var) -> Var:
     return emit.map("select", either, infinite, length)
 
 
-def _exp(emit: Emitter, site: Site, x: Var) -> Var:
+def _exp(emit: Emitter, site: Site, x: Value) -> Value:
     a, b = _pair(emit, x)
     size, is_real = emit.map("exp", a), emit.map("eq", b, emit.full(0, b.type))
     real = emit.map("mul", size, emit.map("cos", b))
@@ -154,7 +154,7 @@ def _exp(emit: Emitter, site: Site, x: Var) -> Var:
     )
 
 
-def _convert(emit: Emitter, site: Site, x: Var) -> Var:
+def _convert(emit: Emitter, site: Site, x: Value) -> Value:
     source, target = site.inputs[0], site.outputs[0]
     if not is_complex(target):
         return emit.convert(part_of(emit, x, 0), site.result.dtype)
@@ -164,7 +164,7 @@ def _convert(emit: Emitter, site: Site, x: Var) -> Var:
     return as_complex(emit, emit.convert(x, part))
 
 
-Rule = Callable[..., Var]
+Rule = Callable[..., Value]
 
 _RULES: dict[str, Rule] = {
     "real": _real,

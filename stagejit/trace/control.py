@@ -1,7 +1,7 @@
-"""Translations of `scan`, `while` and `cond`: equations whose bodies are programs of their own.
+"""Translations of `scan`, `while` and `cond`: equations whose bodies are graphs of their own.
 
 Input: a JAX equation of control flow, its operands, and how to trace a body. Output: one `loop` or
-`branch` equation, or Unsupported with a reason. Invariant: a body reads its own inputs only; those
+`branch` op, or Unsupported with a reason. Invariant: a body reads its own inputs only; those
 of a loop are ordered as `graph/control.py` says.
 """
 
@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stagejit.trace.compat import ClosedJaxpr, scan_counts
+from stagejit.compat import ClosedJaxpr, scan_counts
+from stagejit.graph.ir import Graph, Value
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.program import Program, Var
 from stagejit.trace.reductions import reduce
 from stagejit.trace.translation import Site, Translation, translation
 from stagejit.types import TensorType, bool_, i32
 
 # Runs a jaxpr inside of a body: (jaxpr, arguments) -> results.
-Inline = Callable[[ClosedJaxpr, Sequence[Var]], Sequence[Var]]
+Inline = Callable[[ClosedJaxpr, Sequence[Value]], Sequence[Value]]
 # Makes the outputs of a body from its inputs.
-Build = Callable[[Emitter, Inline, Sequence[Var]], Sequence[Var]]
-# (name, inputs by name, how many of them are carries, build) -> program of a body.
-Nested = Callable[[str, Sequence[tuple[str, TensorType]], int, Build], Program]
+Build = Callable[[Emitter, Inline, Sequence[Value]], Sequence[Value]]
+# (name, inputs by name, how many of them are carries, build) -> graph of a body.
+Nested = Callable[[str, Sequence[tuple[str, TensorType]], int, Build], Graph]
 
 
-def _scan(emit: Emitter, site: Site, nested: Nested, *operands: Var) -> Sequence[Var]:
+def _scan(emit: Emitter, site: Site, nested: Nested, *operands: Value) -> Sequence[Value]:
     params = site.params
     (first, carries), trip = scan_counts(params, len(operands)), params["length"]
     constants = operands[:first]
@@ -32,7 +32,7 @@ def _scan(emit: Emitter, site: Site, nested: Nested, *operands: Var) -> Sequence
     if not trip:
         return [*inits, *(emit.empty(type) for type in site.results[carries:])]
 
-    def build(_: Emitter, inline: Inline, inputs: Sequence[Var]) -> Sequence[Var]:
+    def build(_: Emitter, inline: Inline, inputs: Sequence[Value]) -> Sequence[Value]:
         end = len(inputs) - first
         return inline(params["jaxpr"], [*inputs[end:], *inputs[:end]])
 
@@ -49,26 +49,26 @@ def _scan(emit: Emitter, site: Site, nested: Nested, *operands: Var) -> Sequence
     )  # fmt: skip
 
 
-def _while(emit: Emitter, site: Site, nested: Nested, *operands: Var) -> Sequence[Var]:
+def _while(emit: Emitter, site: Site, nested: Nested, *operands: Value) -> Sequence[Value]:
     params = site.params
     first, second = params["cond_nconsts"], params["body_nconsts"]
     of_condition, of_body = operands[:first], operands[first : first + second]
     inits, carries = operands[first + second :], len(operands) - first - second
     batched = len(params["cond_jaxpr"].out_avals[0].shape)
 
-    def verdict(inline: Inline, inputs: Sequence[Var]) -> Var:
+    def verdict(inline: Inline, inputs: Sequence[Value]) -> Value:
         """The condition of the carries and, last of all inputs, its constants."""
         end = len(inputs) - first
         (found,) = inline(params["cond_jaxpr"], [*inputs[end:], *inputs[:carries]])
         return found
 
-    def condition(emit: Emitter, inline: Inline, inputs: Sequence[Var]) -> Sequence[Var]:
+    def condition(emit: Emitter, inline: Inline, inputs: Sequence[Value]) -> Sequence[Value]:
         found = verdict(inline, inputs)
         if not batched:
             return [found]
         return [reduce(emit, "or", found, tuple(range(batched)))]
 
-    def body(emit: Emitter, inline: Inline, inputs: Sequence[Var]) -> Sequence[Var]:
+    def body(emit: Emitter, inline: Inline, inputs: Sequence[Value]) -> Sequence[Value]:
         old = inputs[:carries]
         new = inline(params["body_jaxpr"], [*inputs[carries : carries + second], *old])
         if not batched:
@@ -88,19 +88,19 @@ def _while(emit: Emitter, site: Site, nested: Nested, *operands: Var) -> Sequenc
     )  # fmt: skip
 
 
-def _selected(emit: Emitter, goes_on: Var, new: Var, old: Var) -> Var:
+def _selected(emit: Emitter, goes_on: Value, new: Value, old: Value) -> Value:
     """A carry of a loop under vmap: elements whose own loop has ended keep their value."""
     mask = emit.broadcast(goes_on, new.type.shape, range(goes_on.type.rank))
     return emit.map("select", mask, new, old)
 
 
-def _cond(emit: Emitter, site: Site, nested: Nested, *operands: Var) -> Sequence[Var]:
+def _cond(emit: Emitter, site: Site, nested: Nested, *operands: Value) -> Sequence[Value]:
     index, *arguments = operands
     if index.type.dtype not in (bool_, i32):
         index = emit.convert(index, i32)
     inputs = _named("x", _types(arguments))
 
-    def case(at: int, jaxpr: ClosedJaxpr) -> Program:
+    def case(at: int, jaxpr: ClosedJaxpr) -> Graph:
         return nested(f"case{at}", inputs, 0, lambda _, inline, values: inline(jaxpr, values))
 
     branches = tuple(case(at, jaxpr) for at, jaxpr in enumerate(site.params["branches"]))
@@ -109,7 +109,7 @@ def _cond(emit: Emitter, site: Site, nested: Nested, *operands: Var) -> Sequence
     )
 
 
-def _types(values: Sequence[Var]) -> list[TensorType]:
+def _types(values: Sequence[Value]) -> list[TensorType]:
     return [value.type for value in values]
 
 

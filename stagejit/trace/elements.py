@@ -18,16 +18,16 @@ import ml_dtypes
 import numpy as np
 from jax.lax import GatherScatterMode
 
+from stagejit.compat import element_shape, is_extended, type_of
+from stagejit.graph.ir import Value
 from stagejit.trace import small_numbers
-from stagejit.trace.compat import element_shape, is_extended, type_of
 from stagejit.trace.complex_numbers import is_complex, joined, part_of, rule_of
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.program import Var
 from stagejit.trace.translation import Site, Translation, Unsupported
 from stagejit.types import TensorType, i32, storage_of
 
 Params = Mapping[str, Any]
-Rule = Callable[[Emitter, Site, Translation, Sequence[Var]], "Var | Sequence[Var]"]
+Rule = Callable[[Emitter, Site, Translation, Sequence[Value]], "Value | Sequence[Value]"]
 
 
 def is_disguised(aval: Any) -> bool:
@@ -55,8 +55,8 @@ def parts_shape(aval: Any) -> tuple[int, ...]:
 
 
 def translate(
-    emit: Emitter, site: Site, operands: Sequence[Var], found: Translation | None
-) -> Var | Sequence[Var]:
+    emit: Emitter, site: Site, operands: Sequence[Value], found: Translation | None
+) -> Value | Sequence[Value]:
     """The equation on parts. found: the translation of its primitive for physical elements."""
     disguised = [aval for aval in (*site.inputs, *site.outputs) if is_disguised(aval)]
     if site.primitive in _COMPARISONS and all(map(_is_compared_by_parts, disguised)):
@@ -97,8 +97,8 @@ def _with_params(change: Callable[[Site, int], Params]) -> Rule:
     """A rule that extends parameters: (site, number of axes that parts have) -> changes."""
 
     def rule(
-        emit: Emitter, site: Site, found: Translation, operands: Sequence[Var]
-    ) -> Var | Sequence[Var]:
+        emit: Emitter, site: Site, found: Translation, operands: Sequence[Value]
+    ) -> Value | Sequence[Value]:
         changed = change(site, len(parts_shape(site.outputs[0])))
         return found.rule(emit, site.with_params(changed), *operands)
 
@@ -154,23 +154,23 @@ def _scatter(site: Site, depth: int) -> Params:
 
 
 def _dynamic(
-    emit: Emitter, site: Site, found: Translation, operands: Sequence[Var]
-) -> Var | Sequence[Var]:
+    emit: Emitter, site: Site, found: Translation, operands: Sequence[Value]
+) -> Value | Sequence[Value]:
     starts = [emit.const(0, i32)] * len(parts_shape(site.outputs[0]))
     return found.rule(emit, site, *operands, *starts)
 
 
 def _select(
-    emit: Emitter, site: Site, found: Translation, operands: Sequence[Var]
-) -> Var | Sequence[Var]:
+    emit: Emitter, site: Site, found: Translation, operands: Sequence[Value]
+) -> Value | Sequence[Value]:
     which, *cases = operands
     which = emit.broadcast(which, site.result.shape, range(which.type.rank))
     return found.rule(emit, site, which, *cases)
 
 
 def _gather(
-    emit: Emitter, site: Site, found: Translation, operands: Sequence[Var]
-) -> Var | Sequence[Var]:
+    emit: Emitter, site: Site, found: Translation, operands: Sequence[Value]
+) -> Value | Sequence[Value]:
     """One gather of all parts, or, where they are filled with different numbers (complex NaN), one
     of each."""
     x, indices = operands
@@ -212,7 +212,9 @@ def _is_compared_by_parts(aval: Any) -> bool:
     return is_extended(aval) or is_complex(aval)
 
 
-def _compared(emit: Emitter, site: Site, found: Translation | None, operands: Sequence[Var]) -> Var:
+def _compared(
+    emit: Emitter, site: Site, found: Translation | None, operands: Sequence[Value]
+) -> Value:
     """Equal in every part, or different in one of them."""
     x, y = operands
     parts = emit.map(site.primitive, x, y)

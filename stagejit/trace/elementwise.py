@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.precision import reduce_precision
-from stagejit.trace.program import Var
 from stagejit.trace.translation import Site, Translation, Unsupported, translation
 from stagejit.types import TensorType, bool_, dtype_named, f32, f64, from_numpy, u32
 
@@ -28,35 +28,35 @@ _SAME = (
 )  # fmt: skip
 
 
-def _same(emit: Emitter, site: Site, *operands: Var) -> Var:
+def _same(emit: Emitter, site: Site, *operands: Value) -> Value:
     return emit.map(site.primitive, *operands)
 
 
-def _add_any(emit: Emitter, site: Site, x: Var, y: Var) -> Var:
+def _add_any(emit: Emitter, site: Site, x: Value, y: Value) -> Value:
     return emit.map("add", x, y)
 
 
-def _mul(emit: Emitter, site: Site, x: Var, y: Var) -> Var:
+def _mul(emit: Emitter, site: Site, x: Value, y: Value) -> Value:
     out = site.result.dtype
     return emit.map("mul", emit.convert(x, out), emit.convert(y, out))
 
 
-def _identity(emit: Emitter, site: Site, *operands: Var) -> tuple[Var, ...]:
+def _identity(emit: Emitter, site: Site, *operands: Value) -> tuple[Value, ...]:
     return operands
 
 
-def _integer_pow(emit: Emitter, site: Site, x: Var) -> Var:
+def _integer_pow(emit: Emitter, site: Site, x: Value) -> Value:
     return emit.map("integer_pow", x, y=int(site.params["y"]))
 
 
-def _round(emit: Emitter, site: Site, x: Var) -> Var:
+def _round(emit: Emitter, site: Site, x: Value) -> Value:
     rounding = {0: "away", 1: "even"}.get(int(site.params["rounding_method"]))
     if rounding is None:
         raise Unsupported(f"rounding method {site.params['rounding_method']}")
     return emit.map("round", x, rounding=rounding)
 
 
-def _pow(emit: Emitter, site: Site, x: Var, y: Var) -> Var:
+def _pow(emit: Emitter, site: Site, x: Value, y: Value) -> Value:
     base, exponent = x.type.dtype, y.type.dtype
     if not base.is_float:
         raise Unsupported("an integer raised to a computed power")
@@ -67,7 +67,7 @@ def _pow(emit: Emitter, site: Site, x: Var, y: Var) -> Var:
     return emit.convert(emit.map("pow", emit.convert(x, wide), emit.convert(y, wide)), base)
 
 
-def _select_n(emit: Emitter, site: Site, which: Var, *cases: Var) -> Var:
+def _select_n(emit: Emitter, site: Site, which: Value, *cases: Value) -> Value:
     """Two cases: `select`. More: a chain of them, last case innermost."""
     if len(cases) == 1:
         return cases[0]
@@ -80,22 +80,22 @@ def _select_n(emit: Emitter, site: Site, which: Var, *cases: Var) -> Var:
     return result
 
 
-def _clamp(emit: Emitter, site: Site, low: Var, x: Var, high: Var) -> Var:
+def _clamp(emit: Emitter, site: Site, low: Value, x: Value, high: Value) -> Value:
     return emit.map("clamp", low, x, high, dtype=x.type.dtype)
 
 
-def _convert(emit: Emitter, site: Site, x: Var) -> Var:
+def _convert(emit: Emitter, site: Site, x: Value) -> Value:
     return emit.convert(x, from_numpy(site.params["new_dtype"]))
 
 
-def _bitcast(emit: Emitter, site: Site, x: Var) -> Var:
+def _bitcast(emit: Emitter, site: Site, x: Value) -> Value:
     target = from_numpy(site.params["new_dtype"])
     if target.itemsize != x.type.dtype.itemsize or bool_ in (target, x.type.dtype):
         raise Unsupported(f"bitcast from {x.type.dtype} to {target} changes the element size")
     return emit.bitcast(x, target)
 
 
-def _total_order(emit: Emitter, site: Site, x: Var, y: Var) -> Var:
+def _total_order(emit: Emitter, site: Site, x: Value, y: Value) -> Value:
     """IEEE's total order is that of the bits as an integer, where those of negative numbers count
     down."""
     dtype = x.type.dtype
@@ -105,7 +105,7 @@ def _total_order(emit: Emitter, site: Site, x: Var, y: Var) -> Var:
     return emit.map(site.primitive.removesuffix("_to"), x, y)
 
 
-def _ordered_bits(emit: Emitter, x: Var) -> Var:
+def _ordered_bits(emit: Emitter, x: Value) -> Value:
     """Flips all bits of a negative number but its sign."""
     dtype = x.type.dtype
     sign = emit.map("shift_right_arithmetic", x, emit.const(dtype.bits - 1, dtype))
@@ -113,7 +113,7 @@ def _ordered_bits(emit: Emitter, x: Var) -> Var:
     return emit.map("xor", x, rest)
 
 
-def _mulhi(emit: Emitter, site: Site, x: Var, y: Var) -> Var:
+def _mulhi(emit: Emitter, site: Site, x: Value, y: Value) -> Value:
     """The upper half of the product, computed in the next wider integer."""
     dtype = x.type.dtype
     if dtype.bits > 32:
@@ -124,17 +124,17 @@ def _mulhi(emit: Emitter, site: Site, x: Var, y: Var) -> Var:
     return emit.convert(emit.map(shift, product, emit.const(dtype.bits, wide)), dtype)
 
 
-def _one_minus_square(emit: Emitter, site: Site, x: Var) -> Var:
+def _one_minus_square(emit: Emitter, site: Site, x: Value) -> Value:
     """1 - x**2  -->  (1 + x) * (1 - x), which keeps the digits that squaring near 1 rounds away"""
     one = emit.const(1, x.type.dtype)
     return emit.map("mul", emit.map("add", one, x), emit.map("sub", one, x))
 
 
-def _optimization_barrier(emit: Emitter, site: Site, *operands: Var) -> Sequence[Var]:
+def _optimization_barrier(emit: Emitter, site: Site, *operands: Value) -> Sequence[Value]:
     return emit.barrier(operands)
 
 
-def _threefry2x32(emit: Emitter, site: Site, *operands: Var) -> tuple[Var, Var]:
+def _threefry2x32(emit: Emitter, site: Site, *operands: Value) -> tuple[Value, Value]:
     """Both words of a hash; what is computed for one is computed for the other."""
     if any(v.type.dtype is not u32 for v in operands):
         raise Unsupported("threefry2x32 on words other than u32")
@@ -142,7 +142,7 @@ def _threefry2x32(emit: Emitter, site: Site, *operands: Var) -> tuple[Var, Var]:
     return first, second
 
 
-def _counter(emit: Emitter, site: Site) -> tuple[Var, Var]:
+def _counter(emit: Emitter, site: Site) -> tuple[Value, Value]:
     """The upper and lower halves of a 64-bit iota in row-major order."""
     shape = site.results[0].shape
     if math.prod(shape) > 2**32:
@@ -151,20 +151,20 @@ def _counter(emit: Emitter, site: Site) -> tuple[Var, Var]:
     return emit.full(0, site.results[0]), emit.reshape(low, shape)
 
 
-def _log2(emit: Emitter, site: Site, x: Var) -> Var:
+def _log2(emit: Emitter, site: Site, x: Value) -> Value:
     """As JAX defines it: a multiple of the natural logarithm."""
     dtype = x.type.dtype
     return emit.map("mul", emit.map("log", x), emit.const(1 / math.log(2), dtype))
 
 
-def _device_put(emit: Emitter, site: Site, *operands: Var) -> tuple[Var, ...]:
+def _device_put(emit: Emitter, site: Site, *operands: Value) -> tuple[Value, ...]:
     """The identity, unless some operand is sent to another device."""
     if any(device is not None for device in site.params["devices"]):
         raise Unsupported("it names a device")
     return operands
 
 
-def _platform_index(emit: Emitter, site: Site) -> Var:
+def _platform_index(emit: Emitter, site: Site) -> Value:
     """The entry for the CPU, the only platform that this compiler lowers for; None is the
     default."""
     for index, names in enumerate(site.params["platforms"]):

@@ -1,7 +1,7 @@
-"""`Emitter`: typed construction of equations, shared by all translations.
+"""`Emitter`: typed construction of ops, shared by all translations.
 
-Input: operands and attributes. Output: `Var`s of the `Program` under construction, with the result
-types computed here. Invariant: every equation is canonical, so no later stage sees a second
+Input: operands and attributes. Output: `Value`s of the `Graph` under construction, with the result
+types computed here. Invariant: every op is canonical, so no later stage sees a second
 spelling: a scalar becomes a tensor by `fill` (never `broadcast`), `broadcast` never stretches a
 dimension of size 1 (a `reshape` drops it first), a `transpose` moves more than dimensions of size
 1, and views that change nothing are not emitted at all.
@@ -15,29 +15,29 @@ from typing import Any
 
 import numpy as np
 
+from stagejit.compat import size_of
+from stagejit.graph.ir import Graph, Value
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.symbolic import Undecided
-from stagejit.trace.compat import size_of
 from stagejit.trace.known import Knowledge
-from stagejit.trace.program import Program, Var
 from stagejit.types import DType, TensorType, bool_, i64
 
 PREDICATES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "is_finite"})
 
 
 class Emitter:
-    """Appends equations to `program`, all at `loc` until it is changed."""
+    """Appends ops to `graph`, all at `loc` until it is changed."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
         self.loc: Loc = UNKNOWN
-        self._constants: dict[tuple[TensorType, bytes], Var] = {}
+        self._constants: dict[tuple[TensorType, bytes], Value] = {}
         self._knowledge = Knowledge()
-        self.parts: dict[Var, tuple[Var, ...]] = {}  # of values that `complex_numbers` joined
+        self.parts: dict[Value, tuple[Value, ...]] = {}  # of values that `complex_numbers` joined
 
     # ---------------------------------------------------------------- values
 
-    def const(self, value: Any, dtype: DType) -> Var:
+    def const(self, value: Any, dtype: DType) -> Value:
         """A constant array or scalar; equal small constants are emitted once."""
         array = np.asarray(value, dtype=dtype.numpy)
         if array.flags.writeable:
@@ -52,32 +52,32 @@ class Emitter:
             self._constants[key] = var
         return var
 
-    def opaque_const(self, value: Any, type: TensorType) -> Var:
+    def opaque_const(self, value: Any, type: TensorType) -> Value:
         """A constant without a NumPy form (a PRNG key), which only delegated equations can read."""
         return self._emit("const", (), type, value=value)
 
-    def full(self, value: Any, type: TensorType) -> Var:
+    def full(self, value: Any, type: TensorType) -> Value:
         return self.fill(self.const(value, type.dtype), type.shape)
 
-    def fill(self, scalar: Var, shape: Sequence[int]) -> Var:
+    def fill(self, scalar: Value, shape: Sequence[int]) -> Value:
         shape = tuple(shape)
         if not shape:
             return scalar
         return self._emit("fill", (scalar,), TensorType(scalar.type.dtype, shape), shape=shape)
 
-    def empty(self, type: TensorType) -> Var:
+    def empty(self, type: TensorType) -> Value:
         return self._emit("empty", (), type, shape=type.shape, dtype=type.dtype)
 
-    def iota(self, type: TensorType, axis: int) -> Var:
+    def iota(self, type: TensorType, axis: int) -> Value:
         return self._emit("iota", (), type, shape=type.shape, dtype=type.dtype, axis=axis)
 
-    def known(self, var: Var) -> np.ndarray[Any, Any] | None:
+    def known(self, var: Value) -> np.ndarray[Any, Any] | None:
         """The value of `var` where it is a small integer or bool computed from constants."""
         return self._knowledge.value_of(var)
 
     # ---------------------------------------------------------------- elementwise
 
-    def map(self, fn: str, *operands: Var, dtype: DType | None = None, **params: Any) -> Var:
+    def map(self, fn: str, *operands: Value, dtype: DType | None = None, **params: Any) -> Value:
         """An elementwise function; scalars and sizes of 1 are broadcast to the other operands."""
         full = self.stretched(operands)
         if dtype is None:
@@ -85,36 +85,36 @@ class Emitter:
         type = TensorType(dtype, full[0].type.shape)
         return self._emit("map", full, type, fn=fn, dtype=dtype, **params)
 
-    def stretched(self, operands: Sequence[Var]) -> tuple[Var, ...]:
+    def stretched(self, operands: Sequence[Value]) -> tuple[Value, ...]:
         """The operands in one shape, scalars and sizes of 1 among them repeated."""
         shape = _broadcast([v.type.shape for v in operands])
         return tuple(self._stretched(v, shape) for v in operands)
 
-    def _stretched(self, x: Var, shape: tuple[int, ...]) -> Var:
+    def _stretched(self, x: Value, shape: tuple[int, ...]) -> Value:
         if x.type.shape == shape:
             return x
         axes = range(len(shape) - x.type.rank, len(shape))
         return self.broadcast(x, shape, axes)
 
-    def convert(self, x: Var, dtype: DType) -> Var:
+    def convert(self, x: Value, dtype: DType) -> Value:
         if x.type.dtype is dtype:
             return x
         return self._emit("convert", (x,), TensorType(dtype, x.type.shape), dtype=dtype)
 
-    def bitcast(self, x: Var, dtype: DType) -> Var:
+    def bitcast(self, x: Value, dtype: DType) -> Value:
         if x.type.dtype is dtype:
             return x
         return self._emit("bitcast", (x,), TensorType(dtype, x.type.shape), dtype=dtype)
 
     # ---------------------------------------------------------------- views
 
-    def reshape(self, x: Var, shape: Sequence[int]) -> Var:
+    def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         shape = tuple(shape)
         if x.type.shape == shape:
             return x
         return self._emit("reshape", (x,), TensorType(x.type.dtype, shape), shape=shape)
 
-    def transpose(self, x: Var, permutation: Sequence[int]) -> Var:
+    def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
         permutation = tuple(permutation)
         if permutation == tuple(range(x.type.rank)):
             return x
@@ -126,11 +126,11 @@ class Emitter:
             "transpose", (x,), TensorType(x.type.dtype, shape), permutation=permutation
         )
 
-    def reverse(self, x: Var, axes: Iterable[int]) -> Var:
+    def reverse(self, x: Value, axes: Iterable[int]) -> Value:
         axes = tuple(sorted(axis for axis in axes if x.type.shape[axis] != 1))
         return self._emit("reverse", (x,), x.type, axes=axes) if axes else x
 
-    def broadcast(self, x: Var, shape: Sequence[int], axes: Sequence[int]) -> Var:
+    def broadcast(self, x: Value, shape: Sequence[int], axes: Sequence[int]) -> Value:
         """Operand dimension i becomes result dimension `axes[i]`; sizes of 1 stretch."""
         shape, axes = tuple(shape), tuple(axes)
         kept = [i for i, axis in enumerate(axes) if x.type.shape[i] == shape[axis]]
@@ -150,12 +150,12 @@ class Emitter:
 
     def extract(
         self,
-        x: Var,
-        offsets: Sequence[int | Var],
+        x: Value,
+        offsets: Sequence[int | Value],
         sizes: Sequence[int],
         strides: Sequence[int] | None = None,
-    ) -> Var:
-        """The box of `sizes` elements; a `Var` offset is clamped at run time as in JAX."""
+    ) -> Value:
+        """The box of `sizes` elements; a `Value` offset is clamped at run time as in JAX."""
         sizes = tuple(sizes)
         strides = _meaningful(strides, sizes)
         static, starts = self._split_offsets(offsets, x.type.shape, sizes, strides)
@@ -172,11 +172,11 @@ class Emitter:
 
     def insert(
         self,
-        source: Var,
-        destination: Var,
-        offsets: Sequence[int | Var],
+        source: Value,
+        destination: Value,
+        offsets: Sequence[int | Value],
         strides: Sequence[int] | None = None,
-    ) -> Var:
+    ) -> Value:
         """`destination` with `source` written at the box; nothing is emitted for an empty
         source."""
         sizes = source.type.shape
@@ -196,18 +196,18 @@ class Emitter:
 
     def _split_offsets(
         self,
-        offsets: Sequence[int | Var],
+        offsets: Sequence[int | Value],
         shape: Sequence[int],
         sizes: Sequence[int],
         strides: Sequence[int],
-    ) -> tuple[tuple[int | None, ...], list[Var]]:
+    ) -> tuple[tuple[int | None, ...], list[Value]]:
         """Static offsets (None where dynamic) and the start operands; known starts become
         static."""
         static: list[int | None] = []
-        starts: list[Var] = []
+        starts: list[Value] = []
         for offset, extent, size, stride in zip(offsets, shape, sizes, strides, strict=True):
             last = extent - (max(size - 1, 0) * stride + 1 if size else 0)
-            if isinstance(offset, Var):
+            if isinstance(offset, Value):
                 value = self.known(offset)
                 if value is None and last > 0:
                     static.append(None)
@@ -217,7 +217,7 @@ class Emitter:
             static.append(size_of(offset) if size else 0)
         return tuple(static), starts
 
-    def start_index(self, x: Var) -> Var:
+    def start_index(self, x: Value) -> Value:
         """An index as the i32 or i64 scalar that slices take, with the same value after
         clamping."""
         dtype = x.type.dtype
@@ -227,7 +227,7 @@ class Emitter:
             x = self.map("min", x, self.const(np.iinfo(np.int64).max, dtype))
         return self.convert(x, i64)
 
-    def element(self, x: Var, index: tuple[int, ...]) -> Var:
+    def element(self, x: Value, index: tuple[int, ...]) -> Value:
         """One element as a scalar; looks through the ops that only assembled `x` from scalars."""
         while True:
             if not x.type.shape:
@@ -240,16 +240,16 @@ class Emitter:
 
     # ---------------------------------------------------------------- everything else
 
-    def emit(self, kind: str, operands: Sequence[Var], type: TensorType, **attrs: Any) -> Var:
+    def emit(self, kind: str, operands: Sequence[Value], type: TensorType, **attrs: Any) -> Value:
         """An equation with one result whose type the caller knows."""
         return self._emit(kind, tuple(operands), type, **attrs)
 
     def emit_many(
-        self, kind: str, operands: Sequence[Var], types: Sequence[TensorType], **attrs: Any
-    ) -> tuple[Var, ...]:
-        return self.program.emit(kind, operands, types, self.loc, **attrs)
+        self, kind: str, operands: Sequence[Value], types: Sequence[TensorType], **attrs: Any
+    ) -> tuple[Value, ...]:
+        return self.graph.add(kind, operands, types, self.loc, **attrs).results
 
-    def barrier(self, operands: Sequence[Var]) -> tuple[Var, ...]:
+    def barrier(self, operands: Sequence[Value]) -> tuple[Value, ...]:
         """The same values, which nobody may compute before all of them are there, and which
         nobody may know to be the same. Known numbers stay known."""
         held = list(dict.fromkeys(
@@ -261,12 +261,14 @@ class Emitter:
         made = dict(zip(held, self.emit_many("optimization_barrier", held, types), strict=True))
         return tuple(made.get(x, x) for x in operands)
 
-    def _emit(self, kind: str, operands: tuple[Var, ...], type: TensorType, **attrs: Any) -> Var:
+    def _emit(
+        self, kind: str, operands: tuple[Value, ...], type: TensorType, **attrs: Any
+    ) -> Value:
         if not type.size and kind not in ("empty", "const"):
             return self.empty(type)  # nothing to compute, whatever the operands are
-        (var,) = self.program.emit(kind, operands, type, self.loc, **attrs)
-        self._knowledge.define(var, self.program.equations[-1])
-        return var
+        op = self.graph.add(kind, operands, type, self.loc, **attrs)
+        self._knowledge.define(op)
+        return op.result
 
 
 def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.trace.compat import foreign_address
+from stagejit.compat import foreign_address
+from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.program import Var
 from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
 from stagejit.types import TensorType, from_numpy
 
 _TYPED_FFI = 4  # `custom_call_api_version` of handlers that take a call frame
 
 
-def _ffi_call(emit: Emitter, site: Site, *operands: Var) -> Sequence[Var]:
+def _ffi_call(emit: Emitter, site: Site, *operands: Value) -> Sequence[Value]:
     params, target = site.params, str(site.params["target_name"])
     if params["has_side_effect"] or params["custom_call_api_version"] != _TYPED_FFI:
         raise Unsupported("it calls foreign code")
@@ -67,7 +67,7 @@ def _turned_type(type: TensorType) -> TensorType:
     return TensorType(type.dtype, (*batch, columns, rows))
 
 
-def _turned(emit: Emitter, x: Var) -> Var:
+def _turned(emit: Emitter, x: Value) -> Value:
     last = x.type.rank - 1
     return emit.transpose(x, (*range(last - 1), last, last - 1))
 

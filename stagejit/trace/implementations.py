@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stagejit.trace.compat import ClosedJaxpr, key_function, physical_aval, traced, type_of
+from stagejit.compat import ClosedJaxpr, key_function, physical_aval, traced, type_of
 from stagejit.trace.delegation import is_explained, why_not_native
 from stagejit.trace.primitives import implementation
 from stagejit.trace.translation import Site, Unsupported

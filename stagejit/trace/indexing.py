@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from jax.lax import GatherScatterMode
 
+from stagejit.graph.ir import Value
 from stagejit.trace.boxes import Box, Indexing, find_box
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.primitives import jax_name
-from stagejit.trace.program import Var
 from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
 from stagejit.types import DType, bool_
 
@@ -39,7 +39,7 @@ def _mode(site: Site) -> str:
 # --------------------------------------------------------------------- gather
 
 
-def _gather(emit: Emitter, site: Site, x: Var, indices: Var) -> Var:
+def _gather(emit: Emitter, site: Site, x: Value, indices: Value) -> Value:
     mode, numbers = _mode(site), site.params["dimension_numbers"]
     sizes = integers(site.params["slice_sizes"])
     fill = _fill_value(site.params["fill_value"], x.type.dtype) if mode == "fill" else None
@@ -67,8 +67,8 @@ def _gather(emit: Emitter, site: Site, x: Var, indices: Var) -> Var:
 
 
 def _extract_box(
-    emit: Emitter, site: Site, x: Var, box: Box, offset_axes: tuple[int, ...], dropped: set[int]
-) -> Var:
+    emit: Emitter, site: Site, x: Value, box: Box, offset_axes: tuple[int, ...], dropped: set[int]
+) -> Value:
     """The box's axes, put where the gather's result wants window and index axes."""
     value = emit.extract(x, box.offsets, box.sizes, box.strides)
     value = emit.reverse(value, box.reversed_axes)
@@ -110,7 +110,7 @@ def _fill_value(value: Any, dtype: DType) -> Any:
 
 
 def _scatter(fn: str) -> Translation:
-    def rule(emit: Emitter, site: Site, x: Var, indices: Var, updates: Var) -> Var:
+    def rule(emit: Emitter, site: Site, x: Value, indices: Value, updates: Value) -> Value:
         _check_body(site, fn)
         if x.type.dtype is bool_ and fn in ("add", "sub", "mul"):
             raise Unsupported(f"scatter-{fn} of bools")
@@ -127,7 +127,7 @@ def _scatter(fn: str) -> Translation:
     )
 
 
-def scatter(emit: Emitter, site: Site, fn: str, x: Var, indices: Var, updates: Var) -> Var:
+def scatter(emit: Emitter, site: Site, fn: str, x: Value, indices: Value, updates: Value) -> Value:
     """Updates combined into windows of `x`; through slices where the windows are one box."""
     mode, numbers = _mode(site), site.params["dimension_numbers"]
     window_axes = integers(numbers.update_window_dims)
@@ -163,14 +163,14 @@ def scatter(emit: Emitter, site: Site, fn: str, x: Var, indices: Var, updates: V
     )  # fmt: skip
 
 
-def _box_shaped(emit: Emitter, updates: Var, box: Box, order: list[int]) -> Var:
+def _box_shaped(emit: Emitter, updates: Value, box: Box, order: list[int]) -> Value:
     """`updates` with the axes of the array: the inverse of what `_extract_box` does to a value."""
     value = emit.reshape(updates, [box.sizes[axis] for axis in order])
     inverse = [order.index(axis) for axis in range(len(order))]
     return emit.reverse(emit.transpose(value, inverse), box.reversed_axes)
 
 
-def _insert_box(emit: Emitter, fn: str, x: Var, source: Var, box: Box) -> Var:
+def _insert_box(emit: Emitter, fn: str, x: Value, source: Value, box: Box) -> Value:
     if fn != "set":
         current = emit.extract(x, box.offsets, box.sizes, box.strides)
         source = emit.map(fn, current, source)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from stagejit.trace.compat import ClosedJaxpr, Jaxpr
+from stagejit.compat import ClosedJaxpr, Jaxpr
+from stagejit.graph.ir import Value
 from stagejit.trace.primitives import jax_name
-from stagejit.trace.program import Var
 
 # Name of JAX's primitive -> the parameter that holds the called jaxpr. `jit_p` was once named pjit,
 # and the primitive behind jax.checkpoint has had three names.
@@ -61,7 +61,7 @@ def held_operands(equation: Any) -> list[bool]:
     return [prevent] * len(equation.invars) if isinstance(prevent, bool) else list(prevent)
 
 
-def call_operands(equation: Any, operands: list[Var]) -> list[Var]:
+def call_operands(equation: Any, operands: list[Value]) -> list[Value]:
     """The operands of an equation that what it calls takes: of a `custom_linear_solve` (matvec's,
     vecmat's, solve's, transpose_solve's, right-hand side) those of the solver."""
     if jax_name(equation.primitive) != "custom_linear_solve":

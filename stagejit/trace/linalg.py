@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from stagejit.trace.compat import ClosedJaxpr
+from stagejit.compat import ClosedJaxpr
 from stagejit.trace.primitives import jax_name
 
 Results = Any  # one array or several

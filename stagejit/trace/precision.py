@@ -7,15 +7,15 @@ infinity, what underflows a zero of the same sign (the format has no denormals),
 
 from __future__ import annotations
 
+from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.program import Var
 from stagejit.trace.translation import Site, Unsupported
 from stagejit.types import DType, bf16, dtype_named, f32
 
 _FORMATS = {"f16": (5, 10), "bf16": (8, 7), "f32": (8, 23), "f64": (11, 52)}
 
 
-def reduce_precision(emit: Emitter, site: Site, x: Var) -> Var:
+def reduce_precision(emit: Emitter, site: Site, x: Value) -> Value:
     """The identity for the type's own format, two conversions for bf16, else bit arithmetic."""
     exponent, mantissa = int(site.params["exponent_bits"]), int(site.params["mantissa_bits"])
     dtype = x.type.dtype
@@ -36,10 +36,10 @@ def reduce_precision(emit: Emitter, site: Site, x: Var) -> Var:
     return emit.map("select", is_nan, x, emit.bitcast(bits, dtype))
 
 
-def _round_mantissa(emit: Emitter, bits: Var, dropped: int) -> Var:
+def _round_mantissa(emit: Emitter, bits: Value, dropped: int) -> Value:
     """Add half of the last kept bit, less one where that bit is even, and clear what is dropped."""
 
-    def number(value: int) -> Var:
+    def number(value: int) -> Value:
         return emit.const(value, bits.type.dtype)
 
     last = emit.map("and", emit.map("shift_right_logical", bits, number(dropped)), number(1))
@@ -48,12 +48,12 @@ def _round_mantissa(emit: Emitter, bits: Var, dropped: int) -> Var:
     return emit.map("and", emit.map("add", bits, bias), number(mask))
 
 
-def _limit_exponent(emit: Emitter, bits: Var, dtype: DType, exponent: int) -> Var:
+def _limit_exponent(emit: Emitter, bits: Value, dtype: DType, exponent: int) -> Value:
     """Infinity above the greatest exponent of the format, zero below its least."""
     own_exponent, own_mantissa = _FORMATS[dtype.name]
     bias, own_bias = (1 << (exponent - 1)) - 1, (1 << (own_exponent - 1)) - 1
 
-    def number(value: int) -> Var:
+    def number(value: int) -> Value:
         return emit.const(value, bits.type.dtype)
 
     exponent_mask = ((1 << own_exponent) - 1) << own_mantissa

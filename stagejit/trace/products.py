@@ -12,13 +12,13 @@ from typing import Any
 
 import jax
 
+from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.program import Var
 from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
 from stagejit.types import TensorType, bool_, i32
 
 
-def _dot_general(emit: Emitter, site: Site, lhs: Var, rhs: Var) -> Var:
+def _dot_general(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
     _check_precision(site.params["precision"])
     contracting, batch = site.params["dimension_numbers"]
     result = site.result
@@ -38,7 +38,7 @@ def _dot_general(emit: Emitter, site: Site, lhs: Var, rhs: Var) -> Var:
     return product
 
 
-def _conv(emit: Emitter, site: Site, lhs: Var, rhs: Var) -> Var:
+def _conv(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
     params = site.params
     _check_precision(params["precision"])
     dimensions = params["dimension_numbers"]
@@ -62,7 +62,7 @@ def _conv(emit: Emitter, site: Site, lhs: Var, rhs: Var) -> Var:
     )  # fmt: skip
 
 
-def _same_dtype(emit: Emitter, result: TensorType, lhs: Var, rhs: Var) -> tuple[Var, Var]:
+def _same_dtype(emit: Emitter, result: TensorType, lhs: Value, rhs: Value) -> tuple[Value, Value]:
     """Operands of one type: their own where they agree, else the result's."""
     dtype, wanted = lhs.type.dtype, result.dtype
     fits = dtype is not bool_ and dtype.is_float == wanted.is_float

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from stagejit.trace.compat import ClosedJaxpr, type_of
+from stagejit.compat import ClosedJaxpr, type_of
 
 LONGEST = 64  # n**2 comparisons of 16 lanes against n log n steps of a sort
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from stagejit.graph.functions import identity
+from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.primitives import jax_name
-from stagejit.trace.program import Var
 from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
-from stagejit.types import DType, TensorType, bool_, from_numpy
+from stagejit.types import TensorType, bool_, from_numpy
 
 # Bodies that the generic `reduce` recognises, by the primitive that they consist of.
 _FUNCTIONS = ("add", "mul", "max", "min", "and", "or", "xor")
@@ -24,13 +23,13 @@ _MONOIDS = {name: name for name in _FUNCTIONS} | {"add_any": "add"}
 
 
 def _reduce(fn: str) -> Translation:
-    def rule(emit: Emitter, site: Site, x: Var) -> Var:
+    def rule(emit: Emitter, site: Site, x: Value) -> Value:
         return reduce(emit, fn, x, integers(site.params["axes"]))
 
     return translation(rule, "axes", ignored=("out_sharding",))
 
 
-def reduce(emit: Emitter, fn: str, x: Var, axes: tuple[int, ...]) -> Var:
+def reduce(emit: Emitter, fn: str, x: Value, axes: tuple[int, ...]) -> Value:
     """`x` reduced over `axes`; over none of them it is `x` itself."""
     axes = tuple(sorted(axes))
     if not axes:
@@ -43,22 +42,8 @@ def reduce(emit: Emitter, fn: str, x: Var, axes: tuple[int, ...]) -> Var:
     return emit.emit("reduce", (x,), TensorType(x.type.dtype, shape), fn=fn, axes=axes)
 
 
-def identity(fn: str, dtype: DType) -> Any:
-    """The neutral element of a reduction: what it gives for no elements at all."""
-    if fn in ("add", "or", "xor"):
-        return False if dtype is bool_ else 0
-    if fn == "mul":
-        return 1
-    if fn == "and":
-        return True if dtype is bool_ else np.invert(np.zeros((), dtype.numpy))
-    if dtype.is_float:
-        return -np.inf if fn == "max" else np.inf
-    info = np.iinfo(dtype.numpy)
-    return info.min if fn == "max" else info.max
-
-
 def _arg_reduce(fn: str) -> Translation:
-    def rule(emit: Emitter, site: Site, x: Var) -> Var:
+    def rule(emit: Emitter, site: Site, x: Value) -> Value:
         axes, dtype = integers(site.params["axes"]), from_numpy(site.params["index_dtype"])
         if len(axes) != 1:
             raise Unsupported(f"{fn} over {len(axes)} axes")
@@ -68,7 +53,7 @@ def _arg_reduce(fn: str) -> Translation:
 
 
 def _cumulative(fn: str) -> Translation:
-    def rule(emit: Emitter, site: Site, x: Var) -> Var:
+    def rule(emit: Emitter, site: Site, x: Value) -> Value:
         if x.type.dtype is bool_:
             raise Unsupported(f"cumulative {fn} of bools")
         return emit.emit(
@@ -83,7 +68,7 @@ def _cumulative(fn: str) -> Translation:
     return translation(rule, "axis", "reverse")
 
 
-def _generic_reduce(emit: Emitter, site: Site, *operands: Var) -> list[Var]:
+def _generic_reduce(emit: Emitter, site: Site, *operands: Value) -> list[Value]:
     """reduce(x, init, body)  -->  body(init, reduce body x)
 
     Over no elements it is init, whatever the body is. Where each result has one element, it is that

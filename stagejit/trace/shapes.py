@@ -10,45 +10,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.program import Var
 from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
 from stagejit.types import TensorType
 
 
-def _iota(emit: Emitter, site: Site) -> Var:
+def _iota(emit: Emitter, site: Site) -> Value:
     return emit.iota(site.result, int(site.params["dimension"]))
 
 
-def _empty(emit: Emitter, site: Site) -> Var:
+def _empty(emit: Emitter, site: Site) -> Value:
     """JAX promises zeros nowhere, but its CPU lowering gives them, and programs rely on it."""
     return emit.full(0, site.result)
 
 
-def _broadcast_in_dim(emit: Emitter, site: Site, x: Var) -> Var:
+def _broadcast_in_dim(emit: Emitter, site: Site, x: Value) -> Value:
     axes = integers(site.params["broadcast_dimensions"])
     return emit.broadcast(x, site.result.shape, axes)
 
 
-def _reshape(emit: Emitter, site: Site, x: Var) -> Var:
+def _reshape(emit: Emitter, site: Site, x: Value) -> Value:
     if site.params.get("dimensions") is not None:
         x = emit.transpose(x, integers(site.params["dimensions"]))
     return emit.reshape(x, site.result.shape)
 
 
-def _squeeze(emit: Emitter, site: Site, x: Var) -> Var:
+def _squeeze(emit: Emitter, site: Site, x: Value) -> Value:
     return emit.reshape(x, site.result.shape)
 
 
-def _transpose(emit: Emitter, site: Site, x: Var) -> Var:
+def _transpose(emit: Emitter, site: Site, x: Value) -> Value:
     return emit.transpose(x, integers(site.params["permutation"]))
 
 
-def _rev(emit: Emitter, site: Site, x: Var) -> Var:
+def _rev(emit: Emitter, site: Site, x: Value) -> Value:
     return emit.reverse(x, integers(site.params["dimensions"]))
 
 
-def _tile(emit: Emitter, site: Site, x: Var) -> Var:
+def _tile(emit: Emitter, site: Site, x: Value) -> Value:
     """(a, b) tiled by (m, n)  -->  broadcast to (m, a, n, b), reshaped to (m*a, n*b)"""
     repeats = integers(site.params["reps"])
     if len(repeats) != x.type.rank:
@@ -61,7 +61,7 @@ def _tile(emit: Emitter, site: Site, x: Var) -> Var:
 # -------------------------------------------------------------------- extract
 
 
-def _slice(emit: Emitter, site: Site, x: Var) -> Var:
+def _slice(emit: Emitter, site: Site, x: Value) -> Value:
     strides = site.params["strides"]
     return emit.extract(
         x,
@@ -71,11 +71,11 @@ def _slice(emit: Emitter, site: Site, x: Var) -> Var:
     )
 
 
-def _split(emit: Emitter, site: Site, x: Var) -> list[Var]:
+def _split(emit: Emitter, site: Site, x: Value) -> list[Value]:
     return _consecutive(emit, x, int(site.params["axis"]), site.results)
 
 
-def _unstack(emit: Emitter, site: Site, x: Var) -> list[Var]:
+def _unstack(emit: Emitter, site: Site, x: Value) -> list[Value]:
     axis = int(site.params["axis"])
     pieces = [_with_unit_axis(type, axis) for type in site.results]
     return [
@@ -84,7 +84,7 @@ def _unstack(emit: Emitter, site: Site, x: Var) -> list[Var]:
     ]
 
 
-def _consecutive(emit: Emitter, x: Var, axis: int, types: Sequence[TensorType]) -> list[Var]:
+def _consecutive(emit: Emitter, x: Value, axis: int, types: Sequence[TensorType]) -> list[Value]:
     """Adjacent boxes along `axis`, one for each type."""
     results, start = [], 0
     for type in types:
@@ -95,24 +95,24 @@ def _consecutive(emit: Emitter, x: Var, axis: int, types: Sequence[TensorType]) 
     return results
 
 
-def _dynamic_slice(emit: Emitter, site: Site, x: Var, *starts: Var) -> Var:
+def _dynamic_slice(emit: Emitter, site: Site, x: Value, *starts: Value) -> Value:
     return emit.extract(x, starts, site.result.shape)
 
 
 # --------------------------------------------------------------------- insert
 
 
-def _concatenate(emit: Emitter, site: Site, *operands: Var) -> Var:
+def _concatenate(emit: Emitter, site: Site, *operands: Value) -> Value:
     return _place_along(emit, site.result, int(site.params["dimension"]), operands)
 
 
-def _stack(emit: Emitter, site: Site, *operands: Var) -> Var:
+def _stack(emit: Emitter, site: Site, *operands: Value) -> Value:
     axis = int(site.params["axis"])
     rows = [emit.reshape(v, _with_unit_axis(v.type, axis).shape) for v in operands]
     return _place_along(emit, site.result, axis, rows)
 
 
-def _place_along(emit: Emitter, type: TensorType, axis: int, sources: Sequence[Var]) -> Var:
+def _place_along(emit: Emitter, type: TensorType, axis: int, sources: Sequence[Value]) -> Value:
     """The sources side by side along `axis` of an uninitialised destination."""
     sources = [v for v in sources if v.type.size]
     if len(sources) == 1:
@@ -126,11 +126,13 @@ def _place_along(emit: Emitter, type: TensorType, axis: int, sources: Sequence[V
     return result
 
 
-def _dynamic_update_slice(emit: Emitter, site: Site, x: Var, update: Var, *starts: Var) -> Var:
+def _dynamic_update_slice(
+    emit: Emitter, site: Site, x: Value, update: Value, *starts: Value
+) -> Value:
     return emit.insert(update, x, starts)
 
 
-def _pad(emit: Emitter, site: Site, x: Var, value: Var) -> Var:
+def _pad(emit: Emitter, site: Site, x: Value, value: Value) -> Value:
     """pad x, v at lo, interior k  -->  insert_slice x into (fill v) at lo, strides k + 1
 
     Negative padding crops: only the elements that land inside the result are extracted first.

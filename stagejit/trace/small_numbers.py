@@ -14,9 +14,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from stagejit.graph.ir import Value
 from stagejit.trace.complex_numbers import as_complex, is_complex
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.program import Var
 from stagejit.trace.translation import Site
 from stagejit.types import f32, i8, storage_of, u8, u32
 
@@ -45,7 +45,7 @@ _FLOATS = {
 }
 
 
-def rule_of(site: Site) -> Callable[[Emitter, Var], Var] | None:
+def rule_of(site: Site) -> Callable[[Emitter, Value], Value] | None:
     """The conversion that an equation is, where it is one of ours."""
     if site.primitive != "convert_element_type":
         return None
@@ -55,7 +55,7 @@ def rule_of(site: Site) -> Callable[[Emitter, Var], Var] | None:
     return lambda emit, x: as_complex(emit, made(emit, x))
 
 
-def _conversion(site: Site) -> Callable[[Emitter, Var], Var] | None:
+def _conversion(site: Site) -> Callable[[Emitter, Value], Value] | None:
     """The same, to the real part of a complex number."""
     source, target = (str(aval.dtype) for aval in (site.inputs[0], site.outputs[0]))
     to = site.result.dtype
@@ -73,13 +73,13 @@ def _conversion(site: Site) -> Callable[[Emitter, Var], Var] | None:
 _BYTES = frozenset({*_FLOATS, "float8_e8m0fnu"})
 
 
-def _float(emit: Emitter, name: str, x: Var) -> Var:
+def _float(emit: Emitter, name: str, x: Value) -> Value:
     """The value as f32: the bits of a normal number move to their place, a subnormal one is a
     multiple of the least."""
     format = _FLOATS[name]
     word = emit.convert(x, u32)
 
-    def constant(value: int) -> Var:
+    def constant(value: int) -> Value:
         return emit.full(value, word.type)
 
     signs = 1 << (format.bits - 1)
@@ -109,7 +109,7 @@ def _specials(name: str) -> list[tuple[int, int]]:
     return [(int(b), int(words[b])) for b in every if not np.isfinite(values[b])]
 
 
-def _cut(emit: Emitter, target: str, x: Var) -> Var:
+def _cut(emit: Emitter, target: str, x: Value) -> Value:
     """The lowest bits of an integer, with the sign that they have."""
     wide = i8 if target.startswith("i") else u8
     rest = emit.full(8 - _BITS[target], emit.convert(x, wide).type)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.program import Var
 from stagejit.trace.special_coefficients import (
     DIGAMMA_AT_ROOT,
     DIGAMMA_ROOT,
@@ -35,23 +35,23 @@ _MAX_DEGREE = 64
 class _Arithmetic:
     """Expressions in the type of one operand."""
 
-    def __init__(self, emit: Emitter, x: Var) -> None:
+    def __init__(self, emit: Emitter, x: Value) -> None:
         self.emit, self.dtype = emit, x.type.dtype
 
-    def __call__(self, fn: str, *operands: Var | float) -> Var:
-        full = [v if isinstance(v, Var) else self.emit.const(v, self.dtype) for v in operands]
+    def __call__(self, fn: str, *operands: Value | float) -> Value:
+        full = [v if isinstance(v, Value) else self.emit.const(v, self.dtype) for v in operands]
         return self.emit.map(fn, *full)
 
 
-def _in_f32(function: Callable[[_Arithmetic, Var], Var]) -> Translation:
-    def rule(emit: Emitter, site: Site, x: Var) -> Var:
+def _in_f32(function: Callable[[_Arithmetic, Value], Value]) -> Translation:
+    def rule(emit: Emitter, site: Site, x: Value) -> Value:
         wide = emit.convert(x, x.type.dtype.accumulator)
         return emit.convert(function(_Arithmetic(emit, wide), wide), x.type.dtype)
 
     return translation(rule)
 
 
-def _lanczos_argument(do: _Arithmetic, x: Var) -> tuple[Var, Var, Var, Var]:
+def _lanczos_argument(do: _Arithmetic, x: Value) -> tuple[Value, Value, Value, Value]:
     """(reflect, z, t, log t): z is the argument less one, reflected below 1/2; t = z + g + 1/2."""
     reflect = do("lt", x, 0.5)
     z = do("select", reflect, do("neg", x), do("sub", x, 1.0))
@@ -60,16 +60,16 @@ def _lanczos_argument(do: _Arithmetic, x: Var) -> tuple[Var, Var, Var, Var]:
     return reflect, z, do("add", z, shift), log_t
 
 
-def _series(do: _Arithmetic, z: Var, coefficients: tuple[float, ...]) -> Var:
+def _series(do: _Arithmetic, z: Value, coefficients: tuple[float, ...]) -> Value:
     """z (c0 + c1 z + ...)"""
     *lower, total = coefficients[: TERMS[do.dtype.name]]
-    result: Var | float = total
+    result: Value | float = total
     for coefficient in reversed(lower):
         result = do("add", do("mul", result, z), coefficient)
     return do("mul", result, z)
 
 
-def _lgamma_near_zeros(do: _Arithmetic, x: Var) -> Var:
+def _lgamma_near_zeros(do: _Arithmetic, x: Value) -> Value:
     """lgamma from 1/2 to 7/2: the series around 2, and a step of the recurrence next to 1 and 3."""
     nearest = do("floor", do("add", x, 0.5))
     z = do("sub", x, nearest)
@@ -79,9 +79,9 @@ def _lgamma_near_zeros(do: _Arithmetic, x: Var) -> Var:
     return do("add", _series(do, z, LGAMMA_AT_2), step)
 
 
-def _lgamma(do: _Arithmetic, x: Var) -> Var:
+def _lgamma(do: _Arithmetic, x: Value) -> Value:
     reflect, z, t, log_t = _lanczos_argument(do, x)
-    total: Var | float = _LANCZOS_BASE
+    total: Value | float = _LANCZOS_BASE
     for index, coefficient in enumerate(_LANCZOS):
         total = do("add", total, do("div", coefficient, do("add", z, index + 1.0)))
     exponent = do("mul", do("sub", do("add", z, 0.5), do("div", t, log_t)), log_t)
@@ -98,10 +98,10 @@ def _lgamma(do: _Arithmetic, x: Var) -> Var:
     return do("select", do("eq", size, math.inf), size, result)
 
 
-def _digamma(do: _Arithmetic, x: Var) -> Var:
+def _digamma(do: _Arithmetic, x: Value) -> Value:
     reflect, z, t, log_t = _lanczos_argument(do, x)
-    above: Var | float = 0.0
-    below: Var | float = _LANCZOS_BASE
+    above: Value | float = 0.0
+    below: Value | float = _LANCZOS_BASE
     for index, coefficient in enumerate(_LANCZOS):
         pole = do("add", z, index + 1.0)
         term = do("div", coefficient, pole)
@@ -120,7 +120,7 @@ def _digamma(do: _Arithmetic, x: Var) -> Var:
     return do("select", do("eq", x, 0.0), do("div", -1.0, x), result)  # as jax 0.12 defines it
 
 
-def _polynomial(emit: Emitter, site: Site, x: Var, *coefficients: Var) -> Var:
+def _polynomial(emit: Emitter, site: Site, x: Value, *coefficients: Value) -> Value:
     """Horner's rule; coefficients from the lowest degree up."""
     if len(coefficients) > _MAX_DEGREE:
         raise Unsupported(f"a polynomial with {len(coefficients)} coefficients")

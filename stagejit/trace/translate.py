@@ -1,17 +1,28 @@
-"""From a jaxpr to a `Program`: calls inlined, every equation translated or delegated.
+"""From a jaxpr to a `Graph`: calls inlined, every equation translated or delegated.
 
-Input: a closed jaxpr. Output: `Program` in the op set of `graph/ops.py`. Invariant: an equation
-whose types, parameters or primitive no translation understands becomes a `delegate` with the
-reason; equations without use are gone, except those with effects, which keep their order through
-tokens.
+Input: a closed jaxpr. Output: a graph in the op set of `graph/ops.py`, whose ops are in the order
+of the user's program. Invariant: an equation whose types, parameters or primitive no translation
+understands becomes a `delegate` with the reason; ops without use are gone, except those with
+effects, which keep their order through tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+
+from stagejit.compat import (
+    ClosedJaxpr,
+    Literal,
+    constant_array,
+    has_static_shape,
+    loc_of,
+    type_of,
+)
 from stagejit.errors import InternalError, UnsupportedOpError
+from stagejit.graph.ir import Graph, Value
 from stagejit.loc import Loc
 from stagejit.symbolic import Undecided
 from stagejit.trace import (
@@ -29,20 +40,11 @@ from stagejit.trace import (
     shapes,
     special,
 )
-from stagejit.trace.compat import (
-    ClosedJaxpr,
-    Literal,
-    constant_array,
-    has_static_shape,
-    loc_of,
-    type_of,
-)
 from stagejit.trace.delegation import why_not_native
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.implementations import implemented
 from stagejit.trace.inline import call_operands, called_jaxpr, held_operands, known_branch
 from stagejit.trace.primitives import jax_name
-from stagejit.trace.program import Program, Var
 from stagejit.trace.translation import Site, Translation, Unsupported
 from stagejit.types import DType, TensorType
 
@@ -81,8 +83,8 @@ def trace_jaxpr(
     control_flow: bool = True,
     argument_names: Sequence[str] | None = None,
     left_to_xla: str = "",
-) -> Program:
-    """The program of a closed jaxpr.
+) -> Graph:
+    """The graph of a closed jaxpr.
 
     donated: for each argument whether the caller gives it up; all False where shorter.
     delegate: False raises UnsupportedOpError, at the user's line, for what has no translation.
@@ -91,42 +93,58 @@ def trace_jaxpr(
     left_to_xla: if not empty, why its only equation is delegated as it stands.
     """
     jaxpr = closed_jaxpr.jaxpr
-    program = Program(name)
+    graph = Graph(name)
     names = list(argument_names or ())
     for index, variable in enumerate(jaxpr.invars):
-        program.inputs.append(Var(type_of(variable.aval)))
-        program.input_names.append(names[index] if index < len(names) else f"arg{index}")
-        program.donated.append(bool(donated[index]) if index < len(donated) else False)
-    tracer = _Tracer(program, delegate, control_flow)
+        graph.add_input(
+            names[index] if index < len(names) else f"arg{index}",
+            type_of(variable.aval),
+            donated=bool(donated[index]) if index < len(donated) else False,
+        )
+    tracer = _Tracer(graph, delegate, control_flow)
     if left_to_xla:
-        program.outputs = tracer.whole(closed_jaxpr, program.inputs, left_to_xla)
+        graph.set_outputs(tracer.whole(closed_jaxpr, graph.inputs, left_to_xla))
     else:
-        program.outputs = tracer.run(closed_jaxpr, program.inputs, Loc())
-    eliminate_dead(program)
-    return program
+        graph.set_outputs(tracer.run(closed_jaxpr, graph.inputs, Loc()))
+    graph.eliminate_dead()
+    return graph
+
+
+def graph_of(
+    fn: Callable[..., Any],
+    *args: Any,
+    name: str | None = None,
+    donated: Sequence[bool] = (),
+    delegate: bool = True,
+) -> Graph:
+    """The graph of a function of arrays, before any rewrite; for tests and for looking at.
+
+    args: arrays, pytrees of arrays or `jax.ShapeDtypeStruct`s.
+    """
+    closed_jaxpr = jax.make_jaxpr(fn)(*args)
+    name = name or getattr(fn, "__name__", "f").replace("<lambda>", "f")
+    return trace_jaxpr(closed_jaxpr, name=name, donated=donated, delegate=delegate)
 
 
 class _Tracer:
     """inside: the loop or branch whose body this is, in words; nothing in it may be delegated."""
 
-    def __init__(
-        self, program: Program, delegate: bool, control_flow: bool, inside: str = ""
-    ) -> None:
-        self.emit = Emitter(program)
+    def __init__(self, graph: Graph, delegate: bool, control_flow: bool, inside: str = "") -> None:
+        self.emit = Emitter(graph)
         self.delegate, self.control_flow, self.inside = delegate, control_flow, inside
         self.is_ours = False  # whether JAX's locations are those of our own code
-        self.token: Var | None = None
+        self.token: Value | None = None
         self.implementing: list[Any] = []  # primitives whose implementation is being translated
 
-    def run(self, closed_jaxpr: ClosedJaxpr, arguments: Sequence[Var], call: Loc) -> list[Var]:
+    def run(self, closed_jaxpr: ClosedJaxpr, arguments: Sequence[Value], call: Loc) -> list[Value]:
         """Translate all equations of a jaxpr; those without a location get the call's."""
         jaxpr = closed_jaxpr.jaxpr
-        env: dict[Any, Var] = dict(zip(jaxpr.invars, arguments, strict=True))
+        env: dict[Any, Value] = dict(zip(jaxpr.invars, arguments, strict=True))
         self.emit.loc = call
         for variable, value in zip(jaxpr.constvars, closed_jaxpr.consts, strict=True):
             env[variable] = self._constant(value, variable.aval)
 
-        def read(atom: Any) -> Var:
+        def read(atom: Any) -> Value:
             if isinstance(atom, Literal):
                 return self._constant(atom.val, atom.aval)
             return env[atom]
@@ -137,7 +155,7 @@ class _Tracer:
             operands = [read(atom) for atom in equation.invars]
             implementation = linalg.implementation(equation) or ranking.implementation(equation)
             if implementation is not None:
-                results: Sequence[Var] = self._implemented(implementation, operands, loc)
+                results: Sequence[Value] = self._implemented(implementation, operands, loc)
                 env.update(zip(equation.outvars, results, strict=True))
                 continue
             called = called_jaxpr(equation)
@@ -152,7 +170,7 @@ class _Tracer:
             env.update(zip(equation.outvars, results, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
-    def _implemented(self, ours: ClosedJaxpr, operands: list[Var], loc: Loc) -> Sequence[Var]:
+    def _implemented(self, ours: ClosedJaxpr, operands: list[Value], loc: Loc) -> Sequence[Value]:
         """What a jaxpr that the user did not write gives; all of it stands at their line."""
         before, self.is_ours = self.is_ours, True
         try:
@@ -160,7 +178,7 @@ class _Tracer:
         finally:
             self.is_ours = before
 
-    def _held(self, equation: Any, operands: list[Var]) -> list[Var]:
+    def _held(self, equation: Any, operands: list[Value]) -> list[Value]:
         """The operands of a call; those of a checkpoint go through a barrier, as in JAX."""
         held = held_operands(equation)
         if not any(held):
@@ -169,12 +187,12 @@ class _Tracer:
         made = iter(self.emit.barrier(barred))
         return [next(made) if holds else x for x, holds in zip(operands, held, strict=True)]
 
-    def whole(self, closed_jaxpr: ClosedJaxpr, operands: list[Var], reason: str) -> list[Var]:
+    def whole(self, closed_jaxpr: ClosedJaxpr, operands: list[Value], reason: str) -> list[Value]:
         """The results of a jaxpr whose only equation takes and returns all, delegated."""
         (equation,) = closed_jaxpr.jaxpr.eqns
         return list(self._delegate(equation, _site(equation), operands, reason, Loc()))
 
-    def _equation(self, equation: Any, operands: list[Var], loc: Loc) -> Sequence[Var]:
+    def _equation(self, equation: Any, operands: list[Value], loc: Loc) -> Sequence[Value]:
         site = _site(equation)
         try:
             found = control.TRANSLATIONS.get(site.primitive) if self.control_flow else None
@@ -193,7 +211,9 @@ class _Tracer:
                 raise _not_for_all_sizes(site, str(unsupported), loc) from None
             return self._delegate(equation, site, operands, str(unsupported), loc)
 
-    def _computed(self, equation: Any, site: Site, operands: list[Var], loc: Loc) -> Sequence[Var]:
+    def _computed(
+        self, equation: Any, site: Site, operands: list[Value], loc: Loc
+    ) -> Sequence[Value]:
         """A primitive that is no op of ours, as the JAX function that computes it."""
         if self.implementing.count(equation.primitive) >= MOST_WITHIN_ITSELF:
             raise Unsupported(why_not_native(site.primitive))
@@ -210,26 +230,25 @@ class _Tracer:
         inputs: Sequence[tuple[str, TensorType]],
         carries: int,
         build: control.Build,
-    ) -> Program:
+    ) -> Graph:
         """A body: see `control.Nested`. Raises Unsupported where something in it is not native."""
-        program = Program(name)
-        program.inputs = [Var(type) for _, type in inputs]
-        program.input_names = [name for name, _ in inputs]
-        program.donated = [at < carries for at in range(len(inputs))]
-        tracer, call = _Tracer(program, self.delegate, self.control_flow, name), self.emit.loc
+        graph = Graph(name)
+        for at, (input_name, type) in enumerate(inputs):
+            graph.add_input(input_name, type, donated=at < carries)
+        tracer, call = _Tracer(graph, self.delegate, self.control_flow, name), self.emit.loc
         tracer.emit.loc, tracer.is_ours = call, self.is_ours
         tracer.implementing = [*self.implementing]
 
-        def inline(closed_jaxpr: ClosedJaxpr, arguments: Sequence[Var]) -> Sequence[Var]:
+        def inline(closed_jaxpr: ClosedJaxpr, arguments: Sequence[Value]) -> Sequence[Value]:
             return tracer.run(closed_jaxpr, arguments, call)
 
-        program.outputs = list(build(tracer.emit, inline, program.inputs))
-        eliminate_dead(program)
-        return program
+        graph.set_outputs(build(tracer.emit, inline, graph.inputs))
+        graph.eliminate_dead()
+        return graph
 
     def _delegate(
-        self, equation: Any, site: Site, operands: list[Var], reason: str, loc: Loc
-    ) -> Sequence[Var]:
+        self, equation: Any, site: Site, operands: list[Value], reason: str, loc: Loc
+    ) -> Sequence[Value]:
         if self.inside:
             raise Unsupported(f"its {self.inside} has {site.primitive}: {reason}")
         if not self.delegate:
@@ -255,7 +274,7 @@ class _Tracer:
         )
         return results
 
-    def _constant(self, value: Any, aval: Any) -> Var:
+    def _constant(self, value: Any, aval: Any) -> Value:
         array, type = constant_array(value, aval), type_of(aval)
         if type.dtype.kind == "opaque":
             return self.emit.opaque_const(array, type)
@@ -284,10 +303,10 @@ def _not_for_all_sizes(site: Site, reason: str, loc: Loc) -> UnsupportedOpError:
 def _translate(
     emit: Emitter,
     site: Site,
-    operands: list[Var],
+    operands: list[Value],
     effects: bool,
     translations: Mapping[str, Translation],
-) -> Sequence[Var]:
+) -> Sequence[Value]:
     found = translations.get(site.primitive)
     _check(found, site, operands, effects)
     if any(map(elements.is_disguised, (*site.inputs, *site.outputs))):
@@ -299,9 +318,9 @@ def _translate(
     return _typed(site, made, emit.loc)
 
 
-def _typed(site: Site, made: Var | Sequence[Var], loc: Loc) -> Sequence[Var]:
+def _typed(site: Site, made: Value | Sequence[Value], loc: Loc) -> Sequence[Value]:
     """What a translation made. Raises InternalError unless it has the types of the equation."""
-    results = (made,) if isinstance(made, Var) else made
+    results = (made,) if isinstance(made, Value) else made
     for result, type in zip(results, site.results, strict=True):
         if has_static_shape(type) and result.type != type:
             what = f"`{site.primitive}` was translated to {result.type} instead of {type}"
@@ -309,7 +328,7 @@ def _typed(site: Site, made: Var | Sequence[Var], loc: Loc) -> Sequence[Var]:
     return results
 
 
-def _check(found: Translation | None, site: Site, operands: list[Var], effects: bool) -> None:
+def _check(found: Translation | None, site: Site, operands: list[Value], effects: bool) -> None:
     """Raises Unsupported for an equation that `found` is not made for."""
     if effects:
         raise Unsupported("it has side effects")
@@ -320,14 +339,3 @@ def _check(found: Translation | None, site: Site, operands: list[Var], effects: 
             raise Unsupported(f"symbolic size in {type}")
     if found is not None:
         found.check(site)
-
-
-def eliminate_dead(program: Program) -> None:
-    """Drop equations that neither an output nor an effect needs."""
-    needed = set(program.outputs)
-    kept = []
-    for equation in reversed(program.equations):
-        if equation.attrs.get("effects") or not needed.isdisjoint(equation.results):
-            needed.update(equation.operands)
-            kept.append(equation)
-    program.equations = kept[::-1]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stagejit.trace.compat import size_of
-from stagejit.trace.program import Var
+from stagejit.compat import size_of
+from stagejit.graph.ir import Value
 from stagejit.types import TensorType
 
 
@@ -50,7 +50,7 @@ class Site:
         return replace(self.with_params(changed), results=(result,))
 
 
-Rule = Callable[..., Var | Sequence[Var]]  # (emitter, site, *operands)
+Rule = Callable[..., Value | Sequence[Value]]  # (emitter, site, *operands)
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def test_numbers_for_sizes_give_the_plan_for_numbers(name: str, sizes: tuple[int
     values = dict(zip("nm", sizes, strict=True))
 
     def number(size: Any) -> int:
-        size = stagejit.trace.compat.size_of(size)
+        size = stagejit.compat.size_of(size)
         known = {symbol: values[symbol.name] for symbol in symbols_in(size)}
         return int(substitute(size, known))  # type: ignore[arg-type]
 

@@ -19,10 +19,10 @@ from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 from stagejit.codegen.verifier import verify as verify_function
 from stagejit.dispatch.region import Region, Store
-from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.verifier import verify as verify_graph
+from stagejit.trace.translate import graph_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Compile = Callable[..., Callable[..., None]]

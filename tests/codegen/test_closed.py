@@ -20,10 +20,10 @@ from stagejit.codegen.target import Target
 from stagejit.dispatch.formation import form
 from stagejit.dispatch.region import Region, Store
 from stagejit.errors import InternalError
-from stagejit.graph.build import graph_of
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
+from stagejit.trace.translate import graph_of
 from stagejit.types import TensorType, f32
 
 X = np.linspace(-1, 1, 60, dtype=np.float32).reshape(5, 12)

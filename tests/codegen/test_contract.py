@@ -257,7 +257,7 @@ def test_any_dimension_numbers(case: Any, target: str, dtype: Any) -> None:
 
 
 def _result(runner: Runner, fn: Any, *args: Any) -> Any:
-    from stagejit.graph.build import graph_of
+    from stagejit.trace.translate import graph_of
     from tests.codegen.regions import region_of
 
     graph = graph_of(fn, *args)

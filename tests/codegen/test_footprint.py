@@ -12,7 +12,7 @@ from stagejit.codegen.accesses import read_cost, vector_cost, write_cost
 from stagejit.codegen.footprint import Footprint, leaves_of
 from stagejit.codegen.space import Space
 from stagejit.dispatch.affine import Affine, Var
-from stagejit.graph.build import graph_of
+from stagejit.trace.translate import graph_of
 from tests.codegen.regions import region_of
 
 

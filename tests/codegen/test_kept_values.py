@@ -14,7 +14,7 @@ from jax import lax
 
 from stagejit.codegen.row_nest import RowEmitter, RowNest
 from stagejit.dispatch.affine import Affine
-from stagejit.graph.build import graph_of
+from stagejit.trace.translate import graph_of
 from tests.codegen.regions import Runner, region_of
 
 RNG = np.random.default_rng(7)

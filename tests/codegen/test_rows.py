@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 from stagejit.codegen.target import Target
-from stagejit.graph.build import graph_of
+from stagejit.trace.translate import graph_of
 from tests.codegen.regions import Runner, region_of
 
 RNG = np.random.default_rng(0)

@@ -18,7 +18,7 @@ from stagejit.codegen.conv_nest import conv_nests
 from stagejit.codegen.target import Target
 from stagejit.codegen.tiling import Split
 from stagejit.dispatch.affine import Var
-from stagejit.graph.build import graph_of
+from stagejit.trace.translate import graph_of
 from tests.codegen.regions import region_of
 
 TARGETS = {"host": Target.host, "avx2": Target.avx2, "sse2": Target.sse2}

@@ -13,10 +13,10 @@ from jax import lax
 
 from stagejit.dispatch.scalars import Scalars, known_arguments
 from stagejit.formulas import evaluate
-from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Value
 from stagejit.symbolic import Int, bounds
+from stagejit.trace.translate import graph_of
 
 I32 = np.int32
 EDGES = [0, 1, -1, 5, 63, 64, -64, 100, 2**31 - 1, -(2**31)]

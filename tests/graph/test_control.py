@@ -12,13 +12,13 @@ from jax import lax
 
 from stagejit.errors import ParseError, VerificationError
 from stagejit.graph import control
-from stagejit.graph.build import graph_of
 from stagejit.graph.control import LoopOperands, bodies_of, body_operands
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.isomorphic import difference, isomorphic
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
 from stagejit.graph.verifier import verify
+from stagejit.trace.translate import graph_of
 from tests.test_loops import CASES, IDS
 
 SCAN = """graph @f(%c: f32[3], %x: f32[4,3], %w: f32[3]) {

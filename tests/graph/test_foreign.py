@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from stagejit.errors import VerificationError
-from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
 from stagejit.graph.verifier import verify
+from stagejit.trace.translate import graph_of
 
 TEXT = """graph @f(%x: f32[2,3,3]) {
   %0: f32[2,3,3], %1: i32[2] = call "lapack_spotrf_ffi" (%x) attributes=(("uplo", "u8", 85)) column_major=((true), (true, false))

@@ -16,10 +16,10 @@ from jax import lax
 
 from stagejit.errors import InternalError
 from stagejit.graph import scalar
-from stagejit.graph.build import graph_of
 from stagejit.graph.functions import MAP_FUNCTIONS
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.parser import parse
+from stagejit.trace.translate import graph_of
 from tests.strategies import RandomProgram, assert_agrees, evaluate, programs
 
 SPECIAL = np.array(

@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import pytest
 
-from stagejit.graph.build import graph_of
+from stagejit.crossing import from_user, to_user
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
 from stagejit.graph.verifier import verify
-from stagejit.trace.crossing import from_user, to_user
+from stagejit.trace.translate import graph_of
 from tests import oracle_harness
 
 SAMPLE = oracle_harness.sample(4)

@@ -12,13 +12,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from stagejit.graph.build import build_graph, graph_of
 from stagejit.graph.ir import Graph
 from stagejit.graph.isomorphic import difference
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import array_text, as_text, element_text, literal_text
 from stagejit.loc import Loc
-from stagejit.trace.translate import trace_jaxpr
+from stagejit.trace.translate import graph_of, trace_jaxpr
 from stagejit.types import TensorType, from_numpy
 
 X = np.ones((4, 4), np.float32)
@@ -78,9 +77,7 @@ def test_several_results_and_effects_come_back() -> None:
 def test_names_and_donation() -> None:
     jaxpr = jax.make_jaxpr(lambda x, y, z: x + y + z)(X, X, X)
     names = ["params['w 1']", "7", "7"]
-    graph = build_graph(
-        trace_jaxpr(jaxpr, name="my f", donated=(False, True), argument_names=names)
-    )
+    graph = trace_jaxpr(jaxpr, name="my f", donated=(False, True), argument_names=names)
     assert round_trip(graph).splitlines()[0] == (
         "graph @my_f(%params[_w_1_]: f32[4,4], %_7: f32[4,4] donated, %_7_1: f32[4,4]) {"
     )
@@ -134,7 +131,7 @@ def test_literals() -> None:
 def test_the_dump_is_the_same_in_every_process() -> None:
     program = (
         "import jax, jax.numpy as jnp\n"
-        "from stagejit.graph.build import graph_of\n"
+        "from stagejit.trace.translate import graph_of\n"
         "from stagejit.graph.printer import as_text\n"
         "from stagejit.options import Options\n"
         "from stagejit.rewrites import rewrite_graph\n"

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from jax import lax
 
 from stagejit.errors import OptionsError
-from stagejit.graph.build import graph_of
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.bordered import NAME, border_buffers
 from stagejit.rewrites.driver import GraphStep
 from stagejit.schedule.plan import Plan
+from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import reasons
 from tests.schedule.planning import check, plan_of
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from stagejit.decisions import Decision
 from stagejit.errors import InternalError
-from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.ops import build
@@ -34,6 +33,7 @@ from stagejit.rewrites.driver import (
     run_steps,
 )
 from stagejit.rewrites.subexpressions import eliminate_common_subexpressions
+from stagejit.trace.translate import graph_of
 from stagejit.types import f32
 from tests.strategies import RandomProgram, programs
 

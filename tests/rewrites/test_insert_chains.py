@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph, views
+from stagejit.trace.translate import graph_of
 
 SHAPE = (12, 10)
 

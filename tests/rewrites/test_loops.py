@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.printer import as_text
@@ -18,6 +17,7 @@ from stagejit.graph.verifier import verify
 from stagejit.options import Options
 from stagejit.rewrites import loops, rewrite_graph
 from stagejit.rewrites.driver import GraphStep
+from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import rewritten, unchanged
 
 STEP = GraphStep(loops.NAME, loops.simplify_loops)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from jax import lax
 
 import stagejit
-from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
 from stagejit.rewrites import pads, rewrite_graph
+from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged
 
 

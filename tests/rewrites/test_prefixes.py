@@ -13,13 +13,13 @@ from jax import lax
 import stagejit
 from stagejit.decisions import Decision
 from stagejit.errors import OptionsError
-from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.driver import GraphStep
 from stagejit.rewrites.prefixes import NAME, share_prefixes
+from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import rewritten, unchanged
 
 STEP = GraphStep(NAME, share_prefixes)

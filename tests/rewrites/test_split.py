@@ -9,11 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.options import Options
 from stagejit.rewrites import split
 from stagejit.rewrites.driver import LocalStep, run_steps
+from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged
 
 STEP = LocalStep("split", (split.split_reduce,))

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 
+from stagejit.compat import foreign_address
 from stagejit.errors import InternalError
 from stagejit.runtime.loader import load_program
 from stagejit.runtime.program import BufferRef, Call, ForeignArray, HostProgram, as_text, verify
-from stagejit.trace.compat import foreign_address
 
 UPPER = (("uplo", "u8", ord("U")),)
 

@@ -12,7 +12,6 @@ import numpy as np
 from stagejit.dispatch.formation import form
 from stagejit.dispatch.region import Region
 from stagejit.dispatch.verifier import verify_regions
-from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
 from stagejit.graph.verifier import verify
@@ -23,6 +22,7 @@ from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.plan import Plan
 from stagejit.schedule.schedule import Schedule
 from stagejit.schedule.verifier import verify_plan
+from stagejit.trace.translate import graph_of
 from tests.schedule.executor import Executor
 
 

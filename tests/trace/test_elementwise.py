@@ -11,11 +11,11 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.graph.build import graph_of
 from stagejit.graph.functions import MAP_FUNCTIONS
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.printer import as_text
 from stagejit.trace.elementwise import TRANSLATIONS
+from stagejit.trace.translate import graph_of
 
 
 def ops_of(fn: Any, *args: Any) -> list[str]:

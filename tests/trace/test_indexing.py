@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
+from stagejit.graph.ir import Graph
 from stagejit.graph.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.indexing import TRANSLATIONS
-from stagejit.trace.program import Program, Var
+from stagejit.trace.translate import graph_of
 from stagejit.trace.translation import Site, Unsupported
 from stagejit.types import TensorType, bool_, i32
 
@@ -167,11 +167,12 @@ def test_dont_translate_an_update_function_of_its_own() -> None:
 
 
 def test_dont_translate_scatter_add_of_bools() -> None:
-    emit, bools = Emitter(Program("f")), TensorType(bool_, (3,))
+    emit, bools = Emitter(Graph("f")), TensorType(bool_, (3,))
     site = Site("scatter-add", {"update_jaxpr": None}, (bools,))
-    index = Var(TensorType(i32, (1,)))
+    x = emit.graph.add_input("x", bools)
+    index = emit.graph.add_input("index", TensorType(i32, (1,)))
     with pytest.raises(Unsupported, match="scatter-add of bools"):
-        TRANSLATIONS["scatter-add"].rule(emit, site, Var(bools), index, Var(bools))
+        TRANSLATIONS["scatter-add"].rule(emit, site, x, index, x)
 
 
 def test_an_index_vector_is_looked_through_to_its_scalars() -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.graph.build import graph_of
 from stagejit.trace.linalg import implementation
+from stagejit.trace.translate import graph_of
 
 X = np.eye(3, dtype=np.float32)
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
 from stagejit.graph.verifier import verify
+from stagejit.trace.translate import graph_of
 
 RNG = np.random.default_rng(0)
 

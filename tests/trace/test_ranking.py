@@ -13,8 +13,8 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.graph.build import graph_of
 from stagejit.options import Options
+from stagejit.trace.translate import graph_of
 
 RNG = np.random.default_rng(5)
 

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.program import Program, Var
 from stagejit.trace.reductions import TRANSLATIONS
+from stagejit.trace.translate import graph_of
 from stagejit.trace.translation import Site, Unsupported
 from stagejit.types import TensorType, bool_
 
@@ -128,10 +127,10 @@ def test_cumulative_ops(fn: Any, reverse: bool) -> None:
 
 
 def test_dont_accumulate_bools() -> None:
-    emit, bools = Emitter(Program("f")), TensorType(bool_, (3,))
+    emit, bools = Emitter(Graph("f")), TensorType(bool_, (3,))
     site = Site("cumsum", {"axis": 0, "reverse": False}, (bools,))
     with pytest.raises(Unsupported, match="cumulative add of bools"):
-        TRANSLATIONS["cumsum"].rule(emit, site, Var(bools))
+        TRANSLATIONS["cumsum"].rule(emit, site, emit.graph.add_input("x", bools))
 
 
 def test_empty_reductions_give_the_identity() -> None:

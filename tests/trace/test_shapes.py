@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.printer import as_text
 from stagejit.graph.verifier import verify
+from stagejit.trace.translate import graph_of
 
 
 def text_of(fn: Callable[..., Any], *args: Any) -> str:

@@ -12,11 +12,10 @@ import pytest
 from jax import export, lax
 
 from stagejit.errors import InternalError, UnsupportedOpError
-from stagejit.graph.build import graph_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.verifier import verify
-from stagejit.trace.translate import TRANSLATIONS, trace_jaxpr
+from stagejit.trace.translate import TRANSLATIONS, graph_of, trace_jaxpr
 from stagejit.trace.translation import Site, Unsupported, translation
 
 X = np.arange(6, dtype=np.float32)
@@ -249,9 +248,29 @@ def test_dead_equations_are_dropped() -> None:
 
 def test_names_and_donation_of_arguments() -> None:
     jaxpr = jax.make_jaxpr(lambda x, y: x + y)(X, X)
-    program = trace_jaxpr(jaxpr, name="f", donated=(True,), argument_names=("x",))
-    assert program.input_names == ["x", "arg1"]
-    assert program.donated == [True, False]
+    graph = trace_jaxpr(jaxpr, name="f", donated=(True,), argument_names=("x",))
+    assert graph.input_names == ["x", "arg1"]
+    assert graph.donated == [True, False]
+
+
+def test_ops_are_in_the_order_of_the_equations() -> None:
+    graph = graph_of(lambda x, y: (jnp.exp(x) + y, jnp.sin(y), jnp.tanh(x)), X, X)
+    verify(graph)
+    assert [op.attrs["fn"] for op in graph] == ["exp", "add", "sin", "tanh"]
+
+
+def test_graph_of_takes_pytrees_and_abstract_arrays() -> None:
+    abstract = jax.ShapeDtypeStruct(X.shape, np.float32)
+    graph = graph_of(lambda params, x: params["w"] * x + params["b"], {"w": X, "b": X}, abstract)
+    assert len(graph.inputs) == 3
+    assert graph.name == "f"
+    verify(graph)
+
+
+def test_a_function_of_nothing() -> None:
+    graph = graph_of(lambda: (jnp.zeros(3), 1.0))
+    assert graph.inputs == []
+    verify(graph)
 
 
 def test_an_output_may_be_an_input_or_a_constant() -> None:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from stagejit.trace.compat import is_extended, physical_aval, type_of, words_of, wrapped
+from stagejit.compat import is_extended, physical_aval, type_of, words_of, wrapped
 from stagejit.types import storage_of
 
 

@@ -38,7 +38,7 @@ Literal = jex_core.Literal
 ClosedJaxpr = jex_core.ClosedJaxpr
 Jaxpr = jex_core.Jaxpr
 
-_OWN_FOLDER = str(Path(__file__).resolve().parent.parent) + "/"
+_OWN_FOLDER = str(Path(__file__).resolve().parent) + "/"
 _OWN_PROGRAMS = _OWN_FOLDER + "bench/"  # plain JAX, as a user writes it
 
 
