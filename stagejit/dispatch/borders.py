@@ -37,15 +37,18 @@ def fuse_pads(state: State, regions: Sequence[Region]) -> list[Region]:
 
 
 class _Borders:
-    """`touching`: for each buffer that a fill begins, by its root, the regions that touch it.
-    `read`: what regions read of such buffers, for those that were asked; borders change nothing."""
+    """`touching`: for each buffer that a fill begins, or reads, by its root, the regions that touch
+    it. `read`: what regions read of such buffers, for those that were asked; borders change
+    nothing."""
 
     def __init__(self, state: State, regions: Sequence[Region]) -> None:
         self.state, self.roots = state, Roots(regions)
         self.regions: dict[int, Region] = dict(enumerate(regions))
         self.read: dict[int, list[tuple[Value, Touch]]] = {}
         self.covered: dict[int, list[tuple[Value, Box]]] = {}  # what a region writes, with borders
-        filled = {self.roots[region.stores[0].into] for region in regions if _is_pad(region)}
+        pads = [region for region in regions if _is_pad(region)]
+        filled = {self.roots[pad.stores[0].into] for pad in pads}
+        filled |= {self.roots[value] for pad in pads for value in pad.inputs}
         self.touching: dict[Value, list[int]] = {root: [] for root in filled}
         for at, region in enumerate(regions):
             touched = (*region.inputs, *(store.into for store in region.stores))
@@ -87,6 +90,8 @@ class _Borders:
             return "its elements are read before anything is placed"
         if not all(map(_is_static, self._writes(first, root))):
             return "where the interior lies is known at run time only"
+        if self._is_overwritten(at, after[0]):
+            return "what it is filled with is overwritten before anything is placed"
         pieces = _left_of(filled.box, self._written(root, after))
         if pieces is None:
             return f"the border has more than {MOST_PIECES} pieces"
@@ -101,6 +106,19 @@ class _Borders:
         self.covered[after[0]] = [*apart, (root, filled.box)]
         del self.regions[at]
         return ""
+
+    def _is_overwritten(self, at: int, last: int) -> bool:
+        """Whether a region after the fill at `at`, up to `last`, writes what the fill reads."""
+        for touch in reads_of(self.regions[at]):
+            root = self.roots[touch.value]
+            for other in self.touching[root]:
+                if at < other <= last and other in self.regions:
+                    written = writes_of(self.regions[other])
+                    if any(
+                        self.roots[t.value] is root and t.box.overlaps(touch.box) for t in written
+                    ):
+                        return True
+        return False
 
     def _written(self, root: Value, touching: Iterable[int]) -> list[Box]:
         """Boxes that are written before anybody reads what was there."""

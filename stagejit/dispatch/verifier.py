@@ -14,6 +14,7 @@ from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.region import ALONE, POINTWISE, Region, Store
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import in_memory
+from stagejit.dispatch.version_verifier import verify_versions
 from stagejit.errors import VerificationError
 from stagejit.graph.control import CONTROL, bodies_of, read_operands
 from stagejit.graph.ir import Graph, Op, Value
@@ -54,6 +55,7 @@ def verify_regions(
         if operand_limit is not None and region.kind not in ALONE:
             allowed = max(operand_limit, least_operands(region))
             _require(operands_of(region) <= allowed, f"{region.name} is over the operand limit")
+    verify_versions(regions)
     for value in stored_outputs(graph).values():
         _require(
             roots[value] in stored

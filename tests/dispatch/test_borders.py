@@ -188,27 +188,52 @@ def test_what_is_read_before_an_inner_fill_is_in_the_border() -> None:
     assert [str(write) for write in plan.dispatches[0].writes] == ["r0[0:8, 0:8]"]
 
 
+def test_dont_delay_a_fill_of_what_is_overwritten() -> None:
+    """The fill reads an element that the dispatch beside it would overwrite."""
+
+    def f(x: Any) -> Any:
+        first = x[:1] + 3
+        spread = jnp.full((1,), x[1] + first[0])
+        return x.at[:1].set(first).at[1:2].set(spread).at[:1].set(first + 3), x & 5
+
+    plan = check(f, np.arange(4, dtype=np.int32))
+    assert reasons(plan) == ["what it is filled with is overwritten before anything is placed"]
+
+
 def test_random_updates_are_read_as_they_were() -> None:
     """Boxes of one buffer that are filled, placed and read in any order."""
-    for seed in range(60):
+    for seed in range(90, 150):
         check(_updates(random.Random(seed)), np.arange(96).reshape(12, 8), orders=1)
 
 
 def _updates(rng: random.Random) -> Any:
+    kinds = ("fill", "spread", "place", "place", "again", "move", "every other", "read")
     steps = [
-        (rng.choice(("fill", "place", "place", "every other", "read")), *_rows(rng), *_rows(rng))
+        (rng.choice(kinds), *_rows(rng), *_rows(rng), rng.randint(0, 11), rng.random() < 0.4)
         for _ in range(rng.randint(3, 7))
     ]
 
     def f(x: Any) -> Any:
-        b, results = jnp.full((12, 12), 3, x.dtype), []
-        for number, (kind, low, high, left, right) in enumerate(steps):
+        b, results, parts = jnp.full((12, 12), 3, x.dtype), [], []
+        for number, (kind, low, high, left, right, at, single) in enumerate(steps):
+            if single and kind == "place":
+                high, right = low + 1, left + 1
             box = b.at[low:high, left:right]
             if kind == "fill":
                 b = box.set(jnp.full((high - low, right - left), number, x.dtype))
+            elif kind == "spread":  # with what was placed before, or lies somewhere
+                scalar = parts[-1][0].ravel()[0] if parts else b[at, at]
+                b = box.set(jnp.full((high - low, right - left), scalar + number))
+            elif kind == "move":
+                start = min(at, 12 - (high - low))
+                b = box.set(b[start : start + high - low, left:right] + number)
             elif kind == "place":
                 part = jnp.tile(x, 2)[12 - high : 12 - low, left:right]
                 b = box.set(part * number)
+                parts.append((part * number, low, left))
+            elif kind == "again" and parts:
+                part, row, column = parts[-1]
+                b = lax.dynamic_update_slice(b, part + number, (row, column))
             elif kind == "every other":
                 b = b.at[low:high:2, left:right].set(-number)
             else:

@@ -112,14 +112,14 @@ class Executor:
             self._take_over(step, memory, shown)
             return
         reads, writes = iter(step.reads), iter(step.writes)
-        for part in step.region.parts:
-            self._part(
-                part,
-                step,
-                [next(reads) for _ in part.inputs],
-                [next(writes) for _ in part.stores],
-                memory,
-            )
+        parts = [
+            (part, [next(reads) for _ in part.inputs], [next(writes) for _ in part.stores])
+            for part in step.region.parts
+        ]
+        if self.order is not None:  # they run at once
+            self.order.shuffle(parts)
+        for part, read, written in parts:
+            self._part(part, step, read, written, memory)
 
     def _part(
         self,
