@@ -43,7 +43,6 @@ embedding.install(_compile)
 for _file in (__file__, embedding.__file__, emission.__file__, fallback.__file__, seams.__file__):
     hide_frames(_file)  # they would stand in tracebacks and locations of the user's programs
 
-_jax_jit = jax.jit  # also where a user replaces it by ours
 _NO_FUNCTION: Any = object()
 
 
@@ -85,8 +84,8 @@ def jit(
         )
     if seams.problems():
         _warn_once()
-        return _jax_jit(fun, **jit_options)
-    jitted = seams.jit_with(functools.partial(Mark, options), fun, **jit_options)
+        return seams.plain_jit(fun, jit_options, stacklevel=2)
+    jitted = seams.jit_with(functools.partial(Mark, options), fun, jit_options, stacklevel=2)
     jitted.__dict__ = _Attributes(jitted.__dict__, Stages(jitted))
     return jitted
 

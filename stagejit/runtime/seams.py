@@ -23,7 +23,8 @@ import copyreg
 import dataclasses
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -113,9 +114,24 @@ def problems() -> tuple[str, ...]:
     return tuple(found)
 
 
-def jit_with(mark: Callable[[Any], Mark], fun: Any, **jit_options: Any) -> Any:
-    """`jax.jit(fun, **jit_options)` with a mark, made from the user's compiler options."""
-    plain: Any = _jax_jit(fun, **jit_options)  # raises what jax.jit raises
+def plain_jit(fun: Any, jit_options: Mapping[str, Any], *, stacklevel: int) -> Any:
+    """`jax.jit(fun, **jit_options)`. What it warns of is at the line of the caller that
+    `stacklevel` says, as for `warnings.warn`: JAX itself counts the frames up to its own caller."""
+    if jit_options.get("backend") is None and jit_options.get("device") is None:
+        return _jax_jit(fun, **jit_options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        jitted = _jax_jit(fun, **jit_options)
+    for warning in caught:
+        warnings.warn(warning.message, warning.category, stacklevel=stacklevel + 1)
+    return jitted
+
+
+def jit_with(
+    mark: Callable[[Any], Mark], fun: Any, jit_options: Mapping[str, Any], *, stacklevel: int
+) -> Any:
+    """`plain_jit` with a mark, made from the user's compiler options."""
+    plain = plain_jit(fun, jit_options, stacklevel=stacklevel + 1)  # raises what jax.jit raises
     info = plain._jit_info
     return pjit._cpp_pjit(
         plain._fun, info._replace(compiler_options_kvs=mark(info.compiler_options_kvs))

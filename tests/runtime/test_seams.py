@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import warnings
 import weakref
 from typing import Any
 
@@ -204,6 +205,32 @@ def test_jax_jit_may_be_replaced_by_ours() -> None:
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.stdout == "ok\n", done.stderr
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("option", ["backend", "device"])
+def test_warnings_of_jax_are_at_the_line_of_the_user(
+    option: str, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where this JAX is not known."""
+    monkeypatch.setattr(seams, "problems", lambda: () if known else ("it is new",))
+    monkeypatch.setattr("stagejit.api._warn_once", lambda: None)  # which may come before
+    options: dict[str, Any] = {option: "cpu" if option == "backend" else jax.devices()[0]}
+    makers: list[Any] = [
+        lambda: stagejit.jit(module_function, **options),
+        lambda: stagejit.jit(**options)(module_function),
+        lambda: functools.partial(stagejit.jit, **options)(module_function),
+    ]
+    for make in makers:
+        with pytest.warns(DeprecationWarning, match="device argument on jit") as caught:
+            make()
+        warned = [w for w in caught if w.category is DeprecationWarning]
+        line = make.__code__.co_firstlineno
+        assert [(w.filename, w.lineno) for w in warned] == [(__file__, line)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DeprecationWarning)
+            with pytest.raises(DeprecationWarning, match="device argument on jit"):
+                make()
 
 
 def module_function(x: Any) -> Any:
