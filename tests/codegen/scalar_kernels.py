@@ -13,49 +13,35 @@ from stagejit.codegen import vmath
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import Buffer, Function, Value, storage_type
 from stagejit.codegen.target import Target
+from stagejit.graph.functions import MAP_FUNCTIONS, MapFunction
 from stagejit.types import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Compile = Callable[..., Callable[..., None]]
 
 
-def names_in(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-UNARY = names_in(
-    "neg sign abs square floor ceil round exp exp2 expm1 log log1p logistic tanh sin cos tan asin"
-    " acos atan sinh cosh asinh acosh atanh sqrt rsqrt cbrt erf erfc erf_inv is_finite not"
-    " population_count clz integer_pow reduce_precision"
-)
-FLOAT_ONLY = names_in(
-    "floor ceil round exp exp2 expm1 log log1p logistic tanh sin cos tan asin acos atan sinh cosh"
-    " asinh acosh atanh sqrt rsqrt cbrt erf erfc erf_inv is_finite reduce_precision pow nextafter"
-    " atan2"
-)
-INTEGER_ONLY = names_in(
-    "population_count clz shift_left shift_right_logical shift_right_arithmetic mulhi"
-)
-BITS_ONLY = names_in("not and or xor")
-BOOL = names_in("add mul max min eq ne lt le gt ge not and or xor")
-PREDICATES = names_in("is_finite eq ne lt le gt ge eq_to le_to lt_to")
+# What emitters know besides the functions of `map`: names of JAX for the same, with their operands.
+_MORE = {
+    "reduce_precision": MapFunction(1, frozenset({"float"})),
+    "mulhi": MapFunction(2, frozenset({"int", "uint"})),
+    "select_n": MapFunction(3, frozenset({"int", "uint", "float"})),
+    **{
+        name: MapFunction(2, frozenset({"int", "uint", "float"}), predicate=True)
+        for name in ("eq_to", "le_to", "lt_to")
+    },
+}
+FUNCTIONS = MAP_FUNCTIONS | _MORE
+PREDICATES = frozenset(name for name, function in FUNCTIONS.items() if function.predicate)
 
 
 def arity(name: str) -> int:
-    if name == "threefry2x32":
-        return 4
-    return 1 if name in UNARY else 3 if name in ("clamp", "select", "select_n") else 2
+    return FUNCTIONS[name].arity
 
 
 def defined(name: str, dtype: DType) -> bool:
-    """Whether jax has the primitive for the dtype."""
-    if name == "threefry2x32":
-        return dtype is types.u32
-    if dtype.kind == "bool":
-        return name in BOOL
-    if dtype.is_float:
-        return name not in INTEGER_ONLY | BITS_ONLY
-    return name not in FLOAT_ONLY
+    """Whether the function takes operands of the dtype."""
+    function = FUNCTIONS[name]
+    return dtype.kind in function.kinds and function.bits in (0, dtype.bits)
 
 
 def load(b: Builder, buffer: Buffer, dtype: DType, index: Value, lanes: int) -> Value:

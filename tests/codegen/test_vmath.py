@@ -28,7 +28,6 @@ from tests.codegen.scalar_kernels import (
     elementwise,
     emitted,
     evaluate,
-    names_in,
 )
 
 SIGNED = [types.i8, types.i16, types.i32, types.i64]
@@ -88,10 +87,11 @@ def expected(name: str, dtype: DType, args: list[Array]) -> Array:
     return result if name in PREDICATES else result.astype(dtype.numpy)
 
 
-INEXACT = names_in(
-    "exp exp2 expm1 log log1p logistic tanh sin cos tan asin acos atan sinh cosh asinh acosh atanh"
-    " rsqrt cbrt erf erfc erf_inv pow atan2"
-)
+INEXACT = frozenset([
+    "exp", "exp2", "expm1", "log", "log1p", "logistic", "tanh", "sin", "cos", "tan", "asin",
+    "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "rsqrt", "cbrt", "erf", "erfc",
+    "erf_inv", "pow", "atan2",
+])  # fmt: skip
 EXACT = sorted(set(MAP_FUNCTIONS) - INEXACT - {"integer_pow", "select", "nextafter"})
 
 
