@@ -20,7 +20,7 @@ from stagejit.dispatch.affine import Affine, Index, Var, linearize
 from stagejit.dispatch.box import Box, Dim
 from stagejit.dispatch.coordinates import coordinates
 from stagejit.dispatch.pull import place, pull_view
-from stagejit.dispatch.region import VIEWS, Region, Store
+from stagejit.dispatch.region import FOREIGN, VIEWS, Region, Store
 from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.graph.control import CONTROL, destination_of
 from stagejit.graph.dims import ConvDims, GatherDims, dilated
@@ -51,9 +51,10 @@ class Touch:
 
 
 def reads_of(region: Region) -> list[Touch]:
-    """What the region reads, in the order of its inputs: a library call all of it; then what a loop
-    or branch updates, of which `schedule/body_accesses.py` knows better."""
-    if region.anchor is not None and region.kind in CONTROL | {"call"}:
+    """What the region reads, in the order of its inputs: foreign code all of it, also where its
+    results have no elements; then what a loop or branch updates, of which
+    `schedule/body_accesses.py` knows better."""
+    if region.anchor is not None and region.kind in CONTROL | FOREIGN:
         carried = [value for value in region.anchor.results if destination_of(value) is not None]
         return [
             Touch(value, Box.whole(value.shape))
@@ -158,7 +159,7 @@ def _operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
         if math.prod(op.result.shape):
             yield op.operands[0], _window_index(op)
             yield op.operands[1], coordinates(op.operands[1].shape)
-    elif op.kind in ("reduce", "contract", "cumulative", "delegate"):
+    elif op.kind in ("reduce", "contract", "cumulative"):
         yield from ((operand, coordinates(operand.shape)) for operand in op.operands)
     elif op.kind == "scatter":
         yield from ((operand, coordinates(operand.shape)) for operand in op.operands[1:])

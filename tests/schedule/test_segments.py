@@ -49,6 +49,15 @@ def computed_without_elements(x: Any) -> Any:
     return lax.sort(z * 2), jnp.concatenate([z, x])
 
 
+def delegated_branch_without_elements(x: Any) -> Any:
+    """It waits for the index, and a callback for the numbers that it prints, all the same."""
+    index = jnp.int32(lax.sort(x)[0] * 2)
+    z = lax.switch(index, [lambda x: x[:0], lambda x: lax.top_k(x, 0)[0]], x)
+    nothing = jax.ShapeDtypeStruct((0,), np.float32)
+    w = jax.pure_callback(lambda a: np.asarray(a[:0]), nothing, lax.sort(x * 2) + 1)
+    return z, w, x + 1
+
+
 @pytest.mark.parametrize(
     "f",
     [
@@ -56,6 +65,7 @@ def computed_without_elements(x: Any) -> Any:
         loop_without_elements,
         delegated_without_elements,
         computed_without_elements,
+        delegated_branch_without_elements,
     ],
 )
 @pytest.mark.parametrize("disable", [(), ("simplify-loops", "simplify-branches", "fold-views")])
