@@ -12,12 +12,13 @@ further up.
 3. `importing`, then the import locks of Python's.
 4. `pipeline._one_at_a_time`. The step that traces the functions of other people goes without: it
    may wait for an entry of JAX's whose thread waits for us.
-5. A claim on symbols (`Engine._once`): whoever waits for another's has let its own go.
-6. A thread's place in LLVM (`Gate`), then llvmlite's lock.
-7. Those around a few lines: of the engine, the table of programs, the object cache, index
+5. `loader._programs_lock`: whoever comes first compiles what all programs need, and starts JAX.
+6. A claim on symbols (`Engine._once`): whoever waits for another's has let its own go.
+7. A thread's place in LLVM (`Gate`), then llvmlite's lock.
+8. Those around a few lines: of the engine, the table of programs, the object cache, index
    variables, callbacks, code memory, `entry`'s spin lock.
 Finalizers and callbacks of the garbage collector run with any of these held, so they take the last
-two alone; who holds one of those allocates memory at most, and waits for nothing.
+two of these alone; who holds one of those allocates memory at most, and waits for nothing.
 """
 
 from __future__ import annotations

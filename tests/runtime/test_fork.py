@@ -175,9 +175,13 @@ def test_a_child_finds_locks_free_that_a_thread_holds() -> None:
 
 
 def test_all_locks_are_such_locks() -> None:
-    """Also those of Python: a cached_property of 3.11 has one for all objects of its class."""
+    """Also those of Python: a cached_property of 3.11 has one for all objects of its class. What
+    `threading` has in Python is left taken by interrupts, see `other_threads.py`."""
     package = REPOSITORY / "stagejit"
-    makes_locks = re.compile(r"\bthreading\.R?Lock\(|import.*\bcached_property\b")
+    makes_locks = re.compile(
+        r"\bthreading\.(R?Lock|Condition|Event|Barrier|Thread|\w*Semaphore)\("
+        r"|import.*\b(cached_property|ThreadPoolExecutor|queue)\b"
+    )
     found = {
         path.relative_to(package).as_posix()
         for path in package.rglob("*.py")
