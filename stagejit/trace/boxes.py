@@ -107,6 +107,8 @@ def _constant_box(
 
 def _starts(indexing: Indexing, value: Array) -> dict[int, Array]:
     """For each array axis that the indices move along, its start as an array over index vectors."""
+    if value.dtype == np.uint64:  # beyond i64 is beyond every array
+        value = np.minimum(value, np.uint64(np.iinfo(np.int64).max))
     starts = {
         axis: value[..., component].astype(np.int64)
         for component, axis in enumerate(indexing.start_axes)

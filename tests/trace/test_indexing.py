@@ -180,3 +180,23 @@ def test_an_index_vector_is_looked_through_to_its_scalars() -> None:
     (insert,) = [op for op in graph if op.kind == "insert_slice"]
     assert insert.attrs["offsets"] == (None, 2)
     assert insert.operands[2].shape == ()
+
+
+@pytest.mark.parametrize("mode", ["clip", "fill"])
+def test_unsigned_numbers_beyond_i64_are_beyond_every_array(mode: str) -> None:
+    """As constants too, not only where a kernel reads them (XLA takes its own for negative)."""
+    x, far = np.arange(20, dtype=np.float32), np.uint64(2**63 + 5)
+    window, gathered = x[:3] * 2 + 1, lax.GatherDimensionNumbers((0,), (), (0,))
+    scattered = lax.ScatterDimensionNumbers((0,), (), (0,))
+
+    def both(x: Any, at: Any) -> tuple[Any, Any]:
+        found = lax.gather(x, at[None], gathered, (3,), mode=mode, fill_value=-7)
+        return found, lax.scatter(x, at[None], window, scattered, mode=mode)
+
+    dropped = mode == "fill"
+    with jax.enable_x64(True):
+        for fn, args in ((both, (x, far)), (lambda x: both(x, jnp.array(far)), (x,))):
+            found, updated = interpret(graph_of(fn, *args), args)
+            np.testing.assert_array_equal(found, [-7, -7, -7] if dropped else x[-3:])
+            wanted = x if dropped else np.concatenate([x[:-3], window])
+            np.testing.assert_array_equal(updated, wanted)
