@@ -22,10 +22,14 @@ def _dot_general(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
     _check_precision(site.params["precision"])
     contracting, batch = site.params["dimension_numbers"]
     result = site.result
-    if result.dtype is bool_:  # "any of the pairwise ands": count them
-        result = TensorType(i32, result.shape)
     if not (lhs.type.size and rhs.type.size):
-        return emit.full(0, site.result)
+        return emit.full(0, result)
+    own = lhs.type.dtype
+    if rhs.type.dtype is own and own.is_float and not result.dtype.is_float:
+        result = TensorType(own.accumulator, result.shape)  # the sum is converted, not its terms
+    elif result.dtype is bool_:  # "any of the pairwise ands": count them
+        lhs, rhs = (emit.convert(x, bool_) for x in (lhs, rhs))
+        result = TensorType(i32, result.shape)
     lhs, rhs = _same_dtype(emit, result, lhs, rhs)
     product = emit.emit(
         "contract", (lhs, rhs), result,
@@ -33,9 +37,7 @@ def _dot_general(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
         batch=(integers(batch[0]), integers(batch[1])),
         dtype=result.dtype,
     )  # fmt: skip
-    if site.result.dtype is bool_:
-        return emit.map("ne", product, emit.const(0, i32))
-    return product
+    return emit.convert(product, site.result.dtype)
 
 
 def _conv(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:

@@ -77,6 +77,22 @@ def test_a_product_of_bools_is_any_of_ands() -> None:
     assert "delegate" not in [op.kind for op in graph]
 
 
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16, np.float32])
+@pytest.mark.parametrize("wanted", [np.int8, np.int32, np.uint32, np.bool_])
+def test_sums_of_floats_are_converted_not_their_terms(dtype: Any, wanted: Any) -> None:
+    x = (RNG.integers(-3, 9, (4, 7)) / 4).astype(dtype)
+    y = np.abs(RNG.integers(-6, 9, (7, 3)) / 4).astype(dtype)
+    graph = checked(lambda x, y: lax.dot(x, y, preferred_element_type=wanted), x, y)
+    sums = x.astype(np.float64) @ y.astype(np.float64)
+    sums = sums if wanted == np.bool_ else np.trunc(np.maximum(sums, np.iinfo(wanted).min))
+    np.testing.assert_array_equal(interpret(graph, [x, y])[0], sums.astype(wanted))
+
+
+def test_dont_cut_small_factors_off_before_a_bool_says_whether_there_are_any() -> None:
+    x, y = np.array([[0.25, 0, 1]], np.float32), np.array([[0.5], [0], [0]], np.float16)
+    checked(lambda x, y: lax.dot(x, y, preferred_element_type=bool), x, y)
+
+
 def test_every_precision_is_met() -> None:
     x = RNG.random((3, 4), np.float32)
     for precision in lax.Precision:
