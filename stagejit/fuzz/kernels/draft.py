@@ -180,17 +180,20 @@ class Draft:
 
     def like(self, x: Drawn, shape: Shape | None = None, dtype: DType | None = None) -> Drawn:
         """A value of the shape and type of `x` (or others): one that there is, `x` or a part of
-        it at other indices, one that is broadcast, or a new argument."""
+        it at other indices, one that is broadcast, a period of one that is repeated, or a new
+        argument."""
         shape = x.shape if shape is None else shape
         dtype = dtype or x.dtype
         fitting = [v for v in reversed(self.values) if v.shape == shape and v.dtype is dtype]
-        how = self.c.below(4)
+        how = self.c.below(5)
         if how == 0 and fitting:
             return self.c.pick(fitting)
         if how == 1 and shape and (narrow := self._broadcast(shape, dtype)) is not None:
             return narrow
         if how == 2 and fitting:
             return self.elsewhere(self.c.pick(fitting))
+        if how == 3 and shape and all(shape):
+            return self._period(shape, dtype)
         return self.argument(shape, dtype)
 
     def _broadcast(self, shape: Shape, dtype: DType) -> Drawn | None:
@@ -199,6 +202,24 @@ class Draft:
         fitting = [v for v in reversed(self.values) if v.shape == sizes and v.dtype is dtype]
         x = self.c.pick(fitting) if fitting else self.argument(sizes, dtype)
         return self.view("broadcast", x, shape=shape, axes=axes)
+
+    def _period(self, shape: Shape, dtype: DType) -> Drawn:
+        """A slice of something repeated, mostly as long as a period, perhaps with gaps, which lie
+        evenly in memory where those of the repeated array do not; perhaps reversed."""
+        axis, stride, count = self.c.below(len(shape)), self.c.between(1, 2), self.c.between(2, 3)
+        period = shape[axis] * stride
+        before, after = shape[:axis], shape[axis + 1 :]
+        sizes = (*before, period, *after)
+        fitting = [v for v in reversed(self.values) if v.shape == sizes and v.dtype is dtype]
+        x = self.c.pick(fitting) if fitting and self.c.below(2) else self.argument(sizes, dtype)
+        axes = tuple(i for i in range(len(shape) + 1) if i != axis)
+        apart = self.view("broadcast", x, shape=(*before, count, period, *after), axes=axes)
+        whole = self.view("reshape", apart, shape=(*before, count * period, *after))
+        start = self.c.below(count) * period + self.c.below(stride)
+        if self.c.chance(3):
+            start = self.c.between(0, (count - 1) * period)
+        part = self.slice(whole, {axis: (start, shape[axis], stride)})
+        return self.view("reverse", part, axes=(axis,)) if self.c.chance(4) else part
 
     def elsewhere(self, x: Drawn) -> Drawn:
         """`x` with other elements at its indices: reversed, rotated or transposed."""

@@ -25,6 +25,29 @@ def test_equal_seeds_give_equal_cases_that_print_and_parse() -> None:
         assert read_case(text.split("\n", 1)[1], case.setting).text == text
 
 
+def test_slices_of_what_is_repeated_are_drawn() -> None:
+    """In bounds, and of a whole period as well as across two of them."""
+    kinds = set()
+    for number in range(120):
+        graph = draw_case(Choices.drawn(0, number)).graph
+        for op in graph.ops():
+            chain = [op, op.operands[0].op] if op.kind == "extract_slice" else []
+            if [found and found.kind for found in chain] != ["extract_slice", "reshape"]:
+                continue
+            repeat = chain[1].operands[0].op
+            if repeat is None or repeat.kind != "broadcast":
+                continue
+            shape, apart = op.operands[0].shape, repeat.result.shape
+            joined = [k for k, n in enumerate(shape) if apart[k : k + 2] != shape[k : k + 2]]
+            if len(apart) != len(shape) + 1 or not joined:
+                continue
+            axis = joined[0]
+            period = apart[axis + 1]
+            start, stride = op.attrs["offsets"][axis], op.attrs["strides"][axis]
+            kinds.add((stride, start % period < stride))
+    assert kinds >= {(1, True), (1, False), (2, True)}
+
+
 def jobs(targets: Targets) -> list[Job]:
     text = """
     graph @case(%x0: f32[3,5]) {
