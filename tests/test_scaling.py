@@ -14,6 +14,7 @@ from jax import lax
 
 import stagejit
 from stagejit.pipeline import Compilation
+from stagejit.runtime.staged import Request
 
 Program = tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...]]  # f, arguments, donated
 
@@ -115,13 +116,30 @@ def loops(n: int) -> Program:
     return f, (array(16, 16),), ()
 
 
+def carries(n: int) -> Program:
+    def body(_: Any, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(jnp.sin(x) for x in values)
+
+    return lambda *values: lax.fori_loop(0, 5, body, values), tuple(array(8) for _ in range(n)), ()
+
+
+def operands_of_branches(n: int) -> Program:
+    def f(p: Any, *values: Any) -> Any:
+        return lax.cond(p, lambda *xs: tuple(jnp.sin(x) for x in xs), lambda *xs: xs, *values)
+
+    return f, (jax.ShapeDtypeStruct((), jnp.bool_), *(array(8) for _ in range(n))), ()
+
+
+def requested(program: Program, *, verify: bool) -> Request:
+    f, args, donated = program
+    options = stagejit.Options(cache_dir="", verify=verify)
+    jitted = stagejit.jit(f, donate_argnums=donated, options=options)
+    return jitted.trace(*args).compilation.request
+
+
 def calls_to_compile(program: Program) -> int:
     """Calls of Python and C functions from the trace to the host program, verifiers included."""
-    f, args, donated = program
-    options = stagejit.Options(cache_dir="", verify=True)
-    request = (
-        stagejit.jit(f, donate_argnums=donated, options=options).trace(*args).compilation.request
-    )
+    request = requested(program, verify=True)
     calls = 0
 
     def count(frame: Any, event: str, argument: Any) -> None:
@@ -156,6 +174,33 @@ def calls_to_compile(program: Program) -> int:
 def test_work_is_near_linear(family: Callable[[int], Program]) -> None:
     calls_to_compile(family(4))  # what is made once a process
     short, long = (calls_to_compile(family(n)) for n in (SHORT, LONG))
+    assert long / short < LONG / SHORT * MOST_GROWTH
+
+
+def lines_to_form(program: Program) -> int:
+    """Lines that run while dispatches form, as often as a loop comes to them: a comprehension over
+    all that is carried is one call."""
+    lines = 0
+
+    def count(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    compilation = Compilation(requested(program, verify=False)).run_until("leave")
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        compilation.run_until("form")
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+@pytest.mark.parametrize("family", [carries, operands_of_branches])
+def test_what_is_carried_is_looked_at_once_each(family: Callable[[int], Program]) -> None:
+    lines_to_form(family(4))
+    short, long = (lines_to_form(family(n)) for n in (SHORT, LONG))
     assert long / short < LONG / SHORT * MOST_GROWTH
 
 
