@@ -89,9 +89,12 @@ class Elements:
         lanes: int = 0,
         mask: Register | None = None,
         tile: Tile | None = None,
+        known: dict[tuple[Value, Index], Register] | None = None,
     ) -> Iterator[None]:
-        """Evaluate at another position: `env` is added, the rest replaces what it was if given."""
-        before, known = self.position, self._known
+        """Evaluate at another position: `env` is added, the rest replaces what it was if given.
+
+        known: what was evaluated at this position before, to which this adds."""
+        before, outside = self.position, self._known
         self.position = replace(
             before,
             env={**before.env, **(env or {})},
@@ -100,11 +103,11 @@ class Elements:
             mask=before.mask if mask is None else mask,
             tile=tile or before.tile,
         )
-        self._known = {}
+        self._known = {} if known is None else known
         try:
             yield
         finally:
-            self.position, self._known = before, known
+            self.position, self._known = before, outside
 
     @contextmanager
     def tile_step(self, step: int) -> Iterator[None]:

@@ -87,7 +87,11 @@ class RowWriter(RowEmitter):
             used = min(vector.extent - start, lanes)
             mask = self.b.active(used, lanes) if used < lanes else None
             with self.elements.at(
-                {vector: self.b.const(start)}, vector=vector, lanes=lanes, mask=mask
+                {vector: self.b.const(start)},
+                vector=vector,
+                lanes=lanes,
+                mask=mask,
+                known=self.known_at(start),
             ):
                 yield
 

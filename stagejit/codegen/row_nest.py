@@ -88,6 +88,8 @@ class RowEmitter:
         self.ready: set[Value] = set()  # kept values that the current pass finds in scratch
         self._filled: set[Value] = set()  # those that this pass writes
         self._scratch: dict[Value, Buffer] = {}
+        # Of a row without loops: what is known at each of its positions, also to later passes.
+        self._known: dict[tuple[int, ...], dict[tuple[Value, Index], Register]] = {}
 
     # ---------------------------------------------------------------- what a subclass says
 
@@ -122,6 +124,7 @@ class RowEmitter:
     def begin(self) -> None:
         """A new row: nothing is known of it."""
         self.results, self.ready, self._filled = {}, set(), set()
+        self._known = {}
         for buffer in self._scratch.values():
             self.b.forget(buffer)
 
@@ -130,6 +133,10 @@ class RowEmitter:
         at each of its positions, so that each element of them was written."""
         self.ready |= self._filled
         self._filled = set()
+
+    def known_at(self, *numbers: int) -> dict[tuple[Value, Index], Register]:
+        """What was evaluated at a position that is known by numbers, since the row began."""
+        return self._known.setdefault(numbers, {})
 
     def lifted(self, op: Op, reducer: Reducer) -> Accumulator:
         """The element at the current position as an accumulator; lanes that are masked off are

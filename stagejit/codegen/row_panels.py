@@ -89,7 +89,7 @@ class PanelWriter(RowEmitter):
         reduced = self.nest.reduced
         for numbers in itertools.product(*(range(var.extent) for var in reduced)):
             env = {var: self.b.const(n) for var, n in zip(reduced, numbers, strict=True)}
-            with self.elements.at(env):
+            with self.elements.at(env, known=self.known_at(*numbers)):
                 yield
 
     # ---------------------------------------------------------------- long rows

@@ -217,6 +217,7 @@ def _with_cache(
     for roots in passes:
         while True:
             evaluated = _evaluated(region, nest, roots, bound | chosen)
+            flops = _flops_of(evaluated)
             kept = next(
                 (
                     value
@@ -224,7 +225,7 @@ def _with_cache(
                     if value in before - chosen
                     and value.shape == shape
                     and elements * value.type.dtype.itemsize <= budget
-                    and _is_worth_keeping(value)
+                    and flops.get(value, 0.0) >= _WORTH_KEEPING
                 ),
                 None,
             )
@@ -246,6 +247,13 @@ def _evaluated(
     return [value for value, index in footprint.visited if index == nest.index]
 
 
-def _is_worth_keeping(value: Value) -> bool:
-    op = value.op
-    return op.kind == "map" and scalars.cost(op.attrs["fn"], value.type.dtype) >= _WORTH_KEEPING
+def _flops_of(evaluated: Sequence[Value]) -> dict[Value, float]:
+    """What it takes to compute each of the values, which come before what they are computed from;
+    without those that are no map's."""
+    flops: dict[Value, float] = {}
+    for value in reversed(evaluated):
+        op = value.op
+        if op.kind == "map":
+            own = scalars.cost(op.attrs["fn"], value.type.dtype)
+            flops[value] = own + sum(flops.get(operand, 0.0) for operand in set(op.operands))
+    return flops

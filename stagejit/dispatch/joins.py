@@ -20,6 +20,9 @@ _NEIGHBOURS = 4  # how many earlier maps of a shape are looked at for a merge
 
 # Kernels take time to compile and registers to run; derived indices are walked recursively.
 LONGEST_CHAIN = 96
+# From here on a chain that gets too long ends at the first value that several ops read: each of
+# these would be stored further on, by a dispatch that evaluates all of the chain for it.
+_END_WHERE_SHARED = 64
 
 
 def join(state: State, op: Op) -> Group | None:
@@ -46,16 +49,26 @@ def join(state: State, op: Op) -> Group | None:
     return None
 
 
+def _is_end(state: State, op: Op) -> bool:
+    """Whether a chain of ops that is evaluated in a row ends here."""
+    depth = state.depth[op]
+    return depth >= LONGEST_CHAIN or (
+        depth >= _END_WHERE_SHARED
+        and depth + state.height[op] >= LONGEST_CHAIN
+        and len(state.users[op.result]) > 1
+    )
+
+
 def _close_if_long(state: State, op: Op, group: Group) -> None:
     """Who reads a result at the end of a long chain reads it from memory."""
-    if state.depth[op] >= LONGEST_CHAIN:
+    if _is_end(state, op):
         group.closed = True
         state.depth[op] = 0
 
 
 def refuse_length(state: State, op: Op) -> Refusal | None:
     """Why `op` must be stored: readers would evaluate too many ops in a row."""
-    if state.depth[op] < LONGEST_CHAIN:
+    if not _is_end(state, op):
         return None
     reason = Refusal(f"{LONGEST_CHAIN} ops in a row are enough for one dispatch")
     state.decide("fuse-producers", op, False, reason)

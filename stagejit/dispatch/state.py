@@ -7,7 +7,7 @@ is evaluated by every group that reads it; every other value lies in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from stagejit.decisions import Decision
@@ -45,6 +45,7 @@ class State:
         self.home: dict[Op, Group] = {}
         self.deps: dict[Op, int] = {}
         self.depth: dict[Op, int] = {}  # ops in a row that evaluating this one takes
+        self.height = _heights(self.order, self.users)  # pointwise ops in a row from its readers on
         self.origins: dict[Op, frozenset[Value]] = {}
         self._settled: dict[Group, list[Op]] = {}  # since `_read_by` was last asked for
         self._read_by: dict[Group, set[Value]] = {}
@@ -149,6 +150,16 @@ def _steps(op: Op) -> int:
         return 1
     before, after = ([n for n in v.shape if n != 1] for v in (op.operands[0], op.result))
     return 1 if before == after else _RESHAPE_STEPS
+
+
+def _heights(order: Sequence[Op], users: Mapping[Value, Sequence[Op]]) -> dict[Op, int]:
+    """For each pointwise op how many others follow it in a row, by the longest way."""
+    heights: dict[Op, int] = {}
+    for op in reversed(order):
+        if op.kind in POINTWISE:
+            after = (user for user in users[op.result] if user in heights)
+            heights[op] = max((_steps(user) + heights[user] for user in after), default=0)
+    return heights
 
 
 def in_memory(value: Value) -> bool:

@@ -58,6 +58,9 @@ class Knowledge:
             self._movers[value] = op
         if op.kind not in _EVALUATED or not _is_exact(value) or value.type.size > MAX_ELEMENTS:
             return
+        if op.kind == "const":
+            self._values[value] = op.attrs["value"]
+            return
         operands = [self._values.get(operand) for operand in op.operands]
         present = [array for array in operands if array is not None]
         if len(present) < len(operands):

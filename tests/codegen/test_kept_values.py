@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from jax import lax
 
+from stagejit.codegen.generate import kernel_of
 from stagejit.codegen.row_nest import RowEmitter, RowNest
+from stagejit.codegen.target import Target
 from stagejit.dispatch.affine import Affine
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import Runner, region_of
@@ -48,6 +50,32 @@ def test_a_pass_that_needs_other_elements_only(runner: Runner, shape: tuple[int,
         return e / (e[:, ::-1] * w).sum(1, keepdims=True)
 
     runner.check(fn, array(*shape), np.abs(array(*shape)))
+
+
+@pytest.mark.parametrize("length", [64, 1000])
+def test_a_chain_of_cheap_ops_is_not_computed_again_by_each_pass(length: int) -> None:
+    """Code for twice as many rounds is twice as long, also where no single op costs much."""
+
+    def rounds(count: int) -> int:
+        def fn(x: Any) -> Any:
+            for _ in range(count):
+                x = (x - x.mean(1, keepdims=True)) * 0.5 * x + x * 0.25
+            return x
+
+        kernel = kernel_of(region_of(graph_of(fn, array(8, length))), Target.host())
+        return len(kernel.function.as_text().splitlines())
+
+    assert rounds(12) < 2.3 * rounds(6)
+
+
+@pytest.mark.parametrize("shape", [(4, 300), (5, 64), (3, 7), (70, 3)], ids=str)
+def test_rounds_of_cheap_ops(runner: Runner, shape: tuple[int, int]) -> None:
+    def fn(x: Any) -> Any:
+        for _ in range(4):
+            x = (x - x.mean(1, keepdims=True)) * 0.5 * x + x * 0.25
+        return x, x.sum(1)
+
+    runner.check(fn, array(*shape))
 
 
 def test_a_pass_that_needs_both(runner: Runner) -> None:

@@ -346,6 +346,29 @@ def test_long_chains_are_cut() -> None:
     assert "map is followed by enough ops in a row" in reasons
 
 
+def test_long_chains_are_cut_where_nothing_is_evaluated_again() -> None:
+    """Three ops read each value of the chain: cut behind them, each would need all before it."""
+
+    def chain(x: Any) -> Any:
+        for k in range(75):
+            x = jnp.where(x > k, x - 1, jnp.maximum(x * 0.5, 0.1 * k))
+        return x
+
+    plan = check(chain, f32(7))
+    floats = [op for d in plan.dispatches for op in d.ops if op in ("gt", "sub", "mul", "max")]
+    assert len(floats) == 4 * 75
+    assert all(len(d.writes) == 1 for d in plan.dispatches)
+
+
+def test_a_chain_that_fits_is_not_cut_where_it_is_shared() -> None:
+    def chain(x: Any) -> Any:
+        for _ in range(30):
+            x = jnp.abs(x) * 0.5 + x
+        return x
+
+    assert kinds(check(chain, f32(7))) == ["map"]
+
+
 def test_long_epilogues_are_cut() -> None:
     def chain(x: Any, w: Any) -> Any:
         x = x @ w

@@ -25,6 +25,7 @@ CONSTANTS: dict[str, tuple[Any, ...]] = {
     "dispatch.destinations:_UPDATES_AHEAD": (0, 1),
     "dispatch.formation:_NEIGHBOURS": (1,),
     "dispatch.joins:LONGEST_CHAIN": (2, 4),
+    "dispatch.joins:_END_WHERE_SHARED": (0, 1, 3),
     "dispatch.joins:_NEIGHBOURS": (1,),
     "dispatch.legality:FEWEST_ROWS": (1, 2),
     "dispatch.legality:ROW_NBYTES": (1, 64),

@@ -191,6 +191,44 @@ def _slices(variant: int) -> Made:
     return f, (_floats(200, 12),)
 
 
+def _norms(variant: int) -> Made:
+    """25 normalizations of rows, each added to what it normalizes."""
+    c = _constant(variant)
+
+    def f(x: Any) -> Any:
+        for _ in range(25):
+            mean = x.mean(-1, keepdims=True)
+            variance = ((x - mean) ** 2).mean(-1, keepdims=True)
+            x = (x - mean) / jnp.sqrt(variance + 1e-5) * c + x
+        return x
+
+    return f, (_floats(32, 64),)
+
+
+def _selections(variant: int) -> Made:
+    """75 choices between two functions of the last choice."""
+    c = _constant(variant)
+
+    def f(x: Any) -> Any:
+        for k in range(75):
+            x = jnp.where(x > k * c, x - 1, jnp.maximum(x * c, 0.1 * k))
+        return x
+
+    return f, (_floats(64),)
+
+
+def _hashes(variant: int) -> Made:
+    """75 rounds of integer arithmetic."""
+
+    def f(x: Any) -> Any:
+        for k in range(75):
+            x = (x * (2 * variant + k + 3)) ^ (x >> 3)
+            x = x + (x & 7)
+        return x
+
+    return f, (np.arange(64, dtype=np.int32),)
+
+
 def _updates(variant: int) -> Made:
     """A field that is updated row by row, physics with boundaries."""
     c = _constant(variant)
@@ -351,6 +389,9 @@ PROGRAMS = (
     Program("coupled equations", _oscillators),
     Program("LSTM unrolled", _lstm),
     Program("sum of slices", _slices),
+    Program("norms of rows", _norms),
+    Program("selections", _selections),
+    Program("integer hashes", _hashes),
     Program("updates of rows", _updates),
     Program("alternating updates", _alternating),
     Program("scan body", _scanned),
