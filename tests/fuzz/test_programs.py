@@ -4,6 +4,7 @@ would see what it is there for.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -49,9 +50,14 @@ def test_the_same_seed_is_the_same_program() -> None:
     assert len(set(texts)) == 5
 
 
+@functools.cache
+def drawn() -> list[Program]:
+    return [random_program(seed) for seed in range(300)]
+
+
 def test_programs_use_what_jax_users_write() -> None:
     """Each kind of statement comes up soon, so none is refused in every draw."""
-    text = "\n".join(random_program(seed).source for seed in range(300))
+    text = "\n".join(program.source for program in drawn())
     wanted = """
         lax.scan lax.while_loop lax.fori_loop lax.cond lax.switch lax.map jax.vmap jax.grad jax.jvp
         jax.vjp jax.checkpoint jax.custom_jvp jax.jit jax.linearize lax.associative_scan lax.top_k
@@ -60,9 +66,34 @@ def test_programs_use_what_jax_users_write() -> None:
         mode='clip' mode='fill' mode='wrap' promise_in_bounds at[ einsum conv_general float8 int4
         complex > float64 bfloat16 donate_argnums GatherDimensionNumbers ScatterDimensionNumbers
         .astype(jnp.complex64) jax.new_ref ordered=True NAMED pure_callback debug.callback
-        segment_ cumsum
+        segment_ cumsum optimization_barrier((v
     """
     assert [word for word in wanted.split() if word not in text] == []
+
+
+def test_programs_update_buffers_and_carry_large_ones() -> None:
+    """Chains of updates with reads between them; loops that carry more than 4096 bytes."""
+    updated, large = 0, 0
+    for source in (program.source for program in drawn()):
+        kinds = "".join(
+            "u" if re.search(r"\.at\[|dynamic_update_slice", line) else "r"
+            for line in source.split("\n")
+            if re.match(r" +v\d+ = ", line)
+        )
+        updated += re.search("uu+ru+ru", kinds) is not None
+        resized = re.findall(r"(v\d+) = jnp\.resize\(\w+, \((?:33, 40|1100,|5, 17, 13)\)\)", source)
+        loops = re.findall(r"lax\.(?:scan|fori_loop|while_loop)\(.*", source)
+        large += any(re.search(rf"\b{name}\b", loop) for name in resized for loop in loops)
+    assert updated > 4
+    assert large > 3
+
+
+def test_programs_run_with_options_that_decide_which_plan_is_made() -> None:
+    chosen = [program.options for program in drawn()]
+    assert len({options.operand_limit for options in chosen}) > 3
+    assert len({options.memory_budget for options in chosen}) > 3
+    assert {options.borders for options in chosen} == {"auto", "always"}
+    assert sum(options == Options() for options in chosen) > 150
 
 
 # ---------------------------------------------------------------------- the judge

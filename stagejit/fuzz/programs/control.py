@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from stagejit.fuzz.programs import buffers
 from stagejit.fuzz.programs.draft import Draft, Known, Refused
 
 MOST_DEPTH = 3
 _EMPTY = 0.08  # how often something without elements is carried along
+_LARGE = 0.12  # how often a carry is of more than 4096 bytes
 
 
 def _body_size(draft: Draft) -> int:
@@ -34,6 +36,9 @@ def _inits(draft: Draft, most: int = 3) -> list[Known]:
         draft.pick(lambda known: _carried(draft, known)).name
         for _ in range(draft.rng.randint(1, most))
     }
+    if not draft.depth and draft.rng.random() < _LARGE:
+        buffers.large(draft)
+        found.add(next(reversed(draft.scope)))
     if draft.rng.random() < _EMPTY:
         found.add(draft.without_elements().name)
     return [draft.scope[name] for name in sorted(found)]

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from stagejit.fuzz.programs import (
+    buffers,
     control,
     delegated,
     dimension_numbers,
@@ -46,6 +47,7 @@ STEPS: tuple[tuple[float, Callable[[Draft], None]], ...] = (
     (9, seldom.seldom), (0.7, seldom.custom_vjp), (0.7, seldom.static), (0.7, seldom.jacobian),
     (0.7, seldom.trees),
     (1.2, stateful.references), (2.5, stateful.ordered),
+    (2.5, buffers.updates), (0.8, buffers.large),
     (4, control.fori), (4, control.while_), (5, control.scan), (4, control.mapped),
     (1, control.associative), (5, control.cond), (3, control.called), (5, control.derivative),
 )  # fmt: skip
@@ -245,14 +247,26 @@ def _signature(
 
 
 def _options(rng: random.Random) -> Options:
-    """The defaults for most programs; else with bounds checks, or with rewrites switched off."""
+    """The defaults for most programs; else with bounds checks, with limits that decide which plan
+    is made, or with rewrites switched off."""
     kind = rng.random()
-    if kind < 0.7:
+    if kind < 0.6:
         return Options()
+    if kind < 0.7:
+        return _limits(rng)
     if kind < 0.8:
         return Options(verify=True)
     names = sorted(SWITCHES)
     return Options(disable=tuple(rng.sample(names, rng.randint(1, 5))), verify=rng.random() < 0.3)
+
+
+def _limits(rng: random.Random) -> Options:
+    return Options(
+        operand_limit=rng.choice((16, 1, 2, 3, 4, 6)),
+        memory_budget=rng.choice((None, 0, 64, 1024, 1 << 14)),
+        borders=rng.choice(("auto", "always")),
+        verify=rng.random() < 0.3,
+    )
 
 
 __all__ = ["FEATURES", "Program", "Refused", "random_program"]
