@@ -146,6 +146,28 @@ def test_a_process_that_dies_is_a_finding() -> None:
     assert verdict == Verdict("crash", "the process ended with status 7")
 
 
+def test_what_jax_does_not_end_is_nobodys_fault() -> None:
+    endless = "return lax.while_loop(lambda c: c > {}, lambda c: c / 2 + 1, x.sum())"
+    verdict = judged_alone(program(endless.format(0)), seconds=20)
+    assert verdict == Verdict("refused", "jax.jit has no result after 20 s")
+    assert judged_alone(program(endless.format(99))) == Verdict("right")
+
+
+def test_what_only_we_do_not_end_is_a_finding() -> None:
+    """The second call is ours."""
+    lines = (
+        "import time",
+        "calls = []",
+        "def wait(x):",
+        "    calls.append(x)",
+        "    time.sleep(60 * (len(calls) == 2))",
+        "    return x",
+        "return jax.pure_callback(wait, x, x)",
+    )
+    verdict = judged_alone(program("\n".join(lines)), seconds=20)
+    assert verdict == Verdict("crash", "no result after 20 s")
+
+
 # ---------------------------------------------------------------------- order of compilation
 
 

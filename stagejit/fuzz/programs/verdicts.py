@@ -57,13 +57,16 @@ class Verdict:
 Leaves = list[np.ndarray[Any, Any]]
 
 
-def judge(program: Program) -> Verdict:
-    """Runs the program with us and with jax.jit."""
+def judge(program: Program, begin_ours: Callable[[], None] = lambda: None) -> Verdict:
+    """Runs the program with jax.jit, then with us.
+
+    begin_ours: called in between."""
     with jax.enable_x64(program.x64):
         try:
             theirs, tree = leaves_of(_with_jax(program))
         except Exception as error:
             return Verdict("refused", _in_short(error))
+        begin_ours()
         try:
             with warnings.catch_warnings():
                 # Where we fall back to XLA the result is right, and the failure ours.

@@ -6,12 +6,13 @@ comes. Invariant: every seed that was begun is reported once, whatever becomes o
 
 from __future__ import annotations
 
+import functools
 import itertools
 import multiprocessing
 import os
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -44,6 +45,13 @@ class _Worker:
     seed: int | None = None
     since: float = 0.0
     done: int = 0
+    ours_began: bool = False  # whether jax.jit's result is there
+
+    def overdue(self, seconds: float) -> Verdict:
+        """The verdict on a program without result. One that jax.jit does not end is not ours."""
+        if self.ours_began:
+            return Verdict(_DIED, f"no result after {seconds:.0f} s")
+        return Verdict("refused", f"jax.jit has no result after {seconds:.0f} s")
 
 
 def judged(
@@ -63,9 +71,12 @@ def judged(
                 if worker.seed is None:
                     continue
                 if worker.connection in ready:
-                    verdict = _received(worker)
+                    received = _received(worker)
+                    if received is None:
+                        continue
+                    verdict = received
                 elif time.monotonic() - worker.since > PATIENCE_SECONDS:
-                    verdict = Verdict(_DIED, f"no result after {PATIENCE_SECONDS:.0f} s")
+                    verdict = worker.overdue(PATIENCE_SECONDS)
                     worker.done = PROGRAMS_A_PROCESS
                 else:
                     continue
@@ -90,17 +101,19 @@ def _started(features: frozenset[str]) -> _Worker:
 
 def _next(worker: _Worker, seeds: Iterator[int], deadline: float) -> None:
     worker.seed = None if time.monotonic() > deadline else next(seeds, None)
-    worker.since = time.monotonic()
+    worker.since, worker.ours_began = time.monotonic(), False
     if worker.seed is not None:
         worker.connection.send(worker.seed)
 
 
-def _received(worker: _Worker) -> Verdict:
+def _received(worker: _Worker) -> Verdict | None:
+    """None if the worker says that it begins with ours."""
     try:
-        verdict: Verdict = worker.connection.recv()
+        verdict: Verdict | None = worker.connection.recv()
     except (EOFError, ConnectionError):
         worker.process.join(5)
         return Verdict(_DIED, f"the process ended with status {worker.process.exitcode}")
+    worker.ours_began = worker.ours_began or verdict is None
     return verdict
 
 
@@ -119,7 +132,8 @@ def _serve(connection: Connection, features: frozenset[str]) -> None:
             seed = connection.recv()
         except EOFError:
             return
-        connection.send(_safely(lambda seed=seed: judge(random_program(seed, features))))
+        make = functools.partial(random_program, seed, features)
+        connection.send(_safely(connection, make))
 
 
 def become_worker() -> None:
@@ -128,12 +142,11 @@ def become_worker() -> None:
     warnings.simplefilter("ignore")  # of JAX, about donated arguments that no result fits
 
 
-def _safely(evaluate: Any) -> Verdict:
+def _safely(connection: Connection, make: Callable[[], Program]) -> Verdict:
     try:
-        verdict: Verdict = evaluate()
+        return judge(make(), begin_ours=lambda: connection.send(None))
     except Exception as error:
         return Verdict("crash", f"of the fuzzer: {type(error).__name__}: {error}")
-    return verdict
 
 
 # ---------------------------------------------------------------------- reproducing and minimizing
@@ -147,16 +160,17 @@ def judged_alone(program: Program, seconds: float = PATIENCE_SECONDS) -> Verdict
     theirs.close()
     worker = _Worker(process, ours, program.seed, time.monotonic())
     try:
-        if not ours.poll(seconds):
-            return Verdict(_DIED, f"no result after {seconds:.0f} s")
-        return _received(worker)
+        while ours.poll(max(worker.since + seconds - time.monotonic(), 0)):
+            if (verdict := _received(worker)) is not None:
+                return verdict
+        return worker.overdue(seconds)
     finally:
         _stop(worker)
 
 
 def _judge_one(connection: Connection, program: Program) -> None:
     become_worker()
-    connection.send(_safely(lambda: judge(program)))
+    connection.send(_safely(connection, lambda: program))
 
 
 def smallest(program: Program, verdict: Verdict, seconds: float) -> Program:
