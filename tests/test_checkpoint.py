@@ -29,6 +29,7 @@ from tests.schedule.planning import check, plan_of
 
 DEPTH = 12
 X = np.linspace(-1, 1, 512 * 64, dtype=np.float32).reshape(512, 64)
+Y = np.linspace(0, 1, 40, dtype=np.float32).reshape(20, 2)
 WS = [
     np.full((64, 64), 0.01 * at, np.float32) + np.eye(64, dtype=np.float32) for at in range(DEPTH)
 ]
@@ -230,3 +231,17 @@ def test_a_constant_is_read_behind_a_barrier_only() -> None:
     check(f, X[0])
     grad = jax.grad(jax.checkpoint(lambda x: (jnp.sin(x) * weights).sum()))
     np.testing.assert_allclose(stagejit.jit(grad)(X[0, :8]), np.cos(X[0, :8]) * weights, rtol=1e-6)
+
+
+def test_what_a_barrier_holds_may_lie_in_memory_that_is_written() -> None:
+    """The kernel reads the donated argument by another name than that which it gives up."""
+
+    def f(x: Any) -> Any:
+        held = lax.optimization_barrier(x)
+        return jnp.cos(held) * x, held + 1
+
+    staged = stagejit.jit(f, donate_argnums=0, options=Options(verify=True))
+    assert "x[0:20, 0:2]" in {str(w) for d in staged.plan(Y).dispatches for w in d.writes}
+    first, second = staged(jnp.array(Y))
+    np.testing.assert_allclose(first, np.cos(Y) * Y, rtol=1e-6)
+    np.testing.assert_array_equal(second, Y + 1)

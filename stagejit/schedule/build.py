@@ -397,9 +397,9 @@ class _Builder:
         arguments, and those of regions inside of loops and branches."""
         made = {self.items[at].region: values for at, values in slots.overwritten.items()}
         for item in self.items:
-            reads = set(item.region.reads)
             roots = {self.roots[value] for value in item.region.writes}
-            taken = reads & {self.reused[root] for root in roots if root in self.reused}
+            gone = {self.roots[self.reused[root]] for root in roots if root in self.reused}
+            taken = frozenset(value for value in item.region.reads if self.roots[value] in gone)
             if taken:
                 made[item.region] = made.get(item.region, frozenset()) | taken
         for schedules in self.inner.values():

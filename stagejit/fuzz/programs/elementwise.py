@@ -148,6 +148,8 @@ def bitcast(draft: Draft) -> None:
     x = draft.pick(lambda known: known.exact and known.dtype in widths)
     to = widths[x.dtype]
     source = f"({x.name} & 0x3FFFFFFF)" if to == "float32" else x.name
+    if x.is_float:  # nobody says which bits a NaN has
+        source = f"jnp.where(jnp.isnan({x.name}), 1, {x.name})"
     if x.dtype == "int32" and draft.rng.random() < 0.3:
         to, source = "int8", x.name
     draft.let(f"lax.bitcast_convert_type({source}, jnp.{to})", not to.startswith("float"))

@@ -152,7 +152,7 @@ def tolerance_of(source: str) -> float:
 
 def close(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], tolerance: float) -> bool:
     """Integers equal; floats within `tolerance` of the largest."""
-    return bool(np.all(_agree(a, b, tolerance)))
+    return a.shape == b.shape and bool(np.all(_agree(a, b, tolerance)))
 
 
 def _agree(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], tolerance: float) -> Any:
