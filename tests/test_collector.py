@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import jax.numpy as jnp
 import numpy as np
@@ -78,21 +79,30 @@ def test_it_stays_off_where_the_user_has_it_off() -> None:
     assert not gc.isenabled()
 
 
-def test_the_first_of_two_threads_ends_the_pause() -> None:
+@contextmanager
+def another_thread_inside() -> Iterator[None]:
     started, ended = threading.Event(), threading.Event()
 
-    def second() -> None:
+    def inside() -> None:
         with collector_paused():
             started.set()
             ended.wait(60)
 
-    with collector_paused():
-        other = threading.Thread(target=second)
-        other.start()
-        assert started.wait(60)
-    assert gc.isenabled()
-    ended.set()
-    other.join(60)
+    thread = threading.Thread(target=inside)
+    thread.start()
+    assert started.wait(60)
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(60)
+
+
+def test_the_first_of_two_threads_ends_the_pause() -> None:
+    with ExitStack() as stack:
+        with collector_paused():
+            stack.enter_context(another_thread_inside())
+        assert gc.isenabled()
     assert gc.isenabled()
 
 
@@ -108,20 +118,9 @@ def collects_in_child() -> bool:
 
 @FORKS
 def test_it_is_on_in_a_child_without_the_thread_that_paused_it() -> None:
-    started, ended = threading.Event(), threading.Event()
-
-    def pause() -> None:
-        with collector_paused():
-            started.set()
-            ended.wait(60)
-
-    thread = threading.Thread(target=pause)
-    thread.start()
-    assert started.wait(60)
-    assert not gc.isenabled()
-    assert collects_in_child()
-    ended.set()
-    thread.join(60)
+    with another_thread_inside():
+        assert not gc.isenabled()
+        assert collects_in_child()
 
 
 @FORKS

@@ -124,12 +124,11 @@ def _generated(region: Region, key: Key, target: Target) -> tuple[Kernel, Places
 def _generate(region: ClosedRegion, target: Target) -> Kernel:
     if all(store.value.type.size == 0 for store in region.stores):
         return Kernel(Builder().finish(), (), (), 0, 0.0)  # generators count on loops that loop
-    if _repeats_ops(region):
-        return GENERATORS[region.kind](replace(region, calls=True), target)
-    kernel = GENERATORS[region.kind](region, target)
-    if repeats_code(kernel.function):
-        return GENERATORS[region.kind](replace(region, calls=True), target)
-    return kernel
+    if not _repeats_ops(region):
+        kernel = GENERATORS[region.kind](region, target)
+        if not repeats_code(kernel.function):
+            return kernel
+    return GENERATORS[region.kind](replace(region, calls=True), target)
 
 
 def _repeats_ops(region: ClosedRegion) -> bool:

@@ -31,7 +31,7 @@ def refuse_in_place(region: Region, operand: Value, store: Store) -> str:
         return f"a {region.kind} reads the operand while it writes the result"
     if region.borders:
         return "the dispatch writes a border beside the result"
-    if _reaches(region, _starts(region), operand):
+    if says_where(region, operand):
         return "the operand says where something is placed"
     if operand.type.dtype.itemsize != into.type.dtype.itemsize:
         return "elements of the operand and of the result differ in size"
@@ -46,10 +46,11 @@ def refuse_in_place(region: Region, operand: Value, store: Store) -> str:
     return reason or _refuse_elsewhere(region, operand, store)
 
 
-def _starts(region: Region) -> list[Value]:
-    """Dynamic offsets of stores: each item reads them, whatever it stores."""
+def says_where(region: Region, value: Value) -> bool:
+    """Whether a dynamic offset of a store depends on `value`: each item reads it, whatever it
+    stores."""
     inserts = [insert for store in region.stores for insert in store.inserts]
-    return [start for insert in inserts for start in insert.operands[2:]]
+    return _reaches(region, [start for insert in inserts for start in insert.operands[2:]], value)
 
 
 def _refuse_elsewhere(region: Region, operand: Value, store: Store) -> str:

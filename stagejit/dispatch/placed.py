@@ -17,6 +17,7 @@ from dataclasses import replace
 from stagejit.dispatch.accesses import writes_of
 from stagejit.dispatch.box import Box
 from stagejit.dispatch.box_index import BoxIndex
+from stagejit.dispatch.in_place import says_where
 from stagejit.dispatch.outputs import stored_outputs
 from stagejit.dispatch.region import ALONE, Region, Store
 from stagejit.dispatch.roots import Roots
@@ -102,7 +103,7 @@ class _Readers:
             return "where it is placed is known at run time only"
         if any(self.regions[reader].kind in ALONE for reader in readers):
             return "a reader wants it in memory of its own"
-        if any(_starts_from(self.regions[reader], value) for reader in readers):
+        if any(says_where(self.regions[reader], value) for reader in readers):
             return "it says where something is placed"
         run = _run_of(box, other.into.shape) * value.type.dtype.itemsize
         if run < min(SHORTEST_RUN_NBYTES, value.type.nbytes):
@@ -135,18 +136,6 @@ def _run_of(box: Box, shape: Sequence[int]) -> int:
     first = next((d for d in reversed(range(len(shape))) if not whole[d]), 0)
     sizes = box.sizes[first:] if not shape or box.strides[first] == 1 else box.sizes[first + 1 :]
     return math.prod(sizes)
-
-
-def _starts_from(region: Region, value: Value) -> bool:
-    """Whether a dynamic offset of a store depends on `value`."""
-    after = {value}
-    for op in region.ops:
-        if op.kind == "insert_slice":
-            if after & set(op.operands[2:]):
-                return True
-        elif after & set(op.operands):
-            after.update(op.results)
-    return False
 
 
 def _reading(region: Region, value: Value, buffer: Value, box: Box) -> Region:
