@@ -132,7 +132,7 @@ def _note(report: Report, finding: workers.Finding, console: Console) -> None:
     report.verdicts[finding.verdict.kind] += 1
     if not finding.verdict.bad:
         return
-    signature = workers.signature(finding.verdict)
+    signature = workers.signature(finding)
     if signature in report.failures:
         report.failures[signature].count += 1
         return

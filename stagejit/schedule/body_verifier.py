@@ -180,7 +180,7 @@ def _check_carries(
 ) -> None:
     """A result of a loop that lies in an argument lies in its own; others are moved there."""
     for buffer in body.plan.buffers:
-        if is_loop and buffer.kind == "argument" and buffer.result is not None:
+        if is_loop and buffer.nbytes and buffer.kind == "argument" and buffer.result is not None:
             _require(
                 buffer.result == buffer.index,
                 f"{name}: result {buffer.result} lies in argument {buffer.index}",

@@ -117,6 +117,11 @@ def test_the_judge_sees_one_wrong_element(monkeypatch: pytest.MonkeyPatch) -> No
     assert "1 of 5 elements differ, first at 3" in verdict.detail
 
 
+def test_the_judge_knows_what_jax_computes_in_float32() -> None:
+    body = "w = jnp.sin(x)[None, :, None, None]\nreturn jax.nn.dot_product_attention(w, w, w)"
+    assert judge(program(body, "jnp.arange(5.0, dtype=jnp.float64),", x64=True)).kind == "right"
+
+
 def test_the_judge_sees_a_wrong_type(monkeypatch: pytest.MonkeyPatch) -> None:
     with_ours(monkeypatch, lambda leaf: leaf.astype(jnp.bfloat16))
     assert "bfloat16(5,), jax float32(5,)" in judge(program("return x")).detail
@@ -142,14 +147,23 @@ def test_what_jax_refuses_is_nobodys_fault() -> None:
 
 
 def test_a_process_that_dies_is_a_finding() -> None:
-    verdict = judged_alone(program("np.core  # read\nimport os\nos._exit(7)"))
-    assert verdict == Verdict("crash", "the process ended with status 7")
+    """The second call is ours."""
+    counted = "import os\ncalls = []\ndef die(x):\n    calls.append(x)\n    {}\n    return x\n"
+    body = (
+        counted.format("len(calls) == {} and os._exit(7)") + "return jax.pure_callback(die, x, x)"
+    )
+    assert judged_alone(program(body.format(2))) == Verdict(
+        "crash", "the process ended with status 7"
+    )
+    assert judged_alone(program(body.format(1))) == Verdict(
+        "refused", "with jax.jit: the process ended with status 7"
+    )
 
 
 def test_what_jax_does_not_end_is_nobodys_fault() -> None:
     endless = "return lax.while_loop(lambda c: c > {}, lambda c: c / 2 + 1, x.sum())"
     verdict = judged_alone(program(endless.format(0)), seconds=20)
-    assert verdict == Verdict("refused", "jax.jit has no result after 20 s")
+    assert verdict == Verdict("refused", "with jax.jit: no result after 20 s")
     assert judged_alone(program(endless.format(99))) == Verdict("right")
 
 
@@ -235,9 +249,16 @@ def test_a_failure_becomes_a_few_lines() -> None:
 
 
 def test_failures_of_one_cause_have_one_signature() -> None:
-    one = Verdict("crash", "InternalError: buffer t1 has no memory in this run\nNext: report")
-    other = Verdict("crash", "InternalError: buffer t12 has no memory in this run\nNext: report")
-    assert signature(one) == signature(other) != signature(Verdict("crash", "KeyError: 't1'"))
+    said = "InternalError: buffer t{} has no memory in this run\nNext: report"
+    one = Finding(1, Verdict("crash", said.format(1)))
+    other = Finding(2, Verdict("crash", said.format(12)))
+    third = Finding(3, Verdict("crash", "KeyError: 't1'"))
+    assert signature(one) == signature(other) != signature(third)
+
+
+def test_each_wrong_value_may_have_a_cause_of_its_own() -> None:
+    one, other = (Finding(seed, Verdict("wrong", "result 0")) for seed in (1, 2))
+    assert signature(one) != signature(other)
 
 
 def test_names_in_programs_are_words_that_the_draft_finds() -> None:

@@ -90,6 +90,25 @@ def test_dont_accept_a_body_without_one_of_its_barriers(f: Callable[..., Any]) -
             verify_plan(with_body(plan, replace(body, plan=replace(body.plan, barriers=rest))))
 
 
+def test_carries_without_elements_lie_anywhere() -> None:
+    """Carries with elements lie in their own places, see the next test."""
+    row, table = np.zeros((1, 0), np.float32), np.zeros((3, 1, 0), np.float32)
+
+    def both(times: Any, other: Any, row: Any, table: Any) -> Any:
+        def outer(carry: Any, x: Any) -> Any:
+            a, b = carry
+            resized = jnp.resize(other, table.shape)
+            _, c, d, e = lax.while_loop(
+                lambda c: c[0] < times, lambda c: (c[0] + 1, resized, a, a), (0, b, row, row)
+            )
+            return (d, b), (c, e)
+
+        return lax.scan(outer, (row, table), jnp.zeros((3, 1, 0)))
+
+    program = stagejit.jit(both, options=Options(verify=True, delegate=False))
+    assert program(2, row, row, table)[0][0].shape == row.shape
+
+
 def dead_in_while(x: Any) -> Any:
     first = lax.top_k(x, 2)[0]
 

@@ -48,10 +48,16 @@ class _Worker:
     ours_began: bool = False  # whether jax.jit's result is there
 
     def overdue(self, seconds: float) -> Verdict:
-        """The verdict on a program without result. One that jax.jit does not end is not ours."""
+        """The verdict on a program without result."""
+        return self.failed(f"no result after {seconds:.0f} s")
+
+    def failed(self, detail: str) -> Verdict:
+        """The verdict on a program that ends its process, or never ends.
+
+        Where jax.jit does that, too, it is not ours."""
         if self.ours_began:
-            return Verdict(_DIED, f"no result after {seconds:.0f} s")
-        return Verdict("refused", f"jax.jit has no result after {seconds:.0f} s")
+            return Verdict(_DIED, detail)
+        return Verdict("refused", f"with jax.jit: {detail}")
 
 
 def judged(
@@ -112,7 +118,7 @@ def _received(worker: _Worker) -> Verdict | None:
         verdict: Verdict | None = worker.connection.recv()
     except (EOFError, ConnectionError):
         worker.process.join(5)
-        return Verdict(_DIED, f"the process ended with status {worker.process.exitcode}")
+        return worker.failed(f"the process ended with status {worker.process.exitcode}")
     worker.ours_began = worker.ours_began or verdict is None
     return verdict
 
@@ -175,20 +181,24 @@ def _judge_one(connection: Connection, program: Program) -> None:
 
 def smallest(program: Program, verdict: Verdict, seconds: float) -> Program:
     """The program, minimized with the same kind of failure."""
-    said = signature(verdict)
+    said = signature(Finding(program.seed, verdict))
 
     def fails(candidate: Program) -> bool:
         found = judged_alone(candidate, seconds=60.0)
-        return found.kind == verdict.kind and (found.kind != _DIED or signature(found) == said)
+        return signature(Finding(program.seed, found)) == said
 
     return minimized(program, fails, seconds)
 
 
-def signature(verdict: Verdict) -> str:
-    """What failures of one cause have in common: the message without numbers."""
-    text = verdict.detail.split("\n")[0] if verdict.kind == _DIED else ""
+def signature(finding: Finding) -> str:
+    """What failures of one cause have in common: the message of a crash, without its numbers.
+
+    Two wrong values may have two causes, whatever they look like."""
+    kind, text = finding.verdict.kind, finding.verdict.detail.split("\n")[0]
+    if kind != _DIED:
+        return f"{kind} {finding.seed}"
     words = ("".join(c for c in word if not c.isdigit()) for word in text.split())
-    return " ".join((verdict.kind, *words))
+    return " ".join((kind, *words))
 
 
 __all__: Sequence[str] = ["Finding", "judged", "judged_alone", "signature", "smallest"]
