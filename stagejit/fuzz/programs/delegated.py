@@ -6,7 +6,7 @@ Input: a draft. Output: one more statement in it.
 
 from __future__ import annotations
 
-from stagejit.fuzz.programs.draft import Draft, Known, Refused
+from stagejit.fuzz.programs.draft import Draft, Known, Refused, a_number
 
 
 def _with_axis(known: Known) -> bool:
@@ -21,10 +21,11 @@ def sorting(draft: Draft) -> None:
     axis = rng.randrange(x.rank)
     if rng.random() < 0.35 and not x.is_bool:
         k = rng.randint(min(1, x.shape[-1]), x.shape[-1])
+        source = a_number(x.name) if x.is_float else x.name  # NaN is sorted by its sign
         if x.exact:
-            draft.let(f"lax.top_k({x.name}, {k})", True, results=2)
+            draft.let(f"lax.top_k({source}, {k})", True, results=2)
         else:
-            draft.let(f"lax.top_k({x.name}, {k})[0]", False)
+            draft.let(f"lax.top_k({source}, {k})[0]", False)
         return
     texts = [
         f"jnp.sort({x.name}, axis={axis})",

@@ -96,6 +96,11 @@ class Known:
         return _struct(self.shape, jnp.dtype(self.dtype))
 
 
+def a_number(name: str) -> str:
+    """An array without its NaNs, for what sees their bits: nobody says which these are."""
+    return f"jnp.where(jnp.isnan({name}), 1, {name})"
+
+
 class Refused(Exception):
     """A statement that JAX does not take, or a draw that found nothing to work on."""
 

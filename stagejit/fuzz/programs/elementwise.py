@@ -6,7 +6,7 @@ depends on the last bit is applied to exact values only (see `draft.py`).
 
 from __future__ import annotations
 
-from stagejit.fuzz.programs.draft import Draft, Known, Refused
+from stagejit.fuzz.programs.draft import Draft, Known, Refused, a_number
 
 _SMOOTH = (
     "jnp.sin({x})", "jnp.cos({x})", "jnp.tanh({x})", "jnp.exp(jnp.minimum({x}, 3))",
@@ -23,7 +23,8 @@ _EXACT_FLOAT = (
     "-{x}", "jnp.abs({x})", "jnp.maximum({x}, 0)", "jax.nn.relu({x})", "jnp.clip({x}, -2, 3)",
     "{x} + 1", "{x} - 2.5", "{x} * 0.5", "jnp.floor({x})", "jnp.round({x})", "jnp.sign({x})",
     "jnp.ceil({x} * 0.5)", "jnp.trunc({x})", "jnp.where({x} > 1, {x}, -{x})",
-    "lax.stop_gradient({x})", "jnp.isnan({x})", "jnp.isfinite({x})", "jnp.signbit({x})",
+    "lax.stop_gradient({x})", "jnp.isnan({x})", "jnp.isfinite({x})",
+    f"jnp.signbit({a_number('{x}')})",
 )  # fmt: skip
 _CONTINUOUS = frozenset(_EXACT_FLOAT[:8]) | {"lax.stop_gradient({x})"}
 _INTEGER = (
@@ -42,7 +43,7 @@ _BINARY_FLOAT = (
 _BINARY_EXACT = (
     "{x} + {y}", "{x} - {y}", "jnp.maximum({x}, {y})", "jnp.minimum({x}, {y})", "{x} < {y}",
     "{x} >= {y}", "{x} == {y}", "{x} != {y}", "jnp.where({x} > {y}, {x}, {y} + 1)",
-    "jnp.copysign({x}, {y})", "jnp.heaviside({x}, {y})", "jnp.fmin({x}, {y})",
+    f"jnp.copysign({{x}}, {a_number('{y}')})", "jnp.heaviside({x}, {y})", "jnp.fmin({x}, {y})",
 )  # fmt: skip
 _BINARY_INTEGER = (
     "{x} + {y}", "{x} - {y}", "{x} * {y}", "{x} & {y}", "{x} | {y}", "{x} ^ {y}",
@@ -148,8 +149,8 @@ def bitcast(draft: Draft) -> None:
     x = draft.pick(lambda known: known.exact and known.dtype in widths)
     to = widths[x.dtype]
     source = f"({x.name} & 0x3FFFFFFF)" if to == "float32" else x.name
-    if x.is_float:  # nobody says which bits a NaN has
-        source = f"jnp.where(jnp.isnan({x.name}), 1, {x.name})"
+    if x.is_float:
+        source = a_number(x.name)
     if x.dtype == "int32" and draft.rng.random() < 0.3:
         to, source = "int8", x.name
     draft.let(f"lax.bitcast_convert_type({source}, jnp.{to})", not to.startswith("float"))
