@@ -33,6 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "compat",
         "crossing",
     ),
+    ("index",),
     ("graph",),
     ("trace",),
     ("rewrites",),

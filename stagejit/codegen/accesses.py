@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stagejit.codegen.strides import MOST_LANES_APART, dealing_cost, is_dealt
-from stagejit.dispatch.affine import Affine, Var
+from stagejit.index.affine import Affine, Var
 
 
 def read_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float:

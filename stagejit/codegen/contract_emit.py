@@ -28,7 +28,7 @@ from stagejit.codegen.pack_fill import fill
 from stagejit.codegen.packing import Packing
 from stagejit.codegen.target import Target
 from stagejit.codegen.tiling import Split
-from stagejit.dispatch.affine import Affine, Var
+from stagejit.index.affine import Affine, Var
 
 
 def emit_contraction(plans: Sequence[ContractPlan], target: Target) -> Kernel:

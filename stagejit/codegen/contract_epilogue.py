@@ -25,8 +25,8 @@ from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.microkernel import View
 from stagejit.codegen.tile_blocks import between_lanes
 from stagejit.codegen.tiling import Split
-from stagejit.dispatch.affine import Var
 from stagejit.errors import InternalError
+from stagejit.index.affine import Var
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stagejit.dispatch.affine import Affine, Index, Var
 from stagejit.graph.ir import Op, Value
+from stagejit.index.affine import Affine, Index, Var
 from stagejit.types import DType, dtype_named
 
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagejit.codegen.contract_nest import Nest, Operand, Window, accumulator, loops
-from stagejit.dispatch.affine import Affine, Var
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op
+from stagejit.index.affine import Affine, Var
 
 
 @dataclass(frozen=True)

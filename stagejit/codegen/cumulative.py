@@ -30,9 +30,9 @@ from stagejit.codegen.reducers import identity_of
 from stagejit.codegen.space import Space, merge, refine
 from stagejit.codegen.streaming import streamed_stores
 from stagejit.codegen.target import Target
-from stagejit.dispatch.affine import Affine, Index, Var, linearize
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
+from stagejit.index.affine import Affine, Index, Var, linearize
 from stagejit.types import DType
 
 _RUN = 2048  # elements after which a carry is added to the carry of carries, for accuracy

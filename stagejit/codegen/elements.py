@@ -25,11 +25,11 @@ from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.phases import Place, WaitingStores
 from stagejit.codegen.strides import WIDEST_PICKED, dealt, is_dealt, squares
 from stagejit.codegen.transposes import transpose_registers
-from stagejit.dispatch.affine import Affine, Index, Var, linearize
 from stagejit.dispatch.pull import place, pull_view
 from stagejit.dispatch.region import VIEWS, Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
+from stagejit.index.affine import Affine, Index, Var, linearize
 from stagejit.types import DType
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.gathers import gather_reads
-from stagejit.dispatch.affine import Affine, Index, divisions, linearize, reshape_index
 from stagejit.dispatch.pull import place, pull_view
 from stagejit.dispatch.region import VIEWS, Store
 from stagejit.graph.ir import Value
+from stagejit.index.affine import Affine, Index, divisions, linearize, reshape_index
 
 
 @dataclass

@@ -14,8 +14,8 @@ from stagejit.codegen import scalars
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.ir import element_type
-from stagejit.dispatch.affine import Affine, Index, Var
 from stagejit.graph.ir import Op, Value
+from stagejit.index.affine import Affine, Index, Var
 from stagejit.types import DType
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from stagejit.codegen.elements import Elements
 from stagejit.codegen.ir import Value as Register
-from stagejit.dispatch.affine import Var
+from stagejit.index.affine import Var
 
 # Enough items that two or a few dozen cores balance, few enough that an item is worth claiming.
 ENOUGH_ITEMS = 64

@@ -26,8 +26,8 @@ from stagejit.codegen.space import Space, merge, refine
 from stagejit.codegen.streaming import streamed_stores
 from stagejit.codegen.strides import is_dealt
 from stagejit.codegen.target import Target
-from stagejit.dispatch.affine import Affine, Index, Var
 from stagejit.graph.ir import Value
+from stagejit.index.affine import Affine, Index, Var
 
 _BLOCK = 1 << 14  # elements of one item along the vector variable
 _UNROLLED = 4  # vectors of a row that is short enough to be straight code

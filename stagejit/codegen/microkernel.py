@@ -18,7 +18,7 @@ from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import Buffer, element_type
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.tiling import Tiling
-from stagejit.dispatch.affine import Var
+from stagejit.index.affine import Var
 from stagejit.types import DType
 
 _UNROLLED = 4  # reduction axes up to this extent may be unrolled

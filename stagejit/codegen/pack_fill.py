@@ -18,7 +18,7 @@ from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.ir import element_type
 from stagejit.codegen.packing import Dim, Packing
 from stagejit.codegen.strides import is_dealt
-from stagejit.dispatch.affine import Affine, Var
+from stagejit.index.affine import Affine, Var
 
 _MOST_SHUFFLED = 4  # phases that shuffles sort faster than scattered stores
 _UNROLLED_VECTORS = 8  # rows up to this length are written without a loop

@@ -15,7 +15,7 @@ from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import Buffer, element_type
 from stagejit.codegen.microkernel import Phased, View
 from stagejit.codegen.tiling import Source, Tiling
-from stagejit.dispatch.affine import Var
+from stagejit.index.affine import Var
 from stagejit.types import DType
 
 

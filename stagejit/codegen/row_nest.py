@@ -16,9 +16,9 @@ from stagejit.codegen.elements import Elements, Memory
 from stagejit.codegen.ir import Buffer, storage_type
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.reducers import Accumulator, Reducer
-from stagejit.dispatch.affine import Affine, Index, Var, linearize
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
+from stagejit.index.affine import Affine, Index, Var, linearize
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.items import Items, Loop
 from stagejit.codegen.reducers import Accumulator, Reducer, merge_all
 from stagejit.codegen.row_nest import RowEmitter, reducer_of
-from stagejit.dispatch.affine import Var
 from stagejit.graph.ir import Op, Value
+from stagejit.index.affine import Var
 
 _ROWS_AT_ONCE = 8  # elements of a row that are merged before they meet the accumulator
 # Elements that are accumulated from nothing before they meet the total, so that rounding errors of

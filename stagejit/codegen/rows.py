@@ -33,10 +33,10 @@ from stagejit.codegen.row_panels import PanelWriter
 from stagejit.codegen.space import Space, merge, refine
 from stagejit.codegen.streaming import streamed_stores
 from stagejit.codegen.target import Target
-from stagejit.dispatch.affine import Affine, Index, Var
 from stagejit.dispatch.region import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
+from stagejit.index.affine import Affine, Index, Var
 
 _ACROSS_LANES = 6.0  # what merging the lanes of one row costs, in memory operations
 _WORTH_KEEPING = 8.0  # flops of a value that is cheaper to reload than to compute again

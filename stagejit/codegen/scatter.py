@@ -35,10 +35,10 @@ from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.maps import bind_memory
 from stagejit.codegen.space import Space, merge, refine
 from stagejit.codegen.target import Target
-from stagejit.dispatch.affine import Affine, Index, Var, linearize
 from stagejit.errors import InternalError
 from stagejit.graph.dims import ScatterDims
 from stagejit.graph.ir import Op, Value
+from stagejit.index.affine import Affine, Index, Var, linearize
 
 _BLOCK = 8  # vectors of a window that one item takes, where windows are shared out
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from stagejit.dispatch.affine import Affine, Index, SplitNeeded, Var
+from stagejit.index.affine import Affine, Index, SplitNeeded, Var
 
 T = TypeVar("T")
 

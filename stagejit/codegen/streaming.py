@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.target import Target
-from stagejit.dispatch.affine import Affine, Var
 from stagejit.dispatch.region import Store
 from stagejit.graph.ir import Value
+from stagejit.index.affine import Affine, Var
 
 _LINE_NBYTES = 64
 

@@ -15,7 +15,7 @@ from stagejit.codegen.strides import is_dealt
 from stagejit.codegen.target import Target
 from stagejit.codegen.tile_search import TileSearch
 from stagejit.codegen.tiling import Source, Split, Tiling
-from stagejit.dispatch.affine import Affine, Var
+from stagejit.index.affine import Affine, Var
 
 _MOST_K = 512  # reduction steps per block: rows of the broadcast operand stay in L1
 _MOST_WINDOW_K = 2048  # the same where windows overlap, so that fewer bytes stand for more steps

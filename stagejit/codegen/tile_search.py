@@ -15,7 +15,7 @@ from stagejit.codegen.contract_nest import Nest
 from stagejit.codegen.ir import element_type
 from stagejit.codegen.target import Target
 from stagejit.codegen.tiling import Source, Split, Tiling
-from stagejit.dispatch.affine import Var
+from stagejit.index.affine import Var
 
 _LATENCY = 4  # cycles until a fused multiply-add's result can be used
 _SHORT_NBYTES = 192  # reading less of each row than this defeats the prefetchers

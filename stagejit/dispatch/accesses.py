@@ -16,15 +16,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stagejit.dispatch.affine import Affine, Index, Var, linearize
-from stagejit.dispatch.box import Box, Dim
-from stagejit.dispatch.coordinates import coordinates
 from stagejit.dispatch.pull import place, pull_view
 from stagejit.dispatch.region import FOREIGN, VIEWS, Region, Store
 from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.graph.control import CONTROL, destination_of
 from stagejit.graph.dims import ConvDims, GatherDims, dilated
 from stagejit.graph.ir import Op, Value
+from stagejit.index.affine import Affine, Index, Var, linearize
+from stagejit.index.box import Box, Dim
+from stagejit.index.coordinates import coordinates
 from stagejit.symbolic import Int, bounds
 
 # More separate boxes of one value than this become one hull.

@@ -16,12 +16,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from stagejit.dispatch.accesses import Touch, reads_of, writes_of
-from stagejit.dispatch.box import Box
 from stagejit.dispatch.limits import operands_of
 from stagejit.dispatch.region import UPDATES, Region, Store
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
+from stagejit.index.box import Box
 from stagejit.symbolic import Undecided
 from stagejit.types import TensorType
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from stagejit.dispatch import cost
-from stagejit.dispatch.coordinates import coordinates, keeps_row_major_order
 from stagejit.dispatch.group import Group, Location
 from stagejit.dispatch.joins import store_in_map
 from stagejit.dispatch.legality import refuse_order, refuse_rows
@@ -23,6 +22,7 @@ from stagejit.dispatch.region import ALONE, ELEMENTWISE
 from stagejit.dispatch.state import State
 from stagejit.graph.dims import GatherDims
 from stagejit.graph.ir import Op, Value
+from stagejit.index.coordinates import coordinates, keeps_row_major_order
 from stagejit.symbolic import at_most
 
 _LONGEST_CHAIN = 64

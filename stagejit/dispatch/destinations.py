@@ -18,8 +18,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stagejit.dispatch.box import Box
-from stagejit.dispatch.box_index import BoxIndex, cover
 from stagejit.dispatch.group import Group, Placement, bits
 from stagejit.dispatch.outputs import stored_outputs
 from stagejit.dispatch.region import ALONE, ELEMENTWISE
@@ -27,6 +25,8 @@ from stagejit.dispatch.state import State, in_memory
 from stagejit.dispatch.updates import updated_boxes
 from stagejit.graph.control import carried_operands, destination_of, updates_of
 from stagejit.graph.ir import Op, Value
+from stagejit.index.box import Box
+from stagejit.index.box_index import BoxIndex, cover
 
 _DYNAMIC = "; its offset is computed from arrays, so its range is a conservative hull"
 _FREE = frozenset({"fill", "iota", "const"})

@@ -19,7 +19,6 @@ from dataclasses import replace
 
 from stagejit.decisions import Decision
 from stagejit.dispatch.bodies import has_slices_anywhere, hoist_constants, known_inside
-from stagejit.dispatch.coordinates import coordinates
 from stagejit.dispatch.demand import store_what_is_dear
 from stagejit.dispatch.destinations import Destinations, is_free, reads_to_keep
 from stagejit.dispatch.donation import donations
@@ -36,6 +35,7 @@ from stagejit.dispatch.state import State, in_memory
 from stagejit.errors import UnsupportedOpError
 from stagejit.graph.control import CONTROL, bodies_of, carried_inputs, destination_of, read_operands
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.index.coordinates import coordinates
 from stagejit.options import Options
 from stagejit.symbolic import Int, Undecided
 

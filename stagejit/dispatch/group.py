@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stagejit.dispatch.affine import Index
-from stagejit.dispatch.coordinates import Shape, coordinates, without
 from stagejit.graph.ir import Op, Value
+from stagejit.index.affine import Index
+from stagejit.index.coordinates import Shape, coordinates, without
 
 Space = Literal["out", "row", "kept"]
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagejit.dispatch.accesses import indices_read, store_index
-from stagejit.dispatch.affine import Affine, linearize
 from stagejit.dispatch.region import Region, Store
 from stagejit.graph.ir import Value
+from stagejit.index.affine import Affine, linearize
 
 _ELEMENTWISE = ("map", "copy", "reduce", "contract", "conv")
 

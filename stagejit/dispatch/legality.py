@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import math
 
-from stagejit.dispatch.coordinates import coordinates, keeps_row_major_order, through_view
 from stagejit.dispatch.group import Group, Location, Place, Refusal
+from stagejit.dispatch.pull import pull_view
 from stagejit.dispatch.region import ELEMENTWISE, VIEWS
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
+from stagejit.index.affine import Index
+from stagejit.index.coordinates import coordinates, keeps_row_major_order, variables
 from stagejit.symbolic import at_most
 
 # A space of this size is not worth spreading over workers.
@@ -110,8 +112,17 @@ def _locate_view(state: State, group: Group, op: Op) -> Place:
     same_size = op.result.type.size == op.operands[0].type.size
     if not same_size and (place.space != "kept" or op.kind not in ("broadcast", "fill")):
         return Refusal(f"{op.kind} takes it out of the space of {group.kind}")
-    index = through_view(op, place.index)
+    index = _through_view(op, place.index)
     return Location(place.space, index, place.one_to_one and same_size)
+
+
+def _through_view(op: Op, index: Index) -> Index:
+    """`index` maps coordinates of the view's operand; the result maps those of the view."""
+    if op.kind == "fill":
+        return index
+    pulled = pull_view(op, coordinates(op.result.shape))
+    step = dict(zip(variables(op.operands[0].shape), pulled, strict=True))
+    return tuple(part.substitute(step) for part in index)
 
 
 def _combine(group: Group, op: Op, found: list[Location]) -> Place:

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stagejit.dispatch.accesses import writes_of
-from stagejit.dispatch.box import Box
-from stagejit.dispatch.box_index import BoxIndex
 from stagejit.dispatch.in_place import says_where
 from stagejit.dispatch.outputs import stored_outputs
 from stagejit.dispatch.region import ALONE, Region, Store
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
+from stagejit.index.box import Box
+from stagejit.index.box_index import BoxIndex
 
 NAME = "read-placed"
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stagejit.dispatch.affine import Affine, Index, Var, reshape_index
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op
+from stagejit.index.affine import Affine, Index, Var, reshape_index
 
 DynamicStart = Callable[[Op, int, int], Affine]
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from stagejit.dispatch.box import Box
 from stagejit.formulas import quotient, wrapped, written
 from stagejit.graph.dims import GatherDims, ScatterDims
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.index.box import Box
 from stagejit.symbolic import Int, Symbol, at_most, bounds, expr
 from stagejit.types import DType
 

@@ -6,10 +6,10 @@ Invariant: elements outside of them are the destination's.
 
 from __future__ import annotations
 
-from stagejit.dispatch.box import Box
 from stagejit.dispatch.scalars import NOTHING
 from stagejit.graph.control import bodies_of, carried_inputs, destination_of
 from stagejit.graph.ir import Graph, Value
+from stagejit.index.box import Box
 
 MOST_BOXES = 4  # more become their hull
 

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stagejit.dispatch.accesses import reads_of, writes_of
-from stagejit.dispatch.box_index import BoxIndex
 from stagejit.dispatch.region import Region
 from stagejit.dispatch.roots import Roots
 from stagejit.errors import VerificationError
 from stagejit.graph.control import destination_of
 from stagejit.graph.ir import Value
+from stagejit.index.box_index import BoxIndex
 
 _Write = tuple[int, int, Value]  # position of the region, number of the part, version
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from stagejit.dispatch.box import Box
 from stagejit.formulas import evaluate, names_in
+from stagejit.index.box import Box
 from stagejit.symbolic import Int, Symbol
 from stagejit.types import DType
 

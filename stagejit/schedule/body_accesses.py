@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stagejit.dispatch.accesses import Touch, joined
-from stagejit.dispatch.box import Box
 from stagejit.dispatch.outputs import without_reshapes
 from stagejit.dispatch.region import Region
 from stagejit.graph.ir import Value
+from stagejit.index.box import Box
 from stagejit.schedule.bodies import Layout, Place
 from stagejit.schedule.plan import Access, Carry, Plan
 

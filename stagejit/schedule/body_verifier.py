@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stagejit.dispatch.box import Box
 from stagejit.errors import VerificationError
+from stagejit.index.box import Box
 from stagejit.schedule.plan import Binding, Body, Buffer, Dispatch
 
 

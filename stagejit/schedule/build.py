@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from stagejit.decisions import Decision
 from stagejit.dispatch import cost
 from stagejit.dispatch.accesses import Touch, reads_of, writes_of
-from stagejit.dispatch.box import Box
-from stagejit.dispatch.box_index import fill_box
 from stagejit.dispatch.donation import donations
 from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.dispatch.outputs import stored_outputs
@@ -21,6 +19,8 @@ from stagejit.dispatch.region import Region
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import describe, in_memory
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.index.box import Box
+from stagejit.index.box_index import fill_box
 from stagejit.options import Options
 from stagejit.schedule import hazards
 from stagejit.schedule.beside import NAME, brought_together, is_small

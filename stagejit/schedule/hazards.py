@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from stagejit.dispatch.box import Box
-from stagejit.dispatch.box_index import BoxIndex
+from stagejit.index.box import Box
+from stagejit.index.box_index import BoxIndex
 from stagejit.schedule.access import Access, Barrier, Buffer, Hazard
 
 

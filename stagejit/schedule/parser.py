@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
-from stagejit.dispatch.box import Box
 from stagejit.errors import ParseError
 from stagejit.formulas import evaluate
+from stagejit.index.box import Box
 from stagejit.schedule.plan import (
     Access,
     Barrier,

@@ -12,10 +12,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from stagejit.dispatch.box import Box
-from stagejit.dispatch.box_index import BoxIndex
 from stagejit.dispatch.group import bits
 from stagejit.errors import VerificationError
+from stagejit.index.box import Box
+from stagejit.index.box_index import BoxIndex
 from stagejit.schedule.body_verifier import verify_bodies
 from stagejit.schedule.plan import Access, Buffer, Plan
 from stagejit.schedule.slot_verifier import check_slots

@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.dispatch.box import Box
+from stagejit.index.box import Box
 from stagejit.schedule.plan import Access, Dispatch, Plan
 from tests.acceptance.running import f32, plan_of, reasons, run
 from tests.schedule.planning import check

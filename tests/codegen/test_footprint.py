@@ -11,7 +11,7 @@ from jax import lax
 from stagejit.codegen.accesses import read_cost, vector_cost, write_cost
 from stagejit.codegen.footprint import Footprint, leaves_of
 from stagejit.codegen.space import Space
-from stagejit.dispatch.affine import Affine, Var
+from stagejit.index.affine import Affine, Var
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import region_of
 

@@ -12,7 +12,7 @@ from stagejit.codegen.builder import Builder
 from stagejit.codegen.elements import Elements
 from stagejit.codegen.ir import I64
 from stagejit.codegen.items import ENOUGH_ITEMS, NARROWEST_PANEL, Items, Loop, panel_width
-from stagejit.dispatch.affine import Affine, Var
+from stagejit.index.affine import Affine, Var
 
 
 def visits(run_kernel: Any, loops: list[Loop], chunks: int) -> np.ndarray[Any, Any]:

@@ -15,7 +15,7 @@ from jax import lax
 from stagejit.codegen.generate import kernel_of
 from stagejit.codegen.row_nest import RowEmitter, RowNest
 from stagejit.codegen.target import Target
-from stagejit.dispatch.affine import Affine
+from stagejit.index.affine import Affine
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import Runner, region_of
 

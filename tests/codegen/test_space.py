@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagejit.codegen.space import Space, merge, refine
-from stagejit.dispatch.affine import Affine, Index, Var, divisions, linearize, reshape_index
+from stagejit.index.affine import Affine, Index, Var, divisions, linearize, reshape_index
 
 
 def values(form: Affine, variables: list[Var]) -> list[int]:

@@ -17,7 +17,7 @@ from stagejit.codegen.contract_plan import ContractPlan, make_plan
 from stagejit.codegen.conv_nest import conv_nests
 from stagejit.codegen.target import Target
 from stagejit.codegen.tiling import Split
-from stagejit.dispatch.affine import Var
+from stagejit.index.affine import Var
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import region_of
 

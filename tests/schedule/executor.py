@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.dispatch.box import Box
 from stagejit.dispatch.region import Region
 from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.index.box import Box
 from stagejit.schedule.plan import Access, Buffer
 from stagejit.schedule.schedule import Delegation, Run, Schedule, Step
 from tests.schedule.bodies import run_bodies

@@ -13,8 +13,8 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.dispatch.box import Box
 from stagejit.errors import ParseError, VerificationError
+from stagejit.index.box import Box
 from stagejit.options import Options
 from stagejit.schedule.body_verifier import verify_bodies, verify_body
 from stagejit.schedule.memory import aligned

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagejit.dispatch.box import Box
 from stagejit.errors import VerificationError
+from stagejit.index.box import Box
 from stagejit.options import Options
 from stagejit.schedule import hazards
 from stagejit.schedule.plan import Access, Buffer, Dispatch, Plan

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.dispatch.box import Box
 from stagejit.errors import VerificationError
+from stagejit.index.box import Box
 from stagejit.options import Options
 from stagejit.schedule.memory import FRAME_NBYTES
 from stagejit.schedule.parser import parse_plan

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from stagejit.dispatch.box import Box
+from stagejit.index.box import Box
 
 _LEAF = 8  # boxes that are compared one by one
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagejit.dispatch.box import Box
-from stagejit.dispatch.box_index import cover, fill_box
+from stagejit.index.box import Box
+from stagejit.index.box_index import cover, fill_box
 from stagejit.symbolic import Int, Symbol, Undecided, expr
 
 

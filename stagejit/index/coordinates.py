@@ -9,9 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from stagejit.dispatch.affine import Affine, Index, Var, linearize, shared
-from stagejit.dispatch.pull import pull_view
-from stagejit.graph.ir import Op
+from stagejit.index.affine import Affine, Index, Var, linearize, shared
 
 Shape = tuple[int, ...]
 
@@ -30,15 +28,6 @@ def variables(shape: Shape) -> tuple[Var, ...]:
 def coordinates(shape: Shape) -> Index:
     """The index of an element of a value of `shape`, in terms of itself."""
     return tuple(Affine.of(var) for var in variables(shape))
-
-
-def through_view(op: Op, index: Index) -> Index:
-    """`index` maps coordinates of the view's operand; the result maps those of the view."""
-    if op.kind == "fill":
-        return index
-    pulled = pull_view(op, coordinates(op.result.shape))
-    step = dict(zip(variables(op.operands[0].shape), pulled, strict=True))
-    return tuple(part.substitute(step) for part in index)
 
 
 def keeps_row_major_order(index: Index, of: Shape, into: Shape) -> bool:

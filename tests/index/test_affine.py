@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagejit.dispatch import affine
-from stagejit.dispatch.affine import (
+from stagejit.index import affine
+from stagejit.index.affine import (
     Affine,
     SplitNeeded,
     Var,
@@ -23,7 +23,7 @@ from stagejit.dispatch.affine import (
     linearize,
     reshape_index,
 )
-from stagejit.dispatch.coordinates import coordinates, variables
+from stagejit.index.coordinates import coordinates, variables
 
 
 def points(variables: list[Var]) -> Iterator[dict[Var, int]]:

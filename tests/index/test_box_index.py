@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagejit.dispatch.box import Box
-from stagejit.dispatch.box_index import BoxIndex, cover
+from stagejit.index.box import Box
+from stagejit.index.box_index import BoxIndex, cover
 
 
 @st.composite

@@ -1,0 +1,1 @@
+"""Affine index maps, coordinates and boxes: which elements, without knowing of which op."""
