@@ -222,7 +222,17 @@ def _attempt(evaluate: Callable[[], Leaves]) -> Leaves | None:
 def _op_by_op(program: Program) -> Leaves:
     """JAX without its fusions and loops."""
     with jax.disable_jit():
-        return leaves_of(_called(program.defined["f"], program))[0]
+        return leaves_of(_evaluated(program.defined["f"], *program.given()))[0]
+
+
+def _evaluated(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The function without jit, which would make arrays of JAX of its arguments."""
+    args, kwargs = jax.tree.map(_as_jax, (args, kwargs))
+    return function(*args, **kwargs)
+
+
+def _as_jax(leaf: Any) -> Any:
+    return jnp.asarray(leaf) if isinstance(leaf, (np.ndarray, np.generic)) else leaf
 
 
 def _perturbed(program: Program, seed: int) -> Leaves:
@@ -263,8 +273,7 @@ def evaluated(program: Program) -> Leaves:
     made: dict[str, Any] = dict(NAMES) | {"jnp": _Wide(jnp, _JNP), "lax": _Wide(lax, _LAX)}
     with jax.enable_x64(True), jax.disable_jit():
         exec(source, made)
-        args, kwargs = given(made)
-        return leaves_of(made["f"](*args, **kwargs))[0]
+        return leaves_of(_evaluated(made["f"], *given(made)))[0]
 
 
 class _Wide(types.SimpleNamespace):
