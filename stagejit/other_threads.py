@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from stagejit.locks import new_lock
+from stagejit.users_line import led_to_by, users_frame
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -44,6 +45,11 @@ def on_other_threads(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
     left = deque(enumerate(items))
     results: dict[int, R] = {}
     errors: dict[int, BaseException] = {}
+    users = users_frame()  # this thread waits, so it stays where it is
+
+    def behind() -> None:
+        with led_to_by(users):
+            work()
 
     def work() -> None:
         while left and not errors:
@@ -57,7 +63,7 @@ def on_other_threads(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
                 errors[number] = error
 
     try:
-        ends = [end for _ in items[: os.cpu_count() or 1] if (end := _started(work)) is not None]
+        ends = [end for _ in items[: os.cpu_count() or 1] if (end := _started(behind)) is not None]
         for end in ends:
             with end:
                 pass

@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "formulas",
         "compat",
         "crossing",
+        "users_line",
     ),
     ("index",),
     ("graph",),

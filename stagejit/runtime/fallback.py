@@ -9,12 +9,12 @@ error of the user's is taken for ours.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
 from stagejit.errors import FallbackWarning
 from stagejit.runtime.staged import Request
+from stagejit.users_line import warn
 
 T = TypeVar("T")
 
@@ -45,12 +45,11 @@ def guarded(request: Request, step: Callable[[], T], instead: Callable[[], T]) -
 def _warn(request: Request, error: Exception) -> None:
     what = str(error).splitlines()[0] if str(error) else "no message"
     where = "; ".join(getattr(error, "__notes__", ()))
-    warnings.warn(
+    warn(
         f"stagejit could not compile {request.name!r}: {type(error).__name__}: {what}"
         f"{f' ({where})' if where else ''}. The function runs through XLA instead, with the same "
         "results. Next: please report this with the function; STAGEJIT_STRICT=1 in the "
         "environment makes it an error with its traceback, and `warnings.simplefilter('ignore', "
         "stagejit.FallbackWarning)` silences it.",
         FallbackWarning,
-        stacklevel=2,
     )

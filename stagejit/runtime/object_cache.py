@@ -14,13 +14,13 @@ import hmac
 import os
 import sys
 import threading
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from stagejit.locks import new_lock
 from stagejit.runtime import private_folder
 from stagejit.runtime.private_folder import RefusedError, opened_folder
+from stagejit.users_line import warn
 
 # An entry is `magic + HMAC-SHA256(secret, magic, key, object) + object`. So a file that was cut
 # short, replaced, or stored under another key is not taken for this key's object.
@@ -155,13 +155,12 @@ class ObjectCache:
 
     def _warn(self, verb: str, trouble: Exception) -> None:
         reason = getattr(trouble, "strerror", None) or trouble
-        warnings.warn(
+        warn(
             f"stagejit {verb} the object cache in {str(self.folder)!r} ({reason}); kernels are "
             "compiled again in each process. Next: choose a folder that only you can write with "
             "Options(cache_dir=...) or $STAGEJIT_CACHE_DIR, or switch the cache off with "
             'Options(cache_dir="").',
             CacheWarning,
-            stacklevel=4,
         )
 
     def _account(self, added_nbytes: int) -> None:
