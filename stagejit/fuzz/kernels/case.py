@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stagejit.fuzz.kernels import elementwise, placing, products, rows
+from stagejit.fuzz.kernels import elementwise, indexing, placing, products, rows
 from stagejit.fuzz.kernels.choices import Choices
 from stagejit.fuzz.kernels.draft import Draft, Drawn
 from stagejit.graph.ir import Graph
@@ -47,6 +47,11 @@ THEMES: tuple[tuple[Step, ...], ...] = (
      placing.destinations, *_PLACES[:5]),
     (elementwise.transpose, elementwise.reshape, rows.row_stages, *_PLACES[:3], *_PRODUCTS),
     (products.image, elementwise.reshape, elementwise.transpose, elementwise.scaled),
+    (indexing.scatter, indexing.gather, indexing.scatter, elementwise.scaled,
+     elementwise.transpose, elementwise.slices, elementwise.elsewhere, rows.reduction),
+    (elementwise.large, elementwise.transpose, elementwise.slices, elementwise.elsewhere,
+     elementwise.binary, elementwise.dynamic_slice, elementwise.reshape, rows.row_stages,
+     rows.cumulative, rows.softmax, placing.update, placing.dynamic_update),
 )  # fmt: skip
 DTYPES = ("f32", "f32", "f32", "f64", "f64", "bf16", "f16", "i32", "i64", "u8", "i8", "i16", "u16",
           "u32", "u64", "bool")  # fmt: skip

@@ -77,9 +77,9 @@ class Draft:
         fraction = FRACTION if dtype.is_float else 0
         return self._keep(Drawn(value, True, float(BOUND), fraction))
 
-    def index(self, shape: Shape) -> Drawn:
-        """An i32 argument of the same small numbers, for use as an index."""
-        value = self.graph.add_input(f"i{len(self.graph.inputs)}", TensorType(i32, shape))
+    def index(self, shape: Shape, dtype: DType = i32) -> Drawn:
+        """An integer argument of the same small numbers, for use as an index."""
+        value = self.graph.add_input(f"i{len(self.graph.inputs)}", TensorType(dtype, shape))
         return Drawn(value, True, float(BOUND))
 
     def shape(self, most: int = MOST_ELEMENTS, rank: int | None = None) -> Shape:

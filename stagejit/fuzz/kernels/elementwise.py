@@ -13,6 +13,8 @@ from stagejit.types import DType, bool_, dtype_named, i32
 # Vector math has tests of its own; here it is what costs too much to be evaluated twice.
 _CALM_FUNCTIONS = ("exp", "exp", "exp", "exp", "tanh", "logistic", "sin", "erf")
 _INTEGER_BINARY = ("add", "sub", "mul", "max", "min", "and", "or", "xor", "div", "rem")
+_LARGE = ((40000,), (3, 17001), (17001, 3), (1030, 33), (33, 1030), (2, 9000, 2), (1, 20000),
+          (5, 1100, 7), (130, 257))  # fmt: skip
 _CONVERSIONS = ("f32", "f64", "i32", "bf16", "f16", "i8", "u8", "i16", "u16", "i64", "u64", "u32",
                 "bool")  # fmt: skip
 
@@ -109,6 +111,11 @@ def convert(d: Draft) -> None:
 
 def _converted(d: Draft, x: Drawn, dtype: DType) -> Drawn:
     return d.convert(d.calm(x, 1000.0) if dtype.is_float else x, dtype)
+
+
+def large(d: Draft) -> None:
+    """An argument with more elements than one item of a loop takes, along one axis or two."""
+    d.argument(d.c.pick(_LARGE), d.dtype)
 
 
 def iota(d: Draft) -> None:
