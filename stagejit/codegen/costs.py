@@ -6,9 +6,13 @@ Invariant: depends on shapes, dtypes and the target only.
 
 from __future__ import annotations
 
+import math
+
 from stagejit.codegen import scalars
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.target import Target
+
+_CALLED = 4.0  # operations that a call takes
 
 
 def region_flops(region: ClosedRegion) -> float:
@@ -20,6 +24,17 @@ def region_flops(region: ClosedRegion) -> float:
         elif op.kind in ("reduce", "cumulative", "convert"):
             total += op.operands[0].type.size
     return total
+
+
+def element_code(region: ClosedRegion) -> float:
+    """Operations of one evaluation of all elementwise ops: what a copy of the loop's body takes.
+    Long functions are short where they are called."""
+    called = _CALLED if region.calls else math.inf
+    return sum(
+        min(scalars.cost(op.attrs["fn"], op.result.type.dtype), called) if op.kind == "map" else 1.0
+        for op in region.ops
+        if op.kind in ("map", "convert", "bitcast", "gather")
+    )
 
 
 def region_nbytes(region: ClosedRegion) -> int:

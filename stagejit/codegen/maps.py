@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stagejit.codegen.accesses import lanes_of, vector_cost
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.costs import region_seconds, widest_nbytes
+from stagejit.codegen.costs import element_code, region_seconds, widest_nbytes
 from stagejit.codegen.elements import Elements, Memory, Tile
 from stagejit.codegen.footprint import Footprint, leaves_of
 from stagejit.codegen.ir import Value as Register
@@ -31,6 +31,8 @@ from stagejit.index.affine import Affine, Index, Var
 
 _BLOCK = 1 << 14  # elements of one item along the vector variable
 _UNROLLED = 4  # vectors of a row that is short enough to be straight code
+_STRAIGHT = 160  # operations of such a row; more of them overlap as well from one round to the next
+_LONG = 64  # operations beside which masking all vectors of a loop costs nothing
 _SQUARES = 8  # next to each other along the vector variable, where steps of the other cross pages
 _PAGE_NBYTES = 4096
 _TILE_BLOCK = 1 << 10  # elements of one item along the tile variable
@@ -40,6 +42,8 @@ _TILE_BLOCK = 1 << 10  # elements of one item along the tile variable
 class _Nest:
     """The loops of a map: `outer` one by one, `tile` (if any) in squares, `vector` in vectors.
 
+    straight: whether a row of few vectors is straight code. masked: whether the last vector, which
+    is not full, is one of the loop as all others are, so that the body is there once.
     between: unrolled; its elements lie between the lanes of `vector`, see `strides`. stride: how
     many elements, or stores, do.
     """
@@ -51,6 +55,8 @@ class _Nest:
     vector: Var | None
     stride: int
     lanes: int
+    straight: bool
+    masked: bool
     offsets: tuple[Affine, ...]  # of each store, in its `into`
     reads: tuple[tuple[Value, Affine], ...]
 
@@ -62,6 +68,8 @@ def map_kernel(region: ClosedRegion, target: Target) -> Kernel:
     memory, stores, args = bind_memory(builder, region, nest.reads, nest.offsets)
     elements = Elements(builder, memory)
     streamed = streamed_stores(region, nest.reads, nest.offsets, nest.vector, nest.lanes, target)
+    if any(streamed):
+        nest = replace(nest, masked=False)
     writer = _Writer(region, nest, elements, stores, streamed)
     total = writer.emit()
     return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
@@ -95,7 +103,27 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     tile = None if between else _best_tile(variables, vector, forms, lanes)
     outer = tuple(var for var in variables if var not in (vector, tile, between))
     stride = between.extent if between else siblings
-    return _Nest(index, outer, tile, between, vector, stride, lanes, offsets, reads)
+    return _Nest(
+        index=index,
+        outer=outer,
+        tile=tile,
+        between=between,
+        vector=vector,
+        stride=stride,
+        lanes=lanes,
+        straight=vector is not None
+        and vector.extent <= _UNROLLED * lanes
+        and -(-vector.extent // lanes) * element_code(region) <= _STRAIGHT,
+        masked=vector is not None
+        and target.has_avx512
+        and vector.extent > lanes
+        and vector.extent % lanes != 0
+        and stride == 1
+        and all(form.coeff(vector) in (0, 1) for form in (*forms, *offsets))
+        and element_code(region) >= _LONG,
+        offsets=offsets,
+        reads=reads,
+    )
 
 
 def _best_vector(
@@ -224,7 +252,7 @@ class _Writer:
         return items.total
 
     def _row(self, vector: Var, block: int) -> None:
-        """One block along the vector variable: full vectors, then one masked."""
+        """One block along the vector variable: full vectors, then one masked; or all masked."""
         lanes, extent = self.nest.lanes, vector.extent
         start = self.elements.position.env[vector]
         if extent % block:
@@ -247,7 +275,15 @@ class _Writer:
             ):
                 self._store_vector()
 
-        if block == extent <= _UNROLLED * lanes:
+        def masked(position: Register) -> None:
+            mask = self.b.mask_below(position, extent, lanes)
+            with self.elements.at({vector: position}, vector=vector, lanes=lanes, mask=mask):
+                self._store_vector()
+
+        if self.nest.masked:
+            self.b.loop(start, stop, lanes, (), masked, runs=True)
+            return
+        if self.nest.straight and block == extent:
             # Positions are numbers: what depends on no other loop leaves the loop over rows.
             for number in range(extent // lanes):
                 vectors(self.b.const(number * lanes))

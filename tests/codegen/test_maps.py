@@ -44,6 +44,38 @@ def test_dtypes(runner: Runner, dtype: Any) -> None:
     runner.check(lambda x, y: (jnp.maximum(x, y), x == y, jnp.where(x < y, x, y)), x, y)
 
 
+def long_body(x: Any, y: Any) -> Any:
+    """About 150 operations, of which 31 compare."""
+    for k in range(30):
+        x, y = jnp.where(x > y, y - 3, x + (k + 40)), jnp.maximum(y, x - (2 * k + 101))
+    return x, x > y
+
+
+@pytest.mark.parametrize("shape", [(64,), (40000,), (3, 24), (1100, 19)])
+def test_long_bodies(runner: Runner, shape: tuple[int, ...]) -> None:
+    """Vectors that are full and those that are not share the body, where masks are free."""
+    x, y = array(*shape), array(*shape)
+    kernel = runner.check(long_body, x, y)
+    runner.check(lambda x, y: long_body(x, y[::-1])[0], x, y)
+    runner.check(lambda x, y: long_body(x.T, y.T), x, y)
+    runner.check(lambda x, y: jnp.stack(long_body(x, y)[:1] * 3, -1), x, y)
+    if runner.target.has_avx512:
+        assert kernel.function.as_text().count("= fcmp") == 31
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+def test_long_bodies_of_all_types(host: Runner, dtype: Any) -> None:
+    x = array(3, 77, dtype=dtype)
+
+    def f(x: Any) -> Any:
+        y = x.astype(np.float32)
+        for k in range(80):
+            y = jnp.abs(y) - k
+        return jnp.where(y > 0, x, x[:, ::-1]), y
+
+    host.check(f, x)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
 def test_copies_of_views(host: Runner, dtype: Any) -> None:
     host.check(lambda x: jnp.transpose(x, (2, 0, 1)), array(5, 21, 37, dtype=dtype))

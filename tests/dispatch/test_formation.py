@@ -346,6 +346,23 @@ def test_long_chains_are_cut() -> None:
     assert "map is followed by enough ops in a row" in reasons
 
 
+def test_long_chains_of_rows_are_cut_where_nothing_is_evaluated_again() -> None:
+    """What is behind the cut is reduced by a dispatch of its own, which reads what is before it."""
+
+    def chain(x: Any) -> Any:
+        for k in range(40):
+            mean = x.mean(-1, keepdims=True)
+            x = (x - mean) / jnp.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + 1) * (k + 3) + x
+        return x
+
+    plan = check(chain, f32(3, 5))
+    assert [len(d.reads) for d in plan.dispatches] == [1] * len(plan.dispatches)
+    assert sum(d.ops.count("square") for d in plan.dispatches) == 40
+    assert sum(d.ops.count("div") for d in plan.dispatches) == 120
+    reasons = {d.reason for d in plan.decisions if not d.applied}
+    assert "reduce is followed by enough ops in a row" in reasons
+
+
 def test_long_chains_are_cut_where_nothing_is_evaluated_again() -> None:
     """Three ops read each value of the chain: cut behind them, each would need all before it."""
 
