@@ -85,7 +85,12 @@ def _element_of(dtype: Any) -> Storage:
 
 def is_extended(aval: Any) -> bool:
     """True for the element types that JAX adds to NumPy's, such as PRNG keys."""
-    return jnp.issubdtype(getattr(aval, "dtype", np.float32), jax.dtypes.extended)
+    return _is_extended(getattr(aval, "dtype", np.float32))
+
+
+@functools.lru_cache(maxsize=256)
+def _is_extended(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jax.dtypes.extended)
 
 
 def element_shape(aval: Any) -> tuple[int, ...]:

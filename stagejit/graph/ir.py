@@ -89,6 +89,7 @@ class Graph:
         self.donated: list[bool] = []
         self._made: list[Op] = []  # by id, erased ones included
         self._order: list[Op] | None = None  # what `ops` found, until the next change
+        self._all_live = False  # what `eliminate_dead` left, until the next change
         self._return = self._insert("return", (), (), {}, UNKNOWN)
 
     # ---------------------------------------------------------------- reading
@@ -218,10 +219,13 @@ class Graph:
         if self._users[op]:
             raise ValueError(f"cannot erase {op}: its results are used")
         self.nx.remove_node(op)
-        self._order = None
+        self._order, self._all_live = None, False
 
     def eliminate_dead(self) -> int:
         """Erase every op that neither an output nor an effect depends on; returns how many."""
+        if self._all_live:
+            return 0
+        self._all_live = True
         todo = [self._return, *(op for op in self.nx if op.attrs.get("effects"))]
         live = set(todo)
         while todo:
@@ -256,6 +260,6 @@ class Graph:
         self._link(op)
 
     def _link(self, op: Op) -> None:
-        self._order = None
+        self._order, self._all_live = None, False
         for index, value in enumerate(op.operands):
             self.nx.add_edge(value.op, op, operand=index, result=value.index)

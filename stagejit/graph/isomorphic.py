@@ -59,6 +59,8 @@ def _op_difference(a: Op, b: Op) -> str | None:
 
 def attribute_key(value: Any) -> Any:
     """A hashable stand-in for an attribute: equal keys mean the same bits."""
+    if type(value) in (str, int, bool):
+        return type(value).__name__, value
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, value.tobytes()
     if isinstance(value, Graph):

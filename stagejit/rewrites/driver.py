@@ -190,13 +190,13 @@ def describe(op: Op) -> str:
 def _run_worklist(log: Log, by_kind: dict[str, list[Rule]]) -> None:
     graph = log.graph
     rank: dict[Op, int] = {op: index for index, op in enumerate(graph.ops())}
-    heap = [(index, op.id, op) for op, index in rank.items()]
-    queued = set(rank)
-    budget = MAX_VISITS * (len(heap) + 1)
+    heap = [(index, op.id, op) for op, index in rank.items() if op.kind in by_kind]
+    queued = {op for _, _, op in heap}
+    budget = MAX_VISITS * (len(rank) + 1)
 
     def push(ops: Iterable[Op], place: int) -> None:
         for op in ops:
-            if op.kind != "return" and op not in queued:
+            if op.kind in by_kind and op not in queued:
                 queued.add(op)
                 heapq.heappush(heap, (rank.setdefault(op, place), op.id, op))
 
@@ -210,7 +210,7 @@ def _run_worklist(log: Log, by_kind: dict[str, list[Rule]]) -> None:
             raise InternalError(
                 f"rewrites of {describe(op)} do not end", step="rewrites", dump=as_text(graph)
             )
-        made, users = _try_rules(log, op, by_kind.get(op.kind, ()))
+        made, users = _try_rules(log, op, by_kind[op.kind])
         push(made, place)
         push(users, place)
 
