@@ -103,6 +103,25 @@ def test_triangular_solve(left: bool, lower: bool, transposed: bool, unit: bool)
     close(run_native(f, a, b), exact, 1e-4)
 
 
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize("columns", [1, 2, 3, 8])
+def test_a_nan_stays_out_of_what_is_solved_before_it(
+    left: bool, lower: bool, transposed: bool, columns: int
+) -> None:
+    """see Note [Turned matrices]"""
+    a, b = definite(6), normal(6, columns) if left else normal(columns, 6)
+    a[3, 1] = a[1, 3] = np.nan
+
+    def f(a: Any, b: Any) -> Any:
+        return lax.linalg.triangular_solve(
+            a, b, left_side=left, lower=lower, transpose_a=transposed
+        )
+
+    np.testing.assert_array_equal(run_native(f, a, b), jax.jit(f)(a, b))
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (4, 4), (3, 6), (6, 3), (2, 5, 5), (40, 40)])
 def test_lu(shape: tuple[int, ...]) -> None:
     x = normal(*shape)

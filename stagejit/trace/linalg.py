@@ -6,8 +6,10 @@ call, on matrices of float32 or float64 that have elements; where a routine repo
 result is NaN, as in JAX.
 
 Note [Turned matrices]: LAPACK stores matrices column by column, we row by row: the memory of x is
-LAPACK's x.T. A triangular factor or a triangular solve of x is one of x.T with the other triangle
-and from the other side, so these two need no transposes; the others get them.
+LAPACK's x.T. A triangular factor of x is one of x.T with the other triangle, so it needs no
+transposes; the others get them. A triangular solve could do without, too, from the other side; but
+there OpenBLAS multiplies factors that are zero by elements that do not count, and a NaN gets into
+rows that come before it.
 """
 
 from __future__ import annotations
@@ -127,13 +129,11 @@ def _triangular_solve(
     conjugate_a: bool,
     unit_diagonal: bool,
 ) -> Results:
-    turned = _turned(b)
-    (x,) = _lapack(
-        "trsm", (turned,), _turned(a), turned,
-        side=_letter("R" if left_side else "L"), uplo=_letter("U" if lower else "L"),
+    return _lapack(
+        "trsm", (b,), a, b,
+        side=_letter("L" if left_side else "R"), uplo=_letter("L" if lower else "U"),
         trans_x=_letter("T" if transpose_a else "N"), diag=_letter("U" if unit_diagonal else "N"),
-    )  # fmt: skip
-    return _turned(x)
+    )[0]  # fmt: skip
 
 
 def _lu(x: Any) -> Results:
