@@ -167,8 +167,8 @@ def _result_places(
     carried = carried_inputs(op, number)
     for at, name in enumerate(schedule.outputs):
         buffer = schedule.plan.buffer(name)
-        if at in carried and name == places[carried[at]].buffer:
-            continue
+        if at in carried and (name == places[carried[at]].buffer or not buffer.nbytes):
+            continue  # it is there, or has no elements, which may be anywhere
         if at in carried:
             places.append(Place(name, None, layout.reserve(buffer.nbytes)))
             moved.append((name, places[carried[at]].buffer))

@@ -109,6 +109,25 @@ def test_carries_without_elements_lie_anywhere() -> None:
     assert program(2, row, row, table)[0][0].shape == row.shape
 
 
+def test_carries_without_elements_are_not_moved() -> None:
+    """One buffer without elements may be several results, and the argument of another loop."""
+    empty = np.zeros((1, 0), np.int32)
+
+    def both(x: Any, times: Any, empty: Any) -> Any:
+        def outer(_: Any, carry: Any) -> Any:
+            a, b, c = carry
+            resized = jnp.resize(b.astype(jnp.int32), (1, 0))
+            _, d, e = lax.while_loop(
+                lambda c: c[0] < times, lambda i: (i[0] + 1, c, resized), (0, a, c)
+            )
+            return e, b, d
+
+        return lax.fori_loop(0, 2, outer, (empty, x, empty))[2]
+
+    program = stagejit.jit(both, options=Options(verify=True, delegate=False))
+    assert program(np.ones((1, 1), np.float32), 1, empty).shape == empty.shape
+
+
 def dead_in_while(x: Any) -> Any:
     first = lax.top_k(x, 2)[0]
 
