@@ -20,10 +20,9 @@ from stagejit.codegen.target import Target
 from stagejit.collector import collector_paused
 from stagejit.decisions import Decision
 from stagejit.dispatch.formation import form
-from stagejit.dispatch.region import FOREIGN, Region, with_inner
+from stagejit.dispatch.region import Region, with_inner
 from stagejit.dispatch.verifier import verify_regions
 from stagejit.errors import UnsupportedOpError
-from stagejit.graph.control import CONTROL
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.printer import as_text as graph_text
 from stagejit.graph.verifier import verify as verify_graph
@@ -179,7 +178,7 @@ def _codegen(c: Compilation) -> None:
     c.kernels = {
         part: cache.generate(part, taken.get(region, frozenset()))
         for region in with_inner(c.regions)
-        if region.kind not in CONTROL | FOREIGN
+        if region.has_kernel
         for part in region.parts
     }
 

@@ -22,8 +22,8 @@ import numpy as np
 
 from stagejit.dispatch.region import Region, Store
 from stagejit.errors import InternalError
-from stagejit.graph.control import destination_of
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.control import destination_of
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.types import DType, TensorType, dtype_named, from_numpy
 
@@ -216,7 +216,7 @@ def rebuilt(key: Key) -> ClosedRegion:
         stores=tuple(
             Store(
                 reader.value(value),
-                _leaf("destination", _type(into)),
+                _leaf(into),
                 tuple(reader.ops[number] for number in numbers),
             )
             for value, into, numbers in stores
@@ -230,8 +230,8 @@ def rebuilt(key: Key) -> ClosedRegion:
 
 class _Reader:
     def __init__(self, inputs: Iterable[Data], outside: Iterable[Data]) -> None:
-        self.inputs = [_leaf("input", _type(data)) for data in inputs]
-        self.outside = [_leaf("outside", _type(data)) for data in outside]
+        self.inputs = [_leaf(data) for data in inputs]
+        self.outside = [_leaf(data) for data in outside]
         self.ops: list[Op] = []
 
     def value(self, data: Data) -> Value:
@@ -258,8 +258,9 @@ class _Reader:
         return made
 
 
-def _leaf(kind: str, type: TensorType) -> Value:
-    return Op(-1, kind, (), (type,), {}, UNKNOWN).result
+def _leaf(data: Data) -> Value:
+    """A value of which only the type is known."""
+    return Op(-1, "input", (), (_type(data),), {}, UNKNOWN).result
 
 
 def _type(data: Data) -> TensorType:

@@ -16,7 +16,7 @@ from stagejit.codegen.space import merge
 from stagejit.codegen.target import Target
 from stagejit.codegen.tile_blocks import choose, is_direct
 from stagejit.codegen.tiling import Source, Tiling
-from stagejit.dispatch.region import VIEWS, Store
+from stagejit.dispatch.region import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, SplitNeeded
@@ -136,7 +136,7 @@ def _memory_form(region: ClosedRegion, value: Value, index: Index) -> Affine | N
     """The offset in memory of an element that is only read through views."""
     leaf = value
     while leaf not in region.inputs:
-        if leaf.op.kind not in VIEWS:
+        if not leaf.op.definition.is_view:
             return None
         leaf = leaf.op.operands[0]
     footprint = Footprint(leaves_of(region))
@@ -152,7 +152,7 @@ def _loops_only(form: Affine) -> bool:
 def _is_plain(region: ClosedRegion, nest: Nest, store: Store) -> bool:
     """The stored value is the anchor's result, perhaps viewed, in the type of the running sums."""
     value, result = store.value, _anchor(region).result
-    while value is not result and value.op in region.ops and value.op.kind in VIEWS:
+    while value is not result and value.op in region.ops and value.op.definition.is_view:
         value = value.op.operands[0]
     return value is result and result.type.dtype is nest.dtype
 

@@ -25,10 +25,10 @@ from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.phases import Place, WaitingStores
 from stagejit.codegen.strides import WIDEST_PICKED, dealt, is_dealt, squares
 from stagejit.codegen.transposes import transpose_registers
-from stagejit.dispatch.pull import place, pull_view
-from stagejit.dispatch.region import VIEWS, Store
+from stagejit.dispatch.region import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.slices import place, pull_view
 from stagejit.index.affine import Affine, Index, Var, linearize
 from stagejit.types import DType
 
@@ -163,7 +163,7 @@ class Elements:
             return ()
         if op.kind in ("map", "convert", "bitcast"):
             return [(operand, index) for operand in op.operands]
-        if op.kind in VIEWS and len(op.operands) == 1:
+        if op.definition.is_view and len(op.operands) == 1:
             return [(op.operands[0], pull_view(op, index))]
         return ()
 
@@ -173,7 +173,7 @@ class Elements:
         if value in self.memory:
             return self.load(value, index)
         op = value.op
-        if op.kind in VIEWS:
+        if op.definition.is_view:
             return self.value(op.operands[0], pull_view(op, index, start=self.start))
         if op.kind == "fill":
             return self.value(op.operands[0], ())

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.gathers import gather_reads
-from stagejit.dispatch.pull import place, pull_view
-from stagejit.dispatch.region import VIEWS, Store
+from stagejit.dispatch.region import Store
 from stagejit.graph.ir import Value
+from stagejit.graph.ops.slices import place, pull_view
 from stagejit.index.affine import Affine, Index, divisions, linearize, reshape_index
 
 
@@ -62,7 +62,7 @@ class Footprint:
             return []
         if op.kind == "reshape":
             return [(op.operands[0], self.reshaped(index, op.result.shape, op.operands[0].shape))]
-        if op.kind in VIEWS:
+        if op.definition.is_view:
             pulled = pull_view(op, index, strict=self.strict)
             return [(op.operands[0], pulled), *((start, ()) for start in op.operands[1:])]
         if op.kind == "iota":

@@ -16,12 +16,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stagejit.dispatch.pull import place, pull_view
-from stagejit.dispatch.region import FOREIGN, VIEWS, Region, Store
+from stagejit.dispatch.region import Region, Store
 from stagejit.dispatch.scalars import NOTHING, Scalars
-from stagejit.graph.control import CONTROL, destination_of
 from stagejit.graph.dims import ConvDims, GatherDims, dilated
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.control import destination_of
+from stagejit.graph.ops.slices import place, pull_view
 from stagejit.index.affine import Affine, Index, Var, linearize
 from stagejit.index.box import Box, Dim
 from stagejit.index.coordinates import coordinates
@@ -54,7 +54,7 @@ def reads_of(region: Region) -> list[Touch]:
     """What the region reads, in the order of its inputs: foreign code all of it, also where its
     results have no elements; then what a loop or branch updates, of which
     `schedule/body_accesses.py` knows better."""
-    if region.anchor is not None and region.kind in CONTROL | FOREIGN:
+    if region.anchor is not None and not region.has_kernel:
         carried = [value for value in region.anchor.results if destination_of(value) is not None]
         return [
             Touch(value, Box.whole(value.shape))
@@ -150,7 +150,7 @@ class _Walk:
 
 def _operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
     """What evaluating `op` at `index` reads; of an anchor, what evaluating all of it reads."""
-    if op.kind in VIEWS:
+    if op.definition.is_view:
         yield op.operands[0], pull_view(op, index)
         yield from ((start, ()) for start in op.operands[1:])
     elif op.kind == "fill":

@@ -10,8 +10,8 @@ from __future__ import annotations
 import operator
 
 from stagejit.dispatch.scalars import Scalars, fits, known_input, range_of
-from stagejit.graph.control import CONTROL, LoopOperands, bodies_of, body_operands
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.control import LoopOperands, bodies_of, body_operands
 from stagejit.symbolic import Int, bounds
 
 _LINE_NBYTES = 64
@@ -20,7 +20,7 @@ _LINE_NBYTES = 64
 def hoist_constants(graph: Graph) -> None:
     """loop (body: const [...])  -->  loop of const [...] (body: input), and so on outwards."""
     for op in graph.ops():
-        if op.kind not in CONTROL:
+        if not op.definition.has_bodies:
             continue
         for number, body in enumerate(bodies_of(op)):
             hoist_constants(body)

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from stagejit.dispatch.accesses import Touch, reads_of, writes_of
 from stagejit.dispatch.limits import operands_of
-from stagejit.dispatch.region import UPDATES, Region, Store
+from stagejit.dispatch.region import Region, Store
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
@@ -86,7 +86,7 @@ class _Borders:
         if not after:
             return "no dispatch places anything in it"
         first = self.regions[after[0]]
-        if first.kind in UPDATES or self._reads(after[0], root):
+        if first.updates or self._reads(after[0], root):
             return "its elements are read before anything is placed"
         if not all(map(_is_static, self._writes(first, root))):
             return "where the interior lies is known at run time only"
@@ -126,7 +126,7 @@ class _Borders:
         boxes: list[Box] = []
         for at in touching:
             region = self.regions[at]
-            if region.kind in UPDATES:
+            if region.updates:
                 break
             for touch in self._reads(at, root):
                 read = _with(read, touch.box)

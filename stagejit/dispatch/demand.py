@@ -18,7 +18,6 @@ from stagejit.dispatch import cost
 from stagejit.dispatch.group import Group, Location
 from stagejit.dispatch.joins import store_in_map
 from stagejit.dispatch.legality import refuse_order, refuse_rows
-from stagejit.dispatch.region import ALONE, ELEMENTWISE
 from stagejit.dispatch.state import State
 from stagejit.graph.dims import GatherDims
 from stagejit.graph.ir import Op, Value
@@ -28,8 +27,6 @@ from stagejit.symbolic import at_most
 _LONGEST_CHAIN = 64
 # Indices at which the kernel of a group may have the code of a floating op.
 MOST_PLACES = 16
-# Kinds that read each element of their operands once.
-_WHOLE = frozenset({"reduce", "contract", "conv", "cumulative"}) | ALONE
 
 
 @dataclass
@@ -105,15 +102,16 @@ def _demand_operands(
         if not state.is_floating(operand):
             continue
         times = demand.evaluations
-        aligned = op.kind in ELEMENTWISE
+        aligned = op.definition.is_elementwise
         location = (here or demand.location) if aligned else None
         if op.kind == "reduce":
             location, aligned = Location("row", coordinates(operand.shape)), True
-        if op.kind in _WHOLE:
+        all_of_it = op.definition.accumulates or op.definition.stands_alone  # each element once
+        if all_of_it:
             times = operand.type.size
         elif op.kind == "gather" and at == 1:
             times *= operand.shape[-1] / _row_size(op)
-        whole = op.kind in _WHOLE or operand.type.size == 1  # read at one index
+        whole = all_of_it or operand.type.size == 1  # read at one index
         places = 1 if whole else demand.places
         demands.add(operand.op, group, times, aligned=aligned, places=places, location=location)
 
@@ -134,7 +132,7 @@ def _too_dear(state: State, op: Op, wanted: dict[Group, _Demand]) -> str:
     """Why `op` should be evaluated once and stored; empty if its readers evaluate it."""
     if op in state.recomputed or any(state.deps[op] >> group.id & 1 for group in wanted):
         return ""  # a reader computes what this is made of: it cannot come in between
-    flops = cost.element_flops(op)
+    flops = op.definition.element_flops(op)
     total = sum(demand.evaluations for demand in wanted.values())
     size, nbytes = op.result.type.size, op.result.type.nbytes
     places = max(demand.places for demand in wanted.values())
@@ -168,7 +166,7 @@ def _chain(state: State, op: Op) -> tuple[float, str, set[Value]]:
     pending, seen = [op], {op}
     while pending and len(seen) < _LONGEST_CHAIN:
         current = pending.pop()
-        flops += cost.element_flops(current)
+        flops += current.definition.element_flops(current)
         if cost.is_transcendental(current):
             transcendental = current.attrs["fn"]
         for operand in current.operands:

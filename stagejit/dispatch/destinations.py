@@ -20,11 +20,10 @@ from dataclasses import dataclass, field
 
 from stagejit.dispatch.group import Group, Placement, bits
 from stagejit.dispatch.outputs import stored_outputs
-from stagejit.dispatch.region import ALONE, ELEMENTWISE
 from stagejit.dispatch.state import State, in_memory
 from stagejit.dispatch.updates import updated_boxes
-from stagejit.graph.control import carried_operands, destination_of, updates_of
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.control import carried_operands, destination_of, updates_of
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex, cover
 
@@ -238,7 +237,7 @@ class Destinations:
             for user in state.users[value]:
                 if user in seen and (user is not op or value is source):
                     continue
-                if user.kind not in ELEMENTWISE or state.home.get(user, home) is not home:
+                if not user.definition.is_elementwise or state.home.get(user, home) is not home:
                     return False
                 seen.add(user)
                 pending.append(user.result)
@@ -252,7 +251,7 @@ class Destinations:
             state.decide("fuse-insert", op, True, "the inserts cover the destination: no fill")
             return None
         home = state.home.get(destination.op)
-        if home is not None and home.kind not in ALONE and state.enabled("fuse-insert"):
+        if home is not None and not home.stands_alone and state.enabled("fuse-insert"):
             home.placements.append(placement)
             return home
         if not is_free(destination):
@@ -346,7 +345,7 @@ class Destinations:
             whole = not (inner.scattered or inner.of_argument or inner.read)
             return inner.writers if whole and state.users[source] == [op] else 0
         home = state.home.get(source.op)
-        return 1 << home.id if home is not None and home.kind not in ALONE else 0
+        return 1 << home.id if home is not None and not home.stands_alone else 0
 
     def _refuse(self, writers: int, before: int) -> str:
         state = self.state
@@ -415,7 +414,7 @@ def _only_elementwise(read: Op, insert: Op, users: Mapping[Value, Sequence[Op]])
     while pending:
         for user in users[pending.pop().result]:
             if user not in seen:
-                if user.kind not in ELEMENTWISE:
+                if not user.definition.is_elementwise:
                     return False
                 seen.add(user)
                 pending.append(user)

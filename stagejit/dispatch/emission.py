@@ -18,10 +18,10 @@ from stagejit.dispatch.group import Group
 from stagejit.dispatch.limits import limit_operands
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.placed import read_where_placed
-from stagejit.dispatch.region import ALONE, Region, Store, region_of
+from stagejit.dispatch.region import Region, Store, region_of
 from stagejit.dispatch.state import State
-from stagejit.graph.control import CONTROL, read_operands
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.control import read_operands
 
 
 def emit(state: State, destinations: Destinations) -> list[Region]:
@@ -85,12 +85,12 @@ def _store_plain(state: State, value: Value) -> None:
     while value.op.kind == "optimization_barrier":
         value = value.op.operands[value.index]
     home = state.home.get(value.op)
-    if home is not None and home.kind not in ALONE:
+    if home is not None and not home.stands_alone:
         home.plain[value] = None
 
 
 def _stores(state: State, destinations: Destinations, group: Group) -> list[Store]:
-    if group.anchor is not None and group.kind in ALONE:
+    if group.anchor is not None and group.stands_alone:
         return [Store(value, value) for value in group.anchor.results]
     plain = [value for value in group.plain if value.type.size]
     plain.sort(key=lambda value: (state.position[value.op], value.index))
@@ -107,7 +107,7 @@ def _walk(state: State, group: Group, stores: Iterable[Store]) -> tuple[list[Op]
     """Ops that the group evaluates for its stores, and the values that it reads from memory."""
     ops: set[Op] = set()
     inputs: dict[Value, None] = {}
-    if group.anchor is not None and group.kind in CONTROL | {"call"}:
+    if group.anchor is not None and (group.anchor.definition.has_bodies or group.kind == "call"):
         read = map(without_reshapes, read_operands(group.anchor))
         return [group.anchor], list(dict.fromkeys(read))
     pending: list[Value] = (

@@ -29,12 +29,17 @@ from stagejit.dispatch.legality import locate, refuse_order, refuse_rows
 from stagejit.dispatch.offsets import explain_offsets
 from stagejit.dispatch.outputs import require_outputs, without_reshapes
 from stagejit.dispatch.recompute import drop_what_is_cheap
-from stagejit.dispatch.region import FOREIGN, POINTWISE, Body, Region
+from stagejit.dispatch.region import Body, Region
 from stagejit.dispatch.scalars import Scalars, known_arguments
 from stagejit.dispatch.state import State, in_memory
 from stagejit.errors import UnsupportedOpError
-from stagejit.graph.control import CONTROL, bodies_of, carried_inputs, destination_of, read_operands
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.control import (
+    bodies_of,
+    carried_inputs,
+    destination_of,
+    read_operands,
+)
 from stagejit.index.coordinates import coordinates
 from stagejit.options import Options
 from stagejit.symbolic import Int, Undecided
@@ -64,7 +69,7 @@ def form(
     made = []
     for region in regions:
         region = replace(region, aligned=aligned)
-        if region.anchor is not None and region.anchor.kind in CONTROL:
+        if region.anchor is not None and region.anchor.definition.has_bodies:
             bodies, inner = _form_bodies(region.anchor, options, former.state.scalars, aligned)
             region = replace(region, bodies=tuple(bodies))
             decisions += inner
@@ -131,7 +136,7 @@ class _Former:
                 self.state.required.update(op.operands)
             elif op.kind == "call":
                 self.state.required.update(map(without_reshapes, op.operands))
-            elif op.kind in CONTROL:
+            elif op.definition.has_bodies:
                 updated = [value for value in map(destination_of, op.results) if value is not None]
                 self.state.required.update(value for value in updated if not is_free(value))
                 self.state.required.update(map(without_reshapes, read_operands(op)))
@@ -153,7 +158,7 @@ class _Former:
 
     def _visit(self, op: Op) -> None:
         state = self.state
-        if op.kind in POINTWISE:
+        if op.definition.is_pointwise:
             self._pointwise(op)
         elif op.kind == "reduce":
             self._reduce(op)
@@ -163,11 +168,11 @@ class _Former:
             self.destinations.scatter(op)
         elif op.kind == "insert_slice":
             self.destinations.insert(op)
-        elif op.kind in CONTROL:
+        elif op.definition.has_bodies:
             self.destinations.control(op)
         elif op.kind == "optimization_barrier":
             state.deps[op] = state.deps_of_all(op.operands)
-        elif op.kind in FOREIGN:
+        elif op.definition.is_foreign:
             group = state.new_group(op.kind, op, (), state.deps_of_all(op.operands))
             state.settle(op, group)
 

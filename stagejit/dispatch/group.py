@@ -66,6 +66,11 @@ class Group:
     closed: bool = False
 
     @property
+    def stands_alone(self) -> bool:
+        """Whether it evaluates nothing but its anchor, and stores nothing but its results."""
+        return self.anchor is not None and self.anchor.definition.stands_alone
+
+    @property
     def kept_shape(self) -> Shape:
         return tuple(size for axis, size in enumerate(self.shape) if axis not in self.axes)
 

@@ -12,7 +12,6 @@ from collections.abc import Collection
 from stagejit.dispatch import cost
 from stagejit.dispatch.group import Group, Location, Refusal, bits
 from stagejit.dispatch.legality import locate, refuse_join, refuse_order
-from stagejit.dispatch.region import ALONE, VIEWS
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op
 
@@ -29,7 +28,7 @@ def join(state: State, op: Op) -> Group | None:
     """Evaluate `op` in a group that computes one of its operands, the latest that may."""
     for number in reversed(list(bits(state.deps[op]))):
         group = state.groups[number]
-        if group.kind in ALONE:
+        if group.stands_alone:
             continue
         place = locate(state, group, op.result)
         refusal = place if isinstance(place, Refusal) else None
@@ -147,7 +146,7 @@ def _product_of(state: State, op: Op) -> Op | None:
         user = pending.pop()
         if user.kind in ("contract", "conv"):
             return user
-        if user.kind in VIEWS or user.kind == "convert":
+        if user.definition.is_view or user.kind == "convert":
             pending.extend(state.users[user.result])
     return None
 
@@ -161,7 +160,7 @@ def _chain_flops(state: State, op: Op) -> tuple[float, str]:
             return total, "a gather is done once"
         if cost.is_transcendental(current):
             return total, f"{current.attrs['fn']} is evaluated once for each element"
-        total += cost.element_flops(current)
+        total += current.definition.element_flops(current)
         for operand in current.operands:
             if state.is_floating(operand) and operand.op not in seen:
                 seen.add(operand.op)

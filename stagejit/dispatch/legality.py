@@ -15,10 +15,9 @@ from __future__ import annotations
 import math
 
 from stagejit.dispatch.group import Group, Location, Place, Refusal
-from stagejit.dispatch.pull import pull_view
-from stagejit.dispatch.region import ELEMENTWISE, VIEWS
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.slices import pull_view
 from stagejit.index.affine import Index
 from stagejit.index.coordinates import coordinates, keeps_row_major_order, variables
 from stagejit.symbolic import at_most
@@ -79,13 +78,14 @@ def _place(state: State, group: Group, value: Value) -> Place:
 
 def _through(op: Op) -> tuple[Value, ...]:
     """The operands whose places decide the place of the result."""
-    return op.operands if op.kind in VIEWS | ELEMENTWISE | {"fill"} else ()
+    moves = op.definition.is_view or op.definition.is_elementwise or op.kind == "fill"
+    return op.operands if moves else ()
 
 
 def _locate_pointwise(state: State, group: Group, op: Op) -> Place:
-    if op.kind in VIEWS or op.kind == "fill":
+    if op.definition.is_view or op.kind == "fill":
         return _locate_view(state, group, op)
-    if op.kind not in ELEMENTWISE:
+    if not op.definition.is_elementwise:
         return Refusal(f"{op.kind} reads elements of {group.kind} at computed places")
     places = [_place(state, group, operand) for operand in op.operands]
     found: list[Location] = []

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from stagejit.dispatch import cost
 from stagejit.dispatch.accesses import reads_of, writes_of
-from stagejit.dispatch.region import ALONE, POINTWISE, Region, Store, region_of
+from stagejit.dispatch.region import Region, Store, region_of
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
@@ -40,7 +40,7 @@ def limit_operands(state: State, regions: Sequence[Region]) -> list[Region]:
     for region in regions:
         if operands_of(region) <= state.options.operand_limit:
             limited.append(region)
-        elif region.kind in ALONE - {"scatter"}:
+        elif region.stands_alone and region.kind != "scatter":
             assert region.anchor is not None
             _decide_alone(state, region.anchor, operands_of(region))
             limited.append(region)
@@ -103,7 +103,7 @@ class _Part:
 
     @property
     def is_anchored(self) -> bool:
-        return any(op.kind not in POINTWISE for op in self.ops)
+        return any(not op.definition.is_pointwise for op in self.ops)
 
     def suits(self, target: _Target, ops: Iterable[Op]) -> bool:
         """Whether a kernel can store the target, which takes `ops` more, beside the others."""
@@ -112,7 +112,7 @@ class _Part:
         if self.is_anchored:
             return target.native
         shape = self.targets[0].store.value.shape
-        return target.store.value.shape == shape and all(op.kind in POINTWISE for op in ops)
+        return target.store.value.shape == shape and all(op.definition.is_pointwise for op in ops)
 
 
 class _Split:
@@ -162,7 +162,7 @@ class _Split:
         for op in reversed(self.ops):
             result, count = op.result, uses.get(op.result, 0)
             dear = op.kind == "gather" or cost.is_transcendental(op)
-            anchor = op.kind not in POINTWISE
+            anchor = not op.definition.is_pointwise
             if (anchor or (dear and count > 1)) and self._may_keep(result):
                 self.kept[result] = None
                 self.native.update([result] if anchor else [])
@@ -292,7 +292,7 @@ class _Split:
                         place = store.inserts[0] if store.inserts else store.into.op
                         copied = "" if store.inserts else "copied on write: "
                         self.state.revise("fuse-insert", place, f"{copied}the producer has {full}")
-                elif store.value not in plain and op.kind in POINTWISE:
+                elif store.value not in plain and op.definition.is_pointwise:
                     self.state.revise("fuse-producers", op, f"stored: who reads it has {full}")
                 elif part is not first and (anchor is None or op is not anchor):
                     rows = "fuse-rows" if op.kind == "reduce" else "fuse-epilogues"
@@ -302,7 +302,7 @@ class _Split:
 
 def _overwriting(region: Region, roots: Roots) -> set[Store]:
     """Stores into places that the region also reads."""
-    if region.kind in ALONE:
+    if region.stands_alone:
         return set()
     reads = [(roots[touch.value], touch.box) for touch in reads_of(region)]
     return {

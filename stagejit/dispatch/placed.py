@@ -17,7 +17,7 @@ from dataclasses import replace
 from stagejit.dispatch.accesses import writes_of
 from stagejit.dispatch.in_place import says_where
 from stagejit.dispatch.outputs import stored_outputs
-from stagejit.dispatch.region import ALONE, Region, Store
+from stagejit.dispatch.region import Region, Store
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
@@ -101,7 +101,7 @@ class _Readers:
         box, readers = self._box(at, other), self.reading.get(value, [])
         if box is None or box.sizes != value.shape:
             return "where it is placed is known at run time only"
-        if any(self.regions[reader].kind in ALONE for reader in readers):
+        if any(self.regions[reader].stands_alone for reader in readers):
             return "a reader wants it in memory of its own"
         if any(says_where(self.regions[reader], value) for reader in readers):
             return "it says where something is placed"

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from stagejit.dispatch import cost
 from stagejit.dispatch.group import Group
-from stagejit.dispatch.region import ALONE, POINTWISE
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
 
@@ -41,7 +40,7 @@ def drop_what_is_cheap(state: State) -> None:
     """All candidates of a group together, else one by one: later members first, because what they
     are computed from may become needed by their readers only."""
     for group in state.groups:
-        if group.kind in ALONE:
+        if group.stands_alone:
             continue
         members = sorted(group.members, key=lambda op: state.position[op], reverse=True)
         readers: _Readers = {op.result: _readers(state, group, op.result) for op in members}
@@ -58,7 +57,7 @@ def drop_what_is_cheap(state: State) -> None:
 
 def _may_float(state: State, group: Group, op: Op, reading: frozenset[Group] | None) -> bool:
     return (
-        op.kind in POINTWISE
+        op.definition.is_pointwise
         and op is not group.anchor
         and op.result not in state.required
         and (not cost.is_transcendental(op) or _is_moved(state, group, op, reading))
@@ -145,7 +144,7 @@ def _recipe(
     leaves: set[Value] = set()
     ops: dict[Op, None] = {op: None}
     moved = cost.is_transcendental(op)  # evaluated once, wherever that is
-    pending, flops = [op], 0.0 if moved else cost.element_flops(op)
+    pending, flops = [op], 0.0 if moved else op.definition.element_flops(op)
     while pending:
         for operand in pending.pop().operands:
             producer = operand.op
@@ -156,13 +155,13 @@ def _recipe(
                 leaves.add(operand)
                 continue
             stored = inside and producer not in dropped and readers[operand] != frozenset()
-            if stored or producer.kind not in POINTWISE or cost.is_transcendental(producer):
+            if stored or not producer.definition.is_pointwise or cost.is_transcendental(producer):
                 if not inside or producer in dropped:
                     return None  # a transcendental that is not stored
                 leaves.add(operand)
                 continue
             ops[producer] = None
-            flops += cost.element_flops(producer)
+            flops += producer.definition.element_flops(producer)
             pending.append(producer)
             if flops > _CHEAP_FLOPS:
                 return None

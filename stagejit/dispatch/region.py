@@ -15,33 +15,6 @@ from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.loc import UNKNOWN, Loc
 
-# Ops whose element is a function of elements of their operands at computed indices: they can be
-# evaluated inside any dispatch that reads them.
-POINTWISE = frozenset(
-    {
-        "const",
-        "iota",
-        "fill",
-        "map",
-        "convert",
-        "bitcast",
-        "broadcast",
-        "reshape",
-        "transpose",
-        "reverse",
-        "extract_slice",
-        "gather",
-    }
-)
-ELEMENTWISE = frozenset({"map", "convert", "bitcast"})
-# Anchors whose dispatch evaluates nothing else and stores nothing but their results.
-ALONE = frozenset({"delegate", "call", "scatter", "loop", "branch"})
-# What code that is not ours runs: XLA, or a library.
-FOREIGN = frozenset({"delegate", "call"})
-# Kinds that read, and change, what lies in the buffers of their results.
-UPDATES = frozenset({"scatter", "loop", "branch"})
-VIEWS = frozenset({"broadcast", "reshape", "transpose", "reverse", "extract_slice"})
-
 
 @dataclass(frozen=True, eq=False)
 class Store:
@@ -115,6 +88,23 @@ class Region:
     aligned: bool = True
 
     @property
+    def stands_alone(self) -> bool:
+        """Whether it evaluates nothing but its anchor, and stores nothing but its results."""
+        return self.anchor is not None and self.anchor.definition.stands_alone
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether it is one kernel of ours: no loop, no branch, no code of a library."""
+        return self.anchor is None or not (
+            self.anchor.definition.is_foreign or self.anchor.definition.has_bodies
+        )
+
+    @property
+    def updates(self) -> bool:
+        """Whether it reads, and changes, what lies in the buffers of its results."""
+        return self.anchor is not None and self.anchor.definition.updates
+
+    @property
     def parts(self) -> tuple[Region, ...]:
         """The region itself, then its borders."""
         return (self, *self.borders)
@@ -157,10 +147,10 @@ def region_of(
 
 
 def _kind_without_anchor(ops: Iterable[Op]) -> str:
-    kinds = {op.kind for op in ops} - {"insert_slice"}
-    if kinds and kinds <= {"fill", "const"}:
+    evaluated = [op for op in ops if op.kind != "insert_slice"]
+    if evaluated and all(op.kind in ("fill", "const") for op in evaluated):
         return "fill"
-    return "copy" if kinds <= VIEWS else "map"
+    return "copy" if all(op.definition.is_view for op in evaluated) else "map"
 
 
 def with_inner(regions: Iterable[Region]) -> Iterator[Region]:

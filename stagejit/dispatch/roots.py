@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stagejit.dispatch.region import Region
-from stagejit.graph.control import destination_of
 from stagejit.graph.ir import Value
+from stagejit.graph.ops.control import destination_of
 
 _SHARING = frozenset({"insert_slice", "scatter", "input", "loop", "branch"})
 

@@ -12,10 +12,9 @@ from collections.abc import Set as AbstractSet
 
 from stagejit.decisions import Decision
 from stagejit.dispatch.group import Group, Reach
-from stagejit.dispatch.region import POINTWISE
 from stagejit.dispatch.scalars import NOTHING, Scalars
-from stagejit.graph.control import updates_of
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.control import updates_of
 from stagejit.options import Options
 from stagejit.symbolic import Int
 
@@ -58,7 +57,9 @@ class State:
 
     def is_floating(self, value: Value) -> bool:
         """Whether readers of `value` evaluate it themselves."""
-        return value.op.kind in POINTWISE and value.op not in self.home and not in_memory(value)
+        return (
+            value.op.definition.is_pointwise and value.op not in self.home and not in_memory(value)
+        )
 
     def deps_of(self, value: Value) -> int:
         """Groups that must have run before `value` can be read or evaluated outside of them."""
@@ -156,7 +157,7 @@ def _heights(order: Sequence[Op], users: Mapping[Value, Sequence[Op]]) -> dict[O
     """For each pointwise op how many others follow it in a row, by the longest way."""
     heights: dict[Op, int] = {}
     for op in reversed(order):
-        if op.kind in POINTWISE:
+        if op.definition.is_pointwise:
             after = (user for user in users[op.result] if user in heights)
             heights[op] = max((_steps(user) + heights[user] for user in after), default=0)
     return heights

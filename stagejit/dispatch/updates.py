@@ -7,8 +7,8 @@ Invariant: elements outside of them are the destination's.
 from __future__ import annotations
 
 from stagejit.dispatch.scalars import NOTHING
-from stagejit.graph.control import bodies_of, carried_inputs, destination_of
 from stagejit.graph.ir import Graph, Value
+from stagejit.graph.ops.control import bodies_of, carried_inputs, destination_of
 from stagejit.index.box import Box
 
 MOST_BOXES = 4  # more become their hull

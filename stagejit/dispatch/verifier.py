@@ -11,16 +11,15 @@ from collections.abc import Sequence
 
 from stagejit.dispatch.limits import least_operands, operands_of
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
-from stagejit.dispatch.region import ALONE, POINTWISE, Region, Store
+from stagejit.dispatch.region import Region, Store
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import in_memory
 from stagejit.dispatch.version_verifier import verify_versions
 from stagejit.errors import VerificationError
-from stagejit.graph.control import CONTROL, bodies_of, read_operands
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.control import bodies_of, read_operands
 
-_ANCHORED = frozenset({"contract", "conv", "cumulative"}) | ALONE
-_KINDS = _ANCHORED | {"map", "copy", "fill", "reduce"}
+_WITHOUT_ANCHOR = frozenset({"map", "copy", "fill"})
 
 
 def verify_regions(
@@ -52,7 +51,7 @@ def verify_regions(
                 _check_store(part, store)
         stored.update(roots[value] for value in region.writes)
         _check_bodies(region, operand_limit)
-        if operand_limit is not None and region.kind not in ALONE:
+        if operand_limit is not None and not region.stands_alone:
             allowed = max(operand_limit, least_operands(region))
             _require(operands_of(region) <= allowed, f"{region.name} is over the operand limit")
     verify_versions(regions)
@@ -80,14 +79,18 @@ def _uninitialised(value: Value) -> bool:
 
 
 def _check_kind(region: Region) -> None:
-    _require(region.kind in _KINDS, f"{region.name} has the unknown kind {region.kind}")
-    anchors = [op for op in region.ops if op.kind not in POINTWISE and op.kind != "insert_slice"]
-    if region.kind in _ANCHORED:
-        _require(anchors == [region.anchor], f"{region.name} does not have its one anchor")
-    elif region.kind == "reduce":
+    anchors = [
+        op for op in region.ops if not op.definition.is_pointwise and op.kind != "insert_slice"
+    ]
+    if region.kind == "reduce":
         _check_reduces(region, anchors)
+    elif region.anchor is not None:
+        _require(anchors == [region.anchor], f"{region.name} does not have its one anchor")
+        _require(region.kind == region.anchor.kind, f"{region.name} has another kind")
     else:
-        _require(not anchors and region.anchor is None, f"{region.name} has an anchor")
+        known = region.kind in _WITHOUT_ANCHOR
+        _require(known, f"{region.name} has the unknown kind {region.kind}")
+        _require(not anchors, f"{region.name} has an anchor")
         shapes = {store.value.shape for store in region.stores}
         _require(len(shapes) == 1, f"{region.name} stores values of different shapes")
 
@@ -119,7 +122,7 @@ def _check_ops(region: Region) -> None:
             operands = op.operands[2:]
         else:
             operands = op.operands[1:] if op.kind == "scatter" else op.operands
-            if op.kind in CONTROL | {"call"}:
+            if op.definition.has_bodies or op.kind == "call":
                 operands = tuple(map(without_reshapes, read_operands(op)))
             _require(not known & set(op.results), f"{region.name} evaluates an input, {op}")
             known.update(op.results)

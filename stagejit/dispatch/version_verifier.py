@@ -19,8 +19,8 @@ from stagejit.dispatch.accesses import reads_of, writes_of
 from stagejit.dispatch.region import Region
 from stagejit.dispatch.roots import Roots
 from stagejit.errors import VerificationError
-from stagejit.graph.control import destination_of
 from stagejit.graph.ir import Value
+from stagejit.graph.ops.control import destination_of
 from stagejit.index.box_index import BoxIndex
 
 _Write = tuple[int, int, Value]  # position of the region, number of the part, version

@@ -115,3 +115,21 @@ def identity(fn: str, dtype: DType) -> Any:
         return -np.inf if fn == "max" else np.inf
     info = np.iinfo(dtype.numpy)
     return info.min if fn == "max" else info.max
+
+
+_TRANSCENDENTAL = frozenset({
+    "exp", "exp2", "expm1", "log", "log1p", "logistic", "tanh", "sin", "cos", "tan", "asin", "acos",
+    "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "cbrt", "erf", "erfc", "erf_inv", "pow",
+    "atan2",
+})  # fmt: skip
+_DIVIDING = frozenset({"div", "rem", "sqrt", "rsqrt"})
+TRANSCENDENTAL_FLOPS = 16.0
+
+
+def is_transcendental(fn: str) -> bool:
+    return fn in _TRANSCENDENTAL
+
+
+def element_flops(fn: str) -> float:
+    """What one element costs, in additions, on no processor in particular."""
+    return TRANSCENDENTAL_FLOPS if fn in _TRANSCENDENTAL else 4.0 if fn in _DIVIDING else 1.0

@@ -2,7 +2,8 @@
 
 Nodes are `Op`s, an edge `producer -> consumer` is one operand use (`operand`: its position at the
 consumer, `result`: which result of the producer). `graph.nx` is the graph itself, so networkx
-algorithms apply directly. The op set is documented in `graph/ops.py`.
+algorithms apply directly. What an op is stands in the `OpDef` of its kind; those of the package are
+declared in `graph/ops/`.
 
 Invariant: the edges and the `operands` of every op agree, the graph is acyclic, inputs come first
 and there is exactly one `return`. Only `Graph` methods change any of it.
@@ -18,6 +19,7 @@ from typing import Any
 
 import networkx as nx
 
+from stagejit.graph.definition import OpDef, definition_of
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.types import TensorType
 
@@ -40,9 +42,11 @@ class Value:
 
 class Op:
     """`results = kind operands {attrs}`. Attributes are immutable and hashable (arrays
-    excepted)."""
+    excepted).
 
-    __slots__ = ("attrs", "id", "kind", "loc", "operands", "results")
+    definition: what is known of its kind."""
+
+    __slots__ = ("attrs", "definition", "id", "kind", "loc", "operands", "results")
 
     def __init__(
         self,
@@ -53,6 +57,7 @@ class Op:
         attrs: Mapping[str, Any],
         loc: Loc,
     ) -> None:
+        self.definition: OpDef = definition_of(kind)
         self.id, self.kind, self.operands, self.loc = id, kind, operands, loc
         self.attrs: Mapping[str, Any] = MappingProxyType(dict(attrs))
         self.results = tuple(Value(self, i, t) for i, t in enumerate(types))

@@ -14,14 +14,10 @@ import networkx as nx
 import numpy as np
 
 from stagejit.errors import VerificationError
-from stagejit.graph.control import CONTROL, bodies_of
-from stagejit.graph.foreign import verify_call
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.ops import infer
 from stagejit.symbolic import Expr
 from stagejit.types import DType
-
-_MAY_HOLD_ANYTHING = {("const", "value"), ("delegate", "equation")}
 
 
 def verify(graph: Graph) -> None:
@@ -68,16 +64,12 @@ def _verify_types(op: Op) -> None:
     actual = tuple(value.type for value in op.results)
     if expected is not None and expected != actual:
         raise VerificationError(f"results are {actual}, but its operands give {expected}")
-    if op.kind == "call":
-        verify_call(op)
-    if op.kind == "delegate" and op.attrs["equation"] is not None:
-        own = len(op.attrs["equation"].outvars) + bool(op.attrs["effects"])
-        _require(len(actual) == own, f"{len(actual)} results where its equation gives {own}")
+    op.definition.check(op)
 
 
 def _verify_attributes(op: Op) -> None:
     for name, value in op.attrs.items():
-        if (op.kind, name) in _MAY_HOLD_ANYTHING:
+        if name in op.definition.opaque_attributes:
             continue
         _require(_is_plain(value), f"attribute {name}={value!r} is not a plain value")
     value = op.attrs.get("value")
@@ -92,9 +84,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _verify_bodies(op: Op) -> None:
-    if op.kind not in CONTROL:
-        return
-    for body in bodies_of(op):
+    for body in op.definition.bodies(op):
         verify(body)
         for inner in body.nx:
             _require(inner.kind != "delegate", f"{body.name} has a delegated equation")

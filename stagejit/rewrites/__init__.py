@@ -14,8 +14,8 @@ split last: all else is easier to see while they are whole.
 from __future__ import annotations
 
 from stagejit.decisions import Decision
-from stagejit.graph.control import bodies_of
 from stagejit.graph.ir import Graph
+from stagejit.graph.ops.control import bodies_of
 from stagejit.options import Options
 from stagejit.rewrites import (
     algebra,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stagejit.graph.control import destination_of
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.control import destination_of
 from stagejit.rewrites.cloning import cloned, values_behind
 from stagejit.rewrites.driver import Log
 from stagejit.types import bool_

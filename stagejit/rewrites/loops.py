@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from stagejit.graph.control import LoopOperands
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
+from stagejit.graph.ops.control import LoopOperands
 from stagejit.graph.python_functions import TARGET
 from stagejit.rewrites.cloning import cloned, copied, values_behind
 from stagejit.rewrites.driver import Log

@@ -15,11 +15,10 @@ from stagejit.codegen.generate import Generated
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 from stagejit.dispatch.outputs import without_reshapes
-from stagejit.dispatch.region import FOREIGN, Region
+from stagejit.dispatch.region import Region
 from stagejit.errors import InternalError
-from stagejit.graph.control import CONTROL
-from stagejit.graph.foreign import handler_types
 from stagejit.graph.ir import Value
+from stagejit.graph.ops.foreign import handler_types
 from stagejit.runtime import program as host
 from stagejit.runtime.program import BufferRef, Copy, ForeignArray, HostProgram, Launch, Parallel
 from stagejit.schedule.plan import Binding, Buffer, Plan, exchanged
@@ -307,7 +306,7 @@ def _independent(steps: Iterable[Step], plan: Plan) -> list[list[Step]]:
     waits, groups = _waits(plan), list[list[Step]]()
     names: set[str] = set()  # of the last group, as far as others may join it
     for step in steps:
-        name, joins = step.dispatch.name, step.region.kind not in CONTROL | FOREIGN
+        name, joins = step.dispatch.name, step.region.has_kernel
         if joins and 0 < len(names) < MOST_IN_REGION and not names & waits.get(name, set()):
             groups[-1].append(step)
             names.add(name)

@@ -26,8 +26,9 @@ from typing import Any
 
 from stagejit.decisions import Decision
 from stagejit.dispatch import cost
-from stagejit.graph.control import bodies_of
+from stagejit.graph.functions import TRANSCENDENTAL_FLOPS
 from stagejit.graph.ir import Graph, Op
+from stagejit.graph.ops.control import bodies_of
 from stagejit.options import Options
 from stagejit.trace.primitives import jax_name
 from stagejit.trace.translate import trace_jaxpr
@@ -154,7 +155,7 @@ def _seconds(op: Op) -> float:
         return max(map(_sum, bodies_of(op)), default=0.0)
     if op.kind == "call":
         return _CALL_SECONDS
-    flops = cost.flops(op) * (cost.TRANSCENDENTAL if cost.is_transcendental(op) else 1.0)
+    flops = op.definition.flops(op) * (TRANSCENDENTAL_FLOPS if cost.is_transcendental(op) else 1.0)
     moved = op.kind in ("gather", "scatter", "insert_slice")
     if not flops and not moved:
         return 0.0

@@ -16,8 +16,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 
 from stagejit.dispatch.group import bits
-from stagejit.dispatch.region import FOREIGN
-from stagejit.graph.control import CONTROL
+from stagejit.dispatch.region import Region
 from stagejit.schedule.plan import Dispatch
 
 NAME = "run-beside"
@@ -27,13 +26,9 @@ _MOST_FLOPS, _MOST_NBYTES = 1 << 22, 1 << 20
 _MOST_BESIDE = 16  # more dispatches than cores in one region gain little, and keep memory alive
 
 
-def is_small(dispatch: Dispatch) -> bool:
-    """Whether one dispatch has too little work for all cores."""
-    return (
-        dispatch.kind not in CONTROL | FOREIGN
-        and dispatch.flops <= _MOST_FLOPS
-        and dispatch.nbytes <= _MOST_NBYTES
-    )
+def is_small(region: Region, dispatch: Dispatch) -> bool:
+    """Whether one dispatch, that of `region`, has too little work for all cores."""
+    return region.has_kernel and dispatch.flops <= _MOST_FLOPS and dispatch.nbytes <= _MOST_NBYTES
 
 
 def brought_together(

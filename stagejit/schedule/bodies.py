@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 
 from stagejit.dispatch.outputs import without_reshapes
 from stagejit.dispatch.region import Region, with_inner
-from stagejit.graph.control import LoopOperands, body_operands, carried_inputs, carried_operands
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.control import LoopOperands, body_operands, carried_inputs, carried_operands
 from stagejit.schedule.memory import aligned
 from stagejit.schedule.plan import Binding, Body, Carry
 from stagejit.schedule.schedule import Run, Schedule

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.decisions import Decision
-from stagejit.dispatch import cost
 from stagejit.dispatch.accesses import Touch, reads_of, writes_of
 from stagejit.dispatch.donation import donations
 from stagejit.dispatch.in_place import refuse_in_place
@@ -194,7 +193,11 @@ class _Builder:
             return order, order
         if not all(isinstance(made.nbytes, int) for made in dispatches):
             return order, order  # nothing says which ones are small
-        return order, brought_together(order, before, [is_small(made) for made in dispatches])
+        small = [
+            is_small(item.region, dispatch)
+            for item, dispatch in zip(self.items, dispatches, strict=True)
+        ]
+        return order, brought_together(order, before, small)
 
     def _conflicts(self, dispatches: Sequence[Dispatch]) -> list[hazards.Conflict]:
         """Who waits for whom."""
@@ -280,7 +283,7 @@ class _Builder:
             _op_names(region),
             reads,
             writes,
-            sum(cost.flops(op) for op in region.ops),
+            sum(op.definition.flops(op) for op in region.ops),
             region.loc,
         )
         if layout is None:

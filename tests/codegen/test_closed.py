@@ -128,7 +128,7 @@ def test_a_closed_region_reaches_nothing_else(name: str) -> None:
         leaves |= {store.into.op for store in made.stores}
         inserts = {insert for store in made.stores for insert in store.inserts}
         for op in ours - leaves - set(made.ops) - inserts:
-            assert op.kind == "outside"
+            assert op.kind == "input"
             assert not op.operands
             assert not op.attrs
 

@@ -11,10 +11,10 @@ import pytest
 from jax import lax
 
 from stagejit.errors import ParseError, VerificationError
-from stagejit.graph import control
-from stagejit.graph.control import LoopOperands, bodies_of, body_operands
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.isomorphic import difference, isomorphic
+from stagejit.graph.ops import control
+from stagejit.graph.ops.control import LoopOperands, bodies_of, body_operands
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
 from stagejit.graph.verifier import verify
@@ -133,7 +133,7 @@ def test_updates_of_an_operand_are_the_results_that_take_it_over() -> None:
         return lax.cond(p, lambda *c: (c[1] * 2, c[0], c[2]), lambda *c: c, *xs)
 
     graph = graph_of(f, np.bool_(True), *[np.full(3, at) for at in range(3)])
-    ops = [op for op in graph if op.kind in control.CONTROL]
+    ops = [op for op in graph if op.definition.has_bodies]
     assert {op.kind for op in ops} == {"loop", "branch"}
     for op in ops:
         for operand in op.operands:

@@ -14,8 +14,9 @@ import pytest
 
 from stagejit.graph.ir import Graph
 from stagejit.graph.isomorphic import difference
+from stagejit.graph.literals import array_text, element_text, literal_text
 from stagejit.graph.parser import parse
-from stagejit.graph.printer import array_text, as_text, element_text, literal_text
+from stagejit.graph.printer import as_text
 from stagejit.loc import Loc
 from stagejit.trace.translate import graph_of, trace_jaxpr
 from stagejit.types import TensorType, from_numpy

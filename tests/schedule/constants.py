@@ -20,7 +20,7 @@ CONSTANTS: dict[str, tuple[Any, ...]] = {
     "dispatch.cost:BYTES_PER_FLOP": (0.01, 50.0),
     "dispatch.cost:DISPATCH_NBYTES": (1,),
     "dispatch.cost:PROLOGUE_FLOPS": (0.0, 100.0),
-    "dispatch.cost:_TRANSCENDENTAL": (frozenset({"mul"}), frozenset({"add", "neg"})),
+    "graph.functions:_TRANSCENDENTAL": (frozenset({"mul"}), frozenset({"add", "neg"})),
     "dispatch.demand:_LONGEST_CHAIN": (1,),
     "dispatch.destinations:_UPDATES_AHEAD": (0, 1),
     "dispatch.formation:_NEIGHBOURS": (1,),

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.graph.interpreter import Precision, evaluate_op
+from stagejit.graph.evaluator import Precision
+from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Graph, Value
 
 Array = np.ndarray[Any, np.dtype[Any]]

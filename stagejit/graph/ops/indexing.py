@@ -1,25 +1,57 @@
-"""Gather and scatter in NumPy, for the interpreter.
+"""Windows at places that index vectors name: `gather` reads them, `scatter` updates them.
 
-Input: an op and its operands. Output: the result. Invariant: every window element is addressed by
-explicit index arrays, one for each axis of the array, so the code follows the definition in
-`dims.py` line by line; updates are applied in index order.
+In the interpreter every window element is addressed by explicit index arrays, one for each axis of
+the array, so the code follows the definition in `dims.py` line by line; updates are applied in
+index order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from stagejit.graph.definition import Attrs, OpDef, Types, define, require
 from stagejit.graph.dims import GatherDims, ScatterDims
+from stagejit.graph.evaluator import Array, Evaluator, accumulated
+from stagejit.graph.functions import SCATTER_FUNCTIONS
 from stagejit.graph.ir import Op
-from stagejit.graph.products import accumulated
+from stagejit.graph.syntax import read_function, write_function
+from stagejit.types import TensorType
 
-Array = np.ndarray[Any, np.dtype[Any]]
+
+def _gather(operands: Types, attrs: Attrs) -> TensorType:
+    x, indices = operands
+    require(indices.dtype.is_integer, "indices are integers")
+    require(attrs["mode"] in ("clip", "fill", "promise"), f"unknown mode {attrs['mode']!r}")
+    require(
+        (attrs["mode"] == "fill") == (attrs["fill_value"] is not None),
+        "a fill value belongs to the mode fill",
+    )
+    return TensorType(x.dtype, GatherDims.of(attrs).result_shape(x.shape, indices.shape))
 
 
-def gather(op: Op, x: Array, indices: Array) -> Array:
+def _scatter(operands: Types, attrs: Attrs) -> TensorType:
+    x, indices, updates = operands
+    require(indices.dtype.is_integer, "indices are integers")
+    require(attrs["mode"] in ("clip", "fill", "promise"), f"unknown mode {attrs['mode']!r}")
+    require(
+        x.dtype.kind in SCATTER_FUNCTIONS.get(attrs["fn"], ()),
+        f"{attrs['fn']} is not defined for {x.dtype}",
+    )
+    require(x.dtype is updates.dtype, "operand and updates differ in element type")
+    require(
+        all(isinstance(attrs[name], bool) for name in ("unique", "sorted")),
+        "unique and sorted are bools",
+    )
+    ScatterDims.of(attrs).check(x.shape, indices.shape, updates.shape)
+    return x
+
+
+# ------------------------------------------------------------------ meaning
+
+
+def _value_of_gather(evaluator: Evaluator, op: Op, x: Array, indices: Array) -> Array:
     dims = GatherDims.of(op.attrs)
     starts, inside = _starts(dims, x.shape, indices, dims.sizes, op.attrs["mode"])
     places = _places(starts, dims.sizes, dims.window_axes)
@@ -32,7 +64,9 @@ def gather(op: Op, x: Array, indices: Array) -> Array:
     return np.moveaxis(value, range(value.ndim), [*dims.batch_axes(result_rank), *dims.offset_axes])
 
 
-def scatter(op: Op, x: Array, indices: Array, updates: Array) -> Array:
+def _value_of_scatter(
+    evaluator: Evaluator, op: Op, x: Array, indices: Array, updates: Array
+) -> Array:
     dims = ScatterDims.of(op.attrs)
     window = dims.window(x.ndim, updates.shape)
     # A broken promise is undefined; dropping the window is what XLA does.
@@ -97,3 +131,38 @@ def _places(starts: list[Array], window: Sequence[int], kept: Sequence[int]) -> 
             place = place + np.arange(window[axis]).reshape(sizes)
         places.append(place)
     return places
+
+
+def _gather_element_flops(op: Op) -> float:
+    return 4.0
+
+
+def _scatter_flops(op: Op) -> int:
+    return op.operands[2].type.size if op.attrs["fn"] != "set" else 0
+
+
+def _updated(op: Op, result: int) -> int:
+    return 0
+
+
+define(
+    OpDef(
+        kind="gather",
+        infer=_gather,
+        interpret=_value_of_gather,
+        is_indexed=True,
+        element_flops=_gather_element_flops,
+    )
+)
+define(
+    OpDef(
+        kind="scatter",
+        infer=_scatter,
+        interpret=_value_of_scatter,
+        write=write_function,
+        read=read_function,
+        tied_operand=_updated,
+        stands_alone=True,
+        flops=_scatter_flops,
+    )
+)

@@ -1,7 +1,7 @@
-"""Reductions, contractions and convolutions in NumPy, for the interpreter.
+"""Sums of products: `contract` and `conv`.
 
-Input: an op and its operands. Output: the result, floats in float64 and not yet rounded. Invariant:
-written for clarity and from the definitions, not from any kernel that it is meant to check.
+The interpreter's part is written for clarity and from the definitions, not from any kernel that it
+is meant to check: floats are multiplied in float64.
 """
 
 from __future__ import annotations
@@ -12,64 +12,62 @@ from typing import Any
 
 import numpy as np
 
+from stagejit.graph.definition import Attrs, OpDef, Types, define, require
 from stagejit.graph.dims import ConvDims, dilated
-from stagejit.graph.functions import identity
+from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Op
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
-_UFUNCS: dict[str, np.ufunc] = {
-    "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum,
-    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "logaddexp": np.logaddexp,
-}  # fmt: skip
-# Whether a zero is -0, from which of the elements are: NumPy's sums start at +0, and its extrema
-# leave open which of two zeros is the larger one.
-_MINUS: dict[str, np.ufunc] = {
-    "add": np.logical_and, "max": np.logical_and, "min": np.logical_or,
-}  # fmt: skip
+from stagejit.graph.ops.reductions import signed
+from stagejit.types import DType, TensorType, bool_
 
 
-def reduce(op: Op, x: Array) -> Array:
-    fn, axes = op.attrs["fn"], op.attrs["axes"]
-    x = accumulated(x)
-    if fn in ("argmax", "argmin"):
-        search = np.argmax if fn == "argmax" else np.argmin
-        return np.asarray(search(x, axis=axes[0]))
-    initial = identity(fn, op.operands[0].type.dtype)
-    result = np.asarray(_UFUNCS[fn].reduce(x, axis=axes, initial=initial, dtype=x.dtype))
-    if fn not in _MINUS or x.dtype.kind != "f" or not x.size:
-        return result
-    return _signed(result, _MINUS[fn].reduce(_minus(fn, x), axis=axes))
+def _contract(operands: Types, attrs: Attrs) -> TensorType:
+    lhs, rhs = operands
+    _require_product(lhs, rhs, attrs)
+    (lhs_k, rhs_k), (lhs_b, rhs_b) = attrs["contracting"], attrs["batch"]
+    for side, axes in ((lhs, (*lhs_b, *lhs_k)), (rhs, (*rhs_b, *rhs_k))):
+        require(
+            len(set(axes)) == len(axes) and set(axes) <= set(range(side.rank)),
+            f"axes {axes} of {side}",
+        )
+    for a, b in zip((*lhs_b, *lhs_k), (*rhs_b, *rhs_k), strict=True):
+        require(lhs.shape[a] == rhs.shape[b], f"dimension {a} of lhs and {b} of rhs differ")
+    free = [size for axis, size in enumerate(lhs.shape) if axis not in (*lhs_b, *lhs_k)]
+    free += [size for axis, size in enumerate(rhs.shape) if axis not in (*rhs_b, *rhs_k)]
+    return TensorType(attrs["dtype"], (*(lhs.shape[axis] for axis in lhs_b), *free))
 
 
-def _minus(fn: str, x: Array) -> Array:
-    """Where an element counts as -0: a sum that is zero is so if all terms are -0, a maximum if no
-    element is +0, a minimum if one is -0."""
-    return np.signbit(x) if fn == "max" else np.signbit(x) & (x == 0)
+def _conv(operands: Types, attrs: Attrs) -> TensorType:
+    lhs, rhs = operands
+    _require_product(lhs, rhs, attrs)
+    if "border" in attrs:
+        _require_border(lhs.dtype, attrs["border"])
+    return TensorType(attrs["dtype"], ConvDims.of(attrs).result_shape(lhs.shape, rhs.shape))
 
 
-def _signed(result: Array, minus: Array) -> Array:
-    return np.where(result == 0, np.where(minus, -0.0, 0.0), result)
+def _require_border(dtype: DType, border: Any) -> None:
+    """Exactly an element of the operand; zero has one spelling, which is no attribute at all."""
+    if not dtype.is_float:
+        info = np.iinfo(dtype.numpy)
+        exact = type(border) is int and info.min <= border <= info.max
+    elif exact := type(border) is float:
+        with np.errstate(over="ignore"):
+            exact = border != border or np.asarray(border, dtype.numpy).item() == border
+    require(exact, f"border {border!r} is no {dtype}")
+    require(border != 0, "a border of zeros is left out")
 
 
-def cumulative(op: Op, x: Array) -> Array:
-    axis = op.attrs["axis"]
-    x = accumulated(x)
-    if op.attrs["reverse"]:
-        x = np.flip(x, axis)
-    fn = op.attrs["fn"]
-    result = _UFUNCS[fn].accumulate(x, axis=axis, dtype=x.dtype) if x.size else x
-    if fn in _MINUS and x.dtype.kind == "f" and x.size:
-        result = _signed(result, _MINUS[fn].accumulate(_minus(fn, x), axis=axis))
-    return np.flip(result, axis) if op.attrs["reverse"] else result
+def _require_product(lhs: TensorType, rhs: TensorType, attrs: Attrs) -> None:
+    require(lhs.dtype is rhs.dtype, "operands differ in element type")
+    require(
+        lhs.dtype.is_float == attrs["dtype"].is_float and lhs.dtype is not bool_,
+        f"no products of {lhs.dtype} in {attrs['dtype']}",
+    )
 
 
-def accumulated(x: Array) -> Array:
-    """`x` in the type that this interpreter accumulates in: floats in float64."""
-    return x if x.dtype.kind in "biu" else x.astype(np.float64)
+# ------------------------------------------------------------------ meaning
 
 
-def contract(op: Op, lhs: Array, rhs: Array) -> Array:
+def _value_of_contract(evaluator: Evaluator, op: Op, lhs: Array, rhs: Array) -> Array:
     (lhs_k, rhs_k), (lhs_b, rhs_b) = op.attrs["contracting"], op.attrs["batch"]
     lhs, rhs = _product_operands(op, lhs, rhs)
     lhs_free = [axis for axis in range(lhs.ndim) if axis not in (*lhs_b, *lhs_k)]
@@ -84,7 +82,7 @@ def contract(op: Op, lhs: Array, rhs: Array) -> Array:
     left, right = a.reshape(*batch, m, k), b.reshape(*batch, k, n)
     product: Array = np.matmul(left, right)
     if k and product.dtype.kind == "f" and (product == 0).any():
-        product = _signed(product, _all_terms_are_minus_zero(left, right))
+        product = signed(product, _all_terms_are_minus_zero(left, right))
     return product.reshape(shape)
 
 
@@ -98,7 +96,7 @@ def _all_terms_are_minus_zero(left: Array, right: Array) -> Array:
     return np.asarray(count == left.shape[-1])
 
 
-def conv(op: Op, lhs: Array, rhs: Array) -> Array:
+def _value_of_conv(evaluator: Evaluator, op: Op, lhs: Array, rhs: Array) -> Array:
     dims = ConvDims.of(op.attrs)
     lhs, rhs = _product_operands(op, lhs, rhs)
     x = _spread(lhs.transpose(dims.lhs_spec), dims)
@@ -165,3 +163,40 @@ def _product_operands(op: Op, lhs: Array, rhs: Array) -> tuple[Array, Array]:
     dtype = op.attrs["dtype"]
     target = np.dtype(np.float64) if dtype.is_float else dtype.numpy
     return lhs.astype(target), rhs.astype(target)
+
+
+# --------------------------------------------------------------------- cost
+
+
+def _contract_flops(op: Op) -> int:
+    axes: tuple[int, ...] = op.attrs["contracting"][0]
+    depth = math.prod(op.operands[0].shape[axis] for axis in axes)
+    return 2 * op.result.type.size * depth
+
+
+def _conv_flops(op: Op) -> int:
+    rhs = op.operands[1].type
+    features: int = rhs.shape[op.attrs["rhs_spec"][0]]
+    return 2 * op.result.type.size * (rhs.size // features if features else 0)
+
+
+define(
+    OpDef(
+        kind="contract",
+        infer=_contract,
+        interpret=_value_of_contract,
+        implied=frozenset({"dtype"}),
+        accumulates=True,
+        flops=_contract_flops,
+    )
+)
+define(
+    OpDef(
+        kind="conv",
+        infer=_conv,
+        interpret=_value_of_conv,
+        implied=frozenset({"dtype"}),
+        accumulates=True,
+        flops=_conv_flops,
+    )
+)

@@ -1,0 +1,156 @@
+"""`OpDef`: all that the compiler knows of one op kind, in one declaration.
+
+Input: declarations, those of the package in `graph/ops/`, others anywhere: `define(OpDef(...))`.
+Output: `definition_of(kind)`, and `op.definition` of each op. Invariant: what a pass may do with an
+op follows from its declaration, so an op that nobody has heard of goes through every stage.
+
+Functions of a declaration take the op (an `ir.Op`, which is built on this file, hence `Any`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stagejit.errors import VerificationError
+from stagejit.index.affine import Affine, Index
+from stagejit.types import TensorType
+
+Types = Sequence[TensorType]
+Attrs = Mapping[str, Any]
+# (op, operand, extent): the offset read from that operand at run time, clamped to [0, extent).
+DynamicStart = Callable[[Any, int, int], Affine]
+Names = Mapping[Any, str]
+
+
+def no_ties(op: Any, result: int) -> None:
+    """Of an op that updates nothing."""
+
+
+def no_bodies(op: Any) -> tuple[Any, ...]:
+    """Of an op without graphs of its own."""
+    return ()
+
+
+def no_flops(op: Any) -> int:
+    """Of an op that only moves elements, or is not ours to count."""
+    return 0
+
+
+def no_check(op: Any) -> None:
+    """Of an op whose result types say all that has to fit."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OpDef:
+    """One kind of op. What is left out has the meaning that most ops have.
+
+    What it means:
+
+    infer: operand types and attributes --> result types. Raises VerificationError, ValueError,
+        KeyError, ... for what does not fit. None for an op that states its own.
+    interpret: (evaluator, op, *operands) --> the result in NumPy; a list where there are several,
+        or may be. Floats may come wider than they are declared; the evaluator rounds.
+    check: raises VerificationError for what types do not tell.
+    opaque_attributes: names of attributes that may hold anything; others are plain values.
+
+    How it is written (see `syntax.py`):
+
+    implied: attributes that the result type tells: among shape, sizes, dtype.
+    write: (op, names) --> the text after the kind. None: operands, then attributes by name.
+    read: (tokens, definition, values, types) --> operands and attributes; the inverse.
+
+    What it is built of:
+
+    bodies: the graphs inside.
+    with_bodies: graphs --> the attributes that hold them; raises ValueError.
+    tied_operand: (op, number of a result) --> number of the operand that this result is an update
+        of, and whose memory it takes over; None for a fresh result.
+
+    Which elements it needs:
+
+    pull: of a view, whose elements are elements of operand 0: (op, index, strict, start) --> the
+        index into operand 0 at which the element `index` lies; see `pull_view`.
+    is_elementwise: an element is a function of the elements of all operands at its own index.
+    is_free: a source of elements that nobody has to store: they cost nothing.
+    is_indexed: an element is an element of operand 0, at an index that operand 1 holds.
+    accumulates: an element is a sum (a maximum, ...) over many elements of operands.
+    is_foreign: code that is not ours runs it: XLA, or a library.
+    stands_alone: its dispatch evaluates nothing else, and stores nothing but its results.
+    is_pointwise: one of the first four: whoever needs an element may evaluate it.
+    has_bodies, updates: whether there may be bodies, or ties.
+
+    What it costs:
+
+    flops: arithmetic operations of all of it; a multiply-add counts two.
+    element_flops: what one element of a pointwise op costs, in additions, its operands given.
+    """
+
+    kind: str
+    infer: Callable[[Types, Attrs], Sequence[TensorType] | TensorType | None]
+    interpret: Callable[..., Any]
+    check: Callable[[Any], None] = no_check
+    opaque_attributes: frozenset[str] = frozenset()
+
+    implied: frozenset[str] = frozenset()
+    write: Callable[[Any, Names], str] | None = None
+    read: Callable[[Any, OpDef, Any, Any], tuple[list[Any], dict[str, Any]]] | None = None
+
+    bodies: Callable[[Any], tuple[Any, ...]] = no_bodies
+    with_bodies: Callable[[Sequence[Any]], dict[str, Any]] | None = None
+    tied_operand: Callable[[Any, int], int | None] = no_ties
+
+    pull: Callable[[Any, Index, bool, DynamicStart], Index] | None = None
+    is_elementwise: bool = False
+    is_free: bool = False
+    is_indexed: bool = False
+    accumulates: bool = False
+    is_foreign: bool = False
+    stands_alone: bool = False
+
+    flops: Callable[[Any], int] = no_flops
+    element_flops: Callable[[Any], float] = no_flops
+
+    # What follows from the rest, as plain fields, for passes ask it of every op.
+    is_view: bool = field(init=False)
+    is_pointwise: bool = field(init=False)
+    has_bodies: bool = field(init=False)
+    updates: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        is_view = self.pull is not None
+        few = is_view or self.is_elementwise or self.is_free or self.is_indexed
+        object.__setattr__(self, "is_view", is_view)
+        object.__setattr__(self, "is_pointwise", few)
+        object.__setattr__(self, "has_bodies", self.with_bodies is not None)
+        object.__setattr__(self, "updates", self.tied_operand is not no_ties)
+
+
+_DEFINITIONS: dict[str, OpDef] = {}
+
+
+def define(definition: OpDef) -> OpDef:
+    """Makes a kind known. Raises ValueError for one that is."""
+    if _DEFINITIONS.setdefault(definition.kind, definition) is not definition:
+        raise ValueError(f"there is an op kind {definition.kind!r}")
+    return definition
+
+
+def definition_of(kind: str) -> OpDef:
+    """Raises VerificationError for a kind that nobody has defined."""
+    definition = _DEFINITIONS.get(kind)
+    if definition is None:
+        raise VerificationError(f"unknown op kind {kind!r}")
+    return definition
+
+
+def kinds() -> tuple[str, ...]:
+    """All kinds, in the order of their definition."""
+    return tuple(_DEFINITIONS)
+
+
+def require(condition: bool, message: str) -> None:
+    """What `infer` says of operands that do not fit."""
+    if not condition:
+        raise ValueError(message)

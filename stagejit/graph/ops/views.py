@@ -1,0 +1,123 @@
+"""Views of all elements: `broadcast`, `reshape`, `transpose`, `reverse`.
+
+Each says in `pull` where an element of the result lies in the operand: access analysis and every
+kernel generator use these maps, so they cannot disagree. They are exact.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stagejit.graph.definition import Attrs, DynamicStart, OpDef, Types, define, require
+from stagejit.graph.evaluator import Array, Evaluator
+from stagejit.graph.ir import Op
+from stagejit.index.affine import Affine, Index, reshape_index
+from stagejit.types import TensorType
+
+_SHAPE = frozenset({"shape"})
+
+
+def _broadcast(operands: Types, attrs: Attrs) -> TensorType:
+    (x,) = operands
+    shape, axes = attrs["shape"], attrs["axes"]
+    require(len(set(axes)) == len(axes) == x.rank, f"axes {axes} do not name each dimension once")
+    require(x.shape == tuple(shape[axis] for axis in axes), f"does not fit {shape} at {axes}")
+    return TensorType(x.dtype, shape)
+
+
+def _value_of_broadcast(evaluator: Evaluator, op: Op, x: Array) -> Array:
+    sizes = [1] * len(op.attrs["shape"])
+    for axis, size in zip(op.attrs["axes"], x.shape, strict=True):
+        sizes[axis] = size
+    order = np.argsort(op.attrs["axes"])
+    return np.broadcast_to(x.transpose(order).reshape(sizes), op.attrs["shape"])
+
+
+def _pull_broadcast(op: Op, index: Index, strict: bool, start: DynamicStart) -> Index:
+    return tuple(
+        Affine() if extent == 1 else index[axis]
+        for axis, extent in zip(op.attrs["axes"], op.operands[0].shape, strict=True)
+    )
+
+
+def _reshape(operands: Types, attrs: Attrs) -> TensorType:
+    (x,) = operands
+    result = TensorType(x.dtype, attrs["shape"])
+    require(result.size == x.size, f"{result} has another number of elements")
+    return result
+
+
+def _value_of_reshape(evaluator: Evaluator, op: Op, x: Array) -> Array:
+    return x.reshape(op.attrs["shape"])
+
+
+def _pull_reshape(op: Op, index: Index, strict: bool, start: DynamicStart) -> Index:
+    return reshape_index(index, op.result.shape, op.operands[0].shape, strict=strict)
+
+
+def _transpose(operands: Types, attrs: Attrs) -> TensorType:
+    (x,) = operands
+    require(
+        sorted(attrs["permutation"]) == list(range(x.rank)),
+        f"{attrs['permutation']} is no permutation",
+    )
+    return TensorType(x.dtype, tuple(x.shape[axis] for axis in attrs["permutation"]))
+
+
+def _value_of_transpose(evaluator: Evaluator, op: Op, x: Array) -> Array:
+    return x.transpose(op.attrs["permutation"])
+
+
+def _pull_transpose(op: Op, index: Index, strict: bool, start: DynamicStart) -> Index:
+    pulled = [Affine()] * len(index)
+    for position, axis in enumerate(op.attrs["permutation"]):
+        pulled[axis] = index[position]
+    return tuple(pulled)
+
+
+def _reverse(operands: Types, attrs: Attrs) -> TensorType:
+    (x,) = operands
+    require_axes(attrs["axes"], x.rank)
+    return x
+
+
+def _value_of_reverse(evaluator: Evaluator, op: Op, x: Array) -> Array:
+    return np.flip(x, op.attrs["axes"])
+
+
+def _pull_reverse(op: Op, index: Index, strict: bool, start: DynamicStart) -> Index:
+    return tuple(
+        Affine((), extent - 1) - part if axis in op.attrs["axes"] else part
+        for axis, (part, extent) in enumerate(zip(index, op.operands[0].shape, strict=True))
+    )
+
+
+def require_axes(axes: tuple[int, ...], rank: int) -> None:
+    require(
+        list(axes) == sorted(set(axes)) and all(0 <= axis < rank for axis in axes),
+        f"axes {axes} are not ascending axes of rank {rank}",
+    )
+
+
+define(
+    OpDef(
+        kind="broadcast",
+        infer=_broadcast,
+        interpret=_value_of_broadcast,
+        implied=_SHAPE,
+        pull=_pull_broadcast,
+    )
+)
+define(
+    OpDef(
+        kind="reshape",
+        infer=_reshape,
+        interpret=_value_of_reshape,
+        implied=_SHAPE,
+        pull=_pull_reshape,
+    )
+)
+define(
+    OpDef(kind="transpose", infer=_transpose, interpret=_value_of_transpose, pull=_pull_transpose)
+)
+define(OpDef(kind="reverse", infer=_reverse, interpret=_value_of_reverse, pull=_pull_reverse))
