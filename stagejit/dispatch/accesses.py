@@ -4,7 +4,7 @@ Input: a region. Output: boxes for each input and for each store, exact or a con
 the reason. Invariant: no element outside the boxes is ever touched; an exact box is touched all
 over.
 
-The iteration space of each store is pulled through the region's ops (`pull.py`) to its inputs.
+The iteration space of each store is pulled through the region's ops (`OpDef.pull`) to its inputs.
 Anchors are evaluated whole, so they want their operands whole, except for borders that a
 convolution never reaches. An offset that the host knows (`Region.scalars`) stays in the box, as a
 symbol; one that is computed from arrays gives the hull of where it may be.

@@ -2,7 +2,7 @@
 
 Input: the whole graph, whose bodies have been rewritten already. Output: branches with fewer
 results and operands; results that are updates of an operand say so (`carried`, see
-`graph/control.py`). Invariant: a branch is rebuilt from clones of its graphs, which compute what
+`graph/ops/control.py`). Invariant: a branch is rebuilt from clones of its graphs, which compute what
 they computed before.
 """
 

@@ -2,7 +2,7 @@
 
 Input: a JAX equation of control flow, its operands, and how to trace a body. Output: one `loop` or
 `branch` op, or Unsupported with a reason. Invariant: a body reads its own inputs only; those
-of a loop are ordered as `graph/control.py` says.
+of a loop are ordered as `graph/ops/control.py` says.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From a jaxpr to a `Graph`: calls inlined, every equation translated or delegated.
 
-Input: a closed jaxpr. Output: a graph in the op set of `graph/ops.py`, whose ops are in the order
+Input: a closed jaxpr. Output: a graph in the op set of `graph/ops/`, whose ops are in the order
 of the user's program. Invariant: an equation whose types, parameters or primitive no translation
 understands becomes a `delegate` with the reason; ops without use are gone, except those with
 effects, which keep their order through tokens.
