@@ -15,7 +15,14 @@ from stagejit.codegen.gathers import gather_reads
 from stagejit.dispatch.region import Store
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.slices import place, pull_view
-from stagejit.index.affine import Affine, Index, divisions, linearize, reshape_index
+from stagejit.index.affine import (
+    Affine,
+    Index,
+    divisions,
+    linearize,
+    reshape_index,
+    watching_divisions,
+)
 
 
 @dataclass
@@ -60,10 +67,10 @@ class Footprint:
         if value in self.leaves:
             self.reads.append((value, linearize(index, value.shape)))
             return []
-        if op.kind == "reshape":
-            return [(op.operands[0], self.reshaped(index, op.result.shape, op.operands[0].shape))]
         if op.definition.is_view:
-            pulled = pull_view(op, index, strict=self.strict)
+            pulled, divided = watching_divisions(lambda: pull_view(op, index, strict=self.strict))
+            known = op.definition.divisions
+            self.divided += divided if known is None else known(op, index)
             return [(op.operands[0], pulled), *((start, ()) for start in op.operands[1:])]
         if op.kind == "iota":
             self.numbers.append(index[op.attrs["axis"]])

@@ -72,6 +72,8 @@ class OpDef:
 
     pull: of a view, whose elements are elements of operand 0: (op, index, strict, start) --> the
         index into operand 0 at which the element `index` lies; see `pull_view`.
+    divisions: of a view: (op, index) --> what `pull` divides on the way, and by what, as far as it
+        has to mean the same where loops become one (see `space.merge`). None: all that it divides.
     is_elementwise: an element is a function of the elements of all operands at its own index.
     is_free: a source of elements that nobody has to store: they cost nothing.
     is_indexed: an element is an element of operand 0, at an index that operand 1 holds.
@@ -102,6 +104,7 @@ class OpDef:
     tied_operand: Callable[[Any, int], int | None] = no_ties
 
     pull: Callable[[Any, Index, bool, DynamicStart], Index] | None = None
+    divisions: Callable[[Any, Index], list[tuple[Affine, int]]] | None = None
     is_elementwise: bool = False
     is_free: bool = False
     is_indexed: bool = False

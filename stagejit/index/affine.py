@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,24 @@ def shared(key: Hashable, make: Callable[[], Var]) -> Var:
         if known is None:
             known = _shared[key] = make()
         return known
+
+
+class _Watch(threading.local):
+    """What is divided on this thread, while somebody wants to know."""
+
+    divided: list[tuple[Affine, int]] | None = None
+
+
+_watch = _Watch()
+
+
+def watching_divisions(make: Callable[[], Index]) -> tuple[Index, list[tuple[Affine, int]]]:
+    """What `make` gives, and all that it divides by more than 1: forms and divisors."""
+    outer, _watch.divided = _watch.divided, []
+    try:
+        return make(), _watch.divided
+    finally:
+        _watch.divided = outer
 
 
 class SplitNeeded(Exception):
@@ -143,6 +162,8 @@ class Affine:
         variable would avoid a derived variable."""
         if divisor == 1:
             return self, Affine()
+        if _watch.divided is not None:
+            _watch.divided.append((self, divisor))
         quotient = Affine(
             tuple((v, c // divisor) for v, c in self.terms if c % divisor == 0),
             self.const // divisor,

@@ -2,8 +2,8 @@
 
 Input: the whole graph, whose bodies have been rewritten already. Output: branches with fewer
 results and operands; results that are updates of an operand say so (`carried`, see
-`graph/ops/control.py`). Invariant: a branch is rebuilt from clones of its graphs, which compute what
-they computed before.
+`graph/ops/control.py`). Invariant: a branch is rebuilt from clones of its graphs, which compute
+what they computed before.
 """
 
 from __future__ import annotations

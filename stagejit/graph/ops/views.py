@@ -11,7 +11,7 @@ import numpy as np
 from stagejit.graph.definition import Attrs, DynamicStart, OpDef, Types, define, require
 from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Op
-from stagejit.index.affine import Affine, Index, reshape_index
+from stagejit.index.affine import Affine, Index, divisions, reshape_index
 from stagejit.types import TensorType
 
 _SHAPE = frozenset({"shape"})
@@ -53,6 +53,10 @@ def _value_of_reshape(evaluator: Evaluator, op: Op, x: Array) -> Array:
 
 def _pull_reshape(op: Op, index: Index, strict: bool, start: DynamicStart) -> Index:
     return reshape_index(index, op.result.shape, op.operands[0].shape, strict=strict)
+
+
+def _divisions_of_reshape(op: Op, index: Index) -> list[tuple[Affine, int]]:
+    return divisions(index, op.result.shape, op.operands[0].shape)
 
 
 def _transpose(operands: Types, attrs: Attrs) -> TensorType:
@@ -115,6 +119,7 @@ define(
         interpret=_value_of_reshape,
         implied=_SHAPE,
         pull=_pull_reshape,
+        divisions=_divisions_of_reshape,
     )
 )
 define(
