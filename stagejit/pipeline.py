@@ -227,8 +227,12 @@ STEPS = (
 
 
 def compile_request(request: Request) -> Staged:
-    """What the embedding installs: all steps."""
+    """What the embedding installs: all steps. What they made is gone before the collector is on."""
     with collector_paused():
-        compilation = Compilation(request).run_until("load")
+        return _compiled(request)
+
+
+def _compiled(request: Request) -> Staged:
+    compilation = Compilation(request).run_until("load")
     compilation.graph.dissolve()  # what is shown of a function is compiled anew
     return compilation.staged

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from stagejit.codegen.folding import folded_comparison, never_runs, simplified
 from stagejit.codegen.ir import I1, I32, I64, Block, Buffer, Callee, Function, Op, Type, Value
 
 Number = int | float | bool
@@ -142,27 +143,10 @@ class Builder:
     def _folded(self, opcode: str, x: Value, y: Value) -> Value | None:
         if x.type.is_float or x.type.elem != "i64":
             return None
-        if isinstance(x.const, int) and isinstance(y.const, int):
-            table: dict[str, Callable[[int, int], int]] = {
-                "add": int.__add__,
-                "sub": int.__sub__,
-                "mul": int.__mul__,
-            }
-            if opcode in table:
-                return self.const(table[opcode](x.const, y.const), x.type)
-        if y.const == 0 and opcode in ("add", "sub", "shl", "lshr", "ashr", "or", "xor"):
-            return x
-        if x.const == 0 and opcode in ("add", "or", "xor"):
-            return y
-        if opcode == "mul" and (y.const == 1 or x.const == 1):
-            return x if y.const == 1 else y
-        if opcode == "mul" and (y.const == 0 or x.const == 0):
-            return self.const(0, x.type)
-        if opcode in ("sdiv", "udiv") and y.const == 1:
-            return x
-        if opcode in ("srem", "urem") and y.const == 1:
-            return self.const(0, x.type)
-        return None
+        found = simplified(opcode, x.const, y.const)
+        if found is None:
+            return None
+        return self.const(found, x.type) if isinstance(found, int) else (x, y)[found == "second"]
 
     def udiv(self, a: Operand, b: Operand) -> Value:
         return self.arith("udiv", a, b)
@@ -184,7 +168,7 @@ class Builder:
         """copysign; smin smax umin umax; fmin fmax (x86 semantics: `a < b ? a : b`); fminimum
         fmaximum (NaN propagates, -0 < +0); umulh (upper half of the unsigned product)."""
         x, y = self._unify((a, b))
-        return self._pure(opcode, (x, y), x.type)
+        return self._folded(opcode, x, y) or self._pure(opcode, (x, y), x.type)
 
     def fma(self, a: Operand, b: Operand, c: Operand, *, exact: bool = False) -> Value:
         """a * b + c, rounded once. A target without it lowers to mul and add or, where `exact`
@@ -206,6 +190,10 @@ class Builder:
             return self._pure("fcmp", (x, y), x.type.with_elem("i1"), predicate=name)
         ordered = predicate in ("lt", "le", "gt", "ge")
         name = ("s" if signed else "u") + predicate if ordered else predicate
+        if x.type.elem == "i64" and isinstance(x.const, int) and isinstance(y.const, int):
+            known = folded_comparison(name, x.const, y.const)
+            if known is not None:
+                return self.const(known, x.type.with_elem("i1"))
         return self._pure("icmp", (x, y), x.type.with_elem("i1"), predicate=name)
 
     def select(self, condition: Value, a: Operand, b: Operand) -> Value:
@@ -353,6 +341,9 @@ class Builder:
         runs: True where at least one iteration is certain; found by itself for constant bounds.
         """
         start, stop, stride = (self.as_value(v, I64) for v in (lo, hi, step))
+        bounds = (start.const, stop.const, stride.const)
+        if None not in bounds and never_runs(*map(int, bounds)):  # type: ignore[arg-type]
+            return tuple(carried)
         if runs is None:
             known = start.const is not None and stop.const is not None
             runs = known and start.const < stop.const  # type: ignore[operator]
@@ -375,6 +366,8 @@ class Builder:
         otherwise: Callable[[], Sequence[Value] | None] | None = None,
     ) -> tuple[Value, ...]:
         """Scalar conditional; the values of the arm that ran. No `otherwise`: no values."""
+        if condition.const is not None:
+            return tuple((then if condition.const else otherwise or (lambda: ()))() or ())
         arms = []
         for arm in (then, otherwise or (lambda: ())):
             with self._nested(False) as block:
@@ -457,18 +450,15 @@ class Builder:
         return loaded  # type: ignore[return-value]
 
     def _pure(self, opcode: str, operands: tuple[Value, ...], type: Type, **attrs: Any) -> Value:
-        key = (
-            opcode,
-            type,
-            tuple(o.id for o in operands),
-            tuple(
-                sorted(
-                    (name, id(value) if isinstance(value, Buffer) else value)
-                    for name, value in attrs.items()
-                )
-            ),
-        )
-        depth = max((o.block.depth for o in operands), default=0)
+        key: tuple[Any, ...] = (opcode, type, *[operand.id for operand in operands])
+        if attrs:
+            key += tuple(
+                (name, id(value) if isinstance(value, Buffer) else value)
+                for name, value in sorted(attrs.items())
+            )
+        depth = 0
+        for operand in operands:
+            depth = max(depth, operand.block.depth)
         home = self.body if not operands else self._home(depth, opcode in _MAY_FAULT)
         block: Block | None = home
         while block is not None and block.depth >= depth:

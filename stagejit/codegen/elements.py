@@ -78,6 +78,7 @@ class Elements:
         self.bound: dict[Value, Callable[[Index], Register]] = {}
         self.position = Position()
         self._known: dict[tuple[Value, Index], Register] = {}
+        self._pulled: dict[tuple[Op, Index], Index] = {}  # what views of fixed places read
         self._waiting = WaitingStores(builder, 0)
 
     @contextmanager
@@ -164,8 +165,17 @@ class Elements:
         if op.kind in ("map", "convert", "bitcast"):
             return [(operand, index) for operand in op.operands]
         if op.definition.is_view and len(op.operands) == 1:
-            return [(op.operands[0], pull_view(op, index))]
+            return [(op.operands[0], self._pull(op, index))]
         return ()
+
+    def _pull(self, op: Op, index: Index) -> Index:
+        """The index into the operand of a view; dynamic starts are read."""
+        if len(op.operands) > 1:
+            return pull_view(op, index, start=self.start)
+        pulled = self._pulled.get((op, index))
+        if pulled is None:
+            pulled = self._pulled[op, index] = pull_view(op, index)
+        return pulled
 
     def _evaluate(self, value: Value, index: Index) -> Register:
         if value in self.bound:
@@ -174,7 +184,7 @@ class Elements:
             return self.load(value, index)
         op = value.op
         if op.definition.is_view:
-            return self.value(op.operands[0], pull_view(op, index, start=self.start))
+            return self.value(op.operands[0], self._pull(op, index))
         if op.kind == "fill":
             return self.value(op.operands[0], ())
         if op.kind == "map":

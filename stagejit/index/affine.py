@@ -97,6 +97,17 @@ class Affine:
     terms: tuple[tuple[Var, int], ...] = ()
     const: int = 0
 
+    def __hash__(self) -> int:
+        """Kept: indices are keys of all that evaluates values."""
+        known: int | None = self.__dict__.get("_hash")
+        if known is None:
+            known = hash((self.terms, self.const))
+            object.__setattr__(self, "_hash", known)
+        return known
+
+    def __reduce__(self) -> tuple[type[Affine], tuple[Any, ...]]:
+        return Affine, (self.terms, self.const)  # variables of another process hash otherwise
+
     @staticmethod
     def of(var: Var) -> Affine:
         """The variable itself; one of extent 1 is 0."""
@@ -105,6 +116,8 @@ class Affine:
     def __add__(self, other: Affine | int) -> Affine:
         if not isinstance(other, Affine):
             return Affine(self.terms, self.const + other)
+        if not self.terms or not other.terms:
+            return Affine(self.terms or other.terms, self.const + other.const)
         coeffs = dict(self.terms)
         for var, coeff in other.terms:
             coeffs[var] = coeffs.get(var, 0) + coeff
@@ -245,8 +258,10 @@ Index = tuple[Affine, ...]
 
 def linearize(index: Sequence[Affine], shape: Sequence[int]) -> Affine:
     """Row-major element offset of `index` in an array of `shape`."""
-    offset = Affine()
-    for part, extent in zip(index, shape, strict=True):
+    if not index:
+        return Affine()
+    offset = index[0]
+    for part, extent in zip(index[1:], shape[1:], strict=True):
         offset = offset * extent + part
     return offset
 

@@ -245,3 +245,45 @@ def test_masks_are_types_of_their_own() -> None:
     b = Builder()
     assert b.active(3, 8).type == I1.with_lanes(8)
     assert "mask_below" in opcodes(b.finish())
+
+
+@pytest.mark.parametrize("opcode", ["add", "sub", "mul", "udiv", "urem", "sdiv", "srem"])
+def test_folded_numbers_are_what_the_machine_computes(run_kernel: Run, opcode: str) -> None:
+    ends = (0, 1, 2, 7, 16, 2**62, 2**63 - 1, -1, -2, -(2**63))
+    pairs = [(x, y) for x in ends for y in ends if y not in (0, -1) or opcode in ("add", "sub")]
+    b = Builder()
+    xs, ys = (b.buffer(name, I64) for name in "xy")
+    folded, computed = (b.buffer(name, I64) for name in "fc")
+    for at, (x, y) in enumerate(pairs):
+        b.store(b.arith(opcode, b.const(x), b.const(y)), folded, at)
+        b.store(b.arith(opcode, b.load(xs, at), b.load(ys, at)), computed, at)
+    arrays = [np.array(side, np.int64) for side in zip(*pairs, strict=True)]
+    found = [np.zeros(len(pairs), np.int64) for _ in range(2)]
+    run_kernel(b.finish(), [*arrays, *found], [], 0, 1)
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("predicate", ["eq", "ne", "lt", "le", "gt", "ge"])
+def test_folded_comparisons(predicate: str) -> None:
+    b = Builder()
+    wanted = {"eq": False, "ne": True, "lt": True, "le": True, "gt": False, "ge": False}
+    # 2**63 is the least number of 64 bits.
+    for x, y in ((-5, 3), (b.const(2**63), 3)):
+        assert b.compare(predicate, b.as_value(x, I64), y).const == wanted[predicate]
+
+
+def test_what_never_runs_is_not_written() -> None:
+    b = Builder()
+    out = b.buffer("out", I64)
+
+    def body(i: Value, total: Value) -> list[Value]:
+        b.store(total, out, i)
+        return [total + i]
+
+    start = b.const(3)
+    assert b.loop(b.arith("urem", 19, b.const(16)), 3, 1, [start], body) == (start,)
+    assert b.loop(3, 3, -1, [start], body) == (start,)
+    (kept,) = b.if_(b.compare("lt", b.const(2), 3), lambda: [start + 4], lambda: [start])
+    assert kept.const == 7
+    assert b.if_(b.compare("lt", b.const(3), 3), lambda: body(start, start)) == ()
+    assert opcodes(b.finish()) == []

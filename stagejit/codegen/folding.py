@@ -1,0 +1,73 @@
+"""What operations on constants give: loop bounds of fixed shapes, the sizes of what is left over.
+
+Input: an opcode or predicate of the loop-nest IR, two 64-bit integers. Output: the result, None
+where it is left to the machine. Invariant: what the machine would compute, wrapped to 64 bits.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Literal
+
+_ARITHMETIC: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "smin": min,
+    "smax": max,
+}
+_DIVISIONS: dict[str, Callable[[int, int], int]] = {
+    "udiv": operator.floordiv,
+    "sdiv": operator.floordiv,
+    "urem": operator.mod,
+    "srem": operator.mod,
+}
+_PREDICATES: dict[str, Callable[[int, int], bool]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "slt": operator.lt,
+    "sle": operator.le,
+    "sgt": operator.gt,
+    "sge": operator.ge,
+}
+
+
+def simplified(
+    opcode: str, x: float | None, y: float | None
+) -> int | Literal["first", "second"] | None:
+    """`opcode x, y` of operands of which None is not known: a number, or which of them it is.
+    Divisions fold where the dividend is not negative and the divisor is positive."""
+    if isinstance(x, int) and isinstance(y, int):
+        a, b = _wrapped(x), _wrapped(y)
+        if opcode in _ARITHMETIC:
+            return _wrapped(_ARITHMETIC[opcode](a, b))
+        if opcode in _DIVISIONS and a >= 0 and b > 0:
+            return _DIVISIONS[opcode](a, b)
+    if y == 0 and opcode in ("add", "sub", "shl", "lshr", "ashr", "or", "xor"):
+        return "first"
+    if x == 0 and opcode in ("add", "or", "xor"):
+        return "second"
+    if y == 1 and opcode in ("mul", "sdiv", "udiv"):
+        return "first"
+    if x == 1 and opcode == "mul":
+        return "second"
+    if (opcode == "mul" and 0 in (x, y)) or (opcode in ("srem", "urem") and y == 1):
+        return 0
+    return None
+
+
+def folded_comparison(predicate: str, a: int, b: int) -> bool | None:
+    """`icmp predicate a, b`; None for unsigned order."""
+    compare = _PREDICATES.get(predicate)
+    return None if compare is None else compare(_wrapped(a), _wrapped(b))
+
+
+def never_runs(start: int, stop: int, step: int) -> bool:
+    """Whether a loop has no iteration."""
+    start, stop, step = _wrapped(start), _wrapped(stop), _wrapped(step)
+    return start >= stop if step > 0 else start <= stop
+
+
+def _wrapped(number: int) -> int:
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
