@@ -376,6 +376,15 @@ class Builder:
         return self._structured("if", (condition,), arms[0].yields, tuple(arms))
 
     @contextmanager
+    def inside(self, block: Block) -> Iterator[None]:
+        """Write to `block`, which is around the current one: before the loop that is open in it."""
+        current, self.block = self.block, block
+        try:
+            yield
+        finally:
+            self.block = current
+
+    @contextmanager
     def _nested(self, always_runs: bool, *, is_loop: bool = False) -> Iterator[Block]:
         parent = self.block
         self.block = Block(parent, parent.depth + 1, always_runs, is_loop)

@@ -23,6 +23,7 @@ from stagejit.codegen.gathers import gather_element
 from stagejit.codegen.ir import I32, I64, Block, Buffer, element_type
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.phases import Place, WaitingStores
+from stagejit.codegen.register_tiles import Tile
 from stagejit.codegen.strides import WIDEST_PICKED, dealt, is_dealt, squares
 from stagejit.codegen.transposes import transpose_registers
 from stagejit.dispatch.region import Store
@@ -39,21 +40,6 @@ class Memory:
 
     buffer: Buffer
     base: int = 0
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A register tile: rows along `var` are evaluated one by one, `step` after `env[var]`.
-
-    Loads contiguous along `var` fetch all `count` rows at once and transpose them; `blocks` keeps
-    the transposed vectors. `lanes_used`: lanes of the vector variable that exist.
-    """
-
-    var: Var
-    count: int
-    lanes_used: int
-    step: int = 0
-    blocks: dict[tuple[Value, Affine], list[Register]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -111,7 +97,7 @@ class Elements:
             self.position, self._known = before, outside
 
     @contextmanager
-    def tile_step(self, step: int) -> Iterator[None]:
+    def tile_step(self, step: int | Register) -> Iterator[None]:
         """Evaluate row `step` of the current tile."""
         tile = self.position.tile
         if tile is None:
@@ -414,18 +400,19 @@ class Elements:
     def _transposed(
         self, value: Value, buffer: Buffer, uniform: Affine, coeff: int, tile: Tile
     ) -> Register:
-        key = (value, uniform)
-        if key not in tile.blocks:
-            lanes = self.position.lanes
+        lanes = self.position.lanes
+
+        def rows() -> list[Register]:
             mask = None if tile.count == lanes else self.b.active(tile.count, lanes)
             with self.tile_step(0):
                 first = self.scalar_index(uniform)
-                rows = [
+                columns = [
                     self.b.load(buffer, first + coeff * r, lanes, mask=mask)
                     for r in range(tile.lanes_used)
                 ]
-            tile.blocks[key] = transpose_registers(self.b, rows, lanes)
-        return tile.blocks[key][tile.step]
+            return transpose_registers(self.b, columns, lanes)
+
+        return tile.row(self.b, (value, uniform), buffer.elem.with_lanes(lanes), rows)
 
     def store(
         self,

@@ -16,12 +16,13 @@ from stagejit.codegen.accesses import lanes_of, vector_cost
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds, widest_nbytes
-from stagejit.codegen.elements import Elements, Memory, Tile
+from stagejit.codegen.elements import Elements, Memory
 from stagejit.codegen.footprint import Footprint, leaves_of
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.ir import storage_type
 from stagejit.codegen.items import Items, Loop
 from stagejit.codegen.kernel import Kernel, KernelArg
+from stagejit.codegen.register_tiles import Tile, best_tile, rows_are_a_loop
 from stagejit.codegen.space import Space, merge, refine
 from stagejit.codegen.streaming import streamed_stores
 from stagejit.codegen.strides import is_dealt
@@ -43,7 +44,8 @@ class _Nest:
     """The loops of a map: `outer` one by one, `tile` (if any) in squares, `vector` in vectors.
 
     straight: whether a row of few vectors is straight code. masked: whether the last vector, which
-    is not full, is one of the loop as all others are, so that the body is there once.
+    is not full, is one of the loop as all others are, so that the body is there once. looped:
+    whether the rows of a square are a loop, which finds what was transposed on the stack.
     between: unrolled; its elements lie between the lanes of `vector`, see `strides`. stride: how
     many elements, or stores, do.
     """
@@ -57,6 +59,7 @@ class _Nest:
     lanes: int
     straight: bool
     masked: bool
+    looped: bool
     offsets: tuple[Affine, ...]  # of each store, in its `into`
     reads: tuple[tuple[Value, Affine], ...]
 
@@ -100,7 +103,7 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     siblings = _siblings(region)
     vector, between = _best_vector(variables, forms, offsets, lanes, siblings)
     lanes = lanes_of(forms, offsets, vector, lanes)
-    tile = None if between else _best_tile(variables, vector, forms, lanes)
+    tile = None if between else best_tile(variables, vector, forms, lanes)
     outer = tuple(var for var in variables if var not in (vector, tile, between))
     stride = between.extent if between else siblings
     return _Nest(
@@ -121,6 +124,7 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
         and stride == 1
         and all(form.coeff(vector) in (0, 1) for form in (*forms, *offsets))
         and element_code(region) >= _LONG,
+        looped=tile is not None and rows_are_a_loop(region, reads, offsets, tile, lanes),
         offsets=offsets,
         reads=reads,
     )
@@ -158,22 +162,6 @@ def _best_vector(
 def _siblings(region: ClosedRegion) -> int:
     """The most stores into one buffer: together they may fill what lies between their lanes."""
     return max(Counter(region.buffers).values())
-
-
-def _best_tile(
-    variables: Sequence[Var], vector: Var | None, reads: Sequence[Affine], lanes: int
-) -> Var | None:
-    """The variable along which most of the reads that `vector` would gather are contiguous."""
-    if vector is None:
-        return None
-    strided = [form for form in reads if form.coeff(vector) not in (0, 1, -1)]
-    counts = {
-        var: sum(form.coeff(var) == 1 for form in strided)
-        for var in variables
-        if var is not vector and var.extent >= 4
-    }
-    best = max(counts, key=lambda var: counts[var], default=None)
-    return best if best is not None and counts[best] else None
 
 
 # -------------------------------------------------------------------- memory
@@ -357,10 +345,18 @@ class _Writer:
         return start, stop, stop - b.urem(stop, lanes) if extent % lanes else stop
 
     def _square(self, along: Var, count: int, used: int) -> None:
+        if self.nest.looped and count > 1:
+            with self.elements.at(tile=Tile(along, count, used, before=self.b.block)):
+                self.b.loop(0, count, 1, (), self._square_row)
+            return
         with self.elements.at(tile=Tile(along, count, used)):
             for step in range(count):
                 with self.elements.tile_step(step):
                     self._store_all()
+
+    def _square_row(self, step: Register) -> None:
+        with self.elements.tile_step(step):
+            self._store_all()
 
     def _store_vector(self) -> None:
         """One vector, and the elements between its lanes."""

@@ -13,10 +13,11 @@ from types import MappingProxyType
 
 from stagejit.codegen import scalars
 from stagejit.codegen.builder import Builder
-from stagejit.codegen.elements import Elements, Tile
+from stagejit.codegen.elements import Elements
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.ir import element_type
 from stagejit.codegen.packing import Dim, Packing
+from stagejit.codegen.register_tiles import Tile
 from stagejit.codegen.strides import is_dealt
 from stagejit.index.affine import Affine, Var
 

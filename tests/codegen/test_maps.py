@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
+from stagejit.codegen import maps, register_tiles
 from stagejit.codegen.target import Target
 from tests.codegen.regions import Runner
 
@@ -135,6 +136,31 @@ VIEW_CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = 
 def test_views(runner: Runner, name: str) -> None:
     fn, shapes = VIEW_CASES[name]
     runner.check(fn, *(array(*shape) for shape in shapes))
+
+
+@pytest.fixture
+def all_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels as they are written for bodies of any length where these are long."""
+    monkeypatch.setattr(maps, "_LONG", 0)
+    monkeypatch.setattr(maps, "_STRAIGHT", 0)
+    monkeypatch.setattr(register_tiles, "_ROWS_APART", 0)
+
+
+@pytest.mark.usefixtures("all_are_long")
+@pytest.mark.parametrize("name", VIEW_CASES)
+def test_views_in_long_bodies(runner: Runner, name: str) -> None:
+    fn, shapes = VIEW_CASES[name]
+    runner.check(fn, *(array(*shape) for shape in shapes))
+
+
+@pytest.mark.usefixtures("all_are_long")
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+def test_transposes_in_long_bodies(host: Runner, dtype: Any) -> None:
+    for rows, columns in ((21, 70), (64, 9)):
+        x, y = array(rows, columns, dtype=dtype), array(columns, rows, dtype=dtype)
+        kernel = host.check(lambda x, y: (jnp.maximum(x.T, y), y[:, ::-1] == x.T), x, y)
+        squares = [buffer for buffer in kernel.function.buffers if buffer.space == "stack"]
+        assert squares or rows != 21 or np.dtype(dtype).itemsize == 1  # too large, or dealt
 
 
 def test_iota(runner: Runner) -> None:
