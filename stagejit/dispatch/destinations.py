@@ -28,9 +28,7 @@ from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex, cover
 
 _DYNAMIC = "; its offset is computed from arrays, so its range is a conservative hull"
-_FREE = frozenset({"fill", "iota", "const"})
 _UPDATES_AHEAD = 16
-_ANCHORS = frozenset({"reduce", "contract", "conv", "cumulative"})
 
 
 @dataclass(eq=False)
@@ -220,7 +218,7 @@ class Destinations:
     def _reads_at_once(self, user: Op) -> bool:
         """Whether `user` reads its operand in one group and nowhere else."""
         return user in self.state.home and (
-            user.kind in _ANCHORS
+            user.definition.accumulates
             or (user.kind == "extract_slice" and user.result in self.state.required)
         )
 
@@ -444,4 +442,4 @@ def _box_read(state: State, user: Op) -> Box | None:
 
 def is_free(value: Value) -> bool:
     """Whether every reader makes the value itself, at no cost."""
-    return value.op.kind in _FREE and not in_memory(value)
+    return value.op.definition.is_free and not in_memory(value)

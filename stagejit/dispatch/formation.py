@@ -44,7 +44,6 @@ from stagejit.index.coordinates import coordinates
 from stagejit.options import Options
 from stagejit.symbolic import Int, Undecided
 
-_COMPUTES = frozenset({"map", "convert", "bitcast", "gather"})
 _NEIGHBOURS = 8  # how many earlier reductions of a shape are looked at for a merge
 
 
@@ -162,7 +161,7 @@ class _Former:
             self._pointwise(op)
         elif op.kind == "reduce":
             self._reduce(op)
-        elif op.kind in ("contract", "conv", "cumulative"):
+        elif op.definition.accumulates:
             self._anchor(op)
         elif op.kind == "scatter":
             self.destinations.scatter(op)
@@ -184,7 +183,8 @@ class _Former:
             return
         state.note_pointwise(op)
         required = op.result in state.required
-        if op.kind in _COMPUTES and op.kind != "convert":
+        computes = op.definition.is_elementwise or op.definition.is_indexed
+        if computes and op.kind != "convert":
             if not join(state, op) and (
                 required
                 or not state.enabled("fuse-producers")

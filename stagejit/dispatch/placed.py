@@ -29,8 +29,6 @@ NAME = "read-placed"
 # Shorter contiguous runs than a cache line would waste most of what each one loads.
 SHORTEST_RUN_NBYTES = 64
 
-_SHARES = frozenset({"insert_slice", "scatter", "loop", "branch"})  # kinds that take over a buffer
-
 
 def read_where_placed(state: State, regions: Sequence[Region]) -> list[Region]:
     """store %v; store %v in %b  -->  store %v in %b, where readers of %v slice %b"""
@@ -59,7 +57,7 @@ class _Readers:
     def run(self) -> list[Region]:
         for at in range(len(self.regions)):
             for store in self.regions[at].stores:
-                if not store.inserts and store.into.op.kind not in _SHARES:
+                if not store.inserts and not store.into.op.definition.updates:
                     self._redirect(at, store)
         return self.regions
 

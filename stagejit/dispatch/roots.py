@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stagejit.dispatch.region import Region
-from stagejit.graph.ir import Value
+from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import destination_of
-
-_SHARING = frozenset({"insert_slice", "scatter", "input", "loop", "branch"})
 
 
 class Roots:
@@ -40,10 +38,15 @@ class Roots:
                 value = value.op.operands[value.index]
                 continue
             destination = destination_of(value)
-            if destination is None or destination.op.kind not in _SHARING:
+            if destination is None or not _has_memory(destination.op):
                 break
             passed.append(value)
             value = destination
         root = self._known.get(value, value)
         self._known.update(dict.fromkeys(passed, root))
         return root
+
+
+def _has_memory(op: Op) -> bool:
+    """Whether a result of `op` lies somewhere, whoever reads it."""
+    return op.kind == "input" or op.definition.updates

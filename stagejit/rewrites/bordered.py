@@ -29,6 +29,7 @@ import numpy as np
 from stagejit.graph.ir import Graph, Op, Use, Value
 from stagejit.graph.isomorphic import attribute_key
 from stagejit.graph.ops import build
+from stagejit.rewrites.chains import wants_memory
 from stagejit.rewrites.driver import Log
 from stagejit.types import TensorType
 
@@ -36,12 +37,6 @@ NAME = "border-buffers"
 
 # What a byte that is not copied into a block is worth, of a byte written: see Note [When it pays].
 _COPY_WORTH = 0.0
-_OF_ITS_OWN = frozenset({"return", "insert_slice", "scatter", "delegate", "call", "loop", "branch"})
-# What no dispatch computes where it is wanted, but for a copy.
-_LIES_ELSEWHERE = frozenset({
-    "input", "const", "fill", "iota", "empty", "delegate", "call", "loop", "branch", "scatter",
-    "broadcast", "reshape", "transpose", "reverse", "extract_slice", "insert_slice",
-})  # fmt: skip
 
 Sizes = tuple[int, ...]
 
@@ -215,14 +210,15 @@ def _grows(use: Use) -> bool:
 
 def _refuse(log: Log, buffer: _Buffer) -> tuple[str, str]:
     """Why the buffer gets no border, and the model that says so or speaks for it."""
-    kind = buffer.last.kind
-    if not buffer.inserts and kind in _LIES_ELSEWHERE:
-        return f"a copy would have to place it in a border: it is the result of {kind}", ""
+    last = buffer.last.definition
+    computed = last.is_elementwise or last.is_indexed or last.accumulates  # where it is wanted
+    if not buffer.inserts and not computed:
+        return f"a copy would have to place it in a border: it is the result of {last.kind}", ""
     borders = {attribute_key(window.border) for window in buffer.all_windows()}
     if len(borders) > 1:
         return "its windows want borders of different values", ""
     wanted = next((use for use in _other_uses(log.graph, buffer)
-                   if use.user.kind in _OF_ITS_OWN), None)  # fmt: skip
+                   if wants_memory(use.user)), None)  # fmt: skip
     if wanted is not None:
         return f"it is wanted in memory of its own, by {wanted.user.kind}", ""
     low, high = buffer.border()

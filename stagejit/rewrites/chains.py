@@ -112,3 +112,8 @@ def inner_chains(chain: Chain, chains: Mapping[Value, Chain]) -> Iterator[tuple[
         inner = chains.get(part.source)
         if inner is not None and inner.is_filled and math.prod(part.strides) == 1:
             yield part, inner
+
+
+def wants_memory(op: Op) -> bool:
+    """Whether what `op` reads has to lie in memory of its own, in one piece."""
+    return op.kind == "return" or op.definition.updates or op.definition.is_foreign

@@ -21,15 +21,6 @@ import numpy as np
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.rewrites.chains import Chain, Part
 
-_ANCHORS = frozenset({
-    "reduce", "contract", "conv", "cumulative", "gather", "scatter", "loop", "branch", "delegate",
-    "call",
-})  # fmt: skip
-_FUSED = frozenset({"map", "convert", "bitcast"})
-_VIEWS = frozenset({"broadcast", "reshape", "transpose", "reverse", "extract_slice"})
-# What a copy has to bring to its place: no dispatch of ours computes it.
-_LIES_ELSEWHERE = frozenset({"input", "const", "delegate", "call", "loop", "branch", "scatter"})
-
 
 @dataclass(frozen=True)
 class Life:
@@ -65,7 +56,7 @@ class Lifetimes:
 
     def stored_at(self, part: Part) -> int:
         """When the part is in its place."""
-        copied = part.source.op.kind in _LIES_ELSEWHERE
+        copied = _lies_elsewhere(part.source.op)
         return self.rank[part.insert if copied else part.source.op]
 
     def peaks(self, chain: Chain, whole: Chain) -> tuple[int, int]:
@@ -98,11 +89,11 @@ class Lifetimes:
         found = []
         for op in ops:
             for value in op.results:
-                users = [u for u in self.graph.users(value) if u.kind not in _FUSED]
-                placed = op.kind not in _LIES_ELSEWHERE
-                if placed:
+                users = [u for u in self.graph.users(value) if not u.definition.is_elementwise]
+                if not _lies_elsewhere(op):
                     users = [user for user in users if user.kind != "insert_slice"]
-                if users and (op.kind in _ANCHORS or (op.kind in _FUSED and len(users) > 1)):
+                shared = op.definition.is_elementwise and len(users) > 1
+                if users and (_is_anchor(op) or shared):
                     death = self.last[value]
                     nbytes = value.type.nbytes * (death < self.end)
                     found.append(Life(self.rank[op], min(death, self.end), nbytes))
@@ -115,6 +106,17 @@ class Lifetimes:
             if user.kind == "return":
                 return self.end
             grown = user.kind == "insert_slice" and user.operands[1] is value
-            viewed = grown or user.kind in _VIEWS
+            viewed = grown or user.definition.is_view
             last = max(last, self.last[user.result] if viewed else self.rank[user])
         return last
+
+
+def _is_anchor(op: Op) -> bool:
+    """Whether a dispatch is made for it."""
+    known = op.definition
+    return known.accumulates or known.is_indexed or known.stands_alone
+
+
+def _lies_elsewhere(op: Op) -> bool:
+    """Whether a copy has to bring a result to its place: no dispatch of ours computes it."""
+    return op.kind in ("input", "const") or op.definition.stands_alone

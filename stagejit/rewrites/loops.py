@@ -25,8 +25,6 @@ FEWEST_ELEMENTS = 64  # fewer are computed in the shadow of what the loop does a
 MOST_GROWTH = 4  # times the bytes of what a hoisted value is computed from
 FREE_NBYTES = 1 << 20
 
-_VIEWS = frozenset({"broadcast", "fill", "reshape", "transpose", "reverse", "extract_slice"})
-_DEAR_KINDS = frozenset({"reduce", "contract", "conv", "cumulative", "scatter", "gather"})
 _CHEAP_FUNCTIONS = frozenset({
     "add", "sub", "mul", "neg", "abs", "sign", "min", "max", "and", "or", "xor", "not", "select",
     "clamp", "eq", "ne", "lt", "le", "gt", "ge", "is_finite", "floor", "ceil", "round",
@@ -189,9 +187,9 @@ class _Loop:
                 found.update((value, None) for value in read if value.op in dear)
         bases: dict[Value, None] = {}
         for value in found:
-            while value.op.kind in _VIEWS and value.op.operands[0].op in dear:
+            while _is_view(value.op) and value.op.operands[0].op in dear:
                 value = value.op.operands[0]
-            if value.op.kind not in _VIEWS and self._is_small(value):
+            if not _is_view(value.op) and self._is_small(value):
                 bases[value] = None
         order = {op: at for at, op in enumerate(self.body.ops())}
         return sorted(bases, key=lambda value: (order[value.op], value.index))
@@ -256,4 +254,10 @@ class _Loop:
 def _is_dear(op: Op) -> bool:
     if op.kind == "map" and op.attrs["fn"] not in _CHEAP_FUNCTIONS:
         return op.result.type.size >= FEWEST_ELEMENTS
-    return op.kind in _DEAR_KINDS and op.operands[0].type.size >= FEWEST_ELEMENTS
+    known = op.definition
+    dear = known.accumulates or known.is_indexed or op.kind == "scatter"
+    return dear and op.operands[0].type.size >= FEWEST_ELEMENTS
+
+
+def _is_view(op: Op) -> bool:
+    return op.definition.is_view or op.kind == "fill"

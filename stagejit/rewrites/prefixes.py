@@ -30,7 +30,7 @@ import numpy as np
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
-from stagejit.rewrites.chains import Chain, Offsets, Part, chains_of, inner_chains
+from stagejit.rewrites.chains import Chain, Offsets, Part, chains_of, inner_chains, wants_memory
 from stagejit.rewrites.driver import Log
 from stagejit.rewrites.lifetimes import Lifetimes
 
@@ -39,8 +39,6 @@ NAME = "share-prefixes"
 # Shorter contiguous runs than a cache line would waste most of what each one loads.
 SHORTEST_RUN_NBYTES = 64
 _CANDIDATES = 8  # longer chains that one is compared with
-_OF_ITS_OWN = frozenset({"return", "insert_slice", "scatter", "delegate", "call", "loop", "branch",
-                         "optimization_barrier"})  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -184,7 +182,8 @@ def _refuse(graph: Graph, chain: Chain, buffer: _Buffer) -> str:
     pending = [chain.result]
     while pending:
         for use in graph.uses(pending.pop()):
-            if use.user.kind in _OF_ITS_OWN and use.user not in buffer.inserts:
+            held = wants_memory(use.user) or use.user.kind == "optimization_barrier"
+            if held and use.user not in buffer.inserts:
                 return f"it is wanted in memory of its own, by {use.user.kind}"
             if use.user.kind == "reshape":
                 pending.append(use.user.result)
