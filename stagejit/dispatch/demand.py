@@ -133,12 +133,14 @@ def _too_dear(state: State, op: Op, wanted: dict[Group, _Demand]) -> str:
     if op in state.recomputed or any(state.deps[op] >> group.id & 1 for group in wanted):
         return ""  # a reader computes what this is made of: it cannot come in between
     flops = op.definition.element_flops(op)
+    if not flops:
+        return ""
     total = sum(demand.evaluations for demand in wanted.values())
     size, nbytes = op.result.type.size, op.result.type.nbytes
     places = max(demand.places for demand in wanted.values())
-    if flops and places > MOST_PLACES:
+    if places > MOST_PLACES:
         return f"its code would stand at {places} places of a kernel"
-    if not flops or at_most(cast(int, total), size):
+    if at_most(cast(int, total), size):
         return ""
     chain, transcendental, leaves = _chain(state, op)
     if transcendental:

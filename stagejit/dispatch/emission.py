@@ -54,9 +54,10 @@ def _explain_producers(state: State, regions: Iterable[Region]) -> None:
     settled = {op.id for op in state.home}  # clones have the ids of their originals
     places: dict[int, tuple[Op, list[str]]] = {}
     for region in regions:
+        name = f"@{region.name}"
         for op in region.ops:
             if op.kind in ("map", "convert", "gather") and op.id not in settled:
-                places.setdefault(op.id, (op, []))[1].append(f"@{region.name}")
+                places.setdefault(op.id, (op, []))[1].append(name)
     for op, names in places.values():
         state.decide("fuse-producers", op, True, f"evaluated inside {' and '.join(names)}")
 

@@ -88,12 +88,14 @@ def _extreme(fn: str, dtype: DType) -> int:
 def repeated_function(graph: Graph, op: Op) -> Outcome:
     """map neg (map neg %x)  -->  %x;  map abs (map abs %x)  -->  map abs %x"""
     fn = op.attrs["fn"]
+    if fn not in _INVOLUTIONS and fn not in _IDEMPOTENT:
+        return None
     inner = op.operands[0].op
     if inner.kind != "map" or dict(inner.attrs) != dict(op.attrs):
         return None
     if fn in _INVOLUTIONS:
         return inner.operands[0]
-    return inner.result if fn in _IDEMPOTENT else None
+    return inner.result
 
 
 @rewrite(NAME, roots="map")

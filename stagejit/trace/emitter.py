@@ -32,6 +32,7 @@ class Emitter:
         self.graph = graph
         self.loc: Loc = UNKNOWN
         self._constants: dict[tuple[TensorType, bytes], Value] = {}
+        self._repeated: dict[tuple[Value, tuple[int, ...]], Value] = {}  # of constants, by shape
         self._knowledge = Knowledge()
         self.parts: dict[Value, tuple[Value, ...]] = {}  # of values that `complex_numbers` joined
 
@@ -79,7 +80,8 @@ class Emitter:
 
     def map(self, fn: str, *operands: Value, dtype: DType | None = None, **params: Any) -> Value:
         """An elementwise function; scalars and sizes of 1 are broadcast to the other operands."""
-        full = self.stretched(operands)
+        shape = _broadcast([v.type.shape for v in operands])
+        full = tuple(self._operand(v, shape) for v in operands)
         if dtype is None:
             dtype = bool_ if fn in PREDICATES else full[-1].type.dtype
         type = TensorType(dtype, full[0].type.shape)
@@ -89,6 +91,17 @@ class Emitter:
         """The operands in one shape, scalars and sizes of 1 among them repeated."""
         shape = _broadcast([v.type.shape for v in operands])
         return tuple(self._stretched(v, shape) for v in operands)
+
+    def _operand(self, x: Value, shape: tuple[int, ...]) -> Value:
+        """What `map` reads of `x`. Numbers are repeated once: nobody writes into these fills."""
+        if x.type.shape == shape:
+            return x
+        if x.type.shape or x.op.kind != "const":
+            return self._stretched(x, shape)
+        known = self._repeated.get((x, shape))
+        if known is None:
+            known = self._repeated[x, shape] = self._stretched(x, shape)
+        return known
 
     def _stretched(self, x: Value, shape: tuple[int, ...]) -> Value:
         if x.type.shape == shape:
