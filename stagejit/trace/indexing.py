@@ -145,8 +145,9 @@ def scatter(emit: Emitter, site: Site, fn: str, x: Value, indices: Value, update
         integers(numbers.scatter_indices_batching_dims),
         tuple(window),
     )
-    # XLA drops an update that breaks its promise; where that is known here, so do we.
-    strict = "fill" if mode == "promise" and emit.known(indices) is not None else mode
+    # XLA drops an update that breaks its promise, and JAX relies on it: the derivative of
+    # `x.at[i].min(y, mode="clip")` promises that i is in bounds.
+    strict = "fill" if mode == "promise" else mode
     box = find_box(emit, indexing, x.type.shape, indices, strict)
     if box == "nowhere":
         return x

@@ -127,6 +127,23 @@ def test_gather_modes_and_fill_values(mode: str, dtype: Any) -> None:
     assert "= gather" in text
 
 
+@pytest.mark.parametrize("index", [9, -9, 4, -1, 2])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, i: x.at[i].set(7.0, mode="promise_in_bounds"),
+        lambda x, i: x.at[i].add(7.0, mode="promise_in_bounds"),
+        lambda x, i: x.at[i, 1].min(-7.0, mode="promise_in_bounds"),
+        jax.grad(lambda x, i: (x.at[i].min(2.5, mode="clip") * 3).sum()),
+        jax.grad(lambda x, i: (x.at[i].max(2.5, mode="clip") * 3).sum()),
+    ],
+)
+def test_an_update_that_breaks_its_promise_is_dropped(f: Fn, index: int) -> None:
+    """As XLA does, on which JAX's own derivatives rely."""
+    x, i = arange(4, 3), np.int32(index)
+    traced(f, x, i)
+
+
 @pytest.mark.parametrize("shape", [(0, 3), (4, 0), (1, 3)])
 def test_empty_and_unit_operands(shape: tuple[int, ...]) -> None:
     index = np.zeros(2 if shape[0] else 0, np.int32)
