@@ -161,8 +161,9 @@ _ROWS: tuple[_Row, ...] = (
             "(1, 1, 1, 1), 'SAME')))({x})",
             "lax.conv_transpose({x}, jnp.full((2, 2, {x}.shape[3], 2), 0.1, {x}.dtype), "
             "(2, 1), 'SAME')",
-            "lax.conv_general_dilated({x}, jnp.full((2 * {x}.shape[1], 1, 1, 2), 0.25, {x}.dtype), "
-            "(1, 1), 'SAME', "
+            # In float64, XLA's groups get the NaN of others, multiplied by 0.
+            "lax.conv_general_dilated(jnp.where(jnp.isfinite({x}), {x}, 1), "
+            "jnp.full((2 * {x}.shape[1], 1, 1, 2), 0.25, {x}.dtype), (1, 1), 'SAME', "
             "feature_group_count={x}.shape[1])",
             "lax.conv_general_dilated({x}, jnp.full((3, {x}.shape[1], 2, 1), 0.25, {x}.dtype), "
             "(1, 1), ((1, 1), (0, 2)), "
