@@ -48,11 +48,18 @@ Function = Callable[[Graph, Op], Outcome]
 
 @dataclass(frozen=True)
 class Rule:
-    """One rewrite. `name` is that of `Options(disable=...)`, `roots` the op kinds it looks at."""
+    """One rewrite. `name` is that of `Options(disable=...)`, `roots` the op kinds it looks at, `of`
+    the kinds that make their operand number `operand`; any where there are none."""
 
     name: str
     roots: frozenset[str]
     function: Function
+    of: frozenset[str] = frozenset()
+    operand: int = 0
+
+    def fits(self, op: Op) -> bool:
+        """Whether the kinds are those of the pattern."""
+        return not self.of or op.operands[self.operand].op.kind in self.of
 
     @property
     def before_after(self) -> str:
@@ -60,12 +67,13 @@ class Rule:
         return (self.function.__doc__ or "").strip().splitlines()[0]
 
 
-def rewrite(name: str, *, roots: str) -> Callable[[Function], Rule]:
+def rewrite(name: str, *, roots: str, of: str = "", operand: int = 0) -> Callable[[Function], Rule]:
     """Make a rule of a function `(graph, op) -> Value | declined(reason) | None`.
 
-    roots: op kinds, separated by spaces.
+    roots: op kinds, separated by spaces. of: the kinds that make `operand` of it; any by default.
     """
-    return lambda function: Rule(name, frozenset(roots.split()), function)
+    kinds = frozenset(roots.split()), frozenset(of.split())
+    return lambda function: Rule(name, kinds[0], function, kinds[1], operand)
 
 
 @dataclass(frozen=True)
@@ -218,6 +226,8 @@ def _run_worklist(log: Log, by_kind: dict[str, list[Rule]]) -> None:
 def _try_rules(log: Log, op: Op, rules: Iterable[Rule]) -> tuple[list[Op], list[Op]]:
     """The new ops and the users of the first rule that applies to `op`."""
     for rule in rules:
+        if not rule.fits(op):
+            continue
         first_new = log.graph.next_id
         outcome = _outcome(rule, log.graph, op)
         if isinstance(outcome, Declined):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
+from stagejit.graph.ops.slices import pull_view
+from stagejit.index.coordinates import coordinates, keeps_row_major_order
 from stagejit.rewrites.driver import Outcome, declined, rewrite
 from stagejit.rewrites.insert_chains import ends_of, line, untouched_before
 
@@ -21,44 +23,33 @@ def identity_view(graph: Graph, op: Op) -> Outcome:
     x = op.operands[0]
     if x.shape != op.result.shape:
         return None
-    if op.kind == "reshape" or x.type.size <= 1:
+    if x.type.size <= 1:
         return x
-    if op.kind in ("transpose", "broadcast"):
-        order = op.attrs["permutation" if op.kind == "transpose" else "axes"]
-        moved = [axis for axis in order if x.shape[axis] != 1]
-        return x if moved == sorted(moved) else None
-    if op.kind == "reverse":
-        return x if all(x.shape[axis] == 1 for axis in op.attrs["axes"]) else None
-    return x  # a box of the whole shape can only be at the origin
+    here = coordinates(x.shape)
+    return x if pull_view(op, here) == here else None
 
 
-@rewrite(NAME, roots="reshape transpose broadcast reverse extract_slice")
+@rewrite(NAME, roots="reshape transpose broadcast reverse extract_slice", of="fill")
 def view_of_fill(graph: Graph, op: Op) -> Outcome:
     """view (fill %s)  -->  fill %s"""
     producer = op.operands[0].op
-    if producer.kind != "fill":
-        return None
     scalar = producer.operands[0]
     if not op.result.shape:
         return scalar
     return build(graph, "fill", [scalar], shape=op.result.shape)
 
 
-@rewrite(NAME, roots="reshape")
+@rewrite(NAME, roots="reshape", of="reshape")
 def reshape_of_reshape(graph: Graph, op: Op) -> Outcome:
     """reshape (reshape %x)  -->  reshape %x"""
     producer = op.operands[0].op
-    if producer.kind != "reshape":
-        return None
     return build(graph, "reshape", producer.operands, shape=op.result.shape)
 
 
-@rewrite(NAME, roots="transpose")
+@rewrite(NAME, roots="transpose", of="transpose")
 def transpose_of_transpose(graph: Graph, op: Op) -> Outcome:
     """transpose (transpose %x by p) by q  -->  transpose %x by p[q]"""
     producer = op.operands[0].op
-    if producer.kind != "transpose":
-        return None
     inner = producer.attrs["permutation"]
     permutation = tuple(inner[axis] for axis in op.attrs["permutation"])
     return build(graph, "transpose", producer.operands, permutation=permutation)
@@ -70,11 +61,8 @@ def unit_dims_only(graph: Graph, op: Op) -> Outcome:
     x = op.operands[0]
     if x.type.size != op.result.type.size:
         return None
-    if op.kind == "transpose":
-        moved = [axis for axis in op.attrs["permutation"] if x.shape[axis] != 1]
-    else:
-        moved = [to for to, size in zip(op.attrs["axes"], x.shape, strict=True) if size != 1]
-    if moved != sorted(moved):
+    pulled = pull_view(op, coordinates(op.result.shape))
+    if not keeps_row_major_order(pulled, op.result.shape, x.shape):
         return None
     return build(graph, "reshape", [x], shape=op.result.shape)
 
@@ -88,49 +76,41 @@ def reduce_of_unit_axes(graph: Graph, op: Op) -> Outcome:
     return build(graph, "reshape", [x], shape=op.result.shape)
 
 
-@rewrite(NAME, roots="broadcast")
+@rewrite(NAME, roots="broadcast", of="broadcast transpose")
 def broadcast_of_view(graph: Graph, op: Op) -> Outcome:
     """broadcast (broadcast or transpose %x)  -->  broadcast %x"""
     producer = op.operands[0].op
     outer = op.attrs["axes"]
-    if producer.kind == "broadcast":
+    if "axes" in producer.attrs:
         axes = tuple(outer[axis] for axis in producer.attrs["axes"])
-    elif producer.kind == "transpose":
+    else:
         permutation = producer.attrs["permutation"]
         axes = tuple(outer[permutation.index(axis)] for axis in range(len(permutation)))
-    else:
-        return None
     return build(graph, "broadcast", producer.operands, shape=op.result.shape, axes=axes)
 
 
-@rewrite(NAME, roots="transpose")
+@rewrite(NAME, roots="transpose", of="broadcast")
 def transpose_of_broadcast(graph: Graph, op: Op) -> Outcome:
     """transpose (broadcast %x)  -->  broadcast %x with permuted axes"""
     producer = op.operands[0].op
-    if producer.kind != "broadcast":
-        return None
     permutation = op.attrs["permutation"]
     axes = tuple(permutation.index(axis) for axis in producer.attrs["axes"])
     return build(graph, "broadcast", producer.operands, shape=op.result.shape, axes=axes)
 
 
-@rewrite(NAME, roots="reverse")
+@rewrite(NAME, roots="reverse", of="reverse")
 def reverse_of_reverse(graph: Graph, op: Op) -> Outcome:
     """reverse (reverse %x along a) along b  -->  reverse %x along the axes in one of a, b"""
     producer = op.operands[0].op
-    if producer.kind != "reverse":
-        return None
     axes = tuple(sorted({*op.attrs["axes"]} ^ {*producer.attrs["axes"]}))
     (x,) = producer.operands
     return build(graph, "reverse", [x], axes=axes) if axes else x
 
 
-@rewrite(NAME, roots="extract_slice")
+@rewrite(NAME, roots="extract_slice", of="extract_slice")
 def extract_of_extract(graph: Graph, op: Op) -> Outcome:
     """extract_slice (extract_slice %x at a) at b  -->  extract_slice %x at a + b * strides of a"""
     producer = op.operands[0].op
-    if producer.kind != "extract_slice":
-        return None
     if None in op.attrs["offsets"] or None in producer.attrs["offsets"]:
         return declined("a computed start is clamped to its own operand")
     offsets = tuple(
@@ -159,13 +139,11 @@ def extract_of_extract(graph: Graph, op: Op) -> Outcome:
 # ------------------------------------------------------------ forwarding
 
 
-@rewrite(NAME, roots="extract_slice")
+@rewrite(NAME, roots="extract_slice", of="insert_slice")
 def extract_of_insert(graph: Graph, op: Op) -> Outcome:
     """extract_slice (insert_slice %s into %d at a) at b  -->  a box of %s, or of %d where
     disjoint; all disjoint inserts in a row are passed at once"""
     producer = op.operands[0].op
-    if producer.kind != "insert_slice":
-        return None
     if None in op.attrs["offsets"] or None in producer.attrs["offsets"]:
         return declined("the boxes of a computed start are not known")
     before = untouched_before(
@@ -186,13 +164,13 @@ def extract_of_insert(graph: Graph, op: Op) -> Outcome:
     )
 
 
-@rewrite(NAME, roots="insert_slice")
+@rewrite(NAME, roots="insert_slice", of="insert_slice", operand=1)
 def insert_over_insert(graph: Graph, op: Op) -> Outcome:
     """insert_slice %b into (insert_slice %a into %d at p) at p  -->  insert_slice %b into %d at
     p"""
     source, inner = op.operands[:2]
     producer = inner.op
-    if producer.kind != "insert_slice" or producer.operands[0].shape != source.shape:
+    if producer.operands[0].shape != source.shape:
         return None
     same = all(op.attrs[name] == producer.attrs[name] for name in ("offsets", "strides"))
     if not same or producer.operands[2:] != op.operands[2:]:
