@@ -183,9 +183,12 @@ def _chain(state: State, op: Op) -> tuple[float, str, set[Value]]:
 
 
 def _store(state: State, op: Op, wanted: dict[Group, _Demand]) -> Group:
-    """A home for `op`: a reader that has it at hand, else a dispatch of its own."""
+    """A home for `op`: a reader that has it at hand, and wants it nowhere else, else a dispatch of
+    its own."""
     home = None
     for group, demand in wanted.items():
+        if demand.other_places:
+            continue  # there it would be evaluated again, wherever it is stored
         if demand.location is not None and _may_store(state, group, op, demand.location, wanted):
             home = group
             home.located[op.result] = demand.location

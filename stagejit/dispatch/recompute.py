@@ -16,11 +16,14 @@ from dataclasses import dataclass
 
 from stagejit.dispatch import cost
 from stagejit.dispatch.group import Group
-from stagejit.dispatch.state import State
+from stagejit.dispatch.state import State, steps
 from stagejit.graph.ir import Op, Value
 
 # Most flops an element that a reader spends to save reading a value.
 _CHEAP_FLOPS = 8.0
+# Most that what a reader computes adds to its own chain: views cost no flops, but what a reshape
+# divides is divided again by the next one.
+_MOST_STEPS = 64
 _KEEPS_SHAPE = frozenset({"map", "convert", "bitcast", "reshape", "transpose"})
 
 
@@ -145,6 +148,7 @@ def _recipe(
     ops: dict[Op, None] = {op: None}
     moved = cost.is_transcendental(op)  # evaluated once, wherever that is
     pending, flops = [op], 0.0 if moved else op.definition.element_flops(op)
+    length = steps(op)
     while pending:
         for operand in pending.pop().operands:
             producer = operand.op
@@ -162,8 +166,9 @@ def _recipe(
                 continue
             ops[producer] = None
             flops += producer.definition.element_flops(producer)
+            length += steps(producer)
             pending.append(producer)
-            if flops > _CHEAP_FLOPS:
+            if flops > _CHEAP_FLOPS or length > _MOST_STEPS:
                 return None
     members = tuple(o for o in ops if state.home.get(o) is group)
     return _Recipe(frozenset(leaves), members, flops)

@@ -120,7 +120,7 @@ class State:
     def note_pointwise(self, op: Op) -> None:
         """Remember what lies behind a pointwise op."""
         self.deps[op] = self.deps_of_all(op.operands)
-        self.depth[op] = _steps(op) + max((self.depth.get(v.op, 0) for v in op.operands), default=0)
+        self.depth[op] = steps(op) + max((self.depth.get(v.op, 0) for v in op.operands), default=0)
         behind = self.origins_of(op.operands)
         self.origins[op] = behind if len(behind) <= _MOST_ORIGINS else frozenset(op.results)
 
@@ -145,7 +145,7 @@ class State:
         return self.options.enabled(switch)
 
 
-def _steps(op: Op) -> int:
+def steps(op: Op) -> int:
     """A reshape that merges or splits axes may divide indices, by what divides them further on."""
     if op.kind != "reshape":
         return 1
@@ -159,7 +159,7 @@ def _heights(order: Sequence[Op], users: Mapping[Value, Sequence[Op]]) -> dict[O
     for op in reversed(order):
         if op.definition.is_pointwise:
             after = (user for user in users[op.result] if user in heights)
-            heights[op] = max((_steps(user) + heights[user] for user in after), default=0)
+            heights[op] = max((steps(user) + heights[user] for user in after), default=0)
     return heights
 
 

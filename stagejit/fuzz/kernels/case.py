@@ -28,6 +28,7 @@ _SCALAR: tuple[Step, ...] = (
 _VIEWS: tuple[Step, ...] = (
     elementwise.transpose, elementwise.reverse, elementwise.slices, elementwise.reshape,
     elementwise.broadcast, elementwise.elsewhere, elementwise.dynamic_slice,
+    elementwise.rearranged, elementwise.butterflies,
 )  # fmt: skip
 _ROWS: tuple[Step, ...] = (
     rows.reduction, rows.row_stages, rows.softmax, rows.softmax_of_view, rows.normalized,
@@ -45,7 +46,8 @@ THEMES: tuple[tuple[Step, ...], ...] = (
      rows.softmax, rows.softmax_of_view, rows.softmax_of_view, rows.normalized),
     (elementwise.transpose, elementwise.slices, elementwise.scaled,
      placing.destinations, *_PLACES[:5]),
-    (elementwise.transpose, elementwise.reshape, rows.row_stages, *_PLACES[:3], *_PRODUCTS),
+    (elementwise.transpose, elementwise.reshape, elementwise.rearranged, elementwise.butterflies,
+     rows.row_stages, *_PLACES[:3], *_PRODUCTS),
     (products.image, elementwise.reshape, elementwise.transpose, elementwise.scaled),
     (indexing.scatter, indexing.gather, indexing.scatter, elementwise.scaled,
      elementwise.transpose, elementwise.slices, elementwise.elsewhere, rows.reduction),

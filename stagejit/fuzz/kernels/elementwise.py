@@ -220,6 +220,39 @@ def reshape(d: Draft) -> None:
         d.view("reshape", x, shape=tuple(shape))
 
 
+def rearranged(d: Draft) -> None:
+    """x split into other axes and transposed, many times in a row, perhaps with a sum now and then:
+    few of the axes fit those before."""
+    x = d.some(lambda v: 1 < v.size <= 1000)
+    if x is None:
+        return
+    size = x.size
+    factors = [n for n in range(2, size) if size % n == 0]
+    shapes = [(n, size // n) for n in factors] or [(1, size)]
+    adds = d.c.chance(3) and x.dtype is not bool_
+    for _ in range(d.c.pick((4, 2, 8, 14, 24))):
+        x = d.view("reshape", x, shape=d.c.pick(shapes))
+        x = d.view("transpose", x, permutation=(1, 0))
+        if adds and d.c.chance(4):
+            x = d.map("max", x, d.splat(1.0, x.dtype, x.shape))
+
+
+def butterflies(d: Draft) -> None:
+    """Stages in a row, each of which takes every element together with another one."""
+    x = d.some(lambda v: 1 < v.size <= 1000 and v.dtype is not bool_)
+    if x is None:
+        return
+    size = x.size
+    x = d.view("reshape", x, shape=(size,))
+    factors = [n for n in range(2, size + 1) if size % n == 0]
+    for _ in range(d.c.pick((3, 2, 6, 10, 16))):
+        middle = d.c.pick(factors)
+        inner = d.c.pick([n for n in (1, *factors) if size // middle % n == 0])
+        apart = d.view("reshape", x, shape=(size // middle // inner, middle, inner))
+        other = d.view("reshape", d.view("reverse", apart, axes=(1,)), shape=(size,))
+        x = d.map(d.c.pick(("max", "min")), x, other)
+
+
 def broadcast(d: Draft) -> None:
     """x along a new axis, which may be merged with the one after or before it: a tile, a repeat."""
     x = d.some(lambda v: v.rank < 5 and v.size <= 2000)
