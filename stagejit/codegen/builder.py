@@ -10,7 +10,6 @@ an op that reads or writes mutable memory stays where it was written.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +36,7 @@ class Builder:
         self._buffers: list[Buffer] = []
         self._params: list[Value] = []
         self._scratch_nbytes = 0
+        self._constants: dict[tuple[Type, str], Value] = {}
         self.callees: dict[Any, Callee] = {}
         self.written: Counter[Any] = Counter()  # places, by code that could be called
         self.body = Block()
@@ -112,12 +112,12 @@ class Builder:
     def const(self, number: Number, type: Type = I64) -> Value:
         """A constant of `type`; a vector type gives a splat. Floats round to the type."""
         number = float(number) if type.is_float else int(number)
-        key = repr(number) if not isinstance(number, float) else number.hex()
-        if isinstance(number, float) and math.isnan(number):
-            key = "nan"
-        value = self._pure("const", (), type, value=key)
-        value.const = number
-        return value
+        key = number.hex() if isinstance(number, float) else repr(number)
+        known = self._constants.get((type, key))
+        if known is None:
+            known = self._constants[type, key] = self._pure("const", (), type, value=key)
+            known.const = number
+        return known
 
     def as_value(self, operand: Operand, like: Type) -> Value:
         """`operand` with the lanes of `like`: numbers become constants, scalars splats."""
@@ -128,6 +128,10 @@ class Builder:
         return operand
 
     def _unify(self, operands: Sequence[Operand]) -> list[Value]:
+        if len(operands) == 2:
+            a, b = operands
+            if isinstance(a, Value) and not (isinstance(b, Value) and b.type.lanes != a.type.lanes):
+                return [a, self.as_value(b, a.type)]
         types = [o.type for o in operands if isinstance(o, Value)]
         widest = max(types, key=lambda t: t.lanes)
         return [self.as_value(o, widest) for o in operands]
@@ -424,15 +428,9 @@ class Builder:
         return tuple(self._buffers)
 
     def finish(self) -> Function:
-        return Function(
-            tuple(self._buffers),
-            tuple(self._params),
-            self.lo,
-            self.hi,
-            self.body,
-            self._scratch_nbytes,
-            tuple(self.callees.values()),
-        )
+        buffers, params, callees = tuple(self._buffers), tuple(self._params), self.callees.values()
+        nbytes = self._scratch_nbytes
+        return Function(buffers, params, self.lo, self.hi, self.body, nbytes, tuple(callees))
 
     # ---------------------------------------------------------------- placement
 

@@ -141,7 +141,9 @@ class Elements:
 
     def _lookup(self, value: Value, index: Index) -> Register | None:
         known = self._known.get((value, index))
-        return known if known is not None and _visible(known.block, self.b.block) else None
+        if known is None or known.block is self.b.block or _visible(known.block, self.b.block):
+            return known
+        return None
 
     def _needs(self, value: Value, index: Index) -> Sequence[tuple[Value, Index]]:
         """What `_evaluate` will ask for, where that is known without evaluating a start."""
