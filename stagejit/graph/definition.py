@@ -2,7 +2,7 @@
 
 Input: declarations, those of the package in `graph/ops/`, others anywhere: `define(OpDef(...))`.
 Output: `definition_of(kind)`, and `op.definition` of each op. Invariant: what a pass may do with an
-op follows from its declaration, so an op that nobody has heard of goes through every stage.
+op follows from its declaration, so a view that nobody has heard of goes through every stage.
 
 Functions of a declaration take the op (an `ir.Op`, which is built on this file, hence `Any`).
 """
@@ -74,7 +74,8 @@ class OpDef:
         index into operand 0 at which the element `index` lies; see `pull_view`.
     divisions: of a view: (op, index) --> what `pull` divides on the way, and by what, as far as it
         has to mean the same where loops become one (see `space.merge`). None: all that it divides.
-    is_elementwise: an element is a function of the elements of all operands at its own index.
+    is_elementwise: an element is a function of the elements of all operands at its own index. Its
+        code is the code generator's, which has that of the package's kinds only.
     is_free: a source of elements that nobody has to store: they cost nothing.
     is_indexed: an element is an element of operand 0, at an index that operand 1 holds.
     accumulates: an element is a sum (a maximum, ...) over many elements of operands.
@@ -136,7 +137,7 @@ _DEFINITIONS: dict[str, OpDef] = {}
 def define(definition: OpDef) -> OpDef:
     """Makes a kind known. Raises ValueError for one that is."""
     if _DEFINITIONS.setdefault(definition.kind, definition) is not definition:
-        raise ValueError(f"there is an op kind {definition.kind!r}")
+        raise ValueError(f"there is an op kind {definition.kind!r}: choose another name")
     return definition
 
 
