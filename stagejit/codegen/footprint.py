@@ -1,7 +1,7 @@
 """What a region's evaluation reads, as affine forms: the dry run before any code is written.
 
 Input: values and the index at which they are wanted. Output: the element offset of every read of
-memory, every index that is used as a number, and what reshapes on the way divide. Invariant:
+memory, every index that is used as a number, and what views on the way divide. Invariant:
 mirrors `Elements`; a form that is not listed here is not needed there.
 """
 

@@ -72,7 +72,7 @@ def merge(
     """Fewer loops for the same forms: adjacent variables u, v become one where every form has
     coeff(u) == coeff(v) * extent(v), that is, where v runs on into u.
 
-    divided: forms that reshapes divide on the way to one of `forms`, with the divisors; either they
+    divided: forms that views divide on the way to one of `forms`, with the divisors; either they
         or their remainders have to agree as well (Note [Beyond a dimension]).
     Returns the new variables and the substitution from old to new. The substituted forms are
     equal, the index of a single dimension need not be.

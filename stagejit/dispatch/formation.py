@@ -32,7 +32,7 @@ from stagejit.dispatch.recompute import drop_what_is_cheap
 from stagejit.dispatch.region import Body, Region
 from stagejit.dispatch.scalars import Scalars, known_arguments
 from stagejit.dispatch.state import State, in_memory
-from stagejit.errors import UnsupportedOpError
+from stagejit.errors import InternalError, UnsupportedOpError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import (
     bodies_of,
@@ -174,6 +174,8 @@ class _Former:
         elif op.definition.is_foreign:
             group = state.new_group(op.kind, op, (), state.deps_of_all(op.operands))
             state.settle(op, group)
+        elif op.kind != "empty":
+            raise InternalError(f"no dispatch is made for {op}", step="form", loc=op.loc)
 
     # ------------------------------------------------------------- pointwise
 

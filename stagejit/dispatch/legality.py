@@ -107,8 +107,8 @@ def _locate_view(state: State, group: Group, op: Op) -> Place:
         return Refusal(f"the offset of {op.kind} depends on {group.kind}")
     if not op.result.type.size:
         return Refusal()
-    if op.kind == "extract_slice":
-        return Refusal(f"extract_slice takes a part of the results of {group.kind}")
+    if op.definition.is_view and not op.definition.rearranges:
+        return Refusal(f"{op.kind} takes a part of the results of {group.kind}")
     same_size = op.result.type.size == op.operands[0].type.size
     if not same_size and (place.space != "kept" or op.kind not in ("broadcast", "fill")):
         return Refusal(f"{op.kind} takes it out of the space of {group.kind}")

@@ -72,6 +72,8 @@ class OpDef:
 
     pull: of a view, whose elements are elements of operand 0: (op, index, strict, start) --> the
         index into operand 0 at which the element `index` lies; see `pull_view`.
+    rearranges: of a view: where it has as many elements as its operand, each of them is there once;
+        and the code generator knows the inverse of `pull`, so it may follow a sum or a product.
     divisions: of a view: (op, index) --> what `pull` divides on the way, and by what, as far as it
         has to mean the same where loops become one (see `space.merge`). None: all that it divides.
     is_elementwise: an element is a function of the elements of all operands at its own index. Its
@@ -81,7 +83,7 @@ class OpDef:
     accumulates: an element is a sum (a maximum, ...) over many elements of operands.
     is_foreign: code that is not ours runs it: XLA, or a library.
     stands_alone: its dispatch evaluates nothing else, and stores nothing but its results.
-    is_pointwise: one of the first four: whoever needs an element may evaluate it.
+    is_pointwise: a view, elementwise, free or indexed: whoever needs an element may evaluate it.
     has_bodies, updates: whether there may be bodies, or ties.
 
     What it costs:
@@ -105,6 +107,7 @@ class OpDef:
     tied_operand: Callable[[Any, int], int | None] = no_ties
 
     pull: Callable[[Any, Index, bool, DynamicStart], Index] | None = None
+    rearranges: bool = False
     divisions: Callable[[Any, Index], list[tuple[Affine, int]]] | None = None
     is_elementwise: bool = False
     is_free: bool = False
@@ -147,11 +150,6 @@ def definition_of(kind: str) -> OpDef:
     if definition is None:
         raise VerificationError(f"unknown op kind {kind!r}")
     return definition
-
-
-def kinds() -> tuple[str, ...]:
-    """All kinds, in the order of their definition."""
-    return tuple(_DEFINITIONS)
 
 
 def require(condition: bool, message: str) -> None:

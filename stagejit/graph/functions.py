@@ -126,10 +126,6 @@ _DIVIDING = frozenset({"div", "rem", "sqrt", "rsqrt"})
 TRANSCENDENTAL_FLOPS = 16.0
 
 
-def is_transcendental(fn: str) -> bool:
-    return fn in _TRANSCENDENTAL
-
-
 def element_flops(fn: str) -> float:
     """What one element costs, in additions, on no processor in particular."""
     return TRANSCENDENTAL_FLOPS if fn in _TRANSCENDENTAL else 4.0 if fn in _DIVIDING else 1.0

@@ -27,7 +27,7 @@ def write_plain(op: Op, names: Names) -> str:
 
 
 def read_plain(tokens: Line, definition: OpDef, values: Values, types: Types) -> Parts:
-    operands, attrs = values_read(tokens, values), tokens.attributes()
+    operands, attrs = _operands(tokens, values), tokens.attributes()
     return operands, attrs | implied_attributes(tokens, definition, types)
 
 
@@ -42,7 +42,7 @@ def read_function(tokens: Line, definition: OpDef, values: Values, types: Types)
     return operands, {"fn": fn} | attrs
 
 
-def values_read(tokens: Line, values: Values) -> list[Value]:
+def _operands(tokens: Line, values: Values) -> list[Value]:
     """Values up to the first token that is none."""
     operands = []
     while tokens.kind() == "value":
@@ -52,7 +52,9 @@ def values_read(tokens: Line, values: Values) -> list[Value]:
 
 
 def implied_attributes(tokens: Line, definition: OpDef, types: Types) -> dict[str, Any]:
-    """The attributes that the result type tells."""
+    """The attributes that the result type tells, of a kind with one result."""
+    if not definition.implied:
+        return {}
     if len(types) != 1:
         raise tokens.error(f"{definition.kind} has one result, not {len(types)}")
     known = {"shape": types[0].shape, "sizes": types[0].shape, "dtype": types[0].dtype}

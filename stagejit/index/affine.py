@@ -258,6 +258,8 @@ Index = tuple[Affine, ...]
 
 def linearize(index: Sequence[Affine], shape: Sequence[int]) -> Affine:
     """Row-major element offset of `index` in an array of `shape`."""
+    if len(index) != len(shape):
+        raise ValueError(f"an index of {len(index)} into {len(shape)} dimensions")
     if not index:
         return Affine()
     offset = index[0]

@@ -159,7 +159,7 @@ def scatter(emit: Emitter, site: Site, fn: str, x: Value, indices: Value, update
     return emit.emit(
         "scatter", (x, indices, updates), x.type, window_axes=window_axes, inserted_axes=inserted,
         start_axes=indexing.start_axes, operand_batch_axes=batching,
-        index_batch_axes=indexing.index_batch_axes, fn=fn, mode=mode,
+        index_batch_axes=indexing.index_batch_axes, fn=fn, mode=strict,
         unique=bool(site.params["unique_indices"]), sorted=bool(site.params["indices_are_sorted"]),
     )  # fmt: skip
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stagejit.errors import VerificationError
+from stagejit.dispatch.formation import form
+from stagejit.errors import InternalError, VerificationError
 from stagejit.graph.definition import Attrs, DynamicStart, OpDef, Types, define, require
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op
@@ -19,6 +21,7 @@ from stagejit.graph.verifier import verify
 from stagejit.index.affine import Index
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
+from stagejit.trace.translate import graph_of
 from stagejit.types import TensorType, f32
 from tests.codegen.regions import Runner
 from tests.schedule.planning import check_graph
@@ -41,6 +44,7 @@ def _pull(op: Op, index: Index, strict: bool, start: DynamicStart) -> Index:
 
 
 define(OpDef(kind="circular_shift", infer=_infer, interpret=_interpret, pull=_pull))
+define(OpDef(kind="enigma", infer=lambda operands, attrs: operands, interpret=_interpret))
 
 X = np.random.default_rng(0).standard_normal((5, 37)).astype(np.float32)
 TEXT = """\
@@ -82,6 +86,24 @@ def test_it_has_a_kernel(runner: Runner, shape: tuple[int, ...], by: int) -> Non
 
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     runner.check(lambda x: jnp.tanh(x) * 2, x, change=shifted)
+
+
+@pytest.mark.parametrize("f", [lambda x: x @ x.T, lambda x: x - x.max(1, keepdims=True)])
+def test_it_follows_a_product_or_a_reduction(f: Callable[..., Any]) -> None:
+    """From memory: nobody said how to invert it."""
+    graph = graph_of(f, X)
+    (output,) = graph.outputs
+    graph.set_outputs([build(graph, "circular_shift", [output], axis=1, by=2), output])
+    kinds = [dispatch.kind for dispatch in check_graph(graph, [X]).dispatches]
+    assert len(kinds) == 2
+
+
+def test_a_kind_that_says_nothing_is_refused() -> None:
+    graph = Graph()
+    x = graph.add_input("x", TensorType(f32, (4,)))
+    graph.set_outputs([build(graph, "enigma", [x])])
+    with pytest.raises(InternalError, match="no dispatch is made for enigma"):
+        form(graph, Options())
 
 
 def test_a_kind_is_defined_once() -> None:

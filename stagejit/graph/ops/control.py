@@ -24,8 +24,7 @@ import numpy as np
 from stagejit.graph.definition import Attrs, Names, OpDef, Types, define, require
 from stagejit.graph.evaluator import Evaluator
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.syntax import Parts, attributes_text, joined, operands_text, values_read
-from stagejit.graph.tokens import Line, Values
+from stagejit.graph.syntax import attributes_text, joined, operands_text
 from stagejit.types import TensorType
 
 
@@ -199,10 +198,6 @@ def _write(op: Op, names: Names) -> str:
     return joined(operands_text(op, names), *shown)
 
 
-def _read(tokens: Line, definition: OpDef, values: Values, types: list[TensorType]) -> Parts:
-    return values_read(tokens, values), tokens.attributes()
-
-
 def _loop_with(graphs: Sequence[Graph]) -> dict[str, Any]:
     if len(graphs) not in (1, 2):
         raise ValueError("a loop has a body, and may have a condition")
@@ -252,7 +247,6 @@ define(
         infer=_loop,
         interpret=_value_of_loop,
         write=_write,
-        read=_read,
         bodies=_bodies_of_loop,
         with_bodies=_loop_with,
         tied_operand=_tied_in_loop,
@@ -266,7 +260,6 @@ define(
         infer=_branch,
         interpret=_value_of_branch,
         write=_write,
-        read=_read,
         bodies=_bodies_of_branch,
         with_bodies=_branch_with,
         tied_operand=_tied_in_branch,

@@ -20,7 +20,7 @@ from stagejit.graph.evaluator import Evaluator
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.literals import literal_text
 from stagejit.graph.python_functions import TARGET, function_of
-from stagejit.graph.syntax import Parts, attributes_text, joined, operands_text, values_read
+from stagejit.graph.syntax import Parts, attributes_text, joined, operands_text
 from stagejit.graph.tokens import Line, Values
 from stagejit.types import TensorType, dtype_named
 
@@ -178,12 +178,6 @@ def _operands(evaluator: Evaluator, op: Op, *operands: Any) -> list[Any]:
     return list(operands)
 
 
-def _read_barrier(
-    tokens: Line, definition: OpDef, values: Values, types: list[TensorType]
-) -> Parts:
-    return values_read(tokens, values), tokens.attributes()
-
-
 def _stated(operands: Types, attrs: Attrs) -> None:
     """Types of results are what the handler or the equation gives."""
 
@@ -213,4 +207,4 @@ define(
         stands_alone=True,
     )
 )
-define(OpDef(kind="optimization_barrier", infer=_same, interpret=_operands, read=_read_barrier))
+define(OpDef(kind="optimization_barrier", infer=_same, interpret=_operands))

@@ -69,7 +69,7 @@ def _value_of_scatter(
 ) -> Array:
     dims = ScatterDims.of(op.attrs)
     window = dims.window(x.ndim, updates.shape)
-    # A broken promise is undefined; dropping the window is what XLA does.
+    # XLA drops what breaks its promise.
     mode = "clip" if op.attrs["mode"] == "clip" else "fill"
     starts, inside = _starts(dims, x.shape, indices, window, mode)
     places = _places(starts, window, dims.kept_axes(x.ndim))

@@ -110,6 +110,7 @@ define(
         interpret=_value_of_broadcast,
         implied=_SHAPE,
         pull=_pull_broadcast,
+        rearranges=True,
     )
 )
 define(
@@ -119,10 +120,25 @@ define(
         interpret=_value_of_reshape,
         implied=_SHAPE,
         pull=_pull_reshape,
+        rearranges=True,
         divisions=_divisions_of_reshape,
     )
 )
 define(
-    OpDef(kind="transpose", infer=_transpose, interpret=_value_of_transpose, pull=_pull_transpose)
+    OpDef(
+        kind="transpose",
+        infer=_transpose,
+        interpret=_value_of_transpose,
+        pull=_pull_transpose,
+        rearranges=True,
+    )
 )
-define(OpDef(kind="reverse", infer=_reverse, interpret=_value_of_reverse, pull=_pull_reverse))
+define(
+    OpDef(
+        kind="reverse",
+        infer=_reverse,
+        interpret=_value_of_reverse,
+        pull=_pull_reverse,
+        rearranges=True,
+    )
+)
