@@ -11,8 +11,9 @@ doubles with each level. So an op whose code would be at many places is stored, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 from stagejit.dispatch import cost
 from stagejit.dispatch.group import Group, Location
@@ -21,33 +22,37 @@ from stagejit.dispatch.legality import refuse_order, refuse_rows
 from stagejit.dispatch.state import State
 from stagejit.graph.dims import GatherDims
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.slices import pull_view
 from stagejit.index.coordinates import coordinates, keeps_row_major_order
 from stagejit.symbolic import at_most
 
 _LONGEST_CHAIN = 64
 # Indices at which the kernel of a group may have the code of a floating op.
 MOST_PLACES = 16
+_MOST_KNOWN = 64  # of such indices; what more would say is that there are too many
+
+
+# Which element of an op is wanted, in terms of an element of what the group stores: an index, or,
+# where it is computed, names of what computes it. Equal ones are evaluated once.
+_Place = tuple[Any, ...]
 
 
 @dataclass
 class _Demand:
-    """How often one group evaluates an op: `aligned` by elementwise readers (one evaluation serves
-    them all), `other` through views. `places`: the different indices at which its code stands, of
-    both kinds. `location`: where in the group's space, if anywhere."""
+    """How often one group evaluates an op, by the place at which its code stands. `location`: where
+    in the group's space the op is, if anywhere."""
 
-    aligned: float = 0.0
-    other: float = 0.0
+    at: dict[_Place, float]
     location: Location | None = None
-    aligned_places: int = 1
-    other_places: int = 0
 
     @property
     def evaluations(self) -> float:
-        return self.aligned + self.other
+        return sum(self.at.values())
 
-    @property
-    def places(self) -> int:
-        return (self.aligned_places if self.aligned else 0) + self.other_places
+
+def _once(value: Value) -> dict[_Place, float]:
+    """Each element of a value, one time."""
+    return {coordinates(value.shape): value.type.size}
 
 
 @dataclass
@@ -55,22 +60,14 @@ class _Demands:
     of: dict[Op, dict[Group, _Demand]] = field(default_factory=dict)
 
     def add(
-        self,
-        op: Op,
-        group: Group,
-        evaluations: float,
-        *,
-        aligned: bool,
-        places: int,
-        location: Location | None = None,
+        self, op: Op, group: Group, at: Mapping[_Place, float], location: Location | None
     ) -> None:
-        demand = self.of.setdefault(op, {}).setdefault(group, _Demand())
-        if aligned:
-            demand.aligned = max(demand.aligned, evaluations)
-            demand.aligned_places = max(demand.aligned_places, places)
-        else:
-            demand.other += evaluations
-            demand.other_places += places
+        demand = self.of.setdefault(op, {}).setdefault(group, _Demand({}))
+        for place, evaluations in at.items():
+            if place not in demand.at and len(demand.at) >= _MOST_KNOWN:
+                place = next(iter(demand.at))
+                evaluations += demand.at[place]
+            demand.at[place] = max(demand.at.get(place, 0.0), evaluations)
         demand.location = demand.location or location
 
 
@@ -88,7 +85,10 @@ def store_what_is_dear(state: State) -> None:
                 home = _store(state, op, wanted)
                 state.decide("fuse-producers", op, False, reason)
         if home is not None:
-            _demand_operands(state, op, home, _Demand(op.results[0].type.size), demands)
+            # Its own group may want it elsewhere, too: there it is evaluated again.
+            again = demands.of.get(op, {}).get(home, _Demand({}))
+            stored = _Demand({**again.at, **_once(op.results[0])})
+            _demand_operands(state, op, home, stored, demands)
         else:
             for group, demand in demands.of[op].items():
                 _demand_operands(state, op, group, demand, demands)
@@ -98,22 +98,31 @@ def _demand_operands(
     state: State, op: Op, group: Group, demand: _Demand, demands: _Demands
 ) -> None:
     here = group.located.get(op.result) if len(op.results) == 1 else None
-    for at, operand in enumerate(op.operands):
+    for number, operand in enumerate(op.operands):
         if not state.is_floating(operand):
             continue
-        times = demand.evaluations
-        aligned = op.definition.is_elementwise
-        location = (here or demand.location) if aligned else None
+        location = (here or demand.location) if op.definition.is_elementwise else None
         if op.kind == "reduce":
-            location, aligned = Location("row", coordinates(operand.shape)), True
-        all_of_it = op.definition.accumulates or op.definition.stands_alone  # each element once
-        if all_of_it:
-            times = operand.type.size
-        elif op.kind == "gather" and at == 1:
-            times *= operand.shape[-1] / _row_size(op)
-        whole = all_of_it or operand.type.size == 1  # read at one index
-        places = 1 if whole else demand.places
-        demands.add(operand.op, group, times, aligned=aligned, places=places, location=location)
+            location = Location("row", coordinates(operand.shape))
+        demands.add(operand.op, group, _wanted(op, number, demand), location)
+
+
+def _wanted(op: Op, number: int, demand: _Demand) -> Mapping[_Place, float]:
+    """At which places an operand is evaluated for an op, and how often."""
+    operand, known = op.operands[number], op.definition
+    if known.accumulates or known.stands_alone:
+        return _once(operand)
+    if operand.type.size == 1:
+        return {coordinates(operand.shape): demand.evaluations}
+    if known.is_elementwise:
+        return demand.at
+    at: dict[_Place, float] = {}
+    for place, evaluations in demand.at.items():
+        computed = not known.is_view or (place and isinstance(place[0], str))
+        before: _Place = (f"{op!r} {number}", place) if computed else pull_view(op, place)
+        times = operand.shape[-1] / _row_size(op) if known.is_indexed and number == 1 else 1
+        at[before] = at.get(before, 0.0) + evaluations * times
+    return at
 
 
 def _row_size(gather: Op) -> int:
@@ -137,7 +146,7 @@ def _too_dear(state: State, op: Op, wanted: dict[Group, _Demand]) -> str:
         return ""
     total = sum(demand.evaluations for demand in wanted.values())
     size, nbytes = op.result.type.size, op.result.type.nbytes
-    places = max(demand.places for demand in wanted.values())
+    places = max(len(demand.at) for demand in wanted.values())
     if places > MOST_PLACES:
         return f"its code would stand at {places} places of a kernel"
     if at_most(cast(int, total), size):
@@ -183,12 +192,12 @@ def _chain(state: State, op: Op) -> tuple[float, str, set[Value]]:
 
 
 def _store(state: State, op: Op, wanted: dict[Group, _Demand]) -> Group:
-    """A home for `op`: a reader that has it at hand, and wants it nowhere else, else a dispatch of
-    its own."""
+    """A home for `op`: a reader that has it at hand, and does not evaluate it at too many other
+    places all the same, else a dispatch of its own."""
     home = None
     for group, demand in wanted.items():
-        if demand.other_places:
-            continue  # there it would be evaluated again, wherever it is stored
+        if len(demand.at) > MOST_PLACES:
+            continue
         if demand.location is not None and _may_store(state, group, op, demand.location, wanted):
             home = group
             home.located[op.result] = demand.location
