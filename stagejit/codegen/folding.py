@@ -64,8 +64,10 @@ def folded_comparison(predicate: str, a: int, b: int) -> bool | None:
 
 
 def never_runs(start: int, stop: int, step: int) -> bool:
-    """Whether a loop has no iteration."""
+    """Whether a loop has no iteration. One that does not end has some: the verifier refuses it."""
     start, stop, step = _wrapped(start), _wrapped(stop), _wrapped(step)
+    if not step:
+        return False
     return start >= stop if step > 0 else start <= stop
 
 

@@ -116,9 +116,9 @@ def test_a_kernel_calls_a_function_everywhere_or_nowhere(links: int, called: boo
         return x
 
     (text,) = _kernels(f, jnp.ones(1000))
-    full_and_partial_vectors = 2
     calls = re.findall(r"= call .* @\S+\.sin\.\d\(", text)
-    assert len(calls) == (full_and_partial_vectors * links if called else 0)
+    # Once where masks are free; else full vectors and the partial one have code of their own.
+    assert len(calls) in ((links, 2 * links) if called else (0,))
 
 
 def test_a_kernel_has_the_rounds_of_random_bits_once() -> None:

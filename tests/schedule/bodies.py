@@ -68,6 +68,8 @@ def _views(body: Body, memory: Memory, iteration: int) -> Memory:
 
 
 def _view(binding: Binding, memory: Memory, iteration: int, nbytes: int) -> Any:
+    if not nbytes and binding.outer not in memory:
+        return np.zeros(1, np.uint8)  # what has no elements has no memory
     start = binding.offset_nbytes + iteration * binding.stride_nbytes
     return memory[binding.outer][start : start + max(nbytes, 1)]
 

@@ -28,7 +28,7 @@ def test_equal_seeds_give_equal_cases_that_print_and_parse() -> None:
 def test_slices_of_what_is_repeated_are_drawn() -> None:
     """In bounds, and of a whole period as well as across two of them."""
     kinds = set()
-    for number in range(120):
+    for number in range(300):
         graph = draw_case(Choices.drawn(0, number)).graph
         for op in graph.ops():
             chain = [op, op.operands[0].op] if op.kind == "extract_slice" else []
