@@ -99,7 +99,7 @@ def _demand_operands(
 ) -> None:
     here = group.located.get(op.result) if len(op.results) == 1 else None
     for number, operand in enumerate(op.operands):
-        if not state.is_floating(operand):
+        if not state.is_floating(operand) or not operand.type.size:
             continue
         location = (here or demand.location) if op.definition.is_elementwise else None
         if op.kind == "reduce":

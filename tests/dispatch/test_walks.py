@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 import stagejit
 from stagejit.dispatch.demand import MOST_PLACES
@@ -70,3 +71,15 @@ def test_stages_that_reverse_an_axis_are_cut() -> None:
     staged = stagejit.jit(f)
     assert len(staged.plan(x).dispatches) > 1
     np.testing.assert_array_equal(staged(x), f(x))
+
+
+def test_what_has_no_elements_is_wanted_nowhere() -> None:
+    """A reshape of it would divide by 0."""
+
+    def f(x):  # type: ignore[no-untyped-def]
+        nothing = jnp.zeros((3, 0))
+        ys = lax.scan(lambda c, _: (c, nothing[2:2, 0:0]), x, None, length=4)[1]
+        return jnp.roll(ys, 0, 2), ys
+
+    rolled, ys = stagejit.jit(f, options=stagejit.Options(delegate=False))(np.zeros(3))
+    assert rolled.shape == ys.shape == (4, 0, 0)
