@@ -186,7 +186,7 @@ def _pushed(footprint: Footprint, region: ClosedRegion, nest: Nest, store: Store
 def _push(footprint: Footprint, op: Op, index: Index) -> Index:
     """The index in the op's result at which operand element `index` arrives."""
     operand, result = op.operands[0], op.result
-    if op.kind in ("map", "convert", "bitcast"):
+    if op.definition.is_elementwise:
         return index
     if op.kind == "transpose":
         return tuple(index[axis] for axis in op.attrs["permutation"])

@@ -33,7 +33,7 @@ def element_code(region: ClosedRegion) -> float:
     return sum(
         min(scalars.cost(op.attrs["fn"], op.result.type.dtype), called) if op.kind == "map" else 1.0
         for op in region.ops
-        if op.kind in ("map", "convert", "bitcast", "gather")
+        if op.definition.is_elementwise or op.definition.is_indexed
     )
 
 

@@ -150,7 +150,7 @@ class Elements:
         op = value.op
         if value in self.bound or value in self.memory:
             return ()
-        if op.kind in ("map", "convert", "bitcast"):
+        if op.definition.is_elementwise:
             return [(operand, index) for operand in op.operands]
         if op.definition.is_view and len(op.operands) == 1:
             return [(op.operands[0], self._pull(op, index))]

@@ -143,7 +143,7 @@ class _Walk:
                 pending.extend(self._operands_at(value.op, index))
 
     def _operands_at(self, op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
-        if op.kind == "gather":
+        if op.definition.is_indexed:
             return _gather_operands_at(op, index, self.scalars)
         return _operands_at(op, index)
 
@@ -159,7 +159,7 @@ def _operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
         if math.prod(op.result.shape):
             yield op.operands[0], _window_index(op)
             yield op.operands[1], coordinates(op.operands[1].shape)
-    elif op.kind in ("reduce", "contract", "cumulative"):
+    elif op.definition.accumulates:
         yield from ((operand, coordinates(operand.shape)) for operand in op.operands)
     elif op.kind == "scatter":
         yield from ((operand, coordinates(operand.shape)) for operand in op.operands[1:])

@@ -116,11 +116,12 @@ def _wanted(op: Op, number: int, demand: _Demand) -> Mapping[_Place, float]:
         return {coordinates(operand.shape): demand.evaluations}
     if known.is_elementwise:
         return demand.at
+    times = operand.shape[-1] / _row_size(op) if known.is_indexed and number == 1 else 1
+    reader = f"{op!r} {number}"
     at: dict[_Place, float] = {}
     for place, evaluations in demand.at.items():
         computed = not known.is_view or (place and isinstance(place[0], str))
-        before: _Place = (f"{op!r} {number}", place) if computed else pull_view(op, place)
-        times = operand.shape[-1] / _row_size(op) if known.is_indexed and number == 1 else 1
+        before: _Place = (reader, place) if computed else pull_view(op, place)
         at[before] = at.get(before, 0.0) + evaluations * times
     return at
 
@@ -179,7 +180,7 @@ def _chain(state: State, op: Op) -> tuple[float, str, set[Value]]:
         current = pending.pop()
         flops += current.definition.element_flops(current)
         if cost.is_transcendental(current):
-            transcendental = current.attrs["fn"]
+            transcendental = current.attrs.get("fn", current.kind)
         for operand in current.operands:
             if operand.op in seen or operand.type.size != op.result.type.size:
                 continue

@@ -385,7 +385,7 @@ def _may_be_overwritten(state: State, destination: Value) -> bool:
     producer = destination.op
     if producer.kind == "input":
         return bool(state.graph.donated[producer.attrs["index"]])
-    return producer.kind in ("insert_slice", "scatter", "loop", "branch")
+    return producer.definition.updates
 
 
 def _is_worth_keeping(state: State, op: Op, read: Op) -> bool:

@@ -156,10 +156,11 @@ def _chain_flops(state: State, op: Op) -> tuple[float, str]:
     total, pending, seen = 0.0, [op], {op}
     while pending:
         current = pending.pop()
-        if current.kind == "gather":
+        if current.definition.is_indexed:
             return total, "a gather is done once"
         if cost.is_transcendental(current):
-            return total, f"{current.attrs['fn']} is evaluated once for each element"
+            function = current.attrs.get("fn", current.kind)
+            return total, f"{function} is evaluated once for each element"
         total += current.definition.element_flops(current)
         for operand in current.operands:
             if state.is_floating(operand) and operand.op not in seen:

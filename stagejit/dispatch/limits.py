@@ -161,7 +161,7 @@ class _Split:
             uses[store.value] = uses.get(store.value, 0) + 1
         for op in reversed(self.ops):
             result, count = op.result, uses.get(op.result, 0)
-            dear = op.kind == "gather" or cost.is_transcendental(op)
+            dear = op.definition.is_indexed or cost.is_transcendental(op)
             anchor = not op.definition.is_pointwise
             if (anchor or (dear and count > 1)) and self._may_keep(result):
                 self.kept[result] = None

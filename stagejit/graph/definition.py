@@ -24,6 +24,10 @@ DynamicStart = Callable[[Any, int, int], Affine]
 Names = Mapping[Any, str]
 
 
+def states_its_types(operands: Types, attrs: Attrs) -> None:
+    """`infer` of an op whose result types are the caller's, a library's or an equation's."""
+
+
 def no_ties(op: Any, result: int) -> None:
     """Of an op that updates nothing."""
 

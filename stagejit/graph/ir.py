@@ -170,10 +170,8 @@ class Graph:
         made, self._made, self._order = self._made, [], None
         self.nx.clear()
         for op in made:
-            for attribute in op.attrs.values():
-                for body in attribute if isinstance(attribute, tuple) else (attribute,):
-                    if isinstance(body, Graph):
-                        body.dissolve()
+            for body in op.definition.bodies(op):
+                body.dissolve()
             op.attrs, op.operands, op.results = MappingProxyType({}), (), ()
 
     def __iter__(self) -> Iterator[Op]:

@@ -76,12 +76,9 @@ class Layout:
         return tuple(made)
 
     def reserve(self, nbytes: int) -> int:
-        """The offset of memory behind all that the workspace holds so far.
-
-        What has no elements takes some, too: without any there would be no workspace to lie in.
-        """
+        """The offset of memory behind all that the workspace holds so far."""
         offset = self.nbytes
-        self.nbytes += aligned(max(nbytes, 1))
+        self.nbytes += aligned(nbytes)
         return offset
 
 

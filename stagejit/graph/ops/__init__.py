@@ -42,8 +42,9 @@ gather             x, indices                  the fields of `dims.GatherDims`, 
                                                are clamped, "promise": they are in bounds, "fill": a
                                                window not within x is fill_value), fill_value
 scatter            x, indices, updates         the fields of `dims.ScatterDims`, fn (set add mul min
-                                               max), mode (as above, but "fill" drops the window),
-                                               unique, sorted (promises about index vectors)
+                                               max), mode ("clip": starts are clamped, others: a
+                                               window not within x is dropped), unique, sorted
+                                               (promises about index vectors)
 delegate           those of the equation,      equation (the JAX equation, or None in parsed text),
                    then a token                reason, effects (names; not empty: the op is never
                                                dead, its last result is a token)

@@ -15,7 +15,7 @@ import numpy as np
 from stagejit.compat import evaluate_equation
 from stagejit.crossing import from_user, to_user
 from stagejit.errors import InternalError, VerificationError
-from stagejit.graph.definition import Attrs, Names, OpDef, Types, define
+from stagejit.graph.definition import Attrs, Names, OpDef, Types, define, states_its_types
 from stagejit.graph.evaluator import Evaluator
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.literals import literal_text
@@ -178,14 +178,10 @@ def _operands(evaluator: Evaluator, op: Op, *operands: Any) -> list[Any]:
     return list(operands)
 
 
-def _stated(operands: Types, attrs: Attrs) -> None:
-    """Types of results are what the handler or the equation gives."""
-
-
 define(
     OpDef(
         kind="call",
-        infer=_stated,
+        infer=states_its_types,
         interpret=_value_of_call,
         check=_check_call,
         write=_write_call,
@@ -197,7 +193,7 @@ define(
 define(
     OpDef(
         kind="delegate",
-        infer=_stated,
+        infer=states_its_types,
         interpret=_value_of_delegate,
         check=_check_delegate,
         opaque_attributes=frozenset({"equation"}),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stagejit.errors import InternalError
-from stagejit.graph.definition import Attrs, Names, OpDef, Types, define, require
+from stagejit.graph.definition import Attrs, Names, OpDef, Types, define, require, states_its_types
 from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.literals import array_text
@@ -15,10 +15,6 @@ from stagejit.graph.tokens import Line, Values
 from stagejit.types import TensorType, from_numpy
 
 _SHAPED = frozenset({"shape", "dtype"})
-
-
-def _stated(operands: Types, attrs: Attrs) -> None:
-    """The types of an input are the caller's, and a return has no result."""
 
 
 def _not_evaluated(evaluator: Evaluator, op: Op, *operands: Any) -> Any:
@@ -89,8 +85,8 @@ def _value_of_fill(evaluator: Evaluator, op: Op, x: Array) -> Array:
     return np.broadcast_to(x, op.attrs["shape"])
 
 
-define(OpDef(kind="input", infer=_stated, interpret=_not_evaluated))
-define(OpDef(kind="return", infer=_stated, interpret=_not_evaluated))
+define(OpDef(kind="input", infer=states_its_types, interpret=_not_evaluated))
+define(OpDef(kind="return", infer=states_its_types, interpret=_not_evaluated))
 define(
     OpDef(
         kind="const",
