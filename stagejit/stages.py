@@ -124,7 +124,7 @@ class Lowered(_AfterTracing, jax.stages.Lowered):
 
         Raises UnsupportedOpError for symbolic sizes.
         """
-        if not all(map(has_static_shape, jax.tree.leaves(self.in_avals))):
+        if not all(map(has_static_shape, self._traced.jaxpr.in_avals)):
             self.compilation.run_until("codegen")  # its error says more than XLA's
         return Compiled.of(super().compile(*args, **jax_options), self._traced)
 

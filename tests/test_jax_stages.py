@@ -119,6 +119,17 @@ def test_compiled_takes_compiler_options_and_runs() -> None:
     assert compiled.runtime_executable() is not None
 
 
+def test_what_closes_over_a_tracer_is_compiled() -> None:
+    texts = []
+
+    def outer(x: Any) -> Any:
+        texts.append(stagejit.jit(lambda y: x + y).lower(X).compile().as_text())
+        return x
+
+    jax.jit(outer)(X)
+    assert "stagejit" in texts[0]
+
+
 def test_compiled_can_be_serialized() -> None:
     _, _, compiled = stages(stagejit.jit)
     loaded = deserialize_and_load(*serialize(compiled))

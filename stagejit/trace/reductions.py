@@ -2,12 +2,14 @@
 
 Input: JAX primitives such as `reduce_sum`, `argmax`, `cumsum` and the generic `reduce`. Output: one
 `reduce` or `cumulative` equation; the initial value of a generic `reduce` is combined once, after
-it (see `_generic_reduce` for where it is not).
+it (see `_generic_reduce` for where it is not). `on_one_device` finds the reductions among the
+collectives.
 Invariant: `fn` is associative and commutative with an identity in every dtype that it is used with.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from stagejit.graph.functions import identity
@@ -20,6 +22,21 @@ from stagejit.types import TensorType, bool_, from_numpy
 # Bodies that the generic `reduce` recognises, by the primitive that they consist of.
 _FUNCTIONS = ("add", "mul", "max", "min", "and", "or", "xor")
 _MONOIDS = {name: name for name in _FUNCTIONS} | {"add_any": "add"}
+
+# Over an axis of a `vmap` with a name, a collective reduces an axis of its own operand.
+_COLLECTIVES = {
+    "psum": "reduce_sum", "psum_invariant": "reduce_sum", "pmax": "reduce_max",
+    "pmin": "reduce_min",
+}  # fmt: skip
+
+
+def on_one_device(name: str, params: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The reduction that a collective over axes of its operand is; others as they are. An axis with
+    a name is one of devices: `vmap` replaces those of its own by their positions."""
+    found, axes = _COLLECTIVES.get(name), params.get("axes")
+    if found is None or axes is None or not all(isinstance(axis, int) for axis in axes):
+        return name, params
+    return found, params
 
 
 def _reduce(fn: str) -> Translation:

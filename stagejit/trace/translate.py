@@ -283,9 +283,9 @@ class _Tracer:
 
 def _site(equation: Any) -> Site:
     avals_out = tuple(variable.aval for variable in equation.outvars)
+    name = jax_name(equation.primitive) or f"{equation.primitive} (not JAX's)"
     return Site(
-        jax_name(equation.primitive) or f"{equation.primitive} (not JAX's)",
-        equation.params,
+        *reductions.on_one_device(name, equation.params),
         tuple(map(type_of, avals_out)),
         tuple(atom.aval for atom in equation.invars),
         avals_out,

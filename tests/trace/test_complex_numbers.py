@@ -22,6 +22,10 @@ def numbers(dtype: Any = np.complex64) -> Any:
     return (RNG.normal(size=SHAPE) + 1j * RNG.normal(size=SHAPE)).astype(dtype)
 
 
+def sum_of_rows(z: Any) -> Any:
+    return jax.vmap(lambda row: lax.psum(row, "rows"), axis_name="rows", out_axes=None)(z)
+
+
 Z, W, X = numbers(), numbers(), RNG.normal(size=SHAPE).astype(np.float32)
 PROGRAMS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "mul": lambda z, w, x: z * w,
@@ -32,6 +36,7 @@ PROGRAMS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "parts": lambda z, w, x: (z.real, (z * w).imag, -z),
     "powers": lambda z, w, x: (z**2, z**3, z**4, z**1),
     "sums": lambda z, w, x: ((z * w).sum(0), z.sum()),
+    "sums of a mapped axis": lambda z, w, x: sum_of_rows(z * w),
     "moved": lambda z, w, x: (z * w).T[1:, ::2] + 1,
     "compared": lambda z, w, x: (z == w, z != z, z * 1 == z),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
@@ -141,3 +142,38 @@ def test_empty_reductions_give_the_identity() -> None:
     checked(lambda x: lax.reduce_max(x, (0,)), empty)
     checked(lambda x: lax.reduce_min(x.astype(np.int32), (0,)), empty)
     assert kinds(checked(lambda x: lax.cumsum(x, 0), empty)) == ["empty"]
+
+
+def over_axis(collective: Any, x: Any, **options: Any) -> Any:
+    return jax.vmap(lambda row: collective(row, "rows", **options), axis_name="rows")(x)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, bool, jnp.bfloat16])
+@pytest.mark.parametrize("collective", [lax.psum, lax.pmean, lax.pmax, lax.pmin])
+def test_a_collective_over_a_mapped_axis_is_a_reduction(collective: Any, dtype: Any) -> None:
+    graph = checked(lambda x: over_axis(collective, x), X.astype(dtype))
+    assert "delegate" not in kinds(graph)
+
+
+@pytest.mark.parametrize("collective", [lax.pmean, lax.pmax])
+def test_a_loop_with_a_collective_over_a_mapped_axis_is_native(collective: Any) -> None:
+    def step(x: Any, _: Any) -> tuple[Any, None]:
+        return x * 2 - over_axis(collective, x), None
+
+    assert kinds(checked(lambda x: lax.scan(step, x, length=3)[0], X)).count("loop") == 1
+
+
+def test_a_gradient_has_collectives_over_no_axes() -> None:
+    def loss(x: Any) -> Any:
+        return ((x - over_axis(lax.pmean, x)) ** 2 * X).sum()
+
+    assert "psum[axes=()" in str(jax.make_jaxpr(jax.grad(loss))(X))
+    assert "delegate" not in kinds(checked(jax.grad(loss), X))
+
+
+def test_collectives_over_several_mapped_axes() -> None:
+    def both(element: Any) -> Any:
+        return lax.psum(element, ("rows", "columns")), lax.pmax(element, "columns")
+
+    graph = checked(jax.vmap(jax.vmap(both, axis_name="columns"), axis_name="rows"), X)
+    assert "delegate" not in kinds(graph)
