@@ -23,6 +23,7 @@ from stagejit.graph.ir import Value
 from stagejit.trace import small_numbers
 from stagejit.trace.complex_numbers import is_complex, joined, part_of, rule_of
 from stagejit.trace.emitter import Emitter
+from stagejit.trace.indexing import fill_array
 from stagejit.trace.translation import Site, Translation, Unsupported
 from stagejit.types import TensorType, i32, storage_of
 
@@ -204,7 +205,7 @@ def _fills(aval: Any, value: Any) -> list[Any]:
         inexact = jnp.issubdtype(aval.dtype, np.inexact)
         info = None if inexact else _integers(aval.dtype)
         value = np.nan if info is None else info.min if info.min else info.max
-    parts = storage_of(aval.dtype).array(np.asarray(value, aval.dtype))
+    parts = storage_of(aval.dtype).array(fill_array(value, aval.dtype))
     return [part.item() for part in np.atleast_1d(parts)]
 
 

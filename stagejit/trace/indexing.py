@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax.lax import GatherScatterMode
 
@@ -97,13 +98,20 @@ def _axis_order(
 def _fill_value(value: Any, dtype: DType) -> Any:
     """JAX's defaults: NaN, the least signed integer, the greatest unsigned one, True."""
     if value is not None:
-        return np.asarray(value, dtype.numpy).item()
+        return fill_array(value, dtype.numpy).item()
     if dtype.is_float:
         return float("nan")
     if dtype is bool_:
         return True
     info = np.iinfo(dtype.numpy)
     return int(info.min) if dtype.is_signed else int(info.max)
+
+
+def fill_array(value: Any, dtype: Any) -> Any:
+    """A fill value as JAX takes it: a number of JAX's own width, then cast as NumPy casts, so that
+    -1 is the greatest unsigned integer."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(value, jnp.result_type(value)).astype(dtype)
 
 
 # -------------------------------------------------------------------- scatter

@@ -127,6 +127,16 @@ def test_gather_modes_and_fill_values(mode: str, dtype: Any) -> None:
     assert "= gather" in text
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # JAX's own
+@pytest.mark.parametrize("fill", [-1, 300, -7.5, 1e20, np.nan, np.int8(-3)])
+@pytest.mark.parametrize("dtype", ["u1", "i4", "f4", "bool", "int4", "uint2"])
+def test_fill_values_that_the_type_does_not_have(dtype: str, fill: Any) -> None:
+    def f(x: Any, i: Any) -> Any:
+        return x.astype(dtype).at[i].get(mode="fill", fill_value=fill).astype(np.int32)
+
+    assert "= gather" in traced(f, np.arange(3, dtype=np.uint8), np.array([0, 9, 2], np.int32))
+
+
 @pytest.mark.parametrize("index", [9, -9, 4, -1, 2])
 @pytest.mark.parametrize(
     "f",
