@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax.lax import GatherScatterMode
 
@@ -108,10 +107,10 @@ def _fill_value(value: Any, dtype: DType) -> Any:
 
 
 def fill_array(value: Any, dtype: Any) -> Any:
-    """A fill value as JAX takes it: a number of JAX's own width, then cast as NumPy casts, so that
-    -1 is the greatest unsigned integer."""
-    with np.errstate(invalid="ignore"):
-        return np.asarray(value, jnp.result_type(value)).astype(dtype)
+    """A fill value as JAX takes it: cast as NumPy casts arrays, so that -1 is the greatest unsigned
+    integer."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.asarray(value).astype(dtype)
 
 
 # -------------------------------------------------------------------- scatter

@@ -128,7 +128,7 @@ def test_gather_modes_and_fill_values(mode: str, dtype: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # JAX's own
-@pytest.mark.parametrize("fill", [-1, 300, -7.5, 1e20, np.nan, np.int8(-3)])
+@pytest.mark.parametrize("fill", [-1, 300, 2**32 - 1, np.int64(2**40), -7.5, 1e20, np.nan])
 @pytest.mark.parametrize("dtype", ["u1", "i4", "f4", "bool", "int4", "uint2"])
 def test_fill_values_that_the_type_does_not_have(dtype: str, fill: Any) -> None:
     def f(x: Any, i: Any) -> Any:
