@@ -159,21 +159,20 @@ def _is_plain(region: ClosedRegion, nest: Nest, store: Store) -> bool:
 
 def _pushed(footprint: Footprint, region: ClosedRegion, nest: Nest, store: Store) -> Index:
     """The index of the stored value that belongs to the anchor's result at `nest.result`."""
-    known: dict[Value, Index | None] = {_anchor(region).result: nest.result}
-
-    def find(value: Value) -> Index | None:
-        if value in known:
-            return known[value]
-        known[value] = None
-        if value.op in region.ops:
-            for operand in value.op.operands:
-                index = find(operand)
-                if index is not None:
-                    known[value] = _push(footprint, value.op, index)
-                    break
-        return known[value]
-
-    found = find(store.value)
+    result = _anchor(region).result
+    wanted: set[Op] = set()
+    pending = [store.value]
+    while pending:
+        value = pending.pop()
+        if value is not result and value.op in region.ops and value.op not in wanted:
+            wanted.add(value.op)
+            pending += value.op.operands
+    indices = {result: nest.result}
+    for op in region.ops:  # operands first
+        known = [indices[operand] for operand in op.operands if operand in indices]
+        if op in wanted and known:
+            indices[op.result] = _push(footprint, op, known[0])
+    found = indices.get(store.value)
     if found is None:
         raise InternalError(
             f"{store.value} does not depend on the anchor of {region.name}",

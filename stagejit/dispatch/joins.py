@@ -18,7 +18,7 @@ from stagejit.graph.ir import Op
 _NEIGHBOURS = 4  # how many earlier maps of a shape are looked at for a merge
 
 # Kernels take time to compile and registers to run; derived indices are walked recursively.
-LONGEST_CHAIN = 96
+LONGEST_CHAIN = 240
 # From here on a chain that gets too long ends at the first value that several ops read: each of
 # these would be stored further on, by a dispatch that evaluates all of the chain for it.
 _END_WHERE_SHARED = 64

@@ -23,7 +23,7 @@ from stagejit.graph.ir import Op, Value
 _CHEAP_FLOPS = 8.0
 # Most that what a reader computes adds to its own chain: views cost no flops, but what a reshape
 # divides is divided again by the next one.
-_MOST_STEPS = 64
+_MOST_STEPS = 160
 _KEEPS_SHAPE = frozenset({"map", "convert", "bitcast", "reshape", "transpose"})
 
 

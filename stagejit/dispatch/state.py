@@ -20,7 +20,9 @@ from stagejit.symbolic import Int
 
 _MOST_ORIGINS = 24
 # What a reshape counts in a chain of ops: each may double the divisions of an index.
-_RESHAPE_STEPS = 16
+_RESHAPE_STEPS = 40
+
+_Choice = tuple[str, Op, bool, str]  # a decision, as long as nobody asks for its text
 
 
 class State:
@@ -50,8 +52,8 @@ class State:
         self._read_by: dict[Group, set[Value]] = {}
         self.required: set[Value] = set()
         self.recomputed: set[Op] = set()  # evaluated by each reader, whatever the times
-        self._decided: dict[Decision, None] = {}
-        self._applied: dict[str, list[Decision]] = {}  # by the name of the op
+        self._decided: dict[_Choice, None] = {}
+        self._applied: dict[Op, list[_Choice]] = {}
 
     # ------------------------------------------------------------- questions
 
@@ -125,21 +127,24 @@ class State:
         self.origins[op] = behind if len(behind) <= _MOST_ORIGINS else frozenset(op.results)
 
     def decide(self, rewrite: str, op: Op, applied: bool, reason: str) -> None:
-        decision = Decision(rewrite, describe(op), applied, reason, op.loc)
-        if decision not in self._decided:
-            self._decided[decision] = None
+        choice = (rewrite, op, applied, reason)
+        if choice not in self._decided:
+            self._decided[choice] = None
             if applied:
-                self._applied.setdefault(decision.op, []).append(decision)
+                self._applied.setdefault(op, []).append(choice)
 
     def revise(self, rewrite: str, op: Op, reason: str) -> None:
         """What was done to `op` is undone: its decision becomes a declined one."""
-        for decision in self._applied.pop(describe(op), ()):
-            del self._decided[decision]
+        for choice in self._applied.pop(op, ()):
+            del self._decided[choice]
         self.decide(rewrite, op, False, reason)
 
     @property
     def decisions(self) -> list[Decision]:
-        return list(self._decided)
+        return [
+            Decision(rewrite, describe(op), applied, reason, op.loc)
+            for rewrite, op, applied, reason in self._decided
+        ]
 
     def enabled(self, switch: str) -> bool:
         return self.options.enabled(switch)
