@@ -12,120 +12,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from stagejit.codegen import scalars
-from stagejit.codegen.accesses import lanes_of, vector_cost
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.costs import region_seconds, widest_nbytes
+from stagejit.codegen.costs import region_seconds
+from stagejit.codegen.cumulative_plan import Nest, anchor_of, plan
 from stagejit.codegen.elements import Elements, Memory
-from stagejit.codegen.footprint import Footprint, leaves_of
 from stagejit.codegen.ir import Buffer, element_type
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.items import Items, Loop, panel_width
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.maps import bind_memory
 from stagejit.codegen.reducers import identity_of
-from stagejit.codegen.space import Space, merge, refine
 from stagejit.codegen.streaming import streamed_stores
 from stagejit.codegen.target import Target
 from stagejit.errors import InternalError
-from stagejit.graph.ir import Op, Value
-from stagejit.index.affine import Affine, Index, Var, linearize
+from stagejit.index.affine import Index, Var, linearize
 from stagejit.types import DType
 
-_RUN = 2048  # elements after which a carry is added to the carry of carries, for accuracy
+# For accuracy, what a run comes to is added to what the runs before it came to.
+_RUN = 2048  # elements of a run along vectors: a sum for each vector
+_RUN_ROWS = 256  # of a run across vectors: a sum for each row
 _ROWS_AT_ONCE = 4  # rows that pass while a running value is in a register
-
-
-@dataclass(frozen=True)
-class _Nest:
-    """kept: item loops; axis: loops along the axis, in order of accumulation; vector: one of them
-    all."""
-
-    index: Index
-    places: tuple[Index, ...]  # of each store's value
-    kept: tuple[Var, ...]
-    axis: tuple[Var, ...]
-    vector: Var | None
-    lanes: int
-    offsets: tuple[Affine, ...]
-    reads: tuple[tuple[Value, Affine], ...]
 
 
 def cumulative_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `cumulative`."""
-    nest = _plan(region, target)
+    nest = plan(region, target)
     builder = Builder(calls=region.calls)
     memory, stores, args = bind_memory(builder, region, nest.reads, nest.offsets)
     writer = _Writer(region, nest, Elements(builder, memory), stores, target)
     total = writer.emit()
     return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
-
-
-# -------------------------------------------------------------------- planning
-
-
-def _plan(region: ClosedRegion, target: Target) -> _Nest:
-    op = _anchor(region)
-    shape, axis = op.result.shape, op.attrs["axis"]
-    space = Space(shape, "c")
-
-    def index_of() -> Index:
-        index = list(space.index)
-        if op.attrs["reverse"]:
-            index[axis] = Affine((), shape[axis] - 1) - index[axis]
-        return tuple(index)
-
-    def walk(strict: bool) -> tuple[Footprint, list[Affine], list[Index]]:
-        footprint = Footprint(leaves_of(region), {op.result}, strict=strict)
-        index = index_of()
-        footprint.visit(op.operands[0], index)
-        footprint.asked.append((op.result, index))
-        places = [footprint.reshaped(index, shape, store.value.shape) for store in region.stores]
-        offsets = []
-        for store, place in zip(region.stores, places, strict=True):
-            footprint.visit(store.value, place)
-            offsets.append(footprint.store_offset(store, place))
-        return footprint, offsets, places
-
-    footprint, offsets, places = refine([space], walk)
-    before, along, after = space.dims[:axis], space.dims[axis], space.dims[axis + 1 :]
-    groups = [
-        [v for dim in dims for v in dim if v.extent != 1] for dims in (before, [along], after)
-    ]
-    merged = [merge(group, footprint.forms, footprint.divided) for group in groups]
-    mapping = {var: form for _, forms in merged for var, form in forms.items()}
-    kept, inner = (*merged[0][0], *merged[2][0]), tuple(merged[1][0])
-    reads = tuple((value, form.substitute(mapping)) for value, form in footprint.reads)
-    new_offsets = tuple(form.substitute(mapping) for form in offsets)
-    lanes = target.vector_nbytes // widest_nbytes(region)
-    forms = [form for _, form in reads]
-    vector = min(
-        (*reversed(kept), *inner[-1:]),
-        default=None,
-        key=lambda var: vector_cost(forms, new_offsets, var, lanes),
-    )
-    substituted = [
-        tuple(part.substitute(mapping) for part in index) for index in (index_of(), *places)
-    ]
-    return _Nest(
-        substituted[0],
-        tuple(substituted[1:]),
-        kept,
-        inner,
-        vector,
-        lanes_of(forms, new_offsets, vector, lanes),
-        new_offsets,
-        reads,
-    )
-
-
-def _anchor(region: ClosedRegion) -> Op:
-    if region.anchor is None:
-        raise InternalError(f"{region.name} has no anchor", step="codegen")
-    return region.anchor
 
 
 # -------------------------------------------------------------------- emission
@@ -137,13 +56,13 @@ class _Writer:
     def __init__(
         self,
         region: ClosedRegion,
-        nest: _Nest,
+        nest: Nest,
         elements: Elements,
         memory: Sequence[Memory],
         target: Target,
     ) -> None:
         self.region, self.nest, self.elements, self.memory = region, nest, elements, memory
-        self.b, self.op, self.target = elements.b, _anchor(region), target
+        self.b, self.op, self.target = elements.b, anchor_of(region), target
         self.fn: str = self.op.attrs["fn"]
         self.dtype = self.op.result.type.dtype
         self.held: DType = self.dtype.accumulator
@@ -164,9 +83,16 @@ class _Writer:
         others = math.prod(loop.trips for loop in outer)
         width = panel_width(vector.extent, self.nest.lanes, others, self.target.cores)
         items = Items.over([*outer, Loop(vector, width)])
-        panel = self.b.scratch("running", element_type(self.held), width)
-        items.emit(self.elements, lambda: self._panel(vector, width, panel))
+        panels = [self.b.scratch("running", element_type(self.held), width)]
+        rows = math.prod(var.extent for var in self.nest.axis)
+        if self._is_float_sum and rows >= _RUN_ROWS:
+            panels.append(self.b.scratch("before", element_type(self.held), width))
+        items.emit(self.elements, lambda: self._panel(vector, width, panels))
         return items.total
+
+    @property
+    def _is_float_sum(self) -> bool:
+        return self.fn == "add" and self.held.is_float
 
     def _read_result(self, index: Index) -> Register:
         if (
@@ -248,7 +174,7 @@ class _Writer:
             self._store(running)
             return running
         full = vector.extent // lanes * lanes
-        far = full // _RUN * _RUN if self.fn == "add" and self.held.is_float else 0
+        far = full // _RUN * _RUN if self._is_float_sum else 0
 
         def run(start: Register, before: Register) -> Sequence[Register]:
             local = self._vectors(start, start + _RUN, self._identity(lanes), before)
@@ -315,53 +241,83 @@ class _Writer:
 
     # ---------------------------------------------------------------- a line in each lane
 
-    def _panel(self, vector: Var, width: int, panel: Buffer) -> None:
-        """A panel of lines, all along the axis; their running values are in `panel`."""
+    def _panel(self, vector: Var, width: int, panels: Sequence[Buffer]) -> None:
+        """Lines side by side, all along the axis. The first panel has their running values, the
+        second, if there is one, what the runs before came to."""
+        b, lanes = self.b, self.nest.lanes
         start = self.elements.position.env[vector]
-        identity = self._identity(self.nest.lanes)
-        self.b.loop(0, width, self.nest.lanes, (), lambda at: self.b.store(identity, panel, at))
-        self._over_rows(0, lambda count: self._across(vector, width, start, panel, count))
+        identity = self._identity(lanes)
+        for panel in panels:
+            b.loop(0, width, lanes, (), lambda at, panel=panel: b.store(identity, panel, at))
 
-    def _over_rows(self, depth: int, body: Callable[[int], None]) -> None:
+        running, *before = panels
+
+        def add(at: Register) -> None:
+            total = self._combine(b.load(before[0], at, lanes), b.load(running, at, lanes))
+            b.store(total, before[0], at)
+            b.store(identity, running, at)
+
+        def end_run() -> None:
+            if before:
+                b.loop(0, width, lanes, (), add)
+
+        self._over_rows(0, lambda count: self._across(vector, width, start, panels, count), end_run)
+
+    def _over_rows(
+        self, depth: int, body: Callable[[int], None], end_run: Callable[[], None]
+    ) -> None:
         """Loops over the axis; `body(count)` handles `count` rows from the current one."""
         axis = self.nest.axis
         if not axis:
             body(1)
             return
-        var, last = axis[depth], depth == len(axis) - 1
-        step = _ROWS_AT_ONCE if last else 1
-        blocks = var.extent // step * step
+        b, var = self.b, axis[depth]
 
-        def iteration(count: int) -> Callable[[Register], None]:
+        def rows(start: Register, stop: Register, step: int) -> None:
             def at(position: Register) -> None:
                 with self.elements.at({var: position}):
-                    if last:
-                        body(count)
-                    else:
-                        self._over_rows(depth + 1, body)
+                    body(step)
 
-            return at
+            b.loop(start, stop, step, (), at)
 
-        if blocks:
-            self.b.loop(0, blocks, step, (), iteration(step))
+        def run(start: Register) -> None:
+            rows(start, start + _RUN_ROWS, _ROWS_AT_ONCE)
+            end_run()
+
+        def outer(position: Register) -> None:
+            with self.elements.at({var: position}):
+                self._over_rows(depth + 1, body, end_run)
+            end_run()
+
+        if depth < len(axis) - 1:
+            b.loop(0, var.extent, 1, (), outer)
+            return
+        far = var.extent // _RUN_ROWS * _RUN_ROWS if self._is_float_sum else 0
+        blocks = var.extent // _ROWS_AT_ONCE * _ROWS_AT_ONCE
+        if far:
+            b.loop(0, far, _RUN_ROWS, (), run)
+        if blocks > far:
+            rows(b.const(far), b.const(blocks), _ROWS_AT_ONCE)
         if blocks < var.extent:
-            self.b.loop(blocks, var.extent, 1, (), iteration(1))
+            rows(b.const(blocks), b.const(var.extent), 1)
 
-    def _across(self, vector: Var, width: int, start: Register, panel: Buffer, count: int) -> None:
-        """Some rows of the panel, vector by vector."""
+    def _across(
+        self, vector: Var, width: int, start: Register, panels: Sequence[Buffer], count: int
+    ) -> None:
+        """Some rows of the panels, vector by vector."""
         b, lanes, extent = self.b, self.nest.lanes, vector.extent
         stop = b.binary("smin", start + width, extent) if extent % width else start + width
         full = stop - b.urem(stop, lanes) if extent % lanes else stop
 
         def vectors(position: Register) -> None:
             with self.elements.at({vector: position}, vector=vector, lanes=lanes):
-                self._rows(panel, position - start, count)
+                self._rows(panels, position - start, count)
 
         def rest() -> None:
             with self.elements.at(
                 {vector: full}, vector=vector, lanes=lanes, mask=b.mask_below(full, extent, lanes)
             ):
-                self._rows(panel, full - start, count)
+                self._rows(panels, full - start, count)
 
         if extent >= lanes:
             b.loop(start, full, lanes, (), vectors)
@@ -370,15 +326,15 @@ class _Writer:
         elif extent % lanes:
             b.if_(b.compare("lt", full, stop), rest)
 
-    def _rows(self, panel: Buffer, at: Register, count: int) -> None:
+    def _rows(self, panels: Sequence[Buffer], at: Register, count: int) -> None:
         axis = self.nest.axis[-1] if self.nest.axis else None
-        running = self.b.load(panel, at, self.nest.lanes)
+        running, *before = (self.b.load(panel, at, self.nest.lanes) for panel in panels)
         for row in range(count):
             env = {axis: self.elements.position.env[axis] + row} if axis else {}
             with self.elements.at(env):
                 running = self._combine(running, self._operand())
-                self._store(running)
-        self.b.store(running, panel, at)
+                self._store(self._combine(before[0], running) if before else running)
+        self.b.store(running, panels[0], at)
 
 
 def _log_add_exp(b: Builder, dtype: DType, x: Register, y: Register) -> Register:

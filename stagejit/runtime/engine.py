@@ -270,6 +270,7 @@ def _native_target() -> Any:
     return llvm.Target.from_default_triple()
 
 
+_MOST_IDLE = 4  # target machines of a level that are kept, 0.7 MiB each
 _idle_machines: dict[int, list[Any]] = {KERNEL_LEVEL: [], HANDLER_LEVEL: []}
 
 
@@ -285,7 +286,8 @@ def _target_machine(level: int) -> Iterator[Any]:
             cpu=host.cpu, features=host.features, opt=level, reloc="pic", codemodel="default"
         )
     yield machine
-    _idle_machines[level].append(machine)
+    if len(_idle_machines[level]) < _MOST_IDLE:
+        _idle_machines[level].append(machine)
 
 
 class _parsed:

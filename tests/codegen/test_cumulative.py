@@ -87,6 +87,21 @@ def test_a_long_sum_stays_accurate(host: Runner) -> None:
     host.check(lambda x: lax.cumsum(x, 0), x, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_long_sums_side_by_side_stay_accurate(host: Runner, reverse: bool) -> None:
+    x = RNG.random((1 << 18, 3)).astype(np.float32)
+    host.check(lambda x: lax.cumsum(x, 0, reverse), x, rtol=2e-6, atol=0)
+    x = RNG.random((2, 1 << 15, 5)).astype(np.float32)
+    host.check(lambda x: lax.cumsum(x[:, ::-1] + 0, 1, reverse), x, rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize("rows", [255, 256, 257, 511, 512, 515, 1027])
+@pytest.mark.parametrize("columns", [1, 3, 16, 37, 300])
+def test_rows_around_a_run(runner: Runner, rows: int, columns: int) -> None:
+    runner.check(lambda x: lax.cumsum(x, 0) * 2, array(rows, columns), rtol=1e-4)
+    runner.check(lambda x: lax.cumsum(x, 0, True), array(rows, columns), rtol=1e-4)
+
+
 def test_half_sums_are_kept_in_f32(host: Runner) -> None:
     host.check(lambda x: lax.cumsum(x, 1), np.full((2, 3000), 0.1, ml_dtypes.bfloat16), rtol=4e-3)
     host.check(lambda x: lax.cumsum(x, 0), np.full((3000, 2), 0.1, ml_dtypes.bfloat16), rtol=4e-3)
