@@ -85,14 +85,15 @@ class _Writer:
         items = Items.over([*outer, Loop(vector, width)])
         panels = [self.b.scratch("running", element_type(self.held), width)]
         rows = math.prod(var.extent for var in self.nest.axis)
-        if self._is_float_sum and rows >= _RUN_ROWS:
+        if self._in_runs and rows >= _RUN_ROWS:
             panels.append(self.b.scratch("before", element_type(self.held), width))
         items.emit(self.elements, lambda: self._panel(vector, width, panels))
         return items.total
 
     @property
-    def _is_float_sum(self) -> bool:
-        return self.fn == "add" and self.held.is_float
+    def _in_runs(self) -> bool:
+        """Whether roundings add up: a product's do so in any order, a maximum has none."""
+        return self.fn in ("add", "logaddexp") and self.held.is_float
 
     def _read_result(self, index: Index) -> Register:
         if (
@@ -174,7 +175,7 @@ class _Writer:
             self._store(running)
             return running
         full = vector.extent // lanes * lanes
-        far = full // _RUN * _RUN if self._is_float_sum else 0
+        far = full // _RUN * _RUN if self._in_runs else 0
 
         def run(start: Register, before: Register) -> Sequence[Register]:
             local = self._vectors(start, start + _RUN, self._identity(lanes), before)
@@ -292,7 +293,7 @@ class _Writer:
         if depth < len(axis) - 1:
             b.loop(0, var.extent, 1, (), outer)
             return
-        far = var.extent // _RUN_ROWS * _RUN_ROWS if self._is_float_sum else 0
+        far = var.extent // _RUN_ROWS * _RUN_ROWS if self._in_runs else 0
         blocks = var.extent // _ROWS_AT_ONCE * _ROWS_AT_ONCE
         if far:
             b.loop(0, far, _RUN_ROWS, (), run)

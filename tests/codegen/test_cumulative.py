@@ -95,11 +95,17 @@ def test_long_sums_side_by_side_stay_accurate(host: Runner, reverse: bool) -> No
     host.check(lambda x: lax.cumsum(x[:, ::-1] + 0, 1, reverse), x, rtol=2e-6, atol=0)
 
 
+@pytest.mark.parametrize("shape", [(1 << 16, 3), (1 << 17, 1)], ids=str)
+def test_long_sums_of_exponentials_stay_accurate(host: Runner, shape: tuple[int, int]) -> None:
+    x = RNG.random(shape).astype(np.float32)
+    host.check(lambda x: lax.cumlogsumexp(x, 0), x, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("rows", [255, 256, 257, 511, 512, 515, 1027])
 @pytest.mark.parametrize("columns", [1, 3, 16, 37, 300])
 def test_rows_around_a_run(runner: Runner, rows: int, columns: int) -> None:
     runner.check(lambda x: lax.cumsum(x, 0) * 2, array(rows, columns), rtol=1e-4)
-    runner.check(lambda x: lax.cumsum(x, 0, True), array(rows, columns), rtol=1e-4)
+    runner.check(lambda x: lax.cumlogsumexp(x, 0, True), array(rows, columns), rtol=1e-4)
 
 
 def test_half_sums_are_kept_in_f32(host: Runner) -> None:
