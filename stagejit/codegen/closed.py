@@ -23,7 +23,7 @@ import numpy as np
 from stagejit.dispatch.region import Region, Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
-from stagejit.graph.ops.control import destination_of
+from stagejit.graph.ops.control import before
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.types import DType, TensorType, dtype_named, from_numpy
 
@@ -141,14 +141,9 @@ class _Writer:
 def _memory_of(value: Value) -> Value:
     """The earliest contents of the memory that `value` may lie in. Values that may share memory
     have it in common."""
-    while True:
-        op = value.op
-        before = (
-            op.operands[value.index] if op.kind == "optimization_barrier" else destination_of(value)
-        )
-        if before is None:
-            return value
-        value = before
+    while (earlier := before(value)) is not None:
+        value = earlier
+    return value
 
 
 def _buffers(region: Region) -> tuple[int, ...]:

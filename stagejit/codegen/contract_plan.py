@@ -201,7 +201,7 @@ def _push(footprint: Footprint, op: Op, index: Index) -> Index:
         for axis, part in zip(op.attrs["axes"], index, strict=True):
             parts[axis] = part
         return tuple(parts)
-    if op.kind == "fill" and result.type.size == 1:
+    if op.definition.is_splat and result.type.size == 1:
         return (Affine(),) * result.type.rank
     raise InternalError(
         f"{op} does not keep the elements of a contraction apart", step="codegen", loc=op.loc

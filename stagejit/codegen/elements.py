@@ -173,7 +173,7 @@ class Elements:
         op = value.op
         if op.definition.is_view:
             return self.value(op.operands[0], self._pull(op, index))
-        if op.kind == "fill":
+        if op.definition.is_splat:
             return self.value(op.operands[0], ())
         if op.kind == "map":
             return self._map(op, index)

@@ -74,7 +74,7 @@ class Footprint:
             return [(op.operands[0], pulled), *((start, ()) for start in op.operands[1:])]
         if op.kind == "iota":
             self.numbers.append(index[op.attrs["axis"]])
-        if op.kind == "fill":
+        if op.definition.is_splat:
             return [(op.operands[0], ())]
         if op.kind == "gather":
             return list(gather_reads(op, index))

@@ -153,7 +153,7 @@ def _operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
     if op.definition.is_view:
         yield op.operands[0], pull_view(op, index)
         yield from ((start, ()) for start in op.operands[1:])
-    elif op.kind == "fill":
+    elif op.definition.is_splat:
         yield op.operands[0], ()
     elif op.kind == "conv":
         if math.prod(op.result.shape):

@@ -163,7 +163,7 @@ def _is_pad(region: Region) -> bool:
         return False
     (store,) = region.stores
     return store.value.op in region.ops and (
-        store.value.op.kind == "fill" and store.into.op.kind in ("insert_slice", "scatter")
+        store.value.op.definition.is_splat and store.into.op.kind in ("insert_slice", "scatter")
     )
 
 

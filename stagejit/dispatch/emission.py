@@ -83,7 +83,7 @@ def _finish(state: State, group: Group) -> int:
 
 
 def _store_plain(state: State, value: Value) -> None:
-    while value.op.kind == "optimization_barrier":
+    while value.op.definition.forwards:
         value = value.op.operands[value.index]
     home = state.home.get(value.op)
     if home is not None and not home.stands_alone:

@@ -131,7 +131,7 @@ class _Former:
             if kept:
                 self.state.required.update(kept)
                 early[op] = [value.op for value in kept]
-            if op.kind in ("delegate", "optimization_barrier"):
+            if op.kind == "delegate" or op.definition.forwards:
                 self.state.required.update(op.operands)
             elif op.kind == "call":
                 self.state.required.update(map(without_reshapes, op.operands))
@@ -169,7 +169,7 @@ class _Former:
             self.destinations.insert(op)
         elif op.definition.has_bodies:
             self.destinations.control(op)
-        elif op.kind == "optimization_barrier":
+        elif op.definition.forwards:
             state.deps[op] = state.deps_of_all(op.operands)
         elif op.definition.is_foreign:
             group = state.new_group(op.kind, op, (), state.deps_of_all(op.operands))

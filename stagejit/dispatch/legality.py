@@ -78,12 +78,12 @@ def _place(state: State, group: Group, value: Value) -> Place:
 
 def _through(op: Op) -> tuple[Value, ...]:
     """The operands whose places decide the place of the result."""
-    moves = op.definition.is_view or op.definition.is_elementwise or op.kind == "fill"
-    return op.operands if moves else ()
+    known = op.definition
+    return op.operands if known.is_view or known.is_elementwise or known.is_splat else ()
 
 
 def _locate_pointwise(state: State, group: Group, op: Op) -> Place:
-    if op.definition.is_view or op.kind == "fill":
+    if op.definition.is_view or op.definition.is_splat:
         return _locate_view(state, group, op)
     if not op.definition.is_elementwise:
         return Refusal(f"{op.kind} reads elements of {group.kind} at computed places")
@@ -110,7 +110,8 @@ def _locate_view(state: State, group: Group, op: Op) -> Place:
     if op.definition.is_view and not op.definition.rearranges:
         return Refusal(f"{op.kind} takes a part of the results of {group.kind}")
     same_size = op.result.type.size == op.operands[0].type.size
-    if not same_size and (place.space != "kept" or op.kind not in ("broadcast", "fill")):
+    repeats = op.kind == "broadcast" or op.definition.is_splat
+    if not same_size and (place.space != "kept" or not repeats):
         return Refusal(f"{op.kind} takes it out of the space of {group.kind}")
     index = _through_view(op, place.index)
     return Location(place.space, index, place.one_to_one and same_size)
@@ -118,7 +119,7 @@ def _locate_view(state: State, group: Group, op: Op) -> Place:
 
 def _through_view(op: Op, index: Index) -> Index:
     """`index` maps coordinates of the view's operand; the result maps those of the view."""
-    if op.kind == "fill":
+    if op.definition.is_splat:
         return index
     pulled = pull_view(op, coordinates(op.result.shape))
     step = dict(zip(variables(op.operands[0].shape), pulled, strict=True))

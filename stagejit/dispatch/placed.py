@@ -40,7 +40,7 @@ class _Readers:
 
     def __init__(self, state: State, regions: Sequence[Region]) -> None:
         self.state, self.regions, self.roots = state, list(regions), Roots(regions)
-        barriers = (op for op in state.order if op.kind == "optimization_barrier")
+        barriers = (op for op in state.order if op.definition.forwards)
         self.kept = {
             *stored_outputs(state.graph).values(),
             *(v for b in barriers for v in b.operands),

@@ -33,7 +33,7 @@ class Roots:
     def __getitem__(self, value: Value) -> Value:
         passed = []
         while value not in self._known and value not in self._own:
-            if value.op.kind == "optimization_barrier":
+            if value.op.definition.forwards:
                 passed.append(value)
                 value = value.op.operands[value.index]
                 continue

@@ -141,7 +141,7 @@ class Scalars:
         if not known or len(known) < len(operands):
             return None
         dtype = op.result.type.dtype
-        if op.kind in ("reshape", "fill"):
+        if op.kind == "reshape" or op.definition.is_splat:
             return known[0]
         if op.kind == "convert":
             return _wrapped(known[0], dtype) if dtype.kind != "bool" else None
@@ -198,7 +198,8 @@ def _element(vector: Value, component: int) -> Value | None:
     """The scalar that is element `component` of a vector, seen through what assembled it."""
     while vector.shape != ():
         op = vector.op
-        if op.kind == "fill" or (op.kind in ("reshape", "broadcast") and vector.type.size == 1):
+        alone = vector.type.size == 1 and op.kind in ("reshape", "broadcast")
+        if op.definition.is_splat or alone:
             vector = op.operands[0]
         elif op.kind == "reshape" and max(op.operands[0].shape) == vector.type.size:
             vector = op.operands[0]  # a vector with dimensions of size 1

@@ -173,7 +173,7 @@ def in_memory(value: Value) -> bool:
     kernel computes with; results of an optimization barrier lie where its operands lie."""
     if value.op.kind == "const":
         return value.type.size != 1 or not value.type.dtype.is_native
-    return value.op.kind in ("input", "optimization_barrier")
+    return value.op.kind == "input" or value.op.definition.forwards
 
 
 def describe(op: Op) -> str:

@@ -20,7 +20,7 @@ from stagejit.dispatch.region import Region
 from stagejit.dispatch.roots import Roots
 from stagejit.errors import VerificationError
 from stagejit.graph.ir import Value
-from stagejit.graph.ops.control import destination_of
+from stagejit.graph.ops.control import before
 from stagejit.index.box_index import BoxIndex
 
 _Write = tuple[int, int, Value]  # position of the region, number of the part, version
@@ -62,11 +62,8 @@ def _made_from(value: Value, root: Value) -> set[Value]:
     """The versions that a value consists of, itself included."""
     found = {value}
     while value is not root:
-        if value.op.kind == "optimization_barrier":
-            value = value.op.operands[value.index]
-        else:
-            destination = destination_of(value)
-            assert destination is not None  # as in `Roots`
-            value = destination
+        earlier = before(value)
+        assert earlier is not None  # as in `Roots`
+        value = earlier
         found.add(value)
     return found

@@ -83,10 +83,12 @@ class OpDef:
     is_elementwise: an element is a function of the elements of all operands at its own index. Its
         code is the code generator's, which has that of the package's kinds only.
     is_free: a source of elements that nobody has to store: they cost nothing.
+    is_splat: each of its elements is the only one of operand 0.
     is_indexed: an element is an element of operand 0, at an index that operand 1 holds.
     accumulates: an element is a sum (a maximum, ...) over many elements of operands.
     is_foreign: code that is not ours runs it: XLA, or a library.
     stands_alone: its dispatch evaluates nothing else, and stores nothing but its results.
+    forwards: result k is operand k, in its memory, though no pass may say that they are equal.
     is_pointwise: a view, elementwise, free or indexed: whoever needs an element may evaluate it.
     has_bodies, updates: whether there may be bodies, or ties.
 
@@ -115,10 +117,12 @@ class OpDef:
     divisions: Callable[[Any, Index], list[tuple[Affine, int]]] | None = None
     is_elementwise: bool = False
     is_free: bool = False
+    is_splat: bool = False
     is_indexed: bool = False
     accumulates: bool = False
     is_foreign: bool = False
     stands_alone: bool = False
+    forwards: bool = False
 
     flops: Callable[[Any], int] = no_flops
     element_flops: Callable[[Any], float] = no_flops

@@ -33,7 +33,7 @@ _IDEMPOTENT = frozenset({"abs", "floor", "ceil", "round"})
 def scalar_of(value: Value) -> Any:
     """The number that every element of `value` is, as a NumPy scalar; None where not constant."""
     op = value.op
-    if op.kind == "fill":
+    if op.definition.is_splat:
         op = op.operands[0].op
     if op.kind != "const" or not isinstance(op.attrs["value"], np.ndarray):
         return None
@@ -157,7 +157,7 @@ def select_of_known(graph: Graph, op: Op) -> Outcome:
 @rewrite(NAME, roots="map convert")
 def elementwise_of_fills(graph: Graph, op: Op) -> Outcome:
     """map fn (fill %a), (fill %b)  -->  fill (map fn %a, %b)"""
-    if not op.result.shape or any(x.op.kind != "fill" for x in op.operands):
+    if not op.result.shape or not all(x.op.definition.is_splat for x in op.operands):
         return None
     scalars = [x.op.operands[0] for x in op.operands]
     scalar = build(graph, op.kind, scalars, **op.attrs)

@@ -85,7 +85,7 @@ def _chain_of(graph: Graph, last: Op) -> Chain | None:
         if op.operands[0].type.size
     )
     size = sum(part.source.type.size for part in parts)
-    fits = bool(parts) and (base.op.kind == "fill" or size == last.result.type.size)
+    fits = bool(parts) and (base.op.definition.is_splat or size == last.result.type.size)
     return Chain(parts, base) if fits and parts[-1].insert is last and _disjoint(parts) else None
 
 

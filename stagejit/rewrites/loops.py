@@ -137,7 +137,7 @@ class _Loop:
         """Ops that give the same in each iteration, and could be cloned out of the loop."""
         fixed: set[Op] = {value.op for value in self.constant}
         for op in self.body.ops():
-            stays = op.kind in ("loop", "branch", "optimization_barrier")
+            stays = op.definition.has_bodies or op.definition.forwards
             stays |= op.kind == "call" and op.attrs["target"] == TARGET  # the loop may not turn
             if not stays and fixed.issuperset(value.op for value in op.operands):
                 fixed.add(op)
@@ -260,4 +260,4 @@ def _is_dear(op: Op) -> bool:
 
 
 def _is_view(op: Op) -> bool:
-    return op.definition.is_view or op.kind == "fill"
+    return op.definition.is_view or op.definition.is_splat

@@ -182,7 +182,7 @@ def _refuse(graph: Graph, chain: Chain, buffer: _Buffer) -> str:
     pending = [chain.result]
     while pending:
         for use in graph.uses(pending.pop()):
-            held = wants_memory(use.user) or use.user.kind == "optimization_barrier"
+            held = wants_memory(use.user) or use.user.definition.forwards
             if held and use.user not in buffer.inserts:
                 return f"it is wanted in memory of its own, by {use.user.kind}"
             if use.user.kind == "reshape":

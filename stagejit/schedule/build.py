@@ -202,7 +202,7 @@ class _Builder:
     def _conflicts(self, dispatches: Sequence[Dispatch]) -> list[hazards.Conflict]:
         """Who waits for whom."""
         found = hazards.conflicts(dispatches)
-        barriers = [op for op in self.graph.nx if op.kind == "optimization_barrier"]
+        barriers = [op for op in self.graph.nx if op.definition.forwards]
         if not barriers:
             return found
         reading: dict[Value, list[int]] = {}

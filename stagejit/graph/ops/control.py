@@ -93,6 +93,12 @@ def destination_of(value: Value) -> Value | None:
     return None if at is None else op.operands[at]
 
 
+def before(value: Value) -> Value | None:
+    """What lay in the memory of `value` before: its destination, or what its op passes on."""
+    op = value.op
+    return op.operands[value.index] if op.definition.forwards else destination_of(value)
+
+
 def updates_of(op: Op, destination: Value) -> list[Value]:
     """The results of an op that are updates of `destination`: one look at each operand, however
     many are carried."""

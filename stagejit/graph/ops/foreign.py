@@ -203,4 +203,4 @@ define(
         stands_alone=True,
     )
 )
-define(OpDef(kind="optimization_barrier", infer=_same, interpret=_operands))
+define(OpDef(kind="optimization_barrier", infer=_same, interpret=_operands, forwards=True))

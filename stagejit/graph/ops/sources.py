@@ -107,5 +107,6 @@ define(
         interpret=_value_of_fill,
         implied=frozenset({"shape"}),
         is_free=True,
+        is_splat=True,
     )
 )
