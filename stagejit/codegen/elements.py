@@ -361,7 +361,7 @@ class Elements:
         vector variable stays, so that the range of the form covers all lanes."""
         number, terms = uniform.const, []
         for var, coeff in uniform.terms:
-            at = self.position.env[var].const if var in self.position.env else None
+            at = self._scalar_var(var).const if var in self.position.env else None
             if isinstance(at, int) and var is not self.position.vector:
                 number += coeff * at
             else:

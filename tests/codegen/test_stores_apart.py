@@ -92,3 +92,19 @@ def test_a_phase_is_stored_once() -> None:
     waiting.add(place, 1, b.const(0.0, F32.with_lanes(4)))
     with pytest.raises(InternalError, match="twice"):
         waiting.add(place, 1, b.const(0.0, F32.with_lanes(4)))
+
+
+@pytest.mark.parametrize("every", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize("shape", [(20, 7), (17, 33), (4, 4), (3, 16), (37, 5)], ids=str)
+def test_a_transposed_read_beside_one_with_gaps(
+    runner: Runner, shape: tuple[int, int], every: int
+) -> None:
+    """Rows of a square that is read transposed are loaded for each row, also where the position of
+    the square is a number."""
+    rows, columns = shape
+    for phase in (0, every - 1):
+        runner.check(
+            lambda x, y, phase=phase: x.T + y[:, :, phase],
+            np.arange(rows * columns, dtype=np.float32).reshape(columns, rows),
+            np.arange(rows * columns * every, dtype=np.float32).reshape(rows, columns, every),
+        )

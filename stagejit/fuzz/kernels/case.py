@@ -28,7 +28,7 @@ _SCALAR: tuple[Step, ...] = (
 _VIEWS: tuple[Step, ...] = (
     elementwise.transpose, elementwise.reverse, elementwise.slices, elementwise.reshape,
     elementwise.broadcast, elementwise.elsewhere, elementwise.dynamic_slice,
-    elementwise.rearranged, elementwise.butterflies,
+    elementwise.rearranged, elementwise.butterflies, elementwise.layouts,
 )  # fmt: skip
 _ROWS: tuple[Step, ...] = (
     rows.reduction, rows.row_stages, rows.softmax, rows.softmax_of_view, rows.normalized,
@@ -54,6 +54,9 @@ THEMES: tuple[tuple[Step, ...], ...] = (
     (elementwise.large, elementwise.transpose, elementwise.slices, elementwise.elsewhere,
      elementwise.binary, elementwise.dynamic_slice, elementwise.reshape, rows.row_stages,
      rows.cumulative, rows.softmax, placing.update, placing.dynamic_update),
+    (elementwise.layouts, elementwise.layouts, elementwise.layouts, elementwise.transpose,
+     elementwise.reshape, rows.reduction, rows.cumulative, placing.stack, placing.gather,
+     products.contract),
 )  # fmt: skip
 DTYPES = ("f32", "f32", "f32", "f64", "f64", "bf16", "f16", "i32", "i64", "u8", "i8", "i16", "u16",
           "u32", "u64", "bool")  # fmt: skip

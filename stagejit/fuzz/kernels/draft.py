@@ -29,6 +29,8 @@ MOST_ELEMENTS = 6000
 # Bits of the significand: integers up to 2 ** bits are exact.
 _DIGITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
 WIDE = (f32, f64)
+_SHORT = (3, 2, 4, 5, 8)
+_MOST_LAID_OUT = 4 * MOST_ELEMENTS
 _CALM = 6.0  # what functions like exp take
 
 
@@ -181,13 +183,15 @@ class Draft:
     def like(self, x: Drawn, shape: Shape | None = None, dtype: DType | None = None) -> Drawn:
         """A value of the shape and type of `x` (or others): one that there is, `x` or a part of
         it at other indices, one that is broadcast, a period of one that is repeated, or a new
-        argument."""
+        argument, perhaps of another layout."""
         shape = x.shape if shape is None else shape
         dtype = dtype or x.dtype
         fitting = [v for v in reversed(self.values) if v.shape == shape and v.dtype is dtype]
-        how = self.c.below(5)
+        how = self.c.below(6)
         if how == 0 and fitting:
             return self.c.pick(fitting)
+        if how == 4:
+            return self.laid_out(shape, dtype)
         if how == 1 and shape and (narrow := self._broadcast(shape, dtype)) is not None:
             return narrow
         if how == 2 and fitting:
@@ -195,6 +199,42 @@ class Draft:
         if how == 3 and shape and all(shape):
             return self._period(shape, dtype)
         return self.argument(shape, dtype)
+
+    def laid_out(self, shape: Shape, dtype: DType) -> Drawn:
+        """A new argument seen through views, so that neighbours lie apart in memory: its axes are
+        in another order, short axes stand between them, of which one element is taken, and every
+        second or third element may be left out."""
+        c, rank = self.c, len(shape)
+        order = c.order(rank) if rank > 1 else tuple(range(rank))
+        sizes: list[int] = []
+        box: dict[int, tuple[int, int, int]] = {}
+        room = _MOST_LAID_OUT // max(math.prod(shape), 1)
+
+        def taken(choices: Sequence[int]) -> int:
+            nonlocal room
+            number = c.pick(choices)
+            number = number if number <= room else 1
+            room //= number
+            return number
+
+        def short() -> None:
+            extent = taken(_SHORT)
+            box[len(sizes)] = (c.below(extent), 1, 1)
+            sizes.append(extent)
+
+        for axis in order:
+            if c.chance(3):
+                short()
+            stride = taken((1, 1, 1, 2, 3))
+            box[len(sizes)] = (c.below(stride) if shape[axis] else 0, shape[axis], stride)
+            sizes.append(shape[axis] * stride)
+        if c.chance(2):
+            short()
+        x = self.slice(self.argument(tuple(sizes), dtype), box)
+        x = self.view("reshape", x, shape=tuple(shape[axis] for axis in order))
+        if order != tuple(range(rank)):
+            x = self.view("transpose", x, permutation=tuple(map(order.index, range(rank))))
+        return self.view("reverse", x, axes=(c.below(rank),)) if rank and c.chance(3) else x
 
     def _broadcast(self, shape: Shape, dtype: DType) -> Drawn | None:
         axes = tuple(self.c.some(range(len(shape))))

@@ -81,6 +81,16 @@ def binary_of(d: Draft, x: Drawn, y: Drawn) -> Drawn:
     return d.map(fn, x, y)
 
 
+def layouts(d: Draft) -> None:
+    """A value meets arguments whose elements lie in memory in other orders."""
+    x = d.some()
+    if x is not None:
+        for _ in range(d.c.between(1, 3)):
+            x = binary_of(d, x, d.laid_out(x.shape, x.dtype))
+            if x.dtype is bool_:
+                return
+
+
 def compare(d: Draft) -> None:
     x = d.some(lambda v: v.exact)
     y = None if x is None else d.like(x)
