@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, order=True)
 class Symbol:
-    """An integer in `[low, high]`, both included. Symbols are equal by name: in plans a short one,
-    before that the formula by which the host computes the value. is_size: it is a dimension of an
-    argument."""
+    """An integer in `[low, high]`, both included. name: in plans a short one, before that the
+    formula by which the host computes the value. is_size: it is a dimension of an argument."""
 
     name: str
     low: int

@@ -397,7 +397,7 @@ class Elements:
         if mask is None:
             return self.position.lanes
         first, limit = (operand.const for operand in mask.op.operands)  # type: ignore[union-attr]
-        return int(limit) - int(first)  # type: ignore[arg-type]
+        return max(0, min(self.position.lanes, int(limit) - int(first)))  # type: ignore[arg-type]
 
     def _transposed(
         self, value: Value, buffer: Buffer, uniform: Affine, coeff: int, tile: Tile
