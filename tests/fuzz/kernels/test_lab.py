@@ -28,7 +28,7 @@ def test_equal_seeds_give_equal_cases_that_print_and_parse() -> None:
 def test_slices_of_what_is_repeated_are_drawn() -> None:
     """In bounds, and of a whole period as well as across two of them."""
     kinds = set()
-    for number in range(300):
+    for number in range(900):
         graph = draw_case(Choices.drawn(0, number)).graph
         for op in graph.ops():
             chain = [op, op.operands[0].op] if op.kind == "extract_slice" else []
@@ -46,6 +46,19 @@ def test_slices_of_what_is_repeated_are_drawn() -> None:
             start, stride = op.attrs["offsets"][axis], op.attrs["strides"][axis]
             kinds.add((stride, start % period < stride))
     assert kinds >= {(1, True), (1, False), (2, True)}
+
+
+def test_arguments_of_other_layouts_are_drawn() -> None:
+    """In another order of axes, with gaps along the innermost one, and both."""
+    found = set()
+    for number in range(900):
+        for op in draw_case(Choices.drawn(0, number)).graph.ops():
+            if op.kind != "transpose" or op.operands[0].op.kind != "reshape":
+                continue
+            part = op.operands[0].op.operands[0].op
+            if part.kind == "extract_slice" and part.operands[0].op.kind == "input":
+                found.add(part.result.shape[-1] == 1 < part.operands[0].shape[-1])
+    assert found == {True, False}
 
 
 def jobs(targets: Targets) -> list[Job]:
