@@ -52,7 +52,7 @@ def test_the_same_seed_is_the_same_program() -> None:
 
 @functools.cache
 def drawn() -> list[Program]:
-    return [random_program(seed) for seed in range(300)]
+    return [random_program(seed) for seed in range(400)]
 
 
 def test_programs_use_what_jax_users_write() -> None:
@@ -86,6 +86,11 @@ def test_programs_update_buffers_and_carry_large_ones() -> None:
         large += any(re.search(rf"\b{name}\b", loop) for name in resized for loop in loops)
     assert updated > 4
     assert large > 3
+
+
+def test_programs_read_elements_that_lie_apart() -> None:
+    text = "\n".join(program.source for program in drawn())
+    assert len(re.findall(r"jnp\.resize\(.*\)\[.*\d\]\.transpose\(\(1, ", text)) > 10
 
 
 def test_programs_run_with_options_that_decide_which_plan_is_made() -> None:

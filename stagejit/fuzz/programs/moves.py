@@ -41,6 +41,30 @@ def view(draft: Draft) -> None:
     draft.let(rng.choice(texts), x.exact)
 
 
+def layouts(draft: Draft) -> None:
+    """A value meets copies of itself whose elements lie in memory in another order: its axes are
+    turned, and short axes and strides leave gaps between neighbours."""
+    x, rng = draft.pick(lambda known: _with_axis(known) and known.size > 0), draft.rng
+    for _ in range(rng.randint(1, 3)):
+        order = rng.sample(range(x.rank), x.rank)
+        sizes, parts = list[int](), list[str]()
+        for axis in (*order, None):
+            if rng.random() < 0.35:
+                sizes.append(rng.randint(2, 5))
+                parts.append(str(rng.randrange(sizes[-1])))
+            if axis is not None:
+                stride = rng.choice((1, 1, 1, 2, 3))
+                sizes.append(x.shape[axis] * stride)
+                parts.append(f"{rng.randrange(stride)}::{stride}")
+        back = tuple(map(order.index, range(x.rank)))
+        draft.let(
+            f"jnp.resize({x.name}, {tuple(sizes)})[{', '.join(parts)}].transpose({back})", x.exact
+        )
+        apart = next(reversed(draft.scope))
+        draft.let(f"jnp.{rng.choice(('add', 'maximum'))}({x.name}, {apart})", False)
+        x = draft.scope[next(reversed(draft.scope))]
+
+
 def _factors(draft: Draft, size: int) -> tuple[int, ...]:
     found, rest = list[int](), size
     for prime in (2, 3, 5, 7):
