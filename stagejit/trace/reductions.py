@@ -34,7 +34,8 @@ def on_one_device(name: str, params: Mapping[str, Any]) -> tuple[str, Mapping[st
     """The reduction that a collective over axes of its operand is; others as they are. An axis with
     a name is one of devices: `vmap` replaces those of its own by their positions."""
     found, axes = _COLLECTIVES.get(name), params.get("axes")
-    if found is None or axes is None or not all(isinstance(axis, int) for axis in axes):
+    grouped = params.get("axis_index_groups") is not None
+    if found is None or axes is None or grouped or not all(isinstance(a, int) for a in axes):
         return name, params
     return found, params
 
