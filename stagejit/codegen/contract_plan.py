@@ -160,26 +160,24 @@ def _is_plain(region: ClosedRegion, nest: Nest, store: Store) -> bool:
 def _pushed(footprint: Footprint, region: ClosedRegion, nest: Nest, store: Store) -> Index:
     """The index of the stored value that belongs to the anchor's result at `nest.result`."""
     result = _anchor(region).result
-    wanted: set[Op] = set()
-    pending = [store.value]
-    while pending:
-        value = pending.pop()
-        if value is not result and value.op in region.ops and value.op not in wanted:
-            wanted.add(value.op)
-            pending += value.op.operands
-    indices = {result: nest.result}
+    behind = {result}  # what is made of the anchor's result
     for op in region.ops:  # operands first
-        known = [indices[operand] for operand in op.operands if operand in indices]
-        if op in wanted and known:
-            indices[op.result] = _push(footprint, op, known[0])
-    found = indices.get(store.value)
-    if found is None:
-        raise InternalError(
-            f"{store.value} does not depend on the anchor of {region.name}",
-            step="codegen",
-            loc=region.loc,
-        )
-    return found
+        if not behind.isdisjoint(op.operands):
+            behind.update(op.results)
+    value, path = store.value, list[Op]()
+    while value is not result:
+        if value not in behind:
+            raise InternalError(
+                f"{store.value} does not depend on the anchor of {region.name}",
+                step="codegen",
+                loc=region.loc,
+            )
+        path.append(value.op)
+        value = next(operand for operand in value.op.operands if operand in behind)
+    index = nest.result
+    for op in reversed(path):
+        index = _push(footprint, op, index)
+    return index
 
 
 def _push(footprint: Footprint, op: Op, index: Index) -> Index:
