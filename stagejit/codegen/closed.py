@@ -58,6 +58,13 @@ class ClosedRegion:
     def loc(self) -> Loc:
         return UNKNOWN
 
+    @property
+    def anchor_op(self) -> Op:
+        """The anchor. Raises InternalError for a region that has none."""
+        if self.anchor is None:
+            raise InternalError(f"{self.name} has no anchor", step="codegen")
+        return self.anchor
+
 
 @dataclass(frozen=True)
 class Key:

@@ -12,11 +12,8 @@ from stagejit.codegen.contract_nest import contract_nest
 from stagejit.codegen.contract_plan import make_plan
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
-from stagejit.errors import InternalError
 
 
 def contract_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region around a `contract`."""
-    if region.anchor is None:
-        raise InternalError(f"{region.name} has no anchor", step="codegen", loc=region.loc)
-    return emit_contraction([make_plan(region, contract_nest(region.anchor), target)], target)
+    return emit_contraction([make_plan(region, contract_nest(region.anchor_op), target)], target)

@@ -25,7 +25,6 @@ from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.microkernel import View
 from stagejit.codegen.tile_blocks import between_lanes
 from stagejit.codegen.tiling import Split
-from stagejit.errors import InternalError
 from stagejit.index.affine import Var
 
 
@@ -51,11 +50,9 @@ class Epilogue:
         panel: View,
         ranges: Mapping[Var, Range],
     ) -> None:
-        if plan.region.anchor is None:
-            raise InternalError(f"{plan.region.name} has no anchor", step="codegen")
         self.plan, self.elements, self.stores = plan, elements, stores
         self.panel, self.ranges, self.b = panel, ranges, elements.b
-        self.lanes, self.result = plan.tiling.lanes, plan.region.anchor.result
+        self.lanes, self.result = plan.tiling.lanes, plan.region.anchor_op.result
         self.vector = self._vector()
 
     def emit(self) -> None:

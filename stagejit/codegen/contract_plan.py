@@ -71,7 +71,7 @@ class _Walk:
     """A dry run of one nest: what it reads and writes, as affine forms."""
 
     def __init__(self, region: ClosedRegion, nest: Nest, *, strict: bool) -> None:
-        anchor = _anchor(region)
+        anchor = region.anchor_op
         self.footprint = Footprint(leaves_of(region), bound={anchor.result}, strict=strict)
         for operand in (nest.left, nest.right):
             self.footprint.visit(operand.value, operand.exact_index or operand.index)
@@ -88,12 +88,6 @@ class _Walk:
     @property
     def forms(self) -> list[Affine]:
         return [form for _, form in self.footprint.reads] + self.footprint.numbers
-
-
-def _anchor(region: ClosedRegion) -> Op:
-    if region.anchor is None:
-        raise InternalError(f"{region.name} has no anchor", step="codegen", loc=region.loc)
-    return region.anchor
 
 
 def _refined(region: ClosedRegion, nest: Nest) -> Nest:
@@ -151,7 +145,7 @@ def _loops_only(form: Affine) -> bool:
 
 def _is_plain(region: ClosedRegion, nest: Nest, store: Store) -> bool:
     """The stored value is the anchor's result, perhaps viewed, in the type of the running sums."""
-    value, result = store.value, _anchor(region).result
+    value, result = store.value, region.anchor_op.result
     while value is not result and value.op in region.ops and value.op.definition.is_view:
         value = value.op.operands[0]
     return value is result and result.type.dtype is nest.dtype
@@ -159,7 +153,7 @@ def _is_plain(region: ClosedRegion, nest: Nest, store: Store) -> bool:
 
 def _pushed(footprint: Footprint, region: ClosedRegion, nest: Nest, store: Store) -> Index:
     """The index of the stored value that belongs to the anchor's result at `nest.result`."""
-    result = _anchor(region).result
+    result = region.anchor_op.result
     behind = {result}  # what is made of the anchor's result
     for op in region.ops:  # operands first
         if not behind.isdisjoint(op.operands):

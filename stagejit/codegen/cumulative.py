@@ -17,7 +17,7 @@ from stagejit.codegen import scalars
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
-from stagejit.codegen.cumulative_plan import Nest, anchor_of, plan
+from stagejit.codegen.cumulative_plan import Nest, plan
 from stagejit.codegen.elements import Elements, Memory
 from stagejit.codegen.ir import Buffer, element_type
 from stagejit.codegen.ir import Value as Register
@@ -62,7 +62,7 @@ class _Writer:
         target: Target,
     ) -> None:
         self.region, self.nest, self.elements, self.memory = region, nest, elements, memory
-        self.b, self.op, self.target = elements.b, anchor_of(region), target
+        self.b, self.op, self.target = elements.b, region.anchor_op, target
         self.fn: str = self.op.attrs["fn"]
         self.dtype = self.op.result.type.dtype
         self.held: DType = self.dtype.accumulator

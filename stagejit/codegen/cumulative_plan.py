@@ -14,8 +14,7 @@ from stagejit.codegen.costs import widest_nbytes
 from stagejit.codegen.footprint import Footprint, leaves_of
 from stagejit.codegen.space import Space, merge, refine
 from stagejit.codegen.target import Target
-from stagejit.errors import InternalError
-from stagejit.graph.ir import Op, Value
+from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var
 
 
@@ -35,7 +34,7 @@ class Nest:
 
 
 def plan(region: ClosedRegion, target: Target) -> Nest:
-    op = anchor_of(region)
+    op = region.anchor_op
     shape, axis = op.result.shape, op.attrs["axis"]
     space = Space(shape, "c")
 
@@ -87,9 +86,3 @@ def plan(region: ClosedRegion, target: Target) -> Nest:
         new_offsets,
         reads,
     )
-
-
-def anchor_of(region: ClosedRegion) -> Op:
-    if region.anchor is None:
-        raise InternalError(f"{region.name} has no anchor", step="codegen")
-    return region.anchor

@@ -35,7 +35,6 @@ from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.maps import bind_memory
 from stagejit.codegen.space import Space, merge, refine
 from stagejit.codegen.target import Target
-from stagejit.errors import InternalError
 from stagejit.graph.dims import ScatterDims
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var, linearize
@@ -70,21 +69,15 @@ def scatter_kernel(region: ClosedRegion, target: Target) -> Kernel:
     nest = _plan(region, target)
     builder = Builder(calls=region.calls)
     memory, (into,), args = bind_memory(builder, region, nest.reads, (nest.offset,))
-    total = _Writer(_anchor(region), nest, Elements(builder, memory), into).emit()
+    total = _Writer(region.anchor_op, nest, Elements(builder, memory), into).emit()
     return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
-
-
-def _anchor(region: ClosedRegion) -> Op:
-    if region.anchor is None:
-        raise InternalError(f"{region.name} has no anchor", step="codegen")
-    return region.anchor
 
 
 # -------------------------------------------------------------------- planning
 
 
 def _plan(region: ClosedRegion, target: Target) -> _Nest:
-    op = _anchor(region)
+    op = region.anchor_op
     _, indices, updates = op.operands
     dims, shape = ScatterDims.of(op.attrs), op.result.shape
     space = Space(updates.shape, "u")

@@ -19,7 +19,8 @@ from stagejit.options import Options
 from stagejit.symbolic import Int
 
 _MOST_ORIGINS = 24
-# What a reshape counts in a chain of ops: each may double the divisions of an index.
+# What a reshape counts in a chain of ops: each may double the divisions of an index, so six fill
+# `joins.LONGEST_CHAIN`, and four are all that `recompute._MOST_STEPS` lets a reader add.
 _RESHAPE_STEPS = 40
 
 _Choice = tuple[str, Op, bool, str]  # a decision, as long as nobody asks for its text

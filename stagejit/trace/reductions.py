@@ -33,11 +33,10 @@ _COLLECTIVES = {
 def on_one_device(name: str, params: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """The reduction that a collective over axes of its operand is; others as they are. An axis with
     a name is one of devices: `vmap` replaces those of its own by their positions."""
-    found, axes = _COLLECTIVES.get(name), params.get("axes")
-    grouped = params.get("axis_index_groups") is not None
-    if found is None or axes is None or grouped or not all(isinstance(a, int) for a in axes):
+    found = _COLLECTIVES.get(name)
+    if found is None or params.get("axis_index_groups") is not None:
         return name, params
-    return found, params
+    return found if all(isinstance(axis, int) for axis in params["axes"]) else name, params
 
 
 def _reduce(fn: str) -> Translation:
