@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
+from stagejit.codegen.closed import key_of, rebuilt
 from stagejit.codegen.contract_nest import contract_nest
 from stagejit.codegen.contract_plan import ContractPlan, make_plan
 from stagejit.codegen.conv_nest import conv_nests
@@ -27,11 +28,10 @@ TARGETS = {"host": Target.host, "avx2": Target.avx2, "sse2": Target.sse2}
 def plan(
     fn: Any, *shapes: tuple[int, ...], target: Target, dtype: Any = np.float32
 ) -> ContractPlan:
-    region = region_of(graph_of(fn, *(np.zeros(shape, dtype) for shape in shapes)))
-    assert region.anchor is not None
-    nest = (
-        contract_nest(region.anchor) if region.kind == "contract" else conv_nests(region.anchor)[0]
-    )
+    graph = graph_of(fn, *(np.zeros(shape, dtype) for shape in shapes))
+    region = rebuilt(key_of(region_of(graph)))
+    anchor = region.anchor_op
+    nest = contract_nest(anchor) if region.kind == "contract" else conv_nests(anchor)[0]
     return make_plan(region, nest, target)
 
 
