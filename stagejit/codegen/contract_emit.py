@@ -48,6 +48,7 @@ def emit_contraction(plans: Sequence[ContractPlan], target: Target) -> Kernel:
     for plan in plans:
         _Emitter(plan, elements, stores, target).run(total, last=plan is plans[-1])
         total += plan.tiling.items
+    elements.bound.clear()  # a cycle: they read through the emitter
     cycles = sum(plan.tiling.cycles for plan in plans)
     seconds = cycles / _cycles_per_second(target) + region_seconds(region, target)
     return Kernel(builder.finish(), args, (), total, seconds)

@@ -42,8 +42,9 @@ def cumulative_kernel(region: ClosedRegion, target: Target) -> Kernel:
     nest = plan(region, target)
     builder = Builder(calls=region.calls)
     memory, stores, args = bind_memory(builder, region, nest.reads, nest.offsets)
-    writer = _Writer(region, nest, Elements(builder, memory), stores, target)
-    total = writer.emit()
+    elements = Elements(builder, memory)
+    total = _Writer(region, nest, elements, stores, target).emit()
+    elements.bound.clear()  # a cycle: they read through the writer
     return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
 
 

@@ -17,6 +17,7 @@ from stagejit.codegen.closed import ClosedRegion, Key, key_of, rebuilt
 from stagejit.codegen.contract import contract_kernel
 from stagejit.codegen.conv import conv_kernel
 from stagejit.codegen.cumulative import cumulative_kernel
+from stagejit.codegen.ir import close
 from stagejit.codegen.kernel import Kernel, KernelArg
 from stagejit.codegen.llvm import lower
 from stagejit.codegen.llvm_shadow import with_shadows
@@ -94,6 +95,7 @@ class KernelCache:
             verify_kernel(function)
         symbol = function.symbol() + ("v" if self.verify else "")
         text = lower(function, symbol, self.target, verify=self.verify)
+        close((*function.params, function.lo, function.hi), function.body)
         if self.verify:
             kernel = replace(kernel, function=with_shadows(function))
         return _Template(replace(kernel, args=()), symbol, text, places)

@@ -86,6 +86,11 @@ class Value:
         self.op: Op | None = None
         self.const: int | float | None = None  # the number, where this is a (splat) constant
 
+    def close(self) -> None:
+        """See the function `close`."""
+        self.op = None
+        del self.block, self.builder
+
     def __str__(self) -> str:
         return f"%{self.id}"
 
@@ -286,6 +291,18 @@ class Function:
         return "sj_k_" + hashlib.sha256(self.as_text().encode()).hexdigest()[:24]
 
 
+def close(given: Iterable[Value], body: Block) -> None:
+    """Makes values and blocks forget where they were made, which only a builder asks.
+
+    What is left refers to nothing that refers to it, so it is freed when nobody holds it, and does
+    not wait for Python's search for cycles: a process that compiles much does not grow by them.
+    """
+    for value in (*given, *_defined(body)):
+        value.close()
+    for block in _blocks(body):
+        block.parent, block.numbering = None, {}
+
+
 def _walk(block: Block) -> Iterator[Op]:
     for op in block.ops:
         yield op
@@ -295,22 +312,23 @@ def _walk(block: Block) -> Iterator[Op]:
 
 def _number(names: dict[Value, str], given: Iterable[Value], body: Block) -> None:
     """Names all values in the order of printing."""
-
-    def name(value: Value) -> None:
+    for value in (*given, *_defined(body)):
         names[value] = f"%{len(names)}"
 
-    def visit(block: Block) -> None:
-        for arg in block.args:
-            name(arg)
-        for op in block.ops:
-            for inner in op.blocks:
-                visit(inner)
-            for result in op.results:
-                name(result)
 
-    for value in given:
-        name(value)
-    visit(body)
+def _defined(block: Block) -> Iterator[Value]:
+    yield from block.args
+    for op in block.ops:
+        for inner in op.blocks:
+            yield from _defined(inner)
+        yield from op.results
+
+
+def _blocks(block: Block) -> Iterator[Block]:
+    yield block
+    for op in block.ops:
+        for inner in op.blocks:
+            yield from _blocks(inner)
 
 
 def _print_block(block: Block, names: dict[Value, str], indent: str, lines: list[str]) -> None:

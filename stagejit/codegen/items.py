@@ -72,21 +72,22 @@ class Items:
 
         def item(number: Register) -> None:
             with elements.at(self._positions(elements, number)):
-                nested(0)
-
-        def nested(depth: int) -> None:
-            if depth == len(self.inner):
-                body()
-                return
-            loop = self.inner[depth]
-
-            def iteration(position: Register) -> None:
-                with elements.at({loop.var: position}):
-                    nested(depth + 1)
-
-            b.loop(0, loop.var.extent, loop.step, (), iteration)
+                self._nested(elements, body, 0)
 
         b.loop(b.lo, b.hi, 1, (), item, runs=True)
+
+    def _nested(self, elements: Elements, body: Callable[[], None], depth: int) -> None:
+        """The inner loops from `depth` on."""
+        if depth == len(self.inner):
+            body()
+            return
+        loop = self.inner[depth]
+
+        def iteration(position: Register) -> None:
+            with elements.at({loop.var: position}):
+                self._nested(elements, body, depth + 1)
+
+        elements.b.loop(0, loop.var.extent, loop.step, (), iteration)
 
     def _positions(self, elements: Elements, number: Register) -> dict[Var, Register]:
         b = elements.b

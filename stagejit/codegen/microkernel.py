@@ -21,6 +21,9 @@ from stagejit.codegen.tiling import Tiling
 from stagejit.index.affine import Var
 from stagejit.types import DType
 
+# What runs at offsets of the operands and fixed positions of some axes: sums in, sums out.
+_Body = Callable[[Sequence[Register], Mapping[Var, int], Sequence[Register]], Sequence[Register]]
+
 _UNROLLED = 4  # reduction axes up to this extent may be unrolled
 
 
@@ -207,33 +210,12 @@ class MicroKernel:
         split = [axis for axis in residues if residues[axis] > 1]
         step = _Step(self, points, mask, unrolled)
 
-        def nest(
-            depth: int,
-            offsets: Sequence[Register],
-            fixed: Mapping[Var, int],
-            sums: Sequence[Register],
-        ) -> Sequence[Register]:
-            if depth < len(loops):
-                return self._loop(
-                    loops[depth],
-                    offsets,
-                    sums,
-                    lambda at, inner: nest(depth + 1, at, fixed, inner),
-                    step,
-                )
-            if depth < len(loops) + len(split):
-                axis = split[depth - len(loops)]
-                return self._residue_loops(
-                    axis,
-                    residues[axis],
-                    offsets,
-                    lengths[axis],
-                    sums,
-                    lambda at, r, inner: nest(depth + 1, at, {**fixed, axis: r}, inner),
-                )
-            return step.unrolled(offsets, fixed, sums)
-
-        return nest(0, list(starts), {}, [zero] * len(points))
+        body: _Body = step.unrolled
+        for axis in reversed(split):
+            body = self._residue_loops(axis, residues[axis], lengths[axis], body)
+        for loop in reversed(loops):
+            body = self._loop(loop, body, step)
+        return body(list(starts), {}, [zero] * len(points))
 
     def _is_unrolled(
         self, axis: Var, length: Register, points: Sequence[Mapping[Var, int]]
@@ -285,52 +267,49 @@ class MicroKernel:
     def _stride(self, operand: int, axis: Var) -> int:
         return self.operands[operand].constant({axis: 1})
 
-    def _loop(
-        self,
-        loop: _Loop,
-        offsets: Sequence[Register],
-        sums: Sequence[Register],
-        body: Callable[[Sequence[Register], Sequence[Register]], Sequence[Register]],
-        step: _Step,
-    ) -> Sequence[Register]:
-        def iteration(k: Register, *inner: Register) -> Sequence[Register]:
-            return body([o + k * s for o, s in zip(offsets, loop.steps, strict=True)], inner)
+    def _loop(self, loop: _Loop, body: _Body, step: _Step) -> _Body:
+        def run(
+            offsets: Sequence[Register], fixed: Mapping[Var, int], sums: Sequence[Register]
+        ) -> Sequence[Register]:
+            def iteration(k: Register, *inner: Register) -> Sequence[Register]:
+                at = [o + k * s for o, s in zip(offsets, loop.steps, strict=True)]
+                return body(at, fixed, inner)
 
-        if loop.axis is not self.tiling.lane:
-            return self.b.loop(0, loop.trips, 1, sums, iteration)
-        lanes = self.tiling.lanes
-        if loop.known is not None and loop.known % lanes == 0:
-            return self.b.loop(0, loop.trips, lanes, sums, iteration)
-        whole = loop.trips - self.b.urem(loop.trips, lanes)
-        sums = self.b.loop(0, whole, lanes, sums, iteration)
-        with step.tail(self.b.mask_below(whole, loop.trips, lanes)):
-            return iteration(whole, *sums)
+            if loop.axis is not self.tiling.lane:
+                return self.b.loop(0, loop.trips, 1, sums, iteration)
+            lanes = self.tiling.lanes
+            if loop.known is not None and loop.known % lanes == 0:
+                return self.b.loop(0, loop.trips, lanes, sums, iteration)
+            whole = loop.trips - self.b.urem(loop.trips, lanes)
+            sums = self.b.loop(0, whole, lanes, sums, iteration)
+            with step.tail(self.b.mask_below(whole, loop.trips, lanes)):
+                return iteration(whole, *sums)
 
-    def _residue_loops(
-        self,
-        axis: Var,
-        count: int,
-        offsets: Sequence[Register],
-        length: Register,
-        sums: Sequence[Register],
-        body: Callable[[Sequence[Register], int, Sequence[Register]], Sequence[Register]],
-    ) -> Sequence[Register]:
+        return run
+
+    def _residue_loops(self, axis: Var, count: int, length: Register, body: _Body) -> _Body:
         """`count` loops, one for each remainder of the axis, since offsets are linear only in
         each."""
         moves = [view.constant({axis: count}) for view in self.operands]
-        for residue in range(min(count, axis.extent)):
-            trips = self.b.udiv(length + (count - 1 - residue), count)
-            if isinstance(length.const, int):
-                trips = self.b.const((length.const + count - 1 - residue) // count)
 
-            def iteration(
-                k: Register, *inner: Register, residue: int = residue
-            ) -> Sequence[Register]:
-                at = [o + k * m for o, m in zip(offsets, moves, strict=True)]
-                return body(at, residue, inner)
+        def run(
+            offsets: Sequence[Register], fixed: Mapping[Var, int], sums: Sequence[Register]
+        ) -> Sequence[Register]:
+            for residue in range(min(count, axis.extent)):
+                trips = self.b.udiv(length + (count - 1 - residue), count)
+                if isinstance(length.const, int):
+                    trips = self.b.const((length.const + count - 1 - residue) // count)
 
-            sums = self.b.loop(0, trips, 1, sums, iteration)
-        return sums
+                def iteration(
+                    k: Register, *inner: Register, residue: int = residue
+                ) -> Sequence[Register]:
+                    at = [o + k * m for o, m in zip(offsets, moves, strict=True)]
+                    return body(at, {**fixed, axis: residue}, inner)
+
+                sums = self.b.loop(0, trips, 1, sums, iteration)
+            return sums
+
+        return run
 
 
 class _Step:

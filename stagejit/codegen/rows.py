@@ -52,6 +52,7 @@ def reduce_kernel(region: ClosedRegion, target: Target) -> Kernel:
         total = PanelWriter(region, nest, elements, stores).emit(_panel_width(nest, target))
     else:
         total = RowWriter(region, nest, elements, stores).emit()
+    elements.bound.clear()  # a cycle: they read through the writer
     return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
 
 

@@ -277,21 +277,20 @@ class _Writer:
     def _window(self, block: Loop | None, offset: Affine) -> None:
         """All elements of the window that belong to this item."""
         loops = [var for var in self.nest.window if var is not self.nest.vector]
+        self._rest_of_window(loops, block, offset)
 
-        def nested(depth: int) -> None:
-            if depth < len(loops):
+    def _rest_of_window(self, loops: Sequence[Var], block: Loop | None, offset: Affine) -> None:
+        if loops:
 
-                def iteration(position: Register) -> None:
-                    with self.elements.at({loops[depth]: position}):
-                        nested(depth + 1)
+            def iteration(position: Register) -> None:
+                with self.elements.at({loops[0]: position}):
+                    self._rest_of_window(loops[1:], block, offset)
 
-                self.b.loop(0, loops[depth].extent, 1, (), iteration)
-            elif block is None:
-                self._combine(offset)
-            else:
-                self._run(block, offset)
-
-        nested(0)
+            self.b.loop(0, loops[0].extent, 1, (), iteration)
+        elif block is None:
+            self._combine(offset)
+        else:
+            self._run(block, offset)
 
     def _run(self, block: Loop, offset: Affine) -> None:
         """The item's part along the vector variable: full vectors, then one masked."""
