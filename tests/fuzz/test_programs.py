@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import re
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -145,6 +146,23 @@ def test_the_judge_takes_numpy_for_right_where_jax_is_wrong() -> None:
     )
     np.testing.assert_array_equal(wide[0], [0.0, 1.0, 2.0, 3.0, 4.0])
     assert wide[0].dtype == np.float64
+
+
+def test_the_judge_evaluates_loops_of_no_steps() -> None:
+    """XLA overwrites what a fused update still reads: beside an empty loop we were called wrong."""
+    body = """
+    none = lax.map(lambda s: s * 2, x[:0])
+    last, rows = lax.scan(lambda c, s: (c + s, (c, s[None])), x[3], x[2:2])
+    whole = jnp.arange(6, dtype=jnp.uint8).reshape(2, 3, 1).sum(2)
+    written = lax.dynamic_update_slice(whole, jnp.resize(whole, (2, 2)), (0, x[1].astype(int)))
+    return none, last, rows, written
+    """
+    drawn = program(textwrap.dedent(body))
+    for found in (verdicts.evaluated(drawn), verdicts._op_by_op(drawn)):
+        none, last, *rows, written = found
+        assert (none.shape, last, *(row.shape for row in rows)) == ((0,), 3.0, (0,), (0, 1))
+        np.testing.assert_array_equal(written, [[0, 0, 1], [3, 2, 3]])
+    assert not judge(drawn).bad
 
 
 def test_the_judge_evaluates_what_is_given_as_arrays_of_numpy() -> None:

@@ -221,8 +221,10 @@ def _attempt(evaluate: Callable[[], Leaves]) -> Leaves | None:
 
 def _op_by_op(program: Program) -> Leaves:
     """JAX without its fusions and loops."""
+    made = dict(NAMES) | {"lax": _Wide(lax, _LOOPS)}
     with jax.disable_jit():
-        return leaves_of(_evaluated(program.defined["f"], *program.given()))[0]
+        exec(program.source, made)
+        return leaves_of(_evaluated(made["f"], *given(made)))[0]
 
 
 def _evaluated(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -325,9 +327,26 @@ def _reduce_window(
     return jnp.asarray(made)
 
 
+def _scan(f: Any, init: Any, xs: Any = None, length: int | None = None, **how: Any) -> Any:
+    """JAX evaluates no loop of no steps step by step, since no step tells what it stacks."""
+    steps = length if length is not None else len(jax.tree.leaves(xs)[0])
+    if steps:
+        return lax.scan(f, init, xs, length, **how)
+    with jax.disable_jit(False):
+        _, stacked = jax.eval_shape(lambda init, xs: lax.scan(f, init, xs, length), init, xs)
+    return init, jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), stacked)
+
+
+def _map(f: Any, xs: Any, **how: Any) -> Any:
+    steps = len(jax.tree.leaves(xs)[0])
+    return lax.map(f, xs, **how) if steps else _scan(lambda _, x: (None, f(x)), None, xs)[1]
+
+
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _JNP: dict[str, Any] = {**dict.fromkeys(_FLOATS, jnp.float64), "log1p": _log1p}
+_LOOPS: dict[str, Any] = {"scan": _scan, "map": _map}
 _LAX: dict[str, Any] = {
+    **_LOOPS,
     "cumsum": _cumulative("cumsum", np.add),
     "cumprod": _cumulative("cumprod", np.multiply),
     "cummax": _cumulative("cummax", np.maximum),
