@@ -163,7 +163,7 @@ def _buffers(region: Region) -> tuple[int, ...]:
     for store in region.stores:
         value = root = store.into
         others = len(destinations) - 1
-        while store.inserts and value.op.kind == "insert_slice" and others:
+        while store.inserts and value.op.definition.is_insert and others:
             value = value.op.operands[1]
             if value in destinations:
                 root = value

@@ -183,7 +183,7 @@ class Elements:
             return emit(self.b, self.value(source, index), source.type.dtype, value.type.dtype)
         if op.kind == "iota":
             return self._iota(index[op.attrs["axis"]], value.type.dtype)
-        if op.kind == "const":
+        if op.definition.is_constant:
             return self._constant(value)
         if op.kind == "gather":
             return gather_element(self, op, index)

@@ -60,7 +60,7 @@ def reduce_kernel(region: ClosedRegion, target: Target) -> Kernel:
 
 
 def _plan(region: ClosedRegion, target: Target) -> RowNest:
-    reduces = [op for op in region.ops if op.kind == "reduce"]
+    reduces = [op for op in region.ops if op.definition.is_reduce]
     shape, axes = reduces[0].operands[0].shape, reduces[0].attrs["axes"]
     space = Space(shape, "r")
     stages = _stages(region, reduces)
@@ -158,7 +158,7 @@ def _stages(region: ClosedRegion, reduces: Sequence[Op]) -> tuple[tuple[Op, ...]
         before = max(
             (passes[operand.op] for operand in op.operands if operand.op in inside), default=0
         )
-        passes[op] = before + (op.kind == "reduce")
+        passes[op] = before + op.definition.is_reduce
     last = max(passes[op] for op in reduces)
     return tuple(tuple(op for op in reduces if passes[op] == level) for level in range(1, last + 1))
 

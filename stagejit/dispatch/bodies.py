@@ -25,7 +25,7 @@ def hoist_constants(graph: Graph) -> None:
         for number, body in enumerate(bodies_of(op)):
             hoist_constants(body)
             for inner in body.ops():
-                if inner.kind == "const" and inner.result.type.size != 1:
+                if inner.definition.is_constant and inner.result.type.size != 1:
                     constant = graph.add("const", (), inner.result.type, inner.loc, **inner.attrs)
                     _add_operand(graph, op, number, inner, constant.result)
 
@@ -85,7 +85,7 @@ def _counted(op: Op, carry: int, scalars: Scalars) -> tuple[int, int] | None:
     if first is None or last.kind != "map" or last.attrs["fn"] != "add":
         return None
     steps = [other.op for other in last.operands if other is not value]
-    if len(steps) != 1 or steps[0].kind != "const":
+    if len(steps) != 1 or not steps[0].definition.is_constant:
         return None
     low, high = bounds(first)
     if op.attrs["trip"] is not None:
@@ -104,7 +104,7 @@ def _elements_within(array: Value, depth: int = 4) -> tuple[int, int] | None:
         return None
     if op.kind == "iota":
         found = 0, op.attrs["shape"][op.attrs["axis"]] - 1
-    elif op.kind == "const" and array.type.size:
+    elif op.definition.is_constant and array.type.size:
         found = int(op.attrs["value"].min()), int(op.attrs["value"].max())
     elif op.kind in ("fill", "reshape", "convert") and op.operands[0].type.dtype.is_integer:
         inner = _elements_within(op.operands[0], depth - 1)

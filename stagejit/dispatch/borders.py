@@ -162,9 +162,8 @@ def _is_pad(region: Region) -> bool:
     if region.anchor is not None or len(region.stores) != 1:
         return False
     (store,) = region.stores
-    return store.value.op in region.ops and (
-        store.value.op.definition.is_splat and store.into.op.kind in ("insert_slice", "scatter")
-    )
+    made, into = store.value.op, store.into.op.definition
+    return made in region.ops and made.definition.is_splat and into.updates and not into.has_bodies
 
 
 def _left_of(whole: Box, written: Sequence[Box]) -> list[Box] | None:
@@ -220,7 +219,7 @@ def _border(region: Region, store: Store, box: Box) -> Region:
         {"offsets": box.offsets, "strides": box.strides},
         fill.loc,
     )
-    before = tuple(op for op in region.ops if op is not fill and op.kind != "insert_slice")
+    before = tuple(op for op in region.ops if op is not fill and not op.definition.is_insert)
     return Region(
         region.name,
         region.kind,

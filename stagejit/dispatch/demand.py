@@ -102,7 +102,7 @@ def _demand_operands(
         if not state.is_floating(operand) or not operand.type.size:
             continue
         location = (here or demand.location) if op.definition.is_elementwise else None
-        if op.kind == "reduce":
+        if op.definition.is_reduce:
             location = Location("row", coordinates(operand.shape))
         demands.add(operand.op, group, _wanted(op, number, demand), location)
 

@@ -146,7 +146,7 @@ class Destinations:
             known.keep(*beside)
             known.read = known.read or self.state.users[destination] != [op]
             return known
-        if beside is not None and self._is_donated(destination):
+        if beside is not None and state.graph.is_donated(destination):
             reason = self._refuse_argument(into, destination)
             state.decide(
                 "reuse-arguments", op, not reason, reason or "writes into the donated argument"
@@ -160,9 +160,6 @@ class Destinations:
         if group is not None:
             contents.write(1 << group.id, Box.whole(into.shape))
         return contents
-
-    def _is_donated(self, value: Value) -> bool:
-        return value.op.kind == "input" and self.state.graph.donated[value.op.attrs["index"]]
 
     def _refuse_argument(self, into: Value, argument: Value) -> str:
         """Why the result `into` cannot lie in a donated argument: its memory belongs to the result
@@ -195,7 +192,7 @@ class Destinations:
         reads: list[Box] = []
         readers = 0
         for user in self.state.users[destination]:
-            if user is op or (user.kind == "extract_slice" and self._updates(op, user)):
+            if user is op or (user.definition.is_extract and self._updates(op, user)):
                 continue
             box = _box_read(self.state, user)
             beside = box is not None and not any(box.overlaps(other) for other in written)
@@ -219,13 +216,13 @@ class Destinations:
         """Whether `user` reads its operand in one group and nowhere else."""
         return user in self.state.home and (
             user.definition.accumulates
-            or (user.kind == "extract_slice" and user.result in self.state.required)
+            or (user.definition.is_extract and user.result in self.state.required)
         )
 
     def _updates(self, op: Op, read: Op) -> bool:
         """Whether `read` only serves to compute, element by element, what `op` writes at the same
         place: a map may then read and write one buffer."""
-        if op.kind != "insert_slice" or not same_place(op, read):
+        if not op.definition.is_insert or not same_place(op, read):
             return False
         state, source = self.state, op.operands[0]
         home = state.home.get(source.op)
@@ -272,11 +269,11 @@ class Destinations:
 
     def _why_copied(self, destination: Value) -> str:
         producer = destination.op
-        if producer.kind == "const":
+        if producer.definition.is_constant:
             return "the destination is a constant"
-        if producer.kind == "input" and not self.state.graph.donated[producer.attrs["index"]]:
+        if producer.definition.is_input and not self.state.graph.is_donated(destination):
             return "the destination is an argument that is not donated"
-        if producer.kind == "delegate":
+        if producer.definition.is_left:
             return "the destination is the result of a delegated equation"
         if producer.kind == "call":
             return "the destination is the result of a library call"
@@ -287,16 +284,16 @@ class Destinations:
     def _covered(self, op: Op) -> bool:
         """Whether the inserts that follow each other into one destination fill it."""
         boxes, current = [], op
-        if op.kind != "insert_slice":
+        if not op.definition.is_insert:
             return False
-        while current.kind == "insert_slice":
+        while current.definition.is_insert:
             if any(offset is None for offset in current.attrs["offsets"]):
                 return False
             boxes.append(self.state.scalars.box(current))
             users = self.state.users[current.result]
             if (
                 len(users) != 1
-                or users[0].kind != "insert_slice"
+                or not users[0].definition.is_insert
                 or (users[0].operands[1] is not current.result)
             ):
                 break
@@ -376,15 +373,15 @@ def reads_to_keep(state: State, op: Op) -> list[Value]:
         for destination in destinations
         if destination is not None and _may_be_overwritten(state, destination)
         for user in state.users[destination]
-        if user.kind == "extract_slice" and _is_worth_keeping(state, op, user)
+        if user.definition.is_extract and _is_worth_keeping(state, op, user)
     ]
 
 
 def _may_be_overwritten(state: State, destination: Value) -> bool:
     """Whether updates can lie in its memory: all others get a buffer of their own anyway."""
     producer = destination.op
-    if producer.kind == "input":
-        return bool(state.graph.donated[producer.attrs["index"]])
+    if producer.definition.is_input:
+        return state.graph.is_donated(destination)
     return producer.definition.updates
 
 
@@ -394,14 +391,14 @@ def _is_worth_keeping(state: State, op: Op, read: Op) -> bool:
     box, written = _box_read(state, read), _overwritten(state, op, read.operands[0])
     if box is not None and not any(box.overlaps(other) for other in written):
         return _is_overwritten_after(state, op, read.operands[0], box)
-    if op.kind != "insert_slice":
+    if not op.definition.is_insert:
         return True
     return not (same_place(op, read) and _only_elementwise(read, op, state.users))
 
 
 def _overwritten(state: State, op: Op, destination: Value) -> list[Box]:
     """What `op` overwrites of an operand."""
-    if op.kind in ("insert_slice", "scatter"):
+    if not op.definition.has_bodies:
         return [state.scalars.box(op)]
     return [box for value in updates_of(op, destination) for box in updated_boxes(value)]
 
@@ -435,7 +432,7 @@ def _is_overwritten_after(state: State, op: Op, destination: Value, box: Box) ->
 
 def _box_read(state: State, user: Op) -> Box | None:
     """What an `extract_slice` reads, where the host knows its offsets."""
-    if user.kind != "extract_slice" or not state.scalars.knows(user):
+    if not user.definition.is_extract or not state.scalars.knows(user):
         return None
     return state.scalars.box(user)
 

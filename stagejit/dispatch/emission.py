@@ -124,9 +124,7 @@ def _walk(state: State, group: Group, stores: Iterable[Store]) -> tuple[list[Op]
             continue
         if state.is_floating(value) or state.home.get(value.op) is group:
             ops.add(value.op)
-            # A scatter updates the buffer that its result shares with its operand.
-            operands = value.op.operands[1:] if value.op.kind == "scatter" else value.op.operands
-            pending.extend(operands)
+            pending.extend(read_operands(value.op))
         else:
             inputs[value] = None
     position = state.position

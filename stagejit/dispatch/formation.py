@@ -131,7 +131,7 @@ class _Former:
             if kept:
                 self.state.required.update(kept)
                 early[op] = [value.op for value in kept]
-            if op.kind == "delegate" or op.definition.forwards:
+            if op.definition.is_left or op.definition.forwards:
                 self.state.required.update(op.operands)
             elif op.kind == "call":
                 self.state.required.update(map(without_reshapes, op.operands))
@@ -139,7 +139,7 @@ class _Former:
                 updated = [value for value in map(destination_of, op.results) if value is not None]
                 self.state.required.update(value for value in updated if not is_free(value))
                 self.state.required.update(map(without_reshapes, read_operands(op)))
-            elif op.kind == "insert_slice":
+            elif op.definition.is_insert:
                 self.state.required.update(v for v in op.operands[:2] if not is_free(v))
             elif op.kind == "scatter" and not is_free(op.operands[0]):
                 self.state.required.add(op.operands[0])
@@ -159,13 +159,13 @@ class _Former:
         state = self.state
         if op.definition.is_pointwise:
             self._pointwise(op)
-        elif op.kind == "reduce":
+        elif op.definition.is_reduce:
             self._reduce(op)
         elif op.definition.accumulates:
             self._anchor(op)
         elif op.kind == "scatter":
             self.destinations.scatter(op)
-        elif op.kind == "insert_slice":
+        elif op.definition.is_insert:
             self.destinations.insert(op)
         elif op.definition.has_bodies:
             self.destinations.control(op)
@@ -274,13 +274,13 @@ class _Former:
 
     def _origins_of_rows(self, group: Group) -> frozenset[Value]:
         return self.state.origins_of(
-            [op.operands[0] for op in group.members if op.kind == "reduce"]
+            [op.operands[0] for op in group.members if op.definition.is_reduce]
         )
 
 
 def _is_made(value: Value) -> bool:
     """Whether an op of the graph makes a value, so that it has to be visited before its users."""
-    return value.op.kind != "input"
+    return not value.op.definition.is_input
 
 
 def _refuse_same_rows(

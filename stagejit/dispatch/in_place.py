@@ -67,7 +67,7 @@ def _offsets_read(region: Region, operand: Value) -> set[Affine]:
 
 def _refuse_rows(region: Region, operand: Value, store: Store) -> str:
     """Stores of whole rows come last, those of a number for each row after them."""
-    reduces = [op for op in region.ops if op.kind == "reduce"]
+    reduces = [op for op in region.ops if op.definition.is_reduce]
     row_space = reduces[0].operands[0].shape
     if store.value.shape != row_space:
         return "the result has another shape than what is reduced"

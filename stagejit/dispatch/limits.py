@@ -27,6 +27,7 @@ from stagejit.dispatch.region import Region, Store, region_of
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.control import read_operands
 
 _LAST_PARTS = 4  # of those made so far, where room for a target is looked for
 _MOVES = frozenset({"broadcast", "reshape", "transpose", "reverse", "fill"})
@@ -58,7 +59,7 @@ def operands_of(region: Region) -> int:
 
 def least_operands(region: Region) -> int:
     """How many the widest op, or insert, of a region takes by itself."""
-    ops = [len({*_operands(op)}) for op in region.ops if op.kind != "insert_slice"]
+    ops = [len({*read_operands(op)}) for op in region.ops if not op.definition.is_insert]
     inserts = [1 + len({*_starts(store)}) for store in region.stores]
     return 1 + max([*ops, *inserts])
 
@@ -71,11 +72,6 @@ def _decide_alone(state: State, op: Op, operands: int) -> None:
 
 def _starts(store: Store) -> list[Value]:
     return [start for insert in store.inserts for start in insert.operands[2:]]
-
-
-def _operands(op: Op) -> tuple[Value, ...]:
-    """What an op reads; the buffer of a scatter's result holds its first operand already."""
-    return op.operands[1:] if op.kind == "scatter" else op.operands
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,7 @@ class _Split:
     def __init__(self, state: State, region: Region, stored: set[Value], roots: Roots) -> None:
         self.state, self.region, self.stored = state, region, stored
         self.limit = state.options.operand_limit
-        self.ops = [op for op in region.ops if op.kind != "insert_slice"]
+        self.ops = [op for op in region.ops if not op.definition.is_insert]
         self.memory = set(region.inputs) | stored
         self.native = {store.value for store in region.stores}
         self.kept: dict[Value, None] = {}
@@ -134,7 +130,7 @@ class _Split:
     def run(self) -> list[Region]:
         self._keep_what_is_shared()
         for op in self.ops:
-            self.reads[op] = self._narrowed(_operands(op))
+            self.reads[op] = self._narrowed(read_operands(op))
             if len(self.reads[op]) >= self.limit:
                 _decide_alone(self.state, op, len(self.reads[op]) + 1)
         for store in self.region.stores:
@@ -167,7 +163,7 @@ class _Split:
                 self.kept[result] = None
                 self.native.update([result] if anchor else [])
             again = 1 if result in self.kept else count
-            for operand in dict.fromkeys(_operands(op)):
+            for operand in dict.fromkeys(read_operands(op)):
                 uses[operand] = uses.get(operand, 0) + again
 
     def _narrowed(self, operands: Sequence[Value]) -> frozenset[Value]:
@@ -246,7 +242,7 @@ class _Split:
                 inputs.add(current)
             elif current.op not in part.ops and current.op not in ops:
                 ops.add(current.op)
-                pending += _operands(current.op)
+                pending += read_operands(current.op)
         operands = len(part.inputs | inputs) + len(part.targets) + 1
         if not first and (operands > self.limit or not part.suits(target, ops)):
             return False
@@ -295,7 +291,7 @@ class _Split:
                 elif store.value not in plain and op.definition.is_pointwise:
                     self.state.revise("fuse-producers", op, f"stored: who reads it has {full}")
                 elif part is not first and (anchor is None or op is not anchor):
-                    rows = "fuse-rows" if op.kind == "reduce" else "fuse-epilogues"
+                    rows = "fuse-rows" if op.definition.is_reduce else "fuse-epilogues"
                     switch = rows if anchor is not None else "fuse-producers"
                     self.state.revise(switch, op, f"{self.region.kind} has {full}")
 

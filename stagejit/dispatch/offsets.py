@@ -6,10 +6,11 @@ waits for a device to learn an offset; one that is computed there stays a conser
 
 from __future__ import annotations
 
-from stagejit.dispatch.scalars import Scalars, starts_of
+from stagejit.dispatch.scalars import Scalars
 from stagejit.dispatch.state import State, describe
 from stagejit.formulas import bare, renamed
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.slices import boxed
 
 NAME = "host-offsets"
 
@@ -18,9 +19,12 @@ _PASSING = frozenset({"map", "convert", "reshape", "fill", "extract_slice", "ins
 
 def explain_offsets(state: State, op: Op) -> None:
     """A decision for a slice or insert with a computed start, and for each scatter."""
-    if op.kind not in ("extract_slice", "insert_slice", "scatter"):
+    if op.definition.boxed is not None:
+        starts = boxed(op)[2]
+    elif op.kind == "scatter":
+        starts = (op.operands[1],)
+    else:
         return
-    starts = (op.operands[1],) if op.kind == "scatter" else starts_of(op)
     if not starts:
         return
     if not state.enabled(NAME):
@@ -47,6 +51,6 @@ def _maker(start: Value, scalars: Scalars) -> str:
         if not unknown:
             return f"{describe(start.op)} is no function that the host computes"
         start = unknown[0]
-    if start.op.kind == "input":
+    if start.op.definition.is_input:
         return "the offset is an element of an argument array"
     return f"the offset is computed by {describe(start.op)}"

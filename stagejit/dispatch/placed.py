@@ -144,7 +144,7 @@ def _reading(region: Region, value: Value, buffer: Value, box: Box) -> Region:
     ops, anchor = [view], region.anchor
     for op in region.ops:
         clone = op
-        if op.kind != "insert_slice" and any(operand in clones for operand in op.operands):
+        if not op.definition.is_insert and any(operand in clones for operand in op.operands):
             operands = tuple(clones.get(operand, operand) for operand in op.operands)
             types = [result.type for result in op.results]
             clone = Op(op.id, op.kind, operands, types, op.attrs, op.loc)

@@ -84,7 +84,7 @@ def _readers(state: State, group: Group, value: Value) -> frozenset[Group] | Non
         current = pending.pop()
         for user in state.users[current]:
             home = state.home.get(user)
-            if user.kind not in _KEEPS_SHAPE and user.kind != "reduce":
+            if user.kind not in _KEEPS_SHAPE and not user.definition.is_reduce:
                 if home is group:
                     continue
                 return None

@@ -139,7 +139,7 @@ def region_of(
     if anchor is None:
         kind = _kind_without_anchor(ops)
     elif kind == "reduce":
-        anchor = next((op for op in ops if op.kind == "reduce"), None)
+        anchor = next((op for op in ops if op.definition.is_reduce), None)
         kind = "reduce" if anchor is not None else _kind_without_anchor(ops)
     fns = {op.attrs["fn"] for op in ops if op.kind == "map"}
     base = fns.pop() if kind == "map" and len(fns) == 1 else kind
@@ -147,7 +147,7 @@ def region_of(
 
 
 def _kind_without_anchor(ops: Iterable[Op]) -> str:
-    evaluated = [op for op in ops if op.kind != "insert_slice"]
+    evaluated = [op for op in ops if not op.definition.is_insert]
     if evaluated and all(op.kind in ("fill", "const") for op in evaluated):
         return "fill"
     return "copy" if all(op.definition.is_view for op in evaluated) else "map"

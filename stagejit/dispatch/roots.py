@@ -49,4 +49,4 @@ class Roots:
 
 def _has_memory(op: Op) -> bool:
     """Whether a result of `op` lies somewhere, whoever reads it."""
-    return op.kind == "input" or op.definition.updates
+    return op.definition.is_input or op.definition.updates

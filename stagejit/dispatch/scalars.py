@@ -15,6 +15,7 @@ import numpy as np
 from stagejit.formulas import quotient, wrapped, written
 from stagejit.graph.dims import GatherDims, ScatterDims
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.slices import boxed
 from stagejit.index.box import Box
 from stagejit.symbolic import Int, Symbol, at_most, bounds, expr
 from stagejit.types import DType
@@ -67,19 +68,18 @@ class Scalars:
         """Whether the box of an op is exact: all its starts are known."""
         if op.kind == "scatter":
             return self._window(op) is not None
-        return all(self[start] is not None for start in starts_of(op))
+        return all(self[start] is not None for start in boxed(op)[2])
 
     def box(self, op: Op) -> Box:
         """What an `extract_slice` reads, an `insert_slice` or a `scatter` writes: all of a
         dimension where its start is not known."""
         if op.kind == "scatter":
             return self._window(op) or Box.whole(op.result.shape)
-        whole = op.operands[op.kind == "insert_slice"].shape
-        sizes = op.result.shape if op.kind == "extract_slice" else op.operands[0].shape
-        starts = iter(starts_of(op))
+        whole, sizes, computed = boxed(op)
+        starts = iter(computed)
         dims: list[tuple[Int, int, int]] = []
         for offset, size, stride, extent in zip(
-            op.attrs["offsets"], sizes, op.attrs["strides"], whole, strict=True
+            op.attrs["offsets"], sizes, op.attrs["strides"], whole.shape, strict=True
         ):
             if offset is None:
                 offset = self.start(next(starts), extent - max(size - 1, 0) * stride)
@@ -134,7 +134,7 @@ class Scalars:
     # -------------------------------------------------------------- functions
 
     def _evaluate(self, op: Op) -> Int | None:
-        if op.kind == "const":
+        if op.definition.is_constant:
             return int(op.attrs["value"])
         operands = [self[operand] for operand in op.operands]
         known = [operand for operand in operands if operand is not None]
@@ -155,11 +155,6 @@ class Scalars:
 
 
 NOTHING = Scalars((), {})
-
-
-def starts_of(op: Op) -> tuple[Value, ...]:
-    """The offsets that an `extract_slice` or `insert_slice` reads at run time."""
-    return op.operands[1 if op.kind == "extract_slice" else 2 :]
 
 
 def known_arguments(graph: Graph) -> dict[Value, Int]:
@@ -203,7 +198,7 @@ def _element(vector: Value, component: int) -> Value | None:
             vector = op.operands[0]
         elif op.kind == "reshape" and max(op.operands[0].shape) == vector.type.size:
             vector = op.operands[0]  # a vector with dimensions of size 1
-        elif op.kind == "insert_slice" and len(op.operands) == 2 and max(vector.shape) > 1:
+        elif op.definition.is_insert and len(op.operands) == 2 and max(vector.shape) > 1:
             axis = vector.shape.index(max(vector.shape))
             first, size = op.attrs["offsets"][axis], op.operands[0].shape[axis]
             if vector.type.size != vector.shape[axis] or op.attrs["strides"][axis] != 1:

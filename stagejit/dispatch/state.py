@@ -172,9 +172,9 @@ def _heights(order: Sequence[Op], users: Mapping[Value, Sequence[Op]]) -> dict[O
 def in_memory(value: Value) -> bool:
     """Inputs are read from memory, and constants of more than one element, or of a type that no
     kernel computes with; results of an optimization barrier lie where its operands lie."""
-    if value.op.kind == "const":
+    if value.op.definition.is_constant:
         return value.type.size != 1 or not value.type.dtype.is_native
-    return value.op.kind == "input" or value.op.definition.forwards
+    return value.op.definition.is_input or value.op.definition.forwards
 
 
 def describe(op: Op) -> str:

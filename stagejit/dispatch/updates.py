@@ -18,14 +18,14 @@ def updated_boxes(value: Value) -> list[Box]:
     """Boxes around what `value` changes of what it is an update of; all of it where that is not
     known, or where it is no update."""
     op = value.op
-    if op.kind == "insert_slice":
+    if op.definition.is_insert:
         return [NOTHING.box(op)]  # a body's offsets mean nothing around it
     boxes: list[Box] = []
     for number, body in enumerate(bodies_of(op)):
         carried = carried_inputs(op, number)
         if value.index in carried:
             boxes += _changed(body, value.index, carried[value.index])
-    if destination_of(value) is None or op.kind == "scatter":
+    if destination_of(value) is None or not op.definition.has_bodies:
         return [Box.whole(value.shape)]
     boxes = [box for box in dict.fromkeys(boxes) if box.count]
     if len(boxes) <= MOST_BOXES:

@@ -42,7 +42,7 @@ def verify_regions(
             _require(
                 in_memory(roots[value])
                 or roots[value] in stored
-                or roots[value].op.kind == "input"
+                or roots[value].op.definition.is_input
                 or not value.type.size,
                 f"{region.name} reads {value} before a region stores it",
             )
@@ -60,7 +60,7 @@ def verify_regions(
             roots[value] in stored
             or not value.type.size
             or _uninitialised(value)
-            or value.op.kind == "input",
+            or value.op.definition.is_input,
             f"no region stores the output {value}",
         )
 
@@ -72,7 +72,7 @@ def _require(holds: bool, fault: str) -> None:
 
 def _uninitialised(value: Value) -> bool:
     return value.op.kind == "empty" or (
-        value.op.kind == "insert_slice"
+        value.op.definition.is_insert
         and not value.op.operands[0].type.size
         and _uninitialised(value.op.operands[1])
     )
@@ -80,7 +80,7 @@ def _uninitialised(value: Value) -> bool:
 
 def _check_kind(region: Region) -> None:
     anchors = [
-        op for op in region.ops if not op.definition.is_pointwise and op.kind != "insert_slice"
+        op for op in region.ops if not op.definition.is_pointwise and not op.definition.is_insert
     ]
     if region.kind == "reduce":
         _check_reduces(region, anchors)
@@ -97,7 +97,7 @@ def _check_kind(region: Region) -> None:
 
 def _check_reduces(region: Region, anchors: Sequence[Op]) -> None:
     _require(
-        bool(anchors) and all(op.kind == "reduce" for op in anchors),
+        bool(anchors) and all(op.definition.is_reduce for op in anchors),
         f"{region.name} has another anchor than reduces",
     )
     _require(region.anchor is anchors[0], f"{region.name} has not its first reduce as anchor")
@@ -117,13 +117,13 @@ def _check_ops(region: Region) -> None:
     _require(len(known) == len(region.inputs), f"{region.name} names an input twice")
     placing = {op for store in region.stores for op in store.inserts}
     for op in region.ops:
-        if op.kind == "insert_slice":
+        if op.definition.is_insert:
             _require(op in placing, f"{region.name} has {op}, which places no store")
             operands = op.operands[2:]
         else:
-            operands = op.operands[1:] if op.kind == "scatter" else op.operands
+            operands = read_operands(op)
             if op.definition.has_bodies or op.kind == "call":
-                operands = tuple(map(without_reshapes, read_operands(op)))
+                operands = tuple(map(without_reshapes, operands))
             _require(not known & set(op.results), f"{region.name} evaluates an input, {op}")
             known.update(op.results)
         _require(known >= set(operands), f"{region.name}: {op} comes before its operands")
@@ -136,7 +136,9 @@ def _check_bodies(region: Region, operand_limit: int | None) -> None:
         f"{region.name} has not the bodies of its anchor",
     )
     for body in region.bodies:
-        constants = [op for op in body.graph if op.kind == "const" and op.result.type.size != 1]
+        constants = [
+            op for op in body.graph if op.definition.is_constant and op.result.type.size != 1
+        ]
         _require(not constants, f"{region.name} has an array of constants in {body.graph.name}")
         verify_regions(body.graph, body.regions, operand_limit)
 

@@ -89,8 +89,15 @@ class OpDef:
     is_foreign: code that is not ours runs it: XLA, or a library.
     stands_alone: its dispatch evaluates nothing else, and stores nothing but its results.
     forwards: result k is operand k, in its memory, though no pass may say that they are equal.
+    is_input, is_constant: an argument of the graph; elements that the attribute `value` holds.
+    is_left: XLA evaluates it, from the equation that it holds.
+    is_reduce: an element is made of a row, the elements of operand 0 along the attribute `axes`;
+        those that reduce the same rows may share a dispatch.
+    boxed: the operand of which the attributes `offsets` and `strides` name a box. An offset may be
+        None: the operands after that one are these offsets, read at run time.
     is_pointwise: a view, elementwise, free or indexed: whoever needs an element may evaluate it.
     has_bodies, updates: whether there may be bodies, or ties.
+    is_extract: the result is the box; is_insert: it is the boxed operand, operand 0 being the box.
 
     What it costs:
 
@@ -121,6 +128,11 @@ class OpDef:
     is_indexed: bool = False
     accumulates: bool = False
     is_foreign: bool = False
+    is_input: bool = False
+    is_constant: bool = False
+    is_left: bool = False
+    is_reduce: bool = False
+    boxed: int | None = None
     stands_alone: bool = False
     forwards: bool = False
 
@@ -132,6 +144,8 @@ class OpDef:
     is_pointwise: bool = field(init=False)
     has_bodies: bool = field(init=False)
     updates: bool = field(init=False)
+    is_extract: bool = field(init=False)
+    is_insert: bool = field(init=False)
 
     def __post_init__(self) -> None:
         is_view = self.pull is not None
@@ -140,6 +154,8 @@ class OpDef:
         object.__setattr__(self, "is_pointwise", few)
         object.__setattr__(self, "has_bodies", self.with_bodies is not None)
         object.__setattr__(self, "updates", self.tied_operand is not no_ties)
+        object.__setattr__(self, "is_extract", self.boxed is not None and not self.updates)
+        object.__setattr__(self, "is_insert", self.boxed is not None and self.updates)
 
 
 _DEFINITIONS: dict[str, OpDef] = {}

@@ -180,6 +180,10 @@ class Graph:
     def __len__(self) -> int:
         return int(self.nx.number_of_nodes()) - len(self.inputs) - 1
 
+    def is_donated(self, value: Value) -> bool:
+        """Whether it is an input that the caller gives up."""
+        return value.op.definition.is_input and self.donated[value.op.attrs["index"]]
+
     # ---------------------------------------------------------------- writing
 
     def add_input(self, name: str, type: TensorType, *, donated: bool = False) -> Value:
@@ -235,7 +239,7 @@ class Graph:
             needed = {operand.op for operand in todo.pop().operands} - live
             live |= needed
             todo += needed
-        dead = [op for op in self.nx if op not in live and op.kind != "input"]
+        dead = [op for op in self.nx if op not in live and not op.definition.is_input]
         if dead:
             self.nx.remove_nodes_from(dead)
             self._order = None

@@ -39,7 +39,7 @@ def _verify_shape_of_graph(graph: Graph) -> None:
         raise VerificationError(f"the graph has a cycle: {nx.find_cycle(graph.nx)}")
     returns = [op for op in graph.nx if op.kind == "return"]
     _require(returns == [graph.return_op], f"there are {len(returns)} returns")
-    inputs = [op for op in graph.nx if op.kind == "input"]
+    inputs = [op for op in graph.nx if op.definition.is_input]
     _require(inputs == [value.op for value in graph.inputs], "input ops differ from the inputs")
     _require(
         len(graph.inputs) == len(graph.input_names) == len(graph.donated),
@@ -87,7 +87,7 @@ def _verify_bodies(op: Op) -> None:
     for body in op.definition.bodies(op):
         verify(body)
         for inner in body.nx:
-            _require(inner.kind != "delegate", f"{body.name} has a delegated equation")
+            _require(not inner.definition.is_left, f"{body.name} has a delegated equation")
 
 
 def _verify_effect_order(graph: Graph) -> None:

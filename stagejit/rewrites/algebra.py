@@ -35,7 +35,7 @@ def scalar_of(value: Value) -> Any:
     op = value.op
     if op.definition.is_splat:
         op = op.operands[0].op
-    if op.kind != "const" or not isinstance(op.attrs["value"], np.ndarray):
+    if not op.definition.is_constant or not isinstance(op.attrs["value"], np.ndarray):
         return None
     array = op.attrs["value"]
     return array.reshape(-1)[0] if array.size == 1 else None

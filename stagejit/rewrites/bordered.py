@@ -136,7 +136,7 @@ def _read_where_inserted(
     inserted before must not depend on them: it was computed before the value."""
     (value,) = buffer.values
     for use in graph.uses(value):
-        whole = found.get(use.user.result) if use.user.kind == "insert_slice" else None
+        whole = found.get(use.user.result) if use.user.definition.is_insert else None
         if whole is None or use.operand or use.user not in whole.place:
             continue
         before = whole.inserts[: whole.place[use.user]]
@@ -171,7 +171,7 @@ def _window(conv: Op) -> tuple[Value, _Window]:
         low[axis], high[axis] = before, after
     window = _Window(conv, (0,) * read.type.rank, read.shape, tuple(low), tuple(high))
     view = read.op
-    if view.kind != "extract_slice" or None in view.attrs["offsets"]:
+    if not view.definition.is_extract or None in view.attrs["offsets"]:
         return read, window
     whole = view.operands[0]
     dense = all(step == 1 for step in view.attrs["strides"])
@@ -183,7 +183,7 @@ def _window(conv: Op) -> tuple[Value, _Window]:
 def _grown(graph: Graph, value: Value) -> _Buffer | None:
     """The buffer that `value` is a state of, if inserts grow it from an `empty`."""
     base = value
-    while base.op.kind == "insert_slice":
+    while base.op.definition.is_insert:
         base = base.op.operands[1]
     if base.op.kind != "empty":
         return None
@@ -202,7 +202,7 @@ def _grown(graph: Graph, value: Value) -> _Buffer | None:
 
 
 def _grows(use: Use) -> bool:
-    return use.user.kind == "insert_slice" and use.operand == 1
+    return use.user.definition.is_insert and use.operand == 1
 
 
 # ------------------------------------------------------------------------- the choice
@@ -301,7 +301,7 @@ def _read_interior(
     others = [use for use in graph.uses(value) if use.user not in buffer.place]
     for use in others:
         view = use.user
-        if view.kind == "extract_slice" and None not in view.attrs["offsets"]:
+        if view.definition.is_extract and None not in view.attrs["offsets"]:
             attrs = {**view.attrs, "offsets": _sum(view.attrs["offsets"], border)}
             graph.replace_uses(view.result, build(graph, view.kind, (whole,), view.loc, **attrs))
         else:

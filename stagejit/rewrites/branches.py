@@ -51,7 +51,7 @@ def _simplify(log: Log, op: Op) -> None:
         value.op.attrs["index"]
         for branch in branches
         for value in values_behind(branch.outputs[at] for at in kept)
-        if value.op.kind == "input"
+        if value.op.definition.is_input
     }
     operands = list(dict.fromkeys(op.operands[1 + at] for at in sorted(needed)))
     fewer = len(op.results) - len(kept), len(op.operands) - 1 - len(operands)
@@ -87,7 +87,7 @@ def _index(op: Op) -> Value:
 
 
 def _number(value: Value) -> int | None:
-    return int(value.op.attrs["value"]) if value.op.kind == "const" else None
+    return int(value.op.attrs["value"]) if value.op.definition.is_constant else None
 
 
 def _same_operand(op: Op, at: int) -> Value | None:
@@ -95,7 +95,9 @@ def _same_operand(op: Op, at: int) -> Value | None:
     found = set()
     for branch in op.attrs["branches"]:
         value = branch.outputs[at]
-        found.add(op.operands[1 + value.op.attrs["index"]] if value.op.kind == "input" else None)
+        found.add(
+            op.operands[1 + value.op.attrs["index"]] if value.op.definition.is_input else None
+        )
     return found.pop() if len(found) == 1 else None
 
 
@@ -165,12 +167,12 @@ def _updated_input(value: Value) -> int | None:
     """The number of the input that `value` is an update of, or is itself."""
     while (destination := destination_of(value)) is not None:
         value = destination
-    return int(value.op.attrs["index"]) if value.op.kind == "input" else None
+    return int(value.op.attrs["index"]) if value.op.definition.is_input else None
 
 
 def _lives_on(graph: Graph, operand: Value, op: Op) -> bool:
     """Whether the branch may not overwrite `operand`: it is a constant, the caller's, or read by
     others."""
-    if operand.op.kind == "input" and not graph.donated[operand.op.attrs["index"]]:
+    if operand.op.definition.is_input and not graph.is_donated(operand):
         return True
-    return operand.op.kind == "const" or graph.users(operand) != [op]
+    return operand.op.definition.is_constant or graph.users(operand) != [op]

@@ -62,16 +62,16 @@ class Chain:
 
 def chains_of(graph: Graph, ops: Sequence[Op]) -> dict[Value, Chain]:
     """The chains among `ops`, which are in program order, by their results."""
-    found = (_chain_of(graph, op) for op in ops if op.kind == "insert_slice")
+    found = (_chain_of(graph, op) for op in ops if op.definition.is_insert)
     return {chain.result: chain for chain in found if chain is not None}
 
 
 def _chain_of(graph: Graph, last: Op) -> Chain | None:
     """The chain that ends with the insert `last`."""
-    if any(use.user.kind == "insert_slice" and use.operand == 1 for use in graph.uses(last.result)):
+    if any(use.user.definition.is_insert and use.operand == 1 for use in graph.uses(last.result)):
         return None
     inserts = [last]
-    while inserts[-1].operands[1].op.kind == "insert_slice":
+    while inserts[-1].operands[1].op.definition.is_insert:
         before = inserts[-1].operands[1]
         if len(graph.uses(before)) != 1:
             return None

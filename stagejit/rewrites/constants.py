@@ -14,6 +14,7 @@ import numpy as np
 from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
+from stagejit.graph.ops.slices import boxed
 from stagejit.rewrites.driver import Outcome, declined, rewrite
 from stagejit.symbolic import at_most
 
@@ -51,10 +52,8 @@ def constant_operands(graph: Graph, op: Op) -> Outcome:
 @rewrite(NAME, roots="extract_slice insert_slice")
 def constant_start(graph: Graph, op: Op) -> Outcome:
     """extract_slice %x at (const)  -->  extract_slice %x at a plain offset"""
-    fixed = 1 if op.kind == "extract_slice" else 2
-    x = op.operands[fixed - 1]
-    sizes = op.result.shape if op.kind == "extract_slice" else op.operands[0].shape
-    starts = iter(op.operands[fixed:])
+    x, sizes, computed = boxed(op)
+    starts = iter(computed)
     offsets: list[int | None] = []
     kept = []
     for axis, offset in enumerate(op.attrs["offsets"]):
@@ -67,8 +66,9 @@ def constant_start(graph: Graph, op: Op) -> Outcome:
                 extent = (sizes[axis] - 1) * op.attrs["strides"][axis] + 1 if sizes[axis] else 0
                 offset = min(max(int(value), 0), x.shape[axis] - extent)
         offsets.append(offset)
-    if len(kept) == len(op.operands) - fixed:
+    if len(kept) == len(computed):
         return None
+    fixed = len(op.operands) - len(computed)
     attrs = dict(op.attrs) | {"offsets": tuple(offsets)}
     return build(graph, op.kind, [*op.operands[:fixed], *kept], op.loc, **attrs)
 
@@ -76,7 +76,7 @@ def constant_start(graph: Graph, op: Op) -> Outcome:
 def _constant(value: Value) -> Array | None:
     """The value of a constant, or of a small array that ops without cost make from constants."""
     op = value.op
-    if op.kind == "const":
+    if op.definition.is_constant:
         array = op.attrs["value"]
         return array if isinstance(array, np.ndarray) and value.type.dtype.is_native else None
     if op.kind not in _SOURCES or not at_most(value.type.nbytes, SMALL_NBYTES):

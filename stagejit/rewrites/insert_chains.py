@@ -40,7 +40,7 @@ _JUMPS: WeakKeyDictionary[Graph, dict[Value, _Jump]] = WeakKeyDictionary()
 
 def is_placed(op: Op) -> bool:
     """Whether it is an insert at a known place."""
-    return op.kind == "insert_slice" and None not in op.attrs["offsets"]
+    return op.definition.is_insert and None not in op.attrs["offsets"]
 
 
 def untouched_before(graph: Graph, value: Value, ends: Ends, touches: Touches) -> Value:

@@ -91,7 +91,7 @@ class Lifetimes:
             for value in op.results:
                 users = [u for u in self.graph.users(value) if not u.definition.is_elementwise]
                 if not _lies_elsewhere(op):
-                    users = [user for user in users if user.kind != "insert_slice"]
+                    users = [user for user in users if not user.definition.is_insert]
                 shared = op.definition.is_elementwise and len(users) > 1
                 if users and (_is_anchor(op) or shared):
                     death = self.last[value]
@@ -105,7 +105,7 @@ class Lifetimes:
         for user in self.graph.users(value):
             if user.kind == "return":
                 return self.end
-            grown = user.kind == "insert_slice" and user.operands[1] is value
+            grown = user.definition.is_insert and user.operands[1] is value
             viewed = grown or user.definition.is_view
             last = max(last, self.last[user.result] if viewed else self.rank[user])
         return last

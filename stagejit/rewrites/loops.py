@@ -155,7 +155,7 @@ class _Loop:
 
     def _repeated(self, at: int, value: Value) -> Value:
         """A stacked result without the loop."""
-        if value not in self.constant and value.op.kind == "input":
+        if value not in self.constant and value.op.definition.is_input:
             return self.parts.xs[self.body.inputs.index(value) - self.carries]
         known = cloned(self.graph, [value], self.constant)[value]
         shape = self.op.results[at].shape

@@ -30,7 +30,7 @@ class _Pad(NamedTuple):
 
 def _pad_of(value: Value) -> _Pad | None:
     op = value.op
-    if op.kind != "insert_slice" or op.operands[1].op.kind != "fill":
+    if not op.definition.is_insert or op.operands[1].op.kind != "fill":
         return None
     source, whole, low = op.operands[0], op.result.shape, op.attrs["offsets"]
     if None in low or 0 in source.shape:

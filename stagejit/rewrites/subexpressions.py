@@ -43,6 +43,4 @@ def _key(op: Op) -> Any:
 
 
 def _is_destination(graph: Graph, op: Op) -> bool:
-    return any(
-        use.user.kind == "insert_slice" and use.operand == 1 for use in graph.uses(op.result)
-    )
+    return any(use.user.definition.is_insert and use.operand == 1 for use in graph.uses(op.result))

@@ -81,7 +81,7 @@ def left_bodies(graph: Graph, options: Options) -> tuple[frozenset[Op], list[Dec
     found = {
         op: _work_in(op.attrs["equation"], options)
         for op in graph
-        if op.kind == "delegate" and op.attrs["equation"] and bodies_in(op.attrs["equation"])
+        if op.definition.is_left and op.attrs["equation"] and bodies_in(op.attrs["equation"])
     }
     applied, reason = _judge(list(found.values()), options)
     decisions = [
@@ -126,7 +126,7 @@ def _work_of(graph: Graph, options: Options) -> Work:
     for op in graph:
         before = max((_level_behind(value.op, levels) for value in op.operands), default=0)
         levels[op] = before
-        if op.kind == "delegate":
+        if op.definition.is_left:
             inside += _delegated(op, options)
         elif (own := _seconds(op)) > 0:
             seconds += own
@@ -135,7 +135,7 @@ def _work_of(graph: Graph, options: Options) -> Work:
 
 
 def _level_behind(op: Op, levels: dict[Op, int]) -> int:
-    return levels.get(op, 0) + (op.kind == "delegate")
+    return levels.get(op, 0) + op.definition.is_left
 
 
 def _delegated(op: Op, options: Options) -> Work:

@@ -81,7 +81,7 @@ class _Staging:
     def _constants(self) -> tuple[Any, ...]:
         arrays: dict[str, tuple[Any, TensorType]] = {}
         for value, name in self.schedule.buffer_of.items():
-            if self.buffers[name].kind == "constant" and value.op.kind == "const":
+            if self.buffers[name].kind == "constant" and value.op.definition.is_constant:
                 arrays[name] = (value.op.attrs["value"], value.type)
         for name, (_, type) in arrays.items():
             self._define(name, type)

@@ -221,7 +221,10 @@ class _Builder:
         found.update(dict.fromkeys(self.stored))
         # A constant that is only read behind an optimization barrier is in no region by itself.
         roots = dict.fromkeys(self.roots[value] for value in found)
-        return [*found, *(root for root in roots if root.op.kind == "const" and root not in found)]
+        return [
+            *found,
+            *(root for root in roots if root.op.definition.is_constant and root not in found),
+        ]
 
     # --------------------------------------------------------------- buffers
 
@@ -351,7 +354,7 @@ class _Builder:
         read at `reading`; empty if it can."""
         if argument in self.outputs:
             return "another result lies in it"
-        if root.op.kind == "delegate":
+        if root.op.definition.is_left:
             return "a delegated equation makes the result"
         if not reading or not writing or reading[-1] < writing[0]:
             return ""
@@ -458,7 +461,7 @@ def _op_names(region: Region) -> tuple[str, ...]:
 
 
 def _op_name(op: Op) -> str:
-    if op.kind == "delegate":
+    if op.definition.is_left:
         return _equation_name(op)
     if op.kind == "call":
         return str(op.attrs["target"])

@@ -96,7 +96,7 @@ class Emitter:
         """What `map` reads of `x`. Numbers are repeated once: nobody writes into these fills."""
         if x.type.shape == shape:
             return x
-        if x.type.shape or x.op.kind != "const":
+        if x.type.shape or not x.op.definition.is_constant:
             return self._stretched(x, shape)
         known = self._repeated.get((x, shape))
         if known is None:

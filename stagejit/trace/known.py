@@ -58,7 +58,7 @@ class Knowledge:
             self._movers[value] = op
         if op.kind not in _EVALUATED or not _is_exact(value) or value.type.size > MAX_ELEMENTS:
             return
-        if op.kind == "const":
+        if op.definition.is_constant:
             self._values[value] = op.attrs["value"]
             return
         operands = [self._values.get(operand) for operand in op.operands]

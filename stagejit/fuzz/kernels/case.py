@@ -123,7 +123,7 @@ def read_case(text: str, setting: Setting) -> Case:
 def _outputs(choices: Choices, draft: Draft) -> list[Drawn]:
     """The last value, those that have to be, and a few others."""
     values = draft.values
-    made = [x for x in values if x.value.op.kind != "input"]
+    made = [x for x in values if not x.value.op.definition.is_input]
     if not made:
         return [values[-1]]
     return [made[-1], *draft.required, *(choices.pick(made[::-1]) for _ in range(choices.below(5)))]

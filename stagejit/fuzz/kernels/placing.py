@@ -62,7 +62,7 @@ def destinations(d: Draft) -> None:
             part = _foreign(d, x)
         number = d.c.pick((1, 2, 0), hot=True)
         buffers[number] = d.insert(part, buffers[number], {axis: (slot * extent, 1)})
-    d.required += [buffer for buffer in buffers if buffer.value.op.kind == "insert_slice"]
+    d.required += [buffer for buffer in buffers if buffer.value.op.definition.is_insert]
 
 
 def _foreign(d: Draft, x: Drawn) -> Drawn:

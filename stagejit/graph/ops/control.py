@@ -81,7 +81,9 @@ def carried_inputs(op: Op, number: int) -> dict[int, int]:
 
 def read_operands(op: Op) -> tuple[Value, ...]:
     """Operands that the op only reads."""
-    updated = set(carried_operands(op).values())
+    updated: set[int | None] = set(carried_operands(op).values())
+    if not op.definition.has_bodies:
+        updated = {op.definition.tied_operand(op, result.index) for result in op.results}
     return tuple(value for at, value in enumerate(op.operands) if at not in updated)
 
 

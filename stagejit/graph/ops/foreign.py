@@ -200,6 +200,7 @@ define(
         write=_write_delegate,
         read=_read_delegate,
         is_foreign=True,
+        is_left=True,
         stands_alone=True,
     )
 )

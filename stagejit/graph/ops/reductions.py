@@ -110,6 +110,7 @@ define(
         write=write_function,
         read=_read_reduce,
         accumulates=True,
+        is_reduce=True,
         flops=_flops,
     )
 )

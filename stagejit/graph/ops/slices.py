@@ -63,6 +63,16 @@ def _require_box(
         require(fits, f"box {offsets}, {sizes}, {strides} leaves dimension {axis}")
 
 
+def boxed(op: Op) -> tuple[Value, tuple[int, ...], tuple[Value, ...]]:
+    """The value of which `op` names a box, the sizes of the box, and the offsets that are read at
+    run time. Raises InternalError for an op that names none."""
+    at = op.definition.boxed
+    if at is None:
+        raise InternalError(f"{op} names no box", step="graph", loc=op.loc)
+    sizes = op.result.shape if op.definition.is_extract else op.operands[0].shape
+    return op.operands[at], sizes, op.operands[at + 1 :]
+
+
 # ------------------------------------------------------------------ meaning
 
 
@@ -228,6 +238,7 @@ define(
         write=_write_extract,
         read=_read_extract,
         pull=_pull_extract,
+        boxed=0,
     )
 )
 define(
@@ -238,5 +249,6 @@ define(
         write=_write_insert,
         read=_read_insert,
         tied_operand=_destination,
+        boxed=1,
     )
 )

@@ -85,7 +85,7 @@ def _value_of_fill(evaluator: Evaluator, op: Op, x: Array) -> Array:
     return np.broadcast_to(x, op.attrs["shape"])
 
 
-define(OpDef(kind="input", infer=states_its_types, interpret=_not_evaluated))
+define(OpDef(kind="input", infer=states_its_types, interpret=_not_evaluated, is_input=True))
 define(OpDef(kind="return", infer=states_its_types, interpret=_not_evaluated))
 define(
     OpDef(
@@ -96,6 +96,7 @@ define(
         write=_write_const,
         read=_read_const,
         is_free=True,
+        is_constant=True,
     )
 )
 define(OpDef(kind="iota", infer=_iota, interpret=_value_of_iota, implied=_SHAPED, is_free=True))
