@@ -11,6 +11,7 @@ import math
 from stagejit.codegen import scalars
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.target import Target
+from stagejit.graph.ops.elementwise import function_of
 
 _CALLED = 4.0  # operations that a call takes
 
@@ -19,8 +20,8 @@ def region_flops(region: ClosedRegion) -> float:
     """Scalar operations of the elementwise part; a transcendental counts as many."""
     total = 0.0
     for op in region.ops:
-        if op.kind == "map":
-            total += scalars.cost(op.attrs["fn"], op.result.type.dtype) * op.result.type.size
+        if function := function_of(op):
+            total += scalars.cost(function, op.result.type.dtype) * op.result.type.size
         elif op.kind in ("reduce", "cumulative", "convert"):
             total += op.operands[0].type.size
     return total
@@ -30,10 +31,13 @@ def element_code(region: ClosedRegion) -> float:
     """Operations of one evaluation of all elementwise ops: what a copy of the loop's body takes.
     Long functions are short where they are called."""
     called = _CALLED if region.calls else math.inf
+    evaluated = [
+        op for op in region.ops if op.definition.is_elementwise or op.definition.is_indexed
+    ]
+    functions = [(function_of(op), op.result.type.dtype) for op in evaluated]
     return sum(
-        min(scalars.cost(op.attrs["fn"], op.result.type.dtype), called) if op.kind == "map" else 1.0
-        for op in region.ops
-        if op.definition.is_elementwise or op.definition.is_indexed
+        min(scalars.cost(function, dtype), called) if function else 1.0
+        for function, dtype in functions
     )
 
 

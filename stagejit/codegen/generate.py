@@ -32,6 +32,7 @@ from stagejit.codegen.vmath import is_long
 from stagejit.dispatch.region import Region
 from stagejit.errors import InternalError, StagejitError
 from stagejit.graph.ir import Value
+from stagejit.graph.ops.elementwise import function_of
 
 Places = tuple[tuple[bool, int, int], ...]  # (is a store, number, element offset)
 
@@ -136,7 +137,7 @@ def _generate(region: ClosedRegion, target: Target) -> Kernel:
 def _repeats_ops(region: ClosedRegion) -> bool:
     """Whether the ops alone tell that code is repeated; loops that are unrolled repeat it, too."""
     functions = Counter(
-        (op.attrs["fn"], op.operands[-1].type.dtype) for op in region.ops if op.kind == "map"
+        (function, op.operands[-1].type.dtype) for op in region.ops if (function := function_of(op))
     )
     return any(n > INLINED and is_long(*function) for function, n in functions.items())
 

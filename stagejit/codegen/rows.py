@@ -36,6 +36,7 @@ from stagejit.codegen.target import Target
 from stagejit.dispatch.region import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.elementwise import function_of
 from stagejit.index.affine import Affine, Index, Var
 
 _ACROSS_LANES = 6.0  # what merging the lanes of one row costs, in memory operations
@@ -254,7 +255,7 @@ def _flops_of(evaluated: Sequence[Value]) -> dict[Value, float]:
     flops: dict[Value, float] = {}
     for value in reversed(evaluated):
         op = value.op
-        if op.kind == "map":
-            own = scalars.cost(op.attrs["fn"], value.type.dtype)
+        if function := function_of(op):
+            own = scalars.cost(function, value.type.dtype)
             flops[value] = own + sum(flops.get(operand, 0.0) for operand in set(op.operands))
     return flops

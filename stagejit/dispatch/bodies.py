@@ -12,6 +12,7 @@ import operator
 from stagejit.dispatch.scalars import Scalars, fits, known_input, range_of
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import LoopOperands, bodies_of, body_operands
+from stagejit.graph.ops.elementwise import function_of
 from stagejit.symbolic import Int, bounds
 
 _LINE_NBYTES = 64
@@ -82,7 +83,7 @@ def _counted(op: Op, carry: int, scalars: Scalars) -> tuple[int, int] | None:
     body: Graph = op.attrs["body"]
     value, last = body.inputs[carry], body.outputs[carry].op
     first, dtype = scalars[op.operands[carry]], value.type.dtype
-    if first is None or last.kind != "map" or last.attrs["fn"] != "add":
+    if first is None or function_of(last) != "add":
         return None
     steps = [other.op for other in last.operands if other is not value]
     if len(steps) != 1 or not steps[0].definition.is_constant:
@@ -111,11 +112,11 @@ def _elements_within(array: Value, depth: int = 4) -> tuple[int, int] | None:
         if inner is None:
             return None
         found = inner
-    elif op.kind == "map" and op.attrs["fn"] in ("add", "mul"):
+    elif function_of(op) in ("add", "mul"):
         parts = [_elements_within(operand, depth - 1) for operand in op.operands]
         if parts[0] is None or parts[1] is None:
             return None
-        combine = operator.add if op.attrs["fn"] == "add" else operator.mul
+        combine = operator.add if function_of(op) == "add" else operator.mul
         ends = [combine(a, b) for a in parts[0] for b in parts[1]]
         found = min(ends), max(ends)
     else:

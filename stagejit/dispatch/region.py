@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.elementwise import function_of
 from stagejit.loc import UNKNOWN, Loc
 
 
@@ -141,7 +142,7 @@ def region_of(
     elif kind == "reduce":
         anchor = next((op for op in ops if op.definition.is_reduce), None)
         kind = "reduce" if anchor is not None else _kind_without_anchor(ops)
-    fns = {op.attrs["fn"] for op in ops if op.kind == "map"}
+    fns = set(filter(None, map(function_of, ops)))
     base = fns.pop() if kind == "map" and len(fns) == 1 else kind
     return Region(base, kind, tuple(ops), tuple(inputs), tuple(stores), anchor, scalars=scalars)
 

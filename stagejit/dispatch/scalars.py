@@ -15,6 +15,7 @@ import numpy as np
 from stagejit.formulas import quotient, wrapped, written
 from stagejit.graph.dims import GatherDims, ScatterDims
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.elementwise import function_of
 from stagejit.graph.ops.slices import boxed
 from stagejit.index.box import Box
 from stagejit.symbolic import Int, Symbol, at_most, bounds, expr
@@ -145,9 +146,10 @@ class Scalars:
             return known[0]
         if op.kind == "convert":
             return _wrapped(known[0], dtype) if dtype.kind != "bool" else None
-        if op.kind != "map" or op.attrs["fn"] not in _FUNCTIONS:
+        fn = function_of(op)
+        if fn not in _FUNCTIONS:
             return None
-        fn, of_bools = op.attrs["fn"], op.operands[-1].type.dtype.kind == "bool"
+        of_bools = op.operands[-1].type.dtype.kind == "bool"
         if (fn in _LOGIC) != of_bools and fn not in _EITHER:
             return None
         made = _FUNCTIONS[fn](*known)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import destination_of
+from stagejit.graph.ops.elementwise import function_of
 from stagejit.rewrites.cloning import cloned, values_behind
 from stagejit.rewrites.driver import Log
 from stagejit.types import bool_
@@ -77,7 +78,7 @@ def _index(op: Op) -> Value:
         producer = value.op
         if producer.kind == "convert" and producer.operands[0].type.dtype is bool_:
             value = producer.operands[0]
-        elif producer.kind == "map" and producer.attrs["fn"] == "clamp":
+        elif function_of(producer) == "clamp":
             low, x, high = producer.operands
             if (_number(low), _number(high)) != (0, last):
                 return value

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.control import LoopOperands
+from stagejit.graph.ops.elementwise import function_of
 from stagejit.graph.python_functions import TARGET
 from stagejit.rewrites.cloning import cloned, copied, values_behind
 from stagejit.rewrites.driver import Log
@@ -252,7 +253,8 @@ class _Loop:
 
 
 def _is_dear(op: Op) -> bool:
-    if op.kind == "map" and op.attrs["fn"] not in _CHEAP_FUNCTIONS:
+    function = function_of(op)
+    if function and function not in _CHEAP_FUNCTIONS:
         return op.result.type.size >= FEWEST_ELEMENTS
     known = op.definition
     dear = known.accumulates or known.is_indexed or op.kind == "scatter"

@@ -11,6 +11,7 @@ from typing import Any
 
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.isomorphic import attribute_key
+from stagejit.graph.ops.elementwise import function_of
 from stagejit.rewrites.driver import Log
 
 NAME = "eliminate-common-subexpressions"
@@ -37,7 +38,7 @@ def eliminate_common_subexpressions(log: Log) -> None:
 def _key(op: Op) -> Any:
     attrs = tuple((name, attribute_key(value)) for name, value in sorted(op.attrs.items()))
     operands = tuple((value.op.id, value.index) for value in op.operands)
-    if op.kind == "map" and op.attrs["fn"] in _COMMUTATIVE:
+    if function_of(op) in _COMMUTATIVE:
         operands = tuple(sorted(operands))
     return op.kind, operands, attrs, tuple(result.type for result in op.results)
 

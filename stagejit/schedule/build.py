@@ -18,6 +18,7 @@ from stagejit.dispatch.region import Region
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import describe, in_memory
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.elementwise import function_of
 from stagejit.index.box import Box
 from stagejit.index.box_index import fill_box
 from stagejit.options import Options
@@ -466,7 +467,7 @@ def _op_name(op: Op) -> str:
     if op.kind == "call":
         return str(op.attrs["target"])
     fn = op.attrs.get("fn")
-    return op.kind if fn is None else str(fn) if op.kind == "map" else f"{op.kind}_{fn}"
+    return function_of(op) or (op.kind if fn is None else f"{op.kind}_{fn}")
 
 
 def _equation_name(op: Op) -> str:

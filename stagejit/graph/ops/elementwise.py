@@ -15,6 +15,11 @@ from stagejit.types import TensorType, bool_
 _DTYPE = frozenset({"dtype"})
 
 
+def function_of(op: Op) -> str:
+    """The name of the function that a `map` applies; empty for any other op."""
+    return str(op.attrs["fn"]) if op.kind == "map" else ""
+
+
 def _map(operands: Types, attrs: Attrs) -> TensorType:
     function = MAP_FUNCTIONS.get(attrs["fn"])
     if function is None:
