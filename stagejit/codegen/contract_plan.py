@@ -181,7 +181,7 @@ def _push(footprint: Footprint, op: Op, index: Index) -> Index:
         return index
     if op.kind == "transpose":
         return tuple(index[axis] for axis in op.attrs["permutation"])
-    if op.kind == "reshape":
+    if op.definition.keeps_order:
         return footprint.reshaped(index, operand.shape, result.shape)
     if op.kind == "reverse":
         return tuple(

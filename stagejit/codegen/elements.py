@@ -179,13 +179,13 @@ class Elements:
             return self._map(op, index)
         if op.kind in ("convert", "bitcast"):
             source = op.operands[0]
-            emit = scalars.convert if op.kind == "convert" else scalars.bitcast
+            emit = scalars.convert if op.definition.is_conversion else scalars.bitcast
             return emit(self.b, self.value(source, index), source.type.dtype, value.type.dtype)
         if op.kind == "iota":
             return self._iota(index[op.attrs["axis"]], value.type.dtype)
         if op.definition.is_constant:
             return self._constant(value)
-        if op.kind == "gather":
+        if op.definition.is_indexed:
             return gather_element(self, op, index)
         raise InternalError(
             f"{op} cannot be evaluated element by element", step="codegen", loc=op.loc

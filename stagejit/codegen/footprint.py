@@ -76,7 +76,7 @@ class Footprint:
             self.numbers.append(index[op.attrs["axis"]])
         if op.definition.is_splat:
             return [(op.operands[0], ())]
-        if op.kind == "gather":
+        if op.definition.is_indexed:
             return list(gather_reads(op, index))
         return [(operand, index) for operand in op.operands]
 

@@ -138,7 +138,7 @@ class Destinations:
     def _contents(self, op: Op, destination: Value, into: Value) -> Contents:
         """The buffer of the result `into` of `op`, with the contents of `destination` in it."""
         state, producer = self.state, destination.op
-        if producer.kind == "empty":
+        if producer.definition.is_empty:
             return Contents()
         known = self.of.get(destination)
         beside = self._reads_beside(op, destination, known)
@@ -275,7 +275,7 @@ class Destinations:
             return "the destination is an argument that is not donated"
         if producer.definition.is_left:
             return "the destination is the result of a delegated equation"
-        if producer.kind == "call":
+        if producer.definition.is_call:
             return "the destination is the result of a library call"
         if len(self.state.users[destination]) > 1:
             return "the destination is also read elsewhere"

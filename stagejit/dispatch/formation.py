@@ -133,7 +133,7 @@ class _Former:
                 early[op] = [value.op for value in kept]
             if op.definition.is_left or op.definition.forwards:
                 self.state.required.update(op.operands)
-            elif op.kind == "call":
+            elif op.definition.is_call:
                 self.state.required.update(map(without_reshapes, op.operands))
             elif op.definition.has_bodies:
                 updated = [value for value in map(destination_of, op.results) if value is not None]
@@ -174,7 +174,7 @@ class _Former:
         elif op.definition.is_foreign:
             group = state.new_group(op.kind, op, (), state.deps_of_all(op.operands))
             state.settle(op, group)
-        elif op.kind != "empty":
+        elif not op.definition.is_empty:
             raise InternalError(f"no dispatch is made for {op}", step="form", loc=op.loc)
 
     # ------------------------------------------------------------- pointwise
@@ -186,7 +186,7 @@ class _Former:
         state.note_pointwise(op)
         required = op.result in state.required
         computes = op.definition.is_elementwise or op.definition.is_indexed
-        if computes and op.kind != "convert":
+        if computes and not op.definition.is_conversion:
             if not join(state, op) and (
                 required
                 or not state.enabled("fuse-producers")

@@ -146,7 +146,7 @@ def _product_of(state: State, op: Op) -> Op | None:
         user = pending.pop()
         if user.kind in ("contract", "conv"):
             return user
-        if user.definition.is_view or user.kind == "convert":
+        if user.definition.is_view or user.definition.is_conversion:
             pending.extend(state.users[user.result])
     return None
 

@@ -45,6 +45,6 @@ def stored_outputs(graph: Graph) -> dict[Value, Value]:
 
 def without_reshapes(value: Value) -> Value:
     """The value that `value` is a row-major reshape of."""
-    while value.op.kind == "reshape":
+    while value.op.definition.keeps_order:
         value = value.op.operands[0]
     return value

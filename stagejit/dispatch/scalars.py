@@ -142,9 +142,9 @@ class Scalars:
         if not known or len(known) < len(operands):
             return None
         dtype = op.result.type.dtype
-        if op.kind == "reshape" or op.definition.is_splat:
+        if op.definition.keeps_order or op.definition.is_splat:
             return known[0]
-        if op.kind == "convert":
+        if op.definition.is_conversion:
             return _wrapped(known[0], dtype) if dtype.kind != "bool" else None
         fn = function_of(op)
         if fn not in _FUNCTIONS:
@@ -198,7 +198,7 @@ def _element(vector: Value, component: int) -> Value | None:
         alone = vector.type.size == 1 and op.kind in ("reshape", "broadcast")
         if op.definition.is_splat or alone:
             vector = op.operands[0]
-        elif op.kind == "reshape" and max(op.operands[0].shape) == vector.type.size:
+        elif op.definition.keeps_order and max(op.operands[0].shape) == vector.type.size:
             vector = op.operands[0]  # a vector with dimensions of size 1
         elif op.definition.is_insert and len(op.operands) == 2 and max(vector.shape) > 1:
             axis = vector.shape.index(max(vector.shape))

@@ -153,7 +153,7 @@ class State:
 
 def steps(op: Op) -> int:
     """A reshape that merges or splits axes may divide indices, by what divides them further on."""
-    if op.kind != "reshape":
+    if not op.definition.keeps_order:
         return 1
     before, after = ([n for n in v.shape if n != 1] for v in (op.operands[0], op.result))
     return 1 if before == after else _RESHAPE_STEPS

@@ -71,7 +71,7 @@ def _require(holds: bool, fault: str) -> None:
 
 
 def _uninitialised(value: Value) -> bool:
-    return value.op.kind == "empty" or (
+    return value.op.definition.is_empty or (
         value.op.definition.is_insert
         and not value.op.operands[0].type.size
         and _uninitialised(value.op.operands[1])
@@ -122,7 +122,7 @@ def _check_ops(region: Region) -> None:
             operands = op.operands[2:]
         else:
             operands = read_operands(op)
-            if op.definition.has_bodies or op.kind == "call":
+            if op.definition.has_bodies or op.definition.is_call:
                 operands = tuple(map(without_reshapes, operands))
             _require(not known & set(op.results), f"{region.name} evaluates an input, {op}")
             known.update(op.results)

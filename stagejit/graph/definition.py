@@ -90,7 +90,10 @@ class OpDef:
     stands_alone: its dispatch evaluates nothing else, and stores nothing but its results.
     forwards: result k is operand k, in its memory, though no pass may say that they are equal.
     is_input, is_constant: an argument of the graph; elements that the attribute `value` holds.
-    is_left: XLA evaluates it, from the equation that it holds.
+    is_empty: memory that nobody has written yet.
+    is_left, is_call: XLA evaluates it, from the equation that it holds; a library does.
+    keeps_order: the elements of operand 0, in the same row-major order.
+    is_conversion: an element is that of operand 0, in another type.
     is_reduce: an element is made of a row, the elements of operand 0 along the attribute `axes`;
         those that reduce the same rows may share a dispatch.
     boxed: the operand of which the attributes `offsets` and `strides` name a box. An offset may be
@@ -130,7 +133,11 @@ class OpDef:
     is_foreign: bool = False
     is_input: bool = False
     is_constant: bool = False
+    is_empty: bool = False
     is_left: bool = False
+    is_call: bool = False
+    keeps_order: bool = False
+    is_conversion: bool = False
     is_reduce: bool = False
     boxed: int | None = None
     stands_alone: bool = False

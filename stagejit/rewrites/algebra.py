@@ -170,7 +170,7 @@ def needless_convert(graph: Graph, op: Op) -> Outcome:
     x = op.operands[0]
     if x.type == op.result.type:
         return x
-    if x.op.kind != "convert":
+    if not x.op.definition.is_conversion:
         return None
     original = x.op.operands[0]
     if original.type != op.result.type:

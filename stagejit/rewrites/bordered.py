@@ -185,7 +185,7 @@ def _grown(graph: Graph, value: Value) -> _Buffer | None:
     base = value
     while base.op.definition.is_insert:
         base = base.op.operands[1]
-    if base.op.kind != "empty":
+    if not base.op.definition.is_empty:
         return None
     inserts: list[Op] = []
     current = base

@@ -76,7 +76,7 @@ def _index(op: Op) -> Value:
     value, last = op.operands[0], len(op.attrs["branches"]) - 1
     while True:
         producer = value.op
-        if producer.kind == "convert" and producer.operands[0].type.dtype is bool_:
+        if producer.definition.is_conversion and producer.operands[0].type.dtype is bool_:
             value = producer.operands[0]
         elif function_of(producer) == "clamp":
             low, x, high = producer.operands

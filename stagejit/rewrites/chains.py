@@ -57,7 +57,7 @@ class Chain:
     @property
     def is_filled(self) -> bool:
         """Whether the parts are all of it."""
-        return self.base.op.kind == "empty"
+        return self.base.op.definition.is_empty
 
 
 def chains_of(graph: Graph, ops: Sequence[Op]) -> dict[Value, Chain]:

@@ -103,7 +103,7 @@ class Lifetimes:
         """The last op that reads the value, through views; the end if it is a result."""
         last = self.rank[value.op]
         for user in self.graph.users(value):
-            if user.kind == "return":
+            if user is self.graph.return_op:
                 return self.end
             grown = user.definition.is_insert and user.operands[1] is value
             viewed = grown or user.definition.is_view

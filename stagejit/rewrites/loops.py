@@ -139,7 +139,7 @@ class _Loop:
         fixed: set[Op] = {value.op for value in self.constant}
         for op in self.body.ops():
             stays = op.definition.has_bodies or op.definition.forwards
-            stays |= op.kind == "call" and op.attrs["target"] == TARGET  # the loop may not turn
+            stays |= op.definition.is_call and op.attrs["target"] == TARGET  # the loop may not turn
             if not stays and fixed.issuperset(value.op for value in op.operands):
                 fixed.add(op)
         return fixed
@@ -183,7 +183,7 @@ class _Loop:
                 read = [
                     value
                     for at, value in enumerate(op.operands)
-                    if op.kind != "return" or at not in self.ready
+                    if op is not self.body.return_op or at not in self.ready
                 ]
                 found.update((value, None) for value in read if value.op in dear)
         bases: dict[Value, None] = {}

@@ -185,7 +185,7 @@ def _refuse(graph: Graph, chain: Chain, buffer: _Buffer) -> str:
             held = wants_memory(use.user) or use.user.definition.forwards
             if held and use.user not in buffer.inserts:
                 return f"it is wanted in memory of its own, by {use.user.kind}"
-            if use.user.kind == "reshape":
+            if use.user.definition.keeps_order:
                 pending.append(use.user.result)
     differing = [axis for axis, (a, b) in enumerate(zip(shape, whole, strict=True)) if a != b]
     run = math.prod(shape[max(differing, default=0) :]) * chain.result.type.dtype.itemsize

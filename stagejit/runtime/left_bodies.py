@@ -153,7 +153,7 @@ def _seconds(op: Op) -> float:
         return (op.attrs["trip"] or TYPICAL_TRIP) * _sum(op.attrs["body"])
     if op.kind == "branch":
         return max(map(_sum, bodies_of(op)), default=0.0)
-    if op.kind == "call":
+    if op.definition.is_call:
         return _CALL_SECONDS
     flops = op.definition.flops(op) * (TRANSCENDENTAL_FLOPS if cost.is_transcendental(op) else 1.0)
     moved = op.kind in ("gather", "scatter", "insert_slice")

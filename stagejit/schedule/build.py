@@ -464,7 +464,7 @@ def _op_names(region: Region) -> tuple[str, ...]:
 def _op_name(op: Op) -> str:
     if op.definition.is_left:
         return _equation_name(op)
-    if op.kind == "call":
+    if op.definition.is_call:
         return str(op.attrs["target"])
     fn = op.attrs.get("fn")
     return function_of(op) or (op.kind if fn is None else f"{op.kind}_{fn}")

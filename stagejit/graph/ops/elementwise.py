@@ -115,6 +115,7 @@ define(
         infer=_convert,
         interpret=_value_of_convert,
         implied=_DTYPE,
+        is_conversion=True,
         is_elementwise=True,
     )
 )

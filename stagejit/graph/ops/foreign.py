@@ -187,6 +187,7 @@ define(
         write=_write_call,
         read=_read_call,
         is_foreign=True,
+        is_call=True,
         stands_alone=True,
     )
 )

@@ -100,7 +100,7 @@ define(
     )
 )
 define(OpDef(kind="iota", infer=_iota, interpret=_value_of_iota, implied=_SHAPED, is_free=True))
-define(OpDef(kind="empty", infer=_empty, interpret=_value_of_empty, implied=_SHAPED))
+define(OpDef(kind="empty", infer=_empty, interpret=_value_of_empty, implied=_SHAPED, is_empty=True))
 define(
     OpDef(
         kind="fill",

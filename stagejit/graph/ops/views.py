@@ -120,6 +120,7 @@ define(
         interpret=_value_of_reshape,
         implied=_SHAPE,
         pull=_pull_reshape,
+        keeps_order=True,
         rearranges=True,
         divisions=_divisions_of_reshape,
     )
