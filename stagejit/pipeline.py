@@ -4,7 +4,7 @@ Input: a `Request`, a marked function's jaxpr with its options. Output: a `Stage
 the embedding. Invariant: data flows one way; a step reads what earlier steps made and adds its
 own; verifiers run between steps under `Options(verify=True)`, never inside one.
 
-    jaxpr --trace--> Graph --rewrite--> Graph --form--> Regions
+    jaxpr --trace--> Graph --rewrite--> Graph --normalize--> Graph --form--> Regions
       --schedule--> Plan --codegen--> loop-nest IR, LLVM IR --host--> HostPrograms
       --load--> machine code, FFI targets
 """
@@ -28,6 +28,7 @@ from stagejit.graph.printer import as_text as graph_text
 from stagejit.graph.verifier import verify as verify_graph
 from stagejit.locks import new_rlock
 from stagejit.rewrites import rewrite_graph
+from stagejit.rewrites.normal_form import normalize, verify_normal_form
 from stagejit.runtime import program as host
 from stagejit.runtime.engine import disassemble
 from stagejit.runtime.gate import Gate, hold_across_forks
@@ -115,7 +116,7 @@ class Compilation:
         """The text form of each stage; each runs the steps that it needs."""
         return {
             "jaxpr": lambda: str(self.request.jaxpr),
-            "graph": lambda: graph_text(self.run_until("rewrite").graph),
+            "graph": lambda: graph_text(self.run_until("normalize").graph),
             "plan": lambda: self.run_until("schedule").plan.as_text(),
             "loops": lambda: self._each_kernel(
                 lambda g: f"// {g.symbol}\n{g.kernel.function.as_text()}"
@@ -152,9 +153,18 @@ def _rewrite(c: Compilation) -> None:
     c.decisions += rewrite_graph(c.graph, c.request.options)
 
 
+def _normalize(c: Compilation) -> None:
+    normalize(c.graph)
+
+
 def _form(c: Compilation) -> None:
     c.regions, decisions = form(c.graph, c.request.options)
     c.decisions += decisions
+
+
+def _verify_normal_form(c: Compilation) -> None:
+    verify_graph(c.graph)
+    verify_normal_form(c.graph)
 
 
 def _leave(c: Compilation) -> None:
@@ -217,6 +227,7 @@ class Step:
 STEPS = (
     Step("trace", _trace, lambda c: verify_graph(c.graph)),
     Step("rewrite", _rewrite, lambda c: verify_graph(c.graph)),
+    Step("normalize", _normalize, _verify_normal_form),
     Step("leave", _leave),
     Step("form", _form, _verify_regions),
     Step("schedule", _schedule, lambda c: verify_plan(c.plan)),

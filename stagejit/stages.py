@@ -34,7 +34,7 @@ class _Shown:
     @property
     def graph(self) -> Graph:
         """The graph after all rewrites; `graph.nx` is its networkx graph."""
-        return self.compilation.run_until("rewrite").graph
+        return self.compilation.run_until("normalize").graph
 
     @property
     def plan(self) -> Plan:

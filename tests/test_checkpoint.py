@@ -21,6 +21,7 @@ from stagejit.graph.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
+from stagejit.rewrites.normal_form import normalize
 from stagejit.schedule.build import schedule
 from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.plan import Plan
@@ -205,6 +206,7 @@ def test_no_reader_of_a_barrier_is_before_what_it_waits_for(seed: int) -> None:
     args = [X[:8, :8], X[8:16, :8]]
     graph = graph_of(f, *args)
     rewrite_graph(graph, Options())
+    normalize(graph)
     regions, decisions = form(graph)
     made = schedule(graph, regions, None, decisions)
     barriers = [op for op in graph if op.kind == "optimization_barrier"]

@@ -1,8 +1,7 @@
-"""What the bodies of loops and branches need before they are divided into regions.
+"""What is known of the bodies of loops and branches when they are divided into regions.
 
-Input: a graph. Output: the same graph, whose bodies read arrays of constants as inputs; and which
-inputs of a body the host knows. Invariant: memory inside a loop is that of the dispatch around it,
-so a body has none of its own but transients.
+Input: a loop or a branch. Output: which inputs of a body the host knows, and whether they start on
+lines of the cache. Invariant: what is said of an input holds in every iteration.
 """
 
 from __future__ import annotations
@@ -11,39 +10,11 @@ import operator
 
 from stagejit.dispatch.scalars import Scalars, fits, known_input, range_of
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.ops.control import LoopOperands, bodies_of, body_operands
+from stagejit.graph.ops.control import bodies_of, body_operands
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.symbolic import Int, bounds
 
 _LINE_NBYTES = 64
-
-
-def hoist_constants(graph: Graph) -> None:
-    """loop (body: const [...])  -->  loop of const [...] (body: input), and so on outwards."""
-    for op in graph.ops():
-        if not op.definition.has_bodies:
-            continue
-        for number, body in enumerate(bodies_of(op)):
-            hoist_constants(body)
-            for inner in body.ops():
-                if inner.definition.is_constant and inner.result.type.size != 1:
-                    constant = graph.add("const", (), inner.result.type, inner.loc, **inner.attrs)
-                    _add_operand(graph, op, number, inner, constant.result)
-
-
-def _add_operand(graph: Graph, op: Op, number: int, constant: Op, value: Value) -> None:
-    """Replaces a constant of body `number` by a new input that stands for `value`."""
-    bodies = bodies_of(op)
-    owners = bodies if op.kind == "branch" else bodies[number : number + 1]
-    at = len(op.operands)
-    if op.kind == "loop" and number == 0:
-        at -= len(LoopOperands.of(op).condition_constants)
-    for body in owners:
-        read = body.add_input(f"const{len(body.inputs)}", value.type)
-        if body is bodies[number]:
-            body.replace_uses(constant.result, read)
-            body.erase(constant)
-    graph.insert_operand(op, at, value)
 
 
 def has_slices_anywhere(op: Op) -> bool:

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 
 from stagejit.dispatch.group import Group, Placement, bits
 from stagejit.dispatch.outputs import stored_outputs
-from stagejit.dispatch.state import State, in_memory
+from stagejit.dispatch.state import State
 from stagejit.dispatch.updates import updated_boxes
-from stagejit.graph.ir import Op, Value
+from stagejit.graph.ir import Op, Value, in_memory
 from stagejit.graph.ops.control import carried_operands, destination_of, updates_of
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex, cover

@@ -4,12 +4,11 @@ Input: a verified graph. Output: regions in an order that respects their depende
 Invariant: everything is decided from shapes, bytes and flops, so every target gets the same
 regions; each fusion that is possible but not done leaves a decision with its reason.
 
-Note [Steps]: `outputs` gives every returned value memory of its own. The forward walk makes a group
-of each anchor (reduce, contract, conv, cumulative, scatter, delegate) and lets elementwise
-consumers join it, so that they are applied before the result reaches memory. What joins nothing
-floats: it is evaluated by whoever reads it. `recompute` lets results float again that readers make
-cheaply. `demand` walks backwards and stores those floating values that would cost more to evaluate
-again. `emission` turns groups into regions.
+Note [Steps]: the forward walk makes a group of each anchor (reduce, contract, conv, cumulative,
+scatter, delegate) and lets elementwise consumers join it, so that they are applied before the
+result reaches memory. What joins nothing floats: it is evaluated by whoever reads it. `recompute`
+lets results float again that readers make cheaply. `demand` walks backwards and stores those
+floating values that would cost more to evaluate again. `emission` turns groups into regions.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from stagejit.decisions import Decision
-from stagejit.dispatch.bodies import has_slices_anywhere, hoist_constants, known_inside
+from stagejit.dispatch.bodies import has_slices_anywhere, known_inside
 from stagejit.dispatch.demand import store_what_is_dear
 from stagejit.dispatch.destinations import Destinations, is_free, reads_to_keep
 from stagejit.dispatch.donation import donations
@@ -27,13 +26,13 @@ from stagejit.dispatch.group import Group, Location, Refusal, bits
 from stagejit.dispatch.joins import join, refuse_length, refuse_prologue, store
 from stagejit.dispatch.legality import locate, refuse_order, refuse_rows
 from stagejit.dispatch.offsets import explain_offsets
-from stagejit.dispatch.outputs import require_outputs, without_reshapes
+from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.recompute import drop_what_is_cheap
 from stagejit.dispatch.region import Body, Region
 from stagejit.dispatch.scalars import Scalars, known_arguments
-from stagejit.dispatch.state import State, in_memory
+from stagejit.dispatch.state import State
 from stagejit.errors import InternalError, UnsupportedOpError
-from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ir import Graph, Op, Value, in_memory
 from stagejit.graph.ops.control import (
     bodies_of,
     carried_inputs,
@@ -55,14 +54,12 @@ def form(
     known: Mapping[Value, Int] | None = None,
     aligned: bool = True,
 ) -> tuple[list[Region], list[Decision]]:
-    """Regions of `graph`, producers before consumers. An output that shares its value with an
-    input, a constant or another output gets a `reshape` to its own shape in `graph`, which the copy
-    evaluates; constants of bodies become their inputs.
+    """Regions of `graph`, which is in normal form (see `rewrites/normal_form.py`) and stays as it
+    is, producers before consumers.
 
     carried, aligned: see `Body` and `Region`; known: inputs that the host knows, see `Scalars`. The
     defaults are those of a graph that is no body."""
     options = options or Options()
-    hoist_constants(graph)
     former = _Former(graph, options, carried, known_arguments(graph) if known is None else known)
     regions, decisions = former.run()
     made = []
@@ -101,10 +98,9 @@ class _Former:
         carried: Mapping[int, int] | None,
         known: Mapping[Value, Int],
     ) -> None:
-        outputs = require_outputs(graph, carried or {})
         pairs = donations(graph) if carried is None else carried
         self.state = State(graph, options, known)
-        self.state.required.update(outputs)
+        self.state.required.update(stored_outputs(graph).values())
         self.destinations = Destinations(self.state, pairs)
         self.reductions: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Group]] = {}
 

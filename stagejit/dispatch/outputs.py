@@ -1,34 +1,14 @@
-"""Every returned value gets memory of its own.
+"""Whose memory returned values lie in.
 
-Input: a graph. Output: the values that must be stored for its outputs. Invariant: distinct outputs
-are stored in distinct buffers, none of them an input or a constant; a returned reshape of a value
-that nobody else returns shares that value's buffer, because its elements are in the same order.
+Input: a graph in normal form. Output: the values that are stored for its outputs. Invariant:
+distinct outputs are stored in distinct buffers, none of them an input or a constant; a returned
+reshape of a value that nobody else returns shares that value's buffer, because its elements are in
+the same order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from stagejit.dispatch.state import in_memory
-from stagejit.graph.ir import Graph, Value
-
-
-def require_outputs(graph: Graph, carried: Mapping[int, int]) -> list[Value]:
-    """The values to store. Outputs that are inputs, constants or the same value again become
-    reshapes to their own shape, which somebody has to evaluate: that is the copy. An output that is
-    the very input that has to hold it stays as it is."""
-    seen: set[Value] = set()
-    outputs = []
-    for number, value in enumerate(graph.outputs):
-        stays = number in carried and value is graph.inputs[carried[number]]
-        if not stays and (value in seen or in_memory(value)):
-            copy = graph.add("reshape", [value], value.type, value.op.loc, shape=value.shape)
-            value = copy.result
-        seen.add(value)
-        outputs.append(value)
-    if tuple(outputs) != graph.outputs:
-        graph.set_outputs(outputs)
-    return list(stored_outputs(graph).values())
+from stagejit.graph.ir import Graph, Value, in_memory
 
 
 def stored_outputs(graph: Graph) -> dict[Value, Value]:

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from stagejit.decisions import Decision
 from stagejit.dispatch.group import Group, Reach
 from stagejit.dispatch.scalars import NOTHING, Scalars
-from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ir import Graph, Op, Value, in_memory
 from stagejit.graph.ops.control import updates_of
 from stagejit.options import Options
 from stagejit.symbolic import Int
@@ -167,14 +167,6 @@ def _heights(order: Sequence[Op], users: Mapping[Value, Sequence[Op]]) -> dict[O
             after = (user for user in users[op.result] if user in heights)
             heights[op] = max((steps(user) + heights[user] for user in after), default=0)
     return heights
-
-
-def in_memory(value: Value) -> bool:
-    """Inputs are read from memory, and constants of more than one element, or of a type that no
-    kernel computes with; results of an optimization barrier lie where its operands lie."""
-    if value.op.definition.is_constant:
-        return value.type.size != 1 or not value.type.dtype.is_native
-    return value.op.definition.is_input or value.op.definition.forwards
 
 
 def describe(op: Op) -> str:

@@ -13,10 +13,9 @@ from stagejit.dispatch.limits import least_operands, operands_of
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.region import Region, Store
 from stagejit.dispatch.roots import Roots
-from stagejit.dispatch.state import in_memory
 from stagejit.dispatch.version_verifier import verify_versions
 from stagejit.errors import VerificationError
-from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ir import Graph, Op, Value, in_memory
 from stagejit.graph.ops.control import bodies_of, read_operands
 
 _WITHOUT_ANCHOR = frozenset({"map", "copy", "fill"})

@@ -270,3 +270,11 @@ class Graph:
         self._order, self._all_live = None, False
         for index, value in enumerate(op.operands):
             self.nx.add_edge(value.op, op, operand=index, result=value.index)
+
+
+def in_memory(value: Value) -> bool:
+    """Inputs are read from memory, and constants of more than one element, or of a type that no
+    kernel computes with; results of an optimization barrier lie where its operands lie."""
+    if value.op.definition.is_constant:
+        return value.type.size != 1 or not value.type.dtype.is_native
+    return value.op.definition.is_input or value.op.definition.forwards

@@ -16,8 +16,8 @@ from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.dispatch.outputs import stored_outputs
 from stagejit.dispatch.region import Region
 from stagejit.dispatch.roots import Roots
-from stagejit.dispatch.state import describe, in_memory
-from stagejit.graph.ir import Graph, Op, Value
+from stagejit.dispatch.state import describe
+from stagejit.graph.ir import Graph, Op, Value, in_memory
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.index.box import Box
 from stagejit.index.box_index import fill_box

@@ -14,9 +14,11 @@ from stagejit.dispatch.region import Region
 from stagejit.dispatch.verifier import verify_regions
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
+from stagejit.graph.printer import as_text as graph_text
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
+from stagejit.rewrites.normal_form import normalize, verify_normal_form
 from stagejit.schedule.build import schedule
 from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.plan import Plan
@@ -28,10 +30,14 @@ from tests.schedule.executor import Executor
 
 def schedule_graph(graph: Graph, options: Options | None = None) -> Schedule:
     options = options or Options()
-    regions, decisions = form(graph, options)
+    normalize(graph)
     verify(graph)
+    verify_normal_form(graph)
+    before = graph_text(graph)
+    regions, decisions = form(graph, options)
     verify_regions(graph, regions, options.operand_limit)
     made = schedule(graph, regions, options, decisions)
+    assert graph_text(graph) == before
     verify_plan(made.plan)
     text = made.plan.as_text()
     assert parse_plan(text).as_text() == text
@@ -47,6 +53,7 @@ def prepared(
 ) -> Graph:
     graph = graph_of(fn, *args, donated=donated)
     rewrite_graph(graph, options or Options())
+    normalize(graph)
     graph.eliminate_dead()
     return graph
 

@@ -27,6 +27,7 @@ from stagejit.graph.ir import Value
 from stagejit.graph.verifier import verify as verify_graph
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
+from stagejit.rewrites.normal_form import normalize
 
 _POISONS = (0xFF, 0xFF, 0xA5, 0x7F)
 
@@ -100,6 +101,7 @@ def jobs_of(case: Case, caches: Caches, targets: Sequence[str]) -> Iterator[Job]
         verify_graph(graph)
         if setting.rewrites:
             rewrite_graph(graph, options)
+        normalize(graph)
         regions, _ = form(graph, options, aligned=setting.aligned)
     except UnsupportedOpError:
         return

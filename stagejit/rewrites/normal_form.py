@@ -1,0 +1,94 @@
+"""What grouping counts on: returned values have memory of their own, bodies have no arrays.
+
+Input: a rewritten graph. Output: the same graph. Invariant: distinct outputs are distinct values,
+none of them an input or a constant, but where an output is the very input that has to hold it;
+arrays of constants that a body reads are inputs of it, because memory inside a loop is that of the
+dispatch around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stagejit.errors import VerificationError
+from stagejit.graph.ir import Graph, Op, Value, in_memory
+from stagejit.graph.ops.control import LoopOperands, bodies_of, carried_inputs
+
+
+def normalize(graph: Graph) -> None:
+    """Brings a graph that is no body, and all bodies in it, into this form."""
+    _hoist_constants(graph)
+    _separate_outputs(graph, {})
+
+
+def verify_normal_form(graph: Graph, carried: Mapping[int, int] | None = None) -> None:
+    """Raises VerificationError. carried: of a body, the input that has to hold an output."""
+    for number, value in enumerate(graph.outputs):
+        if _is_taken(graph, number, value, carried or {}, set(graph.outputs[:number])):
+            raise VerificationError(f"{graph.name} returns {value}, whose memory is not its own")
+    for op, number, body in _bodies(graph):
+        arrays = [inner for inner in body if _is_array(inner)]
+        if arrays:
+            raise VerificationError(f"{body.name} has an array of constants, {arrays[0]}")
+        verify_normal_form(body, carried_inputs(op, number))
+
+
+def _separate_outputs(graph: Graph, carried: Mapping[int, int]) -> None:
+    """return %x, %x  -->  return reshape %x, reshape %x: whoever evaluates these, copies."""
+    seen: set[Value] = set()
+    outputs = []
+    for number, value in enumerate(graph.outputs):
+        if _is_taken(graph, number, value, carried, seen):
+            copy = graph.add("reshape", [value], value.type, value.op.loc, shape=value.shape)
+            value = copy.result
+        seen.add(value)
+        outputs.append(value)
+    if tuple(outputs) != graph.outputs:
+        graph.set_outputs(outputs)
+    for op, number, body in _bodies(graph):
+        _separate_outputs(body, carried_inputs(op, number))
+
+
+def _is_taken(
+    graph: Graph, number: int, value: Value, carried: Mapping[int, int], seen: set[Value]
+) -> bool:
+    """Whether output `number` needs memory that `value` does not have for it; `seen`: outputs
+    before."""
+    if number in carried and value is graph.inputs[carried[number]]:
+        return False
+    return value in seen or in_memory(value)
+
+
+def _hoist_constants(graph: Graph) -> None:
+    """loop (body: const [...])  -->  loop of const [...] (body: input), and so on outwards."""
+    for op, number, body in _bodies(graph):
+        _hoist_constants(body)
+        for inner in body.ops():
+            if _is_array(inner):
+                constant = graph.add("const", (), inner.result.type, inner.loc, **inner.attrs)
+                _add_operand(graph, op, number, inner, constant.result)
+
+
+def _bodies(graph: Graph) -> list[tuple[Op, int, Graph]]:
+    """Of all loops and branches: the op, the number of the body, the body."""
+    controls = [op for op in graph.ops() if op.definition.has_bodies]
+    return [(op, number, body) for op in controls for number, body in enumerate(bodies_of(op))]
+
+
+def _is_array(op: Op) -> bool:
+    return op.definition.is_constant and op.result.type.size != 1
+
+
+def _add_operand(graph: Graph, op: Op, number: int, constant: Op, value: Value) -> None:
+    """Replaces a constant of body `number` by a new input that stands for `value`."""
+    bodies = bodies_of(op)
+    owners = bodies if op.kind == "branch" else bodies[number : number + 1]
+    at = len(op.operands)
+    if op.kind == "loop" and number == 0:
+        at -= len(LoopOperands.of(op).condition_constants)
+    for body in owners:
+        read = body.add_input(f"const{len(body.inputs)}", value.type)
+        if body is bodies[number]:
+            body.replace_uses(constant.result, read)
+            body.erase(constant)
+    graph.insert_operand(op, at, value)
