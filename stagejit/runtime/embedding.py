@@ -221,13 +221,6 @@ def _is_per_device(axis_context: Any) -> bool:
 # -- marked equations -----------------------------------------------------------------------------
 
 
-def request_of(equation: Any) -> Request | None:
-    """What the compiler would be asked for a jaxpr equation; None if it is not marked."""
-    if equation.primitive is not jit_p:
-        return None
-    return _request(equation.params)
-
-
 def _request(params: dict[str, Any]) -> Request | None:
     mark = mark_of(params)
     if mark is None:
