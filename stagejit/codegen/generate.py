@@ -19,7 +19,7 @@ from stagejit.codegen.conv import conv_kernel
 from stagejit.codegen.cumulative import cumulative_kernel
 from stagejit.codegen.ir import close
 from stagejit.codegen.kernel import Kernel, KernelArg
-from stagejit.codegen.llvm import lower
+from stagejit.codegen.llvm import lower_named
 from stagejit.codegen.llvm_shadow import with_shadows
 from stagejit.codegen.maps import map_kernel
 from stagejit.codegen.rows import reduce_kernel
@@ -94,8 +94,7 @@ class KernelCache:
         function = kernel.function
         if self.verify:
             verify_kernel(function)
-        symbol = function.symbol() + ("v" if self.verify else "")
-        text = lower(function, symbol, self.target, verify=self.verify)
+        symbol, text = lower_named(function, self.target, verify=self.verify)
         close((*function.params, function.lo, function.hi), function.body)
         if self.verify:
             kernel = replace(kernel, function=with_shadows(function))

@@ -12,7 +12,6 @@ Integers are signless, as in LLVM; signedness is part of the opcode.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -285,10 +284,6 @@ class Function:
         _print_block(self.body, names, "  ", lines)
         lines.append("}")
         return "\n".join([*lines, *(callee.as_text() for callee in self.callees)])
-
-    def symbol(self) -> str:
-        """A linker name made from the content, so equal kernels share object code."""
-        return "sj_k_" + hashlib.sha256(self.as_text().encode()).hexdigest()[:24]
 
 
 def close(given: Iterable[Value], body: Block) -> None:

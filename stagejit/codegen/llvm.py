@@ -9,6 +9,8 @@ runs on it (see KERNELS.md, "LLVM"): loops are rotated, invariants hoisted, vect
 
 from __future__ import annotations
 
+import hashlib
+
 from stagejit.codegen.ir import I64, Block, Buffer, Callee, Function, Op, Type
 from stagejit.codegen.llvm_memory import Memory
 from stagejit.codegen.llvm_ops import lower_pure
@@ -16,12 +18,22 @@ from stagejit.codegen.llvm_shadow import shadows
 from stagejit.codegen.llvm_text import Emitter, Ref, type_text
 from stagejit.codegen.target import Target
 
+_NAMELESS = "sj_k_nameless"
+
 
 def lower(function: Function, symbol: str, target: Target, *, verify: bool = False) -> str:
     """LLVM IR of `function` for `target`. With `verify`, accesses to arguments and scratch are
     checked, which takes `checked_scratch_nbytes` of scratch."""
     lowering = _Lowering(function, symbol, target, verify=verify)
     return lowering.module()
+
+
+def lower_named(function: Function, target: Target, *, verify: bool = False) -> tuple[str, str]:
+    """A linker name made from the content, so that equal kernels share object code, and the
+    function as `lower` gives it under that name."""
+    text = lower(function, _NAMELESS, target, verify=verify)
+    symbol = "sj_k_" + hashlib.sha256(text.encode()).hexdigest()[:24]
+    return symbol, text.replace(_NAMELESS, symbol)
 
 
 def _features(names: str) -> list[str]:

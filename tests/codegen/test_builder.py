@@ -62,12 +62,14 @@ from stagejit import types
 from stagejit.codegen import vmath
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import F32
+from stagejit.codegen.llvm import lower_named
+from stagejit.codegen.target import Target
 b = Builder()
 x, y = b.buffer("x", F32, readonly=True), b.buffer("y", F32)
 b.loop(b.lo, b.hi, 16, [], lambda i: b.store(
     vmath.emit(b, "sin", types.f32, [b.load(x, i, 16)]), y, i))
 print(b.finish().as_text())
-print(b.finish().symbol())
+print(*lower_named(b.finish(), Target.avx2()))
 """
 
 

@@ -81,6 +81,8 @@ def carried_inputs(op: Op, number: int) -> dict[int, int]:
 
 def read_operands(op: Op) -> tuple[Value, ...]:
     """Operands that the op only reads."""
+    if not op.definition.updates:
+        return op.operands
     updated: set[int | None] = set(carried_operands(op).values())
     if not op.definition.has_bodies:
         updated = {op.definition.tied_operand(op, result.index) for result in op.results}
