@@ -157,14 +157,14 @@ def _normalize(c: Compilation) -> None:
     normalize(c.graph)
 
 
-def _form(c: Compilation) -> None:
-    c.regions, decisions = form(c.graph, c.request.options)
-    c.decisions += decisions
-
-
 def _verify_normal_form(c: Compilation) -> None:
     verify_graph(c.graph)
     verify_normal_form(c.graph)
+
+
+def _form(c: Compilation) -> None:
+    c.regions, decisions = form(c.graph, c.request.options)
+    c.decisions += decisions
 
 
 def _leave(c: Compilation) -> None:

@@ -33,7 +33,7 @@ class _Shown:
 
     @property
     def graph(self) -> Graph:
-        """The graph after all rewrites; `graph.nx` is its networkx graph."""
+        """The graph after all rewrites, in normal form; `graph.nx` is its networkx graph."""
         return self.compilation.run_until("normalize").graph
 
     @property

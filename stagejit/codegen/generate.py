@@ -17,7 +17,7 @@ from stagejit.codegen.closed import ClosedRegion, Key, key_of, rebuilt
 from stagejit.codegen.contract import contract_kernel
 from stagejit.codegen.conv import conv_kernel
 from stagejit.codegen.cumulative import cumulative_kernel
-from stagejit.codegen.ir import close
+from stagejit.codegen.ir import forget_places
 from stagejit.codegen.kernel import Kernel, KernelArg
 from stagejit.codegen.llvm import lower_named
 from stagejit.codegen.llvm_shadow import with_shadows
@@ -95,7 +95,7 @@ class KernelCache:
         if self.verify:
             verify_kernel(function)
         symbol, text = lower_named(function, self.target, verify=self.verify)
-        close((*function.params, function.lo, function.hi), function.body)
+        forget_places(function)
         if self.verify:
             kernel = replace(kernel, function=with_shadows(function))
         return _Template(replace(kernel, args=()), symbol, text, places)
@@ -130,6 +130,7 @@ def _generate(region: ClosedRegion, target: Target) -> Kernel:
         kernel = GENERATORS[region.kind](region, target)
         if not repeats_code(kernel.function):
             return kernel
+        forget_places(kernel.function)
     return GENERATORS[region.kind](replace(region, calls=True), target)
 
 

@@ -85,8 +85,8 @@ class Value:
         self.op: Op | None = None
         self.const: int | float | None = None  # the number, where this is a (splat) constant
 
-    def close(self) -> None:
-        """See the function `close`."""
+    def forget_place(self) -> None:
+        """See `forget_places`."""
         self.op = None
         del self.block, self.builder
 
@@ -286,15 +286,16 @@ class Function:
         return "\n".join([*lines, *(callee.as_text() for callee in self.callees)])
 
 
-def close(given: Iterable[Value], body: Block) -> None:
+def forget_places(code: Function | Callee) -> None:
     """Makes values and blocks forget where they were made, which only a builder asks.
 
     What is left refers to nothing that refers to it, so it is freed when nobody holds it, and does
     not wait for Python's search for cycles: a process that compiles much does not grow by them.
     """
-    for value in (*given, *_defined(body)):
-        value.close()
-    for block in _blocks(body):
+    given = (code.lo, code.hi) if isinstance(code, Function) else ()
+    for value in (*code.params, *given, *_defined(code.body)):
+        value.forget_place()
+    for block in _blocks(code.body):
         block.parent, block.numbering = None, {}
 
 

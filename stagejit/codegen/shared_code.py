@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from stagejit.codegen.builder import Builder
-from stagejit.codegen.ir import Callee, CalleeKind, Function, Value, close
+from stagejit.codegen.ir import Callee, CalleeKind, Function, Value, forget_places
 
 # Places in a kernel that code is written at before it is called.
 INLINED = 24
@@ -69,8 +69,10 @@ def _call(
         inner = Builder(is_callee=True)
         params = tuple(inner.argument(arg.type) for arg in args)
         result = write(inner, *params)
-        close((*params, inner.lo, inner.hi), inner.body)
         name = f"{name}.{len(b.callees)}"
         callee = Callee(name, params, inner.body, result, inner.buffers, kind)
+        forget_places(callee)
+        inner.lo.forget_place()
+        inner.hi.forget_place()
         b.callees[whole] = callee
     return b.call(callee, args)

@@ -84,7 +84,8 @@ class OpDef:
         code is the code generator's, which has that of the package's kinds only.
     is_free: a source of elements that nobody has to store: they cost nothing.
     is_splat: each of its elements is the only one of operand 0.
-    is_indexed: an element is an element of operand 0, at an index that operand 1 holds.
+    is_indexed: an element is an element of operand 0, at an index that operand 1 holds, in the
+        dimension numbers of `gather`, which the code generator reads.
     accumulates: an element is a sum (a maximum, ...) over many elements of operands.
     is_foreign: code that is not ours runs it: XLA, or a library.
     stands_alone: its dispatch evaluates nothing else, and stores nothing but its results.

@@ -23,9 +23,11 @@ def normalize(graph: Graph) -> None:
 
 def verify_normal_form(graph: Graph, carried: Mapping[int, int] | None = None) -> None:
     """Raises VerificationError. carried: of a body, the input that has to hold an output."""
+    seen: set[Value] = set()
     for number, value in enumerate(graph.outputs):
-        if _is_taken(graph, number, value, carried or {}, set(graph.outputs[:number])):
+        if _is_taken(graph, number, value, carried or {}, seen):
             raise VerificationError(f"{graph.name} returns {value}, whose memory is not its own")
+        seen.add(value)
     for op, number, body in _bodies(graph):
         arrays = [inner for inner in body if _is_array(inner)]
         if arrays:

@@ -66,22 +66,11 @@ class Module:
     addresses: dict[str, int]
     uses: tuple[Module, ...]
     _packed: bytes
-    _code: _Code
 
     @property
     def object(self) -> bytes:
         """The object file that it was linked from."""
         return zlib.decompress(self._packed)
-
-
-class _Code:
-    """The memory of modules that were linked together, which may call each other: it is given back
-    when the last of them goes. Modules that referred to each other would wait for Python's search
-    for cycles."""
-
-    def __init__(self, images: list[linker.Image]) -> None:
-        for image in images:
-            weakref.finalize(self, image.free).atexit = False  # at exit, XLA's threads still run
 
 
 class Engine:
@@ -244,11 +233,14 @@ def _link(
         images = linker.link([(body, (name,)) for name, body in objects.items()], imports)
     except (ObjectError, MemoryError) as error:
         raise InternalError(f"cannot link {', '.join(objects)}: {error}", step="link") from error
-    code = _Code(images)
-    return {
-        name: Module(image.addresses, uses, zlib.compress(objects[name], 1), code)
-        for name, image in zip(objects, images, strict=True)
-    }
+    modules = {}
+    for name, image in zip(objects, images, strict=True):
+        module = modules[name] = Module(image.addresses, uses, zlib.compress(objects[name], 1))
+        weakref.finalize(module, image.free).atexit = False  # at exit, XLA's threads still run
+    for (name, module), image in zip(modules.items(), images, strict=True):
+        called = [other for other in modules if other != name and other in image.imports]
+        module.uses = (*uses, *(modules[other] for other in called))
+    return modules
 
 
 @cache

@@ -35,10 +35,14 @@ _OF_THE_C_LIBRARY = ("memcpy", "memmove", "memset")
 
 @dataclass(frozen=True)
 class Image:
-    """Addresses of the global symbols of one object. Call `free` once, when nobody calls them."""
+    """Addresses of the global symbols of one object. Call `free` once, when nobody calls them.
+
+    imports: symbols of other objects that its code refers to, so that these have to stay, too.
+    """
 
     addresses: dict[str, int]
     free: Callable[[], None]
+    imports: frozenset[str] = frozenset()
 
 
 def link(
@@ -61,7 +65,7 @@ def link(
         for part in parts:
             part.free()
         raise
-    return [Image(part.defined, part.free) for part in parts]
+    return [Image(part.defined, part.free, part.imports) for part in parts]
 
 
 class _Part:
@@ -91,6 +95,12 @@ class _Part:
             for symbol in source.symbols
             if symbol.is_global and symbol.section is not None
         }
+
+    @property
+    def imports(self) -> frozenset[str]:
+        """Names that the object uses and does not define."""
+        used = (relocation.symbol for relocation in self.source.relocations)
+        return frozenset(symbol.name for symbol in used if symbol.section is None)
 
     def free(self) -> None:
         code_memory().free(self.block)
@@ -198,7 +208,8 @@ _library_numbers = itertools.count()
 def _link_by_llvm(
     objects: Sequence[tuple[bytes, tuple[str, ...]]], imports: Mapping[str, int]
 ) -> list[Image]:
-    """All objects as one library, which goes when the last of its images is freed."""
+    """All objects as one library, which goes when the last of its images is freed; so none of them
+    has to be kept by another."""
     library = llvm.JITLibraryBuilder()
     wanted = {name for _, names in objects for name in names}
     for data, _ in objects:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from collections import Counter
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from stagejit.codegen.generate import KernelCache
 from stagejit.codegen.ir import Block, Op, Value
 from stagejit.codegen.target import Target
 from stagejit.codegen.templates import Templates
+from stagejit.runtime.code_memory import code_memory
 from stagejit.runtime.engine import Engine
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import region_of
@@ -32,9 +34,17 @@ def _many_sines(x: Any, _: Any) -> Any:
     return x
 
 
+def _generated_twice(x: Any, _: Any) -> Any:
+    """Only its code tells that it should consist of calls: it is written for several rows."""
+    for _ in range(20):
+        x = jnp.tan(x) + x
+    return x.sum(1)
+
+
 PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
     "map": lambda x, y: jnp.tanh(x) + y.T,
     "calls": _many_sines,
+    "generated twice": _generated_twice,
     "rows": lambda x, _: jax.nn.softmax(x),
     "rows across vectors": lambda x, _: x - x.max(0),
     "contraction": lambda x, y: jnp.tanh(x @ y),
@@ -81,3 +91,34 @@ def test_modules_that_were_linked_together_leave_no_cycles() -> None:
         assert not any(engine.module(name) for name in texts)
     finally:
         gc.enable()
+
+
+def test_modules_that_do_not_call_each_other_go_one_by_one() -> None:
+    """Else programs that share one kernel keep all others of each, which nobody can find."""
+    texts = {
+        f"test_freed_alone_{k}": f"define i64 @test_freed_alone_{k}() {{\n  ret i64 {k}\n}}\n"
+        for k in range(3)
+    }
+    engine = Engine()
+    modules = engine.modules(texts)
+    together = code_memory().used_nbytes
+    last = modules.pop("test_freed_alone_2")
+    del modules
+    assert code_memory().used_nbytes < together
+    assert engine.module("test_freed_alone_2") is last
+    assert engine.module("test_freed_alone_0") is None
+
+
+def test_modules_stay_as_long_as_who_calls_them() -> None:
+    caller = (
+        "declare i64 @test_freed_called()\ndefine i64 @test_freed_caller() {\n"
+        "  %r = call i64 @test_freed_called()\n  ret i64 %r\n}\n"
+    )
+    called = "define i64 @test_freed_called() {\n  ret i64 5\n}\n"
+    engine = Engine()
+    modules = engine.modules({"test_freed_caller": caller, "test_freed_called": called})
+    kept = modules["test_freed_caller"]
+    del modules
+    assert engine.module("test_freed_called") is kept.uses[0]
+    address = kept.addresses["test_freed_caller"]
+    assert ctypes.CFUNCTYPE(ctypes.c_int64)(address)() == 5

@@ -153,9 +153,10 @@ def test_the_judge_evaluates_loops_of_no_steps() -> None:
     body = """
     none = lax.map(lambda s: s * 2, x[:0])
     last, rows = lax.scan(lambda c, s: (c + s, (c, s[None])), x[3], x[2:2])
+    same, _ = lax.scan(lambda c, s: (c + s, s), 0.0, x[2:2])
     whole = jnp.arange(6, dtype=jnp.uint8).reshape(2, 3, 1).sum(2)
     written = lax.dynamic_update_slice(whole, jnp.resize(whole, (2, 2)), (0, x[1].astype(int)))
-    return none, last, rows, written
+    return none, last + same, rows, written
     """
     drawn = program(textwrap.dedent(body))
     for found in (verdicts.evaluated(drawn), verdicts._op_by_op(drawn)):

@@ -334,7 +334,8 @@ def _scan(f: Any, init: Any, xs: Any = None, length: int | None = None, **how: A
         return lax.scan(f, init, xs, length, **how)
     with jax.disable_jit(False):
         _, stacked = jax.eval_shape(lambda init, xs: lax.scan(f, init, xs, length), init, xs)
-    return init, jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), stacked)
+    empty = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), stacked)
+    return jax.tree.map(jnp.asarray, init), empty
 
 
 def _map(f: Any, xs: Any, **how: Any) -> Any:

@@ -81,10 +81,12 @@ def carried_inputs(op: Op, number: int) -> dict[int, int]:
 
 def read_operands(op: Op) -> tuple[Value, ...]:
     """Operands that the op only reads."""
-    if not op.definition.updates:
+    if not op.definition.updates:  # nearly all; asked of every op
         return op.operands
-    updated: set[int | None] = set(carried_operands(op).values())
-    if not op.definition.has_bodies:
+    updated: set[int | None]
+    if op.definition.has_bodies:
+        updated = set(carried_operands(op).values())
+    else:
         updated = {op.definition.tied_operand(op, result.index) for result in op.results}
     return tuple(value for at, value in enumerate(op.operands) if at not in updated)
 
