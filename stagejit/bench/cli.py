@@ -1,4 +1,4 @@
-"""The command line: `python -m stagejit demo | bench | compiling | explain | fuzz`.
+"""The command line: `python -m stagejit demo | bench | compiling | growth | explain | fuzz`.
 
 Input: arguments. Output: text on stdout, progress on stderr. Invariant: exit status 0 means that
 every result was right; 1 that one was not; 2 that the request could not be carried out, with the
@@ -189,6 +189,51 @@ def compiling(
     _console().print(table.table_of(rows))
     if any(row.cpu_ratio > against for row in rows):
         raise typer.Exit(1)
+
+
+@app.command()
+def growth(
+    names: Annotated[list[str] | None, typer.Argument(help="Parts of names of programs.")] = None,
+    sizes: Annotated[
+        str, typer.Option(help="Equations of programs whose steps are timed.")
+    ] = "1000,2000,4000,8000",
+    jax_sizes: Annotated[
+        str, typer.Option(help="Equations of programs that are compared with jax.jit.")
+    ] = "1000,3000",
+    repeats: Annotated[int, typer.Option(min=1, help="Compiles of each length.")] = 3,
+    against: Annotated[
+        float,
+        typer.Option(help="Most accepted growth of a step at the last two sizes; else status 1."),
+    ] = math.inf,
+    against_jax: Annotated[
+        float, typer.Option(help="Most accepted ratio of CPU time to jax.jit's; else status 1.")
+    ] = math.inf,
+) -> None:
+    """Measure how compile time grows up to programs of 8,000 equations, step by step."""
+    from stagejit.bench.compiling import growth as growing
+    from stagejit.bench.compiling import table
+    from stagejit.bench.compiling.large import LARGE_PROGRAMS
+
+    lengths, compared = _numbers(sizes), _numbers(jax_sizes)
+    if len(lengths) == 1:
+        raise OptionsError("growth takes two sizes", next_step="for example --sizes 4000,8000")
+    chosen = [p for p in LARGE_PROGRAMS if not names or any(n in p.name for n in names)]
+    console = _console()
+    grown = [growing.measure(program, lengths, repeats) for program in chosen if lengths]
+    if grown:
+        console.print(growing.table_of(grown))
+    rows = [table.measure(p.of(length), repeats) for p in chosen if p.in_xla for length in compared]
+    if rows:
+        console.print(table.table_of(rows))
+    if any(g.worst > against for g in grown) or any(r.cpu_ratio > against_jax for r in rows):
+        raise typer.Exit(1)
+
+
+def _numbers(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise OptionsError(f"{text!r} are no sizes", next_step="for example --sizes 4000,8000")
+    return sorted(set(map(int, parts)))
 
 
 @app.command()
