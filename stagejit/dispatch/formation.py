@@ -103,6 +103,7 @@ class _Former:
         self.state.required.update(stored_outputs(graph).values())
         self.destinations = Destinations(self.state, pairs)
         self.reductions: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Group]] = {}
+        self.rows_from: dict[Group, set[Value]] = {}  # origins of what a group's reduces read
 
     def run(self) -> tuple[list[Region], list[Decision]]:
         early = self._require()
@@ -211,6 +212,7 @@ class _Former:
             self.reductions.setdefault(key, []).append(group)
         group.claim(op, "kept")
         state.settle(op, group)
+        self.rows_from.setdefault(group, set()).update(state.origins_of([operand]))
 
     def _same_rows(self, op: Op, needed: int) -> Group | None:
         """A group whose rows `op` reduces again: its operand is computed from the rows' results."""
@@ -243,15 +245,15 @@ class _Former:
     ) -> Group | None:
         """A group that reads the same array along the same rows."""
         state, operand = self.state, op.operands[0]
+        origins = state.origins_of([operand])
+        light = 4 * sum(value.type.nbytes for value in origins) <= operand.type.nbytes
         for group in reversed(self.reductions.get(key, [])[-_NEIGHBOURS:]):
             assert group.anchor is not None
-            origins = state.origins_of([operand])
             shared = [
                 value
-                for value in origins & self._origins_of_rows(group)
+                for value in origins & self.rows_from[group]
                 if 2 * value.type.size >= operand.type.size
             ]
-            light = 4 * sum(value.type.nbytes for value in origins) <= operand.type.nbytes
             if needed >> group.id & 1 or not (shared or light):
                 continue
             reason = "" if state.enabled("fuse-rows") else "fuse-rows is disabled"
@@ -267,11 +269,6 @@ class _Former:
             if not reason:
                 return group
         return None
-
-    def _origins_of_rows(self, group: Group) -> frozenset[Value]:
-        return self.state.origins_of(
-            [op.operands[0] for op in group.members if op.definition.is_reduce]
-        )
 
 
 def _is_made(value: Value) -> bool:

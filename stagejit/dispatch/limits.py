@@ -218,9 +218,9 @@ class _Split:
         return sorted(targets, key=when)
 
     def _hand_out(self, target: _Target) -> None:
-        late = [part for part in self.parts if all(other.late for other in part.targets)]
-        candidates = late if target.late else self.parts
-        for part in candidates[-_LAST_PARTS:]:
+        for part in self.parts[-_LAST_PARTS:]:
+            if target.late and not part.targets[0].late:
+                continue  # what is late comes last, so a part has either late targets or none
             if self._add(part, target):
                 return
         part = _Part(len(self.parts))
@@ -255,14 +255,14 @@ class _Split:
 
     def _drop_what_nobody_reads(self) -> None:
         plain = {store.value for store in self.region.stores if store.into is store.value}
-        read = {value for part in self.parts for value in part.inputs}
+        needed = plain.union(*(part.inputs for part in self.parts))
         for part in self.parts:
             part.targets = [
                 target
                 for target in part.targets
-                if not target.is_plain or target.store.value in plain | read
+                if not target.is_plain or target.store.value in needed
             ]
-        self.kept = {value: None for value in self.kept if value in plain | read}
+        self.kept = {value: None for value in self.kept if value in needed}
 
     def _region(self, part: _Part) -> Region:
         state, inserts = self.state, {op for t in part.targets for op in t.store.inserts}

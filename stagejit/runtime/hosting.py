@@ -340,14 +340,16 @@ def _waits(plan: Plan) -> dict[str, set[str]]:
 
 def _places(run: Run, buffers: Iterable[Buffer]) -> Iterable[tuple[str, BufferRef]]:
     """Where the buffers of a run are for its handler."""
+    results = {name: at for at, name in enumerate(run.results)}
+    arguments = {name: at for at, name in enumerate(run.arguments)}
     for buffer in buffers:
         name = buffer.name
-        if name in run.results:  # also where it came in as an argument: see HostProgram.aliases
-            yield name, BufferRef("result", run.results.index(name))
-        elif name in run.arguments:
-            yield name, BufferRef("arg", run.arguments.index(name))
-        elif buffer.host in run.results:
-            yield name, BufferRef("result", run.results.index(buffer.host), buffer.slot or 0)
+        if name in results:  # also where it came in as an argument: see HostProgram.aliases
+            yield name, BufferRef("result", results[name])
+        elif name in arguments:
+            yield name, BufferRef("arg", arguments[name])
+        elif buffer.host in results:
+            yield name, BufferRef("result", results[buffer.host], buffer.slot or 0)
         elif buffer.slot is not None:
             yield name, BufferRef("arena", 0, buffer.slot)
 

@@ -17,15 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stagejit.dispatch.group import bits
+from stagejit.schedule.gaps import Range, Taken
 
 ALIGNMENT = 64
 # An arena of this size lies on the stack of the call, which costs no allocation.
 FRAME_NBYTES = 1024
 # Results, smallest first, in which a place is looked for.
 _MOST_TRIED = 16
-
-# Offset, end, users, and the positions that have not finished before the first user.
-_Placed = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -53,17 +51,15 @@ class _Room:
     host: str = ""
     nbytes: int = 0
     free: int = 0
-    placed: list[_Placed] = field(default_factory=list)
+    taken: Taken = field(default_factory=Taken)
 
-    def offset_for(self, life: Life, unfinished: int) -> int | None:
+    def offset_for(self, life: Life, finished: int) -> int | None:
         """Where the buffer fits, None if it does not."""
-        busy = [o for o in self.placed if o[2] & unfinished and life.users & o[3]]
-        offset = _best_gap(busy, life.nbytes)
+        offset = self.taken.best_gap(life.users, finished, life.nbytes)
         return offset if not self.host or offset + life.nbytes <= self.nbytes else None
 
-    def place(self, life: Life, offset: int, unfinished: int) -> Slot:
-        end = offset + aligned(life.nbytes)
-        bisect.insort(self.placed, (offset, end, life.users, unfinished))
+    def place(self, life: Life, offset: int, finished: int) -> Slot:
+        self.taken.add(Range(offset, offset + aligned(life.nbytes), life.users, finished))
         return Slot(offset, self.host)
 
 
@@ -82,13 +78,13 @@ def pack(
     arena = _Room()
     slots: dict[str, Slot] = {}
     for life in sorted(lives, key=lambda life: (-life.nbytes, _first(life))):
-        unfinished = ~_finished_before(life, before)
+        finished = _finished_before(life, before)
         users, large = life.users, rooms[bisect.bisect_left(sizes, life.nbytes) :]
         free = (room for room in large if not users & ~room.free)
         for room in itertools.chain(itertools.islice(free, _MOST_TRIED), [arena]):
-            offset = room.offset_for(life, unfinished)
+            offset = room.offset_for(life, finished)
             if offset is not None:
-                slots[life.name] = room.place(life, offset, unfinished)
+                slots[life.name] = room.place(life, offset, finished)
                 break
     return slots
 
@@ -142,14 +138,3 @@ def _in_a_row(lives: Sequence[Life]) -> dict[str, Slot]:
         slots[life.name] = Slot(end)
         end += aligned(life.nbytes)
     return slots
-
-
-def _best_gap(busy: Sequence[_Placed], nbytes: int) -> int:
-    """Offset of the smallest gap between busy ranges that fits, else after the last one."""
-    best, best_size, end = -1, 0, 0
-    for start, stop, _, _ in busy:
-        gap = start - end
-        if gap >= nbytes and (best < 0 or gap < best_size):
-            best, best_size = end, gap
-        end = max(end, stop)
-    return end if best < 0 else best

@@ -1,0 +1,40 @@
+"""Gaps between ranges that are taken for a time: what a look at each range finds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from stagejit.schedule import gaps
+from stagejit.schedule.gaps import Range, Taken
+
+
+def by_looking_at_each(taken: Sequence[Range], users: int, finished: int, nbytes: int) -> int:
+    found, end = [], 0
+    for each in sorted(taken):
+        if each.users & ~finished and users & ~each.finished:
+            found.append((each.start - end, end))
+            end = max(end, each.stop)
+    return min(((gap, at) for gap, at in found if gap >= nbytes), default=(0, end))[1]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_blocks_find_what_a_look_at_each_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(seed)
+    monkeypatch.setattr(gaps, "_MOST_IN_BLOCK", draw.choice([1, 2, 4, 64]))
+    positions, in_a_row = draw.choice([5, 20, 60]), draw.random() < 0.5
+    ranges: list[Range] = []
+    taken = Taken()
+    for _ in range(100):
+        first = draw.randrange(positions)
+        users = 1 << first | 1 << min(positions - 1, first + draw.randrange(8))
+        finished = (1 << first) - 1
+        if not in_a_row:
+            finished &= draw.getrandbits(positions)
+        nbytes = draw.choice([4, 64, 100, 300])
+        start = taken.best_gap(users, finished, nbytes)
+        assert start == by_looking_at_each(ranges, users, finished, nbytes)
+        ranges.append(Range(start, start + -(-nbytes // 64) * 64, users, finished))
+        taken.add(ranges[-1])
