@@ -13,6 +13,7 @@ place of that space.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from stagejit.dispatch.group import Group, Location, Place, Refusal
 from stagejit.dispatch.state import State
@@ -76,7 +77,7 @@ def _place(state: State, group: Group, value: Value) -> Place:
     return group.places[value]
 
 
-def _through(op: Op) -> tuple[Value, ...]:
+def _through(op: Op) -> Sequence[Value]:
     """The operands whose places decide the place of the result."""
     known = op.definition
     return op.operands if known.is_view or known.is_elementwise or known.is_splat else ()

@@ -1,9 +1,9 @@
 """`Graph`: a dataflow graph of tensor ops over `networkx.MultiDiGraph`.
 
 Nodes are `Op`s, an edge `producer -> consumer` is one operand use (`operand`: its position at the
-consumer, `result`: which result of the producer). `graph.nx` is the graph itself, so networkx
-algorithms apply directly. What an op is stands in the `OpDef` of its kind; those of the package are
-declared in `graph/ops/`.
+consumer, which is the key of the edge, too; `result`: which result of the producer). `graph.nx` is
+the graph itself, so networkx algorithms apply directly. What an op is stands in the `OpDef` of its
+kind; those of the package are declared in `graph/ops/`.
 
 Invariant: the edges and the `operands` of every op agree, the graph is acyclic, inputs come first
 and there is exactly one `return`. Only `Graph` methods change any of it.
@@ -12,7 +12,7 @@ and there is exactly one `return`. Only `Graph` methods change any of it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -52,13 +52,15 @@ class Op:
         self,
         id: int,
         kind: str,
-        operands: tuple[Value, ...],
+        operands: Sequence[Value],
         types: Sequence[TensorType],
         attrs: Mapping[str, Any],
         loc: Loc,
     ) -> None:
         self.definition: OpDef = definition_of(kind)
-        self.id, self.kind, self.operands, self.loc = id, kind, operands, loc
+        self.id, self.kind, self.loc = id, kind, loc
+        # A list, for an op of many operands gets new ones one at a time; only a graph writes it.
+        self.operands: Sequence[Value] = list(operands)
         self.attrs: Mapping[str, Any] = MappingProxyType(dict(attrs))
         self.results = tuple(Value(self, i, t) for i, t in enumerate(types))
 
@@ -112,7 +114,7 @@ class Graph:
         return bool(self._users[op])
 
     @property
-    def outputs(self) -> tuple[Value, ...]:
+    def outputs(self) -> Sequence[Value]:
         return self._return.operands
 
     @property
@@ -164,6 +166,11 @@ class Graph:
         """Ops that read `value`, each once."""
         return list(dict.fromkeys(use.user for use in self.uses(value)))
 
+    def used_results(self, op: Op) -> set[int]:
+        """The numbers of the results of `op` that any op reads: one look at each use."""
+        users = self._users[op].values()
+        return {data["result"] for edges in users for data in edges.values()}
+
     def dissolve(self) -> None:
         """The end of the graph: ops and values let go of each other, so that nothing waits for a
         garbage collection (a constant may be a large array of the user's)."""
@@ -203,23 +210,37 @@ class Graph:
     ) -> Op:
         """Append an op. Types are not inferred here: `graph.ops` builds typed ops."""
         results = (types,) if isinstance(types, TensorType) else tuple(types)
-        return self._insert(kind, tuple(operands), results, attrs, loc)
+        return self._insert(kind, operands, results, attrs, loc)
 
     def set_outputs(self, values: Sequence[Value]) -> None:
-        self._set_operands(self._return, tuple(values))
+        self._set_operands(self._return, values)
 
     def insert_operand(self, op: Op, index: int, value: Value) -> None:
         self._set_operands(op, (*op.operands[:index], value, *op.operands[index:]))
 
     def set_operand(self, op: Op, index: int, value: Value) -> None:
-        operands = list(op.operands)
+        operands = op.operands
+        assert isinstance(operands, list)
+        self.nx.remove_edge(operands[index].op, op, key=index)
         operands[index] = value
-        self._set_operands(op, tuple(operands))
+        self._link(op, [index])
 
     def replace_uses(self, old: Value, new: Value) -> None:
         """Every use of `old` reads `new` from now on."""
         for use in self.uses(old):
             self.set_operand(use.user, use.operand, new)
+
+    def replace_results(self, op: Op, values: Sequence[Value | None]) -> list[Op]:
+        """The same for each result of `op` that has a value in its place: one look at each use.
+        Returns the ops that read such a result before, oldest first."""
+        users = []
+        for user, edges in list(self._users[op].items()):
+            for at, data in list(edges.items()):
+                value = values[data["result"]]
+                if value is not None:
+                    self.set_operand(user, at, value)
+                    users.append(user)
+        return sorted(dict.fromkeys(users), key=lambda user: user.id)
 
     def erase(self, op: Op) -> None:
         """Remove an op whose results have no uses."""
@@ -248,7 +269,7 @@ class Graph:
     def _insert(
         self,
         kind: str,
-        operands: tuple[Value, ...],
+        operands: Sequence[Value],
         types: Sequence[TensorType],
         attrs: Mapping[str, Any],
         loc: Loc,
@@ -256,20 +277,22 @@ class Graph:
         op = Op(len(self._made), kind, operands, types, attrs, loc)
         self._made.append(op)
         self.nx.add_node(op)
-        self._link(op)
+        self._link(op, range(len(op.operands)))
         return op
 
-    def _set_operands(self, op: Op, operands: tuple[Value, ...]) -> None:
-        for producer in {operand.op for operand in op.operands}:
-            for edge in list(self._users[producer][op]):
-                self.nx.remove_edge(producer, op, edge)
-        op.operands = operands
-        self._link(op)
-
-    def _link(self, op: Op) -> None:
-        self._order, self._all_live = None, False
+    def _set_operands(self, op: Op, operands: Sequence[Value]) -> None:
         for index, value in enumerate(op.operands):
-            self.nx.add_edge(value.op, op, operand=index, result=value.index)
+            self.nx.remove_edge(value.op, op, key=index)
+        op.operands = list(operands)
+        self._link(op, range(len(op.operands)))
+
+    def _link(self, op: Op, operands: Iterable[int]) -> None:
+        """Add the edges of these operands. An edge has the number of its operand for its key, so
+        that one can go without a look at the others."""
+        self._order, self._all_live = None, False
+        for index in operands:
+            value = op.operands[index]
+            self.nx.add_edge(value.op, op, key=index, operand=index, result=value.index)
 
 
 def in_memory(value: Value) -> bool:

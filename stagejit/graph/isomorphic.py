@@ -6,6 +6,7 @@ order and locations do not matter; kinds, attributes, types, sharing and order o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ def attribute_key(value: Any) -> Any:
     return value
 
 
-def _positions(values: tuple[Value, ...]) -> list[int]:
+def _positions(values: Sequence[Value]) -> list[int]:
     return [value.index for value in values]
 
 

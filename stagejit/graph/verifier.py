@@ -94,7 +94,7 @@ def _verify_effect_order(graph: Graph) -> None:
     effects = [op for op in graph if op.attrs.get("effects")]
     for before, after in itertools.pairwise(effects):
         _require(
-            after.operands[-1:] == before.results[-1:],
+            list(after.operands[-1:]) == list(before.results[-1:]),
             f"{after} does not take the token of {before}",
         )
 

@@ -4,8 +4,8 @@ Input: a graph and options. Output: the same graph, simpler, and the decisions t
 rewrite that is switched off changes no result.
 
 Note [Step order]: loops come first, because what is computed before them then has its chance, too.
-Common subexpressions come after simplification, which makes equal what only looked different;
-nothing that they leave behind needs simplifying again. What branches may write into is decided
+Simplification makes equal what only looked different, and what is one op is simpler, so both are
+one step. What branches may write into is decided
 when it is known who else reads it. Repetitions are spread when equal ones are one value; prefixes
 are shared when all inserts are known, and after that it is known what windows read. Reductions are
 split last: all else is easier to see while they are whole.
@@ -27,6 +27,7 @@ from stagejit.rewrites import (
     prefixes,
     repeats,
     split,
+    subexpressions,
     views,
 )
 from stagejit.rewrites.bordered import border_buffers
@@ -34,13 +35,16 @@ from stagejit.rewrites.branches import simplify_branches, update_branches
 from stagejit.rewrites.driver import GraphStep, LocalStep, Step, run_steps
 from stagejit.rewrites.loops import simplify_loops
 from stagejit.rewrites.prefixes import share_prefixes
-from stagejit.rewrites.subexpressions import NAME, eliminate_common_subexpressions
 
+SIMPLIFY = LocalStep(
+    "simplify",
+    (*views.RULES, *pads.RULES, *algebra.RULES, *constants.RULES),
+    subexpressions.SHARING,
+)
 STEPS: tuple[Step, ...] = (
     GraphStep(loops.NAME, simplify_loops),
     GraphStep(branches.SIMPLIFY, simplify_branches),
-    LocalStep("simplify", (*views.RULES, *pads.RULES, *algebra.RULES, *constants.RULES)),
-    GraphStep(NAME, eliminate_common_subexpressions),
+    SIMPLIFY,
     GraphStep(branches.UPDATE, update_branches),
     LocalStep("repeats", repeats.RULES),
     GraphStep(prefixes.NAME, share_prefixes),

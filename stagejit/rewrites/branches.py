@@ -43,9 +43,10 @@ def update_branches(log: Log) -> None:
 def _simplify(log: Log, op: Op) -> None:
     graph, branches = log.graph, op.attrs["branches"]
     values: list[Value | None] = [_same_operand(op, at) for at in range(len(op.results))]
+    used = graph.used_results(op)
     first: dict[tuple[Value, ...], int] = {}
-    for at, result in enumerate(op.results):
-        if values[at] is None and graph.uses(result):
+    for at in range(len(op.results)):
+        if values[at] is None and at in used:
             first.setdefault(tuple(branch.outputs[at] for branch in branches), at)
     kept = sorted(first.values())
     needed = {
@@ -60,9 +61,9 @@ def _simplify(log: Log, op: Op) -> None:
         return
     if kept:
         made = _rebuilt(graph, op, kept, operands, ())
-        for at, result in enumerate(op.results):
+        for at in sorted(used):
             number = first.get(tuple(branch.outputs[at] for branch in branches))
-            if values[at] is None and number is not None and graph.uses(result):
+            if values[at] is None and number is not None:
                 values[at] = made.results[kept.index(number)]
     reason = f"{fewer[0]} results and {fewer[1]} operands fewer"
     if not any(fewer):

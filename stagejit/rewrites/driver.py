@@ -7,14 +7,20 @@ nothing to say.
 
 Note [Worklist]: all rules of a step share one worklist, in topological order. A replaced op puts
 its users and the new ops back on it, so work is proportional to the number of ops and
-replacements. Rules must make progress (fewer ops, or a more canonical one); `MAX_VISITS` catches a
-pair that does not, as an InternalError.
+replacements. Where an op goes, others have fewer users: what rules that ask for users (`counts`)
+say of them, they are asked again when the rest is done. Rules must make progress (fewer ops, or a
+more canonical one); `MAX_VISITS` catches a pair that does not, as an InternalError.
+
+Note [Sharing]: a step that shares keeps a table of the ops that it has seen, by what they compute
+of which operands (hash-consing). An op of which no rule has anything to say is replaced by the one
+that is there already, the newer by the older. So what rules make equal is one op at once, and what
+is one op at last meets the rules that look for that: both reach a fixed point together.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import networkx as nx
@@ -56,6 +62,7 @@ class Rule:
     function: Function
     of: frozenset[str] = frozenset()
     operand: int = 0
+    counts: bool = False  # whether it asks the graph who else reads a value
 
     def fits(self, op: Op) -> bool:
         """Whether the kinds are those of the pattern."""
@@ -67,33 +74,51 @@ class Rule:
         return (self.function.__doc__ or "").strip().splitlines()[0]
 
 
-def rewrite(name: str, *, roots: str, of: str = "", operand: int = 0) -> Callable[[Function], Rule]:
+def rewrite(
+    name: str, *, roots: str, of: str = "", operand: int = 0, counts: bool = False
+) -> Callable[[Function], Rule]:
     """Make a rule of a function `(graph, op) -> Value | declined(reason) | None`.
 
     roots: op kinds, separated by spaces. of: the kinds that make `operand` of it; any by default.
+    counts: whether it asks who else reads a value, so that it is tried again when fewer do.
     """
     kinds = frozenset(roots.split()), frozenset(of.split())
-    return lambda function: Rule(name, kinds[0], function, kinds[1], operand)
+    return lambda function: Rule(name, kinds[0], function, kinds[1], operand, counts)
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Which ops are one op.
+
+    key: a hashable value, equal for two ops that compute the same of the same operands; None for
+        an op that is never shared.
+    refuse: why the first op may not be replaced by the second all the same; "" where it may.
+    counted: kinds of which `refuse` asks who reads them.
+    """
+
+    name: str
+    key: Callable[[Op], Hashable]
+    refuse: Callable[[Graph, Op], str]
+    counted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class LocalStep:
-    """Rules that look at one op and its producers, all on one worklist."""
+    """Rules that look at one op and its producers, all on one worklist; see Note [Sharing]."""
 
     name: str
     rules: tuple[Rule, ...]
+    sharing: Sharing | None = None
 
     @property
     def switches(self) -> frozenset[str]:
-        return frozenset(rule.name for rule in self.rules)
+        names = {rule.name for rule in self.rules}
+        return frozenset(names | ({self.sharing.name} if self.sharing else set()))
 
     def run(self, log: Log, options: Options) -> None:
-        by_kind: dict[str, list[Rule]] = {}
-        for rule in self.rules:
-            if options.enabled(rule.name):
-                for kind in sorted(rule.roots):
-                    by_kind.setdefault(kind, []).append(rule)
-        _run_worklist(log, by_kind)
+        rules = [rule for rule in self.rules if options.enabled(rule.name)]
+        shares = self.sharing is not None and options.enabled(self.sharing.name)
+        _Worklist(log, rules, self.sharing if shares else None).run()
 
 
 @dataclass(frozen=True)
@@ -125,6 +150,7 @@ def run_steps(graph: Graph, steps: Sequence[Step], options: Options) -> list[Dec
     log = Log(graph, options)
     if options.verify:
         _verified(graph, "trace")
+    graph.eliminate_dead()
     for step in steps:
         step.run(log, options)
         graph.eliminate_dead()
@@ -140,6 +166,7 @@ class Log:
     graph: Graph
     options: Options = field(default_factory=Options)
     decisions: list[Decision] = field(default_factory=list)
+    less_used: dict[Op, None] = field(default_factory=dict)  # as users of them went
     _seen: set[Decision] = field(default_factory=set)
 
     def decline(self, name: str, op: Op, reason: str) -> None:
@@ -155,37 +182,28 @@ class Log:
 
     def replace(self, name: str, op: Op, value: Value, reason: str) -> list[Op]:
         """Put `value` in place of the only result of `op`; returns the ops to look at again."""
-        self.decisions.append(Decision(name, describe(op), True, reason, op.loc))
-        users = self.graph.users(op.result)
-        self.graph.replace_uses(op.result, value)
-        self._erase_unused(op)
-        return users
+        return self.replace_results(name, op, [value], reason)
 
     def replace_results(
-        self,
-        name: str,
-        op: Op,
-        values: Sequence[Value | None],
-        reason: str,
-    ) -> None:
+        self, name: str, op: Op, values: Sequence[Value | None], reason: str
+    ) -> list[Op]:
         """The same for an op of several results; None for a result without uses."""
         self.decisions.append(Decision(name, describe(op), True, reason, op.loc))
-        for result, value in zip(op.results, values, strict=True):
-            if value is not None:
-                self.graph.replace_uses(result, value)
+        users = self.graph.replace_results(op, values)
         self._erase_unused(op)
+        return users
 
     def _erase_unused(self, op: Op) -> None:
         todo = [op]
         while todo:
-            dead = todo.pop()
-            if dead not in self.graph.nx or self.graph.is_used(dead):
+            at = todo.pop()
+            if at not in self.graph.nx:
                 continue
-            if dead.kind in ("input", "return") or dead.attrs.get("effects"):
-                continue
-            producers = [operand.op for operand in dead.operands]
-            self.graph.erase(dead)
-            todo += producers
+            if self.graph.is_used(at) or at.kind == "return" or at.attrs.get("effects"):
+                self.less_used[at] = None
+            elif not at.definition.is_input:
+                todo += [operand.op for operand in at.operands]
+                self.graph.erase(at)
 
 
 def describe(op: Op) -> str:
@@ -195,32 +213,85 @@ def describe(op: Op) -> str:
     return f"{op}{fn}: {types}"
 
 
-def _run_worklist(log: Log, by_kind: dict[str, list[Rule]]) -> None:
-    graph = log.graph
-    rank: dict[Op, int] = {op: index for index, op in enumerate(graph.ops())}
-    heap = [(index, op.id, op) for op, index in rank.items() if op.kind in by_kind]
-    queued = {op for _, _, op in heap}
-    budget = MAX_VISITS * (len(rank) + 1)
+class _Worklist:
+    """One run of a step. See Note [Worklist] and Note [Sharing]."""
 
-    def push(ops: Iterable[Op], place: int) -> None:
+    def __init__(self, log: Log, rules: Sequence[Rule], sharing: Sharing | None) -> None:
+        self.log, self.graph, self.sharing = log, log.graph, sharing
+        self.rules: dict[str, list[Rule]] = {}
+        for rule in rules:
+            for kind in sorted(rule.roots):
+                self.rules.setdefault(kind, []).append(rule)
+        counting = {kind for rule in rules if rule.counts for kind in rule.roots}
+        self.counting = counting | (sharing.counted if sharing else frozenset())
+        # Places in topological order when the step began; of a new op that of what it replaced.
+        self.place = {op: index for index, op in enumerate(self.graph.ops())}
+        self.heap: list[tuple[int, int, Op]] = []
+        self.queued: set[Op] = set()
+        self.keys: dict[Op, Hashable] = {}  # of what has been seen, as its operands are now
+        self.first: dict[Hashable, Op] = {}
+
+    def run(self) -> None:
+        self.log.less_used.clear()
+        budget = MAX_VISITS * (len(self.place) + 1)
+        wanted = [op for op in self.place if self.sharing or op.kind in self.rules]
+        self.heap = [(self.place[op], op.id, op) for op in wanted]
+        self.queued = set(wanted)
+        while self.heap or self._push_less_used():
+            place, _, op = heapq.heappop(self.heap)
+            self.queued.discard(op)
+            if op not in self.graph.nx:
+                continue
+            budget -= 1
+            if budget < 0:
+                dump = as_text(self.graph)
+                raise InternalError(
+                    f"rewrites of {describe(op)} do not end", step="rewrites", dump=dump
+                )
+            made, users = _try_rules(self.log, op, self.rules.get(op.kind, ()))
+            if self.sharing and op in self.graph.nx:
+                users = [*users, *self._share(self.sharing, op)]
+            for user in users:
+                self.keys.pop(user, None)
+            self._push(made, place)
+            self._push(users, place)
+
+    def _push(self, ops: Iterable[Op], place: int) -> None:
         for op in ops:
-            if op.kind in by_kind and op not in queued:
-                queued.add(op)
-                heapq.heappush(heap, (rank.setdefault(op, place), op.id, op))
+            wanted = op.kind in self.rules or (self.sharing and op.kind != "return")
+            if wanted and op not in self.queued:
+                self.queued.add(op)
+                heapq.heappush(self.heap, (self.place.setdefault(op, place), op.id, op))
 
-    while heap:
-        place, _, op = heapq.heappop(heap)
-        queued.discard(op)
-        if op not in graph.nx:
-            continue
-        budget -= 1
-        if budget < 0:
-            raise InternalError(
-                f"rewrites of {describe(op)} do not end", step="rewrites", dump=as_text(graph)
-            )
-        made, users = _try_rules(log, op, by_kind[op.kind])
-        push(made, place)
-        push(users, place)
+    def _push_less_used(self) -> bool:
+        """Puts back whom rules ask about users that are fewer now; whether there is any."""
+        fewer, self.log.less_used = self.log.less_used, {}
+        if self.counting:
+            for op in fewer:
+                if op in self.graph.nx:
+                    near = [op, *self.graph.nx.successors(op)]
+                    self._push([one for one in near if one.kind in self.counting], 0)
+        return bool(self.heap)
+
+    def _share(self, sharing: Sharing, op: Op) -> list[Op]:
+        """Makes one of `op` and an equal one; returns the users of the one that goes."""
+        key = self.keys.get(op) or sharing.key(op)
+        if key is None:
+            return []
+        self.keys[op] = key
+        other = self.first.setdefault(key, op)
+        if other is op:
+            return []
+        if self.keys.get(other) != key or other not in self.graph.nx:
+            self.first[key] = op
+            return []
+        older, newer = sorted((op, other), key=lambda one: one.id)
+        self.first[key] = older
+        refused = sharing.refuse(self.graph, newer)
+        if refused:
+            self.log.decline(sharing.name, newer, refused)
+            return []
+        return self.log.replace_results(sharing.name, newer, older.results, f"equal to {older}")
 
 
 def _try_rules(log: Log, op: Op, rules: Iterable[Rule]) -> tuple[list[Op], list[Op]]:

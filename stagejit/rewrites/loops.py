@@ -65,6 +65,7 @@ class _Loop:
             inputs[at]: self.parts.inits[at] for at in self.fixed
         }
         self.fixed_ops = self._fixed_ops()
+        self.used = self.graph.used_results(op)
         self.ready = dict(self._ready())
 
     def run(self) -> None:
@@ -107,9 +108,8 @@ class _Loop:
 
     def _kept(self, hoisted: Sequence[Value]) -> _Kept:
         """Results with uses, and the carries that they, or the condition, are computed from."""
-        uses = {result.index for result in self.op.results if self.graph.uses(result)}
-        ys = tuple(sorted(at for at in uses if at >= self.carries and at not in self.ready))
-        carries = {at for at in uses if at < self.carries}
+        ys = tuple(sorted(at for at in self.used if at >= self.carries and at not in self.ready))
+        carries = {at for at in self.used if at < self.carries}
         if self.condition is not None:
             needed = values_behind(self.condition.outputs)
             carries |= {at for at in range(self.carries) if self.condition.inputs[at] in needed}
@@ -146,12 +146,10 @@ class _Loop:
 
     def _ready(self) -> Iterator[tuple[int, Value]]:
         """Stacked results of which each iteration stores the same, or the slice that it reads."""
-        slices = self.body.inputs[self.carries : self.carries + len(self.parts.xs)]
+        slices = {*self.body.inputs[self.carries : self.carries + len(self.parts.xs)]}
         for at in range(self.carries, len(self.op.results)):
             value = self.body.outputs[at]
-            if self.graph.uses(self.op.results[at]) and (
-                value.op in self.fixed_ops or value in slices
-            ):
+            if at in self.used and (value.op in self.fixed_ops or value in slices):
                 yield at, value
 
     def _repeated(self, at: int, value: Value) -> Value:

@@ -38,14 +38,14 @@ def verify_normal_form(graph: Graph, carried: Mapping[int, int] | None = None) -
 def _separate_outputs(graph: Graph, carried: Mapping[int, int]) -> None:
     """return %x, %x  -->  return reshape %x, reshape %x: whoever evaluates these, copies."""
     seen: set[Value] = set()
-    outputs = []
+    outputs: list[Value] = []
     for number, value in enumerate(graph.outputs):
         if _is_taken(graph, number, value, carried, seen):
             copy = graph.add("reshape", [value], value.type, value.op.loc, shape=value.shape)
             value = copy.result
         seen.add(value)
         outputs.append(value)
-    if tuple(outputs) != graph.outputs:
+    if outputs != list(graph.outputs):
         graph.set_outputs(outputs)
     for op, number, body in _bodies(graph):
         _separate_outputs(body, carried_inputs(op, number))

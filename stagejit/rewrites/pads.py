@@ -49,7 +49,7 @@ def _same_border(first: Value, second: Value) -> bool:
     return x is not None and y is not None and bool(x.tobytes() == y.tobytes())
 
 
-@rewrite(NAME, roots="insert_slice")
+@rewrite(NAME, roots="insert_slice", counts=True)
 def pad_of_pad(graph: Graph, op: Op) -> Outcome:
     """insert_slice (insert_slice %x into fill %v) into fill %v --> insert_slice %x into fill %v"""
     outer = _pad_of(op.result)
@@ -66,7 +66,7 @@ def pad_of_pad(graph: Graph, op: Op) -> Outcome:
                  offsets=offsets, strides=strides)  # fmt: skip
 
 
-@rewrite(NAME, roots="conv")
+@rewrite(NAME, roots="conv", counts=True)
 def pad_into_conv(graph: Graph, op: Op) -> Outcome:
     """conv (insert_slice %x into fill %v), %w  -->  conv %x, %w, with more padding, border=%v"""
     pad = _pad_of(op.operands[0])

@@ -1,18 +1,19 @@
 """eliminate-common-subexpressions: one op for equal ops on equal operands.
 
-Input: the whole graph. Output: later duplicates replaced by the first. Invariant: what a producer
-may write into (`empty`, or a `fill` that is a destination) is never shared, because two writers
-into one destination would need a copy of it; delegated equations are never merged.
+Input: an op. Output: what tells it from others, for the driver, which shares those that nothing
+tells apart. Invariant: what a producer may write into (`empty`, or a `fill` that is a destination)
+is never shared, because two writers into one destination would need a copy of it; delegated
+equations are never merged.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
 
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.isomorphic import attribute_key
 from stagejit.graph.ops.elementwise import function_of
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driver import Sharing
 
 NAME = "eliminate-common-subexpressions"
 
@@ -20,22 +21,9 @@ _NEVER = frozenset({"empty", "delegate", "loop", "branch", "optimization_barrier
 _COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"})
 
 
-def eliminate_common_subexpressions(log: Log) -> None:
-    """%a = op %x; %b = op %x  -->  %a, with every use of %b reading %a"""
-    first: dict[Any, Op] = {}
-    for op in log.graph.ops():
-        if op.kind in _NEVER:
-            continue
-        earlier = first.setdefault(_key(op), op)
-        if earlier is op:
-            continue
-        if op.kind == "fill" and _is_destination(log.graph, op):
-            log.decline(NAME, op, "it is written into, so sharing it would add a copy")
-            continue
-        log.replace_results(NAME, op, earlier.results, f"equal to {earlier}")
-
-
-def _key(op: Op) -> Any:
+def _key(op: Op) -> Hashable:
+    if op.kind in _NEVER:
+        return None
     attrs = tuple((name, attribute_key(value)) for name, value in sorted(op.attrs.items()))
     operands = tuple((value.op.id, value.index) for value in op.operands)
     if function_of(op) in _COMMUTATIVE:
@@ -43,5 +31,11 @@ def _key(op: Op) -> Any:
     return op.kind, operands, attrs, tuple(result.type for result in op.results)
 
 
-def _is_destination(graph: Graph, op: Op) -> bool:
-    return any(use.user.definition.is_insert and use.operand == 1 for use in graph.uses(op.result))
+def _refuse(graph: Graph, op: Op) -> str:
+    uses = graph.uses(op.result) if op.kind == "fill" else ()
+    if any(use.user.definition.is_insert and use.operand == 1 for use in uses):
+        return "it is written into, so sharing it would add a copy"
+    return ""
+
+
+SHARING = Sharing(NAME, _key, _refuse, counted=frozenset({"fill"}))

@@ -81,7 +81,7 @@ def test_meaning_and_text(f: Callable[..., Any], args: tuple[Any, ...]) -> None:
 def test_operands_by_purpose() -> None:
     (loop,) = parse(SCAN).ops()
     c, x, w = loop.operands
-    assert LoopOperands.of(loop) == LoopOperands((c,), (x,), (w,), ())
+    assert LoopOperands.of(loop) == LoopOperands([c], [x], [w], [])
     assert [body.name for body in bodies_of(loop)] == ["body"]
     assert body_operands(loop) == ((c, x, w),)
 

@@ -39,7 +39,7 @@ def test_replacing_uses_moves_edges(chain: Graph) -> None:
     y, total = (op.result for op in chain)
     (x,) = chain.inputs
     chain.replace_uses(y, x)
-    assert total.op.operands == (x, x)
+    assert list(total.op.operands) == [x, x]
     assert chain.eliminate_dead() == 1
     assert len(chain) == 1
     verify(chain)

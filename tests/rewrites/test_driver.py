@@ -27,12 +27,10 @@ from stagejit.rewrites.driver import (
     Log,
     Outcome,
     Rule,
-    Step,
     declined,
     rewrite,
     run_steps,
 )
-from stagejit.rewrites.subexpressions import eliminate_common_subexpressions
 from stagejit.trace.translate import graph_of
 from stagejit.types import f32
 from tests.strategies import RandomProgram, programs
@@ -215,8 +213,8 @@ def test_any_order_of_rules_keeps_every_value(
 ) -> None:
     graph = graph_of(program.fn, *program.args)
     before = interpret(graph, program.args)
-    simplify: Step = LocalStep("simplify", tuple(rules))
-    common: Step = GraphStep(subexpressions.NAME, eliminate_common_subexpressions)
+    simplify = LocalStep("simplify", tuple(rules))
+    common = LocalStep("common", (), subexpressions.SHARING)
     run_steps(graph, (common, simplify) if common_first else (simplify, common),
               Options(verify=True))  # fmt: skip
     for ours, theirs in zip(interpret(graph, program.args), before, strict=True):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from stagejit.rewrites.driver import GraphStep
-from stagejit.rewrites.subexpressions import NAME, eliminate_common_subexpressions
+from stagejit.rewrites.driver import LocalStep
+from stagejit.rewrites.subexpressions import NAME, SHARING
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged
 
-STEP = GraphStep(NAME, eliminate_common_subexpressions)
+STEP = LocalStep(NAME, (), SHARING)
 
 
 def test_equal_ops_on_equal_operands_are_one() -> None:

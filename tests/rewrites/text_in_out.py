@@ -9,15 +9,15 @@ from stagejit.graph.ir import Graph
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
 from stagejit.options import Options
-from stagejit.rewrites.driver import GraphStep, LocalStep, Rule, run_steps
+from stagejit.rewrites.driver import LocalStep, Rule, Step, run_steps
 
 
-def rewritten(what: Rule | GraphStep, text: str) -> str:
+def rewritten(what: Rule | Step, text: str) -> str:
     """The body of the graph after one rewrite, and its return, without indentation."""
     return _body(_run(what, text)[0])
 
 
-def unchanged(what: Rule | GraphStep, text: str) -> bool:
+def unchanged(what: Rule | Step, text: str) -> bool:
     """True where the rewrite applied nowhere, silently or with a reason."""
     graph, decisions = _run(what, text)
     return not any(decision.applied for decision in decisions) and _body(graph) == _body(
@@ -25,16 +25,16 @@ def unchanged(what: Rule | GraphStep, text: str) -> bool:
     )
 
 
-def reasons(what: Rule | GraphStep, text: str) -> list[str]:
+def reasons(what: Rule | Step, text: str) -> list[str]:
     """The reasons of what was declined; nothing may have been applied."""
     decisions = _run(what, text)[1]
     assert not any(decision.applied for decision in decisions)
     return [decision.reason for decision in decisions]
 
 
-def _run(what: Rule | GraphStep, text: str) -> tuple[Graph, list[Decision]]:
+def _run(what: Rule | Step, text: str) -> tuple[Graph, list[Decision]]:
     graph = parse(dedent(text))
-    step = what if isinstance(what, GraphStep) else LocalStep("test", (what,))
+    step = LocalStep("test", (what,)) if isinstance(what, Rule) else what
     return graph, run_steps(graph, (step,), Options(verify=True))
 
 

@@ -32,10 +32,10 @@ from stagejit.types import TensorType
 class LoopOperands:
     """The operands of a loop by purpose; see Note [Order of operands]."""
 
-    inits: tuple[Value, ...]
-    xs: tuple[Value, ...]
-    constants: tuple[Value, ...]
-    condition_constants: tuple[Value, ...]
+    inits: Sequence[Value]
+    xs: Sequence[Value]
+    constants: Sequence[Value]
+    condition_constants: Sequence[Value]
 
     @staticmethod
     def of(op: Op) -> LoopOperands:
@@ -52,7 +52,7 @@ def bodies_of(op: Op) -> tuple[Graph, ...]:
     return op.definition.bodies(op)
 
 
-def body_operands(op: Op) -> tuple[tuple[Value, ...], ...]:
+def body_operands(op: Op) -> tuple[Sequence[Value], ...]:
     """For each of `bodies_of(op)` the operand that each of its inputs stands for: an init for a
     carry, all of x for a slice of it."""
     if op.kind == "branch":
@@ -79,7 +79,7 @@ def carried_inputs(op: Op, number: int) -> dict[int, int]:
     return dict(op.attrs["carried"])
 
 
-def read_operands(op: Op) -> tuple[Value, ...]:
+def read_operands(op: Op) -> Sequence[Value]:
     """Operands that the op only reads."""
     if not op.definition.updates:  # nearly all; asked of every op
         return op.operands

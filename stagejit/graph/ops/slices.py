@@ -63,7 +63,7 @@ def _require_box(
         require(fits, f"box {offsets}, {sizes}, {strides} leaves dimension {axis}")
 
 
-def boxed(op: Op) -> tuple[Value, tuple[int, ...], tuple[Value, ...]]:
+def boxed(op: Op) -> tuple[Value, tuple[int, ...], Sequence[Value]]:
     """The value of which `op` names a box, the sizes of the box, and the offsets that are read at
     run time. Raises InternalError for an op that names none."""
     at = op.definition.boxed
