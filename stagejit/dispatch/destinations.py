@@ -25,7 +25,7 @@ from stagejit.dispatch.updates import updated_boxes
 from stagejit.graph.ir import Op, Value, in_memory
 from stagejit.graph.ops.control import carried_operands, destination_of, updates_of
 from stagejit.index.box import Box
-from stagejit.index.box_index import BoxIndex, cover
+from stagejit.index.box_index import BoxIndex
 
 _DYNAMIC = "; its offset is computed from arrays, so its range is a conservative hull"
 _UPDATES_AHEAD = 16
@@ -157,8 +157,7 @@ class Destinations:
                 return contents
         contents = Contents()
         group = self._first_contents(op, destination, into)
-        if group is not None:
-            contents.write(1 << group.id, Box.whole(into.shape))
+        contents.write(1 << group.id, Box.whole(into.shape))
         return contents
 
     def _refuse_argument(self, into: Value, argument: Value) -> str:
@@ -238,13 +237,10 @@ class Destinations:
                 pending.append(user.result)
         return home is not None and home.anchor is None
 
-    def _first_contents(self, op: Op, destination: Value, into: Value) -> Group | None:
+    def _first_contents(self, op: Op, destination: Value, into: Value) -> Group:
         """Has the contents of `destination` stored in the new buffer of the result `into`."""
         state = self.state
         placement = Placement(destination, into=into)
-        if is_free(destination) and self._covered(op):
-            state.decide("fuse-insert", op, True, "the inserts cover the destination: no fill")
-            return None
         home = state.home.get(destination.op)
         if home is not None and not home.stands_alone and state.enabled("fuse-insert"):
             home.placements.append(placement)
@@ -280,25 +276,6 @@ class Destinations:
         if len(self.state.users[destination]) > 1:
             return "the destination is also read elsewhere"
         return "fuse-insert is disabled"
-
-    def _covered(self, op: Op) -> bool:
-        """Whether the inserts that follow each other into one destination fill it."""
-        boxes, current = [], op
-        if not op.definition.is_insert:
-            return False
-        while current.definition.is_insert:
-            if any(offset is None for offset in current.attrs["offsets"]):
-                return False
-            boxes.append(self.state.scalars.box(current))
-            users = self.state.users[current.result]
-            if (
-                len(users) != 1
-                or not users[0].definition.is_insert
-                or (users[0].operands[1] is not current.result)
-            ):
-                break
-            current = users[0]
-        return cover(boxes, op.result.shape)
 
     # -------------------------------------------------------------- placement
 

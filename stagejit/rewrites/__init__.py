@@ -8,7 +8,8 @@ Simplification makes equal what only looked different, and what is one op is sim
 one step. What branches may write into is decided
 when it is known who else reads it. Repetitions are spread when equal ones are one value; prefixes
 are shared when all inserts are known, and after that it is known what windows read. Reductions are
-split last: all else is easier to see while they are whole.
+split last: all else is easier to see while they are whole. That nothing is left of a fill is said
+when no step looks for pads any more.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from stagejit.rewrites import (
     bordered,
     branches,
     constants,
+    insert_chains,
     loops,
     pads,
     prefixes,
@@ -33,6 +35,7 @@ from stagejit.rewrites import (
 from stagejit.rewrites.bordered import border_buffers
 from stagejit.rewrites.branches import simplify_branches, update_branches
 from stagejit.rewrites.driver import GraphStep, LocalStep, Step, run_steps
+from stagejit.rewrites.insert_chains import elide_covered_fills
 from stagejit.rewrites.loops import simplify_loops
 from stagejit.rewrites.prefixes import share_prefixes
 
@@ -50,6 +53,7 @@ STEPS: tuple[Step, ...] = (
     GraphStep(prefixes.NAME, share_prefixes),
     GraphStep(bordered.NAME, border_buffers),
     LocalStep("split", (split.split_reduce,)),
+    GraphStep(insert_chains.NAME, elide_covered_fills),
 )
 
 

@@ -1,7 +1,9 @@
-"""What lies before the inserts of a chain that do not touch a box.
+"""What lies before the inserts of a chain: where they do not touch a box, and where they leave
+nothing of it.
 
 Input: a graph, a value, a box to read of it. Output: the earliest value of which the box reads the
-same elements. Invariant: every insert that is passed leaves the box alone.
+same elements. Invariant: every insert that is passed leaves the box alone. And: a graph, and the
+same where nothing is filled that inserts cover.
 
 Note [Jumps]: a buffer may be updated thousands of times, and read in between. Each insert knows a
 jump over a power of two of those before it (Myers' skew-binary pointers, one for each insert), with
@@ -18,8 +20,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ir import Graph, Op, Value, in_memory
+from stagejit.graph.ops import build
+from stagejit.index.box import Box
+from stagejit.index.box_index import cover
+from stagejit.rewrites.driver import Log
 from stagejit.symbolic import Undecided
+
+NAME = "fuse-insert"
 
 Ends = tuple[tuple[float, ...], tuple[float, ...]]  # first and last position along each axis
 Touches = Callable[[Op], bool]
@@ -117,3 +125,37 @@ def _apart(a: Ends, b: Ends) -> bool:
         stop < other_start or other_stop < start
         for start, stop, other_start, other_stop in zip(*a, *b, strict=True)
     )
+
+
+# ------------------------------------------------------------------------ nothing is left
+
+
+def elide_covered_fills(log: Log) -> None:
+    """insert_slice ... into (insert_slice %x into (fill %v)) that cover it  -->  ... into empty"""
+    for op in log.graph.ops():
+        if is_placed(op) and _is_free(op.operands[1]) and _covers(log.graph, op):
+            type = op.result.type
+            empty = build(log.graph, "empty", (), op.loc, shape=type.shape, dtype=type.dtype)
+            log.graph.set_operand(op, 1, empty)
+            log.apply(NAME, op, "the inserts cover the destination: no fill")
+
+
+def _is_free(value: Value) -> bool:
+    """Whether it is stored only to be written into."""
+    return value.op.definition.is_free and not in_memory(value)
+
+
+def _covers(graph: Graph, first: Op) -> bool:
+    """Whether the inserts from `first` on, of which nobody reads what is there between, leave
+    nothing of its destination."""
+    boxes, at = [], first
+    while True:
+        boxes.append(Box(at.attrs["offsets"], at.operands[0].shape, at.attrs["strides"]))
+        uses = graph.uses(at.result)
+        if len(uses) != 1 or uses[0].operand != 1 or not is_placed(uses[0].user):
+            break
+        at = uses[0].user
+    try:
+        return cover(boxes, first.result.shape)
+    except Undecided:
+        return False

@@ -1,5 +1,5 @@
 """Reads pass the updates before them that leave their box alone: the same elements as before, in
-steps that do not grow with the number of updates."""
+steps that do not grow with the number of updates. What inserts cover is not filled before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ import pytest
 from stagejit.graph.interpreter import interpret
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph, views
+from stagejit.rewrites.driver import GraphStep
+from stagejit.rewrites.insert_chains import NAME, elide_covered_fills
 from stagejit.trace.translate import graph_of
+from tests.rewrites.text_in_out import rewritten, unchanged
 
 SHAPE = (12, 10)
 
@@ -74,3 +77,68 @@ def test_a_read_looks_at_few_updates(distance: int, monkeypatch: pytest.MonkeyPa
     assert looked < 4 * updates
     reads = [op for op in graph.ops() if op.kind == "extract_slice"]
     assert all(read.operands[0].op.kind == "input" for read in reads)
+
+
+ELIDE = GraphStep(NAME, elide_covered_fills)
+
+
+def inserts(first: str, second: str, returned: str = "%3") -> str:
+    return f"""graph @f(%x: f32[2,3], %y: f32[2,3], %v: f32[], %i: i32[]) {{
+      %0: f32[4,3] = fill %v
+      %1: f32[4,3] = insert_slice %x into %0 at {first}
+      %2: f32[4,3] = insert_slice %y into %1 at {second}
+      %3: f32[4,3] = map neg %2
+      return {returned}
+    }}"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("(0, 0)", "(2, 0)"), ("(1, 0) strides (2, 1)", "(0, 0) strides (2, 1)")]
+)
+def test_a_fill_that_inserts_cover_is_empty(first: str, second: str) -> None:
+    assert rewritten(ELIDE, inserts(first, second)) == (
+        "%0: f32[4,3] = empty\n"
+        f"%1: f32[4,3] = insert_slice %x into %0 at {first}\n"
+        f"%2: f32[4,3] = insert_slice %y into %1 at {second}\n"
+        "%3: f32[4,3] = map neg %2\n"
+        "return %3"
+    )
+
+
+def test_numbers_are_covered_too() -> None:
+    text = """graph @f(%x: i32[4]) {
+      %0: i32[4] = iota axis=0
+      %1: i32[4] = insert_slice %x into %0 at (0)
+      return %1, %0
+    }"""
+    assert rewritten(ELIDE, text) == (
+        "%0: i32[4] = iota axis=0\n%1: i32[4] = empty\n"
+        "%2: i32[4] = insert_slice %x into %1 at (0)\nreturn %2, %0"
+    )
+
+
+def test_dont_take_a_fill_of_which_something_is_left() -> None:
+    assert unchanged(ELIDE, inserts("(0, 0)", "(1, 0)"))
+
+
+def test_dont_take_a_fill_where_a_place_is_not_known() -> None:
+    assert unchanged(ELIDE, inserts("(0, 0)", "(%i, 0)"))
+    assert unchanged(ELIDE, inserts("(%i, 0)", "(2, 0)"))
+
+
+def test_dont_take_a_fill_that_is_read_between() -> None:
+    assert unchanged(ELIDE, inserts("(0, 0)", "(2, 0)", returned="%1, %3"))
+    part = inserts("(0, 0)", "(2, 0)").replace("neg %2", "add %1, %2")
+    assert unchanged(ELIDE, part)
+
+
+def test_dont_take_memory_for_a_fill() -> None:
+    text = """graph @f(%x: f32[2], %y: f32[2]) {
+      %0: f32[2] = insert_slice %x into %y at (0)
+      %1: f32[2] = const [0.0, 1.0]
+      %2: f32[2] = insert_slice %x into %1 at (0)
+      %3: f32[2] = map neg %y
+      %4: f32[2] = insert_slice %x into %3 at (0)
+      return %0, %2, %4
+    }"""
+    assert unchanged(ELIDE, text)
