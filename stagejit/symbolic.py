@@ -84,8 +84,14 @@ class Expr:
     def __floordiv__(self, divisor: Int) -> Int:
         return divided(self, divisor)
 
+    def __rfloordiv__(self, value: int) -> Int:
+        return divided(value, self)
+
     def __mod__(self, divisor: Int) -> Int:
         return self - divided(self, divisor) * divisor
+
+    def __rmod__(self, value: int) -> Int:
+        return value - divided(value, self) * self
 
     def __repr__(self) -> str:
         return str(self)
@@ -179,17 +185,34 @@ def divided(value: Int, divisor: Int) -> Int:
     """value // divisor. Raises Undecided where that is no sum of products."""
     (factor, by), *more = _terms(divisor)
     quotient: dict[Product, int] = {}
+    rest: dict[Product, int] = {}
     for product, coefficient in _terms(value):
-        rest = list(product)
+        left = list(product)
         for symbol in factor:
-            if symbol in rest:
-                rest.remove(symbol)
-        exact = len(rest) == len(product) - len(factor) and coefficient % by == 0
-        rounded = not product and not factor  # all else is a multiple of the number `by`
-        if more or not (exact or rounded):
-            raise Undecided(f"{value} may be no multiple of {divisor}")
-        quotient[tuple(rest)] = coefficient // by
-    return _made(quotient)
+            if symbol in left:
+                left.remove(symbol)
+        if more or len(left) != len(product) - len(factor):
+            rest[product] = coefficient
+        else:
+            quotient[tuple(left)], rest[product] = divmod(coefficient, by)
+    return _made(quotient) + _rounded(_made(rest), divisor, value)
+
+
+def _rounded(rest: Int, divisor: Int, value: Int) -> int:
+    """The quotient of what is no multiple for certain: 0 or -1, or Undecided."""
+    if rest == 0 or (at_most(0, rest) and at_most(rest + 1, divisor)):
+        return 0
+    if at_most(rest + 1, 0) and at_most(0, rest + divisor):
+        return -1
+    raise Undecided(f"{value} may be no multiple of {divisor}")
+
+
+def is_multiple(value: Int, divisor: Int) -> bool:
+    """Whether the divisor divides the value for certain."""
+    try:
+        return divided(value, divisor) * divisor == value
+    except Undecided:
+        return False
 
 
 def residue(value: Int, divisor: int) -> int | None:

@@ -21,6 +21,7 @@ from stagejit.symbolic import (
     bounds,
     divided,
     expr,
+    is_multiple,
     residue,
     size_named,
     substitute,
@@ -93,6 +94,34 @@ def test_a_quotient_is_that_of_all_values(value: Int, divisor: int) -> None:
         assert residue(value, divisor) is None
         return
     assert values_of(quotient) == [each // divisor for each in values_of(value)]
+
+
+@given(integers(), integers(products=False), st.booleans())
+def test_a_quotient_by_sizes_is_that_of_all_values(value: Int, divisor: Int, times: bool) -> None:
+    value = value * divisor + 1 if times else value
+    try:
+        quotient = value // divisor
+        remainder = value % divisor
+    except (Undecided, ZeroDivisionError):
+        return
+    of = zip(values_of(value), values_of(divisor), strict=True)
+    found = zip(values_of(quotient), values_of(remainder), of, strict=True)
+    assert all((q, r) == divmod(v, d) for q, r, (v, d) in found if d)
+
+
+def test_a_quotient_by_a_size() -> None:
+    n, m = size_named("n"), size_named("m")
+    assert (n * m - 1) // m == n - 1
+    assert (n * m + m - 1) // m == n
+    assert (n * m - 1) % m == m - 1
+    assert 0 // n == 0 % n == 0
+    assert -1 // n == -1
+    assert is_multiple(n * m * 6, m * 2)
+    assert not is_multiple(n * 6, m)
+    assert not is_multiple(1, n)
+    assert is_multiple(0, n)
+    with pytest.raises(Undecided, match="multiple of n"):
+        assert 1 // n  # 1 where n is 1
 
 
 @given(integers(), integers())

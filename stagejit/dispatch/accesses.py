@@ -25,7 +25,7 @@ from stagejit.graph.ops.slices import place, pull_view
 from stagejit.index.affine import Affine, Index, Var, linearize
 from stagejit.index.box import Box, Dim
 from stagejit.index.coordinates import coordinates
-from stagejit.symbolic import Int, bounds
+from stagejit.symbolic import Expr, Int, at_most, bounds
 
 # More separate boxes of one value than this become one hull.
 MOST_BOXES = 4
@@ -287,15 +287,30 @@ def _progression(part: Affine) -> tuple[tuple[int, int], int, bool]:
     """First and last value, the step between values, and whether every step of it is taken."""
     if any(var.extent == 0 for var in part.vars()):
         return (0, -1), 1, True
-    steps = sorted((abs(coeff), var.extent) for var, coeff in part.terms)
     if any(var.kind == "dynamic" for var in part.vars()):
         return part.range(), 1, False
+    if any(isinstance(coeff, Expr) for _, coeff in part.terms):
+        return part.range(), 1, _takes_every_step(part)
+    steps = sorted((abs(coeff), var.extent) for var, coeff in part.terms)
     stride = math.gcd(*(step for step, _ in steps)) or 1
     covered, even = 1, True
     for step, extent in steps:
         even = even and step <= covered * stride
         covered += step // stride * (extent - 1)
     return part.range(), stride, even
+
+
+def _takes_every_step(part: Affine) -> bool:
+    """Whether every number between the least and the greatest value is taken for certain, also
+    where coefficients are sizes, which nobody can sort."""
+    rest = {var: coeff if at_most(0, coeff) else -coeff for var, coeff in part.terms}
+    covered: Int = 1
+    while rest:
+        var = next((var for var, step in rest.items() if at_most(step, covered)), None)
+        if var is None:
+            return False
+        covered = rest.pop(var) * (var.extent - 1) + covered
+    return True
 
 
 def _covers_as_rows(value: Value, index: Sequence[Affine], box: Box) -> bool:

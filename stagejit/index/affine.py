@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stagejit.locks import new_lock
-from stagejit.symbolic import at_most
+from stagejit.symbolic import Expr, at_most, is_multiple
 
 _ids = itertools.count()
 
@@ -177,11 +177,7 @@ class Affine:
             return self, Affine()
         if _watch.divided is not None:
             _watch.divided.append((self, divisor))
-        quotient = Affine(
-            tuple((v, c // divisor) for v, c in self.terms if c % divisor == 0),
-            self.const // divisor,
-        )
-        rest = Affine(tuple((v, c) for v, c in self.terms if c % divisor), self.const % divisor)
+        quotient, rest = self._without_multiples(divisor)
         lo, hi = rest.range()
         if lo // divisor == hi // divisor:
             shift = lo // divisor
@@ -189,6 +185,26 @@ class Affine:
         if strict:
             _require_split(rest, divisor)
         return quotient + _derived("div", rest, divisor), _derived("mod", rest, divisor)
+
+    def _without_multiples(self, divisor: int) -> tuple[Affine, Affine]:
+        """The quotient of what is a multiple of the divisor, and the rest."""
+        if isinstance(divisor, Expr):
+            multiples = {v for v, c in self.terms if is_multiple(c, divisor)}
+            const = self.const if is_multiple(self.const, divisor) else 0
+            return (
+                Affine(
+                    tuple((v, c // divisor) for v, c in self.terms if v in multiples),
+                    const // divisor,
+                ),
+                Affine(tuple(t for t in self.terms if t[0] not in multiples), self.const - const),
+            )
+        return (
+            Affine(
+                tuple((v, c // divisor) for v, c in self.terms if c % divisor == 0),
+                self.const // divisor,
+            ),
+            Affine(tuple((v, c) for v, c in self.terms if c % divisor), self.const % divisor),
+        )
 
     def __str__(self) -> str:
         parts = [f"{c}*{v!r}" if c != 1 else repr(v) for v, c in self.terms]
