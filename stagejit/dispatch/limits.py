@@ -129,15 +129,13 @@ class _Split:
 
     def run(self) -> list[Region]:
         self._keep_what_is_shared()
-        for op in self.ops:
-            self.reads[op] = self._narrowed(read_operands(op))
-            if len(self.reads[op]) >= self.limit:
-                _decide_alone(self.state, op, len(self.reads[op]) + 1)
-        for store in self.region.stores:
-            reads = (store.value, *_starts(store))
-            if store in self.late:  # computed before any of them is written
-                self.kept.update((value, None) for value in reads if self._may_keep(value))
-            self._narrowed(reads)
+        known = -1
+        while known != len(self.kept):  # who reads what is kept for another reads one value more
+            known = len(self.kept)
+            self._narrow()
+        for op, reads in self.reads.items():
+            if len(reads) >= self.limit:
+                _decide_alone(self.state, op, len(reads) + 1)
         for target in self._targets():
             self._hand_out(target)
         self._drop_what_nobody_reads()
@@ -165,6 +163,16 @@ class _Split:
             again = 1 if result in self.kept else count
             for operand in dict.fromkeys(read_operands(op)):
                 uses[operand] = uses.get(operand, 0) + again
+
+    def _narrow(self) -> None:
+        """Keeps what no op and no store can read beside the rest."""
+        for op in self.ops:
+            self.reads[op] = self._narrowed(read_operands(op))
+        for store in self.region.stores:
+            reads = (store.value, *_starts(store))
+            if store in self.late:  # computed before any of them is written
+                self.kept.update((value, None) for value in reads if self._may_keep(value))
+            self._narrowed(reads)
 
     def _narrowed(self, operands: Sequence[Value]) -> frozenset[Value]:
         """What reading the operands takes, after some of them are kept if that is too much."""

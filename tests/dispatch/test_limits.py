@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -90,6 +91,7 @@ PROGRAMS: dict[str, tuple[Fn, tuple[Any, ...]]] = {
         lambda d, a, i, j: lax.dynamic_update_slice(d, jnp.exp(a) + a, (i + j, i * j)),
         (f32(8, 8), f32(2, 2), np.int32(3), np.int32(1)),
     ),
+    "interp": (jnp.interp, (f32(7), np.arange(17, dtype=np.float32), f32(17))),
     "scatter": (
         lambda d, i, *parts: d.at[i].add(total(*parts)),
         (f32(8, 4), np.array([1, 5]), *(f32(2, 4, seed=n) for n in range(18))),
@@ -185,6 +187,28 @@ def test_the_verifier_refuses_more() -> None:
     verify_regions(graph, made, 16)
     with pytest.raises(VerificationError, match="over the operand limit"):
         verify_regions(graph, made, 15)
+
+
+def shared_parts(seed: int) -> Fn:
+    """Choices between, and sums of, values that others read, too."""
+
+    def fn(*values: Any) -> Any:
+        draw, made = random.Random(seed), list(values)
+        for _ in range(draw.randrange(8, 20)):
+            a, b, c = (draw.choice(made[-8:]) for _ in range(3))
+            made.append(draw.choice([jnp.where(a > b, b, c), a + b * c, jnp.maximum(a, c)]))
+        return made[-1], draw.choice(made)
+
+    return fn
+
+
+@pytest.mark.parametrize("limit", [4, 5, 6])
+def test_what_is_kept_for_one_counts_for_others(limit: int) -> None:
+    options = Options(operand_limit=limit)
+    values = [f32(4, seed=n) for n in range(5)]
+    for seed in range(60):
+        graph = prepared(shared_parts(seed), values, [False] * 5, options)
+        verify_regions(graph, form(graph, options)[0], limit)
 
 
 @pytest.mark.fuzz
