@@ -29,6 +29,7 @@ SWITCHES: dict[str, str] = {
     "fold-views": "compose and cancel transposes, reshapes, broadcasts and slices",
     "fold-pads": "a pad joins the pad around it, or the padding of a convolution",
     "fold-constants": "evaluate ops whose operands are small constants",
+    "known-ranges": "what integers cannot be is not compared, wrapped, clamped or masked",
     "simplify-algebra": "x * 1, x + 0, convert to the same dtype, double negation",
     "eliminate-common-subexpressions": "one op for equal ops on equal operands",
     "split-reduce": "reduce parts of a large array apart, where there are few results",

@@ -23,6 +23,7 @@ from stagejit.rewrites import (
     bordered,
     branches,
     constants,
+    indices,
     insert_chains,
     loops,
     pads,
@@ -38,10 +39,11 @@ from stagejit.rewrites.driver import GraphStep, LocalStep, Step, run_steps
 from stagejit.rewrites.insert_chains import elide_covered_fills
 from stagejit.rewrites.loops import simplify_loops
 from stagejit.rewrites.prefixes import share_prefixes
+from stagejit.rewrites.ranges import assume
 
 SIMPLIFY = LocalStep(
     "simplify",
-    (*views.RULES, *pads.RULES, *algebra.RULES, *constants.RULES),
+    (*views.RULES, *pads.RULES, *algebra.RULES, *constants.RULES, *indices.RULES),
     subexpressions.SHARING,
 )
 STEPS: tuple[Step, ...] = (
@@ -59,10 +61,10 @@ STEPS: tuple[Step, ...] = (
 
 def rewrite_graph(graph: Graph, options: Options) -> list[Decision]:
     """Run all steps on `graph`, in place, after those of the bodies of its loops and branches."""
-    decisions = [
-        decision
-        for op in graph.ops()
-        for body in bodies_of(op)
-        for decision in rewrite_graph(body, options)
-    ]
+    decisions = []
+    for op in graph.ops():
+        if op.definition.has_bodies:
+            assume(graph, op)
+            for body in bodies_of(op):
+                decisions += rewrite_graph(body, options)
     return [*decisions, *run_steps(graph, STEPS, options)]

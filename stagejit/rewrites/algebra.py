@@ -6,6 +6,7 @@ every bit, for NaN, infinities and signed zeros too, except the payload of a NaN
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,13 @@ _RIGHT_IDENTITY: dict[str, Any] = {
     "min": np.inf, "shift_left": 0, "shift_right_logical": 0, "shift_right_arithmetic": 0,
 }  # fmt: skip
 _COMMUTATIVE = frozenset({"add", "mul", "or", "xor", "and", "max", "min"})
+
+# fn -> whether a number on either side decides the result, which is then that number.
+_ABSORBERS: dict[str, Callable[[Any], bool]] = {
+    "and": lambda number: not number,
+    "mul": lambda number: not number,
+    "or": lambda number: not np.invert(number),
+}
 
 # x -> fn(fn(x)) is x.
 _INVOLUTIONS = frozenset({"neg", "not"})
@@ -154,6 +162,31 @@ def select_of_known(graph: Graph, op: Op) -> Outcome:
     return on_true if known else on_false
 
 
+@rewrite(NAME, roots="map")
+def operand_and_absorber(graph: Graph, op: Op) -> Outcome:
+    """map and %x, (fill 0)  -->  fill 0;  so or with all bits, mul of integers with 0"""
+    fn = op.attrs["fn"]
+    if fn not in _ABSORBERS or op.result.type.dtype.is_float:
+        return None
+    for _, other in _orders(op):
+        number = scalar_of(other)
+        if number is not None and _ABSORBERS[fn](number):
+            return other
+    return None
+
+
+@rewrite(NAME, roots="map")
+def compared_with_known(graph: Graph, op: Op) -> Outcome:
+    """map ne %p, (fill false)  -->  %p, for a bool; so eq with true"""
+    if op.attrs["fn"] not in ("eq", "ne"):
+        return None
+    for x, other in (op.operands, op.operands[::-1]):
+        number = scalar_of(other) if x.type.dtype is bool_ else None
+        if number is not None and bool(number) == (op.attrs["fn"] == "eq"):
+            return x
+    return None
+
+
 @rewrite(NAME, roots="map convert")
 def elementwise_of_fills(graph: Graph, op: Op) -> Outcome:
     """map fn (fill %a), (fill %b)  -->  fill (map fn %a, %b)"""
@@ -194,6 +227,8 @@ def holds_all_values(wide: DType, narrow: DType) -> bool:
 
 RULES = (
     operand_and_identity,
+    operand_and_absorber,
+    compared_with_known,
     repeated_function,
     small_power,
     division_by_power_of_two,

@@ -191,6 +191,14 @@ ABLATIONS = {
         0,
         1,
     ),
+    "known-ranges": Ablation(
+        lambda x: x[jnp.argmax(x, 0)],
+        (X,),
+        lambda x: x[np.argmax(x, 0)],
+        evaluations("select"),
+        0,
+        1,
+    ),
     "simplify-algebra": Ablation(
         lambda x: jnp.exp(x * 1 + 0), (X,), np.exp, evaluations("mul"), 0, 1
     ),

@@ -167,7 +167,8 @@ def test_work_grows_with_the_graph_not_with_its_square() -> None:
 def example(x: Any, i: Any) -> Any:
     y = jnp.where(x > 0, x * 1, jnp.negative(-x)).T.T + jnp.zeros_like(x)
     padded = jnp.pad(jnp.pad(x, 1), 1)
-    return jnp.exp(y)[1:][:2], jnp.exp(y).at[2 - 1].set(2.0), x[i] + jnp.arange(3) * 2, padded
+    chosen = x[i % 4] + jnp.arange(3) * 2
+    return jnp.exp(y)[1:][:2], jnp.exp(y).at[2 - 1].set(2.0), chosen, padded
 
 
 # split-reduce and spread-repeats add ops; the ablations of those on loops, branches and prefixes

@@ -1,0 +1,165 @@
+"""known-ranges: what integers cannot be is not compared, clamped, wrapped or filled for.
+
+Input: an op on integers, or a gather or scatter. Output: one of its operands, a number, a slice, or
+the same without a mask. Invariant: results are the same for all arguments; what might wrap is
+anything (see `ranges.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from stagejit.graph.dims import GatherDims, ScatterDims
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops import build
+from stagejit.rewrites.affine_indices import box_of, index_ranges
+from stagejit.rewrites.driver import Outcome, declined, rewrite
+from stagejit.rewrites.intervals import Interval, within
+from stagejit.rewrites.ranges import is_counted, range_of, range_where
+from stagejit.types import TensorType, bool_
+
+NAME = "known-ranges"
+
+
+@rewrite(NAME, roots="map")
+def known_number(graph: Graph, op: Op) -> Outcome:
+    """map fn %x, ... that can be one number only  -->  fill (const)"""
+    if not is_counted(op.result) or not all(map(is_counted, op.operands)):
+        return None
+    low, high = range_of(graph, op.result)
+    return _filled(graph, op, low) if low == high else None
+
+
+@rewrite(NAME, roots="map")
+def bound_that_holds(graph: Graph, op: Op) -> Outcome:
+    """map max %x, %low  -->  %x, where %x is never less; so min, clamp, rem, abs, and"""
+    fn = op.attrs["fn"]
+    if fn not in _HOLDS or not all(map(is_counted, op.operands)):
+        return None
+    ranges = [range_of(graph, x) for x in op.operands]
+    at = _HOLDS[fn](*ranges)
+    return None if at is None else op.operands[at]
+
+
+def _larger(a: Interval, b: Interval) -> int | None:
+    return 0 if a[0] >= b[1] else 1 if b[0] >= a[1] else None
+
+
+def _smaller(a: Interval, b: Interval) -> int | None:
+    return 0 if a[1] <= b[0] else 1 if b[1] <= a[0] else None
+
+
+def _clamped(low: Interval, x: Interval, high: Interval) -> int | None:
+    return 1 if low[1] <= x[0] and x[1] <= high[0] else None
+
+
+def _rest(x: Interval, divisor: Interval) -> int | None:
+    return 0 if x[0] >= 0 and x[1] < divisor[0] else None
+
+
+def _masked(x: Interval, mask: Interval) -> int | None:
+    """all bits of a mask up to some bit"""
+    for at, (value, bits) in enumerate(((x, mask), (mask, x))):
+        if bits[0] == bits[1] and not bits[0] & (bits[0] + 1) and within(value, (0, bits[0])):
+            return at
+    return None
+
+
+_HOLDS: dict[str, Callable[..., int | None]] = {
+    "max": _larger,
+    "min": _smaller,
+    "clamp": _clamped,
+    "rem": _rest,
+    "abs": lambda x: 0 if x[0] >= 0 else None,
+    "and": _masked,
+}
+
+
+@rewrite(NAME, roots="map")
+def implied_condition(graph: Graph, op: Op) -> Outcome:
+    """map and %p, %q  -->  %p, where %q holds wherever %p does"""
+    if op.attrs["fn"] != "and" or op.result.type.dtype is not bool_:
+        return None
+    for p, q in (op.operands, op.operands[::-1]):
+        if range_where(graph, q, p) == (1, 1):
+            return p
+    return None
+
+
+@rewrite(NAME, roots="gather")
+def gather_in_bounds(graph: Graph, op: Op) -> Outcome:
+    """gather mode="fill" whose windows are all within  -->  gather mode="clip\""""
+    if op.attrs["mode"] != "fill":
+        return None
+    x, indices = op.operands
+    if not _inside(graph, x, indices, GatherDims.of(op.attrs).sizes, op.attrs["start_axes"]):
+        return declined("an index may be out of bounds")
+    attrs = dict(op.attrs) | {"mode": "clip", "fill_value": None}
+    return build(graph, "gather", op.operands, op.loc, **attrs)
+
+
+@rewrite(NAME, roots="scatter")
+def scatter_in_bounds(graph: Graph, op: Op) -> Outcome:
+    """scatter mode="fill" whose windows are all within  -->  scatter mode="clip\""""
+    if op.attrs["mode"] != "fill":
+        return None
+    x, indices, updates = op.operands
+    window = ScatterDims.of(op.attrs).window(x.type.rank, updates.shape)
+    if not _inside(graph, x, indices, window, op.attrs["start_axes"]):
+        return declined("an index may be out of bounds")
+    return build(graph, "scatter", op.operands, op.loc, **dict(op.attrs) | {"mode": "clip"})
+
+
+def _inside(
+    graph: Graph, x: Value, indices: Value, window: tuple[int, ...], axes: tuple[int, ...]
+) -> bool:
+    found = index_ranges(graph, indices)
+    return all(
+        within(interval, (0, x.shape[axis] - window[axis]))
+        for axis, interval in zip(axes, found, strict=True)
+    )
+
+
+def _filled(graph: Graph, op: Op, number: int) -> Value:
+    """A value of the type of the result of `op`, all of one number."""
+    type = op.result.type
+    array = np.array(number, type.dtype.numpy)
+    array.flags.writeable = False
+    scalar = graph.add("const", (), TensorType(type.dtype, ()), op.loc, value=array).result
+    return build(graph, "fill", [scalar], op.loc, shape=type.shape) if type.shape else scalar
+
+
+@rewrite(NAME, roots="gather")
+def gather_of_box(graph: Graph, op: Op) -> Outcome:
+    """gather %x at indices that count  -->  extract_slice %x, reversed and transposed as needed"""
+    x, _ = op.operands
+    box = box_of(graph, op) if op.result.type.size else None
+    if box is None:
+        return None
+    value = build(
+        graph, "extract_slice", [x], op.loc,
+        offsets=box.offsets, sizes=box.sizes, strides=box.strides,
+    )  # fmt: skip
+    if box.reversed_axes:
+        value = build(graph, "reverse", [value], op.loc, axes=box.reversed_axes)
+    dims = GatherDims.of(op.attrs)
+    place = dict(zip(dims.window_axes, dims.offset_axes, strict=True))
+    batch = dims.batch_axes(op.result.type.rank)
+    place |= {axis: batch[at] for axis, at in enumerate(box.drivers) if at is not None}
+    # Axes of one element that the result does not have can go anywhere: the reshape drops them.
+    order = tuple(sorted(range(x.type.rank), key=lambda axis: place.get(axis, -1)))
+    if order != tuple(range(x.type.rank)):
+        value = build(graph, "transpose", [value], op.loc, permutation=order)
+    return build(graph, "reshape", [value], op.loc, shape=op.result.shape)
+
+
+RULES = (
+    known_number,
+    bound_that_holds,
+    implied_condition,
+    gather_of_box,
+    gather_in_bounds,
+    scatter_in_bounds,
+)
