@@ -161,6 +161,8 @@ def bounds(value: Int) -> tuple[int, int]:
 
 def extremes(value: Int) -> tuple[Int, Int]:
     """The least and the greatest value, in terms of the sizes among its symbols."""
+    if isinstance(value, int):
+        return value, value
     sizes = {symbol for symbol in symbols_in(value) if symbol.is_size}
     if not sizes:
         return bounds(value)

@@ -17,6 +17,7 @@ from typing import Any
 
 from stagejit.codegen.folding import folded_comparison, never_runs, simplified
 from stagejit.codegen.ir import I1, I32, I64, Block, Buffer, Callee, Function, Op, Type, Value
+from stagejit.codegen.ir import numbering_key as _key
 
 Number = int | float | bool
 Operand = Value | Number
@@ -33,6 +34,7 @@ class Builder:
     def __init__(self, *, calls: bool = False, is_callee: bool = False) -> None:
         self.calls, self.is_callee = calls, is_callee
         self._count = 0
+        self._written = 0  # stores so far, and all else that loads must not pass
         self._buffers: list[Buffer] = []
         self._params: list[Value] = []
         self._scratch_nbytes = 0
@@ -441,6 +443,7 @@ class Builder:
     def _append(
         self, opcode: str, operands: tuple[Value, ...], type: Type | None, **attrs: Any
     ) -> Value | None:
+        self._written += 1
         results = () if type is None else (self._value(type, self.block),)
         op = Op(opcode, operands, results, attrs)
         self.block.ops.append(op)
@@ -453,16 +456,16 @@ class Builder:
     ) -> Value:
         if buffer.readonly:
             return self._pure(opcode, operands, type, buffer=buffer, **attrs)
-        loaded = self._append(opcode, operands, type, buffer=buffer, **attrs)
-        return loaded  # type: ignore[return-value]
+        # Until something is written, and in this block: one around it may be a loop that stores.
+        written, attrs = self._written, {"buffer": buffer, **attrs}
+        key = (*_key(opcode, operands, type, attrs), written)
+        known = self.block.numbering.get(key) or self._append(opcode, operands, type, **attrs)
+        assert known is not None
+        self._written, self.block.numbering[key] = written, known
+        return known
 
     def _pure(self, opcode: str, operands: tuple[Value, ...], type: Type, **attrs: Any) -> Value:
-        key: tuple[Any, ...] = (opcode, type, *[operand.id for operand in operands])
-        if attrs:
-            key += tuple(
-                (name, id(value) if isinstance(value, Buffer) else value)
-                for name, value in sorted(attrs.items())
-            )
+        key = _key(opcode, operands, type, attrs)
         depth = 0
         for operand in operands:
             depth = max(depth, operand.block.depth)

@@ -12,7 +12,7 @@ Integers are signless, as in LLVM; signedness is part of the opcode.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -224,6 +224,19 @@ class Block:
     ops: list[Op] = field(default_factory=list)
     yields: tuple[Value, ...] = ()
     numbering: dict[Any, Value] = field(default_factory=dict, repr=False)
+
+
+def numbering_key(
+    opcode: str, operands: tuple[Value, ...], type: Type, attrs: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """Equal for ops that give equal values."""
+    key: tuple[Any, ...] = (opcode, type, *[operand.id for operand in operands])
+    if attrs:
+        key += tuple(
+            (name, id(value) if isinstance(value, Buffer) else value)
+            for name, value in sorted(attrs.items())
+        )
+    return key
 
 
 CalleeKind = Literal["repeated", "rare", "long"]

@@ -31,6 +31,9 @@ class Roots:
         self._known: dict[Value, Value] = {}
 
     def __getitem__(self, value: Value) -> Value:
+        known = self._known.get(value)
+        if known is not None:
+            return known
         passed = []
         while value not in self._known and value not in self._own:
             if value.op.definition.forwards:
@@ -42,7 +45,7 @@ class Roots:
                 break
             passed.append(value)
             value = destination
-        root = self._known.get(value, value)
+        root = self._known.setdefault(value, value)
         self._known.update(dict.fromkeys(passed, root))
         return root
 

@@ -42,6 +42,8 @@ class Box:
     strides: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        if self.strides.count(1) == len(self.strides):
+            return
         strides = tuple(
             1 if at_most(n, 1) else s for s, n in zip(self.strides, self.sizes, strict=True)
         )
@@ -69,8 +71,12 @@ class Box:
     @property
     def ends(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The smallest and the largest index along each dimension, whatever symbols are."""
-        low = tuple(bounds(offset)[0] for offset in self.offsets)
-        return low, tuple(bounds(last)[1] for last in self.last)
+        known: tuple[tuple[int, ...], tuple[int, ...]] | None = self.__dict__.get("_ends")
+        if known is None:
+            low = tuple(bounds(offset)[0] for offset in self.offsets)
+            known = low, tuple(bounds(last)[1] for last in self.last)
+            object.__setattr__(self, "_ends", known)  # each box is compared with many
+        return known
 
     @property
     def static_offsets(self) -> tuple[int, ...] | None:
@@ -141,8 +147,10 @@ class Box:
             return 0, 0
         start: Int = 0
         stop: Int = 0
-        for (first, _, _), last, extent in zip(self.dims(), self.last, shape, strict=True):
-            start, stop = start * extent + first, stop * extent + last
+        for first, size, stride, extent in zip(
+            self.offsets, self.sizes, self.strides, shape, strict=True
+        ):
+            start, stop = start * extent + first, stop * extent + first + (size - 1) * stride
         return cast(int, extremes(start)[0]), cast(int, extremes(stop)[1] + 1)
 
     def reshaped(self, old: Sequence[int], new: Sequence[int]) -> tuple[Box, bool]:

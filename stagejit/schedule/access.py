@@ -71,7 +71,7 @@ class Access:
     def of(buffer: Buffer, box: Box, *, exact: bool = True) -> Access:
         start, stop = box.hull_elements(buffer.shape)
         size = buffer.dtype.itemsize
-        return Access(
+        made = Access(
             buffer.name,
             box.offsets,
             box.sizes,
@@ -80,10 +80,15 @@ class Access:
             box.count * size,
             exact,
         )
+        made.__dict__["_box"] = box
+        return made
 
     @property
     def box(self) -> Box:
-        return Box(self.offsets, self.sizes, self.strides)
+        known: Box | None = self.__dict__.get("_box")
+        if known is None:
+            known = self.__dict__["_box"] = Box(self.offsets, self.sizes, self.strides)
+        return known
 
     def overlaps(self, other: Access) -> bool:
         """Whether the two boxes have an element in common."""

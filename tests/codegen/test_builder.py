@@ -191,6 +191,29 @@ def test_index_arithmetic_is_folded(
         assert value is b.lo
 
 
+def test_what_may_be_written_is_loaded_once_until_something_is() -> None:
+    b = Builder()
+    x, y = b.buffer("x", F32), b.buffer("y", F32)
+    first = b.load(x, 0)
+    assert b.load(x, 0) is first
+    assert b.load(x, 1) is not first
+    assert b.load(y, 0) is not first
+    b.store(first, y, 0)  # may be the same memory
+    second = b.load(x, 0)
+    assert second is not first
+    inside: list[Value] = []
+
+    def body(i: Value) -> None:
+        inside.append(b.load(x, 0))
+        inside.append(b.load(x, 0))
+        b.store(inside[0], y, i)
+        inside.append(b.load(x, 0))
+
+    b.loop(0, 4, 1, [], body)
+    assert inside[0] is inside[1]
+    assert len({second, *inside, b.load(x, 0)}) == 4
+
+
 def test_floats_are_not_folded() -> None:
     b = Builder()
     x = b.load(b.buffer("x", F32, readonly=True), 0)
