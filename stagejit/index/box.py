@@ -31,6 +31,7 @@ from stagejit.symbolic import (
 )
 
 Dim = tuple[Int, Any, int]  # offset, size, stride
+_MOST_PHASES = 16  # of what is left between the elements of a strided box
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,24 @@ class Box:
                 pieces.append(Box.of((*dims[:axis], other, *dims[axis + 1 :])))
             dims[axis] = kept
         return pieces
+
+    def minus(self, other: Box) -> list[Box]:
+        """Disjoint boxes of all elements of this box that are not, for certain, in `other`; this
+        box itself where symbols leave that open, or where too many boxes would be left."""
+        if not self.overlaps(other):
+            return [self] if self.count else []
+        if other.contains(self):
+            return []
+        pairs = list(zip(self.dims(), other.dims(), strict=True))
+        if any(
+            not (isinstance(b - a, int) and isinstance(n, int) and isinstance(m, int))
+            and (b - a, m, t) != (0, n, s)
+            for (a, n, s), (b, m, t) in pairs
+        ):
+            return [self]
+        common = Box.of([a if a == b else _common(*a, *b) for a, b in pairs])
+        steps = zip(common.strides, self.strides, strict=True)
+        return [self] if any(t > _MOST_PHASES * s for t, s in steps) else self.without(common)
 
     def __str__(self) -> str:
         parts: list[str] = []

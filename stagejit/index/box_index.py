@@ -11,7 +11,7 @@ into trees of doubling size (Bentley and Saxe, "Decomposable searching problems"
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -73,6 +73,13 @@ class BoxIndex(Generic[Item]):
         """Forgets those of the boxes that lie within `box`."""
         for entry in self._candidates(box):
             entry.gone = entry.gone or box.contains(entry.box)
+
+    def cut(self, box: Box, chosen: Callable[[Item], bool] = lambda _: True) -> None:
+        """Forgets what lies within `box`, of boxes whose items are chosen."""
+        for entry in [entry for entry in self._candidates(box) if chosen(entry.item)]:
+            entry.gone = True
+            for rest in entry.box.minus(box):
+                self.add(rest, entry.item)
 
     def _found(self, box: Box) -> list[_Entry[Item]]:
         return sorted(self._candidates(box), key=lambda entry: entry.number)

@@ -22,7 +22,7 @@ from stagejit.graph.ops.elementwise import function_of
 from stagejit.index.box import Box
 from stagejit.index.box_index import fill_box
 from stagejit.options import Options
-from stagejit.schedule import hazards
+from stagejit.schedule import hazards, reduction
 from stagejit.schedule.beside import NAME, brought_together, is_small
 from stagejit.schedule.bodies import layout_of
 from stagejit.schedule.body_accesses import touches_of
@@ -31,6 +31,7 @@ from stagejit.schedule.order import execution_order, readers_first, runs
 from stagejit.schedule.plan import Access, Buffer, Delegated, Dispatch, Plan
 from stagejit.schedule.schedule import Schedule
 from stagejit.schedule.segments import segments_of
+from stagejit.schedule.shared_memory import add_shared
 from stagejit.schedule.slots import Slots, TransientMemory, Use, Wait
 from stagejit.schedule.symbols import with_short_symbols
 from stagejit.types import u8
@@ -126,13 +127,16 @@ class _Builder:
         dispatches = [self._dispatch(item, buffers, workspaces) for item in self.items]
         by_name = {b.name: b for b in (*buffers.values(), *workspaces.values())}
         dispatches, scalars = with_short_symbols(dispatches, by_name, self.graph.input_names)
-        found = self._conflicts(dispatches)
+        graph = self._hazards(dispatches)
         segment = runs([item.delegated for item in self.items])
         names = {root: buffer.name for root, buffer in buffers.items()}
-        slots = self._slots(by_name, names, workspaces, found, segment)
+        slots = self._slots(by_name, names, workspaces, graph, segment)
         self.decisions += slots.decisions
-        found += _conflicts_of(slots.waits, dispatches)
-        barriers = hazards.barriers(dispatches, by_name, found, full=self.options.full_barriers)
+        add_shared(graph, dispatches, slots.shared())
+        for wait in slots.waits:
+            hazards.add_conflict(graph, _conflict_of(wait, dispatches))
+        full = self.options.full_barriers
+        barriers = reduction.barriers(dispatches, by_name, graph, full=full)
         plan = Plan(
             self.graph.name,
             tuple(dispatches),
@@ -182,7 +186,7 @@ class _Builder:
             if root not in made:
                 made[root] = Buffer(names.new("b"), root.shape, root.type.dtype, "transient")
         dispatches = [self._dispatch(item, made, {}) for item in self.items]
-        before = hazards.predecessors(self._conflicts(dispatches))
+        before = hazards.predecessors(self._hazards(dispatches))
         reading, writing = self._touching()
         for number, argument in self.pairs.items():
             value, root = self.graph.inputs[argument], self.roots[self.stored[number]]
@@ -200,18 +204,19 @@ class _Builder:
         ]
         return order, brought_together(order, before, small)
 
-    def _conflicts(self, dispatches: Sequence[Dispatch]) -> list[hazards.Conflict]:
+    def _hazards(self, dispatches: Sequence[Dispatch]) -> hazards.HazardGraph:
         """Who waits for whom."""
-        found = hazards.conflicts(dispatches)
+        graph = hazards.hazard_graph(dispatches)
         barriers = [op for op in self.graph.nx if op.definition.forwards]
         if not barriers:
-            return found
+            return graph
         reading: dict[Value, list[int]] = {}
         for at, item in enumerate(self.items):
             for value in dict.fromkeys(item.region.reads):
                 reading.setdefault(value, []).append(at)
         behind = [{at for value in op.results for at in reading.get(value, ())} for op in barriers]
-        return hazards.with_orders(found, dispatches, behind)
+        hazards.add_orders(graph, dispatches, behind)
+        return graph
 
     def _values(self) -> list[Value]:
         """Every value that a region reads, writes or the function returns, and every constant."""
@@ -376,7 +381,7 @@ class _Builder:
         buffers: Mapping[str, Buffer],
         names: Mapping[Value, str],
         workspaces: Mapping[Region, Buffer],
-        found: Sequence[hazards.Conflict],
+        graph: hazards.HazardGraph,
         segment: Sequence[int],
     ) -> Slots:
         """Transients of one run get slots; those that pass between segments do not."""
@@ -392,7 +397,7 @@ class _Builder:
         memory = TransientMemory(
             uses,
             buffers,
-            hazards.predecessors(found),
+            hazards.predecessors(graph),
             segment,
             self.options,
             whole_function=not self.is_body,
@@ -443,14 +448,11 @@ def _united(accesses: Sequence[Access], buffers: Mapping[str, Buffer]) -> tuple[
     return tuple(made)
 
 
-def _conflicts_of(
-    waits: Iterable[Wait], dispatches: Sequence[Dispatch]
-) -> Iterator[hazards.Conflict]:
+def _conflict_of(wait: Wait, dispatches: Sequence[Dispatch]) -> hazards.Conflict:
     """What is read before another buffer is written in its place."""
-    for wait in waits:
-        reads = dispatches[wait.first].reads
-        boxes = tuple(access.box for access in reads if access.buffer == wait.buffer)
-        yield hazards.Conflict(wait.first, wait.second, "WAR", wait.buffer, boxes)
+    reads = dispatches[wait.first].reads
+    boxes = tuple(access.box for access in reads if access.buffer == wait.buffer)
+    return hazards.Conflict(wait.first, wait.second, "WAR", wait.buffer, boxes)
 
 
 def _op_names(region: Region) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""Which dispatch has to wait for which: conflicts over subranges, and the fewest barriers for them.
+"""Which dispatch has to wait for which: conflicts over subranges.
 
-Input: dispatches in execution order with their accesses. Output: conflicts and barriers. Invariant:
-two dispatches conflict iff boxes of theirs overlap on one buffer and one of them writes; barriers
-are the transitive reduction of the conflicts, each naming the elements in conflict.
+Input: dispatches in execution order with their accesses. Output: the hazard graph. Invariant: two
+dispatches conflict iff boxes of theirs overlap on one buffer and one of them writes.
+`shared_memory.py` adds those that meet in memory of two buffers, `reduction.py` makes barriers.
 
 Note [Optimization barriers]: what reads behind one comes after its operands, and after all else
 that is before it in program order, too: `jax.checkpoint` computes again in order to save memory,
@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+import networkx as nx
 
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
-from stagejit.schedule.access import Access, Barrier, Buffer, Hazard
+from stagejit.schedule.access import Access, Hazard
 
 
 class Touching(Protocol):
@@ -44,22 +46,27 @@ class Conflict:
     ranges: tuple[Box, ...]
 
 
-def conflicts(dispatches: Sequence[Touching]) -> list[Conflict]:
-    """The pairs in conflict, in order, but those that meet in elements which a dispatch between
-    them has overwritten: both conflict with that one."""
-    ranges: dict[tuple[int, int, Hazard, str], list[Box]] = {}
+HazardGraph: TypeAlias = "nx.DiGraph[int]"  # of positions; an edge has its `conflicts`
+
+
+def hazard_graph(dispatches: Sequence[Touching]) -> HazardGraph:
+    """Who conflicts with whom on one buffer; but those that meet in elements which a dispatch
+    between them has overwritten: both conflict with that one."""
+    graph: HazardGraph = nx.DiGraph()
+    graph.add_nodes_from(range(len(dispatches)))
     touched: dict[str, _Touched] = {}
     for position, dispatch in enumerate(dispatches):
+        ranges: Ranges = {}
         for access in dispatch.reads:
             of_buffer = touched.setdefault(access.buffer, _Touched())
             for first, box in of_buffer.written.overlapping(access.box):
-                _note(ranges, (first, position, "RAW", access.buffer), box, access.box)
+                note(ranges, (first, access.buffer, "RAW"), box.intersection(access.box))
         for access in dispatch.writes:
             of_buffer = touched.setdefault(access.buffer, _Touched())
             for first, box in of_buffer.read.overlapping(access.box):
-                _note(ranges, (first, position, "WAR", access.buffer), box, access.box)
+                note(ranges, (first, access.buffer, "WAR"), box.intersection(access.box))
             for first, box in of_buffer.written.overlapping(access.box):
-                _note(ranges, (first, position, "WAW", access.buffer), box, access.box)
+                note(ranges, (first, access.buffer, "WAW"), box.intersection(access.box))
         for access in dispatch.writes:
             touched[access.buffer].read.remove_within(access.box)
             touched[access.buffer].written.remove_within(access.box)
@@ -67,8 +74,8 @@ def conflicts(dispatches: Sequence[Touching]) -> list[Conflict]:
             touched[access.buffer].written.add(access.box, (position, access.box))
         for access in dispatch.reads:
             touched[access.buffer].read.add(access.box, (position, access.box))
-    order = sorted(ranges, key=lambda key: (key[1], key[0], key[3], key[2]))
-    return [Conflict(*key, tuple(ranges[key])) for key in order]
+        add_edges(graph, position, ranges)
+    return graph
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,37 +86,47 @@ class _Touched:
     written: BoxIndex[tuple[int, Box]] = field(default_factory=BoxIndex)
 
 
-def _note(
-    ranges: dict[tuple[int, int, Hazard, str], list[Box]],
-    key: tuple[int, int, Hazard, str],
-    one: Box,
-    other: Box,
-) -> None:
-    """Adds what two boxes have in common to the ranges of a conflict."""
-    common, boxes = one.intersection(other), ranges.setdefault(key, [])
+Ranges = dict[tuple[int, str, Hazard], list[Box]]  # by first position, buffer and hazard
+
+
+def note(ranges: Ranges, key: tuple[int, str, Hazard], common: Box) -> None:
+    """Adds a box to the ranges of a conflict."""
+    boxes = ranges.setdefault(key, [])
     if not any(known.contains(common) for known in boxes):
         boxes[:] = [known for known in boxes if not common.contains(known)] + [common]
 
 
-def with_orders(
-    found: Sequence[Conflict], dispatches: Sequence[Touching], behind: Iterable[Collection[int]]
-) -> list[Conflict]:
-    """Conflicts, and what optimization barriers order besides: see Note [Optimization barriers].
+def add_edges(graph: HazardGraph, second: int, ranges: Ranges) -> None:
+    """Puts all that a position conflicts with on edges."""
+    for key in sorted(ranges):
+        first, buffer, hazard = key
+        add_conflict(graph, Conflict(first, second, hazard, buffer, tuple(ranges[key])))
+
+
+def add_conflict(graph: HazardGraph, conflict: Conflict) -> None:
+    """Puts a conflict on its edge."""
+    first, second = conflict.first, conflict.second
+    if not graph.has_edge(first, second):
+        graph.add_edge(first, second, conflicts=[])
+    graph.edges[first, second]["conflicts"].append(conflict)
+
+
+def add_orders(
+    graph: HazardGraph, dispatches: Sequence[Touching], behind: Iterable[Collection[int]]
+) -> None:
+    """Adds what optimization barriers order besides: see Note [Optimization barriers].
 
     behind: for each of them the positions that read behind it.
     """
-    known = {(conflict.first, conflict.second) for conflict in found}
-    more, start, last = [], 0, 0
+    start, last = 0, 0
     for readers in sorted(sorted(readers) for readers in behind if readers):
         if readers[0] > last:
             start, last = last, readers[0]
         for first, second in itertools.product(range(start, last), readers):
             writes = dispatches[first].writes
-            if writes and (first, second) not in known:
-                known.add((first, second))
+            if writes and not graph.has_edge(first, second):
                 access = writes[0]
-                more.append(Conflict(first, second, "ORDER", access.buffer, (access.box,)))
-    return sorted([*found, *more], key=lambda c: (c.second, c.first, c.buffer, c.hazard))
+                add_conflict(graph, Conflict(first, second, "ORDER", access.buffer, (access.box,)))
 
 
 def ancestors(count: int, edges: Mapping[int, int]) -> list[int]:
@@ -127,54 +144,9 @@ def ancestors(count: int, edges: Mapping[int, int]) -> list[int]:
     return before
 
 
-def predecessors(found: Sequence[Conflict]) -> dict[int, int]:
+def predecessors(graph: HazardGraph) -> dict[int, int]:
     """Direct predecessors of each position, as bit sets."""
     edges: dict[int, int] = {}
-    for conflict in found:
-        edges[conflict.second] = edges.get(conflict.second, 0) | 1 << conflict.first
+    for first, second in graph.edges:
+        edges[second] = edges.get(second, 0) | 1 << first
     return edges
-
-
-def reduced(found: Sequence[Conflict], count: int) -> list[Conflict]:
-    """The conflicts that no chain of others orders already."""
-    edges = predecessors(found)
-    before = ancestors(count, edges)
-    implied: dict[int, int] = {}
-    for position, direct in edges.items():
-        total, rest = 0, direct
-        while rest:
-            lowest = rest & -rest
-            total |= before[lowest.bit_length() - 1]
-            rest ^= lowest
-        implied[position] = total
-    return [c for c in found if not implied[c.second] >> c.first & 1]
-
-
-def barriers(
-    dispatches: Sequence[Touching],
-    buffers: Mapping[str, Buffer],
-    found: Sequence[Conflict],
-    *,
-    full: bool = False,
-) -> list[Barrier]:
-    """One barrier for each conflict that is left after the transitive reduction.
-
-    full: every dispatch waits for the one before it, whether they conflict or not."""
-    made = []
-    for c in reduced(found, len(dispatches)):
-        barrier = Barrier(dispatches[c.first].name, dispatches[c.second].name, c.hazard, c.buffer)
-        made.append(with_ranges(barrier, c.ranges, buffers))
-    if full:
-        ordered = {(barrier.src, barrier.dst) for barrier in made}
-        for first, second in itertools.pairwise(dispatches):
-            if (first.name, second.name) not in ordered:
-                made.append(Barrier(first.name, second.name, "FULL"))
-    return made
-
-
-def with_ranges(
-    barrier: Barrier, ranges: tuple[Box, ...], buffers: Mapping[str, Buffer]
-) -> Barrier:
-    """The barrier for these boxes of its buffer."""
-    size = buffers[barrier.buffer].dtype.itemsize if barrier.buffer else 0
-    return replace(barrier, ranges=ranges, nbytes=sum(box.count for box in ranges) * size)

@@ -9,15 +9,16 @@ depends on a target.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import networkx as nx
 
 from stagejit.decisions import Decision
 from stagejit.errors import OptionsError
+from stagejit.index.box import Box
 from stagejit.loc import UNKNOWN, Loc
-from stagejit.schedule import hazards
+from stagejit.schedule import hazards, reduction
 from stagejit.schedule.access import Access, Barrier, Buffer, BufferKind, Hazard, HostScalar
 from stagejit.schedule.memory import FRAME_NBYTES
 from stagejit.symbolic import Symbol, symbols_in
@@ -172,7 +173,7 @@ class Plan:
     def at(self, **scalars: int) -> Plan:
         """The plan of one call: exact ranges for these values of scalar arguments (of a body's
         plan: of its scalar inputs), by name of their buffers. Barriers are those of every call; one
-        whose sides do not meet in this call has no ranges.
+        for whose ranges nobody waits in this call has none.
 
         Raises OptionsError where the plan has no such scalar or needs another one."""
         names = {buffer.name for buffer in self.buffers if buffer.kind == "argument"}
@@ -201,23 +202,21 @@ class Plan:
             replace(dispatch, reads=fixed(dispatch.reads), writes=fixed(dispatch.writes))
             for dispatch in self.dispatches
         )
-        found = {
-            (dispatches[c.first].name, dispatches[c.second].name, c.hazard, c.buffer): c.ranges
-            for c in hazards.conflicts(dispatches)
-        }
-        touched = {
-            (dispatch.name, access.buffer)
-            for dispatch in dispatches
-            for access in (*dispatch.reads, *dispatch.writes)
-        }
+        needed = _needed(dispatches, self.barriers)
+        lent = {buffer.host for buffer in self.buffers}
 
         def at_values(barrier: Barrier) -> Barrier:
-            ranges = found.get((barrier.src, barrier.dst, barrier.hazard, barrier.buffer), ())
-            meet = barrier.hazard != "ORDER" and (barrier.dst, barrier.buffer) in touched
-            if not meet:  # it only comes after, for the sake of order or of shared memory
-                accesses = (Access.of(buffers[barrier.buffer], box) for box in barrier.ranges)
-                ranges = tuple(access.box for access in fixed(tuple(accesses)) if access.nbytes)
-            return hazards.with_ranges(barrier, ranges, buffers)
+            if not barrier.buffer:
+                return barrier
+            buffer = buffers[barrier.buffer]
+            ranges = fixed([Access.of(buffer, box) for box in barrier.ranges])
+            boxes = [access.box for access in ranges if access.nbytes]
+            alone = buffer.slot is None and buffer.name not in lent
+            if alone and barrier.hazard != "ORDER" and any(b.symbols() for b in barrier.ranges):
+                boxes = reduction.disjoint(
+                    box.intersection(other) for box in boxes for other in needed(barrier)
+                )
+            return reduction.with_ranges(barrier, tuple(boxes), buffers)
 
         barriers = tuple(map(at_values, self.barriers))
         return replace(self, dispatches=dispatches, barriers=barriers, scalars=())
@@ -328,6 +327,31 @@ class Plan:
             f"<table><caption>{html.escape(self.name)}: {summary}</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         )
+
+
+def _needed(
+    dispatches: Sequence[Dispatch], barriers: Sequence[Barrier]
+) -> Callable[[Barrier], list[Box]]:
+    """What has to settle of the source of a barrier for its other end, or for who comes after."""
+    names = [dispatch.name for dispatch in dispatches]
+    position = {name: at for at, name in enumerate(names)}
+    direct: dict[int, int] = {}
+    for barrier in barriers:
+        second = position[barrier.dst]
+        direct[second] = direct.get(second, 0) | 1 << position[barrier.src]
+    before = hazards.ancestors(len(names), direct)
+    found: dict[tuple[str, str], list[tuple[int, Box]]] = {}
+    for first, second, conflicts in hazards.hazard_graph(dispatches).edges(data="conflicts"):
+        for conflict in conflicts:
+            key = names[first], conflict.buffer
+            found.setdefault(key, []).extend((second, box) for box in conflict.ranges)
+
+    def needed(barrier: Barrier) -> list[Box]:
+        dst = position[barrier.dst]
+        of_source = found.get((barrier.src, barrier.buffer), ())
+        return [box for at, box in of_source if at == dst or before[at] >> dst & 1]
+
+    return needed
 
 
 def _body_lines(dispatch: Dispatch, body: Body) -> list[str]:

@@ -2,21 +2,27 @@
 
 Input: a plan, and the order that its barriers alone imply. Output: nothing, or a VerificationError.
 Invariant: buffers overlap only where one is over before the other begins, or where a dispatch
-writes one over the other, whose last reader it is, box for box.
+writes one over the other, whose last reader it is, box for box; and what touched the older one has
+settled, by the ranges of barriers, before the newer one is touched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from stagejit.dispatch.group import bits
 from stagejit.errors import VerificationError
+from stagejit.index.box import Box
+from stagejit.index.box_index import BoxIndex
 from stagejit.schedule.memory import Life, apart, finished_before
 from stagejit.schedule.order import runs
-from stagejit.schedule.plan import Buffer, Dispatch, Plan
+from stagejit.schedule.plan import Access, Buffer, Plan
+from stagejit.schedule.settled import Settled
 
 _Memory = tuple[str, int]  # the result that lends it, or the number of the run
+_Touch = tuple[int, bool, Access]  # position of the dispatch, whether it writes
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,14 @@ class _Check:
             found.setdefault(memory, []).append(_Placed(buffer, life, buffer.slot))
         return found
 
+    def with_hosts(self) -> dict[_Memory, list[_Placed]]:
+        """The same, and the results that lend their memory to some of them."""
+        found = self.by_memory()
+        for (host, _), placed in found.items():
+            if host in self.lives:
+                placed.append(_Placed(self.buffers[host], self.lives[host], 0))
+        return found
+
     def apart(self, a: _Placed, b: _Placed) -> None:
         """Two buffers do not overlap, or are not alive together, or one is written over the
         other."""
@@ -122,21 +136,42 @@ class _Check:
             read == written == whole and not any(a.buffer == old.name for a in dispatch.writes),
             f"{pair}: @{dispatch.name} does not read all of one and write all of the other",
         )
-        self._ranges(dispatch, old, pair)
 
-    def _ranges(self, dispatch: Dispatch, old: Buffer, pair: str) -> None:
-        """Who waits for a reader of the old buffer waits for all that it reads."""
-        reading = {other.name: other.reads for other in self.plan.dispatches}
-        for barrier in self.plan.barriers:
-            if (barrier.dst, barrier.hazard, barrier.buffer) == (dispatch.name, "WAR", old.name):
-                _require(
-                    all(
-                        any(box.contains(access.box) for box in barrier.ranges)
-                        for access in reading[barrier.src]
-                        if access.buffer == old.name
-                    ),
-                    f"{pair}: {barrier} does not name all that is read",
-                )
+
+def check_shared(plan: Plan, before: Sequence[int]) -> None:
+    """All of an access has settled when another buffer is touched where it lies."""
+    settled = Settled(plan, before)
+    at_byte: dict[_Memory, BoxIndex[_Touch]] = {}
+    places = {
+        placed.buffer.name: (memory, placed.start)
+        for memory, in_memory in _Check(plan, before).with_hosts().items()
+        for placed in in_memory
+    }
+    for at, dispatch in enumerate(plan.dispatches):
+        here: list[tuple[_Memory, Box, _Touch]] = []
+        for writes, accesses in ((False, dispatch.reads), (True, dispatch.writes)):
+            for access in accesses:
+                if access.buffer in places and access.nbytes:
+                    memory, start = places[access.buffer]
+                    low, high = access.hull
+                    box = Box((start + low,), (high - low,), (1,))
+                    here.append((memory, box, (at, writes, access)))
+        for memory, box, (_, writes, access) in here:
+            for first, wrote, other in at_byte.setdefault(memory, BoxIndex()).overlapping(box):
+                if other.buffer != access.buffer and (writes or wrote) and first != at:
+                    hazard = ("WAW" if writes else "RAW") if wrote else "WAR"
+                    settled.check(first, at, hazard, other.buffer, other.box)
+        for memory, box, (_, writes, access) in here:
+            if writes and access.nbytes == box.count:
+                # Who waits for this one has waited for those.
+                at_byte[memory].remove_within(box)
+                at_byte[memory].cut(box, partial(_is_of_another, access.buffer))
+        for memory, box, touch in here:
+            at_byte[memory].add(box, touch)
+
+
+def _is_of_another(buffer: str, touch: _Touch) -> bool:
+    return touch[2].buffer != buffer
 
 
 def _fault(fault: str) -> VerificationError:

@@ -21,6 +21,7 @@ from stagejit.schedule import memory
 from stagejit.schedule.hazards import ancestors
 from stagejit.schedule.memory import Life, Slot
 from stagejit.schedule.plan import Buffer
+from stagejit.schedule.shared_memory import Place, shared
 from stagejit.symbolic import bounds
 
 # Positions are put in order for this part of the arena, or more.
@@ -60,12 +61,26 @@ class Wait:
 @dataclass(frozen=True)
 class Slots:
     """buffers: by name, with their places. overwritten: by position, the inputs whose memory a
-    result takes. waits: order that is needed besides what was given."""
+    result takes. run_of: the segment of each transient that has a slot. waits: order that is
+    needed besides what was given, and besides what sharing memory needs by itself."""
 
     buffers: dict[str, Buffer]
     overwritten: dict[int, frozenset[Value]]
+    run_of: dict[str, int]
     waits: tuple[Wait, ...]
     decisions: tuple[Decision, ...]
+
+    def shared(self) -> dict[str, Place]:
+        """The places of buffers that share memory with others."""
+        places = {}
+        for name, buffer in self.buffers.items():
+            if buffer.slot is not None:
+                memory = f"@{buffer.host}" if buffer.host else f"arena {self.run_of[name]}"
+                places[name] = Place(memory, buffer.slot, buffer.slot + buffer.nbytes)
+            if buffer.host:
+                host = self.buffers[buffer.host]
+                places[host.name] = Place(f"@{host.name}", 0, host.nbytes)
+        return shared(places)
 
 
 @dataclass(frozen=True)
@@ -136,7 +151,9 @@ class TransientMemory:
             for name, buffer in self.buffers.items()
         }
         taken = dict(_taken(self.uses, placed.over))
-        return Slots(made, taken, placed.waits, tuple(_decisions(self.uses, made, taken)))
+        run_of = {life.name: at for at, lives in self.transients.items() for life in lives}
+        more = tuple(w for w in placed.waits if w.buffer not in placed.over.values())
+        return Slots(made, taken, run_of, more, tuple(_decisions(self.uses, made, taken)))
 
     def _solve(self, waits: Sequence[Wait]) -> _Placed:
         """The slots if positions come in the order of `waits`, too."""

@@ -1,10 +1,11 @@
 """Checks a plan: ranges, happens-before, memory.
 
 Input: a plan. Output: nothing, or a VerificationError that names the first fault. Invariant:
-accepts every plan that `build.py` makes, and rejects it when any one barrier is missing.
+accepts every plan that `build.py` makes, and rejects it when any one barrier is missing, or a
+range of it has one element less.
 
 Nothing of the planner is reused but the box arithmetic: conflicts are found again from the
-accesses, and order is what the barriers alone imply.
+accesses, order is what the barriers alone imply, and settled is what they name.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
 from stagejit.schedule.body_verifier import verify_bodies
 from stagejit.schedule.plan import Access, Buffer, Plan
-from stagejit.schedule.slot_verifier import check_slots
+from stagejit.schedule.settled import Settled
+from stagejit.schedule.slot_verifier import check_shared, check_slots
 
 
 def verify_plan(plan: Plan) -> None:
@@ -44,6 +46,7 @@ def verify_plan(plan: Plan) -> None:
             verify_plan(body.plan)
         verify_bodies(dispatch, buffers)
     check_slots(plan, before)
+    check_shared(plan, before)
 
 
 def _require(holds: bool, fault: str) -> None:
@@ -97,10 +100,8 @@ _Touch = tuple[int, bool, Access]  # position of the dispatch, whether it writes
 
 
 def _check_conflicts(plan: Plan, before: Sequence[int]) -> None:
-    """Every conflict has a barrier that names it, or a chain of barriers through others."""
-    barriers = _Barriers(plan)
-    names = [dispatch.name for dispatch in plan.dispatches]
-    position = {name: at for at, name in enumerate(names)}
+    """All elements of every conflict have settled by the barriers on the way."""
+    settled = Settled(plan, before)
     touches: dict[str, list[_Touch]] = {}
     for at, dispatch in enumerate(plan.dispatches):
         for writes, accesses in ((False, dispatch.reads), (True, dispatch.writes)):
@@ -108,31 +109,8 @@ def _check_conflicts(plan: Plan, before: Sequence[int]) -> None:
                 touches.setdefault(access.buffer, []).append((at, writes, access))
     for first, second in (pair for each in touches.values() for pair in _in_conflict(each)):
         hazard = ("WAW" if second[1] else "RAW") if first[1] else "WAR"
-        src, dst = names[first[0]], names[second[0]]
         common = first[2].box.intersection(second[2].box)
-        name = first[2].buffer
-        ordered = barriers.names(src, dst, hazard, name, common) or any(
-            before[position[middle]] >> first[0] & 1
-            for middle in barriers.waits.get(dst, ())
-            if middle != src
-        )
-        _require(ordered, f"@{dst} does not wait for @{src}: {hazard} on {name}{common}")
-
-
-class _Barriers:
-    """The barriers of a plan. waits: those that a dispatch waits for."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.waits: dict[str, set[str]] = {}
-        self._ranges: dict[tuple[str, str, str, str], list[Box]] = {}
-        for barrier in plan.barriers:
-            self.waits.setdefault(barrier.dst, set()).add(barrier.src)
-            key = (barrier.src, barrier.dst, barrier.hazard, barrier.buffer)
-            self._ranges.setdefault(key, []).extend(barrier.ranges)
-
-    def names(self, src: str, dst: str, hazard: str, buffer: str, box: Box) -> bool:
-        """Whether a barrier says that `dst` waits for all of the box."""
-        return any(one.contains(box) for one in self._ranges.get((src, dst, hazard, buffer), ()))
+        settled.check(first[0], second[0], hazard, first[2].buffer, common)
 
 
 def _in_conflict(touches: Sequence[_Touch]) -> Iterator[tuple[_Touch, _Touch]]:
@@ -140,18 +118,20 @@ def _in_conflict(touches: Sequence[_Touch]) -> Iterator[tuple[_Touch, _Touch]]:
 
     touches: in order of the dispatches. What a later dispatch overwrites is left out from then on:
     whoever waits for that dispatch has waited for those before it."""
-    seen: BoxIndex[_Touch] = BoxIndex()
+    read: BoxIndex[_Touch] = BoxIndex()
+    written: BoxIndex[_Touch] = BoxIndex()
     for _, group in itertools.groupby(touches, key=lambda touch: touch[0]):
         of_dispatch = list(group)
         for touch in of_dispatch:
-            for earlier in seen.overlapping(touch[2].box):
-                if earlier[1] or touch[1]:
-                    yield earlier, touch
+            yield from ((earlier, touch) for earlier in written.overlapping(touch[2].box))
+            if touch[1]:
+                yield from ((earlier, touch) for earlier in read.overlapping(touch[2].box))
         for touch in of_dispatch:
             if touch[1]:
-                seen.remove_within(touch[2].box)
+                read.remove_within(touch[2].box)
+                written.remove_within(touch[2].box)
         for touch in of_dispatch:
-            seen.add(touch[2].box, touch)
+            (written if touch[1] else read).add(touch[2].box, touch)
 
 
 def _check_contents(plan: Plan, buffers: dict[str, Buffer]) -> None:

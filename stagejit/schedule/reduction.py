@@ -1,0 +1,202 @@
+"""The fewest barriers for the conflicts of a plan, each with the elements that have to settle.
+
+Input: the hazard graph. Output: barriers. Invariant: they settle all conflicts, and no element that
+one names is settled without it (but see Note [Many parts]).
+
+Note [What has settled]: a barrier says that `src` is done with its ranges when `dst` starts: what
+it has written there can be seen, what it reads there has been read. It says nothing of other
+elements. Whoever comes after `dst`, by barriers, counts on it too. So a conflict needs no range of
+its own where others on the way name it already: of `copy a -> t[0:64]; copy b -> t[0:2]; read
+t[0:64]` the third waits for the second one's t[0:2], behind which is the first one's, and for
+t[2:64] of the first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from stagejit.dispatch.group import bits
+from stagejit.index.box import Box
+from stagejit.index.box_index import BoxIndex
+from stagejit.schedule.access import Barrier, Buffer, Hazard
+from stagejit.schedule.hazards import Conflict, HazardGraph, Touching, ancestors, predecessors
+
+# More pieces than this are not told apart: the range that they come from is named instead.
+_MOST_PIECES = 64
+# So many barriers of a source only settle a part more; see Note [Many parts].
+_MOST_BESIDES = 4
+# So many barriers of a source are looked at one by one, more through an index.
+_FEW = 8
+_RANK: dict[Hazard, int] = {"ORDER": 0, "RAW": 1, "WAW": 2, "WAR": 3, "FULL": 4}
+
+
+def reduced(graph: HazardGraph) -> list[Conflict]:
+    """Conflicts with as little of their ranges as settles all of them: see Note [What has
+    settled]."""
+    return _Reduction(graph).run()
+
+
+class _Reduction:
+    """Goes through the positions in order. For each of them sources come latest first: those before
+    them cannot settle what is theirs.
+
+    Note [Many parts]: a dispatch that reads all of a buffer of which one after the other overwrites
+    a part would have a barrier to each of them. After a few, the next one names what all that come
+    after it wait for.
+    """
+
+    def __init__(self, graph: HazardGraph) -> None:
+        self.graph = graph
+        self.after: list[int] | None = None  # ancestors by conflicts
+        self.before: list[int] = []  # by barriers
+        self.settled: dict[tuple[int, str], _Settled] = {}
+        self.besides: dict[int, int] = {}  # barriers of a source that order nothing new
+        self.closed: dict[int, int] = {}  # after which nothing of a source is left to wait for
+
+    def run(self) -> list[Conflict]:
+        made: list[Conflict] = []
+        for second in range(len(self.graph)):
+            made += sorted(self._waits(second), key=lambda c: (c.first, c.buffer, c.hazard))
+        return made
+
+    def _waits(self, second: int) -> Iterator[Conflict]:
+        reached = 0
+        for first in sorted(self.graph.predecessors(second), reverse=True):
+            if self.closed.get(first, 0) & reached:
+                continue
+            found = self.graph.edges[first, second]["conflicts"]
+            kept = list(self._kept(first, found, reached))
+            if kept and reached >> first & 1:
+                self.besides[first] = self.besides.get(first, 0) + 1
+                if self.besides[first] > _MOST_BESIDES:
+                    later = _together([*kept, *self._later(first, second)])
+                    kept = list(self._kept(first, later, reached))
+                    self.closed[first] = self.closed.get(first, 0) | 1 << second
+            for conflict in kept:
+                key = first, conflict.buffer
+                self.settled.setdefault(key, _Settled()).add(second, conflict.ranges)
+                yield replace(conflict, second=second)
+            if kept:
+                reached |= self.before[first] | 1 << first
+        self.before.append(reached)
+
+    def _kept(self, first: int, found: Iterable[Conflict], reached: int) -> Iterator[Conflict]:
+        """What is not settled yet of conflicts with one source."""
+        kept: dict[str, list[Box]] = {}
+        for conflict in sorted(found, key=lambda c: (_RANK[c.hazard], c.buffer, c.second)):
+            if conflict.hazard == "ORDER":
+                if not reached >> first & 1:
+                    kept.setdefault(conflict.buffer, []).extend(conflict.ranges)
+                    yield conflict
+                continue
+            known = self.settled.get((first, conflict.buffer))
+            mine = kept.setdefault(conflict.buffer, [])
+            rest = _rest(conflict.ranges, mine, known, reached)
+            mine += rest
+            if rest:
+                yield replace(conflict, ranges=tuple(rest))
+
+    def _later(self, first: int, second: int) -> Iterator[Conflict]:
+        """What those wait for that come after `second`, whatever barriers there will be."""
+        if self.after is None:
+            self.after = ancestors(len(self.graph), predecessors(self.graph))
+        for later in self.graph.successors(first):
+            if self.after[later] >> second & 1:
+                conflicts = self.graph.edges[first, later]["conflicts"]
+                yield from (conflict for conflict in conflicts if conflict.hazard != "ORDER")
+
+
+def _together(conflicts: Iterable[Conflict]) -> list[Conflict]:
+    """One conflict for all of one buffer and hazard; neighbours become one box."""
+    found: dict[tuple[str, Hazard], list[Box]] = {}
+    made: dict[tuple[str, Hazard], Conflict] = {}
+    for conflict in conflicts:
+        boxes = found.setdefault((conflict.buffer, conflict.hazard), [])
+        for box in conflict.ranges:
+            hull, exact = boxes[-1].hull(box) if boxes else (box, False)
+            boxes[-1:] = [hull] if exact else [*boxes[-1:], box]
+        made.setdefault((conflict.buffer, conflict.hazard), conflict)
+    return [replace(conflict, ranges=tuple(found[key])) for key, conflict in made.items()]
+
+
+def _rest(
+    ranges: Iterable[Box], mine: Sequence[Box], known: _Settled | None, reached: int
+) -> list[Box]:
+    """Disjoint boxes of what is not settled by `mine`, nor by a barrier to one of `reached`."""
+    rest: list[Box] = []
+    for box in ranges:
+        pieces = [box]
+        others = known.around(box, reached) if known is not None else ()
+        for other in itertools.chain(mine, rest, others):
+            pieces = [part for piece in pieces for part in piece.minus(other)]
+            if not pieces or len(pieces) > _MOST_PIECES:
+                break
+        rest += [box] if len(pieces) > _MOST_PIECES else pieces
+    return rest
+
+
+def disjoint(boxes: Iterable[Box]) -> list[Box]:
+    """Boxes of the same elements, none of them twice."""
+    return _rest((box for box in boxes if box.count), (), None, 0)
+
+
+@dataclass(eq=False)
+class _Settled:
+    """What barriers name of one buffer as settled by one source. targets: their other ends, as a
+    bit set."""
+
+    targets: int = 0
+    boxes: dict[int, list[Box]] = field(default_factory=dict)
+    index: BoxIndex[tuple[int, Box]] = field(default_factory=BoxIndex)
+    indexed: int = 0
+
+    def add(self, target: int, boxes: Sequence[Box]) -> None:
+        self.targets |= 1 << target
+        self.boxes.setdefault(target, []).extend(boxes)
+
+    def around(self, box: Box, reached: int) -> Iterator[Box]:
+        """What the barriers to one of `reached` name, as far as it may overlap the box."""
+        known = self.targets & reached
+        if known.bit_count() <= _FEW:
+            for target in bits(known):
+                yield from self.boxes[target]
+            return
+        for target in itertools.islice(list(self.boxes), self.indexed, None):
+            for one in self.boxes[target]:
+                self.index.add(one, (target, one))
+        self.indexed = len(self.boxes)
+        for target, one in self.index.overlapping(box):
+            if reached >> target & 1:
+                yield one
+
+
+def barriers(
+    dispatches: Sequence[Touching],
+    buffers: Mapping[str, Buffer],
+    graph: HazardGraph,
+    *,
+    full: bool = False,
+) -> list[Barrier]:
+    """One barrier for each conflict that is left after the reduction.
+
+    full: every dispatch waits for the one before it, whether they conflict or not."""
+    made = []
+    for c in reduced(graph):
+        barrier = Barrier(dispatches[c.first].name, dispatches[c.second].name, c.hazard, c.buffer)
+        made.append(with_ranges(barrier, c.ranges, buffers))
+    if full:
+        ordered = {(barrier.src, barrier.dst) for barrier in made}
+        for first, second in itertools.pairwise(dispatches):
+            if (first.name, second.name) not in ordered:
+                made.append(Barrier(first.name, second.name, "FULL"))
+    return made
+
+
+def with_ranges(
+    barrier: Barrier, ranges: tuple[Box, ...], buffers: Mapping[str, Buffer]
+) -> Barrier:
+    """The barrier for these boxes of its buffer."""
+    size = buffers[barrier.buffer].dtype.itemsize if barrier.buffer else 0
+    return replace(barrier, ranges=ranges, nbytes=sum(box.count for box in ranges) * size)
