@@ -137,8 +137,8 @@ class Barrier:
     """`dst` starts after `src` has settled `ranges` of `buffer`: is done with them, reading and
     writing. Nothing else has settled by it; see Note [What has settled] in `reduction.py`.
 
-    ranges: disjoint. Where `dst` does not touch the buffer, it touches memory that the buffer shares
-    with another one, or those after it wait for them.
+    ranges: disjoint. Where `dst` does not touch the buffer, it touches memory that the buffer
+    shares with another one, or those after it wait for them.
     hazard: "FULL" where only `Options(full_barriers=True)` asks for it; then there are no ranges.
     "ORDER" where `jax.lax.optimization_barrier` does: `dst` does not touch the ranges, but comes
     after them.
