@@ -18,8 +18,9 @@ import jax
 
 from stagejit.errors import OptionsError
 
-# Every rewrite and optional fusion, by the name that `disable=` takes. tests/rewrites compares this
-# table with what the drivers really run, so a name cannot be forgotten on either side.
+# Every rewrite and optional fusion, by the name that `disable=` takes: there to be ablated, for no
+# program is better without one. What a user would choose is a field of `Options`. tests/rewrites
+# compares this table with what the drivers run, so a name cannot be forgotten on either side.
 SWITCHES: dict[str, str] = {
     "native-control-flow": "loops and branches of native operations run without Python and XLA",
     "leave-bodies": "loops that XLA runs keep their bodies where compiling pieces would not pay",
@@ -57,23 +58,28 @@ Target = Literal["native"]
 class Options:
     """Choices for one compilation.
 
+    What a program or a machine may want:
+
     target: "native" compiles for the CPU this process runs on.
-    disable: names of rewrites to switch off (see `SWITCHES`); results never change.
-    verify: run every stage's verifier, and bounds checks inside kernels.
     delegate: leave what cannot be compiled to XLA; False raises `UnsupportedOpError` instead.
-    full_barriers: order all dispatches one after the other, for debugging.
     cache_dir: folder of the object cache; None takes $STAGEJIT_CACHE_DIR or the user's cache
         folder, "" (also in the variable) switches the cache off. A folder that others may write
         is not used.
-    operand_limit: most buffers that one dispatch reads and writes; what fusion would make larger
-        becomes several dispatches. Only an op that takes more by itself stays over the limit.
     memory_budget: bytes of intermediate results that should be enough at any one time. A rewrite
         that moves fewer bytes is then given up where, as far as it can know, memory grows over the
         budget by it. None: fewer bytes moved always win.
-    borders: "auto" gives a border to what convolutions read where that pays, "always" wherever it
-        can be done without a copy.
     export: what `jax.export` writes calls our kernels, and runs in processes that have loaded them
         (pass their names to its `disabled_checks`). False exports the function as JAX does.
+
+    To look inside, or to narrow a fault down; no program is faster for them:
+
+    disable: names of rewrites to switch off (see `SWITCHES`); results never change.
+    verify: run every stage's verifier, and bounds checks inside kernels.
+    full_barriers: order all dispatches one after the other.
+    operand_limit: most buffers that one dispatch reads and writes; what fusion would make larger
+        becomes several dispatches. Only an op that takes more by itself stays over the limit.
+    borders: where convolutions read what lies around their operand: in "blocks" that they copy, the
+        default, or "always" in memory, wherever that can be done without a copy.
     Raises OptionsError for an unknown rewrite name or target.
     """
 
@@ -85,7 +91,7 @@ class Options:
     cache_dir: str | None = None
     operand_limit: int = 16
     memory_budget: int | None = None
-    borders: Literal["auto", "always"] = "auto"
+    borders: Literal["blocks", "always"] = "blocks"
     export: bool = False
 
     def __post_init__(self) -> None:
@@ -120,8 +126,8 @@ class Options:
                 self.memory_budget,
                 "give a number of bytes, or None for no budget",
             )
-        if self.borders not in ("auto", "always"):
-            raise _wrong("borders", self.borders, 'give "auto", the default, or "always"')
+        if self.borders not in ("blocks", "always"):
+            raise _wrong("borders", self.borders, 'give "blocks", the default, or "always"')
         if self.target != "native":
             raise OptionsError(
                 f"unsupported target {self.target!r}",

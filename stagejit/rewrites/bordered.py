@@ -8,14 +8,14 @@ the border; what has the border in memory is read as it lies. The border is a `f
 values are inserted into, so the dispatch that places the first of them writes it, once (fuse-pad).
 All windows read one buffer with the widest border; who wants less reads a box of it.
 
-Note [When it pays]: it saves copies into blocks, but for the first reader of each element, whose
-producer has the border to write instead. It costs the bytes of border that are written and read,
-and values that no insert stores anyway. With the convolutions of `codegen` on AVX-512 a saved copy
-is worth nothing: blocks are copied while they are in the nearest cache, and read without a stride.
-Time with padding / with borders, interleaved on two idle cores: dense block 90x62 1.00; four
-windows over one 64x90x62 with 4, 8, 16, 32 results 0.64, 0.54, 0.46, 1.00; with 4 over 128x30x30
-1.10; chains over 64x56x56 0.95, over 16x128x128 0.79. So "auto" wants more saved than any program
-saves, until a kernel that reads borders well changes `_COPY_WORTH`.
+Note [When it pays]: hardly ever, which is why it is done where `Options(borders="always")` asks for
+it. It saves copies into blocks, but for the first reader of each element, whose producer has the
+border to write instead; it costs the bytes of border that are written and read, and values that no
+insert stores anyway. With the convolutions of `codegen` on AVX-512 a saved copy is worth nothing:
+blocks are copied while they are in the nearest cache, and read without a stride. Time with padding
+/ with borders, interleaved on two idle cores: dense block 90x62 1.00; four windows over one
+64x90x62 with 4, 8, 16, 32 results 0.64, 0.54, 0.46, 1.00; with 4 over 128x30x30 1.10; chains over
+64x56x56 0.95, over 16x128x128 0.79.
 """
 
 from __future__ import annotations
@@ -34,9 +34,6 @@ from stagejit.rewrites.driver import Log
 from stagejit.types import TensorType
 
 NAME = "border-buffers"
-
-# What a byte that is not copied into a block is worth, of a byte written: see Note [When it pays].
-_COPY_WORTH = 0.0
 
 Sizes = tuple[int, ...]
 
@@ -99,14 +96,13 @@ class _Buffer:
 
 
 def border_buffers(log: Log) -> None:
-    """conv %x with padding  -->  conv (insert_slice %x into fill 0) without, where that is read
-    more than once"""
-    for buffer in _buffers(log.graph):
-        reason, model = _refuse(log, buffer)
+    """conv %x with padding  -->  conv (insert_slice %x into fill 0) without"""
+    for buffer in _buffers(log.graph) if log.options.borders == "always" else ():
+        reason = _refuse(log, buffer)
         if reason:
             log.decline(NAME, buffer.last, reason)
         else:
-            log.apply(NAME, buffer.last, f"its windows read it with its border: {model}")
+            log.apply(NAME, buffer.last, f"its windows read it with its border: {_model(buffer)}")
             _rebuild(log.graph, buffer)
 
 
@@ -208,41 +204,41 @@ def _grows(use: Use) -> bool:
 # ------------------------------------------------------------------------- the choice
 
 
-def _refuse(log: Log, buffer: _Buffer) -> tuple[str, str]:
-    """Why the buffer gets no border, and the model that says so or speaks for it."""
+def _refuse(log: Log, buffer: _Buffer) -> str:
+    """Why the buffer gets no border; "" where it may."""
     last = buffer.last.definition
     computed = last.is_elementwise or last.is_indexed or last.accumulates  # where it is wanted
     if not buffer.inserts and not computed:
-        return f"a copy would have to place it in a border: it is the result of {last.kind}", ""
+        return f"a copy would have to place it in a border: it is the result of {last.kind}"
     borders = {attribute_key(window.border) for window in buffer.all_windows()}
     if len(borders) > 1:
-        return "its windows want borders of different values", ""
+        return "its windows want borders of different values"
     wanted = next((use for use in _other_uses(log.graph, buffer)
                    if wants_memory(use.user)), None)  # fmt: skip
     if wanted is not None:
-        return f"it is wanted in memory of its own, by {wanted.user.kind}", ""
-    low, high = buffer.border()
-    bordered = _sum(buffer.type.shape, low, high)
-    itemsize = buffer.type.dtype.itemsize
-    nbytes = math.prod(bordered) * itemsize
+        return f"it is wanted in memory of its own, by {wanted.user.kind}"
+    nbytes = math.prod(_bordered(buffer)) * buffer.type.dtype.itemsize
     budget = log.options.memory_budget
     if budget is not None and nbytes > budget:
-        return f"{nbytes} bytes with its border are over the memory budget of {budget}", ""
-    return _refuse_by_cost(log, buffer, bordered)
+        return f"{nbytes} bytes with its border are over the memory budget of {budget}"
+    return ""
 
 
-def _refuse_by_cost(log: Log, buffer: _Buffer, bordered: Sizes) -> tuple[str, str]:
+def _bordered(buffer: _Buffer) -> Sizes:
+    """The shape with its border."""
+    return _sum(buffer.type.shape, *buffer.border())
+
+
+def _model(buffer: _Buffer) -> str:
     """Note [When it pays]."""
     windows, itemsize = buffer.all_windows(), buffer.type.dtype.itemsize
     again = sum(window.size for window in windows) - buffer.type.size
     saved = 2 * itemsize * max(again, 0)
-    around = math.prod(bordered) - buffer.type.size
+    around = math.prod(_bordered(buffer)) - buffer.type.size
     lost = itemsize * (around + sum(w.bordered_size - w.size for w in windows))
     if not buffer.inserts:  # windows could compute it where they copy it
         lost += itemsize * buffer.type.size
-    model = f"{saved} bytes less are copied into blocks, {lost} bytes more are written and read"
-    pays = log.options.borders == "always" or saved * _COPY_WORTH > lost
-    return ("" if pays else f"it does not pay: {model}"), model
+    return f"{saved} bytes less are copied into blocks, {lost} bytes more are written and read"
 
 
 def _other_uses(graph: Graph, buffer: _Buffer) -> Iterable[Use]:

@@ -130,10 +130,9 @@ def test_c2_borders_in_multi_store_mode() -> None:
     assert plan.transient_nbytes == (96 + 128 + 160 + 192) * 92 * 64 * 4
 
 
-def test_c2_borders_are_declined_where_reading_them_gains_nothing() -> None:
-    made = [d for d in block_plan().decisions if d.rewrite == "border-buffers"]
-    assert made
-    assert all(not d.applied and d.reason.startswith("it does not pay: ") for d in made)
+def test_c2_borders_lie_in_memory_only_where_that_is_asked_for() -> None:
+    assert not [d for d in block_plan().decisions if d.rewrite == "border-buffers"]
+    assert [d.applied for d in bordered_plan().decisions if d.rewrite == "border-buffers"] == [True]
 
 
 def densenet(order: Any) -> Any:

@@ -98,7 +98,7 @@ def test_programs_run_with_options_that_decide_which_plan_is_made() -> None:
     chosen = [program.options for program in drawn()]
     assert len({options.operand_limit for options in chosen}) > 3
     assert len({options.memory_budget for options in chosen}) > 3
-    assert {options.borders for options in chosen} == {"auto", "always"}
+    assert {options.borders for options in chosen} == {"blocks", "always"}
     assert sum(options == Options() for options in chosen) > 200
 
 

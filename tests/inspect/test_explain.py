@@ -102,9 +102,7 @@ def test_prefix_sharing_of_the_dense_block(user_file: Path) -> None:
     assert channels == CHANNELS
     assert len(set(buffers)) == 1
     assert sum(note.startswith("+ fuse-insert") for note in notes) == 5
-    (refused,) = (note for note in notes if note.startswith("-"))
-    assert refused.startswith("- border-buffers @ insert_slice")
-    assert "it does not pay" in refused
+    assert not [note for note in notes if note.startswith("-")]
 
 
 def test_the_border_of_the_shared_buffer_is_told_once(user_file: Path) -> None:

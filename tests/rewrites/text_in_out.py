@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from textwrap import dedent
+from typing import Any
 
 from stagejit.decisions import Decision
 from stagejit.graph.ir import Graph
@@ -25,17 +26,17 @@ def unchanged(what: Rule | Step, text: str) -> bool:
     )
 
 
-def reasons(what: Rule | Step, text: str) -> list[str]:
+def reasons(what: Rule | Step, text: str, **options: Any) -> list[str]:
     """The reasons of what was declined; nothing may have been applied."""
-    decisions = _run(what, text)[1]
+    decisions = _run(what, text, **options)[1]
     assert not any(decision.applied for decision in decisions)
     return [decision.reason for decision in decisions]
 
 
-def _run(what: Rule | Step, text: str) -> tuple[Graph, list[Decision]]:
+def _run(what: Rule | Step, text: str, **options: Any) -> tuple[Graph, list[Decision]]:
     graph = parse(dedent(text))
     step = LocalStep("test", (what,)) if isinstance(what, Rule) else what
-    return graph, run_steps(graph, (step,), Options(verify=True))
+    return graph, run_steps(graph, (step,), Options(verify=True, **options))
 
 
 def _body(graph: Graph) -> str:

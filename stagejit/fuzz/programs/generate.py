@@ -264,7 +264,7 @@ def _limits(rng: random.Random) -> Options:
     return Options(
         operand_limit=rng.choice((16, 1, 2, 3, 4, 6)),
         memory_budget=rng.choice((None, 0, 64, 1024, 1 << 14)),
-        borders=rng.choice(("auto", "always")),
+        borders=rng.choice(("blocks", "always")),
         verify=rng.random() < 0.3,
     )
 
