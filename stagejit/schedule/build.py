@@ -95,12 +95,13 @@ class _Builder:
 
     def build(self) -> Schedule:
         items, decisions = self.items, self.decisions
-        order, other = self._orders()
+        first = self._made()
+        order, other = self._orders(*first)
 
         def ordered(these: Sequence[int]) -> Schedule:
             self.items = [items[at] for at in these]
             self.decisions, self.reused = list(decisions), {}
-            return self._in_order()
+            return self._in_order(first if self.items == items else None)
 
         made = ordered(order)
         if other == order:
@@ -118,16 +119,25 @@ class _Builder:
         plan = replace(chosen.plan, decisions=(*chosen.plan.decisions, decision))
         return replace(chosen, plan=plan)
 
-    def _in_order(self) -> Schedule:
-        """The schedule, with the items as they are."""
+    def _made(self) -> tuple[list[Dispatch], hazards.HazardGraph]:
+        """The dispatches of the items as they come, and who of them waits for whom."""
+        buffers = self._buffers()
+        dispatches = [self._dispatch(item, buffers, {}) for item in self.items]
+        return dispatches, self._hazards(dispatches)
+
+    def _in_order(self, first: tuple[list[Dispatch], hazards.HazardGraph] | None) -> Schedule:
+        """The schedule, with the items as they are. first: what `_made` gave in this order."""
         if self.options.enabled("reuse-arguments"):
             self._reuse_arguments()
         buffers = self._buffers()
         workspaces = dict(self._workspaces())
-        dispatches = [self._dispatch(item, buffers, workspaces) for item in self.items]
+        same = first if not self.reused and not workspaces else None
+        dispatches = (
+            same[0] if same else [self._dispatch(item, buffers, workspaces) for item in self.items]
+        )
         by_name = {b.name: b for b in (*buffers.values(), *workspaces.values())}
         dispatches, scalars = with_short_symbols(dispatches, by_name, self.graph.input_names)
-        graph = self._hazards(dispatches)
+        graph = same[1] if same and not scalars else self._hazards(dispatches)
         segment = runs([item.delegated for item in self.items])
         names = {root: buffer.name for root, buffer in buffers.items()}
         slots = self._slots(by_name, names, workspaces, graph, segment)
@@ -176,17 +186,12 @@ class _Builder:
 
     # ----------------------------------------------------------------- order
 
-    def _orders(self) -> tuple[list[int], list[int]]:
+    def _orders(
+        self, dispatches: Sequence[Dispatch], graph: hazards.HazardGraph
+    ) -> tuple[list[int], list[int]]:
         """The items in execution order, and in another one in which small dispatches run beside
         others."""
-        names = Names()
-        made: dict[Value, Buffer] = {}
-        for value in self._values():
-            root = self.roots[value]
-            if root not in made:
-                made[root] = Buffer(names.new("b"), root.shape, root.type.dtype, "transient")
-        dispatches = [self._dispatch(item, made, {}) for item in self.items]
-        before = hazards.predecessors(self._hazards(dispatches))
+        before = hazards.predecessors(graph)
         reading, writing = self._touching()
         for number, argument in self.pairs.items():
             value, root = self.graph.inputs[argument], self.roots[self.stored[number]]

@@ -30,6 +30,8 @@ def with_short_symbols(
                     formula = renamed(bare(symbol.name), names.given)
                     short = Symbol(names.new("s"), symbol.low, symbol.high)
                     found[symbol] = HostScalar(short, formula)
+    if not found:
+        return list(dispatches), ()
     values: dict[Symbol, Int] = {symbol: expr(each.symbol) for symbol, each in found.items()}
 
     def renamed_in(accesses: Sequence[Access]) -> tuple[Access, ...]:
@@ -42,4 +44,4 @@ def with_short_symbols(
         replace(dispatch, reads=renamed_in(dispatch.reads), writes=renamed_in(dispatch.writes))
         for dispatch in dispatches
     ]
-    return (made if found else list(dispatches)), tuple(found.values())
+    return made, tuple(found.values())
