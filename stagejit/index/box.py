@@ -70,12 +70,27 @@ class Box:
         return tuple(o + (n - 1) * s for o, n, s in self.dims())
 
     @property
+    def is_solid(self) -> bool:
+        """Whether it has every element between its ends, which are numbers."""
+        known: bool | None = self.__dict__.get("_solid")
+        if known is None:
+            known = self.strides.count(1) == len(self.strides) and all(
+                isinstance(number, int) for number in (*self.offsets, *self.sizes)
+            )
+            object.__setattr__(self, "_solid", known)
+        return known
+
+    @property
     def ends(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The smallest and the largest index along each dimension, whatever symbols are."""
         known: tuple[tuple[int, ...], tuple[int, ...]] | None = self.__dict__.get("_ends")
         if known is None:
-            low = tuple(bounds(offset)[0] for offset in self.offsets)
-            known = low, tuple(bounds(last)[1] for last in self.last)
+            if self.is_solid:
+                low = cast(tuple[int, ...], self.offsets)
+                known = low, tuple(o + n - 1 for o, n in zip(low, self.sizes, strict=True))
+            else:
+                low = tuple(bounds(offset)[0] for offset in self.offsets)
+                known = low, tuple(bounds(last)[1] for last in self.last)
             object.__setattr__(self, "_ends", known)  # each box is compared with many
         return known
 

@@ -88,6 +88,7 @@ class BoxIndex(Generic[Item]):
         if not box.count:
             return
         low, high = box.ends
+        solid = box.is_solid
         pending = [root for root in self._roots if root is not None]
         near = [self._recent]
         while pending:
@@ -100,7 +101,7 @@ class BoxIndex(Generic[Item]):
                 if (
                     not entry.gone
                     and _meet(entry.low, entry.high, low, high)
-                    and entry.box.overlaps(box)
+                    and ((solid and entry.box.is_solid) or entry.box.overlaps(box))
                 ):
                     yield entry
 
@@ -140,7 +141,11 @@ def fill_box(boxes: Sequence[Box], whole: Box) -> bool:
 
 def _meet(a_low: Point, a_high: Point, low: Point, high: Point) -> bool:
     """Whether two bounding boxes overlap; both ends included."""
-    return all(a <= d and c <= b for a, b, c, d in zip(a_low, a_high, low, high, strict=True))
+    # A loop, which takes half the time of a generator: this is what is asked most.
+    for a, b, c, d in zip(a_low, a_high, low, high, strict=True):  # noqa: SIM110
+        if a > d or c > b:
+            return False
+    return True
 
 
 def _tree(entries: Sequence[_Entry[Item]]) -> _Node[Item]:

@@ -43,7 +43,7 @@ def add_shared(
     for position, dispatch in enumerate(dispatches):
         ranges: Ranges = {}
         touches = [
-            _Touch(position, writes, access, places[access.buffer])
+            _touch(position, access, places[access.buffer], writes=writes)
             for writes, accesses in ((False, dispatch.reads), (True, dispatch.writes))
             for access in accesses
             if access.buffer in places and access.nbytes
@@ -63,22 +63,25 @@ def add_shared(
 
 @dataclass(frozen=True)
 class _Touch:
+    """span: the bytes of the memory from its first to its last one."""
+
     position: int
     writes: bool
     access: Access
     place: Place
-
-    @property
-    def span(self) -> Box:
-        """The bytes of the memory from its first to its last one."""
-        start, stop = self.access.hull
-        return Box((self.place.start + start,), (stop - start,), (1,))
+    span: Box
 
     @property
     def leaves_nothing(self) -> bool:
         """Whether it writes every byte between its first and its last one."""
         start, stop = self.access.hull
         return self.writes and stop - start == self.access.nbytes
+
+
+def _touch(position: int, access: Access, place: Place, *, writes: bool) -> _Touch:
+    start, stop = access.hull
+    span = Box((place.start + start,), (stop - start,), (1,))
+    return _Touch(position, writes, access, place, span)
 
 
 @dataclass(eq=False)
