@@ -33,6 +33,7 @@ SWITCHES: dict[str, str] = {
     "known-ranges": "what integers cannot be is not compared, wrapped, clamped or masked",
     "simplify-algebra": "x * 1, x + 0, convert to the same dtype, double negation",
     "eliminate-common-subexpressions": "one op for equal ops on equal operands",
+    "sum-to-contract": "a sum of products whose factors repeat is a contraction",
     "split-reduce": "reduce parts of a large array apart, where there are few results",
     "spread-repeats": "what is inserted repeated is stored several times by its producer",
     "share-prefixes": "a concatenation that lies within another one is read from its buffer",

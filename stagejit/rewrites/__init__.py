@@ -5,11 +5,12 @@ rewrite that is switched off changes no result.
 
 Note [Step order]: loops come first, because what is computed before them then has its chance, too.
 Simplification makes equal what only looked different, and what is one op is simpler, so both are
-one step. What branches may write into is decided
-when it is known who else reads it. Repetitions are spread when equal ones are one value; prefixes
-are shared when all inserts are known, and after that it is known what windows read. Reductions are
-split last: all else is easier to see while they are whole. That nothing is left of a fill is said
-when no step looks for pads any more.
+one step. Sums of products are contractions where it is known that nobody else reads
+the products. What branches may write into is decided when it is known who else reads it.
+Repetitions are spread when equal ones are one value; prefixes are shared when all inserts are
+known, and after that it is known what windows read. Reductions are split last: all else is easier
+to see while they are whole. That nothing is left of a fill is said when no step looks for pads any
+more.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from stagejit.rewrites import (
     loops,
     pads,
     prefixes,
+    products,
     repeats,
     split,
     subexpressions,
@@ -50,6 +52,7 @@ STEPS: tuple[Step, ...] = (
     GraphStep(loops.NAME, simplify_loops),
     GraphStep(branches.SIMPLIFY, simplify_branches),
     SIMPLIFY,
+    LocalStep("products", (*products.RULES, views.identity_view)),
     GraphStep(branches.UPDATE, update_branches),
     LocalStep("repeats", repeats.RULES),
     GraphStep(prefixes.NAME, share_prefixes),

@@ -210,6 +210,14 @@ ABLATIONS = {
         1,
         2,
     ),
+    "sum-to-contract": Ablation(
+        lambda x, y: (x[:, :, None] * y[None]).sum(1),
+        (X, Y),
+        lambda x, y: x.astype(np.float64) @ y.astype(np.float64),
+        evaluations("mul"),
+        0,
+        1,
+    ),
     "split-reduce": Ablation(
         lambda x: x.sum(), (f32(1 << 20),), lambda x: x.astype(np.float64).sum(), dispatches, 2, 1
     ),
