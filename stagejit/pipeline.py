@@ -4,9 +4,9 @@ Input: a `Request`, a marked function's jaxpr with its options. Output: a `Stage
 the embedding. Invariant: data flows one way; a step reads what earlier steps made and adds its
 own; verifiers run between steps under `Options(verify=True)`, never inside one.
 
-    jaxpr --trace--> Graph --rewrite--> Graph --normalize--> Graph --form--> Regions
-      --schedule--> Plan --codegen--> loop-nest IR, LLVM IR --host--> HostPrograms
-      --load--> machine code, FFI targets
+    jaxpr --trace--> Graph --rewrite--> Graph --normalize--> Graph --form--> Drafts
+      --assemble--> Graph of dispatches --schedule--> Plan --codegen--> loop-nest IR, LLVM IR
+      --host--> HostPrograms --load--> machine code, FFI targets
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from stagejit.codegen.generate import Generated, kernel_cache
 from stagejit.codegen.target import Target
 from stagejit.collector import collector_paused
 from stagejit.decisions import Decision
+from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.formation import form
-from stagejit.dispatch.region import Region, with_inner
-from stagejit.dispatch.verifier import verify_regions
+from stagejit.dispatch.region import Draft, Region, with_inner
+from stagejit.dispatch.regions import regions_of
+from stagejit.dispatch.verifier import verify_drafts
 from stagejit.errors import UnsupportedOpError
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.printer import as_text as graph_text
@@ -70,6 +72,8 @@ class Compilation:
     graph: Graph = field(init=False)
     decisions: list[Decision] = field(default_factory=list)
     left: frozenset[Op] = frozenset()
+    drafts: list[Draft] = field(init=False)
+    dispatches: Graph = field(init=False)
     regions: list[Region] = field(init=False)
     schedule: Schedule = field(init=False)
     kernels: dict[Region, Generated] = field(default_factory=dict)
@@ -117,6 +121,7 @@ class Compilation:
         return {
             "jaxpr": lambda: str(self.request.jaxpr),
             "graph": lambda: graph_text(self.run_until("normalize").graph),
+            "dispatches": lambda: graph_text(self.run_until("assemble").dispatches),
             "plan": lambda: self.run_until("schedule").plan.as_text(),
             "loops": lambda: self._each_kernel(
                 lambda g: f"// {g.symbol}\n{g.kernel.function.as_text()}"
@@ -163,8 +168,17 @@ def _verify_normal_form(c: Compilation) -> None:
 
 
 def _form(c: Compilation) -> None:
-    c.regions, decisions = form(c.graph, c.request.options)
+    c.drafts, decisions = form(c.graph, c.request.options)
     c.decisions += decisions
+
+
+def _verify_drafts(c: Compilation) -> None:
+    verify_drafts(c.graph, c.drafts, c.request.options.operand_limit)
+
+
+def _assemble(c: Compilation) -> None:
+    c.dispatches = assemble(c.graph, c.drafts)
+    c.regions = regions_of(c.dispatches, c.request.options)
 
 
 def _leave(c: Compilation) -> None:
@@ -172,12 +186,8 @@ def _leave(c: Compilation) -> None:
     c.decisions += decisions
 
 
-def _verify_regions(c: Compilation) -> None:
-    verify_regions(c.graph, c.regions, c.request.options.operand_limit)
-
-
 def _schedule(c: Compilation) -> None:
-    c.schedule = schedule(c.graph, c.regions, c.request.options, c.decisions)
+    c.schedule = schedule(c.dispatches, c.regions, c.request.options, c.decisions)
 
 
 def _codegen(c: Compilation) -> None:
@@ -211,8 +221,9 @@ def _load(c: Compilation) -> None:
     cache = cache_in(c.request.options.cache_dir)
     texts = {generated.symbol: generated.llvm for generated in c.kernels.values()}
     c.loaded = {run: load_program(program, texts, cache) for run, program in c.hosts.items()}
+    left = [op.attrs["equation"] for op in c.left]
     with _one_at_a_time:
-        c.staged = stage_schedule(c.schedule, c.graph, c.loaded, c.request.options, c.left)
+        c.staged = stage_schedule(c.schedule, c.loaded, c.request.options, left)
 
 
 @dataclass(frozen=True)
@@ -229,7 +240,8 @@ STEPS = (
     Step("rewrite", _rewrite, lambda c: verify_graph(c.graph)),
     Step("normalize", _normalize, _verify_normal_form),
     Step("leave", _leave),
-    Step("form", _form, _verify_regions),
+    Step("form", _form, _verify_drafts),
+    Step("assemble", _assemble, lambda c: verify_graph(c.dispatches)),
     Step("schedule", _schedule, lambda c: verify_plan(c.plan)),
     Step("codegen", _codegen),  # kernels are verified one by one, when they are generated
     Step("host", _host, _verify_hosts),
@@ -245,5 +257,6 @@ def compile_request(request: Request) -> Staged:
 
 def _compiled(request: Request) -> Staged:
     compilation = Compilation(request).run_until("load")
-    compilation.graph.dissolve()  # what is shown of a function is compiled anew
+    compilation.graph.dissolve()
+    compilation.dispatches.dissolve()  # what is shown of a function is compiled anew
     return compilation.staged

@@ -105,11 +105,11 @@ class Lowered(_AfterTracing, jax.stages.Lowered):
     """A `jax.stages.Lowered` that shows the kernels and their schedule."""
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
-        """The text form of a stage of ours (jaxpr, graph, plan, loops, host, llvm or asm) or of
-        JAX's ("stablehlo", the default, or "hlo").
+        """The text form of a stage of ours (jaxpr, graph, dispatches, plan, loops, host, llvm or
+        asm) or of JAX's ("stablehlo", the default, or "hlo").
 
-        Ours are stable between processes; "graph" and "plan" parse back. Raises OptionsError for
-        others.
+        Ours are stable between processes; "graph", "dispatches" and "plan" parse back. Raises
+        OptionsError for others.
         """
         if dialect in (None, "stablehlo", "hlo"):
             return super().as_text(dialect, debug_info=debug_info)

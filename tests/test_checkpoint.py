@@ -14,7 +14,8 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.dispatch.formation import form
+from stagejit.dispatch.assembly import dispatches_of
+from stagejit.dispatch.regions import regions_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
@@ -208,9 +209,9 @@ def test_no_reader_of_a_barrier_is_before_what_it_waits_for(seed: int) -> None:
     graph = graph_of(f, *args)
     rewrite_graph(graph, Options())
     normalize(graph)
-    regions, decisions = form(graph)
-    made = schedule(graph, regions, None, decisions)
-    barriers = [op for op in graph if op.kind == "optimization_barrier"]
+    dispatches, decisions = dispatches_of(graph)
+    made = schedule(dispatches, regions_of(dispatches), None, decisions)
+    barriers = [op for op in dispatches if op.kind == "optimization_barrier"]
     steps = [step for run in made.segments for step in run.steps]  # type: ignore[union-attr]
     count = 0
     for op in barriers:

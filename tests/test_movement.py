@@ -54,7 +54,7 @@ def check_schedules(program: Movement, expected: list[Any]) -> None:
     graph = prepared(program.fn, program.args, donated, program.options)
     schedule = schedule_graph(graph, program.options)
     for seed, run in enumerate((Executor, Machine, Concurrent)):
-        results = run(graph, schedule, random.Random(seed))(program.args)
+        results = run(schedule, random.Random(seed))(program.args)
         assert_means(program, results, expected)
     if not program.options.full_barriers:
         check_barriers(schedule.plan)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from stagejit.codegen.builder import Builder
-from stagejit.codegen.closed import ClosedRegion, Key, key_of, rebuilt
+from stagejit.codegen.closed import ClosedRegion, closed, key_of
 from stagejit.codegen.contract import contract_kernel
 from stagejit.codegen.conv import conv_kernel
 from stagejit.codegen.cumulative import cumulative_kernel
@@ -80,17 +80,17 @@ class KernelCache:
 
     def generate(self, region: Region, overwritten: frozenset[Value] = frozenset()) -> Generated:
         """The kernel of `region`, of which the memory plan lets stores take over the memory of the
-        inputs `overwritten`. Faults of a generator come out as InternalError."""
-        key = key_of(region, overwritten)
-        text = key.text
-        template = self._templates.get(text)
+        operands `overwritten`. Faults of a generator come out as InternalError."""
+        made = closed(region, overwritten)
+        key = key_of(region, made)
+        template = self._templates.get(key)
         if template is None:
-            template = self._templates.put(text, self._make(region, key))
+            template = self._templates.put(key, self._make(region, made))
         bound = _bound(template.kernel, template.places, region)
         return Generated(bound, template.symbol, template.llvm, template)
 
-    def _make(self, region: Region, key: Key) -> _Template:
-        kernel, places = _generated(region, key, self.target)
+    def _make(self, region: Region, made: ClosedRegion) -> _Template:
+        kernel, places = _generated(region, made, self.target)
         function = kernel.function
         if self.verify:
             verify_kernel(function)
@@ -105,13 +105,12 @@ def kernel_of(
     region: Region, target: Target, overwritten: frozenset[Value] = frozenset()
 ) -> Kernel:
     """A region's kernel, made anew."""
-    return _bound(*_generated(region, key_of(region, overwritten), target), region)
+    return _bound(*_generated(region, closed(region, overwritten), target), region)
 
 
-def _generated(region: Region, key: Key, target: Target) -> tuple[Kernel, Places]:
-    """The kernel of a key, and what its arguments are. region: for messages."""
+def _generated(region: Region, made: ClosedRegion, target: Target) -> tuple[Kernel, Places]:
+    """The kernel of a closed region, and what its arguments are. region: for messages."""
     try:
-        made = rebuilt(key)
         kernel = _generate(made, target)
         return kernel, _places(made, kernel)
     except Exception as error:
@@ -119,7 +118,10 @@ def _generated(region: Region, key: Key, target: Target) -> tuple[Kernel, Places
             error.what if isinstance(error, StagejitError) else f"{type(error).__name__}: {error}"
         )
         raise InternalError(
-            f"generating {region.name}: {what}", step="codegen", dump=key.text, loc=region.loc
+            f"generating {region.name}: {what}",
+            step="codegen",
+            dump=key_of(region, made),
+            loc=region.loc,
         ) from error
 
 
@@ -152,9 +154,9 @@ def _places(region: ClosedRegion, kernel: Kernel) -> Places:
 
 
 def _bound(kernel: Kernel, places: Places, region: Region) -> Kernel:
-    """The kernel, on the values of `region`."""
+    """The kernel, on the memory of `region`."""
     args = tuple(
-        KernelArg(region.stores[number].into if stored else region.inputs[number], offset, stored)
+        KernelArg(region.results[number] if stored else region.operands[number], offset, stored)
         for stored, number, offset in places
     )
     return replace(kernel, args=args)

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from stagejit.dispatch.region import Region, Store
+from stagejit.dispatch.region import Draft, Region, Store
 from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.graph.dims import ConvDims, GatherDims, dilated
 from stagejit.graph.ir import Op, Value
@@ -38,8 +38,8 @@ _UNEVEN = "elements between are not touched"
 
 @dataclass(frozen=True)
 class Touch:
-    """Part of `value` (for a write: of the memory of `value`) that a region touches. `reason`: why
-    the box is not exact, empty if it is."""
+    """Part of the memory of `value`, an operand or a result of a region, that it touches. `reason`:
+    why the box is not exact, empty if it is."""
 
     value: Value
     box: Box
@@ -50,15 +50,15 @@ class Touch:
         return not self.reason
 
 
-def reads_of(region: Region) -> list[Touch]:
-    """What the region reads, in the order of its inputs: foreign code all of it, also where its
+def reads_of(region: Draft | Region) -> list[Touch]:
+    """What the region reads, in the order of its operands: foreign code all of it, also where its
     results have no elements; then what a loop or branch updates, of which
     `schedule/body_accesses.py` knows better."""
     if region.anchor is not None and not region.has_kernel:
         carried = [value for value in region.anchor.results if destination_of(value) is not None]
         return [
             Touch(value, Box.whole(value.shape))
-            for value in (*region.inputs, *carried)
+            for value in (*region.operands, *carried)
             if value.type.size
         ]
     touches: dict[Value, list[Touch]] = {}
@@ -69,25 +69,31 @@ def reads_of(region: Region) -> list[Touch]:
             for insert in store.inserts:
                 for start in insert.operands[2:]:
                     walk.visit(start, ())
-        for value, found in walk.touches.items():
-            touches.setdefault(value, []).extend(found)
+        for own, value in zip(part.inputs, part.operands, strict=True):
+            found = walk.touches.get(own, ())
+            touches.setdefault(value, []).extend(replace(touch, value=value) for touch in found)
     reads = dict.fromkeys(region.reads)
     return [touch for value in reads for touch in joined(touches.get(value, []))]
 
 
-def writes_of(region: Region) -> list[Touch]:
+def writes_of(region: Draft | Region) -> list[Touch]:
     """What the region writes: one touch for each store of its parts."""
-    return [_write_of(part, store) for part in region.parts for store in part.stores]
+    return [
+        write_of(part, store, value)
+        for part in region.parts
+        for store, value in zip(part.stores, part.results, strict=True)
+    ]
 
 
-def _write_of(region: Region, store: Store) -> Touch:
+def write_of(region: Draft | Region, store: Store, result: Value) -> Touch:
+    """What one store of a part writes of `result`, its memory."""
     if region.kind == "scatter":
         assert region.anchor is not None
         scalars, box = region.scalars, region.scalars.box(region.anchor)
         if not scalars.knows(region.anchor):
-            return Touch(store.into, box, _DYNAMIC)
-        return Touch(store.into, box, _DROPPED if scalars.drops(region.anchor) else "")
-    return touch_of(store.into, store_index(store), region.scalars)
+            return Touch(result, box, _DYNAMIC)
+        return Touch(result, box, _DROPPED if scalars.drops(region.anchor) else "")
+    return touch_of(result, store_index(store), region.scalars)
 
 
 def store_index(store: Store) -> Index:
@@ -112,8 +118,8 @@ def _stepped(index: Index, steps: Sequence[tuple[int, int]]) -> Index:
     return tuple(part * step + first for part, (step, first) in zip(index, steps, strict=True))
 
 
-def indices_read(region: Region, value: Value) -> set[Index]:
-    """The indices at which a map reads `value`, in terms of coordinates of what it stores."""
+def indices_read(region: Draft | Region, value: Value) -> set[Index]:
+    """The indices at which a map reads an input, in terms of coordinates of what it stores."""
     walk = _Walk(region)
     for store in region.stores:
         walk.visit(store.value, coordinates(store.value.shape))
@@ -123,7 +129,7 @@ def indices_read(region: Region, value: Value) -> set[Index]:
 class _Walk:
     """Pulls indices through a region to its inputs."""
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Draft | Region) -> None:
         self.inputs, self.scalars = frozenset(region.inputs), region.scalars
         self.touches: dict[Value, list[Touch]] = {}
         self.indices: dict[Value, set[Index]] = {}

@@ -11,6 +11,7 @@ import operator
 from stagejit.dispatch.scalars import Scalars, fits, known_input, range_of
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, body_operands
+from stagejit.graph.ops.dispatches import inside
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.symbolic import Int, bounds
 
@@ -40,7 +41,7 @@ def known_inside(op: Op, number: int, scalars: Scalars) -> dict[Value, Int]:
         if at < carries:
             found = _counted(op, at, scalars)
         elif at < carries + xs:
-            found = _elements_within(operand)
+            found = _elements_within(operand, scalars)
         else:
             outside = scalars[operand]
             found = None if outside is None else bounds(outside)
@@ -52,11 +53,13 @@ def known_inside(op: Op, number: int, scalars: Scalars) -> dict[Value, Int]:
 def _counted(op: Op, carry: int, scalars: Scalars) -> tuple[int, int] | None:
     """The bounds of a carry that each iteration adds the same number to."""
     body: Graph = op.attrs["body"]
-    value, last = body.inputs[carry], body.outputs[carry].op
+    value, output = body.inputs[carry], body.outputs[carry]
+    last = inside(output).op
     first, dtype = scalars[op.operands[carry]], value.type.dtype
     if first is None or function_of(last) != "add":
         return None
-    steps = [other.op for other in last.operands if other is not value]
+    added = [_given(output.op, operand) for operand in last.operands]
+    steps = [other.op for other in added if other is not value]
     if len(steps) != 1 or not steps[0].definition.is_constant:
         return None
     low, high = bounds(first)
@@ -68,9 +71,16 @@ def _counted(op: Op, carry: int, scalars: Scalars) -> tuple[int, int] | None:
     return range_of(dtype)  # a condition ends it, or it wraps
 
 
-def _elements_within(array: Value, depth: int = 4) -> tuple[int, int] | None:
+def _given(op: Op, value: Value) -> Value:
+    """What an input of a part of the dispatch `op` stands for; other values are themselves."""
+    is_given = op.kind == "dispatch" and value.op.definition.is_input
+    return op.operands[value.op.attrs["index"]] if is_given else value
+
+
+def _elements_within(array: Value, scalars: Scalars, depth: int = 4) -> tuple[int, int] | None:
     """The least and the greatest element of an array that counts or is a constant. depth: how many
     ops it may be made by."""
+    array = scalars.origin(array)
     op, dtype = array.op, array.type.dtype
     if not depth:
         return None
@@ -79,12 +89,12 @@ def _elements_within(array: Value, depth: int = 4) -> tuple[int, int] | None:
     elif op.definition.is_constant and array.type.size:
         found = int(op.attrs["value"].min()), int(op.attrs["value"].max())
     elif op.kind in ("fill", "reshape", "convert") and op.operands[0].type.dtype.is_integer:
-        inner = _elements_within(op.operands[0], depth - 1)
+        inner = _elements_within(op.operands[0], scalars, depth - 1)
         if inner is None:
             return None
         found = inner
     elif function_of(op) in ("add", "mul"):
-        parts = [_elements_within(operand, depth - 1) for operand in op.operands]
+        parts = [_elements_within(operand, scalars, depth - 1) for operand in op.operands]
         if parts[0] is None or parts[1] is None:
             return None
         combine = operator.add if function_of(op) == "add" else operator.mul

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from stagejit.dispatch.accesses import Touch, reads_of, writes_of
 from stagejit.dispatch.limits import operands_of
-from stagejit.dispatch.region import Region, Store
+from stagejit.dispatch.region import Draft, Store
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
@@ -31,7 +31,7 @@ NAME = "fuse-pad"
 MOST_PIECES = 12
 
 
-def fuse_pads(state: State, regions: Sequence[Region]) -> list[Region]:
+def fuse_pads(state: State, regions: Sequence[Draft]) -> list[Draft]:
     """fill %b; place %x in %b  -->  place %x in %b, with what is left of the fill as borders"""
     return _Borders(state, regions).run()
 
@@ -41,9 +41,9 @@ class _Borders:
     it. `read`: what regions read of such buffers, for those that were asked; borders change
     nothing."""
 
-    def __init__(self, state: State, regions: Sequence[Region]) -> None:
+    def __init__(self, state: State, regions: Sequence[Draft]) -> None:
         self.state, self.roots = state, Roots(regions)
-        self.regions: dict[int, Region] = dict(enumerate(regions))
+        self.regions: dict[int, Draft] = dict(enumerate(regions))
         self.read: dict[int, list[tuple[Value, Touch]]] = {}
         self.covered: dict[int, list[tuple[Value, Box]]] = {}  # what a region writes, with borders
         pads = [region for region in regions if _is_pad(region)]
@@ -56,7 +56,7 @@ class _Borders:
                 if root in filled:
                     self.touching[root].append(at)
 
-    def run(self) -> list[Region]:
+    def run(self) -> list[Draft]:
         for at in sorted(self.regions, reverse=True):
             region = self.regions[at]
             if _is_pad(region):
@@ -144,7 +144,7 @@ class _Borders:
             known = self.read[at] = [item for item in touches if item[0] in self.touching]
         return [touch for of, touch in known if of is root]
 
-    def _writes(self, region: Region, root: Value) -> list[Touch]:
+    def _writes(self, region: Draft, root: Value) -> list[Touch]:
         return [
             touch
             for touch in writes_of(replace(region, borders=()))
@@ -157,7 +157,7 @@ def _is_static(touch: Touch) -> bool:
     return touch.exact and touch.box.static_offsets is not None
 
 
-def _is_pad(region: Region) -> bool:
+def _is_pad(region: Draft) -> bool:
     """Whether the region only fills what others are placed in, with what it makes itself."""
     if region.anchor is not None or len(region.stores) != 1:
         return False
@@ -200,7 +200,7 @@ def _with(united: Sequence[Box], box: Box) -> list[Box]:
     return [*apart, box]
 
 
-def _border(region: Region, store: Store, box: Box) -> Region:
+def _border(region: Draft, store: Store, box: Box) -> Draft:
     """The part of a fill that lies in `box` of its buffer."""
     fill = store.value.op
     piece = Op(
@@ -220,7 +220,7 @@ def _border(region: Region, store: Store, box: Box) -> Region:
         fill.loc,
     )
     before = tuple(op for op in region.ops if op is not fill and not op.definition.is_insert)
-    return Region(
+    return Draft(
         region.name,
         region.kind,
         (*before, piece, insert),

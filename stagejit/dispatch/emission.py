@@ -1,6 +1,6 @@
 """Groups become regions: what each one reads, evaluates and stores.
 
-Input: a state in which everything has its place. Output: `Region`s in an order that respects all
+Input: a state in which everything has its place. Output: `Draft`s in an order that respects all
 dependences. Invariant: a value is stored iff some other region, a placement or the caller reads it;
 ops that nobody needs are in no region.
 """
@@ -18,13 +18,13 @@ from stagejit.dispatch.group import Group
 from stagejit.dispatch.limits import limit_operands
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.placed import read_where_placed
-from stagejit.dispatch.region import Region, Store, region_of
+from stagejit.dispatch.region import Draft, Store, draft_of
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import read_operands
 
 
-def emit(state: State, destinations: Destinations) -> list[Region]:
+def emit(state: State, destinations: Destinations) -> list[Draft]:
     """Consumers first, because what they read decides what producers store."""
     for value in stored_outputs(state.graph).values():
         _store_plain(state, value)
@@ -39,7 +39,7 @@ def emit(state: State, destinations: Destinations) -> list[Region]:
             _store_plain(state, value)
         regions.append((group, ops, inputs, stores))
     formed = [
-        region_of(group.kind, ops, inputs, stores, group.anchor, state.scalars)
+        draft_of(group.kind, ops, inputs, stores, group.anchor, state.scalars)
         for group, ops, inputs, stores in reversed(regions)
     ]
     formed = limit_operands(state, formed)
@@ -49,7 +49,7 @@ def emit(state: State, destinations: Destinations) -> list[Region]:
     return made
 
 
-def _explain_producers(state: State, regions: Iterable[Region]) -> None:
+def _explain_producers(state: State, regions: Iterable[Draft]) -> None:
     """Says where each elementwise op without a home is evaluated."""
     settled = {op.id for op in state.home}  # clones have the ids of their originals
     places: dict[int, tuple[Op, list[str]]] = {}
@@ -134,7 +134,7 @@ def _walk(state: State, group: Group, stores: Iterable[Store]) -> tuple[list[Op]
     )
 
 
-def _named(region: Region, number: int) -> Region:
+def _named(region: Draft, number: int) -> Draft:
     name = f"{region.name}.{number}"
     borders = (
         replace(border, name=f"{name}.border{at}") for at, border in enumerate(region.borders)

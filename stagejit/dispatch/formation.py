@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from stagejit.decisions import Decision
-from stagejit.dispatch.bodies import has_slices_anywhere, known_inside
+from stagejit.dispatch.bodies import known_inside
 from stagejit.dispatch.demand import store_what_is_dear
 from stagejit.dispatch.destinations import Destinations, is_free, reads_to_keep
 from stagejit.dispatch.donation import donations
@@ -28,7 +28,7 @@ from stagejit.dispatch.legality import locate, refuse_order, refuse_rows
 from stagejit.dispatch.offsets import explain_offsets
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.recompute import drop_what_is_cheap
-from stagejit.dispatch.region import Body, Region
+from stagejit.dispatch.region import Draft, DraftBody
 from stagejit.dispatch.scalars import Scalars, known_arguments
 from stagejit.dispatch.state import State
 from stagejit.errors import InternalError, UnsupportedOpError
@@ -52,38 +52,35 @@ def form(
     *,
     carried: Mapping[int, int] | None = None,
     known: Mapping[Value, Int] | None = None,
-    aligned: bool = True,
-) -> tuple[list[Region], list[Decision]]:
-    """Regions of `graph`, which is in normal form (see `rewrites/normal_form.py`) and stays as it
-    is, producers before consumers.
+) -> tuple[list[Draft], list[Decision]]:
+    """Drafts of the dispatches of `graph`, which is in normal form (see `rewrites/normal_form.py`)
+    and stays as it is, producers before consumers.
 
-    carried, aligned: see `Body` and `Region`; known: inputs that the host knows, see `Scalars`. The
-    defaults are those of a graph that is no body."""
+    carried: see `Body`; known: inputs that the host knows, see `Scalars`. The defaults are those of
+    a graph that is no body."""
     options = options or Options()
     former = _Former(graph, options, carried, known_arguments(graph) if known is None else known)
-    regions, decisions = former.run()
+    drafts, decisions = former.run()
     made = []
-    for region in regions:
-        region = replace(region, aligned=aligned)
-        if region.anchor is not None and region.anchor.definition.has_bodies:
-            bodies, inner = _form_bodies(region.anchor, options, former.state.scalars, aligned)
-            region = replace(region, bodies=tuple(bodies))
+    for draft in drafts:
+        if draft.anchor is not None and draft.anchor.definition.has_bodies:
+            bodies, inner = _form_bodies(draft.anchor, options, former.state.scalars)
+            draft = replace(draft, bodies=tuple(bodies))
             decisions += inner
-        made.append(region)
+        made.append(draft)
     return made, decisions
 
 
 def _form_bodies(
-    op: Op, options: Options, scalars: Scalars, aligned: bool
-) -> tuple[list[Body], list[Decision]]:
-    """The regions of each graph inside `op`."""
+    op: Op, options: Options, scalars: Scalars
+) -> tuple[list[DraftBody], list[Decision]]:
+    """The drafts of each graph inside `op`."""
     bodies, decisions = [], []
-    aligned = aligned and not has_slices_anywhere(op)
     for number, graph in enumerate(bodies_of(op)):
         carried = carried_inputs(op, number)
         known = known_inside(op, number, scalars)
-        regions, inner = form(graph, options, carried=carried, known=known, aligned=aligned)
-        bodies.append(Body(graph, tuple(regions), carried))
+        drafts, inner = form(graph, options, carried=carried, known=known)
+        bodies.append(DraftBody(graph, tuple(drafts)))
         decisions += inner
     return bodies, decisions
 
@@ -105,7 +102,7 @@ class _Former:
         self.reductions: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Group]] = {}
         self.rows_from: dict[Group, set[Value]] = {}  # origins of what a group's reduces read
 
-    def run(self) -> tuple[list[Region], list[Decision]]:
+    def run(self) -> tuple[list[Draft], list[Decision]]:
         early = self._require()
         seen: set[Op] = set()
         for op in self.state.order:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from stagejit.dispatch import cost
 from stagejit.dispatch.accesses import reads_of, writes_of
-from stagejit.dispatch.region import Region, Store, region_of
+from stagejit.dispatch.region import Draft, Store, draft_of
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
@@ -33,9 +33,9 @@ _LAST_PARTS = 4  # of those made so far, where room for a target is looked for
 _MOVES = frozenset({"broadcast", "reshape", "transpose", "reverse", "fill"})
 
 
-def limit_operands(state: State, regions: Sequence[Region]) -> list[Region]:
+def limit_operands(state: State, regions: Sequence[Draft]) -> list[Draft]:
     """%r with too many buffers  -->  %r', %r'', ..., where %r'' reads values that %r' stores"""
-    limited: list[Region] = []
+    limited: list[Draft] = []
     stored: set[Value] = set()
     roots: Roots | None = None
     for region in regions:
@@ -51,13 +51,13 @@ def limit_operands(state: State, regions: Sequence[Region]) -> list[Region]:
     return limited
 
 
-def operands_of(region: Region) -> int:
+def operands_of(region: Draft) -> int:
     """How many buffers a region takes: each value that it reads, each result that it stores.
     Borders write where a result is stored."""
     return len({*region.reads}) + len(region.stores)
 
 
-def least_operands(region: Region) -> int:
+def least_operands(region: Draft) -> int:
     """How many the widest op, or insert, of a region takes by itself."""
     ops = [len({*read_operands(op)}) for op in region.ops if not op.definition.is_insert]
     inserts = [1 + len({*_starts(store)}) for store in region.stores]
@@ -115,7 +115,7 @@ class _Split:
     """Takes one region apart. `memory`: values that are there before it runs; `kept`: those that
     some part stores plainly; `reads`: what evaluating an op alone reads."""
 
-    def __init__(self, state: State, region: Region, stored: set[Value], roots: Roots) -> None:
+    def __init__(self, state: State, region: Draft, stored: set[Value], roots: Roots) -> None:
         self.state, self.region, self.stored = state, region, stored
         self.limit = state.options.operand_limit
         self.ops = [op for op in region.ops if not op.definition.is_insert]
@@ -127,7 +127,7 @@ class _Split:
         self.parts: list[_Part] = []
         self.part_of: dict[Value, _Part] = {}  # by values in `kept`
 
-    def run(self) -> list[Region]:
+    def run(self) -> list[Draft]:
         self._keep_what_is_shared()
         known = -1
         while known != len(self.kept):  # who reads what is kept for another reads one value more
@@ -272,13 +272,13 @@ class _Split:
             ]
         self.kept = {value: None for value in self.kept if value in needed}
 
-    def _region(self, part: _Part) -> Region:
+    def _region(self, part: _Part) -> Draft:
         state, inserts = self.state, {op for t in part.targets for op in t.store.inserts}
         ops = sorted(part.ops | inserts, key=lambda op: state.position[op])
         inputs = sorted(part.inputs, key=lambda v: (state.position.get(v.op, -1), v.op.id, v.index))
         anchor = self.region.anchor if part.is_anchored else None
         stores = [target.store for target in part.targets]
-        return region_of(self.region.kind, ops, inputs, stores, anchor, self.region.scalars)
+        return draft_of(self.region.kind, ops, inputs, stores, anchor, self.region.scalars)
 
     # --------------------------------------------------------------- decisions
 
@@ -304,7 +304,7 @@ class _Split:
                     self.state.revise(switch, op, f"{self.region.kind} has {full}")
 
 
-def _overwriting(region: Region, roots: Roots) -> set[Store]:
+def _overwriting(region: Draft, roots: Roots) -> set[Store]:
     """Stores into places that the region also reads."""
     if region.stands_alone:
         return set()

@@ -14,10 +14,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stagejit.dispatch.accesses import writes_of
+from stagejit.dispatch.accesses import write_of, writes_of
 from stagejit.dispatch.in_place import says_where
 from stagejit.dispatch.outputs import stored_outputs
-from stagejit.dispatch.region import Region, Store
+from stagejit.dispatch.region import Draft, Store
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
@@ -30,7 +30,7 @@ NAME = "read-placed"
 SHORTEST_RUN_NBYTES = 64
 
 
-def read_where_placed(state: State, regions: Sequence[Region]) -> list[Region]:
+def read_where_placed(state: State, regions: Sequence[Draft]) -> list[Draft]:
     """store %v; store %v in %b  -->  store %v in %b, where readers of %v slice %b"""
     return _Readers(state, regions).run()
 
@@ -38,7 +38,7 @@ def read_where_placed(state: State, regions: Sequence[Region]) -> list[Region]:
 class _Readers:
     """`regions` as far as they are rewritten; `reading`: positions of those that read a value."""
 
-    def __init__(self, state: State, regions: Sequence[Region]) -> None:
+    def __init__(self, state: State, regions: Sequence[Draft]) -> None:
         self.state, self.regions, self.roots = state, list(regions), Roots(regions)
         barriers = (op for op in state.order if op.definition.forwards)
         self.kept = {
@@ -54,7 +54,7 @@ class _Readers:
             for root in dict.fromkeys(self.roots[store.into] for store in region.stores):
                 self.writing.setdefault(root, []).append(at)
 
-    def run(self) -> list[Region]:
+    def run(self) -> list[Draft]:
         for at in range(len(self.regions)):
             for store in self.regions[at].stores:
                 if not store.inserts and not store.into.op.definition.updates:
@@ -88,8 +88,7 @@ class _Readers:
 
     def _box(self, at: int, store: Store) -> Box | None:
         """Where a store goes, None if that is not known before run time."""
-        single = replace(self.regions[at], stores=(store,))
-        (touch,) = writes_of(single)
+        touch = write_of(self.regions[at], store, store.into)
         return touch.box if touch.exact and touch.box.static_offsets is not None else None
 
     def _refuse(self, at: int, value: Value, other: Store) -> str:
@@ -136,7 +135,7 @@ def _run_of(box: Box, shape: Sequence[int]) -> int:
     return math.prod(sizes)
 
 
-def _reading(region: Region, value: Value, buffer: Value, box: Box) -> Region:
+def _reading(region: Draft, value: Value, buffer: Value, box: Box) -> Draft:
     """The region, with `value` read in a box of `buffer`."""
     attrs = {"offsets": box.offsets, "sizes": box.sizes, "strides": box.strides}
     view = Op(value.op.id, "extract_slice", (buffer,), [value.type], attrs, value.op.loc)

@@ -1,18 +1,20 @@
-"""`Region`: the ops that one dispatch evaluates, and how its results reach memory.
+"""`Region`: what one dispatch evaluates, and how it reaches memory; `Draft`: one in the making.
 
-Input: built by dispatch formation from the graph. Output: read by access analysis, scheduling and
-kernel generation. Invariant: every op of a region is evaluated element by element from the region's
-inputs; only `stores` reach memory; regions partition the graph's ops (cheap producers may be in
-several).
+Input: drafts are built by dispatch formation from the graph of ops, regions are views of the graph
+of dispatches (see `regions.py`). Output: read by access analysis, scheduling and kernel generation.
+Invariant: every op of a region is evaluated element by element from the region's inputs; only
+`stores` reach memory; drafts partition the graph's ops (cheap producers may be in several).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.dispatches import kind_without_anchor
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.loc import UNKNOWN, Loc
 
@@ -46,47 +48,15 @@ class Body:
     carried: Mapping[int, int]
 
 
-@dataclass(frozen=True, eq=False)
-class Region:
-    """One dispatch to be.
+class _Launched:
+    """What follows from the fields of a region, and of a draft of one."""
 
-    kind: `map` (no anchor), `reduce` (one or more reduces over the same rows), `contract`, `conv`,
-        `cumulative`, `scatter`, `delegate`, `call`, `loop`, `branch`; `copy` and `fill` are maps
-        that compute nothing.
-    ops: evaluated ops in topological order, `insert_slice`s that only place a store included.
-    anchor: the contract, conv, cumulative, scatter, delegate or call op; the first reduce for
-        `reduce`.
-    inputs: values read from memory (function inputs, constants of more than one element, results of
-        other regions), each once.
-    stores: what is written.
-    bodies: of a loop the body, then its condition if it has one; of a branch all branches.
-    scalars: the offsets that the host knows.
-    aligned: False where memory may start at any element, because it is a slice of a larger buffer.
-
-    Kinds `map`, `copy`, `fill`: all stored values have one shape. A map may write a buffer that it
-    reads, the same elements at the same index or others.
-    Kind `reduce`: all reduces in `ops` reduce the same axes of operands of one shape (the row
-    space). Stores are in the row space or in the kept space (the shape of the reduces' results), up
-    to reshapes.
-    Kinds `contract`, `conv`, `cumulative`: stored values have an element for each element of the
-    anchor's result, computed from that one; they may be transposed or reshaped.
-    `borders`: `fill` regions that run beside this one, and write what the pad around a store
-    leaves (see `borders.py`).
-    Kind `scatter`: the buffer of the result already holds the operand's elements, so operand 0 is
-    not evaluated and no input. Kinds `loop`, `branch`: likewise for operands that results update.
-    Kinds `call`, `loop`, `branch`: inputs are what operands are row-major reshapes of.
-    """
-
-    name: str
     kind: str
     ops: tuple[Op, ...]
-    inputs: tuple[Value, ...]
-    stores: tuple[Store, ...]
-    anchor: Op | None = None
-    borders: tuple[Region, ...] = ()
-    bodies: tuple[Body, ...] = ()
-    scalars: Scalars = NOTHING
-    aligned: bool = True
+    anchor: Op | None
+    operands: Sequence[Value]
+    results: Sequence[Value]
+    borders: Sequence[Self]
 
     @property
     def stands_alone(self) -> bool:
@@ -106,19 +76,19 @@ class Region:
         return self.anchor is not None and self.anchor.definition.updates
 
     @property
-    def parts(self) -> tuple[Region, ...]:
+    def parts(self) -> tuple[Self, ...]:
         """The region itself, then its borders."""
         return (self, *self.borders)
 
     @property
     def reads(self) -> tuple[Value, ...]:
-        """Inputs of all parts, in order."""
-        return tuple(value for part in self.parts for value in part.inputs)
+        """Operands of all parts, in order."""
+        return tuple(value for part in self.parts for value in part.operands)
 
     @property
     def writes(self) -> tuple[Value, ...]:
-        """`into` of the stores of all parts, in order."""
-        return tuple(store.into for part in self.parts for store in part.stores)
+        """Results of all parts, in order."""
+        return tuple(value for part in self.parts for value in part.results)
 
     @property
     def loc(self) -> Loc:
@@ -128,30 +98,103 @@ class Region:
         return next((op.loc for op in reversed(self.ops) if op.loc), UNKNOWN)
 
 
-def region_of(
+@dataclass(frozen=True, eq=False)
+class Region(_Launched):
+    """One dispatch, as those see it who schedule and generate it.
+
+    kind: `map` (no anchor), `reduce` (one or more reduces over the same rows), `contract`, `conv`,
+        `cumulative`, `scatter`, `delegate`, `call`, `loop`, `branch`; `copy` and `fill` are maps
+        that compute nothing.
+    ops: evaluated ops in topological order, `insert_slice`s that only place a store included.
+    anchor: the contract, conv, cumulative, scatter, delegate or call op; the first reduce for
+        `reduce`.
+    inputs: what is read from memory, each once: values that `ops` refer to.
+    stores: what is written.
+    operands, results: for each input and for each store the value of the graph of dispatches whose
+        memory it is.
+    part: the graph of `ops`, of those that have a kernel.
+    bodies: of a loop the body, then its condition if it has one; of a branch all branches.
+    scalars: the offsets that the host knows.
+    aligned: False where memory may start at any element, because it is a slice of a larger buffer.
+
+    Kinds `map`, `copy`, `fill`: all stored values have one shape. A map may write a buffer that it
+    reads, the same elements at the same index or others.
+    Kind `reduce`: all reduces in `ops` reduce the same axes of operands of one shape (the row
+    space). Stores are in the row space or in the kept space (the shape of the reduces' results), up
+    to reshapes.
+    Kinds `contract`, `conv`, `cumulative`: stored values have an element for each element of the
+    anchor's result, computed from that one; they may be transposed or reshaped.
+    `borders`: `fill` regions that run beside this one, and write what the pad around a store
+    leaves (see `borders.py`).
+    Kind `scatter`: the buffer of the result already holds the operand's elements, so operand 0 is
+    not evaluated and no input. Kinds `loop`, `branch`: likewise for operands that results update.
+    Kinds `call`, `loop`, `branch`: inputs are what operands are aliases of.
+    """
+
+    name: str
+    kind: str
+    ops: tuple[Op, ...]
+    inputs: tuple[Value, ...]
+    stores: tuple[Store, ...]
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    anchor: Op | None = None
+    part: Graph | None = None
+    borders: tuple[Region, ...] = ()
+    bodies: tuple[Body, ...] = ()
+    scalars: Scalars = NOTHING
+    aligned: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class DraftBody:
+    """A graph that a loop or a branch runs, divided into drafts."""
+
+    graph: Graph
+    drafts: tuple[Draft, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Draft(_Launched):
+    """A region in the making: its fields mean the same, but its ops are those of the graph of ops,
+    so an input stands for itself, and a store for the value that it is `into`."""
+
+    name: str
+    kind: str
+    ops: tuple[Op, ...]
+    inputs: tuple[Value, ...]
+    stores: tuple[Store, ...]
+    anchor: Op | None = None
+    borders: tuple[Draft, ...] = ()
+    bodies: tuple[DraftBody, ...] = ()
+    scalars: Scalars = NOTHING
+
+    @property
+    def operands(self) -> tuple[Value, ...]:  # type: ignore[override]
+        return self.inputs
+
+    @property
+    def results(self) -> tuple[Value, ...]:  # type: ignore[override]
+        return tuple(store.into for store in self.stores)
+
+
+def draft_of(
     kind: str,
     ops: Sequence[Op],
     inputs: Sequence[Value],
     stores: Sequence[Store],
     anchor: Op | None,
     scalars: Scalars,
-) -> Region:
-    """The region of ops that a group of `kind` evaluates, which may be fewer than it could."""
+) -> Draft:
+    """The draft of ops that a group of `kind` evaluates, which may be fewer than it could."""
     if anchor is None:
-        kind = _kind_without_anchor(ops)
+        kind = kind_without_anchor(ops)
     elif kind == "reduce":
         anchor = next((op for op in ops if op.definition.is_reduce), None)
-        kind = "reduce" if anchor is not None else _kind_without_anchor(ops)
+        kind = "reduce" if anchor is not None else kind_without_anchor(ops)
     fns = set(filter(None, map(function_of, ops)))
     base = fns.pop() if kind == "map" and len(fns) == 1 else kind
-    return Region(base, kind, tuple(ops), tuple(inputs), tuple(stores), anchor, scalars=scalars)
-
-
-def _kind_without_anchor(ops: Iterable[Op]) -> str:
-    evaluated = [op for op in ops if not op.definition.is_insert]
-    if evaluated and all(op.kind in ("fill", "const") for op in evaluated):
-        return "fill"
-    return "copy" if all(op.definition.is_view for op in evaluated) else "map"
+    return Draft(base, kind, tuple(ops), tuple(inputs), tuple(stores), anchor, scalars=scalars)
 
 
 def with_inner(regions: Iterable[Region]) -> Iterator[Region]:

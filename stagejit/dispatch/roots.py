@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stagejit.dispatch.region import Region
+from stagejit.dispatch.region import Draft
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import destination_of
 
@@ -21,7 +21,7 @@ class Roots:
     (`empty`, a covered `fill`). A result of an optimization barrier lies in its operand's buffer.
     """
 
-    def __init__(self, regions: Iterable[Region]) -> None:
+    def __init__(self, regions: Iterable[Draft]) -> None:
         self._own = {
             store.into
             for region in regions

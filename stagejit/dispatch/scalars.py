@@ -15,6 +15,7 @@ import numpy as np
 from stagejit.formulas import quotient, wrapped, written
 from stagejit.graph.dims import GatherDims, ScatterDims
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.dispatches import inside, parts_of
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.graph.ops.slices import boxed
 from stagejit.index.box import Box
@@ -30,11 +31,42 @@ class Scalars:
 
     def __init__(self, ops: Iterable[Op], inputs: Mapping[Value, Int]) -> None:
         self._known = dict(inputs)
+        self._operand: dict[Value, Value] = {}  # that an input of a dispatch's part stands for
         for op in ops:
-            if len(op.results) == 1 and op.result.shape == () and _is_integer(op.result.type.dtype):
-                value = self._evaluate(op)
-                if value is not None and len(str(value)) <= LONGEST_FORMULA:
-                    self._known[op.result] = value
+            self._look_at(op)
+
+    def _look_at(self, op: Op) -> None:
+        if op.kind == "dispatch":
+            self._look_into(op)
+        elif len(op.results) == 1 and op.result.shape == () and _is_integer(op.result.type.dtype):
+            value = self._evaluate(op)
+            if value is not None and len(str(value)) <= LONGEST_FORMULA:
+                self._known[op.result] = value
+
+    def _look_into(self, op: Op) -> None:
+        for part in parts_of(op):
+            for own, operand in zip(part.inputs, op.operands, strict=False):
+                self._operand[own] = operand
+                self._pass(operand, own)
+            for inner in part.ops():
+                self._look_at(inner)
+        for result in op.results:
+            self._pass(inside(result), result)
+
+    def _pass(self, value: Value, to: Value) -> None:
+        known = self._known.get(value)
+        if known is not None:
+            self._known[to] = known
+
+    def origin(self, value: Value) -> Value:
+        """The value that an op computes which is `value`, in whatever dispatch."""
+        while True:
+            passed = self._operand.get(value) or inside(value)
+            if passed.op.definition.keeps_order and passed.op.definition.forwards:
+                passed = passed.op.operands[0]
+            if passed is value:
+                return value
+            value = passed
 
     def __getitem__(self, value: Value) -> Int | None:
         return self._known.get(value)
@@ -52,8 +84,7 @@ class Scalars:
         In mode "fill" a window that is not within the array is not touched at all; so the symbol
         is in `range(room)` though the formula may not be.
         """
-        scalar = _element(vector, component)
-        known = self[scalar] if scalar is not None else None
+        known = self._component(vector, component)
         if known is None:
             return None
         if mode != "fill":
@@ -96,8 +127,7 @@ class Scalars:
             return False
         window = dims.window(x.type.rank, updates.shape)
         for component, axis in enumerate(dims.start_axes):
-            scalar = _element(indices, component)
-            known = self[scalar] if scalar is not None else None
+            known = self._component(indices, component)
             low, high = bounds(known) if known is not None else (-1, 0)
             last = x.shape[axis] - window[axis]
             if (low < 0 or high > last) and (low == high or not last):
@@ -131,6 +161,28 @@ class Scalars:
         for component, axis in enumerate(dims.start_axes):
             found[axis] = self.index(indices, component, shape[axis] - window[axis] + 1, mode)
         return found
+
+    def _component(self, vector: Value, component: int) -> Int | None:
+        """Element `component` of a vector, seen through what assembled it."""
+        while vector.shape != ():
+            vector = self.origin(vector)
+            op = vector.op
+            alone = vector.type.size == 1 and op.kind in ("reshape", "broadcast")
+            if op.definition.is_splat or alone:
+                vector = op.operands[0]
+            elif op.definition.keeps_order and max(op.operands[0].shape) == vector.type.size:
+                vector = op.operands[0]  # a vector with dimensions of size 1
+            elif op.definition.is_insert and len(op.operands) == 2 and max(vector.shape) > 1:
+                axis = vector.shape.index(max(vector.shape))
+                first, size = op.attrs["offsets"][axis], op.operands[0].shape[axis]
+                if vector.type.size != vector.shape[axis] or op.attrs["strides"][axis] != 1:
+                    return None
+                is_in = first <= component < first + size
+                vector, component = (op.operands[0], component - first) if is_in else (
+                    op.operands[1], component)  # fmt: skip
+            else:
+                return None
+        return self[vector]
 
     # -------------------------------------------------------------- functions
 
@@ -189,28 +241,6 @@ def range_of(dtype: DType) -> tuple[int, int]:
         return 0, 1
     info = np.iinfo(dtype.numpy)
     return int(info.min), int(info.max)
-
-
-def _element(vector: Value, component: int) -> Value | None:
-    """The scalar that is element `component` of a vector, seen through what assembled it."""
-    while vector.shape != ():
-        op = vector.op
-        alone = vector.type.size == 1 and op.kind in ("reshape", "broadcast")
-        if op.definition.is_splat or alone:
-            vector = op.operands[0]
-        elif op.definition.keeps_order and max(op.operands[0].shape) == vector.type.size:
-            vector = op.operands[0]  # a vector with dimensions of size 1
-        elif op.definition.is_insert and len(op.operands) == 2 and max(vector.shape) > 1:
-            axis = vector.shape.index(max(vector.shape))
-            first, size = op.attrs["offsets"][axis], op.operands[0].shape[axis]
-            if vector.type.size != vector.shape[axis] or op.attrs["strides"][axis] != 1:
-                return None
-            inside = first <= component < first + size
-            vector, component = (op.operands[0], component - first) if inside else (
-                op.operands[1], component)  # fmt: skip
-        else:
-            return None
-    return vector
 
 
 # ------------------------------------------------------------ integer functions

@@ -1,6 +1,6 @@
-"""Checks the regions of a graph.
+"""Checks the drafts of a graph.
 
-Input: a graph and its regions in order. Output: nothing, or a VerificationError. Invariant: accepts
+Input: a graph and its drafts in order. Output: nothing, or a VerificationError. Invariant: accepts
 what `formation.form` makes; a region list that passes computes every output and can be executed in
 order.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from stagejit.dispatch.limits import least_operands, operands_of
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
-from stagejit.dispatch.region import Region, Store
+from stagejit.dispatch.region import Draft, Store
 from stagejit.dispatch.roots import Roots
 from stagejit.dispatch.version_verifier import verify_versions
 from stagejit.errors import VerificationError
@@ -21,15 +21,13 @@ from stagejit.graph.ops.control import bodies_of, read_operands
 _WITHOUT_ANCHOR = frozenset({"map", "copy", "fill"})
 
 
-def verify_regions(
-    graph: Graph, regions: Sequence[Region], operand_limit: int | None = None
-) -> None:
+def verify_drafts(graph: Graph, drafts: Sequence[Draft], operand_limit: int | None = None) -> None:
     """Raises VerificationError for the first fault, a region over the operand limit among them."""
-    names = [region.name for region in regions]
-    _require(len(set(names)) == len(names), "two regions have one name")
-    roots = Roots(regions)
+    names = [region.name for region in drafts]
+    _require(len(set(names)) == len(names), "two drafts have one name")
+    roots = Roots(drafts)
     stored: set[Value] = set()
-    for region in regions:
+    for region in drafts:
         for part in region.parts:
             _check_kind(part)
             _check_ops(part)
@@ -53,7 +51,7 @@ def verify_regions(
         if operand_limit is not None and not region.stands_alone:
             allowed = max(operand_limit, least_operands(region))
             _require(operands_of(region) <= allowed, f"{region.name} is over the operand limit")
-    verify_versions(regions)
+    verify_versions(drafts)
     for value in stored_outputs(graph).values():
         _require(
             roots[value] in stored
@@ -66,7 +64,7 @@ def verify_regions(
 
 def _require(holds: bool, fault: str) -> None:
     if not holds:
-        raise VerificationError(f"regions: {fault}")
+        raise VerificationError(f"drafts: {fault}")
 
 
 def _uninitialised(value: Value) -> bool:
@@ -77,7 +75,7 @@ def _uninitialised(value: Value) -> bool:
     )
 
 
-def _check_kind(region: Region) -> None:
+def _check_kind(region: Draft) -> None:
     anchors = [
         op for op in region.ops if not op.definition.is_pointwise and not op.definition.is_insert
     ]
@@ -94,7 +92,7 @@ def _check_kind(region: Region) -> None:
         _require(len(shapes) == 1, f"{region.name} stores values of different shapes")
 
 
-def _check_reduces(region: Region, anchors: Sequence[Op]) -> None:
+def _check_reduces(region: Draft, anchors: Sequence[Op]) -> None:
     _require(
         bool(anchors) and all(op.definition.is_reduce for op in anchors),
         f"{region.name} has another anchor than reduces",
@@ -111,7 +109,7 @@ def _check_reduces(region: Region, anchors: Sequence[Op]) -> None:
         )
 
 
-def _check_ops(region: Region) -> None:
+def _check_ops(region: Draft) -> None:
     known = set(region.inputs)
     _require(len(known) == len(region.inputs), f"{region.name} names an input twice")
     placing = {op for store in region.stores for op in store.inserts}
@@ -128,7 +126,7 @@ def _check_ops(region: Region) -> None:
         _require(known >= set(operands), f"{region.name}: {op} comes before its operands")
 
 
-def _check_bodies(region: Region, operand_limit: int | None) -> None:
+def _check_bodies(region: Draft, operand_limit: int | None) -> None:
     inside = bodies_of(region.anchor) if region.anchor is not None else ()
     _require(
         tuple(body.graph for body in region.bodies) == inside,
@@ -139,10 +137,10 @@ def _check_bodies(region: Region, operand_limit: int | None) -> None:
             op for op in body.graph if op.definition.is_constant and op.result.type.size != 1
         ]
         _require(not constants, f"{region.name} has an array of constants in {body.graph.name}")
-        verify_regions(body.graph, body.regions, operand_limit)
+        verify_drafts(body.graph, body.drafts, operand_limit)
 
 
-def _check_store(region: Region, store: Store) -> None:
+def _check_store(region: Draft, store: Store) -> None:
     evaluated = {result for op in region.ops for result in op.results} | set(region.inputs)
     _require(
         store.value in evaluated, f"{region.name} stores {store.value} but does not evaluate it"

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stagejit.dispatch.accesses import reads_of, writes_of
-from stagejit.dispatch.region import Region
+from stagejit.dispatch.region import Draft
 from stagejit.dispatch.roots import Roots
 from stagejit.errors import VerificationError
 from stagejit.graph.ir import Value
@@ -26,7 +26,7 @@ from stagejit.index.box_index import BoxIndex
 _Write = tuple[int, int, Value]  # position of the region, number of the part, version
 
 
-def verify_versions(regions: Sequence[Region]) -> None:
+def verify_versions(regions: Sequence[Draft]) -> None:
     """Raises VerificationError for the first read of elements that are there no more."""
     roots = Roots(regions)
     written: dict[Value, BoxIndex[_Write]] = {}
@@ -53,7 +53,7 @@ def verify_versions(regions: Sequence[Region]) -> None:
                         )
 
 
-def _parts(region: Region) -> tuple[Region, ...]:
+def _parts(region: Draft) -> tuple[Draft, ...]:
     """The region without its borders, then these."""
     return (replace(region, borders=()), *region.borders)
 

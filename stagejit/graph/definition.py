@@ -90,6 +90,7 @@ class OpDef:
     is_foreign: code that is not ours runs it: XLA, or a library.
     stands_alone: its dispatch evaluates nothing else, and stores nothing but its results.
     forwards: result k is operand k, in its memory, though no pass may say that they are equal.
+    orders: who reads a result comes after all operands.
     is_input, is_constant: an argument of the graph; elements that the attribute `value` holds.
     is_empty: memory that nobody has written yet.
     is_left, is_call: XLA evaluates it, from the equation that it holds; a library does.
@@ -143,6 +144,7 @@ class OpDef:
     boxed: int | None = None
     stands_alone: bool = False
     forwards: bool = False
+    orders: bool = False
 
     flops: Callable[[Any], int] = no_flops
     element_flops: Callable[[Any], float] = no_flops

@@ -15,6 +15,7 @@ from stagejit.errors import ParseError
 from stagejit.graph.definition import OpDef, definition_of
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import infer
+from stagejit.graph.printer import op_text
 from stagejit.graph.syntax import read_plain
 from stagejit.graph.tokens import Line
 from stagejit.graph.verifier import verify
@@ -105,6 +106,8 @@ def _op(tokens: Line, graph: Graph, values: dict[str, Value], lines: _Lines) -> 
         raise tokens.error("a name is given twice")
     values.update(zip(names, op.results, strict=True))
     _check_types(tokens, op)
+    if definition.read is not None and definition.has_bodies:
+        _check_summary(tokens, op, values)
 
 
 def _inner_graphs(tokens: Line, definition: OpDef, lines: _Lines) -> dict[str, Any]:
@@ -116,6 +119,14 @@ def _inner_graphs(tokens: Line, definition: OpDef, lines: _Lines) -> dict[str, A
         return {} if definition.with_bodies is None else definition.with_bodies(graphs)
     except ValueError as fault:
         raise tokens.error(str(fault)) from None
+
+
+def _check_summary(tokens: Line, op: Op, values: dict[str, Value]) -> None:
+    """A kind that has bodies and a text of its own repeats in its line what these say."""
+    given = dict.fromkeys(text for kind, text in tokens.tokens if kind == "value")
+    expected = op_text(op, {values[name]: name for name in given})
+    if Line(0, expected).tokens != tokens.tokens:
+        raise tokens.error(f"the line should be {expected}")
 
 
 def _check_types(tokens: Line, op: Op) -> None:

@@ -30,7 +30,7 @@ _TOKEN = re.compile(
     | (?P<number>-?(?:0x[0-9a-f]+|\d[\d.]*(?:e[+-]?\d+)?|inf\b|nan\b)(?![\w*+-]))
     | (?P<size>-?\w+(?:[*+-]\w+)+)
     | (?P<name>[A-Za-z_@][\w<>.]*)
-    | (?P<mark>[()\[\]{}=:,])
+    | (?P<mark>[()\[\]{}=:,~])
     )""",
     re.VERBOSE,
 )
@@ -67,6 +67,12 @@ class Line:
         found = self.next < len(self.tokens) and self.tokens[self.next][1] == text
         self.next += found
         return found
+
+    def skip(self) -> None:
+        """One token, whatever it is."""
+        if self.kind() == "end":
+            raise self.error("did not expect the end of the line")
+        self.next += 1
 
     def expect(self, text: str) -> None:
         if not self.accept(text):

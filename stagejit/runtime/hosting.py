@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
-from stagejit.dispatch.outputs import without_reshapes
 from stagejit.dispatch.region import Region
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.foreign import handler_types
+from stagejit.graph.ops.views import behind_aliases
 from stagejit.runtime import program as host
 from stagejit.runtime.program import BufferRef, Copy, ForeignArray, HostProgram, Launch, Parallel
 from stagejit.schedule.plan import Binding, Buffer, Plan, exchanged
@@ -175,7 +175,7 @@ class _Hosting:
         anchor = step.region.anchor
         if anchor is None:
             raise InternalError(f"{step.dispatch.name} has no anchor", step="host program")
-        index = without_reshapes(anchor.operands[0])
+        index = behind_aliases(anchor.operands[0])
         branches = tuple(
             (*self._body(step, number, scope, _Pass(every=0)), *self._copies(step, number, scope))
             for number in range(len(step.bodies))
@@ -284,7 +284,7 @@ def _call(step: Step, scope: _Scope) -> host.Step:
     def arrays(values: Sequence[Value], types: Sequence[TensorType]) -> tuple[ForeignArray, ...]:
         return tuple(
             ForeignArray(
-                scope.place(scope.schedule.buffer_of[without_reshapes(value)]),
+                scope.place(scope.schedule.buffer_of[behind_aliases(value)]),
                 type.dtype.name,
                 type.shape,
                 type.nbytes,

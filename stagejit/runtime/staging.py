@@ -1,18 +1,18 @@
 """From a schedule and its loaded programs to a `Staged` function, which the embedding lowers.
 
-Input: the schedule, the graph it came from, a loaded program for each run. Output: `Staged`.
+Input: the schedule, a loaded program for each run. Output: `Staged`.
 Invariant: each write of a buffer by a segment defines a new value for XLA, and every segment
 reads the latest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax.extend.core import Literal
 
-from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ir import Value
 from stagejit.options import Options
 from stagejit.runtime.left_bodies import BODIES
 from stagejit.runtime.loader import LoadedProgram
@@ -26,32 +26,31 @@ from stagejit.types import TensorType
 
 def stage_schedule(
     schedule: Schedule,
-    graph: Graph,
     programs: Mapping[Run, LoadedProgram],
     options: Options,
-    left: Collection[Op] = (),
+    left: Sequence[Any] = (),
 ) -> Staged:
     """The function as custom calls and delegated equations.
 
-    left: delegated loops and branches whose bodies are XLA's, too, see `left_bodies.py`.
+    left: delegated loops and branches whose bodies are XLA's, too, see `left_bodies.py`: equations.
     """
-    return _Staging(schedule, graph, programs, options, left).staged()
+    return _Staging(schedule, programs, options, left).staged()
 
 
 class _Staging:
     def __init__(
         self,
         schedule: Schedule,
-        graph: Graph,
         programs: Mapping[Run, LoadedProgram],
         options: Options,
-        left: Collection[Op],
+        left: Sequence[Any],
     ) -> None:
         self.left = left
-        self.schedule, self.graph, self.programs, self.options = schedule, graph, programs, options
+        self.schedule, self.graph = schedule, schedule.graph
+        self.programs, self.options = programs, options
         self.buffers: dict[str, Buffer] = {b.name: b for b in schedule.plan.buffers}
         self.output_types = dict(
-            zip(schedule.outputs, (v.type for v in graph.outputs), strict=True)
+            zip(schedule.outputs, (v.type for v in self.graph.outputs), strict=True)
         )
         self.items: list[NativeCall | DelegatedEquation | Reshape] = []
         self.latest: dict[str, tuple[int, TensorType]] = {}
@@ -118,7 +117,7 @@ class _Staging:
         op = delegation.step.region.anchor
         assert op is not None
         equation = op.attrs["equation"]
-        if op not in self.left:
+        if not any(equation is known for known in self.left):
             equation = staged_bodies(equation, self.options)
         operands = tuple(
             None if isinstance(atom, Literal) else self._as_type(name, value.type)

@@ -21,10 +21,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from stagejit.dispatch.outputs import without_reshapes
 from stagejit.dispatch.region import Region, with_inner
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import LoopOperands, body_operands, carried_inputs, carried_operands
+from stagejit.graph.ops.views import behind_aliases
 from stagejit.schedule.memory import aligned
 from stagejit.schedule.plan import Binding, Body, Carry
 from stagejit.schedule.schedule import Run, Schedule
@@ -146,9 +146,9 @@ def _argument_places(
         if at in results:
             places.append(Place(name, op.results[results[at]]))
         elif at in sliced:
-            places.append(_slice(op, name, without_reshapes(operand), value.type.nbytes))
+            places.append(_slice(op, name, behind_aliases(operand), value.type.nbytes))
         else:
-            places.append(Place(name, without_reshapes(operand)))
+            places.append(Place(name, behind_aliases(operand)))
     return places
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stagejit.dispatch.accesses import Touch, joined
-from stagejit.dispatch.outputs import without_reshapes
 from stagejit.dispatch.region import Region
 from stagejit.graph.ir import Value
+from stagejit.graph.ops.views import behind_aliases
 from stagejit.index.box import Box
 from stagejit.schedule.bodies import Layout, Place
 from stagejit.schedule.plan import Access, Carry, Plan
@@ -30,7 +30,7 @@ def touches_of(region: Region, layout: Layout) -> tuple[tuple[Touch, ...], tuple
     op = region.anchor
     assert op is not None
     if op.kind == "branch":
-        index = without_reshapes(op.operands[0])
+        index = behind_aliases(op.operands[0])
         reads[index] = [Touch(index, Box.whole(index.shape))]
     for schedule, trip, places, carries in zip(
         layout.schedules, layout.trips, layout.places, layout.carries, strict=True

@@ -1,7 +1,7 @@
 """From regions to a schedule: order, buffers, barriers, memory, runs.
 
-Input: a graph, its regions and options. Output: a `Schedule`. Invariant: `verifier.verify_plan`
-accepts the plan; the same input gives the same plan in every process.
+Input: a graph of dispatches, its regions and options. Output: a `Schedule`. Invariant:
+`verifier.verify_plan` accepts the plan; the same input gives the same plan in every process.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from stagejit.decisions import Decision
 from stagejit.dispatch.accesses import Touch, reads_of, writes_of
 from stagejit.dispatch.donation import donations
 from stagejit.dispatch.in_place import refuse_in_place
-from stagejit.dispatch.outputs import stored_outputs
 from stagejit.dispatch.region import Region
-from stagejit.dispatch.roots import Roots
-from stagejit.dispatch.state import describe
-from stagejit.graph.ir import Graph, Op, Value, in_memory
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.control import before
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.index.box import Box
 from stagejit.index.box_index import fill_box
@@ -35,6 +33,23 @@ from stagejit.schedule.shared_memory import add_shared
 from stagejit.schedule.slots import Slots, TransientMemory, Use, Wait
 from stagejit.schedule.symbols import with_short_symbols
 from stagejit.types import u8
+
+
+class Roots:
+    """`roots[value]` is the value that stands for the memory of `value`, see `memory_of`; walks are
+    short, however long the chains of updates are."""
+
+    def __init__(self) -> None:
+        self._known: dict[Value, Value] = {}
+
+    def __getitem__(self, value: Value) -> Value:
+        passed = []
+        while value not in self._known and (earlier := before(value)) is not None:
+            passed.append(value)
+            value = earlier
+        root = self._known.get(value, value)
+        self._known.update(dict.fromkeys(passed, root))
+        return root
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +73,7 @@ def schedule(
     *,
     pairs: Mapping[int, int] | None = None,
 ) -> Schedule:
-    """The schedule of `graph`, whose regions are those of `dispatch.formation.form`.
+    """The schedule of a graph of dispatches and its regions, see `dispatch/regions.py`.
 
     pairs: for the body of a loop or a branch, the argument that a result should lie in, by result.
         None for a whole function: the pairs of donated arguments and results that JAX makes.
@@ -86,11 +101,9 @@ class _Builder:
         self.is_body = is_body
         self.inner = {region: self._inner(region) for region in regions if region.bodies}
         self.layouts = {region: layout_of(region, inner) for region, inner in self.inner.items()}
-        self.roots = Roots(regions)
+        self.roots = Roots()
         self.items = [self._item(region) for region in regions]
-        stored = stored_outputs(graph)
-        self.stored = [stored[value] for value in graph.outputs]  # whose buffer each result is
-        self.outputs = {self.roots[value]: number for number, value in enumerate(self.stored)}
+        self.outputs = {self.roots[value]: number for number, value in enumerate(graph.outputs)}
         self.reused: dict[Value, Value] = {}  # root of a result --> the argument it lies in
 
     def build(self) -> Schedule:
@@ -156,8 +169,8 @@ class _Builder:
             tuple(self.decisions),
             scalars,
         )
-        buffer_of = {value: names[self._home(value)] for value in self._values()}
-        outputs = tuple(names[self._home(stored)] for stored in self.stored)
+        buffer_of = dict(self._buffer_of(names))
+        outputs = tuple(buffer_of[value] for value in self.graph.outputs)
         parts = segments_of(
             [item.region for item in self.items], plan, segment, buffer_of, outputs, self.inner
         )
@@ -166,7 +179,9 @@ class _Builder:
             for buffer in plan.buffers
             if buffer.result is not None and buffer.index is not None
         )
-        return Schedule(plan, parts, outputs, aliases, buffer_of, self._overwritten(slots))
+        return Schedule(
+            self.graph, plan, parts, outputs, aliases, buffer_of, self._overwritten(slots)
+        )
 
     def _inner(self, region: Region) -> tuple[Schedule, ...]:
         """The schedules of the bodies of a loop or branch."""
@@ -194,7 +209,7 @@ class _Builder:
         before = hazards.predecessors(graph)
         reading, writing = self._touching()
         for number, argument in self.pairs.items():
-            value, root = self.graph.inputs[argument], self.roots[self.stored[number]]
+            value, root = self.graph.inputs[argument], self.roots[self.graph.outputs[number]]
             if root is not value and self.options.enabled("reuse-arguments"):
                 readers_first(reading.get(value, []), writing.get(root, []), before)
         delegated = [item.delegated for item in self.items]
@@ -212,7 +227,7 @@ class _Builder:
     def _hazards(self, dispatches: Sequence[Dispatch]) -> hazards.HazardGraph:
         """Who waits for whom."""
         graph = hazards.hazard_graph(dispatches)
-        barriers = [op for op in self.graph.nx if op.definition.forwards]
+        barriers = [op for op in self.graph.nx if op.definition.orders]
         if not barriers:
             return graph
         reading: dict[Value, list[int]] = {}
@@ -223,21 +238,30 @@ class _Builder:
         hazards.add_orders(graph, dispatches, behind)
         return graph
 
-    def _values(self) -> list[Value]:
-        """Every value that a region reads, writes or the function returns, and every constant."""
+    def _memory(self) -> list[Value]:
+        """Of every value that a region reads, writes or the function returns the root."""
         found: dict[Value, None] = dict.fromkeys(self.graph.inputs)
         for item in self.items:
             found.update(dict.fromkeys(item.region.reads))
             found.update(dict.fromkeys(item.region.writes))
-        found.update(dict.fromkeys(self.stored))
-        # A constant that is only read behind an optimization barrier is in no region by itself.
-        roots = dict.fromkeys(self.roots[value] for value in found)
-        return [
-            *found,
-            *(root for root in roots if root.op.definition.is_constant and root not in found),
-        ]
+        found.update(dict.fromkeys(self.graph.outputs))
+        return list(dict.fromkeys(self.roots[value] for value in found))
+
+    def _buffer_of(self, names: Mapping[Value, str]) -> Iterator[tuple[Value, str]]:
+        """For each value of the graph that has one the name of its buffer."""
+        results = (result for op in self.graph.ops() for result in op.results)
+        for value in (*self.graph.inputs, *results):
+            name = names.get(self._home(value))
+            if name is not None:
+                yield value, name
 
     # --------------------------------------------------------------- buffers
+
+    def _name_of(self, value: Value) -> str:
+        """The dispatch that makes a result, as decisions name it."""
+        made = (item.region for item in self.items if value in item.region.results)
+        region = next(made, None)
+        return value.op.kind if region is None else f"@{region.name} {region.kind}"
 
     def _home(self, value: Value) -> Value:
         """The value that stands for the memory of `value`."""
@@ -262,11 +286,10 @@ class _Builder:
             if root not in made:
                 made[root] = Buffer(names.new("r"), root.shape, root.type.dtype, "result", number)
         constants = 0
-        for value in self._values():
-            root = self._home(value)
+        for root in map(self._home, self._memory()):
             if root in made:
                 continue
-            if in_memory(root):
+            if root.op.definition.is_constant:
                 made[root] = Buffer(
                     names.new("c"), root.shape, root.type.dtype, "constant", constants
                 )
@@ -331,14 +354,14 @@ class _Builder:
         """Results that lie in the donated argument with which JAX pairs them."""
         reading, writing = self._touching()
         for number, argument in self.pairs.items():
-            value, root = self.graph.inputs[argument], self.roots[self.stored[number]]
+            value, root = self.graph.inputs[argument], self.roots[self.graph.outputs[number]]
             if root is value:
                 continue
             reason = self._refuse_reuse(value, root, reading.get(value, []), writing.get(root, []))
             self.decisions.append(
                 Decision(
                     "reuse-arguments",
-                    describe(root.op),
+                    self._name_of(self.graph.outputs[number]),
                     not reason,
                     reason
                     or f"written into the donated argument {self.graph.input_names[argument]}",
@@ -374,10 +397,13 @@ class _Builder:
         if reading[-1] > writing[0]:
             return "the argument is read after the result is written"
         region = self.items[writing[0]].region
-        stores = [store for store in region.stores if store.into is root]
+        of_root = zip(region.stores, region.results, strict=True)
+        stores = [store for store, value in of_root if value is root]
         if not stores:
             return "the dispatch writes a part of the result"
-        return refuse_in_place(region, argument, stores[0])
+        given = zip(region.inputs, region.operands, strict=True)
+        read = [own for own, value in given if self.roots[value] is argument]
+        return next(filter(None, (refuse_in_place(region, own, stores[0]) for own in read)), "")
 
     # ---------------------------------------------------------------- memory
 

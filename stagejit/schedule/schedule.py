@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stagejit.dispatch.region import Region
-from stagejit.graph.ir import Value
+from stagejit.graph.ir import Graph, Value
 from stagejit.schedule.plan import Dispatch, Plan
 
 
@@ -67,14 +67,16 @@ class Delegation:
 class Schedule:
     """See the module's docstring.
 
-    segments: in execution order. A buffer that several segments write is one value after the other
-    for XLA: each segment takes the latest. outputs: for each result of the function its buffer,
+    graph: of dispatches. segments: in execution order. A buffer that several segments write is one
+    value after the other for XLA: each segment takes the latest. outputs: for each result its
+    buffer,
     whose shape may be another row-major shape of the same elements. aliases: (result, argument)
     numbers that share memory. buffer_of: the buffer of every value that a region reads or writes.
     overwritten: by region, inside of loops and branches too, the inputs whose memory its results
     take, see `dispatch/in_place.py`.
     """
 
+    graph: Graph
     plan: Plan
     segments: tuple[Run | Delegation, ...]
     outputs: tuple[str, ...]

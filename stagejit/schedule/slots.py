@@ -14,7 +14,6 @@ from stagejit.decisions import Decision
 from stagejit.dispatch.group import bits
 from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.dispatch.region import Region
-from stagejit.dispatch.state import describe
 from stagejit.graph.ir import Value
 from stagejit.options import Options
 from stagejit.schedule import memory
@@ -212,21 +211,22 @@ def _pairs(
     return [
         (at, source, target)
         for at, use in enumerate(uses)
-        for source, value in _read_once(use)
+        for source, own in _read_once(use)
         if source in old
         for target, store in zip(use.writes, use.region.stores, strict=False)
         if target in new
         and target not in use.reads
-        and new[target].nbytes == old[source].nbytes == value.type.nbytes
-        and not refuse_in_place(use.region, value, store)
+        and new[target].nbytes == old[source].nbytes == own.type.nbytes
+        and not refuse_in_place(use.region, own, store)
     ]
 
 
 def _read_once(use: Use) -> Iterator[tuple[str, Value]]:
-    """Buffers that are read as one value, largest first."""
+    """Buffers that are read as one input, largest first."""
     if not use.native:
         return
-    values = zip(use.reads, use.region.reads, strict=True)
+    inputs = [value for part in use.region.parts for value in part.inputs]
+    values = zip(use.reads, inputs, strict=True)
     for name, value in sorted(values, key=lambda item: -bounds(item[1].type.nbytes)[1]):
         if use.reads.count(name) == 1:
             yield name, value
@@ -281,9 +281,9 @@ def _decisions(
 ) -> Iterator[Decision]:
     for at in taken:
         use = uses[at]
-        for name, store in zip(use.writes, use.region.stores, strict=False):
+        region = use.region
+        for name in dict.fromkeys(use.writes):
             if buffers[name].over:
                 reason = f"{name} is written over {buffers[name].over}, which nobody reads again"
-                yield Decision(
-                    "write-in-place", describe(store.into.op), True, reason, store.into.op.loc
-                )
+                op = f"@{region.name} {region.kind}"
+                yield Decision("write-in-place", op, True, reason, region.loc)

@@ -125,7 +125,7 @@ def test_s2_s4_the_machine_code_stays_in_its_ranges(name: str, seed: int) -> Non
     made = schedule_graph(graph)
     expected = jax.tree.leaves(interpret(graph, args, precision="f64"))
     for run in (Machine, Concurrent):
-        same(run(graph, made, random.Random(seed))(args), expected)
+        same(run(made, random.Random(seed))(args), expected)
 
 
 @programs
@@ -192,16 +192,16 @@ def test_s4_an_undeclared_access_is_caught(
 
     graph = prepared(lambda a: lax.cumsum(jnp.exp(a), 0), [f32(6, 4)])
     expected = interpret(graph, [f32(6, 4)])
-    same(run(graph, schedule_graph(graph))([f32(6, 4)]), expected)
+    same(run(schedule_graph(graph))([f32(6, 4)]), expected)
     monkeypatch.setattr(build, f"{side}_of", less)
     with pytest.raises(AssertionError, match="undeclared write" if side == "writes" else "nan"):
-        same(run(graph, schedule_graph(graph))([f32(6, 4)]), expected)
+        same(run(schedule_graph(graph))([f32(6, 4)]), expected)
 
 
 def test_s4_poison_is_everywhere_else() -> None:
     """What no dispatch writes is NaN before and after, in transients as in results."""
     graph = prepared(lambda d, a: d.at[2:4].set(jnp.exp(a)), [f32(8, 4), f32(2, 4)], (True, False))
-    run = Machine(graph, schedule_graph(graph))
+    run = Machine(schedule_graph(graph))
     seen: list[Any] = []
     original = run._steps
 

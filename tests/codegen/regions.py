@@ -18,7 +18,9 @@ from stagejit.codegen.generate import GENERATORS, kernel_of
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 from stagejit.codegen.verifier import verify as verify_function
-from stagejit.dispatch.region import Region, Store
+from stagejit.dispatch.assembly import assemble
+from stagejit.dispatch.region import Draft, Region, Store
+from stagejit.dispatch.regions import regions_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.verifier import verify as verify_graph
@@ -48,9 +50,10 @@ def region_of(graph: Graph) -> Region:
     inside = tuple(op for op in ops if op.result not in arrays and op not in outside)
     anchors = [op for op in inside if op.kind in _ANCHORS]
     kind = anchors[0].kind if anchors else "map"
-    return Region(
-        "r", kind, inside, (*graph.inputs, *arrays), tuple(stores), anchors[0] if anchors else None
-    )
+    inputs = (*graph.inputs, *arrays)
+    draft = Draft("r", kind, inside, inputs, tuple(stores), anchors[0] if anchors else None)
+    (region,) = regions_of(assemble(graph, [draft]))
+    return region
 
 
 def _stores(output: Value) -> list[Store]:
@@ -118,16 +121,16 @@ class Runner:
         verify: bool = False,
     ) -> list[Array]:
         """The outputs; the last chunk of items runs first."""
-        env = dict(zip(graph.inputs, inputs, strict=True))
-        arrays = {
-            v: np.array(env[v] if v in env else v.op.attrs["value"], order="C")
-            for v in region.inputs
-        }
+        given = {op.result: op.attrs["value"] for op in graph if op.kind == "const"}
+        given |= dict(zip(graph.inputs, inputs, strict=True))
         roots: dict[Value, Array] = {}
-        buffers = [
-            _buffer(arg.value, roots, arrays) if arg.written else arrays[arg.value]
-            for arg in kernel.args
-        ]
+        results = dict.fromkeys(region.results)
+        written = {
+            value: _buffer(output, roots, given)
+            for value, output in zip(results, graph.outputs, strict=True)
+        }
+        read = {value: np.array(_contents(value, inputs), order="C") for value in region.operands}
+        buffers = [(written if arg.written else read)[arg.value] for arg in kernel.args]
         addresses = [
             array.ctypes.data + arg.offset * array.itemsize
             for array, arg in zip(buffers, kernel.args, strict=True)
@@ -141,6 +144,12 @@ class Runner:
             call([*addresses, fault.ctypes.data], params, lo, hi)
         assert fault[0] == 0, f"out of bounds access to argument {fault[0] - 1}"
         return [roots[_root(output)] for output in graph.outputs]
+
+
+def _contents(value: Value, inputs: Sequence[Array]) -> Array:
+    """What an operand holds: an argument, or a constant."""
+    attrs = value.op.attrs
+    return inputs[attrs["index"]] if value.op.kind == "input" else attrs["value"]
 
 
 def _root(value: Value) -> Value:

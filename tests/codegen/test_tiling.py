@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
-from stagejit.codegen.closed import key_of, rebuilt
+from stagejit.codegen.closed import closed
 from stagejit.codegen.contract_nest import contract_nest
 from stagejit.codegen.contract_plan import ContractPlan, make_plan
 from stagejit.codegen.conv_nest import conv_nests
@@ -29,7 +29,7 @@ def plan(
     fn: Any, *shapes: tuple[int, ...], target: Target, dtype: Any = np.float32
 ) -> ContractPlan:
     graph = graph_of(fn, *(np.zeros(shape, dtype) for shape in shapes))
-    region = rebuilt(key_of(region_of(graph)))
+    region = closed(region_of(graph))
     anchor = region.anchor_op
     nest = contract_nest(anchor) if region.kind == "contract" else conv_nests(anchor)[0]
     return make_plan(region, nest, target)

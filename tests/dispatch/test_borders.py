@@ -13,7 +13,7 @@ from jax import lax
 from stagejit.graph.parser import parse
 from stagejit.options import Options
 from stagejit.schedule.plan import Plan
-from tests.schedule.planning import check, check_graph, regions_of
+from tests.schedule.planning import check, check_graph, regions_in
 
 OFF = Options(disable=("fuse-pad",))
 
@@ -38,7 +38,7 @@ def test_the_producer_writes_the_border() -> None:
 
 
 def test_borders_are_disjoint_and_leave_the_interior_out() -> None:
-    (region,) = regions_of(lambda x: jnp.pad(jnp.exp(x), 1), f32(5, 4))
+    (region,) = regions_in(lambda x: jnp.pad(jnp.exp(x), 1), f32(5, 4))
     sizes = sorted(border.stores[0].value.type.size for border in region.borders)
     assert sum(sizes) == 7 * 6 - 5 * 4
     assert len(sizes) == 4

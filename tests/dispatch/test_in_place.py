@@ -13,7 +13,7 @@ from jax import lax
 
 from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.options import Options
-from tests.schedule.planning import regions_of
+from tests.schedule.planning import regions_in
 
 X = np.ones((8, 16), np.float32)
 Y = np.ones((8, 16), np.float32)
@@ -47,10 +47,11 @@ def reasons(fn: Callable[..., Any]) -> list[str]:
     """What is said of the last dispatch that reads `x`, for each of its stores."""
     region = [
         region
-        for region in regions_of(fn, X, Y)
-        if any(value.op.attrs.get("index") == 0 for value in region.inputs)
+        for region in regions_in(fn, X, Y)
+        if any(value.op.attrs.get("index") == 0 for value in region.operands)
     ][-1]
-    (operand,) = [v for v in region.inputs if v.op.attrs.get("index") == 0]
+    given = zip(region.inputs, region.operands, strict=True)
+    (operand,) = [own for own, value in given if value.op.attrs.get("index") == 0]
     return [refuse_in_place(region, operand, store) for store in region.stores]
 
 
@@ -72,7 +73,7 @@ def test_where_rows_have_one_element() -> None:
         total = jnp.exp(x).sum(1, keepdims=True)
         return x * total, x[:, 0] + total[:, 0]
 
-    (region,) = regions_of(fn, column, options=Options(disable=("fold-views",)))
+    (region,) = regions_in(fn, column, options=Options(disable=("fold-views",)))
     assert region.kind == "reduce"
     found = {
         store.value.shape: refuse_in_place(region, *region.inputs, store) for store in region.stores

@@ -20,8 +20,8 @@ from jax import lax
 
 from stagejit.dispatch.formation import form
 from stagejit.dispatch.limits import least_operands, operands_of
-from stagejit.dispatch.region import Region
-from stagejit.dispatch.verifier import verify_regions
+from stagejit.dispatch.region import Draft
+from stagejit.dispatch.verifier import verify_drafts
 from stagejit.errors import VerificationError
 from stagejit.options import SWITCHES, Options
 from stagejit.schedule.plan import Plan
@@ -35,7 +35,7 @@ def f32(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def regions(fn: Fn, *args: Any, limit: int) -> list[Region]:
+def regions(fn: Fn, *args: Any, limit: int) -> list[Draft]:
     options = Options(operand_limit=limit)
     return form(prepared(fn, args, (), options), options)[0]
 
@@ -184,9 +184,9 @@ def test_the_verifier_refuses_more() -> None:
     fn, args = PROGRAMS["sum"]
     graph = prepared(fn, args, (), Options())
     made, _ = form(graph, Options())
-    verify_regions(graph, made, 16)
+    verify_drafts(graph, made, 16)
     with pytest.raises(VerificationError, match="over the operand limit"):
-        verify_regions(graph, made, 15)
+        verify_drafts(graph, made, 15)
 
 
 def shared_parts(seed: int) -> Fn:
@@ -208,7 +208,7 @@ def test_what_is_kept_for_one_counts_for_others(limit: int) -> None:
     values = [f32(4, seed=n) for n in range(5)]
     for seed in range(60):
         graph = prepared(shared_parts(seed), values, [False] * 5, options)
-        verify_regions(graph, form(graph, options)[0], limit)
+        verify_drafts(graph, form(graph, options)[0], limit)
 
 
 @pytest.mark.fuzz

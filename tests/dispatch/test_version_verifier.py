@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stagejit.dispatch.region import Region
+from stagejit.dispatch.formation import form
+from stagejit.dispatch.region import Draft
 from stagejit.dispatch.version_verifier import verify_versions
 from stagejit.errors import VerificationError
-from tests.schedule.planning import regions_of
+from tests.schedule.planning import prepared
 
 X = np.ones((8, 4), np.float32)
 
@@ -24,15 +25,15 @@ def updated(x: Any) -> Any:
 
 
 @pytest.fixture
-def regions() -> list[Region]:
-    return regions_of(updated, X)
+def regions() -> list[Draft]:
+    return form(prepared(updated, (X,)))[0]
 
 
-def test_updates_after_the_last_reader_are_right(regions: list[Region]) -> None:
+def test_updates_after_the_last_reader_are_right(regions: list[Draft]) -> None:
     verify_versions(regions)
 
 
-def test_a_reader_after_the_update_is_wrong(regions: list[Region]) -> None:
+def test_a_reader_after_the_update_is_wrong(regions: list[Draft]) -> None:
     reader = next(region for region in regions if region.kind == "cumulative")
     late = [*(region for region in regions if region is not reader), reader]
     assert late != regions
@@ -40,7 +41,7 @@ def test_a_reader_after_the_update_is_wrong(regions: list[Region]) -> None:
         verify_versions(late)
 
 
-def test_a_reader_beside_the_update_is_wrong(regions: list[Region]) -> None:
+def test_a_reader_beside_the_update_is_wrong(regions: list[Draft]) -> None:
     reader = next(region for region in regions if region.kind == "cumulative")
     writer = next(region for region in regions if region.kind == "contract")
     others = [region for region in regions if region not in (reader, writer)]

@@ -1,6 +1,6 @@
 """Carries out a schedule in NumPy, over real memory laid out by the memory plan.
 
-Input: a graph, its schedule, inputs. Output: the results. Invariant: a region sees only what it
+Input: a schedule, inputs. Output: the results. Invariant: a region sees only what it
 declares to read, everything else is poisoned; it changes only what it declares to write. Offsets
 that the host knows have their values in this call: what counts is the row, not all of its rows.
 """
@@ -15,7 +15,8 @@ import numpy as np
 
 from stagejit.dispatch.region import Region
 from stagejit.graph.interpreter import evaluate_op
-from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.views import behind_aliases
 from stagejit.index.box import Box
 from stagejit.schedule.plan import Access, Buffer
 from stagejit.schedule.schedule import Delegation, Run, Schedule, Step
@@ -28,10 +29,8 @@ POISON = 0xFF  # NaN in every float type
 class Executor:
     """Runs one schedule. order: draws an order that the barriers allow, None for the plan's."""
 
-    def __init__(
-        self, graph: Graph, schedule: Schedule, order: random.Random | None = None
-    ) -> None:
-        self.graph, self.schedule, self.order = graph, schedule, order
+    def __init__(self, schedule: Schedule, order: random.Random | None = None) -> None:
+        self.graph, self.schedule, self.order = schedule.graph, schedule, order
         self.buffers = {buffer.name: buffer for buffer in schedule.plan.buffers}
         self.plan = schedule.plan
 
@@ -137,7 +136,9 @@ class Executor:
             if op.kind == "insert_slice":
                 continue
             operands = [
-                self._contents(memory, op) if op.kind == "scatter" and not at else values[operand]
+                self._contents(memory, writes[0], op)
+                if op.kind == "scatter" and not at
+                else values[behind_aliases(operand)].reshape(operand.shape)
                 for at, operand in enumerate(op.operands)
             ]
             values.update(zip(op.results, evaluate_op(op, operands), strict=True))
@@ -152,7 +153,7 @@ class Executor:
 
     def _body(self, step: Step, number: int, memory: dict[str, Any]) -> None:
         """One execution of a body; its transients are poisoned each time."""
-        inner = type(self)(step.region.bodies[number].graph, step.bodies[number], self.order)
+        inner = type(self)(step.bodies[number], self.order)
         inner._know_scalars(memory)
         for segment in inner.schedule.segments:
             assert isinstance(segment, Run)
@@ -190,8 +191,8 @@ class Executor:
         flat: Array = memory[access.buffer][: buffer.nbytes]
         return flat.reshape(*buffer.shape, buffer.dtype.itemsize)[box_slices(access.box)]
 
-    def _contents(self, memory: dict[str, Any], op: Op) -> Array:
-        return self._array(memory, self.schedule.buffer_of[op.result], op.result).copy()
+    def _contents(self, memory: dict[str, Any], name: str, op: Op) -> Array:
+        return self._array(memory, name, op.result).copy()
 
     def _array(self, memory: dict[str, Any], name: str, value: Value) -> Array:
         flat: Array = memory[name]

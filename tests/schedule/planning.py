@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from stagejit.decisions import Decision
+from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.formation import form
 from stagejit.dispatch.region import Region
-from stagejit.dispatch.verifier import verify_regions
+from stagejit.dispatch.regions import regions_of
+from stagejit.dispatch.verifier import verify_drafts
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
+from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text as graph_text
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
@@ -34,15 +38,26 @@ def schedule_graph(graph: Graph, options: Options | None = None) -> Schedule:
     verify(graph)
     verify_normal_form(graph)
     before = graph_text(graph)
-    regions, decisions = form(graph, options)
-    verify_regions(graph, regions, options.operand_limit)
-    made = schedule(graph, regions, options, decisions)
+    dispatches, decisions = checked_dispatches(graph, options)
+    made = schedule(dispatches, regions_of(dispatches, options), options, decisions)
     assert graph_text(graph) == before
     verify_plan(made.plan)
     text = made.plan.as_text()
     assert parse_plan(text).as_text() == text
     verify_plan(parse_plan(text))
     return made
+
+
+def checked_dispatches(graph: Graph, options: Options) -> tuple[Graph, list[Decision]]:
+    """The graph of dispatches, whose text parses back."""
+    drafts, decisions = form(graph, options)
+    verify_drafts(graph, drafts, options.operand_limit)
+    dispatches = assemble(graph, drafts)
+    verify(dispatches)
+    text = graph_text(dispatches)
+    if "opaque" not in text:
+        assert graph_text(parse(text)) == text
+    return dispatches, decisions
 
 
 def prepared(
@@ -64,11 +79,10 @@ def plan_of(
     return schedule_graph(prepared(fn, args, donated, options), options).plan
 
 
-def regions_of(fn: Callable[..., Any], *args: Any, options: Options | None = None) -> list[Region]:
-    graph = prepared(fn, args, (), options)
-    regions, _ = form(graph, options or Options())
-    verify_regions(graph, regions)
-    return regions
+def regions_in(fn: Callable[..., Any], *args: Any, options: Options | None = None) -> list[Region]:
+    """The regions of a function."""
+    dispatches, _ = checked_dispatches(prepared(fn, args, (), options), options or Options())
+    return regions_of(dispatches, options)
 
 
 def check(
@@ -88,8 +102,10 @@ def check_graph(
 ) -> Plan:
     expected = interpret(graph, arrays)
     made = schedule_graph(graph, options)
+    for a, b in zip(interpret(made.graph, arrays), expected, strict=True):
+        np.testing.assert_array_equal(_plain(a), _plain(b))
     for seed in range(orders):
-        got = Executor(graph, made, random.Random(seed) if seed else None)(arrays)
+        got = Executor(made, random.Random(seed) if seed else None)(arrays)
         for a, b in zip(got, expected, strict=True):
             np.testing.assert_array_equal(without_void(a), without_void(b))
     return made.plan

@@ -14,16 +14,18 @@ from dataclasses import dataclass, field
 
 from stagejit.codegen.generate import Generated, KernelCache
 from stagejit.codegen.target import Target
-from stagejit.dispatch.formation import form
+from stagejit.dispatch.assembly import dispatches_of
 from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.dispatch.region import Region
-from stagejit.dispatch.roots import Roots
+from stagejit.dispatch.regions import regions_of
 from stagejit.errors import UnsupportedOpError
 from stagejit.fuzz.kernels.case import Case
 from stagejit.fuzz.kernels.inputs import inputs_of
 from stagejit.fuzz.kernels.reference import Reference
 from stagejit.fuzz.kernels.scene import Array, Frame, Scene
-from stagejit.graph.ir import Value
+from stagejit.graph.interpreter import interpret
+from stagejit.graph.ir import Graph, Value
+from stagejit.graph.ops.control import memory_of
 from stagejit.graph.verifier import verify as verify_graph
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
@@ -102,17 +104,35 @@ def jobs_of(case: Case, caches: Caches, targets: Sequence[str]) -> Iterator[Job]
         if setting.rewrites:
             rewrite_graph(graph, options)
         normalize(graph)
-        regions, _ = form(graph, options, aligned=setting.aligned)
+        dispatches, _ = dispatches_of(graph, options)
+        regions = regions_of(dispatches, options, aligned=setting.aligned)
     except UnsupportedOpError:
         return
     except Exception as error:
         raise CaseFault(f"forming regions: {type(error).__name__}: {error}") from error
     parts = [part for region in regions for part in region.parts]
-    roots = Roots(regions)
-    reference = Reference(graph, inputs, _needed(parts))
+    reference = Reference(dispatches, inputs)
+    _require_meaning(graph, dispatches, inputs, reference)
     for number, part in enumerate(parts):
         if any(store.value.type.size for store in part.stores):
-            yield from _region_jobs(case, caches, targets, part, roots, reference, number)
+            yield from _region_jobs(case, caches, targets, part, reference, number)
+
+
+def _require_meaning(
+    graph: Graph, dispatches: Graph, inputs: Sequence[Array], reference: Reference
+) -> None:
+    """What the dispatches compute is what the graph does."""
+    wanted = interpret(graph, inputs)
+    for number, (value, want) in enumerate(zip(dispatches.outputs, wanted, strict=True)):
+        got = reference.declared[value]
+        if got.tobytes() != want.tobytes() and not _equal(got, want):
+            raise CaseFault(f"the dispatches give another result {number} than the graph")
+
+
+def _equal(got: Array, want: Array) -> bool:
+    """NaN is equal to NaN, whatever its bits."""
+    same = got == want
+    return bool((same | ((got != got) & (want != want))).all())
 
 
 def _region_jobs(
@@ -120,14 +140,13 @@ def _region_jobs(
     caches: Caches,
     targets: Sequence[str],
     region: Region,
-    roots: Roots,
     reference: Reference,
     number: int,
 ) -> Iterator[Job]:
     rng = random.Random(case.setting.seed * 1000 + number)
-    over = _taken_over(region, roots, rng) if rng.random() < 0.5 else {}
+    over = _taken_over(region, rng) if rng.random() < 0.5 else {}
     shift = 0 if region.aligned else rng.randrange(16)
-    scene = Scene(region, roots, reference, over=over, poison=rng.choice(_POISONS), shift=shift)
+    scene = Scene(region, reference, over=over, poison=rng.choice(_POISONS), shift=shift)
     overwritten, verify = frozenset(over.values()), rng.random() < 0.1
     for target in targets:
         try:
@@ -163,28 +182,18 @@ def _require_same(
         )
 
 
-def _needed(parts: Sequence[Region]) -> Iterator[Value]:
-    for part in parts:
-        yield from part.inputs
-        if part.kind == "scatter" and part.anchor is not None:
-            yield part.anchor.operands[0]
-        for store in part.stores:
-            yield store.value
-            for insert in store.inserts:
-                yield from insert.operands[2:]
-
-
-def _taken_over(region: Region, roots: Roots, rng: random.Random) -> dict[Value, Value]:
-    """Inputs whose memory a store may take, by the root of the store."""
-    used = [roots[value] for value in (*region.inputs, *(s.into for s in region.stores))]
-    free_inputs = [v for v in region.inputs if used.count(roots[v]) == 1]
-    free_stores = [s for s in region.stores if used.count(roots[s.into]) == 1]
+def _taken_over(region: Region, rng: random.Random) -> dict[Value, Value]:
+    """Operands whose memory a store may take, by the memory of its result."""
+    used = [memory_of(value) for value in (*region.operands, *region.results)]
+    given = [(own, memory_of(v), v) for own, v in zip(region.inputs, region.operands, strict=True)]
+    stored = [(s, memory_of(v)) for s, v in zip(region.stores, region.results, strict=True)]
+    free_inputs = [(own, value) for own, memory, value in given if used.count(memory) == 1]
     rng.shuffle(free_inputs)
     over: dict[Value, Value] = {}
-    for store in free_stores:
-        for value in free_inputs:
-            if value not in over.values() and not refuse_in_place(region, value, store):
-                over[roots[store.into]] = value
+    for store, memory in stored:
+        for own, value in free_inputs if used.count(memory) == 1 else ():
+            if value not in over.values() and not refuse_in_place(region, own, store):
+                over[memory] = value
                 break
     return over
 

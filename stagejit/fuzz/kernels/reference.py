@@ -1,14 +1,15 @@
-"""What the values of a graph should be, and how far a kernel may be from that.
+"""What the values of a graph of dispatches should be, and how far a kernel may be from that.
 
-Input: a graph and its inputs. Output: for each value the interpreter's array, and a tolerance for
-it. Invariant: the tolerance follows from what rounding does to this very value: eight times the
-distance between the interpreter's result with every op rounded and with none, and a floor of a few
-roundings in the coarsest type of the graph. Integers and bools are exact.
+Input: a graph of dispatches and its inputs. Output: for each value, those inside of dispatches too,
+the interpreter's array, and a tolerance for it. Invariant: the tolerance follows from what rounding
+does to this very value: eight times the distance between the interpreter's result with every op
+rounded and with none, and a floor of a few roundings in the coarsest type of the graph. Integers
+and bools are exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from stagejit.graph.evaluator import Precision
 from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Graph, Value
+from stagejit.graph.ops.dispatches import parts_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,17 +29,15 @@ _COARSEST = ("bf16", "f16", "f32", "f64")
 class Reference:
     """`declared[value]` is the array; `tolerance(value)` says how much a float may be off."""
 
-    def __init__(self, graph: Graph, inputs: Sequence[Array], values: Iterable[Value]) -> None:
-        """values: those that will be asked for; their ops need not be part of the graph."""
-        wanted = list(values)
+    def __init__(self, graph: Graph, inputs: Sequence[Array]) -> None:
         given = dict(zip(graph.inputs, inputs, strict=True))
         self.declared = dict(given)
         self._wide = {
             value: array.astype(np.float64) if value.type.dtype.is_float else array
             for value, array in given.items()
         }
-        _evaluate(wanted, self.declared, "declared")
-        _evaluate(wanted, self._wide, "f64")
+        _evaluate(graph, self.declared, "declared")
+        _evaluate(graph, self._wide, "f64")
         names = {value.type.dtype.name for value in self.declared}
         self._floor = next((_FLOOR[name] for name in _COARSEST if name in names), 0.0)
 
@@ -58,16 +58,11 @@ class Reference:
         return allowed
 
 
-def _evaluate(wanted: Sequence[Value], known: dict[Value, Array], precision: Precision) -> None:
-    """Adds to `known` all that `wanted` depend on."""
-    pending = list(wanted)
-    while pending:
-        value = pending[-1]
-        missing = [operand for operand in value.op.operands if operand not in known]
-        if value in known:
-            pending.pop()
-        elif missing:
-            pending += missing
-        else:
-            results = evaluate_op(value.op, [known[v] for v in value.op.operands], precision)
-            known.update(zip(value.op.results, results, strict=True))
+def _evaluate(graph: Graph, known: dict[Value, Array], precision: Precision) -> None:
+    """Adds to `known` all that ops of the graph, and of the parts of its dispatches, give."""
+    for op in graph.ops():
+        for part in parts_of(op) if op.kind == "dispatch" else ():
+            known.update(zip(part.inputs, (known[v] for v in op.operands), strict=False))
+            _evaluate(part, known, precision)
+        results = evaluate_op(op, [known[value] for value in op.operands], precision)
+        known.update(zip(op.results, results, strict=True))

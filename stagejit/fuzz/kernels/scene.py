@@ -1,6 +1,6 @@
 """The memory of one region's run: buffers between guards, poisoned but for what the region reads.
 
-Input: a region, whose memory its values lie in, a reference. Output: `Frame`s, one for each kernel
+Input: a region, a reference. Output: `Frame`s, one for each kernel
 of the region: an image of all memory with the places of buffers in it; and, from the image after
 the run, the first fault. Invariant: a kernel may change the elements that the region stores, and
 its scratch; every other byte of the image is compared.
@@ -16,9 +16,9 @@ import numpy as np
 
 from stagejit.codegen.kernel import Kernel
 from stagejit.dispatch.region import Region, Store
-from stagejit.dispatch.roots import Roots
 from stagejit.fuzz.kernels.reference import Reference
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.control import memory_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -62,14 +62,13 @@ class _Buffer:
 class Scene:
     """See the module's docstring.
 
-    over: by the root of a store the input whose memory it takes. poison: the byte that unwritten
-    memory holds. shift: elements by which buffers miss the start of a cache line.
+    over: by the memory of a result the operand whose memory it takes. poison: the byte that
+    unwritten memory holds. shift: elements by which buffers miss the start of a cache line.
     """
 
     def __init__(
         self,
         region: Region,
-        roots: Roots,
         reference: Reference,
         *,
         over: Mapping[Value, Value],
@@ -77,12 +76,12 @@ class Scene:
         shift: int = 0,
     ) -> None:
         self.region, self.poison = region, poison
-        self._roots, self._reference = roots, reference
+        self._reference = reference
         self._over, self._shift, self._end = over, shift, 0
-        self._homes: dict[Value, _Buffer] = {}  # by root
+        self._homes: dict[Value, _Buffer] = {}  # by memory
         self._reads()
-        for store in region.stores:
-            self._expect(store)
+        for store, result in zip(region.stores, region.results, strict=True):
+            self._expect(store, result)
         self._image = np.full(self._end, poison, np.uint8)
         for buffer in self._homes.values():
             raw = buffer.before.reshape(-1).view(np.uint8)
@@ -92,13 +91,12 @@ class Scene:
 
     def _reads(self) -> None:
         contents: dict[Value, Value] = {}
-        reads = list(self.region.inputs)
         anchor = self.region.anchor
         if self.region.kind == "scatter" and anchor is not None:
-            root = self._roots[anchor.result]
+            root = memory_of(self.region.results[0])
             self._homes[root] = self._buffer(anchor.result, anchor.operands[0])
-        for value in reads:  # of several values in one memory the latest is there
-            root = self._roots[value]
+        for value in self.region.operands:  # of several in one memory the latest is there
+            root = memory_of(value)
             if root not in contents or value.op.id > contents[root].op.id:
                 contents[root] = value
         for root, value in contents.items():
@@ -118,19 +116,19 @@ class Scene:
         return _Buffer(start, owner, before.copy())
 
     def _home(self, value: Value) -> _Buffer:
-        root = self._roots[value]
+        root = memory_of(value)
         if root not in self._homes:
             taken = self._over.get(root)
             if taken is None:
                 self._homes[root] = self._buffer(value, None)
             else:  # the same bytes, seen as other elements
-                old = self._homes[self._roots[taken]]
+                old = self._homes[memory_of(taken)]
                 same = old.before.view(value.type.dtype.numpy)
                 self._homes[root] = _Buffer(old.place, value, same.copy())
         return self._homes[root]
 
-    def _expect(self, store: Store) -> None:
-        buffer = self._home(store.into)
+    def _expect(self, store: Store, result: Value) -> None:
+        buffer = self._home(result)
         shape, value = store.into.shape, store.value
         place: tuple[Any, ...] = (...,)
         views = [buffer.expected.reshape(shape), buffer.written.reshape(shape)]
@@ -155,7 +153,7 @@ class Scene:
         image[fault : fault + 8] = 0
         places, params = [], list(kernel.params)
         for arg in kernel.args:
-            buffer = self._homes[self._roots[arg.value]]
+            buffer = self._homes[memory_of(arg.value)]
             places.append(buffer.place + arg.offset * arg.value.type.dtype.itemsize)
         if verify:
             params += [arg.value.type.size - arg.offset for arg in kernel.args]

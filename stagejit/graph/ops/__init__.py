@@ -23,6 +23,7 @@ bitcast            x                           dtype (same size per element, nei
 broadcast          x                           shape, axes: operand dim i is result dim axes[i], of
                                                the same size (a size of 1 does not stretch)
 reshape            x                           shape; row-major
+alias              x                           the same in the operand's memory, between dispatches
 transpose          x                           permutation: result dim i is operand dim
                                                permutation[i]
 reverse            x                           axes, ascending
@@ -54,6 +55,8 @@ call               those of the handler        target (of the custom call),
                                                result): see Note [Foreign handlers]
 optimization_      any                         results are the operands; no rewrite looks through
 barrier                                        them; who reads one comes after all operands
+dispatch           of its parts, then those    parts, carried: see `dispatches.py`
+                   it runs after
 return             any
 =================  ==========================  =====================================================
 
@@ -92,6 +95,7 @@ from stagejit.graph.definition import Attrs, Types, definition_of
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops import (
     control,
+    dispatches,
     elementwise,
     foreign,
     indexing,
@@ -105,7 +109,8 @@ from stagejit.loc import UNKNOWN, Loc
 from stagejit.types import TensorType
 
 FAMILIES = (
-    sources, elementwise, views, slices, reductions, products, indexing, control, foreign,
+    sources, elementwise, views, slices, reductions, products, indexing, control, dispatches,
+    foreign,
 )  # fmt: skip
 
 

@@ -105,6 +105,13 @@ def before(value: Value) -> Value | None:
     return op.operands[value.index] if op.definition.forwards else destination_of(value)
 
 
+def memory_of(value: Value) -> Value:
+    """The earliest value that lay in the memory of `value`."""
+    while (earlier := before(value)) is not None:
+        value = earlier
+    return value
+
+
 def updates_of(op: Op, destination: Value) -> list[Value]:
     """The results of an op that are updates of `destination`: one look at each operand, however
     many are carried."""

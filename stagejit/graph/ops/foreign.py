@@ -205,4 +205,12 @@ define(
         stands_alone=True,
     )
 )
-define(OpDef(kind="optimization_barrier", infer=_same, interpret=_operands, forwards=True))
+define(
+    OpDef(
+        kind="optimization_barrier",
+        infer=_same,
+        interpret=_operands,
+        forwards=True,
+        orders=True,
+    )
+)

@@ -1,7 +1,8 @@
 """Views of all elements: `broadcast`, `reshape`, `transpose`, `reverse`.
 
 Each says in `pull` where an element of the result lies in the operand: access analysis and every
-kernel generator use these maps, so they cannot disagree. They are exact.
+kernel generator use these maps, so they cannot disagree. They are exact. `alias` is the reshape
+that is no work: between dispatches, it is the operand's memory seen in another shape.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import numpy as np
 
 from stagejit.graph.definition import Attrs, DynamicStart, OpDef, Types, define, require
 from stagejit.graph.evaluator import Array, Evaluator
-from stagejit.graph.ir import Op
+from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, divisions, reshape_index
 from stagejit.types import TensorType
 
@@ -123,6 +124,25 @@ define(
         keeps_order=True,
         rearranges=True,
         divisions=_divisions_of_reshape,
+    )
+)
+
+
+def behind_aliases(value: Value) -> Value:
+    """The value whose memory an `alias` is."""
+    while value.op.kind == "alias":
+        value = value.op.operands[0]
+    return value
+
+
+define(
+    OpDef(
+        kind="alias",
+        infer=_reshape,
+        interpret=_value_of_reshape,
+        implied=_SHAPE,
+        keeps_order=True,
+        forwards=True,
     )
 )
 define(

@@ -6,7 +6,8 @@ import gc
 
 from stagejit.codegen.generate import KernelCache
 from stagejit.codegen.target import Target
-from stagejit.dispatch.formation import form
+from stagejit.dispatch.assembly import dispatches_of
+from stagejit.dispatch.regions import regions_of
 from stagejit.graph.parser import parse
 
 KEEPS_SEVERAL = """
@@ -33,7 +34,8 @@ graph @case(%x0: f32[9,64]) {
 
 
 def symbol(text: str) -> str:
-    (region,), _ = form(parse(text))
+    dispatches, _ = dispatches_of(parse(text))
+    (region,) = regions_of(dispatches)
     return KernelCache(Target.avx2(), verify=False).generate(region).symbol
 
 

@@ -1,0 +1,277 @@
+"""`dispatch`: what one launch computes, as graphs of its own, and which memory it writes.
+
+Input: operands, all in memory: one for each input of a part, then those after which it runs.
+Output: a result for each output of the first part: a fresh one, or an update of an operand.
+Invariant: what an op of this kind says in its line (its kind, the boxes that it writes) is what its
+parts say; nothing else decides about it.
+
+Note [Destinations of a dispatch]: an input that is `donated` is a destination. Nobody evaluates it:
+an output that is made of it by `insert_slice`s, or by a scatter, is that memory with the boxes of
+these ops overwritten, so the result is tied to the operand. Where a box lies in a box, the inner
+one is inserted into an `extract_slice` of the destination, which is inserted back.
+
+Note [Parts]: the first part gives the results. Each further one, a border, gives an update of one
+destination of the first, and runs beside it: no part reads what another one writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stagejit.graph.definition import Attrs, Names, OpDef, Types, define, require
+from stagejit.graph.evaluator import Evaluator
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.elementwise import function_of
+from stagejit.graph.ops.slices import boxed
+from stagejit.graph.syntax import Parts, joined
+from stagejit.graph.tokens import Line, Values
+from stagejit.index.box import Box
+from stagejit.types import TensorType
+
+
+@dataclass(frozen=True)
+class Written:
+    """One value that a part writes. inserts: the ops that place it in the destination, innermost
+    first; none for a fresh output, and for what a scatter leaves."""
+
+    value: Value
+    inserts: tuple[Op, ...] = ()
+
+    @property
+    def into(self) -> Value:
+        """Has the shape of the memory that is written."""
+        return self.inserts[-1].result if self.inserts else self.value
+
+
+def parts_of(op: Op) -> tuple[Graph, ...]:
+    """The first part, then the borders."""
+    parts: tuple[Graph, ...] = op.attrs["parts"]
+    return parts
+
+
+def after(op: Op) -> tuple[Value, ...]:
+    """What has to be there first, though no part reads it."""
+    return tuple(op.operands[len(parts_of(op)[0].inputs) :])
+
+
+def destination(part: Graph, output: int) -> Value | None:
+    """The input of a part whose memory an output takes over; None for a fresh one."""
+    value = part.outputs[output]
+    while not value.op.definition.is_input:
+        op = value.op
+        at = op.definition.tied_operand(op, value.index)
+        if at is None:
+            return None
+        value = op.operands[at]
+    return value if part.is_donated(value) else None
+
+
+def written(part: Graph, output: int) -> list[Written]:
+    """What an output consists of, in the order in which it is placed."""
+    if destination(part, output) is None:
+        return [Written(part.outputs[output])]
+    found = []
+    value = part.outputs[output]
+    while not value.op.definition.is_input:
+        if not value.op.definition.is_insert:  # a scatter
+            found.append(Written(value))
+            break
+        inserts = [value.op]
+        while inserts[0].operands[0].op.definition.is_insert:
+            inserts.insert(0, inserts[0].operands[0].op)
+        found.append(Written(inserts[0].operands[0], tuple(inserts)))
+        value = value.op.operands[1]
+    return found[::-1]
+
+
+def evaluated(part: Graph) -> list[Op]:
+    """The ops that compute something, without those that only name a box of a destination."""
+    placing: set[Value] = {value for value in part.inputs if part.is_donated(value)}
+    ops = []
+    for op in part.ops():
+        place = op.definition.boxed
+        if place is not None and op.operands[place] in placing:
+            placing.add(op.result)
+        else:
+            ops.append(op)
+    return ops
+
+
+def inside(value: Value) -> Value:
+    """What a part makes the result of a dispatch from; the value itself, if it is no such result or
+    if borders complete it."""
+    op = value.op
+    if op.kind != "dispatch" or (len(parts_of(op)) > 1 and _tied(op, value.index) is not None):
+        return value
+    return parts_of(op)[0].outputs[value.index]
+
+
+def kind_of(part: Graph) -> str:
+    """What a part is, by its anchor: the first op that needs more than an element of each operand.
+    Without one it is a `fill`, a `copy`, or a `map`."""
+    ops = evaluated(part)
+    anchor = next((op for op in ops if not op.definition.is_pointwise), None)
+    return anchor.kind if anchor is not None else kind_without_anchor(ops)
+
+
+def kind_without_anchor(ops: Iterable[Op]) -> str:
+    evaluated = [op for op in ops if not op.definition.is_insert]
+    if evaluated and all(op.kind in ("fill", "const") for op in evaluated):
+        return "fill"
+    return "copy" if all(op.definition.is_view for op in evaluated) else "map"
+
+
+def name_of(part: Graph) -> str:
+    """Its kind; of a map with a single function, that."""
+    functions = set(filter(None, map(function_of, evaluated(part))))
+    kind = kind_of(part)
+    return functions.pop() if kind == "map" and len(functions) == 1 else kind
+
+
+# ------------------------------------------------------------------ results
+
+
+def _dispatch(operands: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    parts = attrs["parts"]
+    require(len(parts) > 0, "there is a part")
+    taken = [value.type for value in parts[0].inputs]
+    for part in parts:
+        given = [value.type for value in part.inputs]
+        require(given == taken and part.donated == parts[0].donated, "parts take different inputs")
+    require(list(operands[: len(taken)]) == taken, f"{parts[0].name} takes {taken}")
+    ties = _ties(parts)
+    require(dict(attrs["carried"]) == ties, f"carried={attrs['carried']} is not what parts update")
+    require(len(set(ties.values())) == len(ties), "two results update one operand")
+    donated = [at for at, is_donated in enumerate(parts[0].donated) if is_donated]
+    require(sorted(ties.values()) == donated, "a destination is not updated")
+    for border in parts[1:]:
+        require(len(border.outputs) == 1, "a border gives one update")
+        of_border = destination(border, 0)
+        known = of_border is not None and of_border.op.attrs["index"] in ties.values()
+        require(known, "a border updates no destination")
+    return tuple(value.type for value in parts[0].outputs)
+
+
+def _ties(parts: Sequence[Graph]) -> dict[int, int]:
+    found = ((at, destination(parts[0], at)) for at in range(len(parts[0].outputs)))
+    return {at: value.op.attrs["index"] for at, value in found if value is not None}
+
+
+def _with_parts(graphs: Sequence[Graph]) -> dict[str, Any]:
+    if not graphs:
+        raise ValueError("a dispatch has a part")
+    return {"parts": tuple(graphs), "carried": tuple(_ties(graphs).items())}
+
+
+def add_dispatch(graph: Graph, operands: Sequence[Value], parts: Sequence[Graph]) -> Op:
+    """Appends a dispatch; operands beyond the inputs of a part are those that it comes after."""
+    types = [value.type for value in parts[0].outputs]
+    loc = next((op.loc for op in reversed(evaluated(parts[0])) if op.loc), graph.return_op.loc)
+    return graph.add("dispatch", operands, types, loc, **_with_parts(parts))
+
+
+# ------------------------------------------------------------------ meaning
+
+
+def _value_of_dispatch(evaluator: Evaluator, op: Op, *operands: Any) -> list[Any]:
+    first, *borders = parts_of(op)
+    given = list(operands[: len(first.inputs)])
+    results = evaluator.graph(first, given)
+    for border in borders:
+        at = next(r for r, d in op.attrs["carried"] if border.inputs[d] is destination(border, 0))
+        inputs = list(given)
+        inputs[dict(op.attrs["carried"])[at]] = results[at]
+        (results[at],) = evaluator.graph(border, inputs)
+    return results
+
+
+def _tied(op: Op, result: int) -> int | None:
+    return next((operand for tied, operand in op.attrs["carried"] if tied == result), None)
+
+
+def _flops(op: Op) -> int:
+    return sum(inner.definition.flops(inner) for part in parts_of(op) for inner in part.ops())
+
+
+# --------------------------------------------------------------------- text
+
+
+def _write(op: Op, names: Names) -> str:
+    """`KIND READ, ... [into DESTINATION BOX..., ...] [after VALUE, ...]`: the boxes of all parts; a
+    `~` stands before one that is larger than what is written, as an offset is read at run time."""
+    first = parts_of(op)[0]
+    given = list(zip(first.inputs, op.operands, strict=False))
+    reads = ", ".join(names[value] for own, value in given if not first.is_donated(own))
+    into = ", ".join(
+        joined(names[value], *_boxes(op, own.op.attrs["index"]))
+        for own, value in given
+        if first.is_donated(own)
+    )
+    waits = ", ".join(names[value] for value in after(op))
+    return joined(
+        kind_of(first), reads, f"into {into}" if into else "", f"after {waits}" if waits else ""
+    )
+
+
+def _boxes(op: Op, operand: int) -> Iterator[str]:
+    for part in parts_of(op):
+        for output in range(len(part.outputs)):
+            if destination(part, output) is part.inputs[operand]:
+                yield from map(_box_text, written(part, output))
+
+
+def _box_text(made: Written) -> str:
+    if not made.inserts:
+        return f"~{Box.whole(made.value.shape)}"
+    dims = [(0, size, 1) for size in made.value.shape]
+    certain = True
+    for insert in made.inserts:
+        offsets, strides = insert.attrs["offsets"], insert.attrs["strides"]
+        for axis, extent in enumerate(boxed(insert)[0].shape):
+            first, size, step = dims[axis]
+            if offsets[axis] is None:
+                dims[axis], certain = (0, extent, 1), False
+            elif certain or dims[axis] != (0, insert.operands[0].shape[axis], 1):
+                dims[axis] = (first * strides[axis] + offsets[axis], size, step * strides[axis])
+            else:
+                dims[axis] = (offsets[axis], size, strides[axis])
+    return f"{'' if certain else '~'}{Box.of(dims)}"
+
+
+def _read(tokens: Line, definition: OpDef, values: Values, types: list[TensorType]) -> Parts:
+    """Operands. The parser compares what the line says of the parts with these."""
+    tokens.take("name")
+    reads = _values(tokens, values)
+    into = _values(tokens, values) if tokens.accept("into") else []
+    waits = _values(tokens, values) if tokens.accept("after") else []
+    return [*reads, *into, *waits], {}
+
+
+def _values(tokens: Line, values: Values) -> list[Value]:
+    """Values, each of which may be followed by boxes."""
+    found = []
+    while tokens.kind() == "value":
+        found.append(tokens.value(values))
+        while tokens.accept("~") or tokens.accept("["):
+            while not tokens.accept("]"):
+                tokens.skip()
+        tokens.accept(",")
+    return found
+
+
+define(
+    OpDef(
+        kind="dispatch",
+        infer=_dispatch,
+        interpret=_value_of_dispatch,
+        write=_write,
+        read=_read,
+        bodies=parts_of,
+        with_bodies=_with_parts,
+        tied_operand=_tied,
+        stands_alone=True,
+        flops=_flops,
+    )
+)
