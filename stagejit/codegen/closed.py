@@ -20,6 +20,7 @@ from stagejit.dispatch.region import Region, Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import memory_of
+from stagejit.graph.ops.dispatches import destination
 from stagejit.graph.printer import op_text
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.types import DType
@@ -94,7 +95,8 @@ def key_of(region: Region, made: ClosedRegion) -> str:
         f"{name}: {value.type}{' mutable' if value in made.mutable else ''}"
         for value, name in names.items()
     )
-    into = [value for value in part.inputs if value not in names and part.is_used(value.op)]
+    ends = (destination(part, number) for number in range(len(part.outputs)))
+    into = [value for value in ends if value is not None]
     names |= {value: f"%d{at}" for at, value in enumerate(into)}
     writes = ", ".join(f"{names[value]}: {value.type}" for value in into)
     lines = [f"({reads}) into ({writes}){'' if region.aligned else ' anywhere'}"]

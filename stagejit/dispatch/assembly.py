@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stagejit.decisions import Decision
-from stagejit.dispatch.accesses import reads_of, writes_of
+from stagejit.dispatch.accesses import Touch, reads_of, writes_of
 from stagejit.dispatch.formation import form
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.region import Draft, Store
@@ -41,15 +41,18 @@ def assemble(graph: Graph, drafts: Sequence[Draft]) -> Graph:
 
 class _Assembly:
     """`latest`: the newest version of each buffer, by its root. `passed`: results of barriers, with
-    the version in memory that each passes on. `read`: by root, what is read of it and by whom.
-    `before`: for each op the ops that its edges put before it, as a bit set of ids."""
+    the version in memory that each passes on. `readers`: by root, who reads it, since somebody last
+    asked what; `read`: what was found then. `before`: for each op the ops that its edges put before
+    it, as a bit set of ids."""
 
     def __init__(self, graph: Graph, drafts: Sequence[Draft]) -> None:
         self.graph, self.drafts, self.roots = graph, drafts, Roots(drafts)
         self.made = Graph(graph.name)
         self.latest: dict[Value, Value] = {}
         self.passed: dict[Value, tuple[Value, Value]] = {}
+        self.readers: dict[Value, list[tuple[Draft, Op]]] = {}
         self.read: dict[Value, BoxIndex[Op]] = {}
+        self.reads: dict[Draft, list[Touch]] = {}
         self.before: dict[Op, int] = {}
         for value, name in zip(graph.inputs, graph.input_names, strict=True):
             self.latest[value] = self.made.add_input(
@@ -166,7 +169,8 @@ class _Assembly:
             (root,) = {self.roots[store.into] for store in border.stores}
             part.graph.set_outputs([part.update(root, border.stores)])
             parts.append(part.graph)
-        operands += self._after(draft, operands)
+        if tied:
+            operands += self._after(draft, operands)
         op = add_dispatch(self.made, operands, parts)
         for root, result in zip(groups, op.results, strict=True):
             self.latest[root] = result
@@ -180,16 +184,28 @@ class _Assembly:
         for operand in operands:
             known |= self._until(operand.op)
         found: dict[Op, None] = {}
-        for touch in writes_of(draft):
-            index = self.read.get(self.roots[touch.value])
-            for reader in index.overlapping(touch.box) if index is not None else ():
-                found[reader] = None
+        written = {self.roots[value]: self._read_of(self.roots[value]) for value in draft.writes}
+        if any(index is not None for index in written.values()):
+            for touch in writes_of(draft):
+                index = written[self.roots[touch.value]]
+                for reader in index.overlapping(touch.box) if index is not None else ():
+                    found[reader] = None
         waits: list[Op] = []
         for reader in sorted(found, key=lambda op: -op.id):
             if not known >> reader.id & 1 and reader.results:
                 known |= self._until(reader)
                 waits.append(reader)
         return [reader.results[0] for reader in reversed(waits)]
+
+    def _read_of(self, root: Value) -> BoxIndex[Op] | None:
+        """What is read of a buffer so far, and by whom."""
+        for draft, op in self.readers.pop(root, ()):
+            if draft not in self.reads:
+                self.reads[draft] = reads_of(draft)
+            for touch in self.reads[draft]:
+                if self.roots[touch.value] is root:
+                    self.read.setdefault(root, BoxIndex()).add(touch.box, op)
+        return self.read.get(root)
 
     def _until(self, op: Op) -> int:
         return self.before.get(op, 0) | 1 << op.id
@@ -203,8 +219,8 @@ class _Assembly:
     def _note(self, draft: Draft, op: Op) -> None:
         """From now on `op` is somewhere in the order, and reads what the draft reads."""
         self._order(op)
-        for touch in reads_of(draft):
-            self.read.setdefault(self.roots[touch.value], BoxIndex()).add(touch.box, op)
+        for root in dict.fromkeys(self.roots[value] for value in draft.reads):
+            self.readers.setdefault(root, []).append((draft, op))
 
 
 class _Part:

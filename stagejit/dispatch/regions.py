@@ -92,10 +92,11 @@ def _of_part(
 ) -> Region:
     ops = evaluated(part)
     anchor = next((inner for inner in ops if not inner.definition.is_pointwise), None)
+    read = {value for inner in part.ops() for value in inner.operands} | set(part.outputs)
     used = [
         (value, operand)
         for value, operand in zip(part.inputs, op.operands, strict=False)
-        if not part.is_donated(value) and part.is_used(value.op)
+        if value in read and not part.is_donated(value)
     ]
     stores, results = [], []
     ties = {operand: result for result, operand in op.attrs["carried"]}

@@ -90,7 +90,7 @@ class Graph:
 
     def __init__(self, name: str = "f") -> None:
         self.name = name
-        self.nx: nx.MultiDiGraph[Op] = nx.MultiDiGraph()
+        self._linked: nx.MultiDiGraph[Op] | None = None  # of a graph that only grew, not made yet
         self.inputs: list[Value] = []
         self.input_names: list[str] = []
         self.donated: list[bool] = []
@@ -100,6 +100,17 @@ class Graph:
         self._return = self._insert("return", (), (), {}, UNKNOWN)
 
     # ---------------------------------------------------------------- reading
+
+    @property
+    def nx(self) -> nx.MultiDiGraph[Op]:
+        """The graph itself, for networkx. Many a graph is only made, read and compiled, such as
+        those of dispatches: they have edges from the moment that somebody asks for them."""
+        if self._linked is None:
+            self._linked = nx.MultiDiGraph()
+            self._linked.add_nodes_from(self._made)
+            for op in self._made:
+                self._link(op, range(len(op.operands)))
+        return self._linked
 
     @property
     def _users(self) -> Mapping[Op, Mapping[Op, Mapping[int, Mapping[str, int]]]]:
@@ -128,6 +139,8 @@ class Graph:
         return list(self._order)
 
     def _ordered(self) -> list[Op]:
+        if self._linked is None:  # ops came after their operands
+            return [op for op in self._made if op.kind not in ("input", "return")]
         order = []
         waiting = {op: len({operand.op for operand in op.operands}) for op in self.nx}
         ready = [(op.id, op) for op, missing in waiting.items() if not missing]
@@ -175,7 +188,7 @@ class Graph:
         """The end of the graph: ops and values let go of each other, so that nothing waits for a
         garbage collection (a constant may be a large array of the user's)."""
         made, self._made, self._order = self._made, [], None
-        self.nx.clear()
+        self._linked = None
         for op in made:
             for body in op.definition.bodies(op):
                 body.dissolve()
@@ -185,7 +198,8 @@ class Graph:
         return iter(self.ops())
 
     def __len__(self) -> int:
-        return int(self.nx.number_of_nodes()) - len(self.inputs) - 1
+        ops = len(self._made) if self._linked is None else int(self._linked.number_of_nodes())
+        return ops - len(self.inputs) - 1
 
     def is_donated(self, value: Value) -> bool:
         """Whether it is an input that the caller gives up."""
@@ -276,11 +290,16 @@ class Graph:
     ) -> Op:
         op = Op(len(self._made), kind, operands, types, attrs, loc)
         self._made.append(op)
-        self.nx.add_node(op)
-        self._link(op, range(len(op.operands)))
+        self._order, self._all_live = None, False
+        if self._linked is not None:
+            self._linked.add_node(op)
+            self._link(op, range(len(op.operands)))
         return op
 
     def _set_operands(self, op: Op, operands: Sequence[Value]) -> None:
+        if self._linked is None and op is self._return:  # which comes last in any order
+            op.operands = list(operands)
+            return
         for index, value in enumerate(op.operands):
             self.nx.remove_edge(value.op, op, key=index)
         op.operands = list(operands)

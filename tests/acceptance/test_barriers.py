@@ -145,7 +145,7 @@ def test_s7_nothing_has_settled_but_what_barriers_name(name: str, switch: str) -
     graph = prepared(fn, args, options=options)
     made, expected = schedule_graph(graph, options), interpret(graph, args)
     for seed in range(4):
-        got = Settling(graph, made, random.Random(seed) if seed else None)(args)
+        got = Settling(made, random.Random(seed) if seed else None)(args)
         for a, b in zip(got, expected, strict=True):
             np.testing.assert_array_equal(a, b)
 
@@ -161,7 +161,7 @@ def test_s7_an_executor_that_counts_on_ranges_sees_a_narrow_one(name: str) -> No
     def goes_wrong(mutated: Plan) -> bool:
         with contextlib.suppress(AssertionError):
             for seed in range(3):
-                run = Settling(graph, replace(made, plan=mutated), random.Random(seed))
+                run = Settling(replace(made, plan=mutated), random.Random(seed))
                 for a, b in zip(run(args), expected, strict=True):
                     np.testing.assert_array_equal(a, b)
             return False

@@ -103,7 +103,7 @@ def check_graph(
     expected = interpret(graph, arrays)
     made = schedule_graph(graph, options)
     for a, b in zip(interpret(made.graph, arrays), expected, strict=True):
-        np.testing.assert_array_equal(_plain(a), _plain(b))
+        np.testing.assert_array_equal(without_void(a), without_void(b))
     for seed in range(orders):
         got = Executor(made, random.Random(seed) if seed else None)(arrays)
         for a, b in zip(got, expected, strict=True):

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.graph.ir import Graph
 from stagejit.index.box import Box
 from stagejit.schedule.plan import Access, Dispatch
 from stagejit.schedule.schedule import Delegation, Run, Schedule, Step
@@ -28,10 +27,8 @@ Masks = dict[str, Mask]  # by memory: of a buffer or result, or the arena of a r
 class Settling(Executor):
     """See the module's docstring."""
 
-    def __init__(
-        self, graph: Graph, schedule: Schedule, order: random.Random | None = None
-    ) -> None:
-        super().__init__(graph, schedule, order)
+    def __init__(self, schedule: Schedule, order: random.Random | None = None) -> None:
+        super().__init__(schedule, order)
         self.run_of = {
             step.dispatch.name: number
             for number, part in enumerate(schedule.segments)

@@ -39,7 +39,7 @@ def settles(
     expected = interpret(graph, args)
     made = schedule_graph(graph, options)
     for seed in range(orders):
-        got = Settling(graph, made, random.Random(seed) if seed else None)(args)
+        got = Settling(made, random.Random(seed) if seed else None)(args)
         for a, b in zip(got, expected, strict=True):
             np.testing.assert_array_equal(without_void(a), without_void(b))
     return check_mutations(made.plan, most=mutations)
