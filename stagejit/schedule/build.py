@@ -227,7 +227,7 @@ class _Builder:
     def _hazards(self, dispatches: Sequence[Dispatch]) -> hazards.HazardGraph:
         """Who waits for whom."""
         graph = hazards.hazard_graph(dispatches)
-        barriers = [op for op in self.graph.nx if op.definition.orders]
+        barriers = [op for op in self.graph.ops() if op.definition.orders]
         if not barriers:
             return graph
         reading: dict[Value, list[int]] = {}
