@@ -15,7 +15,6 @@ from stagejit.dispatch.donation import donations
 from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.dispatch.region import Region
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.ops.control import before
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.index.box import Box
 from stagejit.index.box_index import fill_box
@@ -24,6 +23,7 @@ from stagejit.schedule import hazards, reduction
 from stagejit.schedule.beside import NAME, brought_together, is_small
 from stagejit.schedule.bodies import layout_of
 from stagejit.schedule.body_accesses import touches_of
+from stagejit.schedule.bufferize import Memory
 from stagejit.schedule.names import Names
 from stagejit.schedule.order import execution_order, readers_first, runs
 from stagejit.schedule.plan import Access, Buffer, Delegated, Dispatch, Plan
@@ -33,23 +33,6 @@ from stagejit.schedule.shared_memory import add_shared
 from stagejit.schedule.slots import Slots, TransientMemory, Use, Wait
 from stagejit.schedule.symbols import with_short_symbols
 from stagejit.types import u8
-
-
-class Roots:
-    """`roots[value]` is the value that stands for the memory of `value`, see `memory_of`; walks are
-    short, however long the chains of updates are."""
-
-    def __init__(self) -> None:
-        self._known: dict[Value, Value] = {}
-
-    def __getitem__(self, value: Value) -> Value:
-        passed = []
-        while value not in self._known and (earlier := before(value)) is not None:
-            passed.append(value)
-            value = earlier
-        root = self._known.get(value, value)
-        self._known.update(dict.fromkeys(passed, root))
-        return root
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,10 +84,8 @@ class _Builder:
         self.is_body = is_body
         self.inner = {region: self._inner(region) for region in regions if region.bodies}
         self.layouts = {region: layout_of(region, inner) for region, inner in self.inner.items()}
-        self.roots = Roots()
+        self.memory = Memory(graph)
         self.items = [self._item(region) for region in regions]
-        self.outputs = {self.roots[value]: number for number, value in enumerate(graph.outputs)}
-        self.reused: dict[Value, Value] = {}  # root of a result --> the argument it lies in
 
     def build(self) -> Schedule:
         items, decisions = self.items, self.decisions
@@ -113,7 +94,7 @@ class _Builder:
 
         def ordered(these: Sequence[int]) -> Schedule:
             self.items = [items[at] for at in these]
-            self.decisions, self.reused = list(decisions), {}
+            self.decisions, self.memory.reused = list(decisions), {}
             return self._in_order(first if self.items == items else None)
 
         made = ordered(order)
@@ -144,7 +125,7 @@ class _Builder:
             self._reuse_arguments()
         buffers = self._buffers()
         workspaces = dict(self._workspaces())
-        same = first if not self.reused and not workspaces else None
+        same = first if not self.memory.reused and not workspaces else None
         dispatches = (
             same[0] if same else [self._dispatch(item, buffers, workspaces) for item in self.items]
         )
@@ -169,7 +150,7 @@ class _Builder:
             tuple(self.decisions),
             scalars,
         )
-        buffer_of = dict(self._buffer_of(names))
+        buffer_of = dict(self.memory.buffer_of(names))
         outputs = tuple(buffer_of[value] for value in self.graph.outputs)
         parts = segments_of(
             [item.region for item in self.items], plan, segment, buffer_of, outputs, self.inner
@@ -209,7 +190,7 @@ class _Builder:
         before = hazards.predecessors(graph)
         reading, writing = self._touching()
         for number, argument in self.pairs.items():
-            value, root = self.graph.inputs[argument], self.roots[self.graph.outputs[number]]
+            value, root = self.graph.inputs[argument], self.memory.root(self.graph.outputs[number])
             if root is not value and self.options.enabled("reuse-arguments"):
                 readers_first(reading.get(value, []), writing.get(root, []), before)
         delegated = [item.delegated for item in self.items]
@@ -238,22 +219,14 @@ class _Builder:
         hazards.add_orders(graph, dispatches, behind)
         return graph
 
-    def _memory(self) -> list[Value]:
-        """Of every value that a region reads, writes or the function returns the root."""
-        found: dict[Value, None] = dict.fromkeys(self.graph.inputs)
+    def _buffers(self) -> dict[Value, Buffer]:
+        """By the home of each value that a region reads, writes or the function returns."""
+        touched: dict[Value, None] = {}
         for item in self.items:
-            found.update(dict.fromkeys(item.region.reads))
-            found.update(dict.fromkeys(item.region.writes))
-        found.update(dict.fromkeys(self.graph.outputs))
-        return list(dict.fromkeys(self.roots[value] for value in found))
-
-    def _buffer_of(self, names: Mapping[Value, str]) -> Iterator[tuple[Value, str]]:
-        """For each value of the graph that has one the name of its buffer."""
-        results = (result for op in self.graph.ops() for result in op.results)
-        for value in (*self.graph.inputs, *results):
-            name = names.get(self._home(value))
-            if name is not None:
-                yield value, name
+            touched.update(dict.fromkeys(item.region.reads))
+            touched.update(dict.fromkeys(item.region.writes))
+        touched.update(dict.fromkeys(self.graph.outputs))
+        return self.memory.buffers(touched)
 
     # --------------------------------------------------------------- buffers
 
@@ -262,41 +235,6 @@ class _Builder:
         made = (item.region for item in self.items if value in item.region.results)
         region = next(made, None)
         return value.op.kind if region is None else f"@{region.name} {region.kind}"
-
-    def _home(self, value: Value) -> Value:
-        """The value that stands for the memory of `value`."""
-        root = self.roots[value]
-        return self.reused.get(root, root)
-
-    def _buffers(self) -> dict[Value, Buffer]:
-        """By root, in order of first use: arguments, results, constants, transients."""
-        names = Names(self.graph.input_names)
-        results = {self._home(root): number for root, number in self.outputs.items()}
-        made: dict[Value, Buffer] = {}
-        for value, name in zip(self.graph.inputs, names.given, strict=True):
-            made[value] = Buffer(
-                name,
-                value.shape,
-                value.type.dtype,
-                "argument",
-                value.op.attrs["index"],
-                result=results.get(value),
-            )
-        for root, number in sorted(results.items(), key=lambda item: item[1]):
-            if root not in made:
-                made[root] = Buffer(names.new("r"), root.shape, root.type.dtype, "result", number)
-        constants = 0
-        for root in map(self._home, self._memory()):
-            if root in made:
-                continue
-            if root.op.definition.is_constant:
-                made[root] = Buffer(
-                    names.new("c"), root.shape, root.type.dtype, "constant", constants
-                )
-                constants += 1
-            else:
-                made[root] = Buffer(names.new("t"), root.shape, root.type.dtype, "transient")
-        return made
 
     def _workspaces(self) -> Iterator[tuple[Region, Buffer]]:
         """Memory for what loops and branches need while they run."""
@@ -332,7 +270,8 @@ class _Builder:
         return replace(
             made,
             bodies=layout.bodies(
-                lambda value: buffers[self._home(value)].name, workspace.name if workspace else ""
+                lambda value: buffers[self.memory.home(value)].name,
+                workspace.name if workspace else "",
             ),
         )
 
@@ -343,7 +282,7 @@ class _Builder:
     ) -> tuple[Access, ...]:
         made = []
         for touch in touches:
-            buffer = buffers[self._home(touch.value)]
+            buffer = buffers[self.memory.home(touch.value)]
             box = touch.box if touch.value.shape == buffer.shape else Box.whole(buffer.shape)
             made.append(Access.of(buffer, box, exact=touch.exact and box is touch.box))
         return tuple(dict.fromkeys(made))
@@ -354,7 +293,7 @@ class _Builder:
         """Results that lie in the donated argument with which JAX pairs them."""
         reading, writing = self._touching()
         for number, argument in self.pairs.items():
-            value, root = self.graph.inputs[argument], self.roots[self.graph.outputs[number]]
+            value, root = self.graph.inputs[argument], self.memory.root(self.graph.outputs[number])
             if root is value:
                 continue
             reason = self._refuse_reuse(value, root, reading.get(value, []), writing.get(root, []))
@@ -369,7 +308,7 @@ class _Builder:
                 )
             )
             if not reason:
-                self.reused[root] = value
+                self.memory.reused[root] = value
 
     def _touching(self) -> tuple[dict[Value, list[int]], dict[Value, list[int]]]:
         """Positions that read, and that write, the buffer of each root."""
@@ -377,7 +316,7 @@ class _Builder:
         writing: dict[Value, list[int]] = {}
         for at, item in enumerate(self.items):
             for touching, values in ((reading, item.region.reads), (writing, item.region.writes)):
-                for root in dict.fromkeys(self.roots[value] for value in values):
+                for root in dict.fromkeys(self.memory.root(value) for value in values):
                     touching.setdefault(root, []).append(at)
         return reading, writing
 
@@ -386,7 +325,7 @@ class _Builder:
     ) -> str:
         """Why `root`, written at the positions `writing`, cannot lie in the memory of `argument`,
         read at `reading`; empty if it can."""
-        if argument in self.outputs:
+        if argument in self.memory.outputs:
             return "another result lies in it"
         if root.op.definition.is_left:
             return "a delegated equation makes the result"
@@ -402,7 +341,7 @@ class _Builder:
         if not stores:
             return "the dispatch writes a part of the result"
         given = zip(region.inputs, region.operands, strict=True)
-        read = [own for own, value in given if self.roots[value] is argument]
+        read = [own for own, value in given if self.memory.root(value) is argument]
         return next(filter(None, (refuse_in_place(region, own, stores[0]) for own in read)), "")
 
     # ---------------------------------------------------------------- memory
@@ -419,8 +358,8 @@ class _Builder:
         uses = [
             Use(
                 item.region,
-                tuple(names[self._home(value)] for value in item.region.reads),
-                tuple(names[self._home(value)] for value in item.region.writes),
+                tuple(names[self.memory.home(value)] for value in item.region.reads),
+                tuple(names[self.memory.home(value)] for value in item.region.writes),
                 workspaces[item.region].name if item.region in workspaces else "",
             )
             for item in self.items
@@ -440,9 +379,15 @@ class _Builder:
         arguments, and those of regions inside of loops and branches."""
         made = {self.items[at].region: values for at, values in slots.overwritten.items()}
         for item in self.items:
-            roots = {self.roots[value] for value in item.region.writes}
-            gone = {self.roots[self.reused[root]] for root in roots if root in self.reused}
-            taken = frozenset(value for value in item.region.reads if self.roots[value] in gone)
+            roots = {self.memory.root(value) for value in item.region.writes}
+            gone = {
+                self.memory.root(self.memory.reused[root])
+                for root in roots
+                if root in self.memory.reused
+            }
+            taken = frozenset(
+                value for value in item.region.reads if self.memory.root(value) in gone
+            )
             if taken:
                 made[item.region] = made.get(item.region, frozenset()) | taken
         for schedules in self.inner.values():
