@@ -12,6 +12,10 @@ import pytest
 from jax import lax
 
 import stagejit
+from stagejit.codegen.elements import Elements
+from stagejit.dispatch.group import Group
+from stagejit.dispatch.state import State
+from stagejit.index.coordinates import coordinates, variables
 from stagejit.runtime.loader import call_count
 from tests.agreement import agrees, close, native_calls
 
@@ -40,6 +44,39 @@ def test_donated_slice_update_writes_the_slice_only() -> None:
     assert out.unsafe_buffer_pointer() == address
     assert float(out.sum()) == 128
     assert float(out[3:5].sum()) == 128
+
+
+def test_a_compile_is_the_same_whatever_is_forgotten_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if others asked for thousands of shapes all the time: equal indices stay equal."""
+
+    def f(x: Any, w: Any) -> Any:
+        y = jnp.exp(x @ w)
+        z = y - y.mean(-1, keepdims=True)
+        return jnp.pad(z, 1), z.reshape(-1) * 2, jnp.concatenate([z.T.reshape(z.shape), z])
+
+    def compiled() -> tuple[str, list[str]]:
+        options = stagejit.Options(verify=True, cache_dir="")
+        compilation = stagejit.jit(f, options=options).trace(X, W).compilation
+        compilation.run_until("codegen")
+        symbols = [generated.symbol for generated in compilation.kernels.values()]
+        return compilation.plan.as_text(), symbols
+
+    def forgetting(owner: Any, name: str) -> None:
+        kept = getattr(owner, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            variables.cache_clear()
+            coordinates.cache_clear()
+            return kept(*args, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    expected = compiled()
+    for owner, name in ((State, "settle"), (Group, "claim"), (Elements, "value")):
+        forgetting(owner, name)
+    assert compiled() == expected
 
 
 def test_argument_without_donation_is_left_alone() -> None:
