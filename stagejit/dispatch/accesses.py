@@ -31,7 +31,6 @@ from stagejit.symbolic import Expr, Int, at_most, bounds
 MOST_BOXES = 4
 
 _DYNAMIC = "an offset is computed from arrays"
-_DROPPED = "a window that is not within the array is left out"
 _HULL = "the hull of several ranges"
 _UNEVEN = "elements between are not touched"
 
@@ -39,15 +38,22 @@ _UNEVEN = "elements between are not touched"
 @dataclass(frozen=True)
 class Touch:
     """Part of the memory of `value`, an operand or a result of a region, that it touches. `reason`:
-    why the box is not exact, empty if it is."""
+    why the box is not exact, empty if it is. may: whether it can be that nothing is
+    touched."""
 
     value: Value
     box: Box
     reason: str = ""
+    may: bool = False
 
     @property
     def exact(self) -> bool:
         return not self.reason
+
+    @property
+    def must(self) -> bool:
+        """Whether every element of the box is touched, for certain."""
+        return self.exact and not self.may
 
 
 def reads_of(region: Draft | Region) -> list[Touch]:
@@ -76,6 +82,14 @@ def reads_of(region: Draft | Region) -> list[Touch]:
     return [touch for value in reads for touch in joined(touches.get(value, []))]
 
 
+def rereads_of(region: Region) -> list[Touch]:
+    """What the region reads of the memory that it writes, besides what `reads_of` says: a scatter
+    that combines what is there with what comes."""
+    if region.kind != "scatter" or region.anchor is None or region.anchor.attrs["fn"] == "set":
+        return []
+    return writes_of(region)
+
+
 def writes_of(region: Draft | Region) -> list[Touch]:
     """What the region writes: one touch for each store of its parts."""
     return [
@@ -90,9 +104,8 @@ def write_of(region: Draft | Region, store: Store, result: Value) -> Touch:
     if region.kind == "scatter":
         assert region.anchor is not None
         scalars, box = region.scalars, region.scalars.box(region.anchor)
-        if not scalars.knows(region.anchor):
-            return Touch(result, box, _DYNAMIC)
-        return Touch(result, box, _DROPPED if scalars.drops(region.anchor) else "")
+        reason = "" if scalars.knows(region.anchor) else _DYNAMIC
+        return Touch(result, box, reason, scalars.may_drop(region.anchor))
     return touch_of(result, store_index(store), region.scalars)
 
 
@@ -340,7 +353,7 @@ def joined(touches: Sequence[Touch]) -> list[Touch]:
         for other in boxes:
             hull, exact = other.box.hull(merged.box)
             if exact:
-                merged = Touch(merged.value, hull, _reason(hull, merged, other))
+                merged = _merged(hull, merged, other)
             else:
                 kept.append(other)
         boxes = [*kept, merged]
@@ -349,11 +362,16 @@ def joined(touches: Sequence[Touch]) -> list[Touch]:
     hull = boxes[0].box
     for touch in boxes[1:]:
         hull, _ = hull.hull(touch.box)
-    return [Touch(boxes[0].value, hull, next((t.reason for t in boxes if t.reason), _HULL))]
+    reason = next((t.reason for t in boxes if t.reason), _HULL)
+    return [Touch(boxes[0].value, hull, reason, all(t.may for t in boxes))]
 
 
-def _reason(hull: Box, *parts: Touch) -> str:
-    """A part that is the whole hull and exact makes the hull exact."""
+def _merged(hull: Box, *parts: Touch) -> Touch:
+    """A part that is the whole hull and certain makes the hull so."""
+    whole = next((part for part in parts if part.must and part.box == hull), None)
+    if whole is not None:
+        return whole
+    reason = next((part.reason for part in parts if part.reason), "")
     if any(part.exact and part.box == hull for part in parts):
-        return ""
-    return next((part.reason for part in parts if part.reason), "")
+        reason = ""
+    return Touch(parts[0].value, hull, reason, any(part.may for part in parts))

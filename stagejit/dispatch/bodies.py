@@ -50,21 +50,51 @@ def known_inside(op: Op, number: int, scalars: Scalars) -> dict[Value, Int]:
     return known
 
 
-def _counted(op: Op, carry: int, scalars: Scalars) -> tuple[int, int] | None:
-    """The bounds of a carry that each iteration adds the same number to."""
-    body: Graph = op.attrs["body"]
+def counted_inside(op: Op, scalars: Scalars) -> dict[Value, tuple[int, int]]:
+    """Inputs of a loop's body that count its iterations: the first value, and the step."""
+    if op.kind != "loop" or op.attrs["trip"] is None:
+        return {}
+    graph, carries, trip = op.attrs["body"], op.attrs["carries"], op.attrs["trip"]
+    operands, found = body_operands(op)[0], {}
+    for at, value in enumerate(graph.inputs[: carries + op.attrs["xs"]]):
+        if value.shape != () or not value.type.dtype.is_integer:
+            continue
+        if at < carries:
+            first, step = scalars[operands[at]], _step_of(graph, at)
+            if isinstance(first, int) and step is not None:
+                found[value] = first, step
+        elif scalars.origin(operands[at]).op.kind == "iota":
+            found[value] = (trip - 1, -1) if op.attrs["reverse"] else (0, 1)
+    return {
+        value: (first, step)
+        for value, (first, step) in found.items()
+        if fits(min(ends := (first, first + step * trip)), max(ends), value.type.dtype)
+    }
+
+
+def _step_of(body: Graph, carry: int) -> int | None:
+    """The number that each iteration adds to a carry."""
     value, output = body.inputs[carry], body.outputs[carry]
     last = inside(output).op
-    first, dtype = scalars[op.operands[carry]], value.type.dtype
-    if first is None or function_of(last) != "add":
+    if function_of(last) != "add":
         return None
     added = [_given(output.op, operand) for operand in last.operands]
     steps = [other.op for other in added if other is not value]
     if len(steps) != 1 or not steps[0].definition.is_constant:
         return None
+    return int(steps[0].attrs["value"])
+
+
+def _counted(op: Op, carry: int, scalars: Scalars) -> tuple[int, int] | None:
+    """The bounds of a carry that each iteration adds the same number to."""
+    body: Graph = op.attrs["body"]
+    first, step = scalars[op.operands[carry]], _step_of(body, carry)
+    if first is None or step is None:
+        return None
+    dtype = body.inputs[carry].type.dtype
     low, high = bounds(first)
     if op.attrs["trip"] is not None:
-        end = int(steps[0].attrs["value"]) * (op.attrs["trip"] - 1)
+        end = step * (op.attrs["trip"] - 1)
         low, high = low + min(end, 0), high + max(end, 0)
         if fits(low, high, dtype):
             return low, high

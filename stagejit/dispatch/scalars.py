@@ -118,19 +118,19 @@ class Scalars:
             dims.append((0, extent if size else 0, 1) if offset is None else (offset, size, stride))
         return Box.of(dims)
 
-    def drops(self, op: Op) -> bool:
-        """Whether a scatter may leave its only window out without that showing in the box: one at
-        a symbol says so itself (`HostScalar`), unless there is but one place for it."""
+    def may_drop(self, op: Op) -> bool:
+        """Whether a scatter may leave windows out: those that are not within its operand."""
         x, indices, updates = op.operands
-        dims = ScatterDims.of(op.attrs)
-        if op.attrs["mode"] != "fill":
+        if op.attrs["mode"] != "fill" or not indices.type.size:
             return False
+        dims = ScatterDims.of(op.attrs)
+        if indices.type.size != len(dims.start_axes):
+            return True
         window = dims.window(x.type.rank, updates.shape)
         for component, axis in enumerate(dims.start_axes):
             known = self._component(indices, component)
             low, high = bounds(known) if known is not None else (-1, 0)
-            last = x.shape[axis] - window[axis]
-            if (low < 0 or high > last) and (low == high or not last):
+            if low < 0 or high > x.shape[axis] - window[axis]:
                 return True
         return False
 

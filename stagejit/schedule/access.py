@@ -6,13 +6,13 @@ of the access, whatever the symbols in its offsets are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from stagejit.formulas import evaluate, names_in
-from stagejit.index.box import Box
-from stagejit.symbolic import Int, Symbol
+from stagejit.index.box import Box, Dim
+from stagejit.symbolic import Int, Symbol, substitute, symbols_in
 from stagejit.types import DType
 
 BufferKind = Literal["argument", "result", "transient", "constant"]
@@ -56,7 +56,8 @@ class Access:
 
     offsets: numbers, or sums of the plan's `HostScalar`s, as in `s0 + 4`.
     hull: half-open byte range around it. nbytes: bytes of its elements. exact: False where the box
-    is a conservative hull of what is touched.
+    is a conservative hull of what is touched. may: True where it can be that nothing is touched at
+    all: in a branch that is not taken, at an index that is out of bounds.
     """
 
     buffer: str
@@ -66,9 +67,10 @@ class Access:
     hull: tuple[int, int]
     nbytes: int
     exact: bool = True
+    may: bool = False
 
     @staticmethod
-    def of(buffer: Buffer, box: Box, *, exact: bool = True) -> Access:
+    def of(buffer: Buffer, box: Box, *, exact: bool = True, may: bool = False) -> Access:
         start, stop = box.hull_elements(buffer.shape)
         size = buffer.dtype.itemsize
         made = Access(
@@ -79,9 +81,15 @@ class Access:
             (start * size, stop * size),
             box.count * size,
             exact,
+            may,
         )
         made.__dict__["_box"] = box
         return made
+
+    @property
+    def must(self) -> bool:
+        """Whether every element of the box is touched, for certain."""
+        return self.exact and not self.may
 
     @property
     def box(self) -> Box:
@@ -100,22 +108,26 @@ class Access:
         box = self.box
         if any(values[symbol] is None for symbol in box.symbols()):
             nothing = (0,) * len(buffer.shape)
-            return Access.of(buffer, Box(nothing, nothing, nothing), exact=self.exact)
+            box = Box(nothing, nothing, nothing)
         known = {symbol: value for symbol, value in values.items() if value is not None}
-        return Access.of(buffer, box.at(known), exact=self.exact)
+        return Access.of(buffer, box.at(known), exact=self.exact, may=self.may)
 
     def __str__(self) -> str:
-        return f"{'' if self.exact else '~'}{self.buffer}{self.box}"
+        return f"{'?' if self.may else ''}{'' if self.exact else '~'}{self.buffer}{self.box}"
 
 
 @dataclass(frozen=True)
 class HostScalar:
     """A number that the host computes from scalar arguments when a call (of a loop's body: an
     iteration) starts. It is in `range(symbol.low, symbol.high + 1)`; where the value of the formula
-    is not, accesses at it touch nothing: JAX drops updates that are out of bounds."""
+    is not, accesses at it touch nothing: JAX drops updates that are out of bounds.
+
+    counts: the first value and the step where it counts the iterations of the loop whose body it
+    belongs to; accesses at it are at `offset + stride * i`."""
 
     symbol: Symbol
     formula: str
+    counts: tuple[int, int] | None = None
 
     @property
     def names(self) -> frozenset[str]:
@@ -129,7 +141,58 @@ class HostScalar:
         return value if self.symbol.low <= value <= self.symbol.high else None
 
     def __str__(self) -> str:
-        return f"symbol {self.symbol} in {self.symbol.low}:{self.symbol.high + 1} = {self.formula}"
+        text = f"symbol {self.symbol} in {self.symbol.low}:{self.symbol.high + 1} = {self.formula}"
+        if self.counts is None:
+            return text
+        first, step = self.counts
+        return f"{text} counts {first} {'-' if step < 0 else '+'} {abs(step)}*i"
+
+    def within(self, trip: int) -> bool:
+        """Whether it counts so that each of `trip` values is in bounds."""
+        if self.counts is None:
+            return False
+        first, step = self.counts
+        ends = first, first + step * (trip - 1)
+        return self.symbol.low <= min(ends) and max(ends) <= self.symbol.high
+
+
+def swept(box: Box, scalars: Iterable[HostScalar], trip: int) -> tuple[Box, bool]:
+    """What a box of a body touches in `trip` iterations: a box of numbers around it, and whether
+    every element of that is touched."""
+    counts = {s.symbol: s.counts for s in scalars if s.counts is not None and s.within(trip)}
+    dims: list[Dim] = []
+    exact, moving = True, 0
+    for dim, around in zip(box.dims(), box.widened().dims(), strict=True):
+        if isinstance(dim[0], int):
+            dims.append(dim)
+            continue
+        moving += 1
+        found = _swept(dim, counts, trip)
+        exact = exact and found is not None
+        dims.append(found or around)
+    return Box.of(dims), exact and moving <= 1
+
+
+def _swept(dim: Dim, counts: Mapping[Symbol, tuple[int, int]], trip: int) -> Dim | None:
+    """The same for one dimension; None where there are holes, or it is not known."""
+    offset, size, stride = dim
+    if any(symbol not in counts for symbol in symbols_in(offset)):
+        return None
+    at: list[int] = []
+    for number in (0, 1):
+        values: dict[Symbol, Int] = {
+            symbol: counts[symbol][0] + number * counts[symbol][1] for symbol in symbols_in(offset)
+        }
+        at.append(cast(int, substitute(offset, values)))
+    step = abs(at[1] - at[0])
+    first = min(at[0], at[0] + (at[1] - at[0]) * (trip - 1))
+    if len(list(symbols_in(offset))) != 1 or trip == 1 or not step:
+        return (first, size, stride) if trip == 1 or not step else None
+    if size == 1:
+        return first, trip, step
+    if stride == 1 and step <= size:
+        return first, step * (trip - 1) + size, 1
+    return None
 
 
 @dataclass(frozen=True)

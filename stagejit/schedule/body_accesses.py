@@ -10,12 +10,14 @@ box. Where the body sees another shape than the graph around it, the range of by
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from stagejit.dispatch.accesses import Touch, joined
 from stagejit.dispatch.region import Region
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.views import behind_aliases
 from stagejit.index.box import Box
+from stagejit.schedule.access import swept
 from stagejit.schedule.bodies import Layout, Place
 from stagejit.schedule.plan import Access, Carry, Plan
 
@@ -27,6 +29,7 @@ def touches_of(region: Region, layout: Layout) -> tuple[tuple[Touch, ...], tuple
     """What the dispatch of a loop or branch reads and writes."""
     reads: dict[Value, list[Touch]] = {}
     writes: dict[Value, list[Touch]] = {}
+    bodies: list[tuple[list[Touch], list[Touch], bool]] = []
     op = region.anchor
     assert op is not None
     if op.kind == "branch":
@@ -36,11 +39,22 @@ def touches_of(region: Region, layout: Layout) -> tuple[tuple[Touch, ...], tuple
         layout.schedules, layout.trips, layout.places, layout.carries, strict=True
     ):
         body = _Body(schedule.plan, trip or 1, places)
-        for touch in body.reads():
-            reads.setdefault(touch.value, []).append(touch)
-        for touch in (*body.writes(), *body.moves(carries)):
-            writes.setdefault(touch.value, []).append(touch)
+        may = trip is None  # its condition may fail at once
+        bodies.append((list(body.reads()), [*body.writes(), *body.moves(carries)], may))
+    for number, (read, written, may) in enumerate(bodies):
+        others = bodies[:number] + bodies[number + 1 :] if op.kind == "branch" else []
+        for touch in read:
+            certain = not may and all(_is_certain(touch, other[0]) for other in others)
+            reads.setdefault(touch.value, []).append(replace(touch, may=touch.may or not certain))
+        for touch in written:
+            certain = not may and all(_is_certain(touch, other[1]) for other in others)
+            writes.setdefault(touch.value, []).append(replace(touch, may=touch.may or not certain))
     return _united(reads), _united(writes)
+
+
+def _is_certain(touch: Touch, others: Sequence[Touch]) -> bool:
+    """Whether another branch touches all of the box, too."""
+    return any(o.value is touch.value and o.must and o.box.contains(touch.box) for o in others)
 
 
 def _united(touches: dict[Value, list[Touch]]) -> tuple[Touch, ...]:
@@ -78,10 +92,15 @@ class _Body:
     def _around(self, access: Access) -> Touch:
         """What an access inside of a body touches outside of it."""
         place, buffer = self.places[access.buffer], self.buffers[access.buffer]
-        value, box, shape = place.value, access.box.widened(), buffer.shape
-        exact = access.exact and box == access.box
+        (box, exact), value, shape = self._swept(access), place.value, buffer.shape
         assert value is not None
         if place.stride_nbytes:
             box, shape = Box.of(((0, self.trip, 1), *box.dims())), (self.trip, *shape)
         box, fits = box.reshaped(shape, value.shape)
-        return Touch(value, box, "" if exact and fits else _INSIDE if fits else _RESHAPED)
+        reason = "" if exact and fits else _INSIDE if fits else _RESHAPED
+        return Touch(value, box, reason, access.may)
+
+    def _swept(self, access: Access) -> tuple[Box, bool]:
+        """What it touches over all iterations, and whether all of that."""
+        box, exact = swept(access.box, self.plan.scalars, self.trip)
+        return box, exact and access.exact

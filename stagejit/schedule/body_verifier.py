@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from stagejit.errors import VerificationError
 from stagejit.index.box import Box
+from stagejit.schedule.access import swept
 from stagejit.schedule.plan import Binding, Body, Buffer, Dispatch
 
 
@@ -116,6 +117,7 @@ def _check_declared(
             for access in (dispatch.writes if writes else dispatch.reads)
             if access.buffer == binding.outer
         ]
+        box, _ = swept(box, body.plan.scalars, body.trip or 1)
         placed = _around(box, inner, binding, body.trip, outer)
         _require(
             any(access.box.contains(placed) for access in declared),

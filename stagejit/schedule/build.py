@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.decisions import Decision
-from stagejit.dispatch.accesses import Touch, reads_of, writes_of
+from stagejit.dispatch.accesses import Touch, reads_of, rereads_of, writes_of
+from stagejit.dispatch.bodies import counted_inside
 from stagejit.dispatch.donation import donations
 from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.dispatch.region import Region
@@ -31,7 +32,7 @@ from stagejit.schedule.schedule import Schedule
 from stagejit.schedule.segments import segments_of
 from stagejit.schedule.shared_memory import add_shared
 from stagejit.schedule.slots import Slots, TransientMemory, Use, Wait
-from stagejit.schedule.symbols import with_short_symbols
+from stagejit.schedule.symbols import with_counts, with_short_symbols
 from stagejit.types import u8
 
 
@@ -170,6 +171,10 @@ class _Builder:
             schedule(body.graph, body.regions, self.options, pairs=body.carried)
             for body in region.bodies
         )
+        assert region.anchor is not None
+        counted = counted_inside(region.anchor, region.scalars)
+        if counted:
+            made = (with_counts(made[0], counted), *made[1:])
         for inner in made:
             self.decisions += inner.plan.decisions
         return made
@@ -177,7 +182,8 @@ class _Builder:
     def _item(self, region: Region) -> _Item:
         layout = self.layouts.get(region)
         if layout is None:
-            return _Item(region, tuple(reads_of(region)), tuple(writes_of(region)))
+            reads = (*reads_of(region), *rereads_of(region))
+            return _Item(region, reads, tuple(writes_of(region)))
         return _Item(region, *touches_of(region, layout))
 
     # ----------------------------------------------------------------- order
@@ -284,7 +290,8 @@ class _Builder:
         for touch in touches:
             buffer = buffers[self.memory.home(touch.value)]
             box = touch.box if touch.value.shape == buffer.shape else Box.whole(buffer.shape)
-            made.append(Access.of(buffer, box, exact=touch.exact and box is touch.box))
+            exact = touch.exact and box is touch.box
+            made.append(Access.of(buffer, box, exact=exact, may=touch.may))
         return tuple(dict.fromkeys(made))
 
     # ----------------------------------------------------- reuse of arguments
@@ -418,7 +425,7 @@ def _united(accesses: Sequence[Access], buffers: Mapping[str, Buffer]) -> tuple[
         hull = boxes[0] if boxes else of_buffer[0].box
         for box in boxes:
             hull, _ = hull.hull(box)
-        if all(access.exact for access in of_buffer) and fill_box(boxes, hull):
+        if all(access.must for access in of_buffer) and fill_box(boxes, hull):
             of_buffer = [Access.of(buffers[name], hull)]
         made += of_buffer
     return tuple(made)

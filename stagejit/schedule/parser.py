@@ -34,7 +34,7 @@ from stagejit.types import dtype_named
 _NAME = r"[\w.<>\-]+(?:\[\w+\])*"
 _BOX = r"\[((?:[\w+*-]+:[\w+*-]+(?::\d+)?(?:, )?)*)\]"
 _SIZE = re.compile(r"size (\w+)")
-_SYMBOL = re.compile(r"symbol (\w+) in (-?\d+):(-?\d+) = (.+)")
+_SYMBOL = re.compile(r"symbol (\w+) in (-?\d+):(-?\d+) = (.+?)(?: counts (-?\d+) ([+-]) (\d+)\*i)?")
 _HEADER = re.compile(r"plan @(\S+) \{")
 _BUFFER = re.compile(
     rf"buffer ({_NAME}): ([\w.<>]+)\[([\w,+*-]*)\] (argument|result|transient|constant)"
@@ -51,7 +51,7 @@ _BODY = re.compile(
 )
 _BINDING = re.compile(rf"bind ({_NAME}) = ({_NAME})(?: \+ (\d+))?(?: ([+-]) (\d+)\*i)?")
 _CARRY = re.compile(rf"carry ({_NAME}) -> ({_NAME}) (copied|change places)")
-_ACCESS = re.compile(rf"(~?)({_NAME}?){_BOX}")
+_ACCESS = re.compile(rf"(\??)(~?)({_NAME}?){_BOX}")
 
 
 def parse_plan(text: str) -> Plan:
@@ -98,8 +98,8 @@ def _plan(
             buffer = _buffer(number, line, sizes)
             buffers[buffer.name] = buffer
         elif word == "symbol":
-            symbol, low, stop, formula = _match(_SYMBOL, number, line)
-            scalars[symbol] = HostScalar(Symbol(symbol, int(low), int(stop) - 1), formula)
+            scalar = _scalar(number, line)
+            scalars[scalar.symbol.name] = scalar
         elif word == "dispatch":
             dispatches.append(_dispatch(number, line, buffers, sizes | _values(scalars)))
         elif word == "barrier":
@@ -132,6 +132,12 @@ def _body(number: int, line: str, lines: Iterator[tuple[int, str]]) -> Body:
     carries: list[Carry] = []
     plan = _plan(name, lines, bindings, carries)
     return Body(plan, _int(trip), tuple(bindings), workspace or "", tuple(carries))
+
+
+def _scalar(number: int, line: str) -> HostScalar:
+    name, low, stop, formula, first, sign, step = _match(_SYMBOL, number, line)
+    counts = None if step is None else (int(first), int(f"{sign}{step}"))
+    return HostScalar(Symbol(name, int(low), int(stop) - 1), formula, counts)
 
 
 def _binding(number: int, line: str) -> Binding:
@@ -189,13 +195,13 @@ def _dispatch(number: int, line: str, buffers: dict[str, Buffer], values: _Value
 def _accesses(
     number: int, text: str, buffers: dict[str, Buffer], values: _Values
 ) -> Iterator[Access]:
-    for name, box, inexact in _boxes(number, text, values):
+    for name, box, may, inexact in _boxes(number, text, values):
         if name not in buffers:
             raise ParseError(f"line {number}: no buffer is called {name!r}")
-        yield Access.of(buffers[name], box, exact=not inexact)
+        yield Access.of(buffers[name], box, exact=not inexact, may=may)
 
 
-def _boxes(number: int, text: str, values: _Values) -> Iterator[tuple[str, Box, bool]]:
+def _boxes(number: int, text: str, values: _Values) -> Iterator[tuple[str, Box, bool, bool]]:
     rest = text
     while rest:
         found = _ACCESS.match(rest)
@@ -203,7 +209,7 @@ def _boxes(number: int, text: str, values: _Values) -> Iterator[tuple[str, Box, 
             raise ParseError(f"line {number}: cannot read the ranges {text!r}")
         rest = rest[found.end() :].removeprefix(", ")
         try:
-            yield found[2], _box(found[3], values), bool(found[1])
+            yield found[3], _box(found[4], values), bool(found[1]), bool(found[2])
         except (KeyError, ValueError) as fault:
             raise ParseError(f"line {number}: cannot read {found[0]!r}: {fault}") from None
 
@@ -224,5 +230,5 @@ def _barrier(number: int, line: str, buffers: dict[str, Buffer], values: _Values
     name = boxes[0][0] if boxes else ""
     if name and name not in buffers:
         raise ParseError(f"line {number}: no buffer is called {name!r}")
-    nbytes = sum(box.count for _, box, _ in boxes) * (buffers[name].dtype.itemsize if name else 0)
-    return Barrier(src, dst, cast(Hazard, hazard), name, tuple(box for _, box, _ in boxes), nbytes)
+    nbytes = sum(box.count for _, box, *_ in boxes) * (buffers[name].dtype.itemsize if name else 0)
+    return Barrier(src, dst, cast(Hazard, hazard), name, tuple(box for _, box, *_ in boxes), nbytes)

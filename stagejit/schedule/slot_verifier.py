@@ -129,8 +129,8 @@ class _Check:
             f"{pair}: the new one is touched before",
         )
         dispatch = self.plan.dispatches[at]
-        read = {(a.hull, a.exact) for a in dispatch.reads if a.buffer == old.name}
-        written = {(a.hull, a.exact) for a in dispatch.writes if a.buffer == new.name}
+        read = {(a.hull, a.must) for a in dispatch.reads if a.buffer == old.name}
+        written = {(a.hull, a.must) for a in dispatch.writes if a.buffer == new.name}
         whole = {((0, new.nbytes), True)}
         _require(
             read == written == whole and not any(a.buffer == old.name for a in dispatch.writes),

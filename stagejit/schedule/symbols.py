@@ -11,10 +11,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stagejit.formulas import bare, renamed
+from stagejit.graph.ir import Value
 from stagejit.schedule.access import Access, Buffer, HostScalar
 from stagejit.schedule.names import Names
 from stagejit.schedule.plan import Dispatch
+from stagejit.schedule.schedule import Schedule
 from stagejit.symbolic import Int, Symbol, expr
+
+
+def with_counts(schedule: Schedule, counted: Mapping[Value, tuple[int, int]]) -> Schedule:
+    """The schedule of a loop's body, whose scalars say how they count its iterations.
+
+    counted: the first value and the step of inputs of the body."""
+    names = {schedule.buffer_of.get(value, ""): counts for value, counts in counted.items()}
+    scalars = tuple(
+        replace(scalar, counts=names.get(scalar.formula)) for scalar in schedule.plan.scalars
+    )
+    return replace(schedule, plan=replace(schedule.plan, scalars=scalars))
 
 
 def with_short_symbols(
@@ -36,7 +49,9 @@ def with_short_symbols(
 
     def renamed_in(accesses: Sequence[Access]) -> tuple[Access, ...]:
         return tuple(
-            Access.of(buffers[access.buffer], access.box.at(values), exact=access.exact)
+            Access.of(
+                buffers[access.buffer], access.box.at(values), exact=access.exact, may=access.may
+            )
             for access in accesses
         )
 

@@ -76,7 +76,7 @@ def test_a10_a_decode_step_writes_its_row(pos: int) -> None:
     plan = run(decode, args, (expected, expected.sum(0)), donate_argnums=0)
     assert plan.copies == ()
     write, read = plan.dispatches
-    assert [str(a) for a in write.writes] == ["cache[0:4, s0:s0+1, 0:32]"]
+    assert [str(a) for a in write.writes] == ["?cache[0:4, s0:s0+1, 0:32]"]
     assert [(a.exact, a.nbytes) for a in write.writes] == [(True, 4 * 32 * 4)]
     (barrier,) = plan.barriers
     assert (barrier.src, barrier.dst, barrier.hazard) == (write.name, read.name, "RAW")

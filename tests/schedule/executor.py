@@ -1,7 +1,8 @@
 """Carries out a schedule in NumPy, over real memory laid out by the memory plan.
 
 Input: a schedule, inputs. Output: the results. Invariant: a region sees only what it
-declares to read, everything else is poisoned; it changes only what it declares to write. Offsets
+declares to read, everything else is poisoned, what it certainly overwrites too; it changes only
+what it declares to write. Offsets
 that the host knows have their values in this call: what counts is the row, not all of its rows.
 """
 
@@ -110,6 +111,7 @@ class Executor:
             run_bodies(step, shown, lambda number, buffers: self._body(step, number, buffers))
             self._take_over(step, memory, shown)
             return
+        self._poison_overwritten(step, memory)
         reads, writes = iter(step.reads), iter(step.writes)
         parts = [
             (part, [next(reads) for _ in part.inputs], [next(writes) for _ in part.stores])
@@ -119,6 +121,19 @@ class Executor:
             self.order.shuffle(parts)
         for part, read, written in parts:
             self._part(part, step, read, written, memory)
+
+    def _poison_overwritten(self, step: Step, memory: dict[str, Any]) -> None:
+        """What a dispatch certainly writes and does not read it may as well find poisoned. A buffer
+        that is written over another one has that one's elements."""
+        now = self.dispatches[step.dispatch.name]
+        for name in dict.fromkeys(step.writes):
+            buffer = self.buffers[name]
+            if buffer.over or not buffer.nbytes:
+                continue
+            gone = declared(buffer, buffer.shape, [w for w in now.writes if w.must])
+            gone &= ~declared(buffer, buffer.shape, now.reads)
+            flat = memory[name][: buffer.nbytes].reshape(-1, buffer.dtype.itemsize)
+            flat[gone.reshape(-1)] = POISON
 
     def _part(
         self,
@@ -159,9 +174,12 @@ class Executor:
             assert isinstance(segment, Run)
             inner._run(segment, memory)
 
-    def _shown(self, step: Step, memory: dict[str, Any]) -> dict[str, Any]:
-        """The memory of a loop or branch: all elements poisoned that it does not declare."""
+    def _shown(self, step: Step, memory: dict[str, Any], *, after: bool = False) -> dict[str, Any]:
+        """The memory of a loop or branch: all elements poisoned that it does not declare, or that
+        it certainly overwrites."""
         shown = {}
+        overwritten = {access for access in step.dispatch.writes if access.must}
+        overwritten -= set(step.dispatch.reads)
         accesses = (*step.dispatch.reads, *step.dispatch.writes)
         touched = {access.buffer for access in accesses if access.nbytes}
         for name in step.buffers:
@@ -169,7 +187,7 @@ class Executor:
                 continue  # a body around this one takes it and does not touch it either
             shown[name] = np.full_like(memory[name], POISON)
             for access in accesses:
-                if access.buffer == name and access.nbytes:
+                if access.buffer == name and access.nbytes and (after or access not in overwritten):
                     self._elements(shown, access)[...] = self._elements(memory, access)
         return shown
 
@@ -180,7 +198,7 @@ class Executor:
             for access in step.dispatch.writes:
                 if access.buffer == name and access.nbytes:
                     self._elements(memory, access)[...] = self._elements(shown, access)
-            again = self._shown(step, memory)[name]
+            again = self._shown(step, memory, after=True)[name]
             dtype = self.buffers[name].dtype.numpy
             count = len(left) // dtype.itemsize * dtype.itemsize
             same = _same(again[:count].view(dtype), left[:count].view(dtype))

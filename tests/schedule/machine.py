@@ -45,11 +45,14 @@ class Machine(Executor):
         dispatch = self.dispatches[step.dispatch.name]  # with numbers for the symbols of offsets
         for arg in generated.kernel.args:
             name = self.schedule.buffer_of[arg.value]
-            touched = (*dispatch.reads, *dispatch.writes) if arg.written else dispatch.reads
+            written = dispatch.writes if arg.written else ()
+            parts = len(step.region.parts)  # of which each writes some of it
+            maybe = [access for access in written if parts > 1 or not access.must]
             if (name, arg.written) not in shadows:
-                array = self._array(memory, name, arg.value)
-                seen = declared(self.buffers[name], array.shape, touched)
-                shadows[name, arg.written] = _Shadow(array, seen)
+                array, buffer = self._array(memory, name, arg.value), self.buffers[name]
+                seen = declared(buffer, array.shape, (*dispatch.reads, *written))
+                found = declared(buffer, array.shape, (*dispatch.reads, *maybe))
+                shadows[name, arg.written] = _Shadow(array, seen, found)
             itemsize = arg.value.type.dtype.itemsize
             addresses.append(shadows[name, arg.written].address + arg.offset * itemsize)
         _call(generated, addresses)
@@ -83,18 +86,19 @@ class Concurrent(Machine):
 
 
 class _Shadow:
-    """A copy of `array`, poisoned where `seen` is false and around it; as aligned as `array`."""
+    """A copy of `array`, poisoned where `found` is false and around it; as aligned as `array`.
+    seen: where it may be changed."""
 
-    def __init__(self, array: Array, seen: Array) -> None:
+    def __init__(self, array: Array, seen: Array, found: Array) -> None:
         self.array, self.seen = array, seen
         self.memory = np.full(array.nbytes + 2 * GUARD_NBYTES + 64, POISON, np.uint8)
         misaligned = array.ctypes.data - self.memory.ctypes.data
         self.start = GUARD_NBYTES + misaligned % 64
         inside = self.memory[self.start : self.start + array.nbytes]
         self.copy = inside.view(array.dtype).reshape(array.shape)
-        self.copy[seen] = array[seen]
+        self.copy[found] = array[found]
         if array.dtype == np.bool_:  # a boolean of 255 is no boolean: the other one
-            self.copy[~seen] = ~array[~seen]
+            self.copy[~found] = ~array[~found]
         self.before = self.memory.copy()
 
     @property
