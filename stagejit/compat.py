@@ -74,8 +74,8 @@ def type_of(aval: Any) -> TensorType:
     if shape is None or dtype is None:
         return TensorType(DType(type(aval).__name__, "opaque", 0, 0), ())
     element = _element_of(dtype)
-    inner = (*element_shape(aval), *element.shape)
-    return TensorType(element.dtype, (*map(size_of, shape), *inner))
+    sizes = shape if set(map(type, shape)) <= {int} else map(size_of, shape)
+    return TensorType(element.dtype, (*sizes, *element_shape(aval), *element.shape))
 
 
 @functools.lru_cache(maxsize=256)

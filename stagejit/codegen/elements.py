@@ -65,6 +65,7 @@ class Elements:
         self.position = Position()
         self._known: dict[tuple[Value, Index], Register] = {}
         self._pulled: dict[tuple[Op, Index], Index] = {}  # what views of fixed places read
+        self._squares: dict[tuple[int, ...], list[Register]] = {}  # transposed, by their rows
         self._waiting = WaitingStores(builder, 0)
 
     @contextmanager
@@ -374,13 +375,17 @@ class Elements:
         if stride <= WIDEST_PICKED:
             mask = None if used == lanes else b.active(used * stride, lanes * stride)
             return dealt(b, b.load(buffer, at, lanes * stride, mask=mask), stride, phase)
-        # Equal ops are one op, so all phases of a square share the loads and the transpose.
+        # Equal ops are one op, so all phases of a square share the loads, and so the transpose.
         start, width = next(s for s in squares(stride, lanes) if phase < sum(s))
         mask = None if width == lanes else b.active(width, lanes)
         rows = [
             b.load(buffer, at + (row * stride + start), lanes, mask=mask) for row in range(used)
         ]
-        return transpose_registers(b, rows, lanes)[phase - start]
+        key = (lanes, *(row.id for row in rows))
+        columns = self._squares.get(key)
+        if columns is None or not _visible(columns[0].block, b.block):
+            columns = self._squares[key] = transpose_registers(b, rows, lanes)
+        return columns[phase - start]
 
     def _counts_lanes(self) -> bool:
         """Whether the number of lanes that exist is known; a mask may be any."""

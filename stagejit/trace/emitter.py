@@ -286,6 +286,8 @@ class Emitter:
 
 def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """The shape that sizes of 1 stretch to; symbolic sizes are equal or not proven to be."""
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
     rank = max(map(len, shapes))
     aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     made: list[int] = []
