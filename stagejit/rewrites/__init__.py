@@ -37,9 +37,9 @@ from stagejit.rewrites import (
 )
 from stagejit.rewrites.bordered import border_buffers
 from stagejit.rewrites.branches import simplify_branches, update_branches
-from stagejit.rewrites.driver import GraphStep, LocalStep, Step, run_steps
+from stagejit.rewrites.driver import GraphStep, LocalStep, Log, Step, run_steps
 from stagejit.rewrites.insert_chains import elide_covered_fills
-from stagejit.rewrites.loops import simplify_loops
+from stagejit.rewrites.loops import reads_twice, simplify_loop, simplify_loops
 from stagejit.rewrites.prefixes import share_prefixes
 from stagejit.rewrites.ranges import assume
 
@@ -48,10 +48,21 @@ SIMPLIFY = LocalStep(
     (*views.RULES, *pads.RULES, *algebra.RULES, *constants.RULES, *indices.RULES),
     subexpressions.SHARING,
 )
+
+
+def _share_inside(log: Log) -> None:
+    """loop %a, %a body (%x, %y: f %x, f %y)  -->  loop %a body (%x: f %x)"""
+    for op in log.graph.ops():
+        if op.kind == "loop" and reads_twice(op):
+            for made in simplify_loop(log, op):
+                log.decisions += run_steps(made.attrs["body"], (SIMPLIFY,), log.options)
+
+
 STEPS: tuple[Step, ...] = (
     GraphStep(loops.NAME, simplify_loops),
     GraphStep(branches.SIMPLIFY, simplify_branches),
     SIMPLIFY,
+    GraphStep(loops.NAME, _share_inside),
     LocalStep("products", (*products.RULES, views.identity_view)),
     GraphStep(branches.UPDATE, update_branches),
     LocalStep("repeats", repeats.RULES),

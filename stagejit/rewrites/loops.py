@@ -37,7 +37,20 @@ def simplify_loops(log: Log) -> None:
     """loop %w, %c body (%w, f %c, exp %w)  -->  loop %c body (f %c, %e), %e = exp %w before"""
     for op in log.graph.ops():
         if op.kind == "loop" and op in log.graph.nx:
-            _Loop(log, op).run()
+            simplify_loop(log, op)
+
+
+def simplify_loop(log: Log, op: Op) -> list[Op]:
+    """The same for one loop. Returns the one that took its place, if there is any."""
+    first_new = log.graph.next_id
+    _Loop(log, op).run()
+    return [made for made in log.graph.ops_since(first_new) if made.kind == "loop"]
+
+
+def reads_twice(op: Op) -> bool:
+    """Whether a loop has one value as two of its operands, for its slices or its constants."""
+    parts = LoopOperands.of(op)
+    return any(len({*values}) < len(values) for values in (parts.xs, parts.constants))
 
 
 @dataclass(frozen=True)
@@ -58,6 +71,7 @@ class _Loop:
         self.parts = LoopOperands.of(op)
         self.carries = len(self.parts.inits)
         inputs = self.body.inputs
+        self._read_once()
         self.fixed = {at for at in range(self.carries) if self.body.outputs[at] is inputs[at]}
         # What each input of the body is that does not change from one iteration to the next.
         constants = inputs[self.carries + len(self.parts.xs) :]
@@ -67,6 +81,18 @@ class _Loop:
         self.fixed_ops = self._fixed_ops()
         self.used = self.graph.used_results(op)
         self.ready = dict(self._ready())
+
+    def _read_once(self) -> None:
+        """Slices and constants of the body that stand for one operand are read as the first."""
+        first: dict[tuple[bool, Value], Value] = {}
+        slices = len(self.parts.xs)
+        outside = [*self.parts.xs, *self.parts.constants]
+        for at, (inner, operand) in enumerate(
+            zip(self.body.inputs[self.carries :], outside, strict=True)
+        ):
+            known = first.setdefault((at < slices, operand), inner)
+            if known is not inner:
+                self.body.replace_uses(inner, known)
 
     def run(self) -> None:
         hoisted = self._hoisted()

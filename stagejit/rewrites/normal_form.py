@@ -9,9 +9,11 @@ dispatch around it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from stagejit.errors import VerificationError
 from stagejit.graph.ir import Graph, Op, Value, in_memory
+from stagejit.graph.isomorphic import attribute_key
 from stagejit.graph.ops.control import LoopOperands, bodies_of, carried_inputs
 
 
@@ -63,12 +65,22 @@ def _is_taken(
 
 def _hoist_constants(graph: Graph) -> None:
     """loop (body: const [...])  -->  loop of const [...] (body: input), and so on outwards."""
+    known: dict[Any, Value] = {}
     for op, number, body in _bodies(graph):
         _hoist_constants(body)
-        for inner in body.ops():
-            if _is_array(inner):
+        for inner in filter(_is_array, body.ops()):
+            if not known:
+                known = {_elements(other): other.result for other in graph if _is_array(other)}
+            value = known.get(_elements(inner))
+            if value is None:
                 constant = graph.add("const", (), inner.result.type, inner.loc, **inner.attrs)
-                _add_operand(graph, op, number, inner, constant.result)
+                value = known[_elements(inner)] = constant.result
+            _add_operand(graph, op, number, inner, value)
+
+
+def _elements(constant: Op) -> Any:
+    """Equal for constants of the same bits."""
+    return constant.result.type, attribute_key(constant.attrs["value"])
 
 
 def _bodies(graph: Graph) -> list[tuple[Op, int, Graph]]:

@@ -3,32 +3,68 @@
 Input: an op. Output: what tells it from others, for the driver, which shares those that nothing
 tells apart. Invariant: what a producer may write into (`empty`, or a `fill` that is a destination)
 is never shared, because two writers into one destination would need a copy of it; delegated
-equations are never merged.
+equations, and loops with effects or Python in them, are never merged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 
 from stagejit.graph.ir import Graph, Op
-from stagejit.graph.isomorphic import attribute_key
+from stagejit.graph.isomorphic import attribute_key, isomorphic
 from stagejit.graph.ops.elementwise import function_of
+from stagejit.graph.python_functions import TARGET
 from stagejit.rewrites.driver import Sharing
 
 NAME = "eliminate-common-subexpressions"
 
-_NEVER = frozenset({"empty", "delegate", "loop", "branch", "optimization_barrier"})
+_NEVER = frozenset({"empty", "delegate", "optimization_barrier"})
 _COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"})
 
 
+@dataclass(frozen=True, eq=False)
+class _Body:
+    """Equal to a graph of the same structure, which is looked at where all else is equal."""
+
+    graph: Graph
+
+    def __hash__(self) -> int:
+        types = [value.type for value in (*self.graph.inputs, *self.graph.outputs)]
+        return hash((len(self.graph), *types))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Body) and isomorphic(self.graph, other.graph)
+
+
 def _key(op: Op) -> Hashable:
-    if op.kind in _NEVER:
+    if op.kind in _NEVER or not all(map(_is_pure, op.definition.bodies(op))):
         return None
-    attrs = tuple((name, attribute_key(value)) for name, value in sorted(op.attrs.items()))
+    attrs = tuple((name, _attribute(value)) for name, value in sorted(op.attrs.items()))
     operands = tuple((value.op.id, value.index) for value in op.operands)
     if function_of(op) in _COMMUTATIVE:
         operands = tuple(sorted(operands))
     return op.kind, operands, attrs, tuple(result.type for result in op.results)
+
+
+def _attribute(value: object) -> Hashable:
+    if isinstance(value, Graph):
+        return _Body(value)
+    if isinstance(value, tuple) and any(isinstance(item, Graph) for item in value):
+        return tuple(map(_attribute, value))
+    found: Hashable = attribute_key(value)
+    return found
+
+
+def _is_pure(body: Graph) -> bool:
+    """Whether evaluating it once is as good as twice."""
+    return not any(
+        op.attrs.get("effects")
+        or op.definition.is_left
+        or (op.definition.is_call and op.attrs["target"] == TARGET)
+        or not all(map(_is_pure, op.definition.bodies(op)))
+        for op in body.nx
+    )
 
 
 def _refuse(graph: Graph, op: Op) -> str:

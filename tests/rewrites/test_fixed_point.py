@@ -153,6 +153,7 @@ def test_replaced_operands_are_linked_one_at_a_time(monkeypatch: pytest.MonkeyPa
         build(graph, "map", [build(graph, "map", [x], fn="neg", dtype=f32)], fn="neg", dtype=f32)
         for _ in range(n)
     ])  # fmt: skip
+    assert graph.nx.number_of_edges() == 3 * n  # they are made when they are asked for
     monkeypatch.setattr(nx.MultiDiGraph, "add_edge", counted)
     run_steps(graph, (LocalStep("rules", SIMPLIFY.rules),), Options())
     assert list(graph.outputs) == [x] * n

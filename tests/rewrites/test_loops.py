@@ -333,3 +333,31 @@ def test_dont_repeat_what_depends_on_the_iteration() -> None:
             }
           return %0, %1, %2
         }""")  # fmt: skip
+
+
+def test_what_two_operands_have_in_common_is_computed_once() -> None:
+    """They are one value only when what is before the loop has been simplified."""
+
+    def f(x: Any) -> Any:
+        a = x * 1.0
+        return lax.fori_loop(0, 5, lambda k, c: c @ a + jnp.tanh(c @ x), x)
+
+    graph = graph_of(f, X)
+    before = interpret(graph, [X])
+    rewrite_graph(graph, Options(verify=True))
+    body = loop(graph).attrs["body"]
+    assert [op.kind for op in body].count("contract") == 1
+    assert len(loop(graph).operands) == len(body.inputs) == 2  # the carry and x
+    for a, b in zip(interpret(graph, [X]), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_slices_and_constants_of_one_value_are_two() -> None:
+    def f(x: Any) -> Any:
+        return lax.scan(lambda c, row: (c + row @ (x * 1.0), row), x[0] * 0, x)
+
+    graph = graph_of(f, X)
+    before = interpret(graph, [X])
+    rewrite_graph(graph, Options(verify=True))
+    for a, b in zip(interpret(graph, [X]), before, strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -122,3 +122,17 @@ def test_a_plan_changes_no_graph() -> None:
     before = as_text(traced.graph)
     assert "dispatch" in traced.plan.as_text()
     assert as_text(traced.graph) == before
+
+
+def test_equal_constants_of_bodies_are_one() -> None:
+    """and one with that of the graph around"""
+    loop = BODY.split("\n", 1)[1].rsplit("\n", 2)[0]
+    first = "%0: f32[3] = loop %x"
+    second, third = (loop.replace(first, f"%{at}: f32[3] = loop %{at - 1}") for at in (1, 2))
+    graph = parse("\n".join([
+        "graph @f(%x: f32[3]) {", loop, second, third.replace("2.0]", "3.0]"),
+        "  %3: f32[3] = const [0.0, 1.0, 2.0]", "  %4: f32[3] = map add %2, %3", "  return %4", "}",
+    ]))  # fmt: skip
+    normalize(graph)
+    verify_normal_form(graph)
+    assert [op.kind for op in graph].count("const") == 2

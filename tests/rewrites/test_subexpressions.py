@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from stagejit.rewrites.driver import LocalStep
+import jax
+import numpy as np
+import pytest
+from jax import lax
+
+from stagejit.options import Options
+from stagejit.rewrites.driver import LocalStep, run_steps
 from stagejit.rewrites.subexpressions import NAME, SHARING
+from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged
 
 STEP = LocalStep(NAME, (), SHARING)
@@ -95,6 +102,76 @@ def test_dont_merge_delegated_equations() -> None:
       return %0, %1
     }"""
     assert unchanged(STEP, text)
+
+
+def loops(first: str, second: str, trip: int = 4, init: str = "%y") -> str:
+    return f"""graph @f(%x: f32[2], %y: f32[2]) {{
+      %0: f32[2] = loop %y, %x carries=1 reverse=false trip=4 xs=0
+        graph @body(%c: f32[2] donated, %w: f32[2]) {{
+          %0: f32[2] = {first}
+          return %0
+        }}
+      %1: f32[2] = loop {init}, %x carries=1 reverse=false trip={trip} xs=0
+        graph @other(%d: f32[2] donated, %v: f32[2]) {{
+          %0: f32[2] = {second}
+          return %0
+        }}
+      %2: f32[2] = map add %0, %1
+      return %2
+    }}"""
+
+
+def test_equal_loops_are_one() -> None:
+    """whatever the names in them"""
+    assert rewritten(STEP, loops("map mul %c, %w", "map mul %d, %v")).splitlines()[4:] == [
+        "}",
+        "%1: f32[2] = map add %0, %0",
+        "return %1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        loops("map mul %c, %w", "map add %d, %v"),
+        loops("map sub %c, %w", "map sub %v, %d"),
+        loops("map mul %c, %w", "map mul %d, %v", trip=5),
+        loops("map mul %c, %w", "map mul %d, %v", init="%x"),
+    ],
+)
+def test_dont_merge_loops_that_differ(other: str) -> None:
+    assert unchanged(STEP, other)
+
+
+def test_equal_branches_are_one() -> None:
+    branch = """branch %p, %x carried=()
+        graph @a(%c: f32[2]) {
+          %0: f32[2] = map exp %c
+          return %0
+        }
+        graph @b(%c: f32[2]) {
+          return %c
+        }"""
+    text = f"""graph @f(%x: f32[2], %p: bool[]) {{
+      %0: f32[2] = {branch}
+      %1: f32[2] = {branch}
+      return %0, %1
+    }}"""
+    assert rewritten(STEP, text).endswith("return %0, %0")
+    assert unchanged(STEP, text.replace("exp", "sin", 1))
+
+
+def test_dont_merge_loops_that_call_python() -> None:
+    def f(x: Any) -> Any:
+        def turn(k: Any, c: Any) -> Any:
+            kind = jax.ShapeDtypeStruct((), np.float32)
+            return jax.pure_callback(lambda v: v + 1, kind, c, vmap_method="sequential")
+
+        return lax.fori_loop(0, 3, turn, x) + lax.fori_loop(0, 3, turn, x)
+
+    graph = graph_of(f, np.float32(1))
+    run_steps(graph, (STEP,), Options(verify=True))
+    assert [op.kind for op in graph if op.kind in ("loop", "delegate")] == ["loop", "loop"]
 
 
 def test_equal_library_calls_are_one() -> None:
