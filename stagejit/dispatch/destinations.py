@@ -193,7 +193,7 @@ class Destinations:
         for user in self.state.users[destination]:
             if user is op or (user.definition.is_extract and self._updates(op, user)):
                 continue
-            box = _box_read(self.state, user)
+            box = _box_read(self.state, user, destination)
             beside = box is not None and not any(box.overlaps(other) for other in written)
             if (
                 box is not None
@@ -350,7 +350,9 @@ def reads_to_keep(state: State, op: Op) -> list[Value]:
         for destination in destinations
         if destination is not None and _may_be_overwritten(state, destination)
         for user in state.users[destination]
-        if user.definition.is_extract and _is_worth_keeping(state, op, user)
+        if user.definition.is_extract
+        and user.operands[0] is destination
+        and _is_worth_keeping(state, op, user)
     ]
 
 
@@ -365,9 +367,10 @@ def _may_be_overwritten(state: State, destination: Value) -> bool:
 def _is_worth_keeping(state: State, op: Op, read: Op) -> bool:
     if 2 * read.result.type.size > read.operands[0].type.size:
         return False
-    box, written = _box_read(state, read), _overwritten(state, op, read.operands[0])
+    destination = read.operands[0]
+    box, written = _box_read(state, read, destination), _overwritten(state, op, destination)
     if box is not None and not any(box.overlaps(other) for other in written):
-        return _is_overwritten_after(state, op, read.operands[0], box)
+        return _is_overwritten_after(state, op, destination, box)
     if not op.definition.is_insert:
         return True
     return not (same_place(op, read) and _only_elementwise(read, op, state.users))
@@ -407,9 +410,12 @@ def _is_overwritten_after(state: State, op: Op, destination: Value, box: Box) ->
     return False
 
 
-def _box_read(state: State, user: Op) -> Box | None:
-    """What an `extract_slice` reads, where the host knows its offsets."""
-    if not user.definition.is_extract or not state.scalars.knows(user):
+def _box_read(state: State, user: Op, value: Value) -> Box | None:
+    """What an `extract_slice` reads of `value`, where the host knows its offsets. None where it
+    starts at `value`."""
+    if not user.definition.is_extract or user.operands[0] is not value:
+        return None
+    if not state.scalars.knows(user):
         return None
     return state.scalars.box(user)
 

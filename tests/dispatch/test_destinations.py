@@ -425,3 +425,27 @@ def test_dont_place_a_buffer_whose_old_contents_are_read(
 
     plan = check(fn, f32(5, 3), options=Options(disable=disable))
     assert any("no dispatch" in reason for reason in declined(plan, "fuse-insert"))
+
+
+def looped(i: Any) -> Any:
+    return lax.while_loop(lambda c: c < 100, lambda c: c * 3 + 1, i)
+
+
+def branched(i: Any) -> Any:
+    return lax.cond(i > 2, lambda c: c + 1, lambda c: c, i)
+
+
+@pytest.mark.parametrize("donated", [False, True])
+@pytest.mark.parametrize("update", [looped, branched])
+def test_an_updated_scalar_may_be_where_a_slice_starts(update: Any, donated: bool) -> None:
+    """What the slice reads is a box of another value."""
+
+    def fn(x: Any, i: Any) -> Any:
+        def at(start: Any) -> Any:
+            starts = jnp.stack([start, start])
+            return lax.dynamic_slice(x, starts, (1, 1), allow_negative_indices=False)
+
+        first = update(i)
+        return at(i), at(first), update(first)
+
+    check(fn, f32(6, 5), np.int32(1), donated=(False, donated))
