@@ -54,6 +54,7 @@ class _Assembly:
         self.read: dict[Value, BoxIndex[Op]] = {}
         self.reads: dict[Draft, list[Touch]] = {}
         self.before: dict[Op, int] = {}
+        self.behind: dict[Value, Value | None] = {}  # what `_barrier_behind` found
         for value, name in zip(graph.inputs, graph.input_names, strict=True):
             self.latest[value] = self.made.add_input(
                 name, value.type, donated=graph.is_donated(value)
@@ -101,15 +102,21 @@ class _Assembly:
 
     def _barrier_behind(self, value: Value) -> Value | None:
         """The result of a barrier that `value` is, or is an update of."""
-        root = self.roots[value]
+        root, passed, found = self.roots[value], [], None
         while value is not root:
+            if value in self.behind:
+                found = self.behind[value]
+                break
+            passed.append(value)
             if value.op.definition.forwards:
-                return value
+                found = value
+                break
             earlier = before(value)
             if earlier is None:
                 break
             value = earlier
-        return None
+        self.behind.update(dict.fromkeys(passed, found))
+        return found
 
     def _pass(self, value: Value) -> tuple[Value, Value]:
         """What the barrier of `value` gives for it, and the version in memory at that time."""
