@@ -23,6 +23,7 @@ from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.formation import form
 from stagejit.dispatch.region import Draft, Region, with_inner
 from stagejit.dispatch.regions import regions_of
+from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_drafts
 from stagejit.errors import UnsupportedOpError
 from stagejit.graph.ir import Graph, Op
@@ -186,6 +187,11 @@ def _leave(c: Compilation) -> None:
     c.decisions += decisions
 
 
+def _verify_dispatches(c: Compilation) -> None:
+    verify_graph(c.dispatches)
+    verify_ties(c.dispatches, c.regions)
+
+
 def _schedule(c: Compilation) -> None:
     c.schedule = schedule(c.dispatches, c.regions, c.request.options, c.decisions)
 
@@ -241,7 +247,7 @@ STEPS = (
     Step("normalize", _normalize, _verify_normal_form),
     Step("leave", _leave),
     Step("form", _form, _verify_drafts),
-    Step("assemble", _assemble, lambda c: verify_graph(c.dispatches)),
+    Step("assemble", _assemble, _verify_dispatches),
     Step("schedule", _schedule, lambda c: verify_plan(c.plan)),
     Step("codegen", _codegen),  # kernels are verified one by one, when they are generated
     Step("host", _host, _verify_hosts),

@@ -137,13 +137,17 @@ class _Assembly:
         assert draft.anchor is not None
         op = draft.anchor
         ties = {op.definition.tied_operand(op, result.index): result for result in op.results}
-        operands = []
-        for at, operand in enumerate(op.operands):
-            if at in ties:
-                operands.append(self._version(ties[at]))
-            else:
-                base = operand if op.definition.is_left else without_reshapes(operand)
-                operands.append(self._read(base, operand.shape))
+        ties.pop(None, None)
+        read = {
+            at: self._read(
+                operand if op.definition.is_left else without_reshapes(operand), operand.shape
+            )
+            for at, operand in enumerate(op.operands)
+            if at not in ties
+        }
+        updated = self._updated(draft, list(ties.values()), read.values())
+        given = read | dict(zip(ties, updated, strict=True))
+        operands = [given[at] for at in range(len(op.operands))]
         attrs = dict(op.attrs)
         if op.definition.with_bodies is not None:
             bodies = [assemble(body.graph, body.drafts) for body in draft.bodies]
@@ -161,7 +165,7 @@ class _Assembly:
             groups.setdefault(self.roots[store.into], []).append(store)
         tied = [root for root, stores in groups.items() if _is_update(draft, stores)]
         operands = [self._read(value) for value in reads]
-        operands += [self._version(groups[root][0].into) for root in tied]
+        operands += self._updated(draft, [groups[root][0].into for root in tied], operands)
         first = _Part(draft, draft.kind, reads, [(root, v.type) for root, v in zip(
             tied, operands[len(reads):], strict=True)])  # fmt: skip
         first.graph.set_outputs(
@@ -176,8 +180,6 @@ class _Assembly:
             (root,) = {self.roots[store.into] for store in border.stores}
             part.graph.set_outputs([part.update(root, border.stores)])
             parts.append(part.graph)
-        if tied:
-            operands += self._after(draft, operands)
         op = add_dispatch(self.made, operands, parts)
         for root, result in zip(groups, op.results, strict=True):
             self.latest[root] = result
@@ -185,18 +187,33 @@ class _Assembly:
 
     # ------------------------------------------------------------------ order
 
-    def _after(self, draft: Draft, operands: Iterable[Value]) -> list[Value]:
-        """A result of each earlier reader of what the draft overwrites, if no operand tells."""
+    def _updated(self, draft: Draft, tied: Sequence[Value], reads: Iterable[Value]) -> list[Value]:
+        """The versions that updates of the memory of `tied` start from, once all earlier readers of
+        what they overwrite have run. reads: the other operands."""
+        versions = [self._version(value) for value in tied]
+        if not versions:
+            return []
         known = 0
-        for operand in operands:
-            known |= self._until(operand.op)
+        for value in (*versions, *reads):
+            known |= self._until(value.op)
+        waits = self._readers(draft, known)
+        if not waits:
+            return versions
+        after = self.made.add("after", [versions[0], *waits], versions[0].type)
+        self._order(after)
+        return [after.result, *versions[1:]]
+
+    def _readers(self, draft: Draft, known: int) -> list[Value]:
+        """A result of each earlier reader of what the draft overwrites; not of those who come
+        before another one, or are known to come first."""
+        indices = {root: self._read_of(root) for root in map(self.roots.__getitem__, draft.writes)}
+        if all(index is None for index in indices.values()):
+            return []
         found: dict[Op, None] = {}
-        written = {self.roots[value]: self._read_of(self.roots[value]) for value in draft.writes}
-        if any(index is not None for index in written.values()):
-            for touch in writes_of(draft):
-                index = written[self.roots[touch.value]]
-                for reader in index.overlapping(touch.box) if index is not None else ():
-                    found[reader] = None
+        for touch in writes_of(draft):
+            index = indices[self.roots[touch.value]]
+            for reader in index.overlapping(touch.box) if index is not None else ():
+                found[reader] = None
         waits: list[Op] = []
         for reader in sorted(found, key=lambda op: -op.id):
             if not known >> reader.id & 1 and reader.results:

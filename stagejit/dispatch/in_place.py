@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stagejit.dispatch.accesses import indices_read, store_index
+from stagejit.dispatch.accesses import indices_read, store_index, touch_of
 from stagejit.dispatch.region import Draft, Region, Store
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, linearize
@@ -44,6 +44,33 @@ def refuse_in_place(region: Draft | Region, operand: Value, store: Store) -> str
     else:
         reason = ""
     return reason or _refuse_elsewhere(region, operand, store)
+
+
+def refuse_update(region: Draft | Region, operand: Value, store: Store, into: Value) -> str:
+    """Why `region` cannot have `store` overwrite elements of `operand`, one of its inputs, in the
+    memory of both, which is that of `into`; empty if it can: a map may, of an element that it reads
+    for what it stores there."""
+    if region.anchor is not None:
+        return refuse_in_place(region, operand, store)
+    if says_where(region, operand):
+        return "the operand says where something is placed"
+    index = store_index(store)
+    written = touch_of(into, index, region.scalars).box
+    place = _terms(linearize(index, into.shape))
+    for read in indices_read(region, operand):
+        overlaps = touch_of(operand, read, region.scalars).box.overlaps(written)
+        if overlaps and _terms(linearize(read, operand.shape)) != place:
+            return "the dispatch reads other elements of the operand than it writes"
+    return ""
+
+
+def _terms(offset: Affine) -> tuple[frozenset[tuple[object, int]], int]:
+    """By which equal offsets are known, also if they are read at run time: from one value then."""
+    terms = (
+        ((var.source, var.extent) if var.kind == "dynamic" else var, coeff)
+        for var, coeff in offset.terms
+    )
+    return frozenset(terms), offset.const
 
 
 def says_where(region: Draft | Region, value: Value) -> bool:

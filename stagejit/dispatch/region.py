@@ -102,6 +102,7 @@ class _Launched:
 class Region(_Launched):
     """One dispatch, as those see it who schedule and generate it.
 
+    op: the op of the graph of dispatches that it is, or is a part of.
     kind: `map` (no anchor), `reduce` (one or more reduces over the same rows), `contract`, `conv`,
         `cumulative`, `scatter`, `delegate`, `call`, `loop`, `branch`; `copy` and `fill` are maps
         that compute nothing.
@@ -131,6 +132,7 @@ class Region(_Launched):
     Kinds `call`, `loop`, `branch`: inputs are what operands are aliases of.
     """
 
+    op: Op
     name: str
     kind: str
     ops: tuple[Op, ...]

@@ -58,6 +58,7 @@ def _of_others(op: Op, number: int, options: Options, scalars: Scalars, aligned:
         regions = regions_of(graph, options, known=known, aligned=inner)
         bodies.append(Body(graph, tuple(regions), carried_inputs(op, at)))
     return Region(
+        op,
         f"{op.kind}.{number}",
         op.kind,
         (op,),
@@ -95,7 +96,7 @@ def _of_part(
     read = {value for inner in part.ops() for value in inner.operands} | set(part.outputs)
     used = [
         (value, operand)
-        for value, operand in zip(part.inputs, op.operands, strict=False)
+        for value, operand in zip(part.inputs, op.operands, strict=True)
         if value in read and not part.is_donated(value)
     ]
     stores, results = [], []
@@ -107,6 +108,7 @@ def _of_part(
             stores.append(Store(made.value, made.into, made.inserts))
             results.append(result)
     return Region(
+        op,
         name,
         kind_of(part),
         tuple(ops + [insert for store in stores for insert in store.inserts]),

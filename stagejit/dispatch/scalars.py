@@ -45,7 +45,7 @@ class Scalars:
 
     def _look_into(self, op: Op) -> None:
         for part in parts_of(op):
-            for own, operand in zip(part.inputs, op.operands, strict=False):
+            for own, operand in zip(part.inputs, op.operands, strict=True):
                 self._operand[own] = operand
                 self._pass(operand, own)
             for inner in part.ops():

@@ -13,7 +13,6 @@ from stagejit.dispatch.limits import least_operands, operands_of
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.region import Draft, Store
 from stagejit.dispatch.roots import Roots
-from stagejit.dispatch.version_verifier import verify_versions
 from stagejit.errors import VerificationError
 from stagejit.graph.ir import Graph, Op, Value, in_memory
 from stagejit.graph.ops.control import bodies_of, read_operands
@@ -51,7 +50,6 @@ def verify_drafts(graph: Graph, drafts: Sequence[Draft], operand_limit: int | No
         if operand_limit is not None and not region.stands_alone:
             allowed = max(operand_limit, least_operands(region))
             _require(operands_of(region) <= allowed, f"{region.name} is over the operand limit")
-    verify_versions(drafts)
     for value in stored_outputs(graph).values():
         _require(
             roots[value] in stored

@@ -14,6 +14,7 @@ from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.formation import form
 from stagejit.dispatch.region import Region
 from stagejit.dispatch.regions import regions_of
+from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_drafts
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
@@ -54,6 +55,7 @@ def checked_dispatches(graph: Graph, options: Options) -> tuple[Graph, list[Deci
     verify_drafts(graph, drafts, options.operand_limit)
     dispatches = assemble(graph, drafts)
     verify(dispatches)
+    verify_ties(dispatches, regions_of(dispatches, options))
     text = graph_text(dispatches)
     if "opaque" not in text:
         assert graph_text(parse(text)) == text

@@ -62,7 +62,7 @@ def _evaluate(graph: Graph, known: dict[Value, Array], precision: Precision) -> 
     """Adds to `known` all that ops of the graph, and of the parts of its dispatches, give."""
     for op in graph.ops():
         for part in parts_of(op) if op.kind == "dispatch" else ():
-            known.update(zip(part.inputs, (known[v] for v in op.operands), strict=False))
+            known.update(zip(part.inputs, (known[v] for v in op.operands), strict=True))
             _evaluate(part, known, precision)
         results = evaluate_op(op, [known[value] for value in op.operands], precision)
         known.update(zip(op.results, results, strict=True))

@@ -24,6 +24,7 @@ broadcast          x                           shape, axes: operand dim i is res
                                                the same size (a size of 1 does not stretch)
 reshape            x                           shape; row-major
 alias              x                           the same in the operand's memory, between dispatches
+after              x, *others                  x in its memory, once the others are there
 transpose          x                           permutation: result dim i is operand dim
                                                permutation[i]
 reverse            x                           axes, ascending
@@ -55,8 +56,7 @@ call               those of the handler        target (of the custom call),
                                                result): see Note [Foreign handlers]
 optimization_      any                         results are the operands; no rewrite looks through
 barrier                                        them; who reads one comes after all operands
-dispatch           of its parts, then those    parts, carried: see `dispatches.py`
-                   it runs after
+dispatch           of its parts                parts, carried: see `dispatches.py`
 return             any
 =================  ==========================  =====================================================
 

@@ -1,7 +1,7 @@
 """`dispatch`: what one launch computes, as graphs of its own, and which memory it writes.
 
-Input: operands, all in memory: one for each input of a part, then those after which it runs.
-Output: a result for each output of the first part: a fresh one, or an update of an operand.
+Input: operands, all in memory: one for each input of a part. Output: a result for each output of
+the first part: a fresh one, or an update of an operand.
 Invariant: what an op of this kind says in its line (its kind, the boxes that it writes) is what its
 parts say; nothing else decides about it.
 
@@ -49,11 +49,6 @@ def parts_of(op: Op) -> tuple[Graph, ...]:
     """The first part, then the borders."""
     parts: tuple[Graph, ...] = op.attrs["parts"]
     return parts
-
-
-def after(op: Op) -> tuple[Value, ...]:
-    """What has to be there first, though no part reads it."""
-    return tuple(op.operands[len(parts_of(op)[0].inputs) :])
 
 
 def destination(part: Graph, output: int) -> Value | None:
@@ -140,7 +135,7 @@ def _dispatch(operands: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     for part in parts:
         given = [value.type for value in part.inputs]
         require(given == taken and part.donated == parts[0].donated, "parts take different inputs")
-    require(list(operands[: len(taken)]) == taken, f"{parts[0].name} takes {taken}")
+    require(list(operands) == taken, f"{parts[0].name} takes {taken}")
     ties = _ties(parts)
     require(dict(attrs["carried"]) == ties, f"carried={attrs['carried']} is not what parts update")
     require(len(set(ties.values())) == len(ties), "two results update one operand")
@@ -166,7 +161,7 @@ def _with_parts(graphs: Sequence[Graph]) -> dict[str, Any]:
 
 
 def add_dispatch(graph: Graph, operands: Sequence[Value], parts: Sequence[Graph]) -> Op:
-    """Appends a dispatch; operands beyond the inputs of a part are those that it comes after."""
+    """Appends a dispatch with the types of what its first part gives."""
     types = [value.type for value in parts[0].outputs]
     loc = next((op.loc for op in reversed(evaluated(parts[0])) if op.loc), graph.return_op.loc)
     return graph.add("dispatch", operands, types, loc, **_with_parts(parts))
@@ -177,7 +172,7 @@ def add_dispatch(graph: Graph, operands: Sequence[Value], parts: Sequence[Graph]
 
 def _value_of_dispatch(evaluator: Evaluator, op: Op, *operands: Any) -> list[Any]:
     first, *borders = parts_of(op)
-    given = list(operands[: len(first.inputs)])
+    given = list(operands)
     results = evaluator.graph(first, given)
     for border in borders:
         at = next(r for r, d in op.attrs["carried"] if border.inputs[d] is destination(border, 0))
@@ -199,20 +194,17 @@ def _flops(op: Op) -> int:
 
 
 def _write(op: Op, names: Names) -> str:
-    """`KIND READ, ... [into DESTINATION BOX..., ...] [after VALUE, ...]`: the boxes of all parts; a
-    `~` stands before one that is larger than what is written, as an offset is read at run time."""
+    """`KIND READ, ... [into DESTINATION BOX..., ...]`: the boxes of all parts; a `~` stands before
+    one that is larger than what is written, as an offset is read at run time."""
     first = parts_of(op)[0]
-    given = list(zip(first.inputs, op.operands, strict=False))
+    given = list(zip(first.inputs, op.operands, strict=True))
     reads = ", ".join(names[value] for own, value in given if not first.is_donated(own))
     into = ", ".join(
         joined(names[value], *_boxes(op, own.op.attrs["index"]))
         for own, value in given
         if first.is_donated(own)
     )
-    waits = ", ".join(names[value] for value in after(op))
-    return joined(
-        kind_of(first), reads, f"into {into}" if into else "", f"after {waits}" if waits else ""
-    )
+    return joined(kind_of(first), reads, f"into {into}" if into else "")
 
 
 def _boxes(op: Op, operand: int) -> Iterator[str]:
@@ -245,8 +237,7 @@ def _read(tokens: Line, definition: OpDef, values: Values, types: list[TensorTyp
     tokens.take("name")
     reads = _values(tokens, values)
     into = _values(tokens, values) if tokens.accept("into") else []
-    waits = _values(tokens, values) if tokens.accept("after") else []
-    return [*reads, *into, *waits], {}
+    return [*reads, *into], {}
 
 
 def _values(tokens: Line, values: Values) -> list[Value]:

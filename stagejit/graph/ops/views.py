@@ -2,7 +2,8 @@
 
 Each says in `pull` where an element of the result lies in the operand: access analysis and every
 kernel generator use these maps, so they cannot disagree. They are exact. `alias` is the reshape
-that is no work: between dispatches, it is the operand's memory seen in another shape.
+that is no work: between dispatches, it is the operand's memory seen in another shape. `after` is
+its first operand once the others are there: what may be overwritten when they have been made.
 """
 
 from __future__ import annotations
@@ -128,9 +129,17 @@ define(
 )
 
 
+def _after(operands: Types, attrs: Attrs) -> TensorType:
+    return operands[0]
+
+
+def _value_of_after(evaluator: Evaluator, op: Op, x: Array, *others: Array) -> Array:
+    return x
+
+
 def behind_aliases(value: Value) -> Value:
-    """The value whose memory an `alias` is."""
-    while value.op.kind == "alias":
+    """The value whose memory an `alias`, or an `after`, is."""
+    while value.op.definition.forwards and value.op.definition.keeps_order:
         value = value.op.operands[0]
     return value
 
@@ -141,6 +150,15 @@ define(
         infer=_reshape,
         interpret=_value_of_reshape,
         implied=_SHAPE,
+        keeps_order=True,
+        forwards=True,
+    )
+)
+define(
+    OpDef(
+        kind="after",
+        infer=_after,
+        interpret=_value_of_after,
         keeps_order=True,
         forwards=True,
     )
