@@ -30,7 +30,7 @@ from stagejit.schedule.plan import Plan
 from stagejit.schedule.schedule import Schedule
 from stagejit.schedule.verifier import verify_plan
 from stagejit.trace.translate import graph_of
-from tests.schedule.executor import Executor
+from tests.schedule.settling import Settling
 
 
 def schedule_graph(graph: Graph, options: Options | None = None) -> Schedule:
@@ -107,7 +107,7 @@ def check_graph(
     for a, b in zip(interpret(made.graph, arrays), expected, strict=True):
         np.testing.assert_array_equal(without_void(a), without_void(b))
     for seed in range(orders):
-        got = Executor(made, random.Random(seed) if seed else None)(arrays)
+        got = Settling(made, random.Random(seed) if seed else None)(arrays)
         for a, b in zip(got, expected, strict=True):
             np.testing.assert_array_equal(without_void(a), without_void(b))
     return made.plan
