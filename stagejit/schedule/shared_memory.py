@@ -21,6 +21,9 @@ from stagejit.index.box_index import BoxIndex
 from stagejit.schedule.access import Access, Hazard
 from stagejit.schedule.hazards import HazardGraph, Ranges, Touching, add_edges, note
 
+# Where one buffer has been touched more often, nobody looks for what it has overwritten itself.
+_MOST_LOOKED_AT = 64
+
 
 @dataclass(frozen=True)
 class Place:
@@ -48,14 +51,16 @@ def add_shared(
             for access in accesses
             if access.buffer in places and access.nbytes
         ]
-        for touch in touches:
-            for earlier in memories[touch.place.memory].meets(touch):
+        others = [memories[touch.place.memory].others(touch) for touch in touches]
+        for touch, names in zip(touches, others, strict=True):
+            for earlier in memories[touch.place.memory].meets(touch, names):
                 hazard: Hazard = "WAR" if not earlier.writes else "WAW" if touch.writes else "RAW"
                 if earlier.position != position:
                     key = earlier.position, earlier.access.buffer, hazard
                     note(ranges, key, earlier.access.box)
-        for touch in touches:
-            memories[touch.place.memory].overwrite(touch)
+        for touch, names in zip(touches, others, strict=True):
+            if touch.leaves_nothing:
+                memories[touch.place.memory].overwrite(touch, names)
         for touch in touches:
             memories[touch.place.memory].add(touch)
         add_edges(graph, position, ranges)
@@ -63,25 +68,31 @@ def add_shared(
 
 @dataclass(frozen=True)
 class _Touch:
-    """span: the bytes of the memory from its first to its last one."""
+    """start, stop: the bytes of the memory from its first to its last one."""
 
     position: int
     writes: bool
     access: Access
     place: Place
-    span: Box
+    start: int
+    stop: int
+
+    @property
+    def span(self) -> Box:
+        return Box((self.start,), (self.stop - self.start,), (1,))
 
     @property
     def leaves_nothing(self) -> bool:
         """Whether it writes every byte between its first and its last one."""
-        start, stop = self.access.hull
-        return self.writes and stop - start == self.access.nbytes
+        return self.writes and self.stop - self.start == self.access.nbytes
 
 
 def _touch(position: int, access: Access, place: Place, *, writes: bool) -> _Touch:
     start, stop = access.hull
-    span = Box((place.start + start,), (stop - start,), (1,))
-    return _Touch(position, writes, access, place, span)
+    return _Touch(position, writes, access, place, place.start + start, place.start + stop)
+
+
+_Part = tuple[int, int, _Touch]  # bytes of a touch that nobody has written since
 
 
 @dataclass(eq=False)
@@ -91,39 +102,45 @@ class _Memory:
 
     places: Mapping[str, Place]
     buffers: BoxIndex[str] = field(default_factory=BoxIndex)
-    touched: dict[str, dict[bool, BoxIndex[_Touch]]] = field(default_factory=dict)
+    touched: dict[str, list[_Part]] = field(default_factory=dict)
 
-    def _others(self, touch: _Touch) -> list[str]:
+    def others(self, touch: _Touch) -> list[str]:
+        """The other buffers that were there, and not all of which has been overwritten."""
         found = self.buffers.overlapping(touch.span)
         return [name for name in found if name != touch.access.buffer]
 
-    def meets(self, touch: _Touch) -> Iterator[_Touch]:
+    def meets(self, touch: _Touch, names: Sequence[str]) -> Iterator[_Touch]:
         """Earlier touches of other buffers, one of the two writing."""
-        for name in self._others(touch):
-            for writes in (True, False) if touch.writes else (True,):
-                yield from self.touched[name][writes].overlapping(touch.span)
+        for name in names:
+            for start, stop, earlier in self.touched[name]:
+                if start < touch.stop and touch.start < stop and (earlier.writes or touch.writes):
+                    yield earlier
 
-    def overwrite(self, touch: _Touch) -> None:
+    def overwrite(self, touch: _Touch, names: Sequence[str]) -> None:
         """Who waits for this touch has waited for those that it covers."""
-        if not touch.leaves_nothing:
-            return
-        span, mine = touch.span, touch.access.buffer
-        for index in self.touched.get(mine, {}).values():
-            index.remove_within(span)
-        for name in self._others(touch):
-            whole = self.places[name].span
-            for index in self.touched[name].values():
-                index.cut(span)
-            if not any(index.any_overlaps(whole) for index in self.touched[name].values()):
+        mine, start, stop = touch.access.buffer, touch.start, touch.stop
+        own = self.touched.get(mine, [])
+        if 0 < len(own) <= _MOST_LOOKED_AT:
+            own[:] = [part for part in own if part[0] < start or stop < part[1]]
+        for name in names:
+            left = [
+                (low, high, earlier)
+                for first, last, earlier in self.touched.get(name, ())
+                for low, high in ((first, min(last, start)), (max(first, stop), last))
+                if low < high
+            ]
+            if left:
+                self.touched[name] = left
+            elif name in self.touched:
                 del self.touched[name]
-                self.buffers.cut(whole, name.__eq__)
+                self.buffers.cut(self.places[name].span, name.__eq__)
 
     def add(self, touch: _Touch) -> None:
         name = touch.access.buffer
         if name not in self.touched:
-            self.touched[name] = {True: BoxIndex(), False: BoxIndex()}
+            self.touched[name] = []
             self.buffers.add(touch.place.span, name)
-        self.touched[name][touch.writes].add(touch.span, touch)
+        self.touched[name].append((touch.start, touch.stop, touch))
 
 
 def shared(places: Mapping[str, Place]) -> dict[str, Place]:
