@@ -24,6 +24,7 @@ from stagejit.rewrites.intervals import Interval, hull, whole, within
 from stagejit.rewrites.ranges import is_counted, range_of
 
 MAX_STEPS = 64  # ops between an index and what counts
+MAX_NESTED = 8  # index vectors that are put together of such that are
 MAX_CONSTANT = 1 << 12  # elements of a constant that may count
 MAX_NUMBER = 1 << 40  # in a constant that may count: an array has fewer elements
 
@@ -45,13 +46,13 @@ def index_ranges(graph: Graph, indices: Value) -> tuple[Interval, ...]:
     return tuple(_component(graph, indices, at) for at in range(indices.shape[-1]))
 
 
-def _component(graph: Graph, value: Value, at: int) -> Interval:
+def _component(graph: Graph, value: Value, at: int, depth: int = 0) -> Interval:
     found: list[Interval] = []
-    while is_placed(value.op):
+    while is_placed(value.op) and depth < MAX_NESTED:
         source, before = value.op.operands[:2]
         written = line(value.op, len(value.shape) - 1, source.shape[-1])
         if at in written:
-            found.append(_component(graph, source, written.index(at)))
+            found.append(_component(graph, source, written.index(at), depth + 1))
             rest, whole_rest = source.shape[:-1], value.shape[:-1]
             if rest == whole_rest or before.op.definition.is_empty:
                 return hull(*found)

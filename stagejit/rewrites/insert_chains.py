@@ -16,8 +16,9 @@ value is only ever replaced by an equal one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from stagejit.graph.ir import Graph, Op, Value, in_memory
@@ -28,6 +29,14 @@ from stagejit.rewrites.driver import Log
 from stagejit.symbolic import Undecided
 
 NAME = "fuse-insert"
+
+
+class Boxed(Protocol):
+    """What names a box by its attributes `offsets` and `strides`, as a slice op does."""
+
+    @property
+    def attrs(self) -> Mapping[str, Any]: ...
+
 
 Ends = tuple[tuple[float, ...], tuple[float, ...]]  # first and last position along each axis
 Touches = Callable[[Op], bool]
@@ -66,13 +75,13 @@ def untouched_before(graph: Graph, value: Value, ends: Ends, touches: Touches) -
     return value
 
 
-def line(op: Op, axis: int, size: int) -> range:
+def line(op: Boxed, axis: int, size: int) -> range:
     """The positions along one axis of the box that a slice op reads or writes."""
     offset, stride = op.attrs["offsets"][axis], op.attrs["strides"][axis]
     return range(offset, offset + (size - 1) * stride + 1 if size else offset, stride)
 
 
-def ends_of(op: Op, shape: tuple[int, ...]) -> Ends:
+def ends_of(op: Boxed, shape: tuple[int, ...]) -> Ends:
     """Of the box of `shape` that a slice op reads or writes; all there is where sizes are
     symbols."""
     try:

@@ -7,12 +7,16 @@ copies, and `fill`s move outwards, so a scalar stays a scalar for as long as pos
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.slices import pull_view
 from stagejit.index.coordinates import coordinates, keeps_row_major_order
 from stagejit.rewrites.driver import Outcome, declined, rewrite
-from stagejit.rewrites.insert_chains import ends_of, line, untouched_before
+from stagejit.rewrites.insert_chains import ends_of, is_placed, line, untouched_before
 
 NAME = "fold-views"
 
@@ -139,29 +143,39 @@ def extract_of_extract(graph: Graph, op: Op) -> Outcome:
 # ------------------------------------------------------------ forwarding
 
 
+@dataclass(frozen=True)
+class _Read:
+    """A box of `shape` of some value."""
+
+    attrs: Mapping[str, Any]
+    shape: tuple[int, ...]
+
+
 @rewrite(NAME, roots="extract_slice", of="insert_slice")
 def extract_of_insert(graph: Graph, op: Op) -> Outcome:
     """extract_slice (insert_slice %s into %d at a) at b  -->  a box of %s, or of %d where
-    disjoint; all disjoint inserts in a row are passed at once"""
-    producer = op.operands[0].op
-    if None in op.attrs["offsets"] or None in producer.attrs["offsets"]:
+    disjoint; as far as the box can be followed"""
+    if None in op.attrs["offsets"] or None in op.operands[0].op.attrs["offsets"]:
         return declined("the boxes of a computed start are not known")
-    before = untouched_before(
-        graph,
-        op.operands[0],
-        ends_of(op, op.result.shape),
-        lambda insert: not _disjoint(op, insert, insert.operands[0]),
-    )
-    if before is not op.operands[0]:
-        return build(graph, "extract_slice", [before], **op.attrs)
-    source = producer.operands[0]
-    inside = _within(op, producer, source)
-    if inside is None:
+    value, read = op.operands[0], _Read(op.attrs, op.result.shape)
+    while is_placed(value.op):
+        before = untouched_before(
+            graph,
+            value,
+            ends_of(read, read.shape),
+            lambda insert: not _disjoint(read, insert, insert.operands[0]),  # noqa: B023
+        )
+        if before is not value:
+            value = before
+            continue
+        source = value.op.operands[0]
+        inside = _within(read, value.op, source)
+        if inside is None:
+            break
+        value, read = source, _Read(inside, read.shape)
+    if value is op.operands[0]:
         return declined("the box is partly inserted, partly not")
-    offsets, strides = inside
-    return build(
-        graph, "extract_slice", [source], offsets=offsets, sizes=op.result.shape, strides=strides
-    )
+    return build(graph, "extract_slice", [value], **dict(read.attrs) | {"sizes": read.shape})
 
 
 @rewrite(NAME, roots="insert_slice", of="insert_slice", operand=1)
@@ -180,10 +194,10 @@ def insert_over_insert(graph: Graph, op: Op) -> Outcome:
     )
 
 
-def _disjoint(extract: Op, insert: Op, source: Value) -> bool:
-    """Whether no element of the extracted box was inserted: true if one axis already tells."""
-    for axis, size in enumerate(extract.result.shape):
-        wanted = line(extract, axis, size)
+def _disjoint(read: _Read, insert: Op, source: Value) -> bool:
+    """Whether no element of the box was inserted: true if one axis already tells."""
+    for axis, size in enumerate(read.shape):
+        wanted = line(read, axis, size)
         written = line(insert, axis, source.shape[axis])
         if not wanted or not written or wanted[-1] < written[0] or written[-1] < wanted[0]:
             return True
@@ -192,13 +206,11 @@ def _disjoint(extract: Op, insert: Op, source: Value) -> bool:
     return False
 
 
-def _within(
-    extract: Op, insert: Op, source: Value
-) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Offsets and strides of the extracted box within the source, if all of it was inserted."""
+def _within(read: _Read, insert: Op, source: Value) -> dict[str, Any] | None:
+    """The box within the source, if all of it was inserted."""
     offsets, strides = [], []
-    for axis, size in enumerate(extract.result.shape):
-        wanted = line(extract, axis, size)
+    for axis, size in enumerate(read.shape):
+        wanted = line(read, axis, size)
         written = line(insert, axis, source.shape[axis])
         if not (
             wanted[0] in written and wanted[-1] in written and wanted[min(1, size - 1)] in written
@@ -206,7 +218,7 @@ def _within(
             return None
         offsets.append(written.index(wanted[0]))
         strides.append(wanted.step // written.step if size > 1 else 1)
-    return tuple(offsets), tuple(strides)
+    return {"offsets": tuple(offsets), "strides": tuple(strides)}
 
 
 RULES = (

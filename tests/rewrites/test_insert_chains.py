@@ -79,6 +79,22 @@ def test_a_read_looks_at_few_updates(distance: int, monkeypatch: pytest.MonkeyPa
     assert all(read.operands[0].op.kind == "input" for read in reads)
 
 
+@pytest.mark.parametrize("more", [5, 300])
+def test_a_read_of_what_was_read_before_is_followed_at_once(more: int) -> None:
+    """A concatenation that is made longer by a row of itself, again and again."""
+
+    def f(x: Any) -> Any:
+        for _ in range(more):
+            x = jnp.concatenate([x, x[1:2]])
+        return x
+
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    graph = graph_of(f, x)
+    rewrite_graph(graph, Options())
+    assert [op.kind for op in graph].count("extract_slice") == 1
+    np.testing.assert_array_equal(interpret(graph, [x])[0], f(x))
+
+
 ELIDE = GraphStep(NAME, elide_covered_fills)
 
 
