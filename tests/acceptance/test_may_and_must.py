@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 
 from stagejit.index.box import Box
+from stagejit.schedule import build
 from stagejit.schedule.access import Access, HostScalar, swept
 from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.plan import Dispatch, Plan
@@ -124,6 +125,18 @@ def test_what_is_combined_with_what_is_there_is_read(fn: str, index: str) -> Non
 def test_dont_read_what_is_set() -> None:
     plan = check(lambda d, a, at: d.at[at].set(a), D, ROWS, AT, donated=(True, False, False))
     assert not texts(of_kind(plan, "scatter").reads)
+
+
+def test_a_read_that_is_not_declared_finds_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The executor shows a scatter other numbers where it does not say that it reads."""
+
+    def f(d: Any, a: Any, at: Any) -> Any:
+        return d.at[at].add(a)
+
+    check(f, D, ROWS, AT, donated=(True, False, False))
+    monkeypatch.setattr(build, "rereads_of", lambda region: [])
+    with pytest.raises(AssertionError, match="not equal"):
+        check(f, D, ROWS, AT, donated=(True, False, False))
 
 
 def test_a_loop_that_adds_to_a_carry_reads_it() -> None:

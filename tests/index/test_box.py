@@ -104,6 +104,25 @@ def test_what_is_left_around_a_strided_box_is_its_phases(inner: Box) -> None:
     assert cover([*pieces, inner], (6, 7))
 
 
+@given(boxes(), boxes())
+def test_one_box_without_another_is_disjoint_and_complete(box: Box, other: Box) -> None:
+    pieces = [elements(piece) for piece in box.minus(other)]
+    assert sum(map(len, pieces)) == len(set().union(*pieces))
+    assert set().union(*pieces) == elements(box) - elements(other)
+
+
+def test_dont_take_away_what_is_not_certain_or_leaves_too_much() -> None:
+    moving = Box((expr(S), 0), (1, 7), (1, 1))
+    assert Box.whole((6, 7)).minus(moving) == [Box.whole((6, 7))]
+    assert moving.minus(moving) == []
+    assert moving.minus(Box.whole((60, 7))) == ([] if moving.last[0] < 60 else [moving])
+    after = Box((expr(S) + 1, 0), (2, 7), (1, 1))
+    assert after.minus(moving) == [after]
+    assert Box((expr(S), 0), (3, 7), (1, 1)).minus(after) == [moving]
+    sparse = Box((0,), (3,), (100,))
+    assert Box.whole((300,)).minus(sparse) == [Box.whole((300,))]
+
+
 def test_what_is_left_of_a_strided_box() -> None:
     whole, inner = Box((1, 0), (5, 4), (2, 3)), Box((3, 0), (2, 2), (4, 6))
     pieces = whole.without(inner)

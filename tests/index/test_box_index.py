@@ -39,6 +39,24 @@ def test_it_finds_what_looking_at_every_box_finds(added: list[Box], data: Any) -
         assert index.any_overlaps(other) == bool(expected)
 
 
+@given(many_boxes(), st.data())
+def test_it_forgets_parts_of_boxes(added: list[Box], data: Any) -> None:
+    index: BoxIndex[int] = BoxIndex()
+    kept: list[tuple[int, Box]] = []
+    for number, box in enumerate(added):
+        index.add(box, number)
+        kept.append((number, box))
+        gone = added[data.draw(st.integers(0, len(added) - 1))]
+        index.cut(gone, lambda item: item % 2 == 0)
+        kept = [
+            (at, piece)
+            for at, known in kept
+            for piece in (known.minus(gone) if at % 2 == 0 else [known])
+        ]
+    for box in added:
+        assert set(index.overlapping(box)) == {at for at, known in kept if known.overlaps(box)}
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_boxes_that_lie_apart_are_compared_with_few_others(
     axis: int, monkeypatch: pytest.MonkeyPatch

@@ -150,12 +150,11 @@ class Executor:
         for op in region.ops:
             if op.kind == "insert_slice":
                 continue
-            operands = [
-                self._contents(memory, writes[0], op)
-                if op.kind == "scatter" and not at
-                else values[behind_aliases(operand)].reshape(operand.shape)
-                for at, operand in enumerate(op.operands)
-            ]
+            if op.kind == "scatter":
+                given = [values[behind_aliases(x)].reshape(x.shape) for x in op.operands[1:]]
+                values[op.result] = self._scattered(memory, writes[0], op, given, now.reads)
+                continue
+            operands = [values[behind_aliases(x)].reshape(x.shape) for x in op.operands]
             values.update(zip(op.results, evaluate_op(op, operands), strict=True))
         for store, name in zip(region.stores, writes, strict=True):
             target = self._array(memory, name, store.into)
@@ -209,8 +208,26 @@ class Executor:
         flat: Array = memory[access.buffer][: buffer.nbytes]
         return flat.reshape(*buffer.shape, buffer.dtype.itemsize)[box_slices(access.box)]
 
-    def _contents(self, memory: dict[str, Any], name: str, op: Op) -> Array:
-        return self._array(memory, name, op.result).copy()
+    def _scattered(
+        self,
+        memory: dict[str, Any],
+        name: str,
+        op: Op,
+        given: Sequence[Array],
+        reads: Sequence[Access],
+    ) -> Array:
+        """The result of a scatter, which sees other numbers than there are where it declares no
+        read. It leaves them wherever it writes nothing."""
+        there = self._array(memory, name, op.result).copy()
+        seen = declared(self.buffers[name], there.shape, reads)
+        if there.dtype == np.bool_:  # there is no third value to tell what has been written by
+            seen[...] = True
+        more = there.dtype.type(90.25)  # not what a program adds
+        other = there if there.dtype == np.bool_ else there + more
+        shown = np.where(seen, there, other)
+        (result,) = evaluate_op(op, [shown, *given])
+        made: Array = np.where(_same(result, shown), there, result)
+        return made
 
     def _array(self, memory: dict[str, Any], name: str, value: Value) -> Array:
         flat: Array = memory[name]
