@@ -38,6 +38,8 @@ class Scalars:
     def _look_at(self, op: Op) -> None:
         if op.kind == "dispatch":
             self._look_into(op)
+        elif op.definition.forwards and op.definition.keeps_order:
+            self._pass(op.operands[0], op.result)  # whatever it comes after
         elif len(op.results) == 1 and op.result.shape == () and _is_integer(op.result.type.dtype):
             value = self._evaluate(op)
             if value is not None and len(str(value)) <= LONGEST_FORMULA:

@@ -289,3 +289,18 @@ def test_a10_an_offset_by_another_function_says_so() -> None:
     (said,) = reasons(plan, "host-offsets", applied=False)
     assert "population_count" in said
     assert said.endswith(f"is no function that the host computes: {HULL}")
+
+
+def test_a10_what_an_update_waits_for_hides_no_offset() -> None:
+    """The loop comes after the sum. It starts from its first carry, the counter, behind that."""
+
+    def fn(x: Any) -> Any:
+        def body(i: Any, c: Any) -> Any:
+            return lax.dynamic_update_slice(c, c[:1] * 2, (i + 1,))
+
+        e = jnp.exp(x)
+        return e.sum(), lax.fori_loop(0, 3, body, e)
+
+    plan = check(fn, f32(8))
+    assert "r1[1:4]" in map(str, plan.dispatches[-1].writes)
+    same(stagejit.jit(fn, options=Options(verify=True))(f32(8)), jax.jit(fn)(f32(8)))
