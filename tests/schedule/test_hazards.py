@@ -142,15 +142,20 @@ def test_s7_all_has_settled_and_nothing_is_named_that_need_not_be(
     dispatches: list[Dispatch],
 ) -> None:
     """By looking at each element of each pair of dispatches."""
-    named = [
-        ((b.src, b.dst), place)
-        for b in plan(*dispatches).barriers
-        for box in b.ranges
-        for place in _elements(b.buffer, box)
-    ]
+    named = _named(plan(*dispatches))
     assert _all_settled(dispatches, named)
     for at in range(len(named)):
         assert not _all_settled(dispatches, named[:at] + named[at + 1 :])
+
+
+def _named(made: Plan) -> list[tuple[tuple[str, str], tuple[str, int]]]:
+    """What each barrier names, element by element."""
+    return [
+        ((b.src, b.dst), place)
+        for b in made.barriers
+        for box in b.ranges
+        for place in _elements(b.buffer, box)
+    ]
 
 
 def _all_settled(
@@ -225,6 +230,28 @@ def test_an_element_is_named_once_whatever_the_hazards() -> None:
     both = (access("a", 0, 4),)
     made = plan(dispatch("p", both, both), dispatch("q", both, both))
     assert texts(made) == ["barrier a[0:4]  // RAW @p -> @q"]
+
+
+def test_one_after_the_other_that_reads_all_and_writes_a_part_has_few_barriers() -> None:
+    """Each waits for all before it, for another element: see Note [Many parts]."""
+    whole = (access("a", 0, 12),)
+    steps = [dispatch(f"d{n}", whole, (access("a", n % 12, 1),)) for n in range(40)]
+    made = plan(*steps)
+    assert len(made.barriers) <= 8 * len(steps)
+    assert _all_settled(steps, _named(made))
+    verify_plan(made)
+
+
+@given(st.randoms(use_true_random=False))
+def test_s7_all_has_settled_in_long_programs_too(rng: random.Random) -> None:
+    steps = []
+    for n in range(25):
+        read = [access(rng.choice("ab"), rng.randint(0, 3), rng.randint(1, 9))]
+        written = [access(rng.choice("ab"), rng.randint(0, 9), rng.randint(1, 3))]
+        steps.append(dispatch(f"d{n}", tuple(read), tuple(written)))
+    made = plan(*steps)
+    verify_plan(made)
+    assert _all_settled(steps, _named(made))
 
 
 def test_many_readers_of_many_parts() -> None:
