@@ -32,8 +32,27 @@ from stagejit.rewrites.intervals import (
 from stagejit.symbolic import bounds
 from stagejit.types import bool_
 
-Ranges = dict[Value, Interval]
 Facts = Mapping[Value, Interval]
+
+
+class Ranges(dict[Value, Interval]):
+    """The intervals of one graph. Each is worked out when it is first asked for, also that of an
+    operand which took the place of another one since its user's was."""
+
+    def __missing__(self, value: Value) -> Interval:
+        pending = [value]
+        while pending:
+            at = pending[-1]
+            if at in self:
+                pending.pop()
+                continue
+            behind = [x for x in at.op.operands if is_counted(x) and x not in self]
+            if behind and _looks_behind(at.op):
+                pending += behind
+                continue
+            self[pending.pop()] = _range(self, at)
+        return self[value]
+
 
 MAX_CONSTANT = 1 << 16  # elements of a constant that are looked at
 MAX_CONDITIONS = 4  # one inside the other
@@ -49,19 +68,7 @@ def is_counted(value: Value) -> bool:
 
 def range_of(graph: Graph, value: Value) -> Interval:
     """The interval of a value with `is_counted`. Work is done once for each value."""
-    known = _RANGES.setdefault(graph, {})
-    pending = [value]
-    while pending:
-        at = pending[-1]
-        if at in known:
-            pending.pop()
-            continue
-        behind = [x for x in at.op.operands if is_counted(x) and x not in known]
-        if behind and _looks_behind(at.op):
-            pending += behind
-            continue
-        known[pending.pop()] = _range(known, at)
-    return known[value]
+    return _RANGES.setdefault(graph, Ranges())[value]
 
 
 def _looks_behind(op: Op) -> bool:
@@ -161,9 +168,7 @@ def _of_choice(known: Ranges, predicate: Value, on_true: Value, on_false: Value)
 
 def range_where(graph: Graph, value: Value, predicate: Value) -> Interval:
     """The interval of `value` for those elements where `predicate` is true."""
-    known = _RANGES.setdefault(graph, {})
-    for asked in (value, predicate):
-        range_of(graph, asked)
+    known = _RANGES.setdefault(graph, Ranges())
     facts = _facts(known, predicate, True)
     return _where(known, value, facts) if facts is not None else known[value]
 
@@ -260,15 +265,15 @@ def assume(graph: Graph, op: Op) -> None:
             inits = {value: given.pop(value) for value in carried if is_counted(value)}
             if body is op.attrs["body"]:
                 given = _carried(op, given, inits)
-        _RANGES[body] = dict(given)
+        _RANGES[body] = Ranges(given)
 
 
-def _carried(op: Op, given: Ranges, inits: Ranges) -> Ranges:
+def _carried(op: Op, given: Facts, inits: Facts) -> Ranges:
     """`given`, and what is carried: in any iteration, the first of which starts with `inits`."""
     body: Graph = op.attrs["body"]
     chosen = _where_it_goes_on(op)
-    _RANGES[body] = dict(given)
-    found = dict(given)
+    _RANGES[body] = Ranges(given)
+    found = Ranges(given)
     others = []
     for at, start in enumerate(body.inputs[: op.attrs["carries"]]):
         if start not in inits:
@@ -281,7 +286,7 @@ def _carried(op: Op, given: Ranges, inits: Ranges) -> Ranges:
         found[start] = counted or on
         if counted is None:
             others.append((start, body.outputs[at]))
-    _RANGES[body] = dict(found)
+    _RANGES[body] = Ranges(found)
     ends = {start: range_of(body, end) for start, end in others}
     for start, end in ends.items():
         around = meet(found[start], hull(inits[start], end))
@@ -295,9 +300,8 @@ def _where_it_goes_on(op: Op) -> dict[int, Interval]:
     condition: Graph | None = op.attrs["condition"]
     if condition is None:
         return {}
-    verdict = condition.outputs[0]
-    range_of(condition, verdict)
-    facts = _facts(_RANGES[condition], verdict, True) or {}
+    known = _RANGES.setdefault(condition, Ranges())
+    facts = _facts(known, condition.outputs[0], True) or {}
     carried = condition.inputs[: op.attrs["carries"]]
     return {at: facts[value] for at, value in enumerate(carried) if value in facts}
 

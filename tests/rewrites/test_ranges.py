@@ -17,7 +17,7 @@ from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops import build
 from stagejit.options import Options
-from stagejit.rewrites import indices, rewrite_graph
+from stagejit.rewrites import indices, ranges, rewrite_graph
 from stagejit.rewrites.intervals import of_function, whole
 from stagejit.trace.translate import graph_of
 from stagejit.types import DType, TensorType, bool_, dtype_named, f32
@@ -213,6 +213,23 @@ class Indices:
         drawn = [min(max(self.random.choice(near), low), high) for _ in range(size)]
         x = np.arange(self.extent * 2, dtype=np.float32).reshape(self.extent, 2)
         return [x, np.array(drawn, self.dtype.numpy).reshape(self.shape)]
+
+
+def test_an_operand_that_took_the_place_of_another_is_asked_about() -> None:
+    """A rewrite replaces values by equal ones, after somebody asked about what is made of them."""
+    graph = Graph()
+    i, n = (graph.add_input(name, TensorType(dtype_named("i32"), (3,))) for name in "in")
+    n8, n9 = (build(graph, "map", [n, n], fn=fn, dtype=n.type.dtype) for fn in ("max", "min"))
+    below = build(graph, "map", [i, n8], fn="lt", dtype=bool_)
+    nested = build(graph, "map", [below, build(graph, "map", [below], fn="not", dtype=bool_)],
+                   fn="and", dtype=bool_)  # fmt: skip
+    graph.set_outputs([nested])
+    assert ranges.range_of(graph, nested) == (0, 1)
+    graph.replace_uses(n8, n9)
+    for value in (i, below, nested):
+        for predicate in (below, nested):
+            low, high = ranges.range_where(graph, value, predicate)
+            assert low <= high
 
 
 def test_random_indices_keep_every_value() -> None:
