@@ -205,14 +205,15 @@ class _Assembly:
 
     def _readers(self, draft: Draft, known: int) -> list[Value]:
         """A result of each earlier reader of what the draft overwrites; not of those who come
-        before another one, or are known to come first."""
+        before another one, or are known to come first. Nobody asks for them again: all that is
+        written there later is made from what the draft leaves."""
         indices = {root: self._read_of(root) for root in map(self.roots.__getitem__, draft.writes)}
         if all(index is None for index in indices.values()):
             return []
         found: dict[Op, None] = {}
         for touch in writes_of(draft):
             index = indices[self.roots[touch.value]]
-            for reader in index.overlapping(touch.box) if index is not None else ():
+            for reader in index.taken(touch.box) if index is not None else ():
                 found[reader] = None
         waits: list[Op] = []
         for reader in sorted(found, key=lambda op: -op.id):

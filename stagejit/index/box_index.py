@@ -65,6 +65,13 @@ class BoxIndex(Generic[Item]):
         """Items of the boxes that overlap `box`."""
         return [entry.item for entry in self._found(box)]
 
+    def taken(self, box: Box) -> list[Item]:
+        """The same, and forgets these boxes."""
+        found = self._found(box)
+        for entry in found:
+            entry.gone = True
+        return [entry.item for entry in found]
+
     def any_overlaps(self, box: Box) -> bool:
         """Whether one of the boxes overlaps `box`."""
         return any(True for _ in self._candidates(box))

@@ -32,6 +32,10 @@ def test_it_finds_what_looking_at_every_box_finds(added: list[Box], data: Any) -
         if data.draw(st.integers(0, 9)) == 0:
             index.remove_within(other)
             kept = {at: known for at, known in kept.items() if not other.contains(known)}
+        if data.draw(st.integers(0, 9)) == 0:
+            taken = [at for at, known in kept.items() if known.overlaps(other)]
+            assert index.taken(other) == taken
+            kept = {at: known for at, known in kept.items() if at not in taken}
         index.add(box, number)
         kept[number] = box
         expected = [at for at, known in kept.items() if known.overlaps(other)]
