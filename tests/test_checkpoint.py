@@ -249,3 +249,30 @@ def test_what_a_barrier_holds_may_lie_in_memory_that_is_written() -> None:
     first, second = staged(jnp.array(Y))
     np.testing.assert_allclose(first, np.cos(Y) * Y, rtol=1e-6)
     np.testing.assert_array_equal(second, Y + 1)
+
+
+UPDATED_BEHIND = """graph @f(%x: f32[4], %y: f32[2]) {
+  %0: f32[4] = dispatch copy %x
+    graph @copy(%a0: f32[4]) {
+      return %a0
+    }
+  %1: f32[4] = dispatch map %x
+    graph @map(%a0: f32[4]) {
+      %0: f32[4] = map exp %a0
+      return %0
+    }
+  %2: f32[4], %3: f32[4] = optimization_barrier %0, %1
+  %4: f32[4] = dispatch copy %y into %2 [0:2]
+    graph @copy(%a0: f32[2], %d0: f32[4] donated) {
+      %0: f32[4] = insert_slice %a0 into %d0 at (0)
+      return %0
+    }
+  return %4, %3
+}"""
+
+
+def test_an_update_behind_a_barrier_comes_after_all_operands() -> None:
+    dispatches = parse(UPDATED_BEHIND)
+    plan = schedule(dispatches, regions_of(dispatches)).plan
+    first, second, update = (dispatch.name for dispatch in plan.dispatches)
+    assert {first, second} <= ancestors(plan, update)

@@ -17,6 +17,7 @@ from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.dispatch.region import Region
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.elementwise import function_of
+from stagejit.graph.ops.views import behind_aliases
 from stagejit.index.box import Box
 from stagejit.index.box_index import fill_box
 from stagejit.options import Options
@@ -219,7 +220,7 @@ class _Builder:
             return graph
         reading: dict[Value, list[int]] = {}
         for at, item in enumerate(self.items):
-            for value in dict.fromkeys(item.region.reads):
+            for value in dict.fromkeys(map(behind_aliases, item.region.op.operands)):
                 reading.setdefault(value, []).append(at)
         behind = [{at for value in op.results for at in reading.get(value, ())} for op in barriers]
         hazards.add_orders(graph, dispatches, behind)

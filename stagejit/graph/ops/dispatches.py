@@ -225,10 +225,8 @@ def _box_text(made: Written) -> str:
             first, size, step = dims[axis]
             if offsets[axis] is None:
                 dims[axis], certain = (0, extent, 1), False
-            elif certain or dims[axis] != (0, insert.operands[0].shape[axis], 1):
-                dims[axis] = (first * strides[axis] + offsets[axis], size, step * strides[axis])
             else:
-                dims[axis] = (offsets[axis], size, strides[axis])
+                dims[axis] = (first * strides[axis] + offsets[axis], size, step * strides[axis])
     return f"{'' if certain else '~'}{Box.of(dims)}"
 
 
