@@ -79,6 +79,13 @@ def unordered_effects(graph: Graph) -> None:
         graph.add("delegate", (), [TOKEN], equation=None, reason="print", effects=("io",))
 
 
+def test_a_foreign_value_is_found_where_nobody_has_asked_for_edges() -> None:
+    graph = small()
+    foreign_value(graph)
+    with pytest.raises(VerificationError, match="input ops differ"):
+        verify(graph)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -98,6 +105,7 @@ def unordered_effects(graph: Graph) -> None:
 )
 def test_each_fault_is_found(damage: Callable[[Graph], None], message: str) -> None:
     graph = small()
+    assert len(graph.nx)  # edges are made when they are first asked for
     damage(graph)
     with pytest.raises(VerificationError, match=message):
         verify(graph)
