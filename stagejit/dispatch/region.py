@@ -14,8 +14,7 @@ from typing import Self
 
 from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.ops.dispatches import kind_without_anchor
-from stagejit.graph.ops.elementwise import function_of
+from stagejit.graph.ops.dispatches import kind_without_anchor, name_of
 from stagejit.loc import UNKNOWN, Loc
 
 
@@ -194,9 +193,9 @@ def draft_of(
     elif kind == "reduce":
         anchor = next((op for op in ops if op.definition.is_reduce), None)
         kind = "reduce" if anchor is not None else kind_without_anchor(ops)
-    fns = set(filter(None, map(function_of, ops)))
-    base = fns.pop() if kind == "map" and len(fns) == 1 else kind
-    return Draft(base, kind, tuple(ops), tuple(inputs), tuple(stores), anchor, scalars=scalars)
+    return Draft(
+        name_of(kind, ops), kind, tuple(ops), tuple(inputs), tuple(stores), anchor, scalars=scalars
+    )
 
 
 def with_inner(regions: Iterable[Region]) -> Iterator[Region]:

@@ -15,6 +15,7 @@ from stagejit.dispatch.scalars import NOTHING, Scalars, known_arguments
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, carried_inputs, read_operands
 from stagejit.graph.ops.dispatches import (
+    anchor_of,
     destination,
     evaluated,
     kind_of,
@@ -75,24 +76,25 @@ def _of_others(op: Op, number: int, options: Options, scalars: Scalars, aligned:
 
 def _of_dispatch(op: Op, number: int, scalars: Scalars, aligned: bool) -> Region:
     first, *others = parts_of(op)
-    name = f"{name_of(first)}.{number}"
+    ops = evaluated(first)
+    kind = kind_of(ops)
+    name = f"{name_of(kind, ops)}.{number}"
     borders = tuple(
-        _of_part(op, border, f"{name}.border{at}", scalars, aligned)
+        _of_part(op, border, evaluated(border), f"{name}.border{at}", scalars, aligned)
         for at, border in enumerate(others)
     )
-    return _of_part(op, first, name, scalars, aligned, borders)
+    return _of_part(op, first, ops, name, scalars, aligned, borders)
 
 
 def _of_part(
     op: Op,
     part: Graph,
+    ops: Sequence[Op],
     name: str,
     scalars: Scalars,
     aligned: bool,
     borders: Sequence[Region] = (),
 ) -> Region:
-    ops = evaluated(part)
-    anchor = next((inner for inner in ops if not inner.definition.is_pointwise), None)
     read = {value for inner in part.ops() for value in inner.operands} | set(part.outputs)
     used = [
         (value, operand)
@@ -110,13 +112,13 @@ def _of_part(
     return Region(
         op,
         name,
-        kind_of(part),
-        tuple(ops + [insert for store in stores for insert in store.inserts]),
+        kind_of(ops),
+        (*ops, *(insert for store in stores for insert in store.inserts)),
         tuple(value for value, _ in used),
         tuple(stores),
         tuple(operand for _, operand in used),
         tuple(results),
-        anchor,
+        anchor_of(ops),
         part,
         tuple(borders),
         scalars=scalars,

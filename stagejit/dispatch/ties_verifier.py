@@ -71,7 +71,7 @@ class _Check:
         self.after: dict[Op, int] = {}
         self.ties: dict[Value, BoxIndex[_Tie]] = {}  # by memory
         self.updated: dict[Value, Value] = {}  # what is an update of each value
-        self._made_from: dict[Value, set[Op]] = {}
+        self._depths: dict[Value, int] = {}
 
     def run(self) -> None:
         for op in self.graph.ops():
@@ -123,7 +123,7 @@ class _Check:
         for tie in index.overlapping(touch.box):
             if tie.region is region:
                 self._check_own(region, number, touch, tie)
-            elif tie.result.op not in self._makers(touch.value) and not self._comes_before(
+            elif self._depth(tie.result) > self._depth(touch.value) and not self._comes_before(
                 region, tie.region
             ):
                 raise VerificationError(
@@ -161,16 +161,18 @@ class _Check:
     def _comes_before(self, first: Region, second: Region) -> bool:
         return bool(self.after[second.op] >> first.op.id & 1)
 
-    def _makers(self, value: Value) -> set[Op]:
-        """The ties that a version is made from."""
-        if value not in self._made_from:
-            found: set[Op] = set()
-            current: Value | None = value
-            while current is not None:
-                found.add(current.op)
-                current = before(current)
-            self._made_from[value] = found
-        return self._made_from[value]
+    def _depth(self, value: Value) -> int:
+        """How many ties a version is made from. Versions of one memory are a chain, so it is made
+        from those of no greater depth."""
+        passed = []
+        while value not in self._depths and (earlier := before(value)) is not None:
+            passed.append(value)
+            value = earlier
+        depth = self._depths.setdefault(value, 0)
+        for later in reversed(passed):
+            depth += destination_of(later) is not None
+            self._depths[later] = depth
+        return depth
 
 
 def _check_base(graph: Graph, value: Value) -> None:

@@ -16,7 +16,7 @@ from stagejit.graph.ir import Graph, Value
 from stagejit.graph.isomorphic import isomorphic
 from stagejit.graph.ops import build
 from stagejit.graph.ops.control import destination_of, memory_of
-from stagejit.graph.ops.dispatches import add_dispatch, kind_of, name_of, parts_of
+from stagejit.graph.ops.dispatches import add_dispatch, evaluated, kind_of, name_of, parts_of
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
 from stagejit.graph.verifier import verify
@@ -136,8 +136,12 @@ def test_a_scatter_updates_its_destination_after_the_reader() -> None:
 def test_names_and_kinds_come_from_the_parts() -> None:
     (op,) = [op for op in parse(BORDER) if op.kind == "dispatch"]
     first, border = parts_of(op)
-    assert [kind_of(first), kind_of(border)] == ["map", "fill"]
-    assert [name_of(first), name_of(border)] == ["exp", "fill"]
+    kinds = [kind_of(evaluated(part)) for part in (first, border)]
+    assert kinds == ["map", "fill"]
+    names = [
+        name_of(kind, evaluated(part)) for kind, part in zip(kinds, (first, border), strict=True)
+    ]
+    assert names == ["exp", "fill"]
 
 
 LIES = {

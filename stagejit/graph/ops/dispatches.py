@@ -103,25 +103,28 @@ def inside(value: Value) -> Value:
     return parts_of(op)[0].outputs[value.index]
 
 
-def kind_of(part: Graph) -> str:
-    """What a part is, by its anchor: the first op that needs more than an element of each operand.
-    Without one it is a `fill`, a `copy`, or a `map`."""
-    ops = evaluated(part)
-    anchor = next((op for op in ops if not op.definition.is_pointwise), None)
+def anchor_of(ops: Iterable[Op]) -> Op | None:
+    """The first of the evaluated ops that needs more than an element of each operand."""
+    return next((op for op in ops if not op.definition.is_pointwise), None)
+
+
+def kind_of(ops: Sequence[Op]) -> str:
+    """What a part is, by the ops that it evaluates: the kind of its anchor; without one it is a
+    `fill`, a `copy`, or a `map`."""
+    anchor = anchor_of(ops)
     return anchor.kind if anchor is not None else kind_without_anchor(ops)
 
 
 def kind_without_anchor(ops: Iterable[Op]) -> str:
-    evaluated = [op for op in ops if not op.definition.is_insert]
-    if evaluated and all(op.kind in ("fill", "const") for op in evaluated):
+    computing = [op for op in ops if not op.definition.is_insert]
+    if computing and all(op.kind in ("fill", "const") for op in computing):
         return "fill"
-    return "copy" if all(op.definition.is_view for op in evaluated) else "map"
+    return "copy" if all(op.definition.is_view for op in computing) else "map"
 
 
-def name_of(part: Graph) -> str:
-    """Its kind; of a map with a single function, that."""
-    functions = set(filter(None, map(function_of, evaluated(part))))
-    kind = kind_of(part)
+def name_of(kind: str, ops: Iterable[Op]) -> str:
+    """The kind of evaluated ops; of a map with a single function, that."""
+    functions = set(filter(None, map(function_of, ops)))
     return functions.pop() if kind == "map" and len(functions) == 1 else kind
 
 
@@ -204,7 +207,7 @@ def _write(op: Op, names: Names) -> str:
         for own, value in given
         if first.is_donated(own)
     )
-    return joined(kind_of(first), reads, f"into {into}" if into else "")
+    return joined(kind_of(evaluated(first)), reads, f"into {into}" if into else "")
 
 
 def _boxes(op: Op, operand: int) -> Iterator[str]:
