@@ -31,9 +31,7 @@ def element_code(region: ClosedRegion) -> float:
     """Operations of one evaluation of all elementwise ops: what a copy of the loop's body takes.
     Long functions are short where they are called."""
     called = _CALLED if region.calls else math.inf
-    evaluated = [
-        op for op in region.ops if op.definition.is_elementwise or op.definition.is_indexed
-    ]
+    evaluated = [op for op in region.ops if op.definition.is_elementwise or op.definition.is_gather]
     functions = [(function_of(op), op.result.type.dtype) for op in evaluated]
     return sum(
         min(scalars.cost(function, dtype), called) if function else 1.0

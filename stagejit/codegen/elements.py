@@ -182,11 +182,11 @@ class Elements:
             source = op.operands[0]
             emit = scalars.convert if op.definition.is_conversion else scalars.bitcast
             return emit(self.b, self.value(source, index), source.type.dtype, value.type.dtype)
-        if op.kind == "iota":
+        if op.definition.counts:
             return self._iota(index[op.attrs["axis"]], value.type.dtype)
         if op.definition.is_constant:
             return self._constant(value)
-        if op.definition.is_indexed:
+        if op.definition.is_gather:
             return gather_element(self, op, index)
         raise InternalError(
             f"{op} cannot be evaluated element by element", step="codegen", loc=op.loc

@@ -72,11 +72,11 @@ class Footprint:
             known = op.definition.divisions
             self.divided += divided if known is None else known(op, index)
             return [(op.operands[0], pulled), *((start, ()) for start in op.operands[1:])]
-        if op.kind == "iota":
+        if op.definition.counts:
             self.numbers.append(index[op.attrs["axis"]])
         if op.definition.is_splat:
             return [(op.operands[0], ())]
-        if op.definition.is_indexed:
+        if op.definition.is_gather:
             return list(gather_reads(op, index))
         return [(operand, index) for operand in op.operands]
 

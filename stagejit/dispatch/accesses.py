@@ -162,7 +162,7 @@ class _Walk:
                 pending.extend(self._operands_at(value.op, index))
 
     def _operands_at(self, op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
-        if op.definition.is_indexed:
+        if op.definition.is_gather:
             return _gather_operands_at(op, index, self.scalars)
         return _operands_at(op, index)
 
@@ -174,13 +174,13 @@ def _operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
         yield from ((start, ()) for start in op.operands[1:])
     elif op.definition.is_splat:
         yield op.operands[0], ()
-    elif op.kind == "conv":
+    elif op.definition.is_windowed:
         if math.prod(op.result.shape):
             yield op.operands[0], _window_index(op)
             yield op.operands[1], coordinates(op.operands[1].shape)
     elif op.definition.accumulates:
         yield from ((operand, coordinates(operand.shape)) for operand in op.operands)
-    elif op.kind == "scatter":
+    elif op.definition.is_scatter:
         yield from ((operand, coordinates(operand.shape)) for operand in op.operands[1:])
     else:
         yield from ((operand, index) for operand in op.operands)

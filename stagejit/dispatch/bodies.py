@@ -20,7 +20,7 @@ _LINE_NBYTES = 64
 
 def has_slices_anywhere(op: Op) -> bool:
     """Whether the body of `op` is given slices of arrays that start off the lines of the cache."""
-    if op.kind != "loop":
+    if not op.definition.is_loop:
         return False
     carries, xs = op.attrs["carries"], op.attrs["xs"]
     sliced = (*op.attrs["body"].inputs[carries : carries + xs], *op.attrs["body"].outputs[carries:])
@@ -32,8 +32,8 @@ def known_inside(op: Op, number: int, scalars: Scalars) -> dict[Value, Int]:
     knows outside, and what counts iterations."""
     known = {}
     graph = bodies_of(op)[number]
-    carries = op.attrs["carries"] if op.kind == "loop" else 0
-    xs = op.attrs["xs"] if op.kind == "loop" and number == 0 else 0
+    carries = op.attrs["carries"] if op.definition.is_loop else 0
+    xs = op.attrs["xs"] if op.definition.is_loop and number == 0 else 0
     operands = body_operands(op)[number]
     for at, (value, operand) in enumerate(zip(graph.inputs, operands, strict=True)):
         if value.shape != () or not value.type.dtype.is_integer:
@@ -52,7 +52,7 @@ def known_inside(op: Op, number: int, scalars: Scalars) -> dict[Value, Int]:
 
 def counted_inside(op: Op, scalars: Scalars) -> dict[Value, tuple[int, int]]:
     """Inputs of a loop's body that count its iterations: the first value, and the step."""
-    if op.kind != "loop" or op.attrs["trip"] is None:
+    if not op.definition.is_loop or op.attrs["trip"] is None:
         return {}
     graph, carries, trip = op.attrs["body"], op.attrs["carries"], op.attrs["trip"]
     operands, found = body_operands(op)[0], {}
@@ -63,7 +63,7 @@ def counted_inside(op: Op, scalars: Scalars) -> dict[Value, tuple[int, int]]:
             first, step = scalars[operands[at]], _step_of(graph, at)
             if isinstance(first, int) and step is not None:
                 found[value] = first, step
-        elif scalars.origin(operands[at]).op.kind == "iota":
+        elif scalars.origin(operands[at]).op.definition.counts:
             found[value] = (trip - 1, -1) if op.attrs["reverse"] else (0, 1)
     return {
         value: (first, step)
@@ -103,7 +103,7 @@ def _counted(op: Op, carry: int, scalars: Scalars) -> tuple[int, int] | None:
 
 def _given(op: Op, value: Value) -> Value:
     """What an input of a part of the dispatch `op` stands for; other values are themselves."""
-    is_given = op.kind == "dispatch" and value.op.definition.is_input
+    is_given = op.definition.is_dispatch and value.op.definition.is_input
     return op.operands[value.op.attrs["index"]] if is_given else value
 
 
@@ -111,14 +111,14 @@ def _elements_within(array: Value, scalars: Scalars, depth: int = 4) -> tuple[in
     """The least and the greatest element of an array that counts or is a constant. depth: how many
     ops it may be made by."""
     array = scalars.origin(array)
-    op, dtype = array.op, array.type.dtype
-    if not depth:
+    op, known, dtype = array.op, array.op.definition, array.type.dtype
+    if not depth or not dtype.is_integer:
         return None
-    if op.kind == "iota":
+    if known.counts:
         found = 0, op.attrs["shape"][op.attrs["axis"]] - 1
-    elif op.definition.is_constant and array.type.size:
+    elif known.is_constant and array.type.size:
         found = int(op.attrs["value"].min()), int(op.attrs["value"].max())
-    elif op.kind in ("fill", "reshape", "convert") and op.operands[0].type.dtype.is_integer:
+    elif known.is_splat or known.keeps_order or known.is_conversion:
         inner = _elements_within(op.operands[0], scalars, depth - 1)
         if inner is None:
             return None

@@ -116,7 +116,7 @@ def _wanted(op: Op, number: int, demand: _Demand) -> Mapping[_Place, float]:
         return {coordinates(operand.shape): demand.evaluations}
     if known.is_elementwise:
         return demand.at
-    times = operand.shape[-1] / _row_size(op) if known.is_indexed and number == 1 else 1
+    times = operand.shape[-1] / _row_size(op) if known.is_gather and number == 1 else 1
     reader = f"{op!r} {number}"
     at: dict[_Place, float] = {}
     for place, evaluations in demand.at.items():

@@ -56,7 +56,7 @@ def _explain_producers(state: State, regions: Iterable[Draft]) -> None:
     for region in regions:
         name = f"@{region.name}"
         for op in region.ops:
-            if op.kind in ("map", "convert", "gather") and op.id not in settled:
+            if (op.definition.is_elementwise or op.definition.is_gather) and op.id not in settled:
                 places.setdefault(op.id, (op, []))[1].append(name)
     for op, names in places.values():
         state.decide("fuse-producers", op, True, f"evaluated inside {' and '.join(names)}")

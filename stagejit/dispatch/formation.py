@@ -135,7 +135,7 @@ class _Former:
                 self.state.required.update(map(without_reshapes, read_operands(op)))
             elif op.definition.is_insert:
                 self.state.required.update(v for v in op.operands[:2] if not is_free(v))
-            elif op.kind == "scatter" and not is_free(op.operands[0]):
+            elif op.definition.is_scatter and not is_free(op.operands[0]):
                 self.state.required.add(op.operands[0])
         return early
 
@@ -157,7 +157,7 @@ class _Former:
             self._reduce(op)
         elif op.definition.accumulates:
             self._anchor(op)
-        elif op.kind == "scatter":
+        elif op.definition.is_scatter:
             self.destinations.scatter(op)
         elif op.definition.is_insert:
             self.destinations.insert(op)
@@ -179,7 +179,7 @@ class _Former:
             return
         state.note_pointwise(op)
         required = op.result in state.required
-        computes = op.definition.is_elementwise or op.definition.is_indexed
+        computes = op.definition.is_elementwise or op.definition.is_gather
         if computes and not op.definition.is_conversion:
             if not join(state, op) and (
                 required

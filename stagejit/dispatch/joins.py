@@ -144,7 +144,7 @@ def _product_of(state: State, op: Op) -> Op | None:
     pending = list(state.users[op.result])
     while pending:
         user = pending.pop()
-        if user.kind in ("contract", "conv"):
+        if user.definition.is_product:
             return user
         if user.definition.is_view or user.definition.is_conversion:
             pending.extend(state.users[user.result])
@@ -156,7 +156,7 @@ def _chain_flops(state: State, op: Op) -> tuple[float, str]:
     total, pending, seen = 0.0, [op], {op}
     while pending:
         current = pending.pop()
-        if current.definition.is_indexed:
+        if current.definition.is_gather:
             return total, "a gather is done once"
         if cost.is_transcendental(current):
             function = current.attrs.get("fn", current.kind)

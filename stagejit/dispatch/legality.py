@@ -111,7 +111,7 @@ def _locate_view(state: State, group: Group, op: Op) -> Place:
     if op.definition.is_view and not op.definition.rearranges:
         return Refusal(f"{op.kind} takes a part of the results of {group.kind}")
     same_size = op.result.type.size == op.operands[0].type.size
-    repeats = op.kind == "broadcast" or op.definition.is_splat
+    repeats = op.definition.repeats or op.definition.is_splat
     if not same_size and (place.space != "kept" or not repeats):
         return Refusal(f"{op.kind} takes it out of the space of {group.kind}")
     index = _through_view(op, place.index)

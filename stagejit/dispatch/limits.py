@@ -30,7 +30,6 @@ from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import read_operands
 
 _LAST_PARTS = 4  # of those made so far, where room for a target is looked for
-_MOVES = frozenset({"broadcast", "reshape", "transpose", "reverse", "fill"})
 
 
 def limit_operands(state: State, regions: Sequence[Draft]) -> list[Draft]:
@@ -155,7 +154,7 @@ class _Split:
             uses[store.value] = uses.get(store.value, 0) + 1
         for op in reversed(self.ops):
             result, count = op.result, uses.get(op.result, 0)
-            dear = op.definition.is_indexed or cost.is_transcendental(op)
+            dear = op.definition.is_gather or cost.is_transcendental(op)
             anchor = not op.definition.is_pointwise
             if (anchor or (dear and count > 1)) and self._may_keep(result):
                 self.kept[result] = None
@@ -187,7 +186,10 @@ class _Split:
 
     def _base(self, value: Value) -> Value:
         """What is worth storing: a broadcast, say, is made again by each reader."""
-        while value.op.kind in _MOVES and value not in self.memory:
+        while value not in self.memory:
+            known = value.op.definition
+            if not known.rearranges and not known.is_splat:
+                break
             value = value.op.operands[0]
         return value
 

@@ -14,14 +14,12 @@ from stagejit.graph.ops.slices import boxed
 
 NAME = "host-offsets"
 
-_PASSING = frozenset({"map", "convert", "reshape", "fill", "extract_slice", "insert_slice"})
-
 
 def explain_offsets(state: State, op: Op) -> None:
     """A decision for a slice or insert with a computed start, and for each scatter."""
     if op.definition.boxed is not None:
         starts = boxed(op)[2]
-    elif op.kind == "scatter":
+    elif op.definition.is_scatter:
         starts = (op.operands[1],)
     else:
         return
@@ -44,9 +42,14 @@ def explain_offsets(state: State, op: Op) -> None:
         )
 
 
+def _passes(op: Op) -> bool:
+    """Whether what the host knows of an element is what it knows of elements of the operands."""
+    return op.definition.is_insert or (op.definition.is_pointwise and not op.definition.is_gather)
+
+
 def _maker(start: Value, scalars: Scalars) -> str:
     """What makes an offset something that the host does not know."""
-    while start.op.kind in _PASSING:
+    while _passes(start.op):
         unknown = [value for value in start.op.operands if scalars[value] is None]
         if not unknown:
             return f"{describe(start.op)} is no function that the host computes"

@@ -24,7 +24,6 @@ _CHEAP_FLOPS = 8.0
 # Most that what a reader computes adds to its own chain: views cost no flops, but what a reshape
 # divides is divided again by the next one.
 _MOST_STEPS = 160
-_KEEPS_SHAPE = frozenset({"map", "convert", "bitcast", "reshape", "transpose"})
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def _readers(state: State, group: Group, value: Value) -> frozenset[Group] | Non
         current = pending.pop()
         for user in state.users[current]:
             home = state.home.get(user)
-            if user.kind not in _KEEPS_SHAPE and not user.definition.is_reduce:
+            if not _reads_each_once(user):
                 if home is group:
                     continue
                 return None
@@ -95,6 +94,11 @@ def _readers(state: State, group: Group, value: Value) -> frozenset[Group] | Non
             elif home is not group:
                 found.add(home)
     return frozenset(found)
+
+
+def _reads_each_once(op: Op) -> bool:
+    known = op.definition
+    return known.is_elementwise or known.is_reduce or (known.rearranges and not known.repeats)
 
 
 def _try_drop(state: State, group: Group, dropped: Sequence[Op], readers: _Readers) -> bool:

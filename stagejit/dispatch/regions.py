@@ -42,7 +42,7 @@ def regions_of(
     scalars = Scalars(graph.ops(), given) if options.enabled("host-offsets") else NOTHING
     regions: list[Region] = []
     for op in graph.ops():
-        if op.kind == "dispatch":
+        if op.definition.is_dispatch:
             regions.append(_of_dispatch(op, len(regions), scalars, aligned))
         elif op.definition.stands_alone:
             regions.append(_of_others(op, len(regions), options, scalars, aligned))

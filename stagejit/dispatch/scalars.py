@@ -36,7 +36,7 @@ class Scalars:
             self._look_at(op)
 
     def _look_at(self, op: Op) -> None:
-        if op.kind == "dispatch":
+        if op.definition.is_dispatch:
             self._look_into(op)
         elif op.definition.forwards and op.definition.keeps_order:
             self._pass(op.operands[0], op.result)  # whatever it comes after
@@ -100,14 +100,14 @@ class Scalars:
 
     def knows(self, op: Op) -> bool:
         """Whether the box of an op is exact: all its starts are known."""
-        if op.kind == "scatter":
+        if op.definition.is_scatter:
             return self._window(op) is not None
         return all(self[start] is not None for start in boxed(op)[2])
 
     def box(self, op: Op) -> Box:
         """What an `extract_slice` reads, an `insert_slice` or a `scatter` writes: all of a
         dimension where its start is not known."""
-        if op.kind == "scatter":
+        if op.definition.is_scatter:
             return self._window(op) or Box.whole(op.result.shape)
         whole, sizes, computed = boxed(op)
         starts = iter(computed)
@@ -169,7 +169,7 @@ class Scalars:
         while vector.shape != ():
             vector = self.origin(vector)
             op = vector.op
-            alone = vector.type.size == 1 and op.kind in ("reshape", "broadcast")
+            alone = vector.type.size == 1 and op.definition.rearranges
             if op.definition.is_splat or alone:
                 vector = op.operands[0]
             elif op.definition.keeps_order and max(op.operands[0].shape) == vector.type.size:

@@ -23,8 +23,6 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import before, carried_inputs, destination_of, memory_of
 from stagejit.index.box_index import BoxIndex
 
-_BETWEEN = frozenset({"const", "empty", "alias", "after", "optimization_barrier"})
-
 
 def verify_ties(
     graph: Graph, regions: Sequence[Region], carried: Mapping[int, int] | None = None
@@ -84,7 +82,8 @@ class _Check:
                     self._check_read(region, number, touch)
 
     def _look_at(self, op: Op) -> None:
-        if op.kind not in _BETWEEN and not op.definition.stands_alone:
+        kind = op.definition
+        if not (kind.stands_alone or kind.forwards or kind.is_constant or kind.is_empty):
             raise VerificationError(f"{op} is no dispatch", loc=op.loc)
         known = 1 << op.id
         for operand in op.operands:

@@ -84,14 +84,22 @@ class OpDef:
         code is the code generator's, which has that of the package's kinds only.
     is_free: a source of elements that nobody has to store: they cost nothing.
     is_splat: each of its elements is the only one of operand 0.
-    is_indexed: an element is an element of operand 0, at an index that operand 1 holds, in the
-        dimension numbers of `gather`, which the code generator reads.
+    is_indexed: operand 1 holds the indices of the elements of operand 0 that it reads or updates,
+        in the dimension numbers of `gather` and `scatter`, which the code generator reads.
+    counts: a source of elements, each its own index along the attribute `axis`.
+    repeats: of a view: an element of operand 0 is there once for each index along the axes that
+        the attribute `axes`, which has one for each of operand 0, does not name.
     accumulates: an element is a sum (a maximum, ...) over many elements of operands.
+    is_product: of those: of products of elements of operands 0 and 1.
+    is_windowed: of those: operand 1 moves over operand 0, in the dimension numbers of `conv`.
     is_foreign: code that is not ours runs it: XLA, or a library.
     stands_alone: its dispatch evaluates nothing else, and stores nothing but its results.
     forwards: result k is operand k, in its memory, though no pass may say that they are equal.
     orders: who reads a result comes after all operands.
-    is_input, is_constant: an argument of the graph; elements that the attribute `value` holds.
+    is_loop, is_branch, is_dispatch: of bodies: they run over and over; one of them runs, operand 0
+        says which; they are the parts of one kernel, each of which is given all operands.
+    is_input, is_return: an argument of the graph; its results.
+    is_constant: elements that the attribute `value` holds.
     is_empty: memory that nobody has written yet.
     is_left, is_call: XLA evaluates it, from the equation that it holds; a library does.
     keeps_order: the elements of operand 0, in the same row-major order.
@@ -100,9 +108,12 @@ class OpDef:
         those that reduce the same rows may share a dispatch.
     boxed: the operand of which the attributes `offsets` and `strides` name a box. An offset may be
         None: the operands after that one are these offsets, read at run time.
-    is_pointwise: a view, elementwise, free or indexed: whoever needs an element may evaluate it.
+    is_pointwise: a view, elementwise, free or a gather: whoever needs an element may evaluate it.
     has_bodies, updates: whether there may be bodies, or ties.
     is_extract: the result is the box; is_insert: it is the boxed operand, operand 0 being the box.
+    is_gather, is_scatter: an element is one of operand 0, at an index; operand 0, with elements of
+        operand 2 at indices.
+    is_step: what happens between the arguments and the return.
 
     What it costs:
 
@@ -131,9 +142,17 @@ class OpDef:
     is_free: bool = False
     is_splat: bool = False
     is_indexed: bool = False
+    counts: bool = False
+    repeats: bool = False
     accumulates: bool = False
+    is_product: bool = False
+    is_windowed: bool = False
     is_foreign: bool = False
+    is_loop: bool = False
+    is_branch: bool = False
+    is_dispatch: bool = False
     is_input: bool = False
+    is_return: bool = False
     is_constant: bool = False
     is_empty: bool = False
     is_left: bool = False
@@ -156,16 +175,27 @@ class OpDef:
     updates: bool = field(init=False)
     is_extract: bool = field(init=False)
     is_insert: bool = field(init=False)
+    is_gather: bool = field(init=False)
+    is_scatter: bool = field(init=False)
+    is_step: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        is_view = self.pull is not None
-        few = is_view or self.is_elementwise or self.is_free or self.is_indexed
-        object.__setattr__(self, "is_view", is_view)
-        object.__setattr__(self, "is_pointwise", few)
-        object.__setattr__(self, "has_bodies", self.with_bodies is not None)
-        object.__setattr__(self, "updates", self.tied_operand is not no_ties)
-        object.__setattr__(self, "is_extract", self.boxed is not None and not self.updates)
-        object.__setattr__(self, "is_insert", self.boxed is not None and self.updates)
+        is_view, updates = self.pull is not None, self.tied_operand is not no_ties
+        is_gather = self.is_indexed and not updates
+        few = is_view or self.is_elementwise or self.is_free or is_gather
+        derived = {
+            "is_view": is_view,
+            "is_pointwise": few,
+            "has_bodies": self.with_bodies is not None,
+            "updates": updates,
+            "is_extract": self.boxed is not None and not updates,
+            "is_insert": self.boxed is not None and updates,
+            "is_gather": is_gather,
+            "is_scatter": self.is_indexed and updates,
+            "is_step": not self.is_input and not self.is_return,
+        }
+        for name, holds in derived.items():
+            object.__setattr__(self, name, holds)
 
 
 _DEFINITIONS: dict[str, OpDef] = {}

@@ -140,7 +140,7 @@ class Graph:
 
     def _ordered(self) -> list[Op]:
         if self._linked is None:  # ops came after their operands
-            return [op for op in self._made if op.kind not in ("input", "return")]
+            return [op for op in self._made if op.definition.is_step]
         order = []
         waiting = {op: len({operand.op for operand in op.operands}) for op in self.nx}
         ready = [(op.id, op) for op, missing in waiting.items() if not missing]
@@ -154,7 +154,7 @@ class Graph:
                     heapq.heappush(ready, (user.id, user))
         if len(order) < len(waiting):
             raise nx.NetworkXUnfeasible("the graph has a cycle")
-        return [op for op in order if op.kind not in ("input", "return")]
+        return [op for op in order if op.definition.is_step]
 
     @property
     def next_id(self) -> int:

@@ -37,7 +37,7 @@ def verify(graph: Graph) -> None:
 def _verify_shape_of_graph(graph: Graph) -> None:
     if not nx.is_directed_acyclic_graph(graph.nx):
         raise VerificationError(f"the graph has a cycle: {nx.find_cycle(graph.nx)}")
-    returns = [op for op in graph.nx if op.kind == "return"]
+    returns = [op for op in graph.nx if op.definition.is_return]
     _require(returns == [graph.return_op], f"there are {len(returns)} returns")
     inputs = [op for op in graph.nx if op.definition.is_input]
     _require(inputs == [value.op for value in graph.inputs], "input ops differ from the inputs")

@@ -53,7 +53,7 @@ SIMPLIFY = LocalStep(
 def _share_inside(log: Log) -> None:
     """loop %a, %a body (%x, %y: f %x, f %y)  -->  loop %a body (%x: f %x)"""
     for op in log.graph.ops():
-        if op.kind == "loop" and reads_twice(op):
+        if op.definition.is_loop and reads_twice(op):
             for made in simplify_loop(log, op):
                 log.decisions += run_steps(made.attrs["body"], (SIMPLIFY,), log.options)
 

@@ -114,7 +114,7 @@ def _affine(graph: Graph, value: Value, index: Index) -> Affine | None:
         op = value.op
         if not is_counted(value):
             return None
-        if op.kind == "iota":
+        if op.definition.counts:
             axis: int = op.attrs["axis"]
             return total + index[axis] * factor
         if op.definition.is_constant:
@@ -124,7 +124,7 @@ def _affine(graph: Graph, value: Value, index: Index) -> Affine | None:
             value, index = op.operands[0], ()
         elif op.definition.is_view and None not in op.attrs.get("offsets", ()):
             value, index = op.operands[0], pull_view(op, index)
-        elif op.kind == "convert" and _is_kept(graph, op):
+        elif op.definition.is_conversion and _is_kept(graph, op):
             value = op.operands[0]
         elif is_placed(op):
             inside = _inside(op, index)

@@ -92,14 +92,14 @@ def _extreme(fn: str, dtype: DType) -> int:
     return int(info.min) if fn == "max" else int(info.max)
 
 
-@rewrite(NAME, roots="map")
+@rewrite(NAME, roots="map", of="map")
 def repeated_function(graph: Graph, op: Op) -> Outcome:
     """map neg (map neg %x)  -->  %x;  map abs (map abs %x)  -->  map abs %x"""
     fn = op.attrs["fn"]
     if fn not in _INVOLUTIONS and fn not in _IDEMPOTENT:
         return None
     inner = op.operands[0].op
-    if inner.kind != "map" or dict(inner.attrs) != dict(op.attrs):
+    if dict(inner.attrs) != dict(op.attrs):
         return None
     if fn in _INVOLUTIONS:
         return inner.operands[0]

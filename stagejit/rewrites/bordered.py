@@ -111,7 +111,7 @@ def _buffers(graph: Graph) -> list[_Buffer]:
     found: dict[Value, _Buffer] = {}
     ops = graph.ops()
     for op in ops:
-        if op.kind != "conv" or not _has_border(op):
+        if not op.definition.is_windowed or not _has_border(op):
             continue
         read, window = _window(op)
         if read not in found:
@@ -207,7 +207,7 @@ def _grows(use: Use) -> bool:
 def _refuse(log: Log, buffer: _Buffer) -> str:
     """Why the buffer gets no border; "" where it may."""
     last = buffer.last.definition
-    computed = last.is_elementwise or last.is_indexed or last.accumulates  # where it is wanted
+    computed = last.is_elementwise or last.is_gather or last.accumulates  # where it is wanted
     if not buffer.inserts and not computed:
         return f"a copy would have to place it in a border: it is the result of {last.kind}"
     borders = {attribute_key(window.border) for window in buffer.all_windows()}

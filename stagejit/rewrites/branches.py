@@ -26,14 +26,14 @@ Pairs = tuple[tuple[int, int], ...]
 def simplify_branches(log: Log) -> None:
     """branch %p, %x, %y, %y (a, b, c: a, b)  -->  branch %p, %y (b: b), %x for the first result"""
     for op in log.graph.ops():
-        if op.kind == "branch" and op in log.graph.nx:
+        if op.definition.is_branch and op in log.graph.nx:
             _simplify(log, op)
 
 
 def update_branches(log: Log) -> None:
     """branch %p, %x (a: insert_slice .. into a; a: a)  -->  branch %p, %x carried=((0, 0))"""
     for op in log.graph.ops():
-        if op.kind == "branch" and not op.attrs["carried"]:
+        if op.definition.is_branch and not op.attrs["carried"]:
             _update(log, op)
 
 

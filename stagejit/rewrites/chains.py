@@ -77,7 +77,8 @@ def _chain_of(graph: Graph, last: Op) -> Chain | None:
             return None
         inserts.append(before.op)
     base = inserts[-1].operands[1]
-    if base.op.kind not in ("empty", "fill") or any(None in op.attrs["offsets"] for op in inserts):
+    made = base.op.definition.is_empty or base.op.definition.is_splat
+    if not made or any(None in op.attrs["offsets"] for op in inserts):
         return None
     parts = tuple(
         Part(op.operands[0], op.attrs["offsets"], op.attrs["strides"], op)
@@ -116,4 +117,4 @@ def inner_chains(chain: Chain, chains: Mapping[Value, Chain]) -> Iterator[tuple[
 
 def wants_memory(op: Op) -> bool:
     """Whether what `op` reads has to lie in memory of its own, in one piece."""
-    return op.kind == "return" or op.definition.updates or op.definition.is_foreign
+    return op.definition.is_return or op.definition.updates or op.definition.is_foreign

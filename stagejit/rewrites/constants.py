@@ -27,8 +27,6 @@ _FOLDABLE = (
     "map convert bitcast reshape transpose reverse extract_slice insert_slice reduce cumulative"
     " contract gather scatter"
 )
-# Made again at no cost wherever they are read; constants only together with another operand.
-_SOURCES = frozenset({"fill", "iota", "broadcast", "reshape"})
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -79,7 +77,9 @@ def _constant(value: Value) -> Array | None:
     if op.definition.is_constant:
         array = op.attrs["value"]
         return array if isinstance(array, np.ndarray) and value.type.dtype.is_native else None
-    if op.kind not in _SOURCES or not at_most(value.type.nbytes, SMALL_NBYTES):
+    # Made again at no cost wherever it is read; a constant only together with another operand.
+    remade = op.definition.is_free or op.definition.rearranges
+    if not remade or not at_most(value.type.nbytes, SMALL_NBYTES):
         return None
     operands = [_constant(operand) for operand in op.operands]
     known = [array for array in operands if array is not None]

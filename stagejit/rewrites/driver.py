@@ -199,7 +199,7 @@ class Log:
             at = todo.pop()
             if at not in self.graph.nx:
                 continue
-            if self.graph.is_used(at) or at.kind == "return" or at.attrs.get("effects"):
+            if self.graph.is_used(at) or at.definition.is_return or at.attrs.get("effects"):
                 self.less_used[at] = None
             elif not at.definition.is_input:
                 todo += [operand.op for operand in at.operands]
@@ -258,7 +258,7 @@ class _Worklist:
 
     def _push(self, ops: Iterable[Op], place: int) -> None:
         for op in ops:
-            wanted = op.kind in self.rules or (self.sharing and op.kind != "return")
+            wanted = op.kind in self.rules or (self.sharing and not op.definition.is_return)
             if wanted and op not in self.queued:
                 self.queued.add(op)
                 heapq.heappush(self.heap, (self.place.setdefault(op, place), op.id, op))

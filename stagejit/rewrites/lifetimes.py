@@ -119,4 +119,5 @@ def _is_anchor(op: Op) -> bool:
 
 def _lies_elsewhere(op: Op) -> bool:
     """Whether a copy has to bring a result to its place: no dispatch of ours computes it."""
-    return op.kind in ("input", "const") or op.definition.stands_alone
+    known = op.definition
+    return known.is_input or known.is_constant or known.stands_alone

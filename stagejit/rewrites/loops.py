@@ -36,7 +36,7 @@ _CHEAP_FUNCTIONS = frozenset({
 def simplify_loops(log: Log) -> None:
     """loop %w, %c body (%w, f %c, exp %w)  -->  loop %c body (f %c, %e), %e = exp %w before"""
     for op in log.graph.ops():
-        if op.kind == "loop" and op in log.graph.nx:
+        if op.definition.is_loop and op in log.graph.nx:
             simplify_loop(log, op)
 
 
@@ -44,7 +44,7 @@ def simplify_loop(log: Log, op: Op) -> list[Op]:
     """The same for one loop. Returns the one that took its place, if there is any."""
     first_new = log.graph.next_id
     _Loop(log, op).run()
-    return [made for made in log.graph.ops_since(first_new) if made.kind == "loop"]
+    return [made for made in log.graph.ops_since(first_new) if made.definition.is_loop]
 
 
 def reads_twice(op: Op) -> bool:
@@ -281,7 +281,7 @@ def _is_dear(op: Op) -> bool:
     if function and function not in _CHEAP_FUNCTIONS:
         return op.result.type.size >= FEWEST_ELEMENTS
     known = op.definition
-    dear = known.accumulates or known.is_indexed or op.kind == "scatter"
+    dear = known.accumulates or known.is_indexed
     return dear and op.operands[0].type.size >= FEWEST_ELEMENTS
 
 

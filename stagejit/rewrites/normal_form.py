@@ -96,9 +96,9 @@ def _is_array(op: Op) -> bool:
 def _add_operand(graph: Graph, op: Op, number: int, constant: Op, value: Value) -> None:
     """Replaces a constant of body `number` by a new input that stands for `value`."""
     bodies = bodies_of(op)
-    owners = bodies if op.kind == "branch" else bodies[number : number + 1]
+    owners = bodies if op.definition.is_branch else bodies[number : number + 1]
     at = len(op.operands)
-    if op.kind == "loop" and number == 0:
+    if op.definition.is_loop and number == 0:
         at -= len(LoopOperands.of(op).condition_constants)
     for body in owners:
         read = body.add_input(f"const{len(body.inputs)}", value.type)

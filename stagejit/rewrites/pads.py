@@ -30,7 +30,7 @@ class _Pad(NamedTuple):
 
 def _pad_of(value: Value) -> _Pad | None:
     op = value.op
-    if not op.definition.is_insert or op.operands[1].op.kind != "fill":
+    if not op.definition.is_insert or not op.operands[1].op.definition.is_splat:
         return None
     source, whole, low = op.operands[0], op.result.shape, op.attrs["offsets"]
     if None in low or 0 in source.shape:
@@ -78,7 +78,7 @@ def pad_into_conv(graph: Graph, op: Op) -> Outcome:
     batch, feature, *spatial = op.attrs["lhs_spec"]
     if any(pad.low[a] or pad.high[a] or pad.strides[a] != 1 for a in (batch, feature)):
         return declined("the pad is not only around the window's axes")
-    if any(use.user.kind != "conv" for use in graph.uses(pad.op.result)):
+    if any(not use.user.definition.is_windowed for use in graph.uses(pad.op.result)):
         return declined("the pad has other readers")
     number = border.item() if border != 0 else 0  # either zero adds nothing
     if not _continues(op, number):

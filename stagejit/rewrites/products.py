@@ -78,7 +78,7 @@ def sum_of_products(graph: Graph, op: Op) -> Outcome:
 def _factor(value: Value) -> _Factor:
     """What `value` repeats, without axes of one element."""
     source, axes = value, range(len(value.shape))
-    if value.op.kind == "broadcast":
+    if value.op.definition.repeats:
         source, axes = value.op.operands[0], value.op.attrs["axes"]
     wide = zip(source.shape, axes, strict=True)
     return _Factor(source, tuple(axis for size, axis in wide if size != 1))

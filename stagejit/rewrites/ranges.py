@@ -73,12 +73,11 @@ def range_of(graph: Graph, value: Value) -> Interval:
 
 def _looks_behind(op: Op) -> bool:
     known = op.definition
-    return (
-        known.is_pointwise
-        or known.is_insert
-        or known.is_reduce
-        or op.kind in ("cumulative", "scatter")
-    )
+    return known.is_pointwise or known.is_insert or known.is_scatter or _is_of_rows(op)
+
+
+def _is_of_rows(op: Op) -> bool:
+    return op.definition.accumulates and not op.definition.is_product
 
 
 def _range(known: Ranges, value: Value) -> Interval:
@@ -90,25 +89,25 @@ def _range(known: Ranges, value: Value) -> Interval:
     found: Interval | None = None
     if definition.is_constant:
         found = _of_constant(op)
-    elif op.kind == "iota":
+    elif definition.counts:
         found = 0, max(0, bounds(value.shape[op.attrs["axis"]])[1] - 1)
-    elif op.kind == "map":
+    elif function_of(op):
         return _of_map(known, op)
-    elif op.kind == "convert":
+    elif definition.is_conversion:
         if dtype is bool_ and first is not None:
             found = of_function("ne", bool_, [first, (0, 0)])
         else:
             found = first
     elif definition.is_view or definition.is_splat:
         found = first
-    elif definition.is_indexed and first is not None:
+    elif definition.is_gather and first is not None:
         fill = op.attrs["fill_value"]
         found = first if fill is None else hull(first, (int(fill), int(fill)))
     elif definition.is_insert and first is not None:
         found = _around(first, op.operands[1], operands[1])
-    elif op.kind == "scatter" and op.attrs["fn"] == "set" and operands[2] is not None:
+    elif definition.is_scatter and op.attrs["fn"] == "set" and operands[2] is not None:
         found = _around(operands[2], op.operands[0], first)
-    elif definition.is_reduce or op.kind == "cumulative":
+    elif _is_of_rows(op):
         found = _of_rows(op, first)
     return fitting(found, dtype)
 
@@ -260,7 +259,7 @@ def assume(graph: Graph, op: Op) -> None:
             for value, operand in zip(body.inputs, operands, strict=True)
             if is_counted(value)
         }
-        if op.kind == "loop":
+        if op.definition.is_loop:
             carried = body.inputs[: op.attrs["carries"]]
             inits = {value: given.pop(value) for value in carried if is_counted(value)}
             if body is op.attrs["body"]:

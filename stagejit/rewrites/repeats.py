@@ -39,7 +39,7 @@ class _Repeat(NamedTuple):
 def _repeat_of(value: Value) -> _Repeat | None:
     """A reshape that joins the one new axis of a broadcast with a neighbour."""
     op = value.op
-    if not op.definition.keeps_order or op.operands[0].op.kind != "broadcast":
+    if not op.definition.keeps_order or not op.operands[0].op.definition.repeats:
         return None
     wide = op.operands[0]
     source, axes = wide.op.operands[0], wide.op.attrs["axes"]

@@ -19,7 +19,6 @@ from stagejit.rewrites.driver import Sharing
 
 NAME = "eliminate-common-subexpressions"
 
-_NEVER = frozenset({"empty", "delegate", "optimization_barrier"})
 _COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"})
 
 
@@ -38,7 +37,9 @@ class _Body:
 
 
 def _key(op: Op) -> Hashable:
-    if op.kind in _NEVER or not all(map(_is_pure, op.definition.bodies(op))):
+    known = op.definition
+    distinct = known.is_empty or known.is_left or known.orders
+    if distinct or not all(map(_is_pure, known.bodies(op))):
         return None
     attrs = tuple((name, _attribute(value)) for name, value in sorted(op.attrs.items()))
     operands = tuple((value.op.id, value.index) for value in op.operands)
@@ -68,7 +69,7 @@ def _is_pure(body: Graph) -> bool:
 
 
 def _refuse(graph: Graph, op: Op) -> str:
-    uses = graph.uses(op.result) if op.kind == "fill" else ()
+    uses = graph.uses(op.result) if op.definition.is_splat else ()
     if any(use.user.definition.is_insert and use.operand == 1 for use in uses):
         return "it is written into, so sharing it would add a copy"
     return ""

@@ -149,14 +149,14 @@ def _delegated(op: Op, options: Options) -> Work:
 
 def _seconds(op: Op) -> float:
     """Modelled time of a native op on one core; 0 for what only moves or names values."""
-    if op.kind == "loop":
+    if op.definition.is_loop:
         return (op.attrs["trip"] or TYPICAL_TRIP) * _sum(op.attrs["body"])
-    if op.kind == "branch":
+    if op.definition.is_branch:
         return max(map(_sum, bodies_of(op)), default=0.0)
     if op.definition.is_call:
         return _CALL_SECONDS
     flops = op.definition.flops(op) * (TRANSCENDENTAL_FLOPS if cost.is_transcendental(op) else 1.0)
-    moved = op.kind in ("gather", "scatter", "insert_slice")
+    moved = op.definition.is_indexed or op.definition.is_insert
     if not flops and not moved:
         return 0.0
     nbytes = op.operands[-1].type.nbytes if moved else op.results[0].type.nbytes

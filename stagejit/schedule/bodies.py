@@ -94,14 +94,14 @@ def layout_of(region: Region, schedules: Sequence[Schedule]) -> Layout:
     op = region.anchor
     assert op is not None
     trips: list[int | None] = [1] * len(schedules)
-    if op.kind == "loop":
+    if op.definition.is_loop:
         trips[0] = op.attrs["trip"]
     layout = Layout(schedules, trips, max(map(arena_nbytes, schedules)))
     start = end = layout.nbytes
     twice = sum(1 for body in region.bodies for _ in with_inner(body.regions))
     may_alternate = trips[0] != 1 and twice <= MOST_DISPATCHES_TWICE
     for number, (body, schedule) in enumerate(zip(region.bodies, schedules, strict=True)):
-        if op.kind == "branch":
+        if op.definition.is_branch:
             layout.nbytes = start
         places = _argument_places(op, number, body.graph.inputs, schedule)
         carries = _result_places(op, number, schedule, layout, places)
@@ -136,10 +136,10 @@ def _argument_places(
     schedule: Schedule,
 ) -> list[Place]:
     places = []
-    first = len(op.operands) - len(inputs) if op.kind == "branch" else 0  # operand of input 0
+    first = len(op.operands) - len(inputs) if op.definition.is_branch else 0  # operand of input 0
     results = {at - first: result for result, at in carried_operands(op).items()}
     sliced = range(0)
-    if op.kind == "loop" and number == 0:
+    if op.definition.is_loop and number == 0:
         sliced = range(len(results), len(results) + len(LoopOperands.of(op).xs))
     for at, (value, operand) in enumerate(zip(inputs, body_operands(op)[number], strict=True)):
         name = schedule.buffer_of[value]
@@ -169,7 +169,7 @@ def _result_places(
         if at in carried:
             places.append(Place(name, None, layout.reserve(buffer.nbytes)))
             moved.append((name, places[carried[at]].buffer))
-        elif op.kind == "branch":
+        elif op.definition.is_branch:
             places.append(Place(name, op.results[at]))
         elif number == 1:  # the verdict of a condition
             places.append(Place(name, None, layout.reserve(buffer.nbytes)))

@@ -32,7 +32,7 @@ def touches_of(region: Region, layout: Layout) -> tuple[tuple[Touch, ...], tuple
     bodies: list[tuple[list[Touch], list[Touch], bool]] = []
     op = region.anchor
     assert op is not None
-    if op.kind == "branch":
+    if op.definition.is_branch:
         index = behind_aliases(op.operands[0])
         reads[index] = [Touch(index, Box.whole(index.shape))]
     for schedule, trip, places, carries in zip(
@@ -42,7 +42,7 @@ def touches_of(region: Region, layout: Layout) -> tuple[tuple[Touch, ...], tuple
         may = trip is None  # its condition may fail at once
         bodies.append((list(body.reads()), [*body.writes(), *body.moves(carries)], may))
     for number, (read, written, may) in enumerate(bodies):
-        others = bodies[:number] + bodies[number + 1 :] if op.kind == "branch" else []
+        others = bodies[:number] + bodies[number + 1 :] if op.definition.is_branch else []
         for touch in read:
             certain = not may and all(_is_certain(touch, other[0]) for other in others)
             reads.setdefault(touch.value, []).append(replace(touch, may=touch.may or not certain))

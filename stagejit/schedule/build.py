@@ -441,10 +441,13 @@ def _conflict_of(wait: Wait, dispatches: Sequence[Dispatch]) -> hazards.Conflict
 
 def _op_names(region: Region) -> tuple[str, ...]:
     """What the region does, for people: constants and reshapes go without saying."""
-    silent = {"const", "broadcast", "insert_slice", "reshape"} | (
-        {"fill"} if region.kind != "fill" else set()
+    fills = region.kind == "fill"
+    return tuple(
+        _op_name(op)
+        for op, known in ((op, op.definition) for op in region.ops)
+        if not (known.is_constant or known.repeats or known.is_insert or known.keeps_order)
+        and (fills or not known.is_splat)
     )
-    return tuple(_op_name(op) for op in region.ops if op.kind not in silent)
 
 
 def _op_name(op: Op) -> str:

@@ -19,7 +19,7 @@ from stagejit.compat import size_of
 from stagejit.graph.ir import Graph, Value
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.symbolic import Undecided
-from stagejit.trace.known import Knowledge
+from stagejit.trace.known import Knowledge, source_of_element
 from stagejit.types import DType, TensorType, bool_, i64
 
 PREDICATES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "is_finite"})
@@ -245,7 +245,7 @@ class Emitter:
         while True:
             if not x.type.shape:
                 return x
-            step = self._knowledge.source_of_element(x, index)
+            step = source_of_element(x, index)
             if step is None:
                 box = self.extract(x, index, (1,) * len(index))
                 return self.reshape(box, ())

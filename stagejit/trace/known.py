@@ -14,21 +14,14 @@ import numpy as np
 
 from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.slices import pull_view
+from stagejit.index.affine import Affine
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Index = tuple[int, ...]
 
 MAX_ELEMENTS = 4096
-
-# Index vectors such as `concatenate([i[None], 3])` are assembled by these.
-_MOVERS = frozenset({"fill", "reshape", "broadcast", "insert_slice"})
-
-# What is evaluated: what index arithmetic is made of. Where a result is exact and its operands are
-# known, these are, too.
-_EVALUATED = _MOVERS | {
-    "const", "iota", "empty", "convert", "map", "transpose", "reverse", "extract_slice",
-}  # fmt: skip
 
 
 class Knowledge:
@@ -39,26 +32,20 @@ class Knowledge:
 
     def __init__(self) -> None:
         self._values: dict[Value, Array] = {}
-        self._movers: dict[Value, Op] = {}
 
     def value_of(self, value: Value) -> Array | None:
         if value.type.size == 0 and _is_exact(value):
             return np.zeros(value.type.shape, value.type.dtype.numpy)
         return self._values.get(value)
 
-    def source_of_element(self, value: Value, index: Index) -> tuple[Value, Index] | None:
-        """The operand, and the index into it, that this element of `value` is a copy of."""
-        op = self._movers.get(value)
-        return None if op is None else _element_source(op, index)
-
     def define(self, op: Op) -> None:
-        """An op with one result that was just made."""
-        value = op.result
-        if op.kind in _MOVERS:
-            self._movers[value] = op
-        if op.kind not in _EVALUATED or not _is_exact(value) or value.type.size > MAX_ELEMENTS:
+        """An op with one result that was just made. What is evaluated: what index arithmetic is
+        made of. Where a result is exact and its operands are known, these are, too."""
+        value, known = op.result, op.definition
+        evaluated = known.is_pointwise or known.is_insert or known.is_empty
+        if not evaluated or not _is_exact(value) or value.type.size > MAX_ELEMENTS:
             return
-        if op.definition.is_constant:
+        if known.is_constant:
             self._values[value] = op.attrs["value"]
             return
         operands = [self._values.get(operand) for operand in op.operands]
@@ -72,22 +59,26 @@ def _is_exact(value: Value) -> bool:
     return value.type.dtype.is_integer or value.type.dtype.kind == "bool"
 
 
-def _element_source(op: Op, index: Index) -> tuple[Value, Index] | None:
-    first = op.operands[0]
-    match op.kind:
-        case "fill":
-            return first, ()
-        case "reshape" if first.type.size:
-            flat = np.ravel_multi_index(index, op.results[0].type.shape)
-            return first, tuple(map(int, np.unravel_index(flat, first.type.shape)))
-        case "broadcast":
-            return first, tuple(index[axis] for axis in op.attrs["axes"])
-        case "insert_slice" if None not in op.attrs["offsets"]:
-            offsets, strides = op.attrs["offsets"], op.attrs["strides"]
-            place = [divmod(i - o, s) for i, o, s in zip(index, offsets, strides, strict=True)]
-            inside = all(
-                rest == 0 and 0 <= at < size
-                for (at, rest), size in zip(place, first.type.shape, strict=True)
-            )
-            return (first, tuple(at for at, _ in place)) if inside else (op.operands[1], index)
+def source_of_element(value: Value, index: Index) -> tuple[Value, Index] | None:
+    """The operand, and the index into it, that this element of `value` is a copy of: index vectors
+    such as `concatenate([i[None], 3])` are assembled."""
+    op, known, attrs = value.op, value.op.definition, value.op.attrs
+    if None in attrs.get("offsets", ()):
+        return None
+    if known.is_splat:
+        return op.operands[0], ()
+    if known.is_view and op.operands[0].type.size:
+        pulled = pull_view(op, tuple(Affine((), at) for at in index))
+        return op.operands[0], tuple(part.const for part in pulled)
+    if known.is_insert:
+        source, destination = op.operands
+        place = [
+            divmod(i - o, s)
+            for i, o, s in zip(index, attrs["offsets"], attrs["strides"], strict=True)
+        ]
+        inside = all(
+            rest == 0 and 0 <= at < size
+            for (at, rest), size in zip(place, source.type.shape, strict=True)
+        )
+        return (source, tuple(at for at, _ in place)) if inside else (destination, index)
     return None

@@ -69,6 +69,8 @@ def test_an_element_is_looked_for_where_it_came_from(emit: Emitter) -> None:
     grid = emit.broadcast(pair, (3, 2), (1,))
     assert emit.element(grid, (2, 0)) is i
     assert emit.element(grid, (0, 1)) is j
+    assert emit.element(emit.reverse(pair, [0]), (0,)) is j
+    assert emit.element(emit.extract(grid, (1, 1), (2, 1)), (1, 0)) is j
 
 
 def test_an_element_of_an_argument_is_extracted(emit: Emitter) -> None:

@@ -61,7 +61,7 @@ class Reference:
 def _evaluate(graph: Graph, known: dict[Value, Array], precision: Precision) -> None:
     """Adds to `known` all that ops of the graph, and of the parts of its dispatches, give."""
     for op in graph.ops():
-        for part in parts_of(op) if op.kind == "dispatch" else ():
+        for part in parts_of(op) if op.definition.is_dispatch else ():
             known.update(zip(part.inputs, (known[v] for v in op.operands), strict=True))
             _evaluate(part, known, precision)
         results = evaluate_op(op, [known[value] for value in op.operands], precision)

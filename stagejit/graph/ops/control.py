@@ -55,7 +55,7 @@ def bodies_of(op: Op) -> tuple[Graph, ...]:
 def body_operands(op: Op) -> tuple[Sequence[Value], ...]:
     """For each of `bodies_of(op)` the operand that each of its inputs stands for: an init for a
     carry, all of x for a slice of it."""
-    if op.kind == "branch":
+    if op.definition.is_branch:
         return (op.operands[1:],) * len(op.attrs["branches"])
     parts = LoopOperands.of(op)
     body = (*parts.inits, *parts.xs, *parts.constants)
@@ -67,14 +67,14 @@ def body_operands(op: Op) -> tuple[Sequence[Value], ...]:
 def carried_operands(op: Op) -> dict[int, int]:
     """Results that are updates of an operand, whose memory they take over: numbers of both. See
     Note [Carried memory]."""
-    if op.kind == "loop":
+    if op.definition.is_loop:
         return {at: at for at in range(op.attrs["carries"])}
-    return {result: at + 1 for result, at in op.attrs["carried"]} if op.kind == "branch" else {}
+    return {result: at + 1 for result, at in op.attrs["carried"]} if op.definition.is_branch else {}
 
 
 def carried_inputs(op: Op, number: int) -> dict[int, int]:
     """The same in body `number`: output --> input."""
-    if op.kind == "loop":
+    if op.definition.is_loop:
         return carried_operands(op) if number == 0 else {}
     return dict(op.attrs["carried"])
 
@@ -268,6 +268,7 @@ define(
         write=_write,
         bodies=_bodies_of_loop,
         with_bodies=_loop_with,
+        is_loop=True,
         tied_operand=_tied_in_loop,
         stands_alone=True,
         flops=_loop_flops,
@@ -281,6 +282,7 @@ define(
         write=_write,
         bodies=_bodies_of_branch,
         with_bodies=_branch_with,
+        is_branch=True,
         tied_operand=_tied_in_branch,
         stands_alone=True,
         flops=_branch_flops,

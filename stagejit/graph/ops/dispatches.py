@@ -98,7 +98,9 @@ def inside(value: Value) -> Value:
     """What a part makes the result of a dispatch from; the value itself, if it is no such result or
     if borders complete it."""
     op = value.op
-    if op.kind != "dispatch" or (len(parts_of(op)) > 1 and _tied(op, value.index) is not None):
+    if not op.definition.is_dispatch:
+        return value
+    if len(parts_of(op)) > 1 and _tied(op, value.index) is not None:
         return value
     return parts_of(op)[0].outputs[value.index]
 
@@ -117,7 +119,7 @@ def kind_of(ops: Sequence[Op]) -> str:
 
 def kind_without_anchor(ops: Iterable[Op]) -> str:
     computing = [op for op in ops if not op.definition.is_insert]
-    if computing and all(op.kind in ("fill", "const") for op in computing):
+    if computing and all(op.definition.is_splat or op.definition.is_constant for op in computing):
         return "fill"
     return "copy" if all(op.definition.is_view for op in computing) else "map"
 
@@ -262,6 +264,7 @@ define(
         read=_read,
         bodies=parts_of,
         with_bodies=_with_parts,
+        is_dispatch=True,
         tied_operand=_tied,
         stands_alone=True,
         flops=_flops,

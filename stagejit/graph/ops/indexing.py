@@ -162,6 +162,7 @@ define(
         write=write_function,
         read=read_function,
         tied_operand=_updated,
+        is_indexed=True,
         stands_alone=True,
         flops=_scatter_flops,
     )

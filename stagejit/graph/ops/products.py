@@ -187,6 +187,7 @@ define(
         interpret=_value_of_contract,
         implied=frozenset({"dtype"}),
         accumulates=True,
+        is_product=True,
         flops=_contract_flops,
     )
 )
@@ -197,6 +198,8 @@ define(
         interpret=_value_of_conv,
         implied=frozenset({"dtype"}),
         accumulates=True,
+        is_product=True,
+        is_windowed=True,
         flops=_conv_flops,
     )
 )

@@ -86,7 +86,7 @@ def _value_of_fill(evaluator: Evaluator, op: Op, x: Array) -> Array:
 
 
 define(OpDef(kind="input", infer=states_its_types, interpret=_not_evaluated, is_input=True))
-define(OpDef(kind="return", infer=states_its_types, interpret=_not_evaluated))
+define(OpDef(kind="return", infer=states_its_types, interpret=_not_evaluated, is_return=True))
 define(
     OpDef(
         kind="const",
@@ -99,7 +99,16 @@ define(
         is_constant=True,
     )
 )
-define(OpDef(kind="iota", infer=_iota, interpret=_value_of_iota, implied=_SHAPED, is_free=True))
+define(
+    OpDef(
+        kind="iota",
+        infer=_iota,
+        interpret=_value_of_iota,
+        implied=_SHAPED,
+        is_free=True,
+        counts=True,
+    )
+)
 define(OpDef(kind="empty", infer=_empty, interpret=_value_of_empty, implied=_SHAPED, is_empty=True))
 define(
     OpDef(

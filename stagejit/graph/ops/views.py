@@ -113,6 +113,7 @@ define(
         implied=_SHAPE,
         pull=_pull_broadcast,
         rearranges=True,
+        repeats=True,
     )
 )
 define(
