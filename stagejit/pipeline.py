@@ -5,8 +5,8 @@ the embedding. Invariant: data flows one way; a step reads what earlier steps ma
 own; verifiers run between steps under `Options(verify=True)`, never inside one.
 
     jaxpr --trace--> Graph --rewrite--> Graph --normalize--> Graph --form--> Drafts
-      --assemble--> Graph of dispatches --schedule--> Plan --codegen--> loop-nest IR, LLVM IR
-      --host--> HostPrograms --load--> machine code, FFI targets
+      --assemble--> Graph of dispatches --place--> Graph of dispatches --schedule--> Plan
+      --codegen--> loop-nest IR, LLVM IR --host--> HostPrograms --load--> machine code, FFI targets
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from stagejit.collector import collector_paused
 from stagejit.decisions import Decision
 from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.formation import form
+from stagejit.dispatch.partition import explain_producers
 from stagejit.dispatch.region import Draft, Region, with_inner
 from stagejit.dispatch.regions import regions_of
+from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_drafts
 from stagejit.errors import UnsupportedOpError
@@ -75,6 +77,7 @@ class Compilation:
     left: frozenset[Op] = frozenset()
     drafts: list[Draft] = field(init=False)
     dispatches: Graph = field(init=False)
+    launched: dict[Draft, Op] = field(init=False)
     regions: list[Region] = field(init=False)
     schedule: Schedule = field(init=False)
     kernels: dict[Region, Generated] = field(default_factory=dict)
@@ -122,7 +125,7 @@ class Compilation:
         return {
             "jaxpr": lambda: str(self.request.jaxpr),
             "graph": lambda: graph_text(self.run_until("normalize").graph),
-            "dispatches": lambda: graph_text(self.run_until("assemble").dispatches),
+            "dispatches": lambda: graph_text(self.run_until("place").dispatches),
             "plan": lambda: self.run_until("schedule").plan.as_text(),
             "loops": lambda: self._each_kernel(
                 lambda g: f"// {g.symbol}\n{g.kernel.function.as_text()}"
@@ -178,8 +181,18 @@ def _verify_drafts(c: Compilation) -> None:
 
 
 def _assemble(c: Compilation) -> None:
-    c.dispatches = assemble(c.graph, c.drafts)
+    c.dispatches, c.launched = assemble(c.graph, c.drafts)
+
+
+def _verify_assembled(c: Compilation) -> None:
+    verify_graph(c.dispatches)
+    verify_ties(c.dispatches, regions_of(c.dispatches, c.request.options))
+
+
+def _place(c: Compilation) -> None:
+    c.decisions += rewrite_dispatches(c.dispatches, c.request.options)
     c.regions = regions_of(c.dispatches, c.request.options)
+    c.decisions += explain_producers(c.drafts, c.launched, c.regions)
 
 
 def _leave(c: Compilation) -> None:
@@ -247,7 +260,8 @@ STEPS = (
     Step("normalize", _normalize, _verify_normal_form),
     Step("leave", _leave),
     Step("form", _form, _verify_drafts),
-    Step("assemble", _assemble, _verify_dispatches),
+    Step("assemble", _assemble, _verify_assembled),
+    Step("place", _place, _verify_dispatches),
     Step("schedule", _schedule, lambda c: verify_plan(c.plan)),
     Step("codegen", _codegen),  # kernels are verified one by one, when they are generated
     Step("host", _host, _verify_hosts),

@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.dispatch.assembly import dispatches_of
+from stagejit.dispatch.partition import dispatches_of
 from stagejit.dispatch.regions import regions_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.parser import parse

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from stagejit.decisions import Decision
 from stagejit.dispatch.accesses import Touch, reads_of, writes_of
-from stagejit.dispatch.formation import form
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.region import Draft, Store
 from stagejit.dispatch.roots import Roots
@@ -24,19 +22,14 @@ from stagejit.graph.ops import build
 from stagejit.graph.ops.control import before
 from stagejit.graph.ops.dispatches import add_dispatch
 from stagejit.index.box_index import BoxIndex
-from stagejit.options import Options
 from stagejit.types import TensorType
 
 
-def dispatches_of(graph: Graph, options: Options | None = None) -> tuple[Graph, list[Decision]]:
-    """The graph of dispatches of a graph in normal form."""
-    drafts, decisions = form(graph, options)
-    return assemble(graph, drafts), decisions
-
-
-def assemble(graph: Graph, drafts: Sequence[Draft]) -> Graph:
-    """The graph of dispatches of `graph`, which may be a body, in the order of its drafts."""
-    return _Assembly(graph, drafts).run()
+def assemble(graph: Graph, drafts: Sequence[Draft]) -> tuple[Graph, dict[Draft, Op]]:
+    """The graph of dispatches of `graph`, which may be a body, in the order of its drafts, and the
+    op that each draft became, those of bodies too."""
+    assembly = _Assembly(graph, drafts)
+    return assembly.run(), assembly.launched
 
 
 class _Assembly:
@@ -54,6 +47,7 @@ class _Assembly:
         self.read: dict[Value, BoxIndex[Op]] = {}
         self.reads: dict[Draft, list[Touch]] = {}
         self.before: dict[Op, int] = {}
+        self.launched: dict[Draft, Op] = {}
         self.behind: dict[Value, Value | None] = {}  # what `_barrier_behind` found
         for value, name in zip(graph.inputs, graph.input_names, strict=True):
             self.latest[value] = self.made.add_input(
@@ -67,6 +61,7 @@ class _Assembly:
             else:
                 op = self._outside(draft)
             self._note(draft, op)
+            self.launched[draft] = op
         stored = stored_outputs(self.graph)
         outputs = [self._read(stored[value], value.shape) for value in self.graph.outputs]
         self.made.set_outputs(outputs)
@@ -151,7 +146,9 @@ class _Assembly:
         attrs = dict(op.attrs)
         if op.definition.with_bodies is not None:
             bodies = [assemble(body.graph, body.drafts) for body in draft.bodies]
-            attrs |= op.definition.with_bodies(bodies)
+            attrs |= op.definition.with_bodies([graph for graph, _ in bodies])
+            for _, inner in bodies:
+                self.launched |= inner
         types = [value.type for value in op.results]
         made = self.made.add(op.kind, operands, types, op.loc, **attrs)
         for old, new in zip(op.results, made.results, strict=True):
@@ -166,7 +163,7 @@ class _Assembly:
         tied = [root for root, stores in groups.items() if _is_update(draft, stores)]
         operands = [self._read(value) for value in reads]
         operands += self._updated(draft, [groups[root][0].into for root in tied], operands)
-        first = _Part(draft, draft.kind, reads, [(root, v.type) for root, v in zip(
+        first = _Part(draft, reads, [(root, v.type) for root, v in zip(
             tied, operands[len(reads):], strict=True)])  # fmt: skip
         first.graph.set_outputs(
             [
@@ -174,13 +171,7 @@ class _Assembly:
                 for root, stores in groups.items()
             ]
         )
-        parts = [first.graph]
-        for border in draft.borders:
-            part = _Part(border, "border", reads, first.destinations)
-            (root,) = {self.roots[store.into] for store in border.stores}
-            part.graph.set_outputs([part.update(root, border.stores)])
-            parts.append(part.graph)
-        op = add_dispatch(self.made, operands, parts)
+        op = add_dispatch(self.made, operands, [first.graph])
         for root, result in zip(groups, op.results, strict=True):
             self.latest[root] = result
         return op
@@ -256,12 +247,10 @@ class _Part:
     def __init__(
         self,
         draft: Draft,
-        name: str,
         reads: Iterable[Value],
         destinations: Sequence[tuple[Value, TensorType]],
     ) -> None:
-        self.graph = Graph(name)
-        self.destinations = destinations
+        self.graph = Graph(draft.kind)
         self.values: dict[Value, Value] = {}
         for at, value in enumerate(reads):
             self.values[value] = self.graph.add_input(f"a{at}", value.type)

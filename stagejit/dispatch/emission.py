@@ -12,12 +12,10 @@ from dataclasses import replace
 
 import networkx as nx
 
-from stagejit.dispatch.borders import fuse_pads
 from stagejit.dispatch.destinations import Destinations
 from stagejit.dispatch.group import Group
 from stagejit.dispatch.limits import limit_operands
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
-from stagejit.dispatch.placed import read_where_placed
 from stagejit.dispatch.region import Draft, Store, draft_of
 from stagejit.dispatch.state import State
 from stagejit.graph.ir import Op, Value
@@ -42,24 +40,7 @@ def emit(state: State, destinations: Destinations) -> list[Draft]:
         draft_of(group.kind, ops, inputs, stores, group.anchor, state.scalars)
         for group, ops, inputs, stores in reversed(regions)
     ]
-    formed = limit_operands(state, formed)
-    formed = fuse_pads(state, read_where_placed(state, formed))
-    made = [_named(region, number) for number, region in enumerate(formed)]
-    _explain_producers(state, made)
-    return made
-
-
-def _explain_producers(state: State, regions: Iterable[Draft]) -> None:
-    """Says where each elementwise op without a home is evaluated."""
-    settled = {op.id for op in state.home}  # clones have the ids of their originals
-    places: dict[int, tuple[Op, list[str]]] = {}
-    for region in regions:
-        name = f"@{region.name}"
-        for op in region.ops:
-            if (op.definition.is_elementwise or op.definition.is_gather) and op.id not in settled:
-                places.setdefault(op.id, (op, []))[1].append(name)
-    for op, names in places.values():
-        state.decide("fuse-producers", op, True, f"evaluated inside {' and '.join(names)}")
+    return [_named(state, d, number) for number, d in enumerate(limit_operands(state, formed))]
 
 
 def _ordered(state: State) -> list[Group]:
@@ -134,9 +115,7 @@ def _walk(state: State, group: Group, stores: Iterable[Store]) -> tuple[list[Op]
     )
 
 
-def _named(region: Draft, number: int) -> Draft:
-    name = f"{region.name}.{number}"
-    borders = (
-        replace(border, name=f"{name}.border{at}") for at, border in enumerate(region.borders)
-    )
-    return replace(region, name=name, borders=tuple(borders))
+def _named(state: State, draft: Draft, number: int) -> Draft:
+    computed = (op for op in draft.ops if op.definition.is_elementwise or op.definition.is_gather)
+    floating = tuple(op for op in computed if op not in state.home)
+    return replace(draft, name=f"{draft.name}.{number}", floating=floating)

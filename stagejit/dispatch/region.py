@@ -125,7 +125,7 @@ class Region(_Launched):
     Kinds `contract`, `conv`, `cumulative`: stored values have an element for each element of the
     anchor's result, computed from that one; they may be transposed or reshaped.
     `borders`: `fill` regions that run beside this one, and write what the pad around a store
-    leaves (see `borders.py`).
+    leaves (see `rewrites/pads.py`).
     Kind `scatter`: the buffer of the result already holds the operand's elements, so operand 0 is
     not evaluated and no input. Kinds `loop`, `branch`: likewise for operands that results update.
     Kinds `call`, `loop`, `branch`: inputs are what operands are aliases of.
@@ -158,7 +158,9 @@ class DraftBody:
 @dataclass(frozen=True, eq=False)
 class Draft(_Launched):
     """A region in the making: its fields mean the same, but its ops are those of the graph of ops,
-    so an input stands for itself, and a store for the value that it is `into`."""
+    so an input stands for itself, and a store for the value that it is `into`.
+
+    floating: those of its ops that whoever needs them evaluates, in other dispatches too."""
 
     name: str
     kind: str
@@ -166,9 +168,11 @@ class Draft(_Launched):
     inputs: tuple[Value, ...]
     stores: tuple[Store, ...]
     anchor: Op | None = None
-    borders: tuple[Draft, ...] = ()
     bodies: tuple[DraftBody, ...] = ()
     scalars: Scalars = NOTHING
+    floating: tuple[Op, ...] = ()
+
+    borders = ()
 
     @property
     def operands(self) -> tuple[Value, ...]:  # type: ignore[override]

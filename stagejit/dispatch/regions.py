@@ -43,7 +43,7 @@ def regions_of(
     regions: list[Region] = []
     for op in graph.ops():
         if op.definition.is_dispatch:
-            regions.append(_of_dispatch(op, len(regions), scalars, aligned))
+            regions.append(view_of(op, len(regions), scalars, aligned))
         elif op.definition.stands_alone:
             regions.append(_of_others(op, len(regions), options, scalars, aligned))
     return regions
@@ -74,7 +74,8 @@ def _of_others(op: Op, number: int, options: Options, scalars: Scalars, aligned:
     )
 
 
-def _of_dispatch(op: Op, number: int, scalars: Scalars, aligned: bool) -> Region:
+def view_of(op: Op, number: int, scalars: Scalars, aligned: bool = True) -> Region:
+    """The view of a dispatch; number: what its name ends in."""
     first, *others = parts_of(op)
     ops = evaluated(first)
     kind = kind_of(ops)

@@ -33,9 +33,10 @@ class Scalars:
         self._known = dict(inputs)
         self._operand: dict[Value, Value] = {}  # that an input of a dispatch's part stands for
         for op in ops:
-            self._look_at(op)
+            self.look_at(op)
 
-    def _look_at(self, op: Op) -> None:
+    def look_at(self, op: Op) -> None:
+        """Takes in an op whose operands are known as far as they can be."""
         if op.definition.is_dispatch:
             self._look_into(op)
         elif op.definition.forwards and op.definition.keeps_order:
@@ -51,7 +52,7 @@ class Scalars:
                 self._operand[own] = operand
                 self._pass(operand, own)
             for inner in part.ops():
-                self._look_at(inner)
+                self.look_at(inner)
         for result in op.results:
             self._pass(inside(result), result)
 

@@ -27,13 +27,8 @@ def verify_drafts(graph: Graph, drafts: Sequence[Draft], operand_limit: int | No
     roots = Roots(drafts)
     stored: set[Value] = set()
     for region in drafts:
-        for part in region.parts:
-            _check_kind(part)
-            _check_ops(part)
-        _require(
-            all(part.kind in ("fill", "map") for part in region.borders),
-            f"{region.name} has a border that is no fill",
-        )
+        _check_kind(region)
+        _check_ops(region)
         for value in region.reads:
             _require(
                 in_memory(roots[value])
@@ -42,9 +37,8 @@ def verify_drafts(graph: Graph, drafts: Sequence[Draft], operand_limit: int | No
                 or not value.type.size,
                 f"{region.name} reads {value} before a region stores it",
             )
-        for part in region.parts:
-            for store in part.stores:
-                _check_store(part, store)
+        for store in region.stores:
+            _check_store(region, store)
         stored.update(roots[value] for value in region.writes)
         _check_bodies(region, operand_limit)
         if operand_limit is not None and not region.stands_alone:

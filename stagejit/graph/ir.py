@@ -44,9 +44,10 @@ class Op:
     """`results = kind operands {attrs}`. Attributes are immutable and hashable (arrays
     excepted).
 
-    definition: what is known of its kind."""
+    definition: what is known of its kind. place: where it stands among ops that need not wait for
+    each other: that of the op it was put in place of, or its id."""
 
-    __slots__ = ("attrs", "definition", "id", "kind", "loc", "operands", "results")
+    __slots__ = ("attrs", "definition", "id", "kind", "loc", "operands", "place", "results")
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Op:
         loc: Loc,
     ) -> None:
         self.definition: OpDef = definition_of(kind)
-        self.id, self.kind, self.loc = id, kind, loc
+        self.id, self.kind, self.loc, self.place = id, kind, loc, id
         # A list, for an op of many operands gets new ones one at a time; only a graph writes it.
         self.operands: Sequence[Value] = list(operands)
         self.attrs: Mapping[str, Any] = MappingProxyType(dict(attrs))
@@ -133,7 +134,8 @@ class Graph:
         return self._return
 
     def ops(self) -> list[Op]:
-        """All ops but inputs and the return, operands before users, otherwise oldest first."""
+        """All ops but inputs and the return, operands before users, otherwise by their places, the
+        oldest first."""
         if self._order is None:
             self._order = self._ordered()
         return list(self._order)
@@ -143,15 +145,15 @@ class Graph:
             return [op for op in self._made if op.definition.is_step]
         order = []
         waiting = {op: len({operand.op for operand in op.operands}) for op in self.nx}
-        ready = [(op.id, op) for op, missing in waiting.items() if not missing]
+        ready = [(op.place, op.id, op) for op, missing in waiting.items() if not missing]
         heapq.heapify(ready)
         while ready:
-            _, op = heapq.heappop(ready)
+            _, _, op = heapq.heappop(ready)
             order.append(op)
             for user in self._users[op]:
                 waiting[user] -= 1
                 if not waiting[user]:
-                    heapq.heappush(ready, (user.id, user))
+                    heapq.heappush(ready, (user.place, user.id, user))
         if len(order) < len(waiting):
             raise nx.NetworkXUnfeasible("the graph has a cycle")
         return [op for op in order if op.definition.is_step]
@@ -225,6 +227,12 @@ class Graph:
         """Append an op. Types are not inferred here: `graph.ops` builds typed ops."""
         results = (types,) if isinstance(types, TensorType) else tuple(types)
         return self._insert(kind, operands, results, attrs, loc)
+
+    def put_at(self, old: Op, *ops: Op) -> None:
+        """The new `ops` take the place of `old` in the order, as far as their operands let them."""
+        for op in ops:
+            op.place = old.place
+        self._order = None
 
     def set_outputs(self, values: Sequence[Value]) -> None:
         self._set_operands(self._return, values)

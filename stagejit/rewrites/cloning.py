@@ -6,7 +6,7 @@ original is left as it was; clones keep attributes and locations.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
 
 import networkx as nx
 
@@ -32,9 +32,14 @@ def cloned(
     known: Mapping[Value, Value],
 ) -> dict[Value, Value]:
     """Appends clones of the ops behind `values` to `graph`."""
+    made = appended(graph, _in_order({value.op for value in values_behind(values, known)}), known)
+    return {value: made[value] for value in values}
+
+
+def appended(graph: Graph, ops: Iterable[Op], known: Mapping[Value, Value]) -> dict[Value, Value]:
+    """Appends clones of `ops`, operands before users; what stands for each value now."""
     made = dict(known)
-    wanted = values_behind(values, known)
-    for op in _in_order(value.op for value in wanted):
+    for op in ops:
         clone = graph.add(
             op.kind,
             [made[value] for value in op.operands],
@@ -43,7 +48,7 @@ def cloned(
             **op.attrs,
         )
         made.update(zip(op.results, clone.results, strict=True))
-    return {value: made[value] for value in values}
+    return made
 
 
 def copied(
@@ -63,10 +68,9 @@ def copied(
     return made
 
 
-def _in_order(ops: Iterable[Op]) -> list[Op]:
+def _in_order(ops: Set[Op]) -> list[Op]:
     """Operands before users."""
     graph: nx.DiGraph[Op] = nx.DiGraph()
-    ops = set(ops)
     graph.add_nodes_from(ops)
     for op in ops:
         graph.add_edges_from((value.op, op) for value in op.operands if value.op in ops)

@@ -177,7 +177,7 @@ class Log:
             self.decisions.append(decision)
 
     def apply(self, name: str, op: Op, reason: str) -> None:
-        """Record a rewrite that builds what it replaces `op` by later, together with others."""
+        """Record a rewrite whose replacements come later, or are several."""
         self.decisions.append(Decision(name, describe(op), True, reason, op.loc))
 
     def replace(self, name: str, op: Op, value: Value, reason: str) -> list[Op]:
@@ -188,7 +188,11 @@ class Log:
         self, name: str, op: Op, values: Sequence[Value | None], reason: str
     ) -> list[Op]:
         """The same for an op of several results; None for a result without uses."""
-        self.decisions.append(Decision(name, describe(op), True, reason, op.loc))
+        self.apply(name, op, reason)
+        return self.put(op, values)
+
+    def put(self, op: Op, values: Sequence[Value | None]) -> list[Op]:
+        """The same as a part of what is recorded already."""
         users = self.graph.replace_results(op, values)
         self._erase_unused(op)
         return users

@@ -52,7 +52,7 @@ def region_of(graph: Graph) -> Region:
     kind = anchors[0].kind if anchors else "map"
     inputs = (*graph.inputs, *arrays)
     draft = Draft("r", kind, inside, inputs, tuple(stores), anchors[0] if anchors else None)
-    (region,) = regions_of(assemble(graph, [draft]))
+    (region,) = regions_of(assemble(graph, [draft])[0])
     return region
 
 

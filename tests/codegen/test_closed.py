@@ -17,7 +17,7 @@ import stagejit
 from stagejit.codegen.closed import ClosedRegion, closed, key_of
 from stagejit.codegen.generate import GENERATORS, KernelCache, kernel_of
 from stagejit.codegen.target import Target
-from stagejit.dispatch.assembly import dispatches_of
+from stagejit.dispatch.partition import dispatches_of
 from stagejit.dispatch.region import Region
 from stagejit.dispatch.regions import regions_of
 from stagejit.errors import InternalError

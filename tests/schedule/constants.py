@@ -16,7 +16,7 @@ from typing import Any
 
 CONSTANTS: dict[str, tuple[Any, ...]] = {
     "dispatch.accesses:MOST_BOXES": (1, 2),
-    "dispatch.borders:MOST_PIECES": (1, 3, 50),
+    "dispatch.rewrites.pads:MOST_PIECES": (1, 3, 50),
     "dispatch.cost:BYTES_PER_FLOP": (0.01, 50.0),
     "dispatch.cost:DISPATCH_NBYTES": (1,),
     "dispatch.cost:PROLOGUE_FLOPS": (0.0, 100.0),
@@ -32,7 +32,7 @@ CONSTANTS: dict[str, tuple[Any, ...]] = {
     "dispatch.legality:SMALL_SPACE_NBYTES": (1, 64),
     "dispatch.legality:_ROWS_ABREAST": (1, 4),
     "dispatch.limits:_LAST_PARTS": (1,),
-    "dispatch.placed:SHORTEST_RUN_NBYTES": (1,),
+    "dispatch.rewrites.placed:SHORTEST_RUN_NBYTES": (1,),
     "dispatch.recompute:_CHEAP_FLOPS": (0.0, 2.0, 100.0),
     "dispatch.scalars:LONGEST_FORMULA": (5, 40),
     "dispatch.state:_MOST_ORIGINS": (1, 3),

@@ -12,8 +12,10 @@ import numpy as np
 from stagejit.decisions import Decision
 from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.formation import form
+from stagejit.dispatch.partition import explain_producers
 from stagejit.dispatch.region import Region
 from stagejit.dispatch.regions import regions_of
+from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_drafts
 from stagejit.graph.interpreter import interpret
@@ -53,13 +55,20 @@ def checked_dispatches(graph: Graph, options: Options) -> tuple[Graph, list[Deci
     """The graph of dispatches, whose text parses back."""
     drafts, decisions = form(graph, options)
     verify_drafts(graph, drafts, options.operand_limit)
-    dispatches = assemble(graph, drafts)
-    verify(dispatches)
-    verify_ties(dispatches, regions_of(dispatches, options))
+    dispatches, launched = assemble(graph, drafts)
+    _verify_dispatches(dispatches, options)
+    decisions += rewrite_dispatches(dispatches, options)
+    decisions += explain_producers(drafts, launched, regions_of(dispatches, options))
+    _verify_dispatches(dispatches, options)
     text = graph_text(dispatches)
     if "opaque" not in text:
         assert graph_text(parse(text)) == text
     return dispatches, decisions
+
+
+def _verify_dispatches(dispatches: Graph, options: Options) -> None:
+    verify(dispatches)
+    verify_ties(dispatches, regions_of(dispatches, options))
 
 
 def prepared(

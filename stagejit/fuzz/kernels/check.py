@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from stagejit.codegen.generate import Generated, KernelCache
 from stagejit.codegen.target import Target
-from stagejit.dispatch.assembly import dispatches_of
 from stagejit.dispatch.in_place import refuse_in_place
+from stagejit.dispatch.partition import dispatches_of
 from stagejit.dispatch.region import Region
 from stagejit.dispatch.regions import regions_of
 from stagejit.errors import UnsupportedOpError

@@ -6,7 +6,7 @@ import gc
 
 from stagejit.codegen.generate import KernelCache
 from stagejit.codegen.target import Target
-from stagejit.dispatch.assembly import dispatches_of
+from stagejit.dispatch.partition import dispatches_of
 from stagejit.dispatch.regions import regions_of
 from stagejit.graph.parser import parse
 

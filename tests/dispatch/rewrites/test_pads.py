@@ -50,7 +50,7 @@ def test_borders_are_disjoint_and_leave_the_interior_out() -> None:
 def test_off_brings_the_fill_back() -> None:
     plan = check(lambda x: jnp.pad(jnp.exp(x), 1), f32(5, 4), options=OFF)
     assert kinds(plan) == ["fill", "map"]
-    assert reasons(plan) == ["fuse-pad is disabled"]
+    assert reasons(plan) == []
 
 
 @pytest.mark.parametrize("interior", [(0, 1), (2, 0), (1, 2), (3, 3)])
@@ -145,7 +145,7 @@ def test_dont_fuse_a_pad_of_nothing() -> None:
         }""")
     plan = check_graph(graph, [np.zeros((0, 4), np.float32)])
     assert kinds(plan) == ["fill"]
-    assert reasons(plan) == ["no dispatch places anything in it"]
+    assert reasons(plan) == []
 
 
 def test_a_border_value_from_memory_or_another_dispatch() -> None:

@@ -1,0 +1,49 @@
+"""Rewrites of graphs of dispatches: `STEPS`, in the order in which they run.
+
+Input: a graph of dispatches, options. Output: the same graph, and the decisions taken. Invariant:
+its meaning and its ties stay right after each step (`dispatch/ties_verifier.py`); a rewrite that is
+switched off changes no result.
+
+Note [Order of rewrites]: fills become borders last, when it is known who places what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stagejit.decisions import Decision
+from stagejit.dispatch.bodies import known_inside
+from stagejit.dispatch.rewrites import pads, placed
+from stagejit.dispatch.rewrites.views import Views
+from stagejit.dispatch.scalars import known_arguments
+from stagejit.graph.ir import Graph, Value
+from stagejit.graph.ops.control import bodies_of
+from stagejit.options import Options
+from stagejit.rewrites.driver import Log
+from stagejit.symbolic import Int
+
+STEPS = (
+    (placed.NAME, placed.read_where_placed),
+    (pads.NAME, pads.fuse_pads),
+)
+
+
+def rewrite_dispatches(
+    graph: Graph, options: Options | None = None, known: Mapping[Value, Int] | None = None
+) -> list[Decision]:
+    """Runs all steps on `graph`, in place, and on the bodies of its loops and branches.
+
+    known: inputs that the host knows, see `Scalars`; by default those of a graph that is no body.
+    """
+    options = options or Options()
+    views = Views(graph, known_arguments(graph) if known is None else known, options)
+    log = Log(graph, options)
+    for name, step in STEPS:
+        if options.enabled(name):
+            step(log, views)
+    for op in graph.ops():
+        if not op.definition.is_dispatch and op.definition.has_bodies:
+            for number, body in enumerate(bodies_of(op)):
+                inside = known_inside(op, number, views.scalars)
+                log.decisions += rewrite_dispatches(body, options, inside)
+    return log.decisions

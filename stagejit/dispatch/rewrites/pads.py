@@ -1,0 +1,207 @@
+"""fuse-pad: the dispatch that places the interior of a pad writes the border too, and only that.
+
+Input: a graph of dispatches, in which a pad is a `fill` of a whole box followed by the dispatches
+that write parts of it. Output: the same without those fills; the first dispatch that writes there
+has borders. Invariant: an element that the fill wrote and that no later dispatch writes before it
+is read is in exactly one border.
+
+Note [Borders]: fills are looked at last to first. In a pad of a pad the inner fill goes first; the
+dispatch that takes its border then covers the inner fill's whole box, and the outer fill is left
+with the outer ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TypeGuard
+
+import networkx as nx
+
+from stagejit.dispatch.accesses import Touch
+from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of, read_by, same
+from stagejit.dispatch.rewrites.views import Users, Views, users_of, waits
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops import build
+from stagejit.graph.ops.control import destination_of, memory_of
+from stagejit.graph.ops.dispatches import anchor_of, evaluated, parts_of, written
+from stagejit.index.box import Box
+from stagejit.rewrites.cloning import appended
+from stagejit.rewrites.driver import Log
+from stagejit.symbolic import Undecided
+
+NAME = "fuse-pad"
+
+# More pieces than these would be more launches than the fill saves bytes.
+MOST_PIECES = 12
+
+
+def fuse_pads(log: Log, views: Views) -> None:
+    """%1 = fill into %0; %2 = place %x in %1  -->  %2 = place %x in %0, with borders"""
+    _Pads(log, views).run()
+
+
+class _Pads:
+    """`covered`: by results, boxes of fills whose borders their dispatch writes."""
+
+    def __init__(self, log: Log, views: Views) -> None:
+        self.log, self.graph, self.views = log, log.graph, views
+        self.covered: dict[Value, list[Box]] = {}
+
+    def run(self) -> None:
+        for op in reversed(self.graph.ops()):
+            if not _is_fill(op):
+                continue
+            users = users_of(self.graph, op.result)
+            next = users.update.op.kind if users.update is not None else ""
+            if next != "dispatch" and destination_of(op.result) is None:
+                continue  # no dispatch writes there, so it is no pad
+            try:
+                reason = self._fuse(op, users)
+            except Undecided as undecided:
+                reason = str(undecided)
+            if reason:
+                self.log.decline(NAME, op, reason)
+
+    def _fuse(self, fill: Op, users: Users) -> str:
+        """Gives the border of a fill to the dispatch that writes there next, or says why not."""
+        (filled,) = self.views.writes(fill)
+        update = users.update
+        if not _is_static(filled):
+            return "where the pad lies is known at run time only"
+        if update is None:
+            return "no dispatch places anything in it"
+        if not _places(update) or users.passed or self.views.read_of(users, filled.box):
+            return "its elements are read before anything is placed"
+        if not all(map(_is_static, self.views.writes_to(update))):
+            return "where the interior lies is known at run time only"
+        if self._is_overwritten(fill, update.op):
+            return "what it is filled with is overwritten before anything is placed"
+        pieces = _left_of(filled.box, list(self._boxes(users, filled.box)))
+        if pieces is None:
+            return f"the border has more than {MOST_PIECES} pieces"
+        limit, reads = self.views.options.operand_limit, set(read_by(update.op))
+        stores = len(self.views.region(update.op).stores)
+        if len(reads.union(read_by(fill))) + stores > max(limit, len(reads) + stores):
+            return f"the producer has the {limit} operands that one dispatch may have"
+        apart = [box for box in self.covered.get(update, ()) if not filled.box.contains(box)]
+        self.covered[update] = [*apart, filled.box]
+        self._replace(fill, update, pieces)
+        return ""
+
+    def _is_overwritten(self, fill: Op, update: Op) -> bool:
+        """Whether what the fill reads is overwritten by `update`, or by somebody before it."""
+        waiting = [use.user for use in self.graph.uses(fill.result) if waits(use)]
+        if any(nx.has_path(self.graph.nx, op, update) for op in waiting):
+            return True
+        read = [(memory_of(touch.value), touch.box) for touch in self.views.reads(fill)]
+        return any(
+            memory_of(touch.value) is memory and touch.box.overlaps(box)
+            for memory, box in read
+            for touch in self.views.writes(update)
+        )
+
+    def _boxes(self, users: Users, filled: Box) -> Iterator[Box]:
+        """Boxes that are written before anybody reads what was there."""
+        read: list[Box] = []
+        while _places(update := users.update) and not users.passed:
+            read += self.views.read_of(users, filled)
+            written = [touch.box for touch in self.views.writes_to(update) if _is_static(touch)]
+            for box in (*self.covered.get(update, ()), *written):
+                if not any(map(box.overlaps, read)):
+                    yield box
+            users = users_of(self.graph, update)
+
+    def _replace(self, fill: Op, update: Value, pieces: Sequence[Box]) -> None:
+        graph, old = self.graph, update.op
+        launch = Launch(old)
+        launch.reads.update(dict.fromkeys(read_by(fill)))
+        launch.parts = [(part.name, same(old, part)) for part in parts_of(old)]
+        into = old.operands[dict(old.attrs["carried"])[update.index]]
+        launch.parts += [("border", partial(_border, fill, piece, into)) for piece in pieces]
+        new = launch.put(graph, old)
+        for value, now in zip(old.results, new.results, strict=True):
+            self.covered[now] = self.covered.pop(value, [])
+        for use in graph.uses(fill.result):
+            if waits(use):
+                graph.set_operand(use.user, use.operand, new.results[update.index])
+        before = destination_of(fill.result)
+        if before is None:
+            type = fill.result.type
+            before = build(graph, "empty", [], shape=type.shape, dtype=type.dtype)
+            graph.put_at(fill, before.op)
+        self.views.put(self.log, old, new, new.results)
+        self.log.replace(NAME, fill, before, "the border is written where the interior is placed")
+
+
+def _is_fill(op: Op) -> bool:
+    """Whether a dispatch only fills one box, with what it makes itself."""
+    if not op.definition.is_dispatch or len(op.results) != 1 or len(parts_of(op)) > 1:
+        return False
+    (part,) = parts_of(op)
+    (value, *others) = (made.value for made in written(part, 0))
+    return not others and value.op.definition.is_splat and anchor_of(evaluated(part)) is None
+
+
+def _places(update: Value | None) -> TypeGuard[Value]:
+    """Whether it is a dispatch that overwrites boxes: no loop, no branch, no scatter."""
+    if update is None or not update.op.definition.is_dispatch:
+        return False
+    return all(made.inserts for made in written(parts_of(update.op)[0], update.index))
+
+
+def _border(
+    fill: Op, box: Box, destination: Value, graph: Graph, reads: Inputs, into: Inputs
+) -> list[Value]:
+    """The part of a fill that lies in `box` of its buffer, as a part of who updates
+    `destination`."""
+    (part,) = parts_of(fill)
+    (old,) = (made.value.op for made in written(part, 0))
+    wanted = [op for op in evaluated(part) if op is not old and not op.definition.is_insert]
+    made = appended(graph, wanted, inputs_of(fill, part, reads, into))
+    scalar = made[old.operands[0]]
+    piece = build(graph, old.kind, [scalar], old.loc, shape=box.sizes)
+    return [
+        build(
+            graph,
+            "insert_slice",
+            [piece, into[destination]],
+            old.loc,
+            offsets=box.offsets,
+            strides=box.strides,
+        )
+    ]
+
+
+def _is_static(touch: Touch) -> bool:
+    """Whether a box is exact, and lies at the same place in every call."""
+    return touch.exact and touch.box.static_offsets is not None
+
+
+def _left_of(whole: Box, written: Sequence[Box]) -> list[Box] | None:
+    """Disjoint boxes of what is not written; None if there are too many."""
+    pieces = [whole]
+    for box in _united(written):
+        kept = []
+        for piece in pieces:
+            common = piece.intersection(box)
+            kept += piece.without(common) if common.count else [piece]
+        pieces = kept
+        if len(pieces) > MOST_PIECES:
+            return None
+    return pieces
+
+
+def _united(boxes: Sequence[Box]) -> list[Box]:
+    """Fewer boxes for the same elements."""
+    united: list[Box] = []
+    for box in boxes:
+        apart = []
+        for other in united:
+            hull, exact = other.hull(box)
+            if exact:
+                box = hull
+            else:
+                apart.append(other)
+        united = [*apart, box]
+    return united

@@ -1,0 +1,197 @@
+"""What the ops of a graph of dispatches touch, while it is rewritten; who reads, and who updates.
+
+Input: a graph of dispatches, what the host knows of its inputs. Output: boxes, by operands and by
+results. Invariant: what is said of an op is true of its operands as they are now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from stagejit.dispatch.accesses import Touch, reads_of, writes_of
+from stagejit.dispatch.region import Region
+from stagejit.dispatch.regions import view_of
+from stagejit.dispatch.scalars import NOTHING, Scalars
+from stagejit.dispatch.updates import updated_boxes
+from stagejit.graph.ir import Graph, Op, Use, Value
+from stagejit.graph.ops import build
+from stagejit.graph.ops.control import memory_of
+from stagejit.index.box import Box
+from stagejit.index.box_index import BoxIndex
+from stagejit.options import Options
+from stagejit.rewrites.driver import Log
+from stagejit.symbolic import Int
+
+
+class Views:
+    """Made as somebody asks: most graphs have nothing to rewrite."""
+
+    def __init__(self, graph: Graph, known: Mapping[Value, Int], options: Options) -> None:
+        """known: inputs that the host knows, see `Scalars`."""
+        self.graph, self.options = graph, options
+        self._known, self._seen = known, 0  # the id of the first op that `scalars` has not seen
+        self._regions: dict[Op, tuple[Sequence[Value], Region]] = {}
+        self._chains: dict[Value, Chain] = {}
+        self._replaced: dict[Op, Op] = {}
+
+    @cached_property
+    def scalars(self) -> Scalars:
+        """What the host knows of the offsets in the graph."""
+        if not self.options.enabled("host-offsets"):
+            return NOTHING
+        self._seen = self.graph.next_id
+        return Scalars(self.graph.ops(), self._known)
+
+    def region(self, op: Op) -> Region:
+        """The view of a dispatch."""
+        known = self._regions.get(op)
+        if known is not None and known[0] == op.operands:
+            return known[1]
+        scalars = self.scalars
+        if op.id >= self._seen and scalars is not NOTHING:
+            scalars.look_at(op)
+        region = view_of(op, op.id, scalars)
+        self._regions[op] = list(op.operands), region
+        return region
+
+    def reads(self, op: Op) -> list[Touch]:
+        """What an op reads of its operands: all of them, if it is no dispatch."""
+        if op.definition.is_dispatch:
+            return reads_of(self.region(op))
+        return [Touch(value, Box.whole(value.shape)) for value in dict.fromkeys(op.operands)]
+
+    def read_of(self, users: Users, box: Box) -> list[Box]:
+        """What the readers of a version read of its memory that may lie in `box`."""
+        found = []
+        for op in dict.fromkeys(op for op, _ in users.readers):
+            read = {value for reader, value in users.readers if reader is op}
+            for touch in self.reads(op):
+                if touch.value in read:
+                    part, _ = touch.box.reshaped(touch.value.shape, users.version.shape)
+                    found += [part] if part.overlaps(box) else []
+        return found
+
+    def writes(self, op: Op) -> list[Touch]:
+        """What the first part of a dispatch writes of its results."""
+        return writes_of(replace(self.region(op), borders=()))
+
+    def writes_to(self, result: Value) -> list[Touch]:
+        """What the first part of its dispatch writes of a result."""
+        return [touch for touch in self.writes(result.op) if touch.value is result]
+
+    def boxes_of(self, update: Value) -> list[Box]:
+        """What an update overwrites."""
+        if update.op.definition.is_dispatch:
+            return [touch.box for touch in self.writes_to(update)]
+        return updated_boxes(update)
+
+    def chain(self, value: Value) -> Chain:
+        """The versions of the memory of `value`, as they were when somebody asked first."""
+        if value not in self._chains:
+            chain = Chain(self, memory_of(value))
+            self._chains.update(dict.fromkeys(chain.number, chain))
+        return self._chains[value]
+
+    def now(self, op: Op) -> Op:
+        """What was put in place of `op`, itself by default."""
+        while op in self._replaced:
+            op = self._replaced[op]
+        return op
+
+    def put(self, log: Log, op: Op, made: Op, values: Sequence[Value | None]) -> None:
+        """Puts `made`, which overwrites the same, in place of `op`; values: for each result what is
+        in its place, None for one without uses."""
+        self._replaced[op] = made
+        for old, new in zip(op.results, values, strict=True):
+            chain = self._chains.get(old)
+            if chain is not None and new is not None:
+                self._chains[new] = chain
+                chain.number[new] = chain.number[old]
+                chain.versions[chain.number[new]] = new
+        log.put(op, values)
+
+
+class Chain:
+    """The versions of one buffer. `number`: how many updates each is made from; `is_passed`:
+    whether a barrier passes one on, so that there may be more."""
+
+    def __init__(self, views: Views, first: Value) -> None:
+        self.number: dict[Value, int] = {}
+        self.versions: list[Value] = []
+        self._written: BoxIndex[int] = BoxIndex()
+        self.is_passed = False
+        version: Value | None = first
+        while version is not None:
+            number = self.number[version] = len(self.versions)
+            self.versions.append(version)
+            for box in views.boxes_of(version) if number else ():
+                self._written.add(box, number)
+            users = users_of(views.graph, version)
+            version, self.is_passed = users.update, self.is_passed or users.passed
+
+    def overwriting(self, version: Value, box: Box) -> list[Value]:
+        """The updates later than `version` that may overwrite parts of `box`."""
+        number = self.number[version]
+        later = [other for other in self._written.overlapping(box) if other > number]
+        return [self.versions[other] for other in sorted(later)]
+
+
+@dataclass(frozen=True)
+class Users:
+    """Who uses the memory of one version of a buffer, in whatever shape.
+
+    readers: ops that read it, with the operand. update: the result that overwrites parts of it, of
+    which there is one at most. passed: whether it is passed on by a barrier, so that more of its
+    users are behind that.
+    """
+
+    version: Value
+    readers: tuple[tuple[Op, Value], ...]
+    update: Value | None
+    passed: bool
+
+
+def users_of(graph: Graph, version: Value) -> Users:
+    """Who uses a version, and what is passed on of it as it is."""
+    readers: dict[tuple[Op, Value], None] = {}
+    update, passed, pending = None, False, [version]
+    while pending:
+        value = pending.pop()
+        for use in graph.uses(value):
+            if waits(use):
+                continue
+            if use.user.definition.forwards:
+                passed = passed or not use.user.definition.keeps_order
+                pending += use.user.results if use.user.definition.keeps_order else ()
+            elif (result := _tied(use.user, use.operand)) is not None:
+                update = result
+            else:
+                readers[use.user, value] = None
+    return Users(version, tuple(readers), update, passed)
+
+
+def order(graph: Graph, first: Iterable[Op], update: Value) -> None:
+    """From now on the ops `first`, none of which is behind `update`, come before it."""
+    op = update.op
+    at = op.definition.tied_operand(op, update.index)
+    assert at is not None
+    waited = [reader.results[0] for reader in first]
+    after = build(graph, "after", [op.operands[at], *waited], op.loc)
+    graph.put_at(op, after.op)
+    graph.set_operand(op, at, after)
+
+
+def waits(use: Use) -> bool:
+    """Whether nothing of a value is used but that it is there: an `after` names who comes first."""
+    definition = use.user.definition
+    return use.operand > 0 and definition.forwards and definition.keeps_order
+
+
+def _tied(op: Op, operand: int) -> Value | None:
+    """The result that is an update of an operand."""
+    if not op.definition.updates:
+        return None
+    found = (v for v in op.results if op.definition.tied_operand(op, v.index) == operand)
+    return next(found, None)
