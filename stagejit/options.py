@@ -42,6 +42,7 @@ SWITCHES: dict[str, str] = {
     "fuse-epilogues": "apply elementwise consumers where a reduction or contraction stores",
     "fuse-rows": "one dispatch for reductions over the same rows (softmax, layernorm)",
     "fuse-insert": "a producer writes straight into the destination of its insert_slice",
+    "elide-copy": "what is overwritten is not copied before, where everybody can read it first",
     "read-placed": "who reads a value that is placed in a larger buffer reads it there",
     "fuse-pad": "the dispatch that places the interior of a pad writes the border too",
     "run-beside": "small dispatches come right after others that they do not depend on",

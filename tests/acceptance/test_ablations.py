@@ -327,6 +327,15 @@ ABLATIONS = {
         X.nbytes,
         {"donate_argnums": 0},
     ),
+    "elide-copy": Ablation(
+        lambda x, y: (x.at[2:4].set(y[:2] * 2), jnp.exp(x)),
+        (X, Y),
+        lambda x, y: (np.concatenate([x[:2], y[:2] * 2, x[4:]]), np.exp(x)),
+        copies,
+        0,
+        1,
+        {"donate_argnums": 0},
+    ),
     "reuse-arguments": Ablation(
         lambda x, y: x.at[2:4].set(y[:2] * 2),
         (X, Y),

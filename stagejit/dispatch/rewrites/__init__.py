@@ -13,30 +13,34 @@ from collections.abc import Mapping
 
 from stagejit.decisions import Decision
 from stagejit.dispatch.bodies import known_inside
-from stagejit.dispatch.rewrites import pads, placed
+from stagejit.dispatch.rewrites import copies, pads, placed
 from stagejit.dispatch.rewrites.views import Views
 from stagejit.dispatch.scalars import known_arguments
 from stagejit.graph.ir import Graph, Value
-from stagejit.graph.ops.control import bodies_of
+from stagejit.graph.ops.control import bodies_of, carried_inputs
 from stagejit.options import Options
 from stagejit.rewrites.driver import Log
 from stagejit.symbolic import Int
 
 STEPS = (
+    (copies.NAME, copies.elide_copies),
     (placed.NAME, placed.read_where_placed),
     (pads.NAME, pads.fuse_pads),
 )
 
 
 def rewrite_dispatches(
-    graph: Graph, options: Options | None = None, known: Mapping[Value, Int] | None = None
+    graph: Graph,
+    options: Options | None = None,
+    known: Mapping[Value, Int] | None = None,
+    carried: Mapping[int, int] | None = None,
 ) -> list[Decision]:
     """Runs all steps on `graph`, in place, and on the bodies of its loops and branches.
 
-    known: inputs that the host knows, see `Scalars`; by default those of a graph that is no body.
+    known, carried: see `Views`; the defaults are those of a graph that is no body.
     """
     options = options or Options()
-    views = Views(graph, known_arguments(graph) if known is None else known, options)
+    views = Views(graph, options, known_arguments(graph) if known is None else known, carried)
     log = Log(graph, options)
     for name, step in STEPS:
         if options.enabled(name):
@@ -45,5 +49,6 @@ def rewrite_dispatches(
         if not op.definition.is_dispatch and op.definition.has_bodies:
             for number, body in enumerate(bodies_of(op)):
                 inside = known_inside(op, number, views.scalars)
-                log.decisions += rewrite_dispatches(body, options, inside)
+                carried = carried_inputs(op, number)
+                log.decisions += rewrite_dispatches(body, options, inside, carried)
     return log.decisions

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.ops.dispatches import add_dispatch
-from stagejit.rewrites.cloning import appended
+from stagejit.graph.ops.dispatches import add_dispatch, parts_of
+from stagejit.rewrites.cloning import appended, cloned
 
 # By operands of the dispatch the inputs of a part: what it reads, and what it updates.
 Inputs = Mapping[Value, Value]
@@ -47,6 +47,20 @@ class Launch:
         }
         part.set_outputs(build(part, reads, into))
         return part
+
+
+def without_output(op: Op, output: int) -> Launch:
+    """The dispatch without one of its fresh results."""
+    first, *borders = parts_of(op)
+
+    def build(graph: Graph, reads: Inputs, into: Inputs) -> list[Value]:
+        wanted = [value for at, value in enumerate(first.outputs) if at != output]
+        made = cloned(graph, wanted, inputs_of(op, first, reads, into))
+        return [made[value] for value in wanted]
+
+    launch = Launch(op)
+    launch.parts = [(first.name, build), *((border.name, same(op, border)) for border in borders)]
+    return launch
 
 
 def inputs_of(op: Op, part: Graph, reads: Inputs, into: Inputs) -> dict[Value, Value]:

@@ -13,8 +13,8 @@ from functools import partial
 
 from stagejit.dispatch.accesses import Touch, write_of
 from stagejit.dispatch.in_place import says_where
-from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of, same
-from stagejit.dispatch.rewrites.views import Users, Views, order, users_of
+from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of
+from stagejit.dispatch.rewrites.views import Users, Views, users_of
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.dispatches import destination, parts_of, written
@@ -94,9 +94,13 @@ def _refuse(views: Views, users: Users, placed: Touch) -> str:
     run = _run_of(box, placed.value.shape) * placed.value.type.dtype.itemsize
     if run < min(SHORTEST_RUN_NBYTES, users.version.type.nbytes):
         return f"it is placed in pieces of {run} bytes"
-    chain, last = views.chain(placed.value), max(reader.place for reader, _ in users.readers)
+    chain = views.chain(placed.value)
     itself = [touch for touch in views.writes_to(placed.value) if touch.box.overlaps(box)]
-    early = any(update.op.place <= last for update in chain.overwriting(placed.value, box))
+    early = any(
+        reader is update.op or views.order.comes_before(update.op, reader)
+        for update in chain.overwriting(placed.value, box)
+        for reader, _ in users.readers
+    )
     if early or len(itself) > 1 or chain.is_passed:
         return "it is overwritten before its last reader has run"
     return ""
@@ -118,18 +122,8 @@ def _redirect(log: Log, views: Views, users: Users, other: Value, box: Box) -> O
         views.put(log, op, new, new.results)
         readers.append(new)
     for update in chain.overwriting(other, box)[:1]:  # the others come after it
-        order(graph, readers, update)
-    op = result.op
-    launch = Launch(op)
-    launch.parts = [
-        (parts_of(op)[0].name, partial(_without, op, result.index)),
-        *((border.name, same(op, border)) for border in parts_of(op)[1:]),
-    ]
-    made = launch.put(graph, op)
-    results = iter(made.results)
-    kept = [None if value is result else next(results) for value in op.results]
-    views.put(log, op, made, kept)
-    return made
+        views.order.put_first(readers, update)
+    return views.drop(log, result)
 
 
 def _reading(
@@ -140,18 +134,13 @@ def _reading(
     given = inputs_of(op, part, reads, into)
     missing = [own for own in part.inputs if own not in given]
     if missing:
-        view = build(graph, "extract_slice", [reads[other]], result.op.loc,
-                     offsets=box.offsets, sizes=box.sizes, strides=box.strides)  # fmt: skip
+        view = reads[other]
+        if box != Box.whole(view.shape):
+            view = build(graph, "extract_slice", [view], result.op.loc,
+                         offsets=box.offsets, sizes=box.sizes, strides=box.strides)  # fmt: skip
         given |= dict.fromkeys(missing, view)
     made = appended(graph, part.ops(), given)
     return [made[value] for value in part.outputs]
-
-
-def _without(op: Op, output: int, graph: Graph, reads: Inputs, into: Inputs) -> list[Value]:
-    """The first part of a dispatch without one of its outputs."""
-    part = parts_of(op)[0]
-    made = appended(graph, part.ops(), inputs_of(op, part, reads, into))
-    return [made[value] for at, value in enumerate(part.outputs) if at != output]
 
 
 def _run_of(box: Box, shape: Sequence[int]) -> int:

@@ -6,18 +6,21 @@ results. Invariant: what is said of an op is true of its operands as they are no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from stagejit.dispatch.accesses import Touch, reads_of, writes_of
+from stagejit.dispatch.donation import donations
 from stagejit.dispatch.region import Region
 from stagejit.dispatch.regions import view_of
+from stagejit.dispatch.rewrites.launch import without_output
+from stagejit.dispatch.rewrites.order import Order
 from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.dispatch.updates import updated_boxes
 from stagejit.graph.ir import Graph, Op, Use, Value
-from stagejit.graph.ops import build
-from stagejit.graph.ops.control import memory_of
+from stagejit.graph.ops.control import before, memory_of
+from stagejit.graph.ops.views import behind_aliases
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
 from stagejit.options import Options
@@ -28,13 +31,21 @@ from stagejit.symbolic import Int
 class Views:
     """Made as somebody asks: most graphs have nothing to rewrite."""
 
-    def __init__(self, graph: Graph, known: Mapping[Value, Int], options: Options) -> None:
-        """known: inputs that the host knows, see `Scalars`."""
-        self.graph, self.options = graph, options
+    def __init__(
+        self,
+        graph: Graph,
+        options: Options,
+        known: Mapping[Value, Int],
+        carried: Mapping[int, int] | None = None,
+    ) -> None:
+        """known: inputs that the host knows, see `Scalars`; carried: the input of a body whose
+        memory has to hold a result, by results."""
+        self.graph, self.options, self.carried = graph, options, carried
         self._known, self._seen = known, 0  # the id of the first op that `scalars` has not seen
         self._regions: dict[Op, tuple[Sequence[Value], Region]] = {}
         self._chains: dict[Value, Chain] = {}
         self._replaced: dict[Op, Op] = {}
+        self._earlier: dict[Value, Value] = {}
 
     @cached_property
     def scalars(self) -> Scalars:
@@ -62,16 +73,17 @@ class Views:
             return reads_of(self.region(op))
         return [Touch(value, Box.whole(value.shape)) for value in dict.fromkeys(op.operands)]
 
-    def read_of(self, users: Users, box: Box) -> list[Box]:
-        """What the readers of a version read of its memory that may lie in `box`."""
-        found = []
+    def readers(self, users: Users) -> Iterator[tuple[Op, Box]]:
+        """The readers of a version, each with what it reads of its memory."""
         for op in dict.fromkeys(op for op, _ in users.readers):
             read = {value for reader, value in users.readers if reader is op}
             for touch in self.reads(op):
                 if touch.value in read:
-                    part, _ = touch.box.reshaped(touch.value.shape, users.version.shape)
-                    found += [part] if part.overlaps(box) else []
-        return found
+                    yield op, touch.box.reshaped(touch.value.shape, users.version.shape)[0]
+
+    def read_of(self, users: Users, box: Box) -> list[Box]:
+        """What the readers of a version read of its memory that may lie in `box`."""
+        return [read for _, read in self.readers(users) if read.overlaps(box)]
 
     def writes(self, op: Op) -> list[Touch]:
         """What the first part of a dispatch writes of its results."""
@@ -88,11 +100,40 @@ class Views:
         return updated_boxes(update)
 
     def chain(self, value: Value) -> Chain:
-        """The versions of the memory of `value`, as they were when somebody asked first."""
-        if value not in self._chains:
+        """The versions of the memory of `value`."""
+        if value not in self._chains or self._chains[value].is_stale:
             chain = Chain(self, memory_of(value))
             self._chains.update(dict.fromkeys(chain.number, chain))
         return self._chains[value]
+
+    def memory(self, value: Value) -> Value:
+        """The value that stands for the memory of `value`: the first that lay there."""
+        passed = []
+        while (earlier := self._earlier.get(value) or before(value)) is not None:
+            passed.append(value)
+            value = earlier
+        self._earlier.update(dict.fromkeys(passed, value))
+        return value
+
+    def merge(self, value: Value, other: Value) -> None:
+        """From now on `value` is a version of the memory of `other`."""
+        self._earlier[value] = other
+        for chain in (self._chains.get(value), self._chains.get(behind_aliases(other))):
+            if chain is not None:
+                chain.is_stale = True
+
+    def returned_in(self, argument: Value) -> Value | None:
+        """The version that is returned in the memory of a donated argument."""
+        pairs = donations(self.graph) if self.carried is None else self.carried
+        for result, number in pairs.items():
+            if self.graph.inputs[number] is argument:
+                return behind_aliases(self.graph.outputs[result])
+        return None
+
+    @cached_property
+    def order(self) -> Order:
+        """Which ops come before which."""
+        return Order(self.graph)
 
     def now(self, op: Op) -> Op:
         """What was put in place of `op`, itself by default."""
@@ -100,28 +141,42 @@ class Views:
             op = self._replaced[op]
         return op
 
+    def drop(self, log: Log, result: Value) -> Op:
+        """Puts a dispatch that gives all the others in place of one of several results, which
+        nobody uses."""
+        made = without_output(result.op, result.index).put(self.graph, result.op)
+        others = iter(made.results)
+        kept = [None if value is result else next(others) for value in result.op.results]
+        self.put(log, result.op, made, kept)
+        return made
+
     def put(self, log: Log, op: Op, made: Op, values: Sequence[Value | None]) -> None:
         """Puts `made`, which overwrites the same, in place of `op`; values: for each result what is
         in its place, None for one without uses."""
         self._replaced[op] = made
         for old, new in zip(op.results, values, strict=True):
+            if new is not None:
+                self._earlier[new] = old
             chain = self._chains.get(old)
             if chain is not None and new is not None:
                 self._chains[new] = chain
                 chain.number[new] = chain.number[old]
                 chain.versions[chain.number[new]] = new
         log.put(op, values)
+        if "order" in self.__dict__:
+            self.order.replace(op, made)
 
 
 class Chain:
     """The versions of one buffer. `number`: how many updates each is made from; `is_passed`:
-    whether a barrier passes one on, so that there may be more."""
+    whether a barrier passes one on, so that there may be more; `is_stale`: whether another buffer
+    has taken them in."""
 
     def __init__(self, views: Views, first: Value) -> None:
         self.number: dict[Value, int] = {}
         self.versions: list[Value] = []
         self._written: BoxIndex[int] = BoxIndex()
-        self.is_passed = False
+        self.is_passed = self.is_stale = False
         version: Value | None = first
         while version is not None:
             number = self.number[version] = len(self.versions)
@@ -170,17 +225,6 @@ def users_of(graph: Graph, version: Value) -> Users:
             else:
                 readers[use.user, value] = None
     return Users(version, tuple(readers), update, passed)
-
-
-def order(graph: Graph, first: Iterable[Op], update: Value) -> None:
-    """From now on the ops `first`, none of which is behind `update`, come before it."""
-    op = update.op
-    at = op.definition.tied_operand(op, update.index)
-    assert at is not None
-    waited = [reader.results[0] for reader in first]
-    after = build(graph, "after", [op.operands[at], *waited], op.loc)
-    graph.put_at(op, after.op)
-    graph.set_operand(op, at, after)
 
 
 def waits(use: Use) -> bool:
