@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from stagejit.dispatch.region import Draft, Region, Store
 from stagejit.dispatch.scalars import NOTHING, Scalars
@@ -46,6 +46,10 @@ class Touch:
     reason: str = ""
     may: bool = False
 
+    def of(self, value: Value) -> Touch:
+        """The same of another value of that shape."""
+        return self if value is self.value else Touch(value, self.box, self.reason, self.may)
+
     @property
     def exact(self) -> bool:
         return not self.reason
@@ -76,8 +80,10 @@ def reads_of(region: Draft | Region) -> list[Touch]:
                 for start in insert.operands[2:]:
                     walk.visit(start, ())
         for own, value in zip(part.inputs, part.operands, strict=True):
-            found = walk.touches.get(own, ())
-            touches.setdefault(value, []).extend(replace(touch, value=value) for touch in found)
+            indices = walk.indices.get(own, ())
+            touches.setdefault(value, []).extend(
+                touch_of(own, index, part.scalars).of(value) for index in indices
+            )
     reads = dict.fromkeys(region.reads)
     return [touch for value in reads for touch in joined(touches.get(value, []))]
 
@@ -136,7 +142,7 @@ def indices_read(region: Draft | Region, value: Value) -> set[Index]:
     walk = _Walk(region)
     for store in region.stores:
         walk.visit(store.value, coordinates(store.value.shape))
-    return walk.indices.get(value, set())
+    return set(walk.indices.get(value, ()))
 
 
 class _Walk:
@@ -144,22 +150,23 @@ class _Walk:
 
     def __init__(self, region: Draft | Region) -> None:
         self.inputs, self.scalars = frozenset(region.inputs), region.scalars
-        self.touches: dict[Value, list[Touch]] = {}
-        self.indices: dict[Value, set[Index]] = {}
-        self._seen: set[tuple[Value, Index]] = set()
+        self.indices: dict[Value, dict[Index, None]] = {}  # of inputs, as they were met
+        self._seen: dict[Value, set[Index]] = {}
 
     def visit(self, value: Value, index: Index) -> None:
         pending = [(value, index)]
         while pending:
             value, index = pending.pop()
-            if (value, index) in self._seen or not value.type.size:
+            seen = self._seen.setdefault(value, set())
+            if index in seen or not value.type.size:
                 continue
-            self._seen.add((value, index))
+            seen.add(index)
             if value in self.inputs:
-                self.indices.setdefault(value, set()).add(index)
-                self.touches.setdefault(value, []).append(touch_of(value, index, self.scalars))
+                self.indices.setdefault(value, {})[index] = None
+            elif value.op.definition.is_elementwise:  # most are
+                pending += [(operand, index) for operand in value.op.operands]
             else:
-                pending.extend(self._operands_at(value.op, index))
+                pending += self._operands_at(value.op, index)
 
     def _operands_at(self, op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
         if op.definition.is_gather:
@@ -344,6 +351,8 @@ def _covers_as_rows(value: Value, index: Sequence[Affine], box: Box) -> bool:
 
 def joined(touches: Sequence[Touch]) -> list[Touch]:
     """Fewer boxes for the same elements; the hull of all where too many are left."""
+    if len(touches) == 1:
+        return [touch for touch in touches if touch.box.count]
     boxes: list[Touch] = []
     for touch in dict.fromkeys(touches):
         if not touch.box.count:

@@ -7,10 +7,10 @@ ops that nobody needs are in no region.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 from dataclasses import replace
 
-import networkx as nx
 
 from stagejit.dispatch.destinations import Destinations
 from stagejit.dispatch.group import Group
@@ -45,12 +45,23 @@ def emit(state: State, destinations: Destinations) -> list[Draft]:
 
 def _ordered(state: State) -> list[Group]:
     """Groups before those that need them, otherwise in the order of what they finish."""
-    graph: nx.DiGraph[Group] = nx.DiGraph()
-    graph.add_nodes_from(state.groups)
+    followers: dict[int, list[int]] = {}
     for group in state.groups:
-        graph.add_edges_from((state.groups[b], group) for b in state.reach.direct[group.id])
-    key = {group: (_finish(state, group), group.id) for group in state.groups}
-    return list(nx.lexicographical_topological_sort(graph, key=lambda group: key[group]))
+        for before in state.reach.direct[group.id]:
+            followers.setdefault(before, []).append(group.id)
+    finish = [_finish(state, group) for group in state.groups]
+    waiting = [len(before) for before in state.reach.direct]
+    ready = [(finish[at], at) for at, missing in enumerate(waiting) if not missing]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        _, at = heapq.heappop(ready)
+        order.append(state.groups[at])
+        for after in followers.get(at, ()):
+            waiting[after] -= 1
+            if not waiting[after]:
+                heapq.heappush(ready, (finish[after], after))
+    return order
 
 
 def _finish(state: State, group: Group) -> int:

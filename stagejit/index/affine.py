@@ -115,7 +115,7 @@ class Affine:
 
     def __add__(self, other: Affine | int) -> Affine:
         if not isinstance(other, Affine):
-            return Affine(self.terms, self.const + other)
+            return Affine(self.terms, self.const + other) if other != 0 else self
         if not self.terms or not other.terms:
             return Affine(self.terms or other.terms, self.const + other.const)
         coeffs = dict(self.terms)
@@ -129,6 +129,8 @@ class Affine:
     def __mul__(self, factor: int) -> Affine:
         if factor == 0:
             return Affine()
+        if factor == 1:
+            return self
         return Affine(tuple((v, c * factor) for v, c in self.terms), self.const * factor)
 
     @property

@@ -62,7 +62,10 @@ class Box:
     @property
     def count(self) -> int:
         """Number of elements."""
-        return math.prod(self.sizes)
+        known: int | None = self.__dict__.get("_count")
+        if known is None:
+            known = self.__dict__["_count"] = math.prod(self.sizes)
+        return known
 
     @property
     def last(self) -> tuple[Int, ...]:
@@ -77,7 +80,7 @@ class Box:
             known = self.strides.count(1) == len(self.strides) and all(
                 isinstance(number, int) for number in (*self.offsets, *self.sizes)
             )
-            object.__setattr__(self, "_solid", known)
+            self.__dict__["_solid"] = known
         return known
 
     @property
@@ -91,7 +94,7 @@ class Box:
             else:
                 low = tuple(bounds(offset)[0] for offset in self.offsets)
                 known = low, tuple(bounds(last)[1] for last in self.last)
-            object.__setattr__(self, "_ends", known)  # each box is compared with many
+            self.__dict__["_ends"] = known  # each box is compared with many
         return known
 
     @property
@@ -130,16 +133,18 @@ class Box:
         """Whether some element is, or may be, in both."""
         if not self.count or not other.count:
             return False
-        return not any(_apart(*a, *b) for a, b in zip(self.dims(), other.dims(), strict=True))
+        return self == other or not any(_apart(*a, *b) for a, b in zip(self.dims(), other.dims(), strict=True))
 
     def contains(self, other: Box) -> bool:
         """Whether every element of `other` is, for certain, in this box."""
-        return not other.count or all(
+        return not other.count or self == other or all(
             _progression_within(*b, *a) for a, b in zip(self.dims(), other.dims(), strict=True)
         )
 
     def intersection(self, other: Box) -> Box:
         """The elements in both; empty boxes have a zero size."""
+        if self == other:
+            return self
         return Box.of([_common(*a, *b) for a, b in zip(self.dims(), other.dims(), strict=True)])
 
     def hull(self, other: Box) -> tuple[Box, bool]:
@@ -167,6 +172,8 @@ class Box:
             self.offsets, self.sizes, self.strides, shape, strict=True
         ):
             start, stop = start * extent + first, stop * extent + first + (size - 1) * stride
+        if type(start) is int and type(stop) is int:
+            return start, stop + 1
         return cast(int, extremes(start)[0]), cast(int, extremes(stop)[1] + 1)
 
     def reshaped(self, old: Sequence[int], new: Sequence[int]) -> tuple[Box, bool]:
@@ -200,6 +207,8 @@ class Box:
     def minus(self, other: Box) -> list[Box]:
         """Disjoint boxes of all elements of this box that are not, for certain, in `other`; this
         box itself where symbols leave that open, or where too many boxes would be left."""
+        if self == other:
+            return []
         if not self.overlaps(other):
             return [self] if self.count else []
         if other.contains(self):

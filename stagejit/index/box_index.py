@@ -11,7 +11,7 @@ into trees of doubling size (Bentley and Saxe, "Decomposable searching problems"
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -23,8 +23,10 @@ Item = TypeVar("Item")
 Point = tuple[int, ...]
 
 
-@dataclass(eq=False)
-class _Entry(Generic[Item]):
+@dataclass(eq=False, slots=True)
+class Entry(Generic[Item]):
+    """A box of an index, to be handed back to `remove`."""
+
     box: Box
     item: Item
     number: int
@@ -39,7 +41,7 @@ class _Node(Generic[Item]):
 
     low: Point
     high: Point
-    entries: Sequence[_Entry[Item]]
+    entries: Sequence[Entry[Item]]
     parts: tuple[_Node[Item], ...] = ()
 
 
@@ -47,19 +49,26 @@ class BoxIndex(Generic[Item]):
     """See the module's docstring."""
 
     def __init__(self) -> None:
-        self._recent: list[_Entry[Item]] = []
-        self._trees: list[list[_Entry[Item]]] = []  # by size, with the tree over each in `_roots`
+        self._recent: list[Entry[Item]] = []
+        self._trees: list[list[Entry[Item]]] = []  # by size, with the tree over each in `_roots`
         self._roots: list[_Node[Item] | None] = []
         self._added = 0
 
-    def add(self, box: Box, item: Item) -> None:
-        """Adds a box; one without elements overlaps nothing."""
+    def add(self, box: Box, item: Item) -> Entry[Item] | None:
+        """Adds a box; one without elements overlaps nothing, and has no entry."""
         if not box.count:
-            return
-        self._recent.append(_Entry(box, item, self._added, *box.ends))
+            return None
+        entry = Entry(box, item, self._added, *box.ends)
+        self._recent.append(entry)
         self._added += 1
         if len(self._recent) > _LEAF:
             self._merge()
+        return entry
+
+    def remove(self, entry: Entry[Item] | None) -> None:
+        """Forgets what `add` gave."""
+        if entry is not None:
+            entry.gone = True
 
     def overlapping(self, box: Box) -> list[Item]:
         """Items of the boxes that overlap `box`."""
@@ -74,43 +83,44 @@ class BoxIndex(Generic[Item]):
 
     def any_overlaps(self, box: Box) -> bool:
         """Whether one of the boxes overlaps `box`."""
-        return any(True for _ in self._candidates(box))
+        return bool(self._found(box))
 
     def remove_within(self, box: Box) -> None:
         """Forgets those of the boxes that lie within `box`."""
-        for entry in self._candidates(box):
-            entry.gone = entry.gone or box.contains(entry.box)
+        for entry in self._found(box):
+            entry.gone = box.contains(entry.box)
 
     def cut(self, box: Box, chosen: Callable[[Item], bool] = lambda _: True) -> None:
         """Forgets what lies within `box`, of boxes whose items are chosen."""
-        for entry in [entry for entry in self._candidates(box) if chosen(entry.item)]:
-            entry.gone = True
-            for rest in entry.box.minus(box):
-                self.add(rest, entry.item)
+        for entry in self._found(box):
+            if chosen(entry.item):
+                entry.gone = True
+                for rest in entry.box.minus(box):
+                    self.add(rest, entry.item)
 
-    def _found(self, box: Box) -> list[_Entry[Item]]:
-        return sorted(self._candidates(box), key=lambda entry: entry.number)
-
-    def _candidates(self, box: Box) -> Iterator[_Entry[Item]]:
-        if not box.count:
-            return
+    def _found(self, box: Box) -> list[Entry[Item]]:
+        if not self._added or not box.count:
+            return []
         low, high = box.ends
-        solid = box.is_solid
+        near: Sequence[Entry[Item]] = self._recent
         pending = [root for root in self._roots if root is not None]
-        near = [self._recent]
-        while pending:
-            node = pending.pop()
-            if _meet(node.low, node.high, low, high):
-                pending += node.parts
-                near.append(node.entries)  # type: ignore[arg-type]
-        for entries in near:
-            for entry in entries:
-                if (
-                    not entry.gone
-                    and _meet(entry.low, entry.high, low, high)
-                    and ((solid and entry.box.is_solid) or entry.box.overlaps(box))
-                ):
-                    yield entry
+        if pending:
+            near = list(near)
+            while pending:
+                node = pending.pop()
+                if _meet(node.low, node.high, low, high):
+                    pending += node.parts
+                    near += node.entries
+        found = [
+            entry
+            for entry in near
+            if not entry.gone
+            and _meet(entry.low, entry.high, low, high)
+            and ((box.is_solid and entry.box.is_solid) or entry.box.overlaps(box))
+        ]
+        if near is not self._recent:
+            found.sort(key=lambda entry: entry.number)
+        return found
 
     def _merge(self) -> None:
         """Moves the recent boxes, and all trees up to the first free size, into one tree."""
@@ -155,7 +165,7 @@ def _meet(a_low: Point, a_high: Point, low: Point, high: Point) -> bool:
     return True
 
 
-def _tree(entries: Sequence[_Entry[Item]]) -> _Node[Item]:
+def _tree(entries: Sequence[Entry[Item]]) -> _Node[Item]:
     low = tuple(min(ends) for ends in zip(*(entry.low for entry in entries), strict=True))
     high = tuple(max(ends) for ends in zip(*(entry.high for entry in entries), strict=True))
     if len(entries) <= _LEAF or not low:

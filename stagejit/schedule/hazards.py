@@ -57,12 +57,14 @@ def hazard_graph(dispatches: Sequence[Touching]) -> HazardGraph:
     touched: dict[str, _Touched] = {}
     for position, dispatch in enumerate(dispatches):
         ranges: Ranges = {}
+        for access in (*dispatch.reads, *dispatch.writes):
+            if access.buffer not in touched:
+                touched[access.buffer] = _Touched()
         for access in dispatch.reads:
-            of_buffer = touched.setdefault(access.buffer, _Touched())
-            for first, box in of_buffer.written.overlapping(access.box):
+            for first, box in touched[access.buffer].written.overlapping(access.box):
                 note(ranges, (first, access.buffer, "RAW"), box.intersection(access.box))
         for access in dispatch.writes:
-            of_buffer = touched.setdefault(access.buffer, _Touched())
+            of_buffer = touched[access.buffer]
             for first, box in of_buffer.read.overlapping(access.box):
                 note(ranges, (first, access.buffer, "WAR"), box.intersection(access.box))
             for first, box in of_buffer.written.overlapping(access.box):
@@ -91,8 +93,10 @@ Ranges = dict[tuple[int, str, Hazard], list[Box]]  # by first position, buffer a
 
 def note(ranges: Ranges, key: tuple[int, str, Hazard], common: Box) -> None:
     """Adds a box to the ranges of a conflict."""
-    boxes = ranges.setdefault(key, [])
-    if not any(known.contains(common) for known in boxes):
+    boxes = ranges.get(key)
+    if boxes is None:
+        ranges[key] = [common]
+    elif not any(known.contains(common) for known in boxes):
         boxes[:] = [known for known in boxes if not common.contains(known)] + [common]
 
 
@@ -106,9 +110,13 @@ def add_edges(graph: HazardGraph, second: int, ranges: Ranges) -> None:
 def add_conflict(graph: HazardGraph, conflict: Conflict) -> None:
     """Puts a conflict on its edge."""
     first, second = conflict.first, conflict.second
-    if not graph.has_edge(first, second):
-        graph.add_edge(first, second, conflicts=[])
-    graph.edges[first, second]["conflicts"].append(conflict)
+    # Not by `graph.edges`: networkx keeps that view, which refers to its graph, so that both would
+    # wait for the garbage collector, with all that is on edges.
+    edge = graph.get_edge_data(first, second)
+    if edge is None:
+        graph.add_edge(first, second, conflicts=[conflict])
+    else:
+        edge["conflicts"].append(conflict)
 
 
 def add_orders(
@@ -147,6 +155,8 @@ def ancestors(count: int, edges: Mapping[int, int]) -> list[int]:
 def predecessors(graph: HazardGraph) -> dict[int, int]:
     """Direct predecessors of each position, as bit sets."""
     edges: dict[int, int] = {}
-    for first, second in graph.edges:
-        edges[second] = edges.get(second, 0) | 1 << first
+    for first, after in graph.adjacency():
+        bit = 1 << first
+        for second in after:
+            edges[second] = edges.get(second, 0) | bit
     return edges

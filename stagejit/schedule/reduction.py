@@ -66,7 +66,7 @@ class _Reduction:
         for first in sorted(self.graph.predecessors(second), reverse=True):
             if self.closed.get(first, 0) & reached:
                 continue
-            found = self.graph.edges[first, second]["conflicts"]
+            found = self.graph.get_edge_data(first, second)["conflicts"]
             kept = list(self._kept(first, found, reached))
             if kept and reached >> first & 1:
                 self.besides[first] = self.besides.get(first, 0) + 1
@@ -77,7 +77,7 @@ class _Reduction:
             for conflict in kept:
                 key = first, conflict.buffer
                 self.settled.setdefault(key, _Settled()).add(second, conflict.ranges)
-                yield replace(conflict, second=second)
+                yield conflict if conflict.second == second else replace(conflict, second=second)
             if kept:
                 reached |= self.before[first] | 1 << first
         self.before.append(reached)
@@ -96,7 +96,9 @@ class _Reduction:
             rest = _rest(conflict.ranges, mine, known, reached)
             mine += rest
             if rest:
-                yield replace(conflict, ranges=tuple(rest))
+                ranges = tuple(rest)
+                same = ranges == conflict.ranges
+                yield conflict if same else replace(conflict, ranges=ranges)
 
     def _later(self, first: int, second: int) -> Iterator[Conflict]:
         """What those wait for that come after `second`, whatever barriers there will be."""
@@ -104,7 +106,7 @@ class _Reduction:
             self.after = ancestors(len(self.graph), predecessors(self.graph))
         for later in self.graph.successors(first):
             if self.after[later] >> second & 1:
-                conflicts = self.graph.edges[first, later]["conflicts"]
+                conflicts = self.graph.get_edge_data(first, later)["conflicts"]
                 yield from (conflict for conflict in conflicts if conflict.hazard != "ORDER")
 
 
@@ -184,8 +186,9 @@ def barriers(
     full: every dispatch waits for the one before it, whether they conflict or not."""
     made = []
     for c in reduced(graph):
-        barrier = Barrier(dispatches[c.first].name, dispatches[c.second].name, c.hazard, c.buffer)
-        made.append(with_ranges(barrier, c.ranges, buffers))
+        nbytes = _nbytes(c.buffer, c.ranges, buffers)
+        ends = dispatches[c.first].name, dispatches[c.second].name
+        made.append(Barrier(*ends, c.hazard, c.buffer, c.ranges, nbytes))
     if full:
         ordered = {(barrier.src, barrier.dst) for barrier in made}
         for first, second in itertools.pairwise(dispatches):
@@ -198,5 +201,9 @@ def with_ranges(
     barrier: Barrier, ranges: tuple[Box, ...], buffers: Mapping[str, Buffer]
 ) -> Barrier:
     """The barrier for these boxes of its buffer."""
-    size = buffers[barrier.buffer].dtype.itemsize if barrier.buffer else 0
-    return replace(barrier, ranges=ranges, nbytes=sum(box.count for box in ranges) * size)
+    return replace(barrier, ranges=ranges, nbytes=_nbytes(barrier.buffer, ranges, buffers))
+
+
+def _nbytes(buffer: str, ranges: tuple[Box, ...], buffers: Mapping[str, Buffer]) -> int:
+    size = buffers[buffer].dtype.itemsize if buffer else 0
+    return sum(box.count for box in ranges) * size

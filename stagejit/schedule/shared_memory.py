@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stagejit.index.box import Box
-from stagejit.index.box_index import BoxIndex
+from stagejit.index.box_index import BoxIndex, Entry
 from stagejit.schedule.access import Access, Hazard
 from stagejit.schedule.hazards import HazardGraph, Ranges, Touching, add_edges, note
 
@@ -42,7 +42,7 @@ def add_shared(
     graph: HazardGraph, dispatches: Sequence[Touching], places: Mapping[str, Place]
 ) -> None:
     """places: of the buffers that share memory with another one."""
-    memories = {place.memory: _Memory(places) for place in places.values()}
+    memories = {place.memory: _Memory() for place in places.values()}
     for position, dispatch in enumerate(dispatches):
         ranges: Ranges = {}
         touches = [
@@ -100,8 +100,8 @@ class _Memory:
     """What has been touched of one memory since it was overwritten, by buffer. Accesses of the same
     buffer conflict by their boxes, which `hazard_graph` compares."""
 
-    places: Mapping[str, Place]
     buffers: BoxIndex[str] = field(default_factory=BoxIndex)
+    entries: dict[str, Entry[str] | None] = field(default_factory=dict)  # of `buffers`
     touched: dict[str, list[_Part]] = field(default_factory=dict)
 
     def others(self, touch: _Touch) -> list[str]:
@@ -133,13 +133,13 @@ class _Memory:
                 self.touched[name] = left
             elif name in self.touched:
                 del self.touched[name]
-                self.buffers.cut(self.places[name].span, name.__eq__)
+                self.buffers.remove(self.entries[name])
 
     def add(self, touch: _Touch) -> None:
         name = touch.access.buffer
         if name not in self.touched:
             self.touched[name] = []
-            self.buffers.add(touch.place.span, name)
+            self.entries[name] = self.buffers.add(touch.place.span, name)
         self.touched[name].append((touch.start, touch.stop, touch))
 
 

@@ -140,15 +140,7 @@ class TransientMemory:
                 ordered = self._solve(needed)
             if placed.arena_nbytes - ordered.arena_nbytes >= placed.arena_nbytes * _WORTH_WAITING:
                 placed = ordered
-        made = {
-            name: replace(
-                buffer,
-                slot=placed.slots[name].offset if name in placed.slots else None,
-                host=placed.slots[name].host if name in placed.slots else "",
-                over=placed.over.get(name, ""),
-            )
-            for name, buffer in self.buffers.items()
-        }
+        made = {name: _placed(buffer, placed) for name, buffer in self.buffers.items()}
         taken = dict(_taken(self.uses, placed.over))
         run_of = {life.name: at for at, lives in self.transients.items() for life in lives}
         more = tuple(w for w in placed.waits if w.buffer not in placed.over.values())
@@ -188,6 +180,14 @@ class TransientMemory:
         for wait in waits:
             edges[wait.second] = edges.get(wait.second, 0) | 1 << wait.first
         return ancestors(len(self.uses), edges)
+
+
+def _placed(buffer: Buffer, placed: _Placed) -> Buffer:
+    """The buffer where it has been placed."""
+    slot, over = placed.slots.get(buffer.name), placed.over.get(buffer.name, "")
+    if slot is None:
+        return replace(buffer, over=over) if over else buffer
+    return replace(buffer, slot=slot.offset, host=slot.host, over=over)
 
 
 def _lives(uses: Sequence[Use], buffers: Mapping[str, Buffer]) -> dict[str, Life]:
