@@ -133,12 +133,18 @@ class Box:
         """Whether some element is, or may be, in both."""
         if not self.count or not other.count:
             return False
-        return self == other or not any(_apart(*a, *b) for a, b in zip(self.dims(), other.dims(), strict=True))
+        return self == other or not any(
+            _apart(*a, *b) for a, b in zip(self.dims(), other.dims(), strict=True)
+        )
 
     def contains(self, other: Box) -> bool:
         """Whether every element of `other` is, for certain, in this box."""
-        return not other.count or self == other or all(
-            _progression_within(*b, *a) for a, b in zip(self.dims(), other.dims(), strict=True)
+        return (
+            not other.count
+            or self == other
+            or all(
+                _progression_within(*b, *a) for a, b in zip(self.dims(), other.dims(), strict=True)
+            )
         )
 
     def intersection(self, other: Box) -> Box:

@@ -11,12 +11,14 @@ claims an arena, runs the steps, and returns null or an XLA_FFI_Error.
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from stagejit.runtime import ffi_abi as abi
-from stagejit.runtime import foreign, support
+from stagejit.runtime import foreign, launch_table, support
 from stagejit.runtime.object_cache import digest
 from stagejit.runtime.program import (
     LINE_NBYTES,
@@ -108,11 +110,8 @@ class _Emitter:
         self.emit(f"define ptr @{_PLACEHOLDER}(ptr %cf) nounwind {{\nentry:\n")
         self._allocas(steps)
         self._checks()
-        for kind, count, offset in (
-            ("args", len(program.arg_nbytes), abi.FRAME_ARGS),
-            ("results", len(program.result_nbytes), abi.FRAME_RESULTS),
-        ):
-            self._decode(kind, count, offset)
+        self._decode("args", len(program.arg_nbytes), abi.FRAME_ARGS)
+        self._decode("results", len(program.result_nbytes), abi.FRAME_RESULTS)
         self._prepare_results()
         self._claim_arena()
         self._steps(program.steps)
@@ -126,15 +125,14 @@ class _Emitter:
         groups = [_launches_of(step) for step in steps]
         self.max_buffers = max((sum(len(x.buffers) for x in g) for g in groups), default=0)
         max_jobs = max((len(group) for group in groups), default=0)
-        for name, count in (
-            ("args", len(program.arg_nbytes)),
-            ("results", len(program.result_nbytes)),
-            ("bufs", self.max_buffers),
-        ):
-            self.emit(f"  %{name} = alloca [{max(count, 1)} x ptr], align 16\n")
+        args, buffers = len(program.arg_nbytes), args_and_results(program)
+        self.emit(f"  %bases = alloca [{buffers + 2} x ptr], align 16\n")
+        self.emit(abi.field("%args", "%bases", 0) + abi.field("%results", "%bases", 8 * args))
+        self.emit(f"  %bufs = alloca [{max(self.max_buffers, 1)} x ptr], align 16\n")
         self.emit(f"  %jobs = alloca [{(max_jobs + 1) * support.JOB_NBYTES} x i8], align 16\n")
         self.emit(foreign.allocas(steps))
-        self.emit("  %fault = alloca i64\n  store i64 0, ptr %fault\n")
+        self.emit("  %counter = alloca i64\n  %fault = alloca i64\n  store i64 0, ptr %fault\n")
+        self.emit(abi.store("ptr", "%fault", "%bases", 8 * (buffers + 1), "%bases.fault"))
 
     def _checks(self) -> None:
         """The struct sizes and counts are what this handler was made for."""
@@ -165,22 +163,39 @@ class _Emitter:
         if not count:
             return
         self.emit(abi.load(f"%{kind}.table", "ptr", "%cf", offset))
+        if count > launch_table.FEWEST:
+            self._decode_many(kind, count)
+            return
         for i in range(count):
             name = f"%{kind}.{i}"
             self.emit(abi.load(f"{name}.struct", "ptr", f"%{kind}.table", 8 * i))
             self.emit(abi.load(f"{name}.data", "ptr", f"{name}.struct", abi.BUFFER_DATA))
             self.emit(abi.store("ptr", f"{name}.data", f"%{kind}", 8 * i, f"{name}.slot"))
 
+    def _decode_many(self, kind: str, count: int) -> None:
+        """The same as a loop."""
+        i = f"%{kind}.number"
+        self.emit(f"  store i64 0, ptr %counter\n  br label %{kind}.next\n{kind}.next:\n")
+        self.emit(f"  {i} = load i64, ptr %counter\n")
+        self.emit(f"  %{kind}.from = getelementptr ptr, ptr %{kind}.table, i64 {i}\n")
+        self.emit(f"  %{kind}.struct = load ptr, ptr %{kind}.from\n")
+        self.emit(abi.load(f"%{kind}.data", "ptr", f"%{kind}.struct", abi.BUFFER_DATA))
+        self.emit(f"  %{kind}.slot = getelementptr ptr, ptr %{kind}, i64 {i}\n")
+        self.emit(f"  store ptr %{kind}.data, ptr %{kind}.slot\n")
+        self.emit(f"  {i}.next = add i64 {i}, 1\n  store i64 {i}.next, ptr %counter\n")
+        self.emit(f"  %{kind}.more = icmp ult i64 {i}.next, {count}\n")
+        self.emit(f"  br i1 %{kind}.more, label %{kind}.next, label %{kind}.all\n{kind}.all:\n")
+
     def _prepare_results(self) -> None:
         """Copies for aliases that XLA did not grant, huge-page advice for fresh large results."""
         aliased = dict(self.program.aliases)
         for result, nbytes in enumerate(self.program.result_nbytes):
             if result in aliased and nbytes:
-                self._copy_unless_same(
-                    f"%results.{result}.data", f"%args.{aliased[result]}.data", nbytes
-                )
+                source = self._address(BufferRef("arg", aliased[result]))
+                self._copy_unless_same(self._address(BufferRef("result", result)), source, nbytes)
             elif nbytes >= support.ADVISE_FROM_NBYTES:
-                self.emit(f"  call void @sj_advise(ptr %results.{result}.data, i64 {nbytes})\n")
+                memory = self._address(BufferRef("result", result))
+                self.emit(f"  call void @sj_advise(ptr {memory}, i64 {nbytes})\n")
 
     def _copy_unless_same(self, destination: str, source: str, nbytes: int) -> None:
         same, copy, done = self.fresh("%same"), self.fresh("copy"), self.fresh("copied")
@@ -197,6 +212,7 @@ class _Emitter:
         own = -(-self.program.arena_nbytes // LINE_NBYTES) * LINE_NBYTES
         if self.program.on_stack:
             self.lines.insert(1, f"  %stack = alloca [{max(own, 1)} x i8], align 64\n")
+            self._note_arena("%stack")
             own = 0
         self.has_arena = bool(own or self.scratch_stride)
         if not self.has_arena:
@@ -207,6 +223,12 @@ class _Emitter:
         self.emit("  %arena.none = icmp eq ptr %arena, null\n")
         self.emit("  br i1 %arena.none, label %no.memory, label %claimed\nclaimed:\n")
         self.emit(f"  %scratch = getelementptr i8, ptr %arena, i64 {own}\n")
+        if own:
+            self._note_arena("%arena")
+
+    def _note_arena(self, memory: str) -> None:
+        at = 8 * args_and_results(self.program)
+        self.emit(abi.store("ptr", memory, "%bases", at, "%bases.arena"))
 
     def _finish(self) -> None:
         if self.has_arena:
@@ -266,6 +288,41 @@ class _Emitter:
     # -- steps -----------------------------------------------------------------------------------
 
     def _steps(self, steps: tuple[Step, ...]) -> None:
+        for in_table, group in itertools.groupby(steps, self._fits_table):
+            some = list(group)
+            if in_table and len(some) >= launch_table.FEWEST:
+                self._launches([step for step in some if isinstance(step, Launch)])
+            else:
+                self._each(some)
+
+    def _fits_table(self, step: Step) -> bool:
+        """Whether it is a launch of which nothing depends on an iteration, on this thread."""
+        return (
+            isinstance(step, Launch)
+            and step.total > 0
+            and not is_forked(step)
+            and not any(
+                stride
+                for ref in step.buffers
+                for _, stride in zip(self.ivs, ref.loop_strides_nbytes, strict=False)
+            )
+        )
+
+    def _launches(self, launches: Sequence[Launch]) -> None:
+        scratch = "%scratch" if self.scratch_stride else "null"
+        self.emit(
+            launch_table.call_ir(launches, self._base_of, self._params, self._constant, scratch)
+        )
+
+    def _base_of(self, ref: BufferRef) -> int:
+        """The entry of %bases."""
+        args = len(self.program.arg_nbytes)
+        last = args_and_results(self.program)
+        return {"arg": ref.index, "result": args + ref.index, "arena": last, "fault": last + 1}[
+            ref.space
+        ]
+
+    def _each(self, steps: Sequence[Step]) -> None:
         for step in steps:
             match step:
                 case Launch():
@@ -426,7 +483,14 @@ class _Emitter:
         self.emit(f"end{n}:\n")
 
 
-_HEADER = """declare i64 @sj_workers(ptr)
+def args_and_results(program: HostProgram) -> int:
+    """How many buffers a call has."""
+    return len(program.arg_nbytes) + len(program.result_nbytes)
+
+
+_HEADER = (
+    launch_table.DECLARATION
+    + """declare i64 @sj_workers(ptr)
 declare void @sj_pfor(ptr, ptr, i64, i64, ptr, i64)
 declare ptr @sj_arena_claim(i64)
 declare void @sj_arena_release(ptr)
@@ -434,6 +498,7 @@ declare void @sj_advise(ptr, i64)
 declare ptr @sj_error(ptr, i32, ptr)
 declare ptr @memcpy(ptr, ptr, i64)
 """
+)
 
 
 def _launches_of(step: Step) -> tuple[Launch, ...]:

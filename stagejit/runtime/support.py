@@ -9,6 +9,7 @@ Input: nothing but the platform. Output: addresses of
     void sj_arena_trim()                      give idle arenas back to the system
     void sj_advise(ptr, nbytes)               ask for huge pages before the first touch
     ptr  sj_error(cf, code, message)          an XLA_FFI_Error
+    void sj_launches(...)                     many launches in a row: see launch_table.py
 
 A job of `sj_pfor` is {kernel, bufs, params, total, grain, first chunk} (`JOB_NBYTES`); the chunks
 of all jobs are numbered through, job j owning [first[j], first[j+1]); behind the last job stands
@@ -33,6 +34,7 @@ import sys
 
 from stagejit.codegen.target import Target
 from stagejit.runtime import ffi_abi as abi
+from stagejit.runtime import launch_table
 from stagejit.runtime.engine import engine
 from stagejit.runtime.linker import libc_address
 from stagejit.runtime.object_cache import ObjectCache
@@ -67,6 +69,7 @@ def support_ir() -> str:
         + _arena_ir()
         + _advise_ir()
         + _error_ir()
+        + launch_table.RUN_IR
     )
 
 

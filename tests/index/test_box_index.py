@@ -36,8 +36,11 @@ def test_it_finds_what_looking_at_every_box_finds(added: list[Box], data: Any) -
             taken = [at for at, known in kept.items() if known.overlaps(other)]
             assert index.taken(other) == taken
             kept = {at: known for at, known in kept.items() if at not in taken}
-        index.add(box, number)
+        entry = index.add(box, number)
         kept[number] = box
+        if data.draw(st.integers(0, 9)) == 0:
+            index.remove(entry)
+            del kept[number]
         expected = [at for at, known in kept.items() if known.overlaps(other)]
         assert index.overlapping(other) == expected
         assert index.any_overlaps(other) == bool(expected)
