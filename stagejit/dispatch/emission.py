@@ -11,7 +11,6 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import replace
 
-
 from stagejit.dispatch.destinations import Destinations
 from stagejit.dispatch.group import Group
 from stagejit.dispatch.limits import limit_operands
