@@ -7,6 +7,7 @@ identity and equality agree; it is physical: what a processor computes with, or 
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -30,6 +31,9 @@ class DType:
         return self.name
 
     __repr__ = __str__
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @property
     def is_float(self) -> bool:
@@ -144,6 +148,7 @@ _STORAGE = {
 }
 
 
+@functools.lru_cache(maxsize=256)
 def storage_of(dtype: Any) -> Storage:
     """What elements of a NumPy dtype are made of: themselves where they are physical or opaque."""
     return _STORAGE.get(str(dtype)) or Storage(from_numpy(dtype))
@@ -160,6 +165,9 @@ class TensorType:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
     __repr__ = __str__
+
+    def __hash__(self) -> int:
+        return hash((self.dtype.name, self.shape))
 
     @property
     def rank(self) -> int:

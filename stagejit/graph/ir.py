@@ -24,17 +24,16 @@ from stagejit.loc import UNKNOWN, Loc
 from stagejit.types import TensorType
 
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
 class Value:
     """One result of an op."""
 
-    __slots__ = ("index", "op", "type")
+    __slots__ = ("index", "op", "shape", "type")
 
     def __init__(self, op: Op, index: int, type: TensorType) -> None:
-        self.op, self.index, self.type = op, index, type
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.type.shape
+        self.op, self.index, self.type, self.shape = op, index, type, type.shape
 
     def __repr__(self) -> str:
         return f"{self.op.kind}.{self.op.id}#{self.index}: {self.type}"
@@ -45,9 +44,22 @@ class Op:
     excepted).
 
     definition: what is known of its kind. place: where it stands among ops that need not wait for
-    each other: that of the op it was put in place of, or its id."""
+    each other: that of the op it was put in place of, or its id. result: of an op that has one
+    result, that."""
 
-    __slots__ = ("attrs", "definition", "id", "kind", "loc", "operands", "place", "results")
+    __slots__ = (
+        "attrs",
+        "definition",
+        "id",
+        "kind",
+        "loc",
+        "operands",
+        "place",
+        "result",
+        "results",
+    )
+
+    result: Value
 
     def __init__(
         self,
@@ -55,21 +67,21 @@ class Op:
         kind: str,
         operands: Sequence[Value],
         types: Sequence[TensorType],
-        attrs: Mapping[str, Any],
+        attrs: dict[str, Any],
         loc: Loc,
     ) -> None:
+        """attrs: the op's own from now on."""
         self.definition: OpDef = definition_of(kind)
         self.id, self.kind, self.loc, self.place = id, kind, loc, id
         # A list, for an op of many operands gets new ones one at a time; only a graph writes it.
         self.operands: Sequence[Value] = list(operands)
-        self.attrs: Mapping[str, Any] = MappingProxyType(dict(attrs))
-        self.results = tuple(Value(self, i, t) for i, t in enumerate(types))
-
-    @property
-    def result(self) -> Value:
-        """The only result."""
-        (value,) = self.results
-        return value
+        self.attrs: Mapping[str, Any] = MappingProxyType(attrs)
+        self.results: tuple[Value, ...]
+        if len(types) == 1:
+            self.result = Value(self, 0, types[0])
+            self.results = (self.result,)
+        else:
+            self.results = tuple(Value(self, i, t) for i, t in enumerate(types))
 
     def __repr__(self) -> str:
         return f"{self.kind}.{self.id}"
@@ -194,7 +206,9 @@ class Graph:
         for op in made:
             for body in op.definition.bodies(op):
                 body.dissolve()
-            op.attrs, op.operands, op.results = MappingProxyType({}), (), ()
+            if len(op.results) == 1:
+                del op.result
+            op.attrs, op.operands, op.results = _NOTHING, (), ()
 
     def __iter__(self) -> Iterator[Op]:
         return iter(self.ops())
@@ -276,24 +290,27 @@ class Graph:
         if self._all_live:
             return 0
         self._all_live = True
-        todo = [self._return, *(op for op in self.nx if op.attrs.get("effects"))]
-        live = set(todo)
+        # Without cycles, whoever nobody needs has users without users behind it.
+        users = self._users
+        todo = [op for op, readers in users.items() if not readers]
+        dead = 0
         while todo:
-            needed = {operand.op for operand in todo.pop().operands} - live
-            live |= needed
-            todo += needed
-        dead = [op for op in self.nx if op not in live and not op.definition.is_input]
+            op = todo.pop()
+            if op is self._return or op.definition.is_input or op.attrs.get("effects"):
+                continue
+            self.nx.remove_node(op)
+            dead += 1
+            todo += {operand.op for operand in op.operands if not users[operand.op]}
         if dead:
-            self.nx.remove_nodes_from(dead)
             self._order = None
-        return len(dead)
+        return dead
 
     def _insert(
         self,
         kind: str,
         operands: Sequence[Value],
         types: Sequence[TensorType],
-        attrs: Mapping[str, Any],
+        attrs: dict[str, Any],
         loc: Loc,
     ) -> Op:
         op = Op(len(self._made), kind, operands, types, attrs, loc)
