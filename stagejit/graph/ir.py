@@ -23,7 +23,6 @@ from stagejit.graph.definition import OpDef, definition_of
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.types import TensorType
 
-
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 

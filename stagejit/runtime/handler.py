@@ -5,8 +5,8 @@ that custom calls carry, and the module's text. Invariants: the text depends on 
 (no addresses), so object code can be cached and two processes agree on the names; the handler keeps
 no state between calls, so any number of threads may run it at once.
 
-The handler, which `entry` calls, checks the frame, collects the buffers' addresses on its stack,
-claims an arena, runs the steps, and returns null or an XLA_FFI_Error.
+The handler, which `entry` calls, checks the frame, collects the buffers' addresses on its stack
+(see `frame.py`), claims an arena, runs the steps, and returns null or an XLA_FFI_Error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from stagejit.runtime import ffi_abi as abi
-from stagejit.runtime import foreign, launch_table, support
+from stagejit.runtime import foreign, frame, launch_table, support
 from stagejit.runtime.object_cache import digest
 from stagejit.runtime.program import (
     LINE_NBYTES,
@@ -109,9 +109,8 @@ class _Emitter:
         program = self.program
         self.emit(f"define ptr @{_PLACEHOLDER}(ptr %cf) nounwind {{\nentry:\n")
         self._allocas(steps)
-        self._checks()
-        self._decode("args", len(program.arg_nbytes), abi.FRAME_ARGS)
-        self._decode("results", len(program.result_nbytes), abi.FRAME_RESULTS)
+        self.emit(frame.checks(program))
+        self.emit(frame.addresses(program))
         self._prepare_results()
         self._claim_arena()
         self._steps(program.steps)
@@ -125,7 +124,7 @@ class _Emitter:
         groups = [_launches_of(step) for step in steps]
         self.max_buffers = max((sum(len(x.buffers) for x in g) for g in groups), default=0)
         max_jobs = max((len(group) for group in groups), default=0)
-        args, buffers = len(program.arg_nbytes), args_and_results(program)
+        args, buffers = len(program.arg_nbytes), frame.buffer_count(program)
         self.emit(f"  %bases = alloca [{buffers + 2} x ptr], align 16\n")
         self.emit(abi.field("%args", "%bases", 0) + abi.field("%results", "%bases", 8 * args))
         self.emit(f"  %bufs = alloca [{max(self.max_buffers, 1)} x ptr], align 16\n")
@@ -133,58 +132,6 @@ class _Emitter:
         self.emit(foreign.allocas(steps))
         self.emit("  %counter = alloca i64\n  %fault = alloca i64\n  store i64 0, ptr %fault\n")
         self.emit(abi.store("ptr", "%fault", "%bases", 8 * (buffers + 1), "%bases.fault"))
-
-    def _checks(self) -> None:
-        """The struct sizes and counts are what this handler was made for."""
-        program = self.program
-        self.emit(
-            abi.load("%frame.size", "i64", "%cf", abi.FRAME_STRUCT_SIZE)
-            + f"  %frame.ok = icmp uge i64 %frame.size, {abi.FRAME_MIN_NBYTES}\n"
-            + abi.load("%api", "ptr", "%cf", abi.FRAME_API)
-            + "  %api.size = load i64, ptr %api\n"
-            + f"  %api.ok = icmp uge i64 %api.size, {abi.API_MIN_NBYTES}\n"
-            + abi.load("%major", "i32", "%api", abi.API_VERSION_MAJOR)
-            + "  %major.ok = icmp eq i32 %major, 0\n"
-            + "  %known.sizes = and i1 %frame.ok, %api.ok\n"
-            + "  %known = and i1 %known.sizes, %major.ok\n"
-            + "  br i1 %known, label %counts, label %unknown.api\ncounts:\n"
-            + abi.load("%stage", "i32", "%cf", abi.FRAME_STAGE)
-            + abi.load("%nargs", "i64", "%cf", abi.FRAME_ARGS_COUNT)
-            + abi.load("%nresults", "i64", "%cf", abi.FRAME_RESULTS_COUNT)
-            + f"  %stage.ok = icmp eq i32 %stage, {abi.STAGE_EXECUTE}\n"
-            + f"  %nargs.ok = icmp eq i64 %nargs, {len(program.arg_nbytes)}\n"
-            + f"  %nresults.ok = icmp eq i64 %nresults, {len(program.result_nbytes)}\n"
-            + "  %counts.both = and i1 %nargs.ok, %nresults.ok\n"
-            + "  %counts.ok = and i1 %counts.both, %stage.ok\n"
-            + "  br i1 %counts.ok, label %decode, label %wrong.counts\ndecode:\n"
-        )
-
-    def _decode(self, kind: str, count: int, offset: int) -> None:
-        if not count:
-            return
-        self.emit(abi.load(f"%{kind}.table", "ptr", "%cf", offset))
-        if count > launch_table.FEWEST:
-            self._decode_many(kind, count)
-            return
-        for i in range(count):
-            name = f"%{kind}.{i}"
-            self.emit(abi.load(f"{name}.struct", "ptr", f"%{kind}.table", 8 * i))
-            self.emit(abi.load(f"{name}.data", "ptr", f"{name}.struct", abi.BUFFER_DATA))
-            self.emit(abi.store("ptr", f"{name}.data", f"%{kind}", 8 * i, f"{name}.slot"))
-
-    def _decode_many(self, kind: str, count: int) -> None:
-        """The same as a loop."""
-        i = f"%{kind}.number"
-        self.emit(f"  store i64 0, ptr %counter\n  br label %{kind}.next\n{kind}.next:\n")
-        self.emit(f"  {i} = load i64, ptr %counter\n")
-        self.emit(f"  %{kind}.from = getelementptr ptr, ptr %{kind}.table, i64 {i}\n")
-        self.emit(f"  %{kind}.struct = load ptr, ptr %{kind}.from\n")
-        self.emit(abi.load(f"%{kind}.data", "ptr", f"%{kind}.struct", abi.BUFFER_DATA))
-        self.emit(f"  %{kind}.slot = getelementptr ptr, ptr %{kind}, i64 {i}\n")
-        self.emit(f"  store ptr %{kind}.data, ptr %{kind}.slot\n")
-        self.emit(f"  {i}.next = add i64 {i}, 1\n  store i64 {i}.next, ptr %counter\n")
-        self.emit(f"  %{kind}.more = icmp ult i64 {i}.next, {count}\n")
-        self.emit(f"  br i1 %{kind}.more, label %{kind}.next, label %{kind}.all\n{kind}.all:\n")
 
     def _prepare_results(self) -> None:
         """Copies for aliases that XLA did not grant, huge-page advice for fresh large results."""
@@ -227,7 +174,7 @@ class _Emitter:
             self._note_arena("%arena")
 
     def _note_arena(self, memory: str) -> None:
-        at = 8 * args_and_results(self.program)
+        at = 8 * frame.buffer_count(self.program)
         self.emit(abi.store("ptr", memory, "%bases", at, "%bases.arena"))
 
     def _finish(self) -> None:
@@ -317,7 +264,7 @@ class _Emitter:
     def _base_of(self, ref: BufferRef) -> int:
         """The entry of %bases."""
         args = len(self.program.arg_nbytes)
-        last = args_and_results(self.program)
+        last = frame.buffer_count(self.program)
         return {"arg": ref.index, "result": args + ref.index, "arena": last, "fault": last + 1}[
             ref.space
         ]
@@ -481,11 +428,6 @@ class _Emitter:
             self._steps(branch)
             self.emit(f"  br label %end{n}\n")
         self.emit(f"end{n}:\n")
-
-
-def args_and_results(program: HostProgram) -> int:
-    """How many buffers a call has."""
-    return len(program.arg_nbytes) + len(program.result_nbytes)
 
 
 _HEADER = (
