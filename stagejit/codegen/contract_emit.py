@@ -22,10 +22,10 @@ from stagejit.codegen.elements import Elements, Memory
 from stagejit.codegen.ir import Buffer, element_type
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.kernel import Kernel
-from stagejit.codegen.maps import bind_memory
 from stagejit.codegen.microkernel import MicroKernel, View
 from stagejit.codegen.pack_fill import fill
 from stagejit.codegen.packing import Packing
+from stagejit.codegen.stores import bind_memory
 from stagejit.codegen.target import Target
 from stagejit.codegen.tiling import Split
 from stagejit.index.affine import Affine, Var

@@ -21,10 +21,10 @@ from stagejit.codegen.cumulative_plan import Nest, plan
 from stagejit.codegen.elements import Elements, Memory
 from stagejit.codegen.ir import Buffer, element_type
 from stagejit.codegen.ir import Value as Register
-from stagejit.codegen.items import Items, Loop, panel_width
+from stagejit.codegen.items import Items, Loop, in_vectors, nested, panel_width
 from stagejit.codegen.kernel import Kernel
-from stagejit.codegen.maps import bind_memory
 from stagejit.codegen.reducers import identity_of
+from stagejit.codegen.stores import Stores, bind_memory
 from stagejit.codegen.streaming import streamed_stores
 from stagejit.codegen.target import Target
 from stagejit.errors import InternalError
@@ -62,14 +62,15 @@ class _Writer:
         memory: Sequence[Memory],
         target: Target,
     ) -> None:
-        self.region, self.nest, self.elements, self.memory = region, nest, elements, memory
+        self.nest, self.elements = nest, elements
         self.b, self.op, self.target = elements.b, region.anchor_op, target
         self.fn: str = self.op.attrs["fn"]
         self.dtype = self.op.result.type.dtype
         self.held: DType = self.dtype.accumulator
-        self.streamed = streamed_stores(
+        streamed = streamed_stores(
             region, nest.reads, nest.offsets, nest.vector, nest.lanes, target
         )
+        self.stores = Stores(region, elements, memory, nest.offsets, streamed)
         self.current: Register | None = None  # the running value, in `dtype`
         elements.bound[self.op.result] = self._read_result
 
@@ -128,45 +129,15 @@ class _Writer:
 
     def _store(self, running: Register) -> None:
         self.current = scalars.convert(self.b, running, self.held, self.dtype)
-        whole = self.elements.position.mask is None
-        stores, places = self.region.stores, self.nest.places
-        registers = [
-            self.elements.value(store.value, place)
-            for store, place in zip(stores, places, strict=True)
-        ]
-        for store, register, place, memory, offset, streamed in zip(
-            stores,
-            registers,
-            places,
-            self.memory,
-            self.nest.offsets,
-            self.streamed,
-            strict=True,
-        ):
-            offset = self.elements.with_starts(store, place, offset)
-            self.elements.store(
-                register, store.value.type.dtype, memory, offset, nontemporal=streamed and whole
-            )
+        self.stores.write(list(enumerate(self.nest.places)))
 
     # ---------------------------------------------------------------- a vector along the axis
 
     def _line(self) -> None:
         """One line along the axis, from carry to carry."""
-        self._over_axis(0, self._identity(self.nest.lanes), self._along)
-
-    def _over_axis(
-        self, depth: int, carry: Register, body: Callable[[Register], Register]
-    ) -> Register:
-        """Loops over the axis variables that are not the vector variable, around `body`."""
-        loops = [var for var in self.nest.axis if var is not self.nest.vector]
-        if depth == len(loops):
-            return body(carry)
-
-        def iteration(position: Register, value: Register) -> Sequence[Register]:
-            with self.elements.at({loops[depth]: position}):
-                return (self._over_axis(depth + 1, value, body),)
-
-        return self.b.loop(0, loops[depth].extent, 1, (carry,), iteration)[0]
+        loops = [Loop(var) for var in self.nest.axis if var is not self.nest.vector]
+        start = self._identity(self.nest.lanes)
+        nested(self.elements, loops, lambda carry: (self._along(carry),), (start,))
 
     def _along(self, carry: Register) -> Register:
         """The run along the vector variable."""
@@ -307,26 +278,12 @@ class _Writer:
         self, vector: Var, width: int, start: Register, panels: Sequence[Buffer], count: int
     ) -> None:
         """Some rows of the panels, vector by vector."""
-        b, lanes, extent = self.b, self.nest.lanes, vector.extent
-        stop = b.binary("smin", start + width, extent) if extent % width else start + width
-        full = stop - b.urem(stop, lanes) if extent % lanes else stop
-
-        def vectors(position: Register) -> None:
-            with self.elements.at({vector: position}, vector=vector, lanes=lanes):
-                self._rows(panels, position - start, count)
-
-        def rest() -> None:
-            with self.elements.at(
-                {vector: full}, vector=vector, lanes=lanes, mask=b.mask_below(full, extent, lanes)
-            ):
-                self._rows(panels, full - start, count)
-
-        if extent >= lanes:
-            b.loop(start, full, lanes, (), vectors)
-        if extent % lanes and width >= extent:
-            rest()
-        elif extent % lanes:
-            b.if_(b.compare("lt", full, stop), rest)
+        in_vectors(
+            self.elements,
+            Loop(vector, width),
+            self.nest.lanes,
+            lambda: self._rows(panels, self.elements.position.env[vector] - start, count),
+        )
 
     def _rows(self, panels: Sequence[Buffer], at: Register, count: int) -> None:
         axis = self.nest.axis[-1] if self.nest.axis else None

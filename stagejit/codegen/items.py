@@ -1,8 +1,8 @@
-"""Parallel items: how the outer loops of a kernel become the range `[0, total)` that threads share.
+"""Loops of kernels: one inside the other, in vectors, and shared by threads as parallel items.
 
-Input: loops, outermost first. Output: the number of items and the code that turns an item back
-into loop positions. Invariant: items are independent; which thread runs one never changes a
-value.
+Input: loops, outermost first, and what runs inside. Output: their code, with `Elements` standing
+where the loops do; the number of items and the code that turns an item back into loop positions.
+Invariant: items are independent; which thread runs one never changes a value.
 """
 
 from __future__ import annotations
@@ -44,6 +44,56 @@ class Loop:
         return -(-self.var.extent // self.step)
 
 
+def nested(
+    elements: Elements,
+    loops: Sequence[Loop],
+    body: Callable[..., Sequence[Register] | None],
+    carried: Sequence[Register] = (),
+) -> Sequence[Register]:
+    """`carried = body(*carried)` inside all loops, which `elements` knows; returns the last."""
+    if not loops:
+        return body(*carried) or ()
+    loop, *rest = loops
+
+    def iteration(position: Register, *values: Register) -> Sequence[Register]:
+        with elements.at({loop.var: position}):
+            return nested(elements, rest, body, values)
+
+    return elements.b.loop(0, loop.var.extent, loop.step, tuple(carried), iteration)
+
+
+def in_vectors(elements: Elements, loop: Loop, lanes: int, body: Callable[[], None]) -> None:
+    """`body` at each vector of an item's part of a blocked loop: full ones, then one masked."""
+    b, var, extent = elements.b, loop.var, loop.var.extent
+    start, stop, full = span(elements, loop, lanes)
+
+    def whole(position: Register) -> None:
+        with elements.at({var: position}, vector=var, lanes=lanes):
+            body()
+
+    def rest() -> None:
+        mask = b.active(extent % lanes, lanes)
+        with elements.at({var: full}, vector=var, lanes=lanes, mask=mask):
+            body()
+
+    if extent >= lanes:
+        b.loop(start, full, lanes, (), whole)
+    if extent % lanes and loop.step >= extent:
+        rest()
+    elif extent % lanes:
+        b.if_(b.compare("lt", full, stop), rest)
+
+
+def span(elements: Elements, loop: Loop, lanes: int) -> tuple[Register, Register, Register]:
+    """(start, end, end of the full vectors) of an item's part of a blocked loop."""
+    b, extent = elements.b, loop.var.extent
+    start = elements.position.env[loop.var]
+    stop = start + loop.step
+    if extent % loop.step:
+        stop = b.binary("smin", stop, extent)
+    return start, stop, stop - b.urem(stop, lanes) if extent % lanes else stop
+
+
 @dataclass(frozen=True)
 class Items:
     """The loops before `inner` are flattened into items, outermost slowest; `inner` loops run
@@ -65,29 +115,16 @@ class Items:
     def total(self) -> int:
         return math.prod(loop.trips for loop in self.leading)
 
-    def emit(self, elements: Elements, body: Callable[[], None]) -> None:
+    def emit(self, elements: Elements, body: Callable[[], Sequence[Register] | None]) -> None:
         """The loop over this call's items, with `body` inside all loops; positions are in the
         environment of `elements`."""
         b = elements.b
 
         def item(number: Register) -> None:
             with elements.at(self._positions(elements, number)):
-                self._nested(elements, body, 0)
+                nested(elements, self.inner, body)
 
         b.loop(b.lo, b.hi, 1, (), item, runs=True)
-
-    def _nested(self, elements: Elements, body: Callable[[], None], depth: int) -> None:
-        """The inner loops from `depth` on."""
-        if depth == len(self.inner):
-            body()
-            return
-        loop = self.inner[depth]
-
-        def iteration(position: Register) -> None:
-            with elements.at({loop.var: position}):
-                self._nested(elements, body, depth + 1)
-
-        elements.b.loop(0, loop.var.extent, loop.step, (), iteration)
 
     def _positions(self, elements: Elements, number: Register) -> dict[Var, Register]:
         b = elements.b

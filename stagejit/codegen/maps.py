@@ -16,14 +16,14 @@ from stagejit.codegen.accesses import lanes_of, vector_cost
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds, widest_nbytes
-from stagejit.codegen.elements import Elements, Memory
+from stagejit.codegen.elements import Elements
 from stagejit.codegen.footprint import Footprint, leaves_of
 from stagejit.codegen.ir import Value as Register
-from stagejit.codegen.ir import storage_type
-from stagejit.codegen.items import Items, Loop
-from stagejit.codegen.kernel import Kernel, KernelArg
+from stagejit.codegen.items import Items, Loop, in_vectors, span
+from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.register_tiles import Tile, best_tile, rows_are_a_loop
 from stagejit.codegen.space import Space, merge, refine
+from stagejit.codegen.stores import Stores, bind_memory
 from stagejit.codegen.streaming import streamed_stores
 from stagejit.codegen.strides import is_dealt
 from stagejit.codegen.target import Target
@@ -68,13 +68,13 @@ def map_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region without reductions."""
     nest = _plan(region, target)
     builder = Builder(calls=region.calls)
-    memory, stores, args = bind_memory(builder, region, nest.reads, nest.offsets)
+    memory, targets, args = bind_memory(builder, region, nest.reads, nest.offsets)
     elements = Elements(builder, memory)
     streamed = streamed_stores(region, nest.reads, nest.offsets, nest.vector, nest.lanes, target)
     if any(streamed):
         nest = replace(nest, masked=False)
-    writer = _Writer(region, nest, elements, stores, streamed)
-    total = writer.emit()
+    stores = Stores(region, elements, targets, nest.offsets, streamed)
+    total = _Writer(region, nest, elements, stores).emit()
     return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
 
 
@@ -164,42 +164,6 @@ def _siblings(region: ClosedRegion) -> int:
     return max(Counter(region.buffers).values())
 
 
-# -------------------------------------------------------------------- memory
-
-
-def bind_memory(
-    builder: Builder,
-    region: ClosedRegion,
-    reads: Sequence[tuple[Value, Affine]],
-    offsets: Sequence[Affine],
-) -> tuple[dict[Value, Memory], list[Memory], tuple[KernelArg, ...]]:
-    """Declares the region's buffers: inputs first, then stores. Constant offsets move to the
-    arguments, so that equal work at different places is one kernel. An input without elements is
-    none: nothing is read there, and in a body it has no memory."""
-    memory: dict[Value, Memory] = {}
-    args: list[KernelArg] = []
-    for value in region.inputs:
-        if not value.type.size:
-            continue
-        base = min((form.range()[0] for read, form in reads if read is value), default=0)
-        elem = storage_type(value.type.dtype)
-        memory[value] = Memory(
-            builder.buffer("in", elem, readonly=value not in region.mutable), base
-        )
-        args.append(KernelArg(value, base))
-    bases: dict[int, int] = {}
-    for number, form in zip(region.buffers, offsets, strict=True):
-        bases[number] = min(bases.get(number, form.range()[0]), form.range()[0])
-    stores: list[Memory] = []
-    buffers: dict[int, Memory] = {}
-    for store, number in zip(region.stores, region.buffers, strict=True):
-        elem = storage_type(store.into.type.dtype)
-        made = Memory(builder.buffer("out", elem), bases[number])
-        stores.append(buffers.setdefault(number, made))
-        args.append(KernelArg(store.into, bases[number], written=True))
-    return memory, stores, tuple(args)
-
-
 # -------------------------------------------------------------------- emission
 
 
@@ -211,11 +175,9 @@ class _Writer:
         region: ClosedRegion,
         nest: _Nest,
         elements: Elements,
-        memory: Sequence[Memory],
-        streamed: Sequence[bool],
+        stores: Stores,
     ) -> None:
-        self.region, self.nest, self.elements, self.memory = region, nest, elements, memory
-        self.streamed = streamed
+        self.region, self.nest, self.elements, self.stores = region, nest, elements, stores
         self.b = elements.b
 
     def emit(self) -> int:
@@ -292,7 +254,7 @@ class _Writer:
             with self.elements.at({along.var: position}):
                 self._squares(columns, along.var, count)
 
-        start, stop, full = self._span(along)
+        start, stop, full = span(self.elements, along, lanes)
         if along.var.extent >= lanes:
             self.b.loop(start, full, lanes, (), lambda position: squares(position, lanes))
         if rest and along.step == along.var.extent:
@@ -315,34 +277,13 @@ class _Writer:
 
     def _squares(self, columns: Loop, along: Var, count: int) -> None:
         """Squares next to each other; `count` steps along the tile variable exist."""
-        lanes, vector = self.nest.lanes, columns.var
-        used = vector.extent % lanes
+        lanes = self.nest.lanes
 
-        def whole(position: Register) -> None:
-            with self.elements.at({vector: position}, vector=vector, lanes=lanes):
-                self._square(along, count, lanes)
+        def square() -> None:
+            whole = self.elements.position.mask is None
+            self._square(along, count, lanes if whole else columns.var.extent % lanes)
 
-        def partial() -> None:
-            mask = self.b.active(used, lanes)
-            with self.elements.at({vector: full}, vector=vector, lanes=lanes, mask=mask):
-                self._square(along, count, used)
-
-        start, stop, full = self._span(columns)
-        if vector.extent >= lanes:
-            self.b.loop(start, full, lanes, (), whole)
-        if used and columns.step >= vector.extent:
-            partial()
-        elif used:
-            self.b.if_(self.b.compare("lt", full, stop), partial)
-
-    def _span(self, loop: Loop) -> tuple[Register, Register, Register]:
-        """(start, end, end of the full vectors) of the item's part of a blocked loop."""
-        b, lanes, extent = self.b, self.nest.lanes, loop.var.extent
-        start = self.elements.position.env[loop.var]
-        stop = start + loop.step
-        if extent % loop.step:
-            stop = b.binary("smin", stop, extent)
-        return start, stop, stop - b.urem(stop, lanes) if extent % lanes else stop
+        in_vectors(self.elements, columns, lanes, square)
 
     def _square(self, along: Var, count: int, used: int) -> None:
         if self.nest.looped and count > 1:
@@ -370,13 +311,4 @@ class _Writer:
                     self._store_all()
 
     def _store_all(self) -> None:
-        nest = self.nest
-        registers = [self.elements.value(store.value, nest.index) for store in self.region.stores]
-        whole = self.elements.position.mask is None
-        for store, register, memory, offset, streamed in zip(
-            self.region.stores, registers, self.memory, nest.offsets, self.streamed, strict=True
-        ):
-            offset = self.elements.with_starts(store, nest.index, offset)
-            self.elements.store(
-                register, store.value.type.dtype, memory, offset, nontemporal=streamed and whole
-            )
+        self.stores.write([(at, self.nest.index) for at in range(len(self.region.stores))])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from stagejit.codegen.ir import Value as Register
-from stagejit.codegen.items import Items, Loop
+from stagejit.codegen.items import Items, Loop, nested
 from stagejit.codegen.reducers import Accumulator, Reducer, merge_all
 from stagejit.codegen.row_nest import RowEmitter, reducer_of
 from stagejit.graph.ir import Op
@@ -36,7 +36,7 @@ class RowWriter(RowEmitter):
         for stage in self.nest.stages:
             self._pass(stage, [reducer_of(op) for op in stage])
         if self.nest.row_stores:
-            self._over_reduced(0, (), self._store_along)
+            self._over_reduced((), self._store_along)
         self.store(self.nest.kept_stores)
 
     def _pass(self, stage: tuple[Op, ...], reducers: list[Reducer]) -> None:
@@ -46,7 +46,7 @@ class RowWriter(RowEmitter):
             initial = [r.initial(self.b, self.nest.lanes) for r in reducers]
             count = self._accumulators(len(stage))
             carried = [part for _ in range(count) for acc in initial for part in acc]
-            final = self._over_reduced(0, carried, lambda c: self._along(stage, reducers, c, count))
+            final = self._over_reduced(carried, lambda c: self._along(stage, reducers, c, count))
             sets = [_unpack(reducers, part) for part in _chunks(final, count)]
         for number, (op, reducer) in enumerate(zip(stage, reducers, strict=True)):
             whole = merge_all(self.b, reducer, [accs[number] for accs in sets])
@@ -61,21 +61,11 @@ class RowWriter(RowEmitter):
         return max(1, min(_ACCUMULATORS // min(reduces, 2), vector.extent // self.nest.lanes))
 
     def _over_reduced(
-        self,
-        depth: int,
-        carried: Sequence[Register],
-        body: Callable[[Sequence[Register]], Sequence[Register]],
+        self, carried: Sequence[Register], body: Callable[[Sequence[Register]], Sequence[Register]]
     ) -> Sequence[Register]:
         """Loops over the reduced variables that are not the vector variable, around `body`."""
-        loops = [var for var in self.nest.reduced if var is not self.nest.vector]
-        if depth == len(loops):
-            return body(carried)
-
-        def iteration(position: Register, *values: Register) -> Sequence[Register]:
-            with self.elements.at({loops[depth]: position}):
-                return self._over_reduced(depth + 1, values, body)
-
-        return self.b.loop(0, loops[depth].extent, 1, tuple(carried), iteration)
+        loops = [Loop(var) for var in self.nest.reduced if var is not self.nest.vector]
+        return nested(self.elements, loops, lambda *values: body(values), carried)
 
     # ---------------------------------------------------------------- a short row, unrolled
 

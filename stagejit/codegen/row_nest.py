@@ -16,6 +16,7 @@ from stagejit.codegen.elements import Elements, Memory
 from stagejit.codegen.ir import Buffer, storage_type
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.reducers import Accumulator, Reducer
+from stagejit.codegen.stores import Stores
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var, linearize
@@ -82,8 +83,8 @@ class RowEmitter:
     def __init__(
         self, region: ClosedRegion, nest: RowNest, elements: Elements, memory: Sequence[Memory]
     ) -> None:
-        self.region, self.nest, self.elements, self.memory = region, nest, elements, memory
-        self.b = elements.b
+        self.nest, self.elements, self.b = nest, elements, elements.b
+        self.store = Stores(region, elements, memory, nest.offsets, nest.streamed).write
         self.results: dict[Value, Register] = {}
         self.ready: set[Value] = set()  # kept values that the current pass finds in scratch
         self._filled: set[Value] = set()  # those that this pass writes
@@ -149,25 +150,6 @@ class RowEmitter:
         along = self.nest.vector in self.nest.reduced
         mask = self.elements.position.mask if along else None
         return reducer.lift(self.b, element, position, self.nest.lanes, mask)
-
-    def store(self, places: Sequence[tuple[int, Index]]) -> None:
-        """Stores of the elements at the current position. All are evaluated first: a store may
-        take the place of what another one reads (`ClosedRegion.overwritten`)."""
-        stores = [self.region.stores[number] for number, _ in places]
-        registers = [
-            self.elements.value(store.value, index)
-            for store, (_, index) in zip(stores, places, strict=True)
-        ]
-        whole = self.elements.position.mask is None
-        for store, register, (number, index) in zip(stores, registers, places, strict=True):
-            offset = self.elements.with_starts(store, index, self.nest.offsets[number])
-            self.elements.store(
-                register,
-                store.value.type.dtype,
-                self.memory[number],
-                offset,
-                nontemporal=self.nest.streamed[number] and whole,
-            )
 
     def _result_reader(self, result: Value, where: Affine) -> Callable[[Index], Register]:
         def read(index: Index) -> Register:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from stagejit.codegen.ir import I8, Buffer, Type
 from stagejit.codegen.ir import Value as Register
-from stagejit.codegen.items import Items, Loop
+from stagejit.codegen.items import Items, Loop, in_vectors, nested
 from stagejit.codegen.reducers import Accumulator, Reducer, merge_all
 from stagejit.codegen.row_nest import RowEmitter, reducer_of
 from stagejit.graph.ir import Op, Value
@@ -122,42 +122,26 @@ class PanelWriter(RowEmitter):
         for stage in self.nest.stages:
             self._pass(stage)
         if self.nest.row_stores:
-            self._over_blocks(0, lambda rows: self._over_columns(lambda: self._store_rows(rows)))
+            self._over_blocks(self._store_rows)
         if self.nest.kept_stores:
             self._over_columns(lambda: self.store(self.nest.kept_stores))
 
     def _pass(self, stage: tuple[Op, ...]) -> None:
         if self._totals is self._accumulators:
             self._over_columns(lambda: self._clear(stage, self._accumulators))
-            self._over_blocks(
-                0, lambda rows: self._over_columns(lambda: self._accumulate(stage, rows))
-            )
+            self._over_blocks(lambda rows: self._accumulate(stage, rows))
         else:
             self._over_columns(lambda: self._clear(stage, self._totals))
-            self._over_runs(0, stage)
+            nested(self.elements, self._outer, lambda: self._runs(stage))
         self.end_pass()
 
-    def _over_runs(self, depth: int, stage: tuple[Op, ...]) -> None:
-        """Loops over the reduced variables; each run along the innermost one meets the totals."""
-        var = self.nest.reduced[depth]
-        if depth < len(self.nest.reduced) - 1:
-
-            def iteration(position: Register) -> None:
-                with self.elements.at({var: position}):
-                    self._over_runs(depth + 1, stage)
-
-            self.b.loop(0, var.extent, 1, (), iteration)
-            return
+    def _runs(self, stage: tuple[Op, ...]) -> None:
+        """Each run along the innermost reduced variable meets the totals."""
+        var = self.nest.reduced[-1]
 
         def run(start: Register, stop: Register, extent: int) -> None:
             self._over_columns(lambda: self._clear(stage, self._accumulators))
-            self._blocks(
-                var,
-                start,
-                stop,
-                extent,
-                lambda rows: self._over_columns(lambda: self._accumulate(stage, rows)),
-            )
+            self._blocks(start, stop, extent, lambda rows: self._accumulate(stage, rows))
             self._over_columns(lambda: self._add_up(stage))
 
         far = var.extent // _RUN * _RUN
@@ -204,51 +188,42 @@ class PanelWriter(RowEmitter):
 
     # ---------------------------------------------------------------- loops
 
+    @property
+    def _outer(self) -> list[Loop]:
+        """The reduced variables but the innermost one."""
+        return [Loop(var) for var in self.nest.reduced[:-1]]
+
     def _over_columns(self, body: Callable[[], None]) -> None:
         """`body` for each vector of the panel: full ones, then one masked."""
-        b, vector, lanes, width = self.b, self._vector, self.nest.lanes, self.width
-        start, extent = self.elements.position.env[vector], vector.extent
-        stop = b.binary("smin", start + width, extent) if extent % width else start + width
-        full = stop - b.urem(stop, lanes) if extent % lanes else stop
+        start = self.elements.position.env[self._vector]
 
-        def column(position: Register, used: int) -> None:
-            self.results, self._column = {}, position - start
-            mask = b.active(used, lanes) if used < lanes else None
-            with self.elements.at({vector: position}, vector=vector, lanes=lanes, mask=mask):
-                body()
+        def column() -> None:
+            self.results = {}
+            self._column = self.elements.position.env[self._vector] - start
+            body()
 
-        def rest() -> None:
-            column(full, extent % lanes)
+        in_vectors(self.elements, Loop(self._vector, self.width), self.nest.lanes, column)
 
-        if extent >= lanes:
-            b.loop(start, full, lanes, (), lambda position: column(position, lanes))
-        if extent % lanes and width >= extent:
-            rest()
-        elif extent % lanes:
-            b.if_(b.compare("lt", full, stop), rest)
-
-    def _over_blocks(self, depth: int, body: Callable[[int], None]) -> None:
-        """Loops over the reduced variables; `body(rows)` handles the next `rows` elements."""
-        var = self.nest.reduced[depth]
-        if depth == len(self.nest.reduced) - 1:
-            self._blocks(var, self.b.const(0), self.b.const(var.extent), var.extent, body)
-            return
-
-        def iteration(position: Register) -> None:
-            with self.elements.at({var: position}):
-                self._over_blocks(depth + 1, body)
-
-        self.b.loop(0, var.extent, 1, (), iteration)
+    def _over_blocks(self, body: Callable[[int], None]) -> None:
+        """`body(rows)` for the next `rows` elements of each row of the panel, until the end."""
+        extent = self.nest.reduced[-1].extent
+        stop = self.b.const(extent)
+        nested(
+            self.elements,
+            self._outer,
+            lambda: self._blocks(self.b.const(0), stop, extent, body),
+        )
 
     def _blocks(
-        self, var: Var, start: Register, stop: Register, extent: int, body: Callable[[int], None]
+        self, start: Register, stop: Register, extent: int, body: Callable[[int], None]
     ) -> None:
-        """From `start` to `stop`, `extent` elements, some at once."""
+        """From `start` to `stop` along the innermost variable, `extent` elements, some at once."""
+        var = self.nest.reduced[-1]
 
         def iteration(rows: int) -> Callable[[Register], None]:
             def at(position: Register) -> None:
                 with self.elements.at({var: position}):
-                    body(rows)
+                    self._over_columns(lambda: body(rows))
 
             return at
 

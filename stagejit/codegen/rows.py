@@ -26,11 +26,11 @@ from stagejit.codegen.elements import Elements
 from stagejit.codegen.footprint import Footprint, leaves_of
 from stagejit.codegen.items import panel_width
 from stagejit.codegen.kernel import Kernel
-from stagejit.codegen.maps import bind_memory
 from stagejit.codegen.row_loops import RowWriter
 from stagejit.codegen.row_nest import RowNest
 from stagejit.codegen.row_panels import PanelWriter
 from stagejit.codegen.space import Space, merge, refine
+from stagejit.codegen.stores import bind_memory
 from stagejit.codegen.streaming import streamed_stores
 from stagejit.codegen.target import Target
 from stagejit.dispatch.region import Store

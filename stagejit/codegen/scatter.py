@@ -30,10 +30,10 @@ from stagejit.codegen.elements import Elements, Memory
 from stagejit.codegen.footprint import Footprint, leaves_of
 from stagejit.codegen.gathers import clamped, is_inside, start_of
 from stagejit.codegen.ir import Value as Register
-from stagejit.codegen.items import Items, Loop
+from stagejit.codegen.items import Items, Loop, in_vectors, nested
 from stagejit.codegen.kernel import Kernel
-from stagejit.codegen.maps import bind_memory
 from stagejit.codegen.space import Space, merge, refine
+from stagejit.codegen.stores import bind_memory
 from stagejit.codegen.target import Target
 from stagejit.graph.dims import ScatterDims
 from stagejit.graph.ir import Op, Value
@@ -217,7 +217,10 @@ class _Writer:
             loops.append(Loop(self.range))
         block = Loop(nest.vector, self._block()) if nest.vector else None
         items = Items.over([*loops, block] if block else loops)
-        items.emit(self.elements, lambda: self._vectors_in_order(0, block))
+        ordered = [Loop(var) for var in nest.ordered]  # the loops over the index vectors
+        items.emit(
+            self.elements, lambda: nested(self.elements, ordered, lambda: self._one_window(block))
+        )
         return items.total
 
     def _block(self) -> int:
@@ -225,19 +228,6 @@ class _Writer:
         assert self.nest.vector is not None
         whole = -(-self.nest.vector.extent // self.nest.lanes) * self.nest.lanes
         return min(self.nest.lanes * _BLOCK, whole) if self.nest.still else whole
-
-    def _vectors_in_order(self, depth: int, block: Loop | None) -> None:
-        """Loops over the index vectors, in order."""
-        ordered = self.nest.ordered
-        if depth == len(ordered):
-            self._one_window(block)
-            return
-
-        def iteration(position: Register) -> None:
-            with self.elements.at({ordered[depth]: position}):
-                self._vectors_in_order(depth + 1, block)
-
-        self.b.loop(0, ordered[depth].extent, 1, (), iteration)
 
     def _one_window(self, block: Loop | None) -> None:
         with self.elements.at():
@@ -276,49 +266,15 @@ class _Writer:
 
     def _window(self, block: Loop | None, offset: Affine) -> None:
         """All elements of the window that belong to this item."""
-        loops = [var for var in self.nest.window if var is not self.nest.vector]
-        self._rest_of_window(loops, block, offset)
+        loops = [Loop(var) for var in self.nest.window if var is not self.nest.vector]
 
-    def _rest_of_window(self, loops: Sequence[Var], block: Loop | None, offset: Affine) -> None:
-        if loops:
-
-            def iteration(position: Register) -> None:
-                with self.elements.at({loops[0]: position}):
-                    self._rest_of_window(loops[1:], block, offset)
-
-            self.b.loop(0, loops[0].extent, 1, (), iteration)
-        elif block is None:
-            self._combine(offset)
-        else:
-            self._run(block, offset)
-
-    def _run(self, block: Loop, offset: Affine) -> None:
-        """The item's part along the vector variable: full vectors, then one masked."""
-        b, lanes, vector, extent = self.b, self.nest.lanes, block.var, block.var.extent
-        start = self.elements.position.env[vector]
-        stop = (
-            b.binary("smin", start + block.step, extent)
-            if extent % block.step
-            else (start + block.step)
-        )
-        full = stop - b.urem(stop, lanes) if extent % lanes else stop
-
-        def vectors(position: Register) -> None:
-            with self.elements.at({vector: position}, vector=vector, lanes=lanes):
+        def run() -> None:
+            if block is None:
                 self._combine(offset)
+            else:
+                in_vectors(self.elements, block, self.nest.lanes, lambda: self._combine(offset))
 
-        def rest() -> None:
-            with self.elements.at(
-                {vector: full}, vector=vector, lanes=lanes, mask=b.mask_below(full, extent, lanes)
-            ):
-                self._combine(offset)
-
-        if extent >= lanes:
-            b.loop(start, full, lanes, (), vectors)
-        if extent % lanes and block.step >= extent:
-            rest()
-        elif extent % lanes:
-            b.if_(b.compare("lt", full, stop), rest)
+        nested(self.elements, loops, run)
 
     def _combine(self, offset: Affine) -> None:
         """One element, or a vector of them, of the destination."""
