@@ -23,6 +23,7 @@ from stagejit.codegen.contract_plan import ContractPlan
 from stagejit.codegen.elements import Elements, Memory
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.microkernel import View
+from stagejit.codegen.stores import Stores
 from stagejit.codegen.tile_blocks import between_lanes
 from stagejit.codegen.tiling import Split
 from stagejit.index.affine import Var
@@ -46,11 +47,13 @@ class Epilogue:
         self,
         plan: ContractPlan,
         elements: Elements,
-        stores: Sequence[Memory],
+        memory: Sequence[Memory],
         panel: View,
         ranges: Mapping[Var, Range],
     ) -> None:
-        self.plan, self.elements, self.stores = plan, elements, stores
+        self.plan, self.elements = plan, elements
+        streamed = [False] * len(memory)
+        self.stores = Stores(plan.region, elements, memory, plan.offsets, streamed)
         self.panel, self.ranges, self.b = panel, ranges, elements.b
         self.lanes, self.result = plan.tiling.lanes, plan.region.anchor_op.result
         self.vector = self._vector()
@@ -148,15 +151,9 @@ class Epilogue:
     # ---------------------------------------------------------------- one position
 
     def _store_all(self, at: Mapping[Var, Register], mask: Register | None) -> None:
-        """All are evaluated first: a store may take the place of what another one reads."""
-        elements = self.elements
-        elements.bound[self.result] = lambda _: self._sum(at, mask)
-        plan = self.plan
-        numbered = [(n, s) for n, s in enumerate(plan.region.stores) if n != plan.panel]
-        registers = [elements.value(store.value, plan.indices[n]) for n, store in numbered]
-        for (number, store), register in zip(numbered, registers, strict=True):
-            offset = elements.with_starts(store, plan.indices[number], plan.offsets[number])
-            elements.store(register, store.value.type.dtype, self.stores[number], offset)
+        self.elements.bound[self.result] = lambda _: self._sum(at, mask)
+        panel, indices = self.plan.panel, self.plan.indices
+        self.stores.write([(n, index) for n, index in enumerate(indices) if n != panel])
 
     def _sum(self, at: Mapping[Var, Register], mask: Register | None) -> Register:
         """The finished sums at this position, in the type of the anchor's result."""

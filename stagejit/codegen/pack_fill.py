@@ -73,7 +73,7 @@ class _Fill:
 
     def emit(self) -> None:
         if not self.dims:
-            self._write(None)
+            self._write()
             return
         vector, along = self._directions()
         others = [dim for dim in self.dims if dim is not vector and dim is not along]
@@ -259,32 +259,33 @@ class _Fill:
         self._rows(vector, whole, stop)
 
     def _rows(self, vector: Dim, first: Register, stop: Register) -> None:
-        """Vectors along the innermost dimension, the last one masked."""
-        lanes = self.lanes
-        if lanes == 1:
-
-            def scalar(position: Register) -> None:
-                with self.elements.at({vector.source: position}):
-                    self._write(None)
-
-            self.b.loop(first, stop, 1, (), scalar)
+        """Positions along the innermost dimension."""
+        if self.lanes > 1:
+            self._in_vectors(vector, first, stop, self._write)
             return
 
-        def step(position: Register) -> None:
-            with self.elements.at({vector.source: position}, vector=vector.source, lanes=lanes):
-                self._write(None)
+        def scalar(position: Register) -> None:
+            with self.elements.at({vector.source: position}):
+                self._write()
 
-        whole = stop - self.b.urem(stop - first, lanes)
-        self.b.loop(first, whole, lanes, (), step)
-        mask = self.b.mask_below(whole, stop, lanes)
+        self.b.loop(first, stop, 1, (), scalar)
 
-        def rest() -> None:
+    def _in_vectors(
+        self, dim: Dim, first: Register, stop: Register, body: Callable[[], None]
+    ) -> None:
+        """`body` at each vector from `first` to `stop`, the last one masked."""
+        b, lanes = self.b, self.lanes
+        whole = stop - b.urem(stop - first, lanes)
+
+        def vector(position: Register, mask: Register | None = None) -> None:
             with self.elements.at(
-                {vector.source: whole}, vector=vector.source, lanes=lanes, mask=mask
+                {dim.source: position}, vector=dim.source, lanes=lanes, mask=mask
             ):
-                self._write(mask)
+                body()
 
-        self.b.if_(self.b.compare("lt", whole, stop), rest)
+        b.loop(first, whole, lanes, (), vector)
+        mask = b.mask_below(whole, stop, lanes)
+        b.if_(b.compare("lt", whole, stop), lambda: vector(whole, mask))
 
     def _squares(self, vector: Dim, along: Dim) -> None:
         """Square register transposes; what is left over goes element by element. Elements that lie
@@ -292,47 +293,29 @@ class _Fill:
         lanes, between = self.lanes, self._is_between(vector, along)
         first, stop = self.spans[vector.source].first, self.spans[vector.source].stop
         low, high = self.spans[along.source].first, self.spans[along.source].stop
-        whole = stop - self.b.urem(stop - first, lanes)
         even = high - self.b.urem(high - low, lanes)
 
-        def column(position: Register) -> None:
-            if between:
-                self._gaps(vector, along, position)
+        def square(at: Register) -> None:
+            tile = Tile(along.source, lanes, lanes)
+            with self.elements.at({along.source: at}, tile=tile):
+                for row in range(lanes):
+                    with self.elements.tile_step(row):
+                        self._write({along.source: row})
+
+        def single(at: Register) -> None:
+            with self.elements.at({along.source: at}):
+                self._write()
+
+        def column() -> None:
+            whole = self.elements.position.mask is None
+            if whole and between:
+                self._gaps(along)
                 return
+            if whole:
+                self.b.loop(low, even, lanes, (), square)
+            self.b.loop(even if whole else low, high, 1, (), single)
 
-            def square(at: Register) -> None:
-                env = {vector.source: position, along.source: at}
-                tile = Tile(along.source, lanes, lanes)
-                with self.elements.at(env, vector=vector.source, lanes=lanes, tile=tile):
-                    for row in range(lanes):
-                        with self.elements.tile_step(row):
-                            self._write(None, {along.source: row})
-
-            def single(at: Register) -> None:
-                with self.elements.at(
-                    {vector.source: position, along.source: at}, vector=vector.source, lanes=lanes
-                ):
-                    self._write(None)
-
-            self.b.loop(low, even, lanes, (), square)
-            self.b.loop(even, high, 1, (), single)
-
-        self.b.loop(first, whole, lanes, (), column)
-        mask = self.b.mask_below(whole, stop, lanes)
-
-        def rest() -> None:
-            def single(at: Register) -> None:
-                with self.elements.at(
-                    {vector.source: whole, along.source: at},
-                    vector=vector.source,
-                    lanes=lanes,
-                    mask=mask,
-                ):
-                    self._write(mask)
-
-            self.b.loop(low, high, 1, (), single)
-
-        self.b.if_(self.b.compare("lt", whole, stop), rest)
+        self._in_vectors(vector, first, stop, column)
 
     def _is_between(self, vector: Dim, along: Dim) -> bool:
         """Whether positions of `along` are all the elements from one lane to the next in memory."""
@@ -344,16 +327,13 @@ class _Fill:
             and along.source.extent == gap
         )
 
-    def _gaps(self, vector: Dim, along: Dim, position: Register) -> None:
+    def _gaps(self, along: Dim) -> None:
         """A vector for each position of `along`, from the same loads."""
         elements, count = self.elements, along.source.extent
-        with (
-            elements.at({vector.source: position}, vector=vector.source, lanes=self.lanes),
-            elements.interleaving(count),
-        ):
+        with elements.interleaving(count):
             for number in range(count):
                 with elements.at({along.source: self.b.const(number)}):
-                    self._write(None)
+                    self._write()
 
     def _element(self) -> Register:
         """The operand where `elements` stands, in the packed type."""
@@ -380,21 +360,21 @@ class _Fill:
                 offset = offset + self._place(dim, position, self.spans[dim.source].origin)
         return offset
 
-    def _write(self, mask: Register | None, steps: Mapping[Var, int] = _NONE) -> None:
+    def _write(self, steps: Mapping[Var, int] = _NONE) -> None:
         """Evaluate the operand where `elements` stands and store it in scratch."""
         b, position, register = self.b, self.elements.position, self._element()
         split = next(
             (dim for dim in self.dims if dim.source is position.vector and dim.modulus > 1), None
         )
         if split is None:
-            b.store(register, self.buffer, self._offset({}, steps=steps), mask=mask)
+            b.store(register, self.buffer, self._offset({}, steps=steps), mask=position.mask)
             return
         lanes = position.lanes
         varying = self._scattered(
             split, position.env[split.source], self.spans[split.source].origin, lanes
         )
         offset = b.splat(self._offset({}, but=split, steps=steps), lanes) + varying
-        b.scatter(register, self.buffer, offset, mask=mask)
+        b.scatter(register, self.buffer, offset, mask=position.mask)
 
     def _place(self, dim: Dim, at: Register, origin: Register) -> Register:
         """Scratch offset of source position `at` along one dimension."""
