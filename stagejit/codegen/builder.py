@@ -1,49 +1,34 @@
-"""Builds loop-nest IR, hoisting and numbering values as it goes.
+"""Builds loop-nest IR: the ops that there are, with constants folded and scalars splatted.
 
-Input: calls from the kernel generators. Output: a `Function`. A pure op is not appended to the
-current block but just outside the loops that it does not depend on: loop-invariant code leaves its
-loops the moment it is written, and equal ops become one. So kernels need no optimizer afterwards.
-
-Invariant: an op that may fault (a load, an integer division) never leaves a block that may not run;
-an op that reads or writes mutable memory stays where it was written.
+Input: calls from the kernel generators. Output: a `Function`. Invariant: see `Hoisting`, which
+hoists and numbers values as they are written.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stagejit.codegen.folding import folded_comparison, never_runs, simplified
-from stagejit.codegen.ir import I1, I32, I64, Block, Buffer, Callee, Function, Op, Type, Value
-from stagejit.codegen.ir import numbering_key as _key
+from stagejit.codegen.hoisting import Hoisting
+from stagejit.codegen.ir import I1, I32, I64, Buffer, Callee, Type, Value
 
 Number = int | float | bool
 Operand = Value | Number
 
 _FLOAT_NAMES = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_NAMES = {"div": "sdiv", "rem": "srem"}
-_MAY_FAULT = {"sdiv", "udiv", "srem", "urem", "load", "gather"}
 
 
-class Builder:
+class Builder(Hoisting):
     """Writes one kernel. Vector and scalar operands mix: scalars are splatted as needed. `calls`
     and `is_callee`: see `shared_code`."""
 
     def __init__(self, *, calls: bool = False, is_callee: bool = False) -> None:
+        super().__init__()
         self.calls, self.is_callee = calls, is_callee
-        self._count = 0
-        self._written = 0  # stores so far, and all else that loads must not pass
-        self._buffers: list[Buffer] = []
-        self._params: list[Value] = []
-        self._scratch_nbytes = 0
-        self._constants: dict[tuple[Type, str], Value] = {}
-        self.callees: dict[Any, Callee] = {}
         self.written: Counter[Any] = Counter()  # places, by code that could be called
-        self.body = Block()
-        self.block = self.body
-        self.lo, self.hi = self._value(I64, self.body), self._value(I64, self.body)
 
     # ---------------------------------------------------------------- arguments and memory
 
@@ -52,14 +37,13 @@ class Builder:
     ) -> Buffer:
         """The next buffer argument. `alignment` of 0 means that of one element."""
         index = sum(b.space == "arg" for b in self._buffers)
-        made = Buffer(
-            f"{name}.{index}",
-            elem,
-            "arg",
-            index,
-            readonly=readonly,
-            alignment=alignment or elem.bits // 8,
+        alignment = alignment or elem.bits // 8
+        return self._declared(
+            f"{name}.{index}", elem, "arg", index=index, readonly=readonly, alignment=alignment
         )
+
+    def _declared(self, name: str, elem: Type, space: str, **rest: Any) -> Buffer:
+        made = Buffer(name, elem, space, **rest)
         self._buffers.append(made)
         return made
 
@@ -72,24 +56,18 @@ class Builder:
     def scratch(self, name: str, elem: Type, size: int, *, once: bool = False) -> Buffer:
         """`size` elements of the worker's scratch, 64-byte aligned; contents undefined at entry.
         once: see `Buffer`; such a buffer starts with a `forget`."""
-        made = Buffer(
-            f"{name}.s{len(self._buffers)}",
-            elem,
-            "scratch",
-            size=size,
-            offset_nbytes=self._scratch_nbytes,
-            once=once,
-            alignment=64,
-        )
+        offset = self._scratch_nbytes
         self._scratch_nbytes += -(-size * (elem.bits // 8) // 64) * 64
-        self._buffers.append(made)
-        return made
+        return self._declared(
+            f"{name}.s{len(self._buffers)}", elem, "scratch",
+            size=size, offset_nbytes=offset, once=once, alignment=64,
+        )  # fmt: skip
 
     def stack(self, name: str, elem: Type, size: int) -> Buffer:
         """A small array (at most a few KiB) in the kernel's frame."""
-        made = Buffer(f"{name}.s{len(self._buffers)}", elem, "stack", size=size, alignment=64)
-        self._buffers.append(made)
-        return made
+        return self._declared(
+            f"{name}.s{len(self._buffers)}", elem, "stack", size=size, alignment=64
+        )
 
     def table(self, name: str, elem: Type, data: Sequence[Number]) -> Buffer:
         """Constants in memory, for lookups by a computed index; equal tables are one."""
@@ -97,17 +75,10 @@ class Builder:
         for known in self._buffers:
             if known.space == "table" and (known.elem, known.data) == (elem, values):
                 return known
-        made = Buffer(
-            f"{name}.t{len(self._buffers)}",
-            elem,
-            "table",
-            size=len(values),
-            readonly=True,
-            alignment=64,
-            data=values,
-        )
-        self._buffers.append(made)
-        return made
+        return self._declared(
+            f"{name}.t{len(self._buffers)}", elem, "table",
+            size=len(values), readonly=True, alignment=64, data=values,
+        )  # fmt: skip
 
     # ---------------------------------------------------------------- constants and arithmetic
 
@@ -269,15 +240,15 @@ class Builder:
         nontemporal: bool = False,
     ) -> Value:
         """Element `index`, or `lanes` consecutive ones; lanes that are masked off are zero."""
-        operands = (self.as_value(index, I64), *(() if mask is None else (mask,)))
+        alignment = alignment or buffer.elem.bits // 8
         return self._memory(
-            "load",
-            operands,
-            buffer,
-            buffer.elem.with_lanes(lanes),
-            alignment=alignment or buffer.elem.bits // 8,
-            nontemporal=nontemporal,
-        )
+            "load", self._at(index, mask), buffer, buffer.elem.with_lanes(lanes),
+            alignment=alignment, nontemporal=nontemporal,
+        )  # fmt: skip
+
+    def _at(self, index: Operand, mask: Value | None) -> tuple[Value, ...]:
+        where = self.as_value(index, I64)
+        return (where,) if mask is None else (where, mask)
 
     def store(
         self,
@@ -289,28 +260,22 @@ class Builder:
         alignment: int = 0,
         nontemporal: bool = False,
     ) -> None:
-        operands = (value, self.as_value(index, I64), *(() if mask is None else (mask,)))
+        alignment = alignment or buffer.elem.bits // 8
         self._append(
-            "store",
-            operands,
-            None,
-            buffer=buffer,
-            alignment=alignment or buffer.elem.bits // 8,
-            nontemporal=nontemporal,
-        )
+            "store", (value, *self._at(index, mask)), None,
+            buffer=buffer, alignment=alignment, nontemporal=nontemporal,
+        )  # fmt: skip
 
     def gather(self, buffer: Buffer, indices: Value, *, mask: Value | None = None) -> Value:
         """One element per lane of `indices` (i64 or i32); masked-off lanes are zero."""
-        operands = (indices, *(() if mask is None else (mask,)))
-        return self._memory("gather", operands, buffer, buffer.elem.with_lanes(indices.type.lanes))
+        type = buffer.elem.with_lanes(indices.type.lanes)
+        return self._memory("gather", self._at(indices, mask), buffer, type)
 
     def scatter(
         self, value: Value, buffer: Buffer, indices: Value, *, mask: Value | None = None
     ) -> None:
         """Stores lane by lane, in lane order."""
-        self._append(
-            "scatter", (value, indices, *(() if mask is None else (mask,))), None, buffer=buffer
-        )
+        self._append("scatter", (value, *self._at(indices, mask)), None, buffer=buffer)
 
     def forget(self, buffer: Buffer) -> None:
         """From here on the contents of a `once` buffer are undefined. Costs nothing; with `verify`
@@ -321,14 +286,8 @@ class Builder:
         self, buffer: Buffer, index: Operand, *, write: bool = False, locality: int = 3
     ) -> None:
         """A hint; `index` may lie outside the buffer. locality: 3 = L1, 2 = L2, 0 = streaming."""
-        self._append(
-            "prefetch",
-            (self.as_value(index, I64),),
-            None,
-            buffer=buffer,
-            write=write,
-            locality=locality,
-        )
+        at = (self.as_value(index, I64),)
+        self._append("prefetch", at, None, buffer=buffer, write=write, locality=locality)
 
     # ---------------------------------------------------------------- control flow
 
@@ -357,10 +316,8 @@ class Builder:
             block.args = tuple(self._value(t, block) for t in (I64, *(c.type for c in carried)))
             block.yields = tuple(body(*block.args) or ())
         if [y.type for y in block.yields] != [c.type for c in carried]:
-            raise TypeError(
-                f"loop carries {[c.type for c in carried]}, body returned "
-                f"{[y.type for y in block.yields]}"
-            )
+            types = [c.type for c in carried], [y.type for y in block.yields]
+            raise TypeError(f"loop carries {types[0]}, body returned {types[1]}")
         return self._structured(
             "for", (start, stop, stride, *carried), block.yields, (block,), runs=bool(runs)
         )
@@ -381,39 +338,6 @@ class Builder:
             arms.append(block)
         return self._structured("if", (condition,), arms[0].yields, tuple(arms))
 
-    @contextmanager
-    def inside(self, block: Block) -> Iterator[None]:
-        """Write to `block`, which is around the current one: before the loop that is open in it."""
-        current, self.block = self.block, block
-        try:
-            yield
-        finally:
-            self.block = current
-
-    @contextmanager
-    def _nested(self, always_runs: bool, *, is_loop: bool = False) -> Iterator[Block]:
-        parent = self.block
-        self.block = Block(parent, parent.depth + 1, always_runs, is_loop)
-        try:
-            yield self.block
-        finally:
-            self.block = parent
-
-    def _structured(
-        self,
-        opcode: str,
-        operands: tuple[Value, ...],
-        like: Sequence[Value],
-        blocks: tuple[Block, ...],
-        **attrs: Any,
-    ) -> tuple[Value, ...]:
-        results = tuple(self._value(v.type, self.block) for v in like)
-        op = Op(opcode, operands, results, attrs, blocks)
-        for result in results:
-            result.op = op
-        self.block.ops.append(op)
-        return results
-
     # ---------------------------------------------------------------- shared code
 
     def argument(self, type: Type) -> Value:
@@ -422,79 +346,6 @@ class Builder:
 
     def call(self, callee: Callee, args: Sequence[Value]) -> Value:
         return self._pure("call", tuple(args), callee.result.type, callee=callee)
-
-    # ---------------------------------------------------------------- finish
-
-    @property
-    def buffers(self) -> tuple[Buffer, ...]:
-        return tuple(self._buffers)
-
-    def finish(self) -> Function:
-        buffers, params, callees = tuple(self._buffers), tuple(self._params), self.callees.values()
-        nbytes = self._scratch_nbytes
-        return Function(buffers, params, self.lo, self.hi, self.body, nbytes, tuple(callees))
-
-    # ---------------------------------------------------------------- placement
-
-    def _value(self, type: Type, block: Block) -> Value:
-        self._count += 1
-        return Value(type, self._count, block, self)
-
-    def _append(
-        self, opcode: str, operands: tuple[Value, ...], type: Type | None, **attrs: Any
-    ) -> Value | None:
-        self._written += 1
-        results = () if type is None else (self._value(type, self.block),)
-        op = Op(opcode, operands, results, attrs)
-        self.block.ops.append(op)
-        for result in results:
-            result.op = op
-        return results[0] if results else None
-
-    def _memory(
-        self, opcode: str, operands: tuple[Value, ...], buffer: Buffer, type: Type, **attrs: Any
-    ) -> Value:
-        if buffer.readonly:
-            return self._pure(opcode, operands, type, buffer=buffer, **attrs)
-        # Until something is written, and in this block: one around it may be a loop that stores.
-        written, attrs = self._written, {"buffer": buffer, **attrs}
-        key = (*_key(opcode, operands, type, attrs), written)
-        known = self.block.numbering.get(key) or self._append(opcode, operands, type, **attrs)
-        assert known is not None
-        self._written, self.block.numbering[key] = written, known
-        return known
-
-    def _pure(self, opcode: str, operands: tuple[Value, ...], type: Type, **attrs: Any) -> Value:
-        key = _key(opcode, operands, type, attrs)
-        depth = 0
-        for operand in operands:
-            depth = max(depth, operand.block.depth)
-        home = self.body if not operands else self._home(depth, opcode in _MAY_FAULT)
-        block: Block | None = home
-        while block is not None and block.depth >= depth:
-            known = block.numbering.get(key)
-            if known is not None:
-                return known
-            block = block.parent
-        value = self._value(type, home)
-        value.op = Op(opcode, operands, (value,), attrs)
-        home.ops.append(value.op)
-        home.numbering[key] = value
-        return value
-
-    def _home(self, depth: int, may_fault: bool) -> Block:
-        """Where an op goes whose deepest operand stands at `depth`: see Note [Hoisting]."""
-        # Note [Hoisting]: all operand blocks are ancestors of the current block. Leaving a loop
-        # pays, leaving an arm of an `if` alone does not (the arm may be the rare one), so the op
-        # goes just outside the outermost loop that it can leave. An open loop is appended to its
-        # parent only when it closes, so appending to an outer block places the op before the loop.
-        home = block = self.block
-        while block.depth > depth and (block.always_runs or not may_fault):
-            assert block.parent is not None
-            if block.is_loop:
-                home = block.parent
-            block = block.parent
-        return home
 
 
 __all__ = ["I1", "I32", "I64", "Builder", "Number", "Operand"]

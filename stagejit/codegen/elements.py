@@ -5,24 +5,24 @@ from index variables to IR values). Output: one IR value per request: a scalar w
 is the same for all lanes, a vector along the vector variable otherwise. Invariant: a request has
 no effect but loads, so a generator may ask for the same value in several loops.
 
-Note [Lanes]: one index variable may be the vector variable; lane k stands at `env[var] + k`. How
-a load happens follows from the coefficient of that variable in the element's offset: 0 is a
-scalar load, 1 a vector load, -1 a reversed one, anything else a gather, or a register transpose
-inside a tile.
+Note [Loads]: how a load happens follows from the coefficient of the vector variable in the
+element's offset: 0 is a scalar load, 1 a vector load, -1 a reversed one, anything else a gather, or
+a register transpose inside a tile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from stagejit.codegen import scalars
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.gathers import gather_element
-from stagejit.codegen.ir import I32, I64, Block, Buffer, element_type
+from stagejit.codegen.ir import Buffer, element_type
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.phases import Place, WaitingStores
+from stagejit.codegen.positions import Positions
 from stagejit.codegen.register_tiles import Tile
 from stagejit.codegen.strides import WIDEST_PICKED, dealt, is_dealt, squares
 from stagejit.codegen.transposes import transpose_registers
@@ -30,7 +30,7 @@ from stagejit.dispatch.region import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.slices import place, pull_view
-from stagejit.index.affine import Affine, Index, Var, linearize
+from stagejit.index.affine import Affine, Index, linearize
 from stagejit.types import DType
 
 
@@ -42,69 +42,17 @@ class Memory:
     base: int = 0
 
 
-@dataclass(frozen=True)
-class Position:
-    """Where the loops stand. `mask`: lanes that exist (None: all). `stride`: see `interleaving`."""
-
-    env: Mapping[Var, Register] = field(default_factory=dict)
-    vector: Var | None = None
-    lanes: int = 0
-    mask: Register | None = None
-    tile: Tile | None = None
-    stride: int = 0
-
-
-class Elements:
+class Elements(Positions):
     """Evaluates one region. `bound` gives values that a generator has computed itself (a
     reduction's result, an accumulator tile); they win over evaluation."""
 
     def __init__(self, builder: Builder, memory: Mapping[Value, Memory]) -> None:
-        self.b = builder
+        super().__init__(builder)
         self.memory = memory
         self.bound: dict[Value, Callable[[Index], Register]] = {}
-        self.position = Position()
-        self._known: dict[tuple[Value, Index], Register] = {}
         self._pulled: dict[tuple[Op, Index], Index] = {}  # what views of fixed places read
         self._squares: dict[tuple[int, ...], list[Register]] = {}  # transposed, by their rows
         self._waiting = WaitingStores(builder, 0)
-
-    @contextmanager
-    def at(
-        self,
-        env: Mapping[Var, Register] | None = None,
-        *,
-        vector: Var | None = None,
-        lanes: int = 0,
-        mask: Register | None = None,
-        tile: Tile | None = None,
-        known: dict[tuple[Value, Index], Register] | None = None,
-    ) -> Iterator[None]:
-        """Evaluate at another position: `env` is added, the rest replaces what it was if given.
-
-        known: what was evaluated at this position before, to which this adds."""
-        before, outside = self.position, self._known
-        self.position = replace(
-            before,
-            env={**before.env, **(env or {})},
-            vector=vector or before.vector,
-            lanes=lanes or before.lanes,
-            mask=before.mask if mask is None else mask,
-            tile=tile or before.tile,
-        )
-        self._known = {} if known is None else known
-        try:
-            yield
-        finally:
-            self.position, self._known = before, outside
-
-    @contextmanager
-    def tile_step(self, step: int | Register) -> Iterator[None]:
-        """Evaluate row `step` of the current tile."""
-        tile = self.position.tile
-        if tile is None:
-            raise InternalError("no tile is open", step="codegen")
-        with self.at(tile=replace(tile, step=step)):
-            yield
 
     @contextmanager
     def interleaving(self, stride: int) -> Iterator[None]:
@@ -142,7 +90,7 @@ class Elements:
 
     def _lookup(self, value: Value, index: Index) -> Register | None:
         known = self._known.get((value, index))
-        if known is None or known.block is self.b.block or _visible(known.block, self.b.block):
+        if known is None or known.block is self.b.block or self.b.sees(known.block):
             return known
         return None
 
@@ -213,85 +161,6 @@ class Elements:
             raise InternalError("a constant array must be a buffer", step="codegen")
         return self.b.const(array.reshape(-1)[0].item(), element_type(value.type.dtype))
 
-    # ---------------------------------------------------------------- index arithmetic
-
-    def scalar_index(self, affine: Affine) -> Register:
-        """A uniform index as an i64 scalar. Terms are added from the outermost loop inwards, so
-        that partial sums leave the inner loops."""
-        terms = [self._term(var, coeff) for var, coeff in affine.terms]
-        terms.sort(key=lambda register: register.block.depth)
-        total = self.b.const(affine.const)
-        for term in terms:
-            total = total + term
-        return total
-
-    def _term(self, var: Var, coeff: int) -> Register:
-        return self._scalar_var(var) * coeff
-
-    def _scalar_var(self, var: Var) -> Register:
-        tile = self.position.tile
-        if var in self.position.env:
-            register = self.position.env[var]
-            return register + tile.step if tile and var is tile.var else register
-        if var.operand is None:
-            raise InternalError(f"index variable {var} has no position", step="codegen")
-        operand = self.scalar_index(var.operand)
-        return (self.b.udiv if var.kind == "div" else self.b.urem)(operand, var.divisor)
-
-    def lane_index(self, affine: Affine, *, narrow: bool = False) -> Register:
-        """An index as i64 (i32 if `narrow`): a scalar if uniform, one number per lane otherwise."""
-        coeff, uniform, varying = self.split(affine)
-        elem = I32 if narrow else I64
-        base = self.scalar_index(uniform)
-        if narrow:
-            base = self.b.cast("trunc", base, "i32")
-        if not coeff and not varying:
-            return base
-        lanes = self.position.lanes
-        total = self.b.splat(base, lanes)
-        if coeff:
-            total = total + self.b.lane_ids(lanes, elem) * coeff
-        for var, factor in varying:
-            register = self._lane_var(var)
-            if register.type.elem != elem.elem:
-                register = self.b.cast("trunc" if narrow else "sext", register, elem.elem)
-            total = total + register * factor
-        return total
-
-    def _lane_var(self, var: Var) -> Register:
-        if var in self.position.env:
-            return self.position.env[var]
-        assert var.operand is not None
-        narrow = var.operand.range()[1] < 2**31
-        operand = self.lane_index(var.operand, narrow=narrow)
-        divided = (self.b.udiv if var.kind == "div" else self.b.urem)(operand, var.divisor)
-        return self.b.cast("zext", divided, "i64") if narrow else divided
-
-    def split(self, affine: Affine) -> tuple[int, Affine, list[tuple[Var, int]]]:
-        """(coefficient of the vector variable, uniform part, terms that vary per lane otherwise).
-
-        The vector variable's own position is part of the uniform part.
-        """
-        vector = self.position.vector
-        coeff, uniform, varying = 0, [], []
-        for var, factor in affine.terms:
-            if var is vector:
-                coeff = factor
-                uniform.append((var, factor))
-            elif self._varies(var):
-                varying.append((var, factor))
-            else:
-                uniform.append((var, factor))
-        return coeff, Affine(tuple(uniform), affine.const), varying
-
-    def _varies(self, var: Var) -> bool:
-        if var in self.position.env:
-            return self.position.env[var].type.lanes > 0
-        vector = self.position.vector
-        return var.operand is not None and any(
-            inner is vector or self._varies(inner) for inner in var.operand.vars()
-        )
-
     def start(self, op: Op, operand: int, extent: int) -> Affine:
         """A dynamic start of a slice: read, clamped to `[0, extent)`, and given a variable."""
         source = op.operands[operand]
@@ -300,12 +169,6 @@ class Elements:
         )
         clamped = self.b.binary("smax", self.b.binary("smin", number, extent - 1), 0)
         return self.dynamic(clamped, extent)
-
-    def dynamic(self, register: Register, extent: int) -> Affine:
-        """An index variable standing at `register` (scalar or per lane)."""
-        var = Var(extent, "s", "dynamic")
-        self.position = replace(self.position, env={**self.position.env, var: register})
-        return Affine.of(var)
 
     def with_starts(self, store: Store, index: Index, offset: Affine) -> Affine:
         """`offset` of element `index` in `store.into`, with positions for the dynamic starts of its
@@ -383,7 +246,7 @@ class Elements:
         ]
         key = (lanes, *(row.id for row in rows))
         columns = self._squares.get(key)
-        if columns is None or not _visible(columns[0].block, b.block):
+        if columns is None or not b.sees(columns[0].block):
             columns = self._squares[key] = transpose_registers(b, rows, lanes)
         return columns[phase - start]
 
@@ -472,10 +335,3 @@ class Elements:
 
     def _reversed(self, register: Register) -> Register:
         return self.b.shuffle(register, None, tuple(reversed(range(register.type.lanes))))
-
-
-def _visible(block: Block, current: Block) -> bool:
-    here: Block | None = current
-    while here is not None and here.depth > block.depth:
-        here = here.parent
-    return here is block

@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from stagejit.codegen import scalars
-from stagejit.codegen.builder import Builder
 from stagejit.codegen.elements import Elements
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.ir import element_type
 from stagejit.codegen.packing import Dim, Packing
 from stagejit.codegen.register_tiles import Tile
-from stagejit.codegen.strides import is_dealt
+from stagejit.codegen.strides import every, is_dealt
 from stagejit.index.affine import Affine, Var
 
 _MOST_SHUFFLED = 4  # phases that shuffles sort faster than scattered stores
@@ -253,7 +252,7 @@ class _Fill:
                     parts.append(self._element())
             for phase in range(count):
                 offset = self._offset({vector.source: position + phase})
-                b.store(_every(b, parts, phase), self.buffer, offset)
+                b.store(every(b, parts, phase), self.buffer, offset)
 
         b.loop(first, whole, lanes * count, (), chunk)
         self._rows(vector, whole, stop)
@@ -370,9 +369,8 @@ class _Fill:
             b.store(register, self.buffer, self._offset({}, steps=steps), mask=position.mask)
             return
         lanes = position.lanes
-        varying = self._scattered(
-            split, position.env[split.source], self.spans[split.source].origin, lanes
-        )
+        first = position.env[split.source] - self.spans[split.source].origin
+        varying = self._sorted(split, b.splat(first, lanes) + b.lane_ids(lanes))
         offset = b.splat(self._offset({}, but=split, steps=steps), lanes) + varying
         b.scatter(register, self.buffer, offset, mask=position.mask)
 
@@ -381,33 +379,10 @@ class _Fill:
         position = at - origin
         if dim.modulus == 1:
             return position * dim.stride
+        return self._sorted(dim, position)
+
+    def _sorted(self, dim: Dim, position: Register) -> Register:
+        """Offsets of positions of the block along a dimension that is kept by phases."""
         quotient = self.b.udiv(position, dim.modulus)
         remainder = self.b.urem(position, dim.modulus)
         return remainder * dim.plane + quotient * dim.stride
-
-    def _scattered(self, dim: Dim, at: Register, origin: Register, lanes: int) -> Register:
-        """The offsets of consecutive source positions, lane by lane."""
-        first = at - origin
-        position = self.b.splat(first, lanes) + self.b.lane_ids(lanes)
-        quotient = self.b.udiv(position, dim.modulus)
-        remainder = self.b.urem(position, dim.modulus)
-        return remainder * dim.plane + quotient * dim.stride
-
-
-def _every(b: Builder, parts: Sequence[Register], first: int) -> Register:
-    """Elements `first`, `first + n`, `first + 2 n`, ... of n vectors end to end."""
-    lanes, count = parts[0].type.lanes, len(parts)
-    picks = [lane * count + first for lane in range(lanes)]
-    result = parts[0]
-    for number, part in enumerate(parts):
-        if number == 0:
-            continue
-        # Lanes that earlier vectors filled stay; those of this one come in.
-        here = [pick - number * lanes for pick in picks]
-        before = [pick if number == 1 and pick < lanes else lane for lane, pick in enumerate(picks)]
-        choice = [
-            lanes + at if 0 <= at < lanes else earlier
-            for at, earlier in zip(here, before, strict=True)
-        ]
-        result = b.shuffle(result, part, [lane if lane < 2 * lanes else -1 for lane in choice])
-    return result

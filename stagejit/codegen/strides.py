@@ -62,3 +62,22 @@ def interleaved(b: Builder, phases: Sequence[Value]) -> Value:
 
 def _joined(b: Builder, first: Value, second: Value) -> Value:
     return b.shuffle(first, second, range(2 * first.type.lanes))
+
+
+def every(b: Builder, parts: Sequence[Value], first: int) -> Value:
+    """Elements `first`, `first + n`, `first + 2 n`, ... of n vectors end to end."""
+    lanes, count = parts[0].type.lanes, len(parts)
+    picks = [lane * count + first for lane in range(lanes)]
+    result = parts[0]
+    for number, part in enumerate(parts):
+        if number == 0:
+            continue
+        # Lanes that earlier vectors filled stay; those of this one come in.
+        here = [pick - number * lanes for pick in picks]
+        before = [pick if number == 1 and pick < lanes else lane for lane, pick in enumerate(picks)]
+        choice = [
+            lanes + at if 0 <= at < lanes else earlier
+            for at, earlier in zip(here, before, strict=True)
+        ]
+        result = b.shuffle(result, part, [lane if lane < 2 * lanes else -1 for lane in choice])
+    return result
