@@ -15,6 +15,7 @@ rows that come before it.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,7 +36,8 @@ def implementation(equation: Any) -> ClosedJaxpr | None:
     name = jax_name(equation.primitive)
     if name not in _IMPLEMENTATIONS:
         return None
-    function, parameters = _IMPLEMENTATIONS[name]
+    function = _IMPLEMENTATIONS[name]
+    parameters = inspect.getfullargspec(function).kwonlyargs
     avals = [variable.aval for variable in equation.invars]
     if not all(_is_suitable(aval) for aval in avals):
         return None
@@ -244,26 +246,9 @@ def _tridiagonal_solve(
     return _or_nan(info == 0, x)
 
 
-def _with_parameters(
-    function: Callable[..., Results], *parameters: str
-) -> tuple[Callable[..., Results], frozenset[str]]:
-    return function, frozenset(parameters)
-
-
-_IMPLEMENTATIONS: dict[str, tuple[Callable[..., Results], frozenset[str]]] = {
-    "cholesky": _with_parameters(_cholesky),
-    "triangular_solve": _with_parameters(
-        _triangular_solve, "left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal"
-    ),
-    "lu": _with_parameters(_lu),
-    "lu_pivots_to_permutation": _with_parameters(_permutation, "permutation_size"),
-    "geqrf": _with_parameters(_geqrf),
-    "geqp3": _with_parameters(_geqp3),
-    "householder_product": _with_parameters(_householder_product),
-    "ormqr": _with_parameters(_ormqr, "left", "transpose"),
-    "qr": _with_parameters(_qr, "pivoting", "full_matrices"),
-    "eigh": _with_parameters(_eigh, "lower", "subset_by_index", "algorithm"),
-    "svd": _with_parameters(_svd, "full_matrices", "compute_uv", "subset_by_index", "algorithm"),
-    "hessenberg": _with_parameters(_hessenberg),
-    "tridiagonal_solve": _with_parameters(_tridiagonal_solve, "perturb_singular"),
-}
+_IMPLEMENTATIONS: dict[str, Callable[..., Results]] = {
+    "cholesky": _cholesky, "triangular_solve": _triangular_solve, "lu": _lu,
+    "lu_pivots_to_permutation": _permutation, "geqrf": _geqrf, "geqp3": _geqp3,
+    "householder_product": _householder_product, "ormqr": _ormqr, "qr": _qr, "eigh": _eigh,
+    "svd": _svd, "hessenberg": _hessenberg, "tridiagonal_solve": _tridiagonal_solve,
+}  # fmt: skip
