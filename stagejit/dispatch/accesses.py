@@ -91,9 +91,9 @@ def reads_of(region: Draft | Region) -> list[Touch]:
 def rereads_of(region: Region) -> list[Touch]:
     """What the region reads of the memory that it writes, besides what `reads_of` says: a scatter
     that combines what is there with what comes."""
-    if region.kind != "scatter" or region.anchor is None or region.anchor.attrs["fn"] == "set":
-        return []
-    return writes_of(region)
+    op = region.anchor
+    combines = op is not None and op.definition.is_scatter and op.attrs["fn"] != "set"
+    return writes_of(region) if combines else []
 
 
 def writes_of(region: Draft | Region) -> list[Touch]:
@@ -107,8 +107,7 @@ def writes_of(region: Draft | Region) -> list[Touch]:
 
 def write_of(region: Draft | Region, store: Store, result: Value) -> Touch:
     """What one store of a part writes of `result`, its memory."""
-    if region.kind == "scatter":
-        assert region.anchor is not None
+    if region.anchor is not None and region.definition.is_scatter:
         scalars, box = region.scalars, region.scalars.box(region.anchor)
         reason = "" if scalars.knows(region.anchor) else _DYNAMIC
         return Touch(result, box, reason, scalars.may_drop(region.anchor))

@@ -216,12 +216,13 @@ def _store(state: State, op: Op, wanted: dict[Group, _Demand]) -> Group:
 def _may_store(
     state: State, group: Group, op: Op, location: Location, wanted: dict[Group, _Demand]
 ) -> bool:
-    if group.kind not in ("map", "reduce") or not location.one_to_one:
+    known = group.definition
+    if not (known.is_elementwise or known.is_reduce) or not location.one_to_one:
         return False
     into = group.shape if location.space != "kept" else group.kept_shape
     if not keeps_row_major_order(location.index, op.result.shape, into):
         return False
-    if group.kind == "map" and op.result.shape != group.shape:
+    if known.is_elementwise and op.result.shape != group.shape:
         return False
     if location.space == "row" and refuse_rows(group):
         return False

@@ -29,7 +29,7 @@ def emit(state: State, destinations: Destinations) -> list[Draft]:
     regions = []
     for group in reversed(order):
         stores = _stores(state, destinations, group)
-        if not stores and group.kind != "delegate":
+        if not stores and not group.definition.is_left:
             continue
         ops, inputs = _walk(state, group, stores)
         for value in inputs:
@@ -99,11 +99,11 @@ def _walk(state: State, group: Group, stores: Iterable[Store]) -> tuple[list[Op]
     """Ops that the group evaluates for its stores, and the values that it reads from memory."""
     ops: set[Op] = set()
     inputs: dict[Value, None] = {}
-    if group.anchor is not None and (group.anchor.definition.has_bodies or group.kind == "call"):
+    if group.anchor is not None and (group.definition.has_bodies or group.definition.is_call):
         read = map(without_reshapes, read_operands(group.anchor))
         return [group.anchor], list(dict.fromkeys(read))
     pending: list[Value] = (
-        [] if group.kind != "delegate" or group.anchor is None else (list(group.anchor.results))
+        list(group.anchor.results) if group.anchor and group.definition.is_left else []
     )
     for store in stores:
         pending.append(store.value)

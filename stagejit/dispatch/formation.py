@@ -217,7 +217,7 @@ class _Former:
         for number in reversed(list(bits(needed))):
             group = state.groups[number]
             if (
-                group.kind != "reduce"
+                not group.definition.is_reduce
                 or group.shape != operand.shape
                 or (group.axes != tuple(op.attrs["axes"]))
             ):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stagejit.graph.definition import OpDef, no_check, states_its_types
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Index
 from stagejit.index.coordinates import Shape, coordinates, without
@@ -46,6 +47,14 @@ class Placement:
     into: Value | None = None
 
 
+_WITHOUT_ANCHOR = OpDef(kind="map", infer=states_its_types, interpret=no_check, is_elementwise=True)
+
+
+def definition_of_anchor(anchor: Op | None) -> OpDef:
+    """What is known of a dispatch: what its anchor is. Without one it evaluates elementwise ops."""
+    return _WITHOUT_ANCHOR if anchor is None else anchor.definition
+
+
 @dataclass(eq=False)
 class Group:
     """A region to be. `shape` is the space of its result, for reduces the row space; `axes` are
@@ -66,9 +75,14 @@ class Group:
     closed: bool = False
 
     @property
+    def definition(self) -> OpDef:
+        """What is known of it by its anchor, see `definition_of_anchor`."""
+        return definition_of_anchor(self.anchor)
+
+    @property
     def stands_alone(self) -> bool:
         """Whether it evaluates nothing but its anchor, and stores nothing but its results."""
-        return self.anchor is not None and self.anchor.definition.stands_alone
+        return self.definition.stands_alone
 
     @property
     def kept_shape(self) -> Shape:

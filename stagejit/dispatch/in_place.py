@@ -20,14 +20,13 @@ from stagejit.dispatch.region import Draft, Region, Store
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, linearize
 
-_ELEMENTWISE = ("map", "copy", "reduce", "contract", "conv")
-
 
 def refuse_in_place(region: Draft | Region, operand: Value, store: Store) -> str:
     """Why `region` cannot have `store`, one of its own, over `operand`, one of its inputs; empty if
     it can. They have to be of one size, element for element."""
     into = store.into
-    if region.kind not in _ELEMENTWISE:
+    known = region.definition
+    if not (known.is_elementwise or known.is_reduce or known.is_product):
         return f"a {region.kind} reads the operand while it writes the result"
     if region.borders:
         return "the dispatch writes a border beside the result"
@@ -37,7 +36,7 @@ def refuse_in_place(region: Draft | Region, operand: Value, store: Store) -> str
         return "elements of the operand and of the result differ in size"
     if not store.value.type.size == operand.type.size == into.type.size:
         return "the operand and what the dispatch writes differ in size"
-    if region.kind == "reduce":
+    if known.is_reduce:
         reason = _refuse_rows(region, operand, store)
     elif region.anchor is not None:
         reason = _refuse_epilogue(region, operand, store)

@@ -161,11 +161,12 @@ def refuse_join(state: State, group: Group, op: Op, place: Location) -> Refusal 
         return Refusal(f"{switch} is disabled")
     if group.closed:
         return Refusal(f"{group.kind} is followed by enough ops in a row")
-    if group.kind in ("map", "reduce", "cumulative"):
+    known = group.definition
+    if known.is_elementwise or (known.accumulates and not known.is_product):
         into = group.shape if place.space != "kept" else group.kept_shape
         if not keeps_row_major_order(place.index, op.result.shape, into):
             return Refusal(f"it permutes the elements of {group.kind}")
-        if group.kind == "map" and op.result.shape != group.shape:
+        if known.is_elementwise and op.result.shape != group.shape:
             return Refusal("it has another shape")
     if place.space == "row" and (reason := refuse_rows(group)):
         return reason

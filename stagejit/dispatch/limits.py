@@ -40,7 +40,7 @@ def limit_operands(state: State, regions: Sequence[Draft]) -> list[Draft]:
     for region in regions:
         if operands_of(region) <= state.options.operand_limit:
             limited.append(region)
-        elif region.stands_alone and region.kind != "scatter":
+        elif region.stands_alone and not region.definition.is_scatter:
             assert region.anchor is not None
             _decide_alone(state, region.anchor, operands_of(region))
             limited.append(region)

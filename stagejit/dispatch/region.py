@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from stagejit.dispatch.group import definition_of_anchor
 from stagejit.dispatch.scalars import NOTHING, Scalars
+from stagejit.graph.definition import OpDef
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.dispatches import kind_without_anchor, name_of
 from stagejit.loc import UNKNOWN, Loc
@@ -58,21 +60,24 @@ class _Launched:
     borders: Sequence[Self]
 
     @property
+    def definition(self) -> OpDef:
+        """What is known of it by its anchor, see `definition_of_anchor`."""
+        return definition_of_anchor(self.anchor)
+
+    @property
     def stands_alone(self) -> bool:
         """Whether it evaluates nothing but its anchor, and stores nothing but its results."""
-        return self.anchor is not None and self.anchor.definition.stands_alone
+        return self.definition.stands_alone
 
     @property
     def has_kernel(self) -> bool:
         """Whether it is one kernel of ours: no loop, no branch, no code of a library."""
-        return self.anchor is None or not (
-            self.anchor.definition.is_foreign or self.anchor.definition.has_bodies
-        )
+        return not self.definition.is_foreign and not self.definition.has_bodies
 
     @property
     def updates(self) -> bool:
         """Whether it reads, and changes, what lies in the buffers of its results."""
-        return self.anchor is not None and self.anchor.definition.updates
+        return self.definition.updates
 
     @property
     def parts(self) -> tuple[Self, ...]:

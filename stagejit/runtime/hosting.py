@@ -124,11 +124,12 @@ class _Hosting:
         return tuple(made)
 
     def _group(self, steps: Sequence[Step], scope: _Scope) -> _Group:
-        if steps[0].region.kind == "loop":
+        known = steps[0].region.definition
+        if known.is_loop:
             return _Group(tuple(self._loop(steps[0], scope)))
-        if steps[0].region.kind == "branch":
+        if known.is_branch:
             return _Group((self._branch(steps[0], scope),))
-        if steps[0].region.kind == "call":
+        if known.is_call:
             return _Group((_call(steps[0], scope),))
         return _Group((), tuple(timed for step in steps for timed in self._launches(step, scope)))
 

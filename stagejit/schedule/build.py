@@ -47,7 +47,7 @@ class _Item:
 
     @property
     def delegated(self) -> bool:
-        return self.region.kind == "delegate"
+        return self.region.definition.is_left
 
 
 def schedule(

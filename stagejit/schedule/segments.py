@@ -42,7 +42,7 @@ def segments_of(
     parts: list[Run | Delegation] = []
     for group in steps.values():
         part: Run | Delegation
-        if group[0].region.kind == "delegate":
+        if group[0].region.definition.is_left:
             if empty:
                 parts.append(_run([], buffers, known, empty))
             part = _delegation(group[0], buffer_of)
@@ -69,7 +69,7 @@ def _without_elements(
     needed = dict.fromkeys(outputs)
     for group in groups:
         for step in group:
-            if step.region.kind == "delegate":
+            if step.region.definition.is_left:
                 needed.update(dict.fromkeys(_delegation(step, buffer_of).operands))
     return [name for name in needed if name not in known and 0 in buffers[name].shape]
 

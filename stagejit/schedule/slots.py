@@ -39,7 +39,7 @@ class Use:
 
     @property
     def native(self) -> bool:
-        return self.region.kind != "delegate"
+        return not self.region.definition.is_left
 
     def buffers(self) -> Iterator[str]:
         yield from self.reads

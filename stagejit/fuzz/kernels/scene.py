@@ -92,7 +92,7 @@ class Scene:
     def _reads(self) -> None:
         contents: dict[Value, Value] = {}
         anchor = self.region.anchor
-        if self.region.kind == "scatter" and anchor is not None:
+        if anchor is not None and anchor.definition.is_scatter:
             root = memory_of(self.region.results[0])
             self._homes[root] = self._buffer(anchor.result, anchor.operands[0])
         for value in self.region.operands:  # of several in one memory the latest is there
