@@ -192,14 +192,10 @@ class _Lowering:
                 self._for(op)
             case "if":
                 self._if(op)
-            case "load":
-                e.bind(op.results[0], self.memory.load(op))
-            case "gather":
-                e.bind(op.results[0], self.memory.gather(op))
-            case "store":
-                self.memory.store(op)
-            case "scatter":
-                self.memory.scatter(op)
+            case "load" | "gather":
+                e.bind(op.results[0], self.memory.read(op))
+            case "store" | "scatter":
+                self.memory.write(op)
             case "prefetch":
                 self.memory.prefetch(op)
             case "call":

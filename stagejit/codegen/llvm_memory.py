@@ -45,17 +45,21 @@ class Memory:
 
     # ---------------------------------------------------------------- ops
 
-    def load(self, op: Op) -> Ref:
+    def read(self, op: Op) -> Ref:
+        """A load, or a gather."""
         buffer: Buffer = op.attrs["buffer"]
         index, mask = self._index_and_mask(op, 0)
         access = op.results[0].type
         if buffer in self.limits:
             return self._checked(buffer, access, None, index, mask)
         index = self._in_scratch(buffer, access, index, mask, writes=False)
+        if op.opcode == "gather":
+            return self._gather(buffer, access, index, mask)
         pointer = self.e.address(self.bases[buffer], buffer.elem, index)
         return self._load(buffer, access, pointer, mask, op.attrs)
 
-    def store(self, op: Op) -> None:
+    def write(self, op: Op) -> None:
+        """A store, or a scatter."""
         buffer: Buffer = op.attrs["buffer"]
         value = self.e.ref(op.operands[0])
         index, mask = self._index_and_mask(op, 1)
@@ -63,27 +67,11 @@ class Memory:
             self._checked(buffer, value.type, value, index, mask)
             return
         index = self._in_scratch(buffer, value.type, index, mask, writes=True)
+        if op.opcode == "scatter":
+            self._scatter(buffer, value, index, mask)
+            return
         pointer = self.e.address(self.bases[buffer], buffer.elem, index)
         self._store(buffer, value, pointer, mask, op.attrs)
-
-    def gather(self, op: Op) -> Ref:
-        buffer: Buffer = op.attrs["buffer"]
-        indices, mask = self._index_and_mask(op, 0)
-        access = op.results[0].type
-        if buffer in self.limits:
-            return self._checked(buffer, access, None, indices, mask)
-        indices = self._in_scratch(buffer, access, indices, mask, writes=False)
-        return self._gather(buffer, access, indices, mask)
-
-    def scatter(self, op: Op) -> None:
-        buffer: Buffer = op.attrs["buffer"]
-        value = self.e.ref(op.operands[0])
-        indices, mask = self._index_and_mask(op, 1)
-        if buffer in self.limits:
-            self._checked(buffer, value.type, value, indices, mask)
-            return
-        indices = self._in_scratch(buffer, value.type, indices, mask, writes=True)
-        self._scatter(buffer, value, indices, mask)
 
     def forget(self, op: Op) -> None:
         """The marks of a `once` buffer are taken away."""

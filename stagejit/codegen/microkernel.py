@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from stagejit.codegen import scalars
@@ -326,8 +327,12 @@ class _Step:
         self.tail_mask: Register | None = None
         self.b = kernel.b
 
-    def tail(self, mask: Register) -> _Tail:
-        return _Tail(self, mask)
+    @contextmanager
+    def tail(self, mask: Register) -> Iterator[None]:
+        """Within it, loads along the reduction are masked."""
+        self.tail_mask = mask
+        yield
+        self.tail_mask = None
 
     def unrolled(
         self, offsets: Sequence[Register], fixed: Mapping[Var, int], sums: Sequence[Register]
@@ -377,16 +382,3 @@ class _Step:
             )
             loaded[key] = scalars.convert(self.b, raw, view.dtype, kernel.dtype)
         return loaded[key]
-
-
-class _Tail:
-    """Within it, loads along the reduction are masked."""
-
-    def __init__(self, step: _Step, mask: Register) -> None:
-        self.step, self.mask = step, mask
-
-    def __enter__(self) -> None:
-        self.step.tail_mask = self.mask
-
-    def __exit__(self, *_: object) -> None:
-        self.step.tail_mask = None

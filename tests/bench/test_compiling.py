@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 from stagejit.bench.compiling import table
-from stagejit.bench.compiling.programs import PROGRAMS, SEEDS, Made, Program, equation_count
+from stagejit.bench.compiling.program import Made, Program, equation_count
+from stagejit.bench.compiling.programs import PROGRAMS, SEEDS
 from stagejit.fuzz.programs.generate import random_program
 from stagejit.runtime.engine import engine
 

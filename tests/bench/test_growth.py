@@ -10,7 +10,7 @@ from stagejit.bench import cli
 from stagejit.bench.compiling import growth
 from stagejit.bench.compiling.growth import TOTAL, Growth
 from stagejit.bench.compiling.large import LARGE_PROGRAMS
-from stagejit.bench.compiling.programs import equation_count
+from stagejit.bench.compiling.program import equation_count
 from stagejit.errors import OptionsError
 from stagejit.pipeline import STEPS
 from stagejit.runtime.engine import engine

@@ -14,9 +14,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from stagejit.bench.compiling.programs import Made, Program
+from stagejit.bench.compiling.program import Made, Program, constant, floats
 
 
 @dataclass(frozen=True)
@@ -33,41 +32,33 @@ class LargeProgram:
         return Program(f"{self.name}, {equations:,}", partial(self.make, equations))
 
 
-def _floats(*shape: int) -> Any:
-    return np.random.default_rng(len(shape)).normal(size=shape).astype(np.float32) / 4
-
-
-def _constant(variant: int) -> float:
-    return 1.0 + variant / 1024
-
-
 def _chain(equations: int, variant: int) -> Made:
     """Each equation reads the last one."""
-    c = _constant(variant)
+    c = constant(variant)
 
     def f(x: Any) -> Any:
         for _ in range(equations // 2):
             x = jnp.sin(x * c)
         return x
 
-    return f, (_floats(1000),)
+    return f, (floats(1000),)
 
 
 def _wide(equations: int, variant: int) -> Made:
     """Branches that read one value and know nothing of each other."""
-    c = _constant(variant)
+    c = constant(variant)
 
     def f(x: Any) -> Any:
         return jnp.stack([jnp.sum(jnp.exp(x * (c + k))) for k in range(equations // 3)])
 
-    return f, (_floats(64),)
+    return f, (floats(64),)
 
 
 def _tree(equations: int, variant: int) -> Made:
     """Branches that read one value, added up in a tree: one result, and one kernel.
 
     XLA (jax 0.10.2) takes more than 14 GB to compile 2,000 equations of it."""
-    c = _constant(variant)
+    c = constant(variant)
 
     def f(x: Any) -> Any:
         parts = [jnp.exp(x * (c + k)) - k for k in range(equations // 4)]
@@ -76,12 +67,12 @@ def _tree(equations: int, variant: int) -> Made:
             parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=False)] + odd
         return parts[0]
 
-    return f, (_floats(64),)
+    return f, (floats(64),)
 
 
 def _layers(equations: int, variant: int) -> Made:
     """Products whose rows are centred, each with weights of its own."""
-    c = _constant(variant)
+    c = constant(variant)
 
     def f(x: Any, weights: Any) -> Any:
         for w in weights:
@@ -89,12 +80,12 @@ def _layers(equations: int, variant: int) -> Made:
             x = jnp.tanh(y - y.mean(-1, keepdims=True) * c)
         return x
 
-    return f, (_floats(16, 16), [_floats(16, 16) for _ in range(equations // 7)])
+    return f, (floats(16, 16), [floats(16, 16) for _ in range(equations // 7)])
 
 
 def _updates(equations: int, variant: int) -> Made:
     """One buffer that is written box by box, and read in between."""
-    c = _constant(variant)
+    c = constant(variant)
     count = equations // 7
 
     def f(d: Any, x: Any) -> Any:
@@ -104,12 +95,12 @@ def _updates(equations: int, variant: int) -> Made:
             total = total + d[4 * i + 1, 3]
         return d, total
 
-    return f, (_floats(4 * count, 16), _floats(4, 16))
+    return f, (floats(4 * count, 16), floats(4, 16))
 
 
 def _optimizer(equations: int, variant: int) -> Made:
     """A step of Adam: three results a parameter."""
-    c = _constant(variant)
+    c = constant(variant)
 
     def one(w: Any, m: Any, v: Any, g: Any) -> Any:
         m = 0.9 * m + 0.1 * g
@@ -119,12 +110,12 @@ def _optimizer(equations: int, variant: int) -> Made:
     def f(parameters: Any) -> Any:
         return [one(*each) for each in parameters]
 
-    return f, ([tuple(_floats(8, 16) for _ in range(4)) for _ in range(equations // 12)],)
+    return f, ([tuple(floats(8, 16) for _ in range(4)) for _ in range(equations // 12)],)
 
 
 def _solver(equations: int, variant: int) -> Made:
     """Steps of a fourth-order Runge-Kutta method, unrolled, for a pendulum of many parts."""
-    c = _constant(variant)
+    c = constant(variant)
 
     def slope(state: Any) -> Any:
         place, speed = state
@@ -144,7 +135,7 @@ def _solver(equations: int, variant: int) -> Made:
             state = moved(state, h / 6, total)
         return state
 
-    return f, ((_floats(32), _floats(32)),)
+    return f, ((floats(32), floats(32)),)
 
 
 LARGE_PROGRAMS = (

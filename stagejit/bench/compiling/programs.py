@@ -1,15 +1,12 @@
 """Programs of about 300 equations, of many kinds.
 
-Input: a number that no two variants of a program share. Output: `Program`s; `make(variant)` is a
-function with its arguments. Invariant: variants differ in constants all over the program, so that
-no code made for one fits another; nothing in them depends on the machine.
+Input: a variant. Output: `PROGRAMS`. Invariant: nothing in them depends on the machine.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -17,41 +14,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from stagejit.bench.compiling.program import Made, Program, constant, floats
 from stagejit.fuzz.programs.generate import random_program
-
-Made = tuple[Callable[..., Any], tuple[Any, ...]]
-
-
-@dataclass(frozen=True)
-class Program:
-    """make: the function and its arguments, for a variant."""
-
-    name: str
-    make: Callable[[int], Made]
-
-
-def _floats(*shape: int) -> Any:
-    return np.random.default_rng(len(shape)).normal(size=shape).astype(np.float32) / 4
-
-
-def _constant(variant: int) -> float:
-    return 1.0 + variant / 1024
 
 
 def _sine_chain(variant: int, links: int = 670) -> Made:
-    c = _constant(variant)
+    c = constant(variant)
 
     def f(x: Any) -> Any:
         for _ in range(links):
             x = jnp.sin(x * c)
         return x
 
-    return f, (_floats(1000),)
+    return f, (floats(1000),)
 
 
 def _elementwise(variant: int) -> Made:
     """Many scalar functions over one shape."""
-    c = _constant(variant)
+    c = constant(variant)
     functions = (jnp.tanh, jnp.exp, jax.nn.sigmoid, jnp.abs, jnp.cos, jax.nn.relu, jnp.square)
 
     def f(x: Any, y: Any) -> Any:
@@ -59,12 +39,12 @@ def _elementwise(variant: int) -> Made:
             x, y = functions[i % len(functions)](x * c) + y, x - y * 0.5
         return x, y
 
-    return f, (_floats(64, 33), _floats(64, 33))
+    return f, (floats(64, 33), floats(64, 33))
 
 
 def _mlp(variant: int) -> Made:
     """A training step of five layers with Adam."""
-    c = _constant(variant)
+    c = constant(variant)
     sizes = (20, 48, 40, 32, 24, 10)
 
     def loss(weights: Any, x: Any, y: Any) -> Any:
@@ -84,15 +64,15 @@ def _mlp(variant: int) -> Made:
 
         return jax.tree.map(moved, weights, means, squares), means, squares, step, value
 
-    weights = [(_floats(a, b), np.zeros(b, np.float32)) for a, b in itertools.pairwise(sizes)]
+    weights = [(floats(a, b), np.zeros(b, np.float32)) for a, b in itertools.pairwise(sizes)]
     zeros = jax.tree.map(np.zeros_like, weights)
     step = np.float32(0)
-    return f, (weights, zeros, zeros, step, _floats(64, 20), np.ones((64, 10), np.float32) / 10)
+    return f, (weights, zeros, zeros, step, floats(64, 20), np.ones((64, 10), np.float32) / 10)
 
 
 def _transformer(variant: int) -> Made:
     """The gradient of two transformer blocks."""
-    c, heads, width = _constant(variant), 4, 32
+    c, heads, width = constant(variant), 4, 32
 
     def norm(x: Any) -> Any:
         centred = x - x.mean(-1, keepdims=True)
@@ -117,13 +97,13 @@ def _transformer(variant: int) -> Made:
 
     shapes = {"qkv": (width, 3 * width), "out": (width, width)}
     shapes |= {"up": (width, 4 * width), "down": (4 * width, width)}
-    layers = [{name: _floats(*shape) for name, shape in shapes.items()} for _ in range(2)]
-    return f, (_floats(2, 16, width), layers)
+    layers = [{name: floats(*shape) for name, shape in shapes.items()} for _ in range(2)]
+    return f, (floats(2, 16, width), layers)
 
 
 def _three_bodies(variant: int) -> Made:
     """Four steps of a fourth-order Runge-Kutta method, unrolled: bodies that attract each other."""
-    c = _constant(variant)
+    c = constant(variant)
 
     def slope(state: Any) -> Any:
         places, speeds = state
@@ -145,12 +125,12 @@ def _three_bodies(variant: int) -> Made:
             state = moved(state, h / 6, total)
         return state
 
-    return f, ((_floats(3, 3), _floats(3, 3)),)
+    return f, ((floats(3, 3), floats(3, 3)),)
 
 
 def _oscillators(variant: int) -> Made:
     """A right-hand side of 30 coupled equations over a vector of parameters."""
-    c = _constant(variant)
+    c = constant(variant)
 
     def f(state: Any, rates: Any) -> Any:
         x = list(state)
@@ -161,12 +141,12 @@ def _oscillators(variant: int) -> Made:
             slopes.append(force - 0.1 * c * x[i] * (1 + i) + jnp.cos(x[i]) * x[i - 2])
         return jnp.stack(slopes)
 
-    return f, (_floats(30, 100), _floats(100))
+    return f, (floats(30, 100), floats(100))
 
 
 def _lstm(variant: int) -> Made:
     """Twenty unrolled steps."""
-    c = _constant(variant)
+    c = constant(variant)
 
     def f(xs: Any, w: Any, u: Any, b: Any, h: Any, cell: Any) -> Any:
         hidden = []
@@ -177,23 +157,23 @@ def _lstm(variant: int) -> Made:
             hidden.append(h)
         return jnp.stack(hidden), cell
 
-    args = (_floats(20, 8, 12), _floats(12, 64), _floats(16, 64), _floats(64))
-    return f, (*args, _floats(8, 16), _floats(8, 16))
+    args = (floats(20, 8, 12), floats(12, 64), floats(16, 64), floats(64))
+    return f, (*args, floats(8, 16), floats(8, 16))
 
 
 def _slices(variant: int) -> Made:
     """The sum of 100 slices."""
-    c = _constant(variant)
+    c = constant(variant)
 
     def f(x: Any) -> Any:
         return sum(x[i : i + 40] * (c + i) for i in range(100))
 
-    return f, (_floats(200, 12),)
+    return f, (floats(200, 12),)
 
 
 def _norms(variant: int) -> Made:
     """25 normalizations of rows, each added to what it normalizes."""
-    c = _constant(variant)
+    c = constant(variant)
 
     def f(x: Any) -> Any:
         for _ in range(25):
@@ -202,19 +182,19 @@ def _norms(variant: int) -> Made:
             x = (x - mean) / jnp.sqrt(variance + 1e-5) * c + x
         return x
 
-    return f, (_floats(32, 64),)
+    return f, (floats(32, 64),)
 
 
 def _selections(variant: int) -> Made:
     """75 choices between two functions of the last choice."""
-    c = _constant(variant)
+    c = constant(variant)
 
     def f(x: Any) -> Any:
         for k in range(75):
             x = jnp.where(x > k * c, x - 1, jnp.maximum(x * c, 0.1 * k))
         return x
 
-    return f, (_floats(64),)
+    return f, (floats(64),)
 
 
 def _hashes(variant: int) -> Made:
@@ -231,7 +211,7 @@ def _hashes(variant: int) -> Made:
 
 def _updates(variant: int) -> Made:
     """A field that is updated row by row, physics with boundaries."""
-    c = _constant(variant)
+    c = constant(variant)
 
     def f(u: Any) -> Any:
         for i in range(1, 17):
@@ -240,24 +220,24 @@ def _updates(variant: int) -> Made:
             u = u.at[i, 0].set(0.0).at[i, -1].add(c)
         return u
 
-    return f, (_floats(20, 30),)
+    return f, (floats(20, 30),)
 
 
 def _alternating(variant: int) -> Made:
     """Single elements, by turns of two kinds."""
-    c = _constant(variant)
+    c = constant(variant)
 
     def f(x: Any) -> Any:
         for i in range(60):
             x = x.at[i].set(jnp.cumsum(x[i] * c)[-1:][0] if i % 2 else x[i + 1] * 2)
         return x
 
-    return f, (_floats(62),)
+    return f, (floats(62),)
 
 
 def _scanned(variant: int) -> Made:
     """A scan whose body has all equations."""
-    c = _constant(variant)
+    c = constant(variant)
 
     def body(carry: Any, x: Any) -> Any:
         a, b = carry
@@ -268,12 +248,12 @@ def _scanned(variant: int) -> Made:
     def f(xs: Any) -> Any:
         return lax.scan(body, (xs[0], xs[1]), xs)
 
-    return f, (_floats(20, 17),)
+    return f, (floats(20, 17),)
 
 
 def _branches(variant: int) -> Made:
     """Branches inside branches inside a loop."""
-    c = _constant(variant)
+    c = constant(variant)
 
     def arm(scale: float) -> Callable[[Any], Any]:
         def run(x: Any) -> Any:
@@ -290,11 +270,11 @@ def _branches(variant: int) -> Made:
 
         return lax.fori_loop(0, 10, body, x)
 
-    return f, (_floats(40),)
+    return f, (floats(40),)
 
 
 def _associative(variant: int) -> Made:
-    c = _constant(variant)
+    c = constant(variant)
 
     def combine(a: Any, b: Any) -> Any:
         return a[0] * b[0], a[1] * b[0] + b[1] * c
@@ -302,7 +282,7 @@ def _associative(variant: int) -> Made:
     def f(a: Any, b: Any) -> Any:
         return lax.associative_scan(combine, (a, b))
 
-    return f, (_floats(300, 8), _floats(300, 8))
+    return f, (floats(300, 8), floats(300, 8))
 
 
 def _associative_gradient(variant: int) -> Made:
@@ -316,7 +296,7 @@ def _associative_gradient(variant: int) -> Made:
 
 def _nested(variant: int) -> Made:
     """Jitted functions that call each other, mapped over two axes."""
-    c = _constant(variant)
+    c = constant(variant)
 
     @jax.jit
     def inner(x: Any, y: Any) -> Any:
@@ -332,12 +312,12 @@ def _nested(variant: int) -> Made:
         twice = jax.vmap(jax.vmap(middle, (0, None)), (None, 0))
         return twice(xs, ys), jax.vmap(middle)(xs, ys)
 
-    return f, (_floats(7, 12), _floats(7, 12))
+    return f, (floats(7, 12), floats(7, 12))
 
 
 def _random_keys(variant: int) -> Made:
     """Splits and draws."""
-    c = _constant(variant)
+    c = constant(variant)
 
     def f(seed: Any) -> Any:
         key = jax.random.key(seed)
@@ -352,7 +332,7 @@ def _random_keys(variant: int) -> Made:
 
 def _convolutions(variant: int) -> Made:
     """The gradient of a small convolutional network with batch normalization."""
-    c = _constant(variant)
+    c = constant(variant)
 
     def loss(weights: Any, x: Any) -> Any:
         for w in weights:
@@ -362,8 +342,8 @@ def _convolutions(variant: int) -> Made:
             x = jnp.concatenate([x, jax.nn.relu(y * c)], 1)
         return jnp.mean(x**2)
 
-    weights = [_floats(4, 3 + 4 * i, 3, 3) for i in range(4)]
-    return jax.value_and_grad(loss), (weights, _floats(2, 3, 16, 16))
+    weights = [floats(4, 3 + 4 * i, 3, 3) for i in range(4)]
+    return jax.value_and_grad(loss), (weights, floats(2, 3, 16, 16))
 
 
 def _random(seeds: tuple[int, ...]) -> Callable[[int], Made]:
@@ -402,18 +382,3 @@ PROGRAMS = (
     Program("random keys", _random_keys),
     Program("random programs", _random(SEEDS)),
 )
-
-
-def equation_count(jaxpr: Any) -> int:
-    """Equations of a jaxpr and all that it calls."""
-    found = 0
-    for equation in jaxpr.eqns:
-        inner = [
-            leaf
-            for leaf in jax.tree.leaves(
-                list(equation.params.values()), is_leaf=lambda v: hasattr(v, "eqns") or v is None
-            )
-            if hasattr(leaf, "eqns")
-        ]
-        found += sum(map(equation_count, inner)) if inner else 1
-    return found

@@ -23,7 +23,7 @@ import jax
 from rich.table import Table
 
 import stagejit
-from stagejit.bench.compiling.programs import Program, equation_count
+from stagejit.bench.compiling.program import Program, equation_count
 from stagejit.bench.report import program_table
 from stagejit.bench.timing import geometric_mean
 
