@@ -7,7 +7,7 @@ Input: nothing but the platform. Output: addresses of
     ptr  sj_arena_claim(nbytes)               64-byte aligned memory, or null
     void sj_arena_release(ptr)
     void sj_arena_trim()                      give idle arenas back to the system
-    void sj_advise(ptr, nbytes)               ask for huge pages before the first touch
+    void sj_advise(ptr, nbytes)               ask for huge pages before the first touch (`arenas`)
     ptr  sj_error(cf, code, message)          an XLA_FFI_Error
     void sj_launches(...)                     many launches in a row: see launch_table.py
 
@@ -20,34 +20,24 @@ waits only for chunks that somebody claimed. A pool thread that starts after the
 claimed finds none and goes. It must still find the counter, so the shared state is counted by
 reference and freed by whoever lets go last; everything else (the jobs, their buffers, the
 scratch) is read only by a thread that owns a chunk, while the caller is still there.
-
-Note [Arenas]: the idle blocks of the process wait in a small table of slots, taken by atomic
-exchange. One table serves all programs: what one call leaves warm in the cache, the next one uses,
-and the memory held is the largest arena times the number of concurrent calls, however many programs
-are loaded. A block that is too small is replaced by a larger one, so sizes converge.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 
 from stagejit.codegen.target import Target
 from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime import launch_table
+from stagejit.runtime.arenas import arena_ir
 from stagejit.runtime.engine import engine
 from stagejit.runtime.linker import libc_address
 from stagejit.runtime.object_cache import ObjectCache
 
 JOB_NBYTES = 48
-ARENA_ALIGNMENT_NBYTES = 64
-HUGE_PAGE_NBYTES = 2 * 1024 * 1024
 # glibc recycles smaller blocks, whose pages are then already there (KERNELS.md, "Large outputs").
 ADVISE_FROM_NBYTES = 32 * 1024 * 1024
-_HUGE_ARENA_FROM_NBYTES = 4 * 1024 * 1024
-_SLOTS = 64
 _SPINS_BEFORE_YIELD = 4096
-_MADV_HUGEPAGE = 14
 
 _LIBC = ("aligned_alloc", "free", "sched_yield", "memcpy", "madvise")
 
@@ -61,16 +51,8 @@ def addresses(cache: ObjectCache | None = None) -> dict[str, int]:
 @functools.cache
 def support_ir() -> str:
     """The module's text; the same on every run of a platform."""
-    return (
-        _DECLARATIONS
-        + _pool_ir()
-        + _run_ir()
-        + _pfor_ir()
-        + _arena_ir()
-        + _advise_ir()
-        + _error_ir()
-        + launch_table.RUN_IR
-    )
+    parts = _pool_ir(), _run_ir(), _pfor_ir(), arena_ir(), _error_ir(), launch_table.RUN_IR
+    return _DECLARATIONS + "".join(parts)
 
 
 _DECLARATIONS = """declare ptr @aligned_alloc(i64, i64)
@@ -306,129 +288,6 @@ run:
 {abi.field("%done", "%state", _DONE)}\
   call void @sj_wait(ptr %done, i64 %nchunks)
   call void @sj_unref(ptr %state)
-  ret void
-}}
-"""
-
-
-def _arena_ir() -> str:
-    """See Note [Arenas]. A block is one line with its capacity, then the memory handed out."""
-    return f"""
-@sj_slots = internal global [{_SLOTS} x ptr] zeroinitializer, align 64
-
-define ptr @sj_arena_claim(i64 %nbytes) nounwind {{
-entry:
-  br label %look
-look:
-  %slot = phi i64 [0, %entry], [%slot.next, %next]
-  %p = getelementptr ptr, ptr @sj_slots, i64 %slot
-  %seen = load atomic ptr, ptr %p monotonic, align 8
-  %empty = icmp eq ptr %seen, null
-  br i1 %empty, label %next, label %take
-take:
-  %block = atomicrmw xchg ptr %p, ptr null acquire
-  %lost = icmp eq ptr %block, null
-  br i1 %lost, label %next, label %taken
-taken:
-  %capacity = load i64, ptr %block
-  %fits = icmp uge i64 %capacity, %nbytes
-  br i1 %fits, label %reuse, label %replace
-reuse:
-  %old = getelementptr i8, ptr %block, i64 {ARENA_ALIGNMENT_NBYTES}
-  ret ptr %old
-replace:
-  call void @free(ptr %block)
-  br label %create
-next:
-  %slot.next = add i64 %slot, 1
-  %more = icmp ult i64 %slot.next, {_SLOTS}
-  br i1 %more, label %look, label %create
-create:
-  %wanted = add i64 %nbytes, {ARENA_ALIGNMENT_NBYTES}
-  %huge = icmp uge i64 %wanted, {_HUGE_ARENA_FROM_NBYTES}
-  %unit = select i1 %huge, i64 {HUGE_PAGE_NBYTES}, i64 4096
-  %align = select i1 %huge, i64 {HUGE_PAGE_NBYTES}, i64 {ARENA_ALIGNMENT_NBYTES}
-  %mask = sub i64 %unit, 1
-  %raised = add i64 %wanted, %mask
-  %inverse = xor i64 %mask, -1
-  %size = and i64 %raised, %inverse
-  %fresh = call ptr @aligned_alloc(i64 %align, i64 %size)
-  %failed = icmp eq ptr %fresh, null
-  br i1 %failed, label %none, label %made
-none:
-  ret ptr null
-made:
-  br i1 %huge, label %advise, label %ready
-advise:
-  call void @sj_advise(ptr %fresh, i64 %size)
-  br label %ready
-ready:
-  %room = sub i64 %size, {ARENA_ALIGNMENT_NBYTES}
-  store i64 %room, ptr %fresh
-  %new = getelementptr i8, ptr %fresh, i64 {ARENA_ALIGNMENT_NBYTES}
-  ret ptr %new
-}}
-
-define void @sj_arena_release(ptr %memory) nounwind {{
-entry:
-  %block = getelementptr i8, ptr %memory, i64 -{ARENA_ALIGNMENT_NBYTES}
-  br label %look
-look:
-  %slot = phi i64 [0, %entry], [%slot.next, %next]
-  %p = getelementptr ptr, ptr @sj_slots, i64 %slot
-  %seen = load atomic ptr, ptr %p monotonic, align 8
-  %empty = icmp eq ptr %seen, null
-  br i1 %empty, label %put, label %next
-put:
-  %swap = cmpxchg ptr %p, ptr null, ptr %block release monotonic
-  %won = extractvalue {{ ptr, i1 }} %swap, 1
-  br i1 %won, label %out, label %next
-next:
-  %slot.next = add i64 %slot, 1
-  %more = icmp ult i64 %slot.next, {_SLOTS}
-  br i1 %more, label %look, label %full
-full:
-  call void @free(ptr %block)
-  br label %out
-out:
-  ret void
-}}
-
-define void @sj_arena_trim() nounwind {{
-entry:
-  br label %look
-look:
-  %slot = phi i64 [0, %entry], [%slot.next, %look]
-  %p = getelementptr ptr, ptr @sj_slots, i64 %slot
-  %block = atomicrmw xchg ptr %p, ptr null acquire
-  call void @free(ptr %block)
-  %slot.next = add i64 %slot, 1
-  %more = icmp ult i64 %slot.next, {_SLOTS}
-  br i1 %more, label %look, label %out
-out:
-  ret void
-}}
-"""
-
-
-def _advise_ir() -> str:
-    """Only Linux has the advice; elsewhere the function does nothing."""
-    advice = f"  %r = call i32 @madvise(ptr %p, i64 %length, i32 {_MADV_HUGEPAGE})\n"
-    return f"""
-define void @sj_advise(ptr %memory, i64 %nbytes) nounwind {{
-entry:
-  %start = ptrtoint ptr %memory to i64
-  %stop = add i64 %start, %nbytes
-  %raised = add i64 %start, {HUGE_PAGE_NBYTES - 1}
-  %lo = and i64 %raised, -{HUGE_PAGE_NBYTES}
-  %hi = and i64 %stop, -{HUGE_PAGE_NBYTES}
-  %some = icmp ugt i64 %hi, %lo
-  br i1 %some, label %advise, label %out
-advise:
-  %p = inttoptr i64 %lo to ptr
-  %length = sub i64 %hi, %lo
-{advice if sys.platform == "linux" else ""}  br label %out
-out:
   ret void
 }}
 """
