@@ -7,42 +7,167 @@ be overwritten, and who reads of it what is overwritten comes first, in any orde
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stagejit.dispatch.in_place import refuse_update
-from stagejit.dispatch.rewrites.views import Users, Views, users_of
+from stagejit.dispatch.rewrites.views import Chain, Users, Views, is_passed, users_of, waits
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.dispatches import destination, parts_of
 from stagejit.graph.ops.views import behind_aliases
+from stagejit.index.box import Box
+from stagejit.index.box_index import BoxIndex
 from stagejit.rewrites.driver import Log
 
 NAME = "elide-copy"
 
 First = dict[Value, list[Op]]  # by updates those who have to come before them
+Read = tuple[Op, Value, Box]  # who reads which version, and what of it
 
 
 def elide_copies(log: Log, views: Views) -> None:
     """%1 = copy %0; %2 = f into %1  -->  %1 = after %0, readers of %0; %2 = f into %1"""
-    for op in log.graph.ops():
-        copying: Op | None = views.now(op)
-        while copying is not None and copying.definition.is_dispatch:
-            copying = _without_a_copy(log, views, copying)
+    _Copies(log, views).run()
 
 
-def _without_a_copy(log: Log, views: Views, op: Op) -> Op | None:
-    """What is left of a dispatch without one of the copies that it makes, if that is anything."""
-    for result in op.results:
-        copied = _copied(result)
-        if copied is None:
-            continue
-        users = users_of(log.graph, result)
-        if users.update is None or not _may_be_overwritten(views, copied):
-            continue
-        outcome = _who_comes_first(views, copied, users)
-        if isinstance(outcome, str):
-            log.decline(NAME, op, outcome)
-            continue
-        log.apply(NAME, op, "what it copied is overwritten when everybody has read it")
-        return _elide(log, views, result, copied, outcome)
-    return None
+class _Copies:
+    """`read`: what is read of the versions of a buffer and not overwritten by a later one: who
+    overwrites it after all of these has to wait for who reads it."""
+
+    def __init__(self, log: Log, views: Views) -> None:
+        self.log, self.graph, self.views = log, log.graph, views
+        self.read: dict[Chain, BoxIndex[Read]] = {}
+
+    def run(self) -> None:
+        for op in self.graph.ops():
+            copying: Op | None = self.views.now(op)
+            while copying is not None and copying.definition.is_dispatch:
+                copying = self._without_a_copy(copying)
+
+    def _without_a_copy(self, op: Op) -> Op | None:
+        """What is left of a dispatch without one of the copies that it makes, if that is
+        anything."""
+        for result in op.results:
+            copied = _copied(result)
+            if copied is None:
+                continue
+            users = users_of(self.graph, result)
+            if users.update is None or not self._may_be_overwritten(copied):
+                continue
+            outcome = self._who_comes_first(copied, users)
+            if isinstance(outcome, str):
+                self.log.decline(NAME, op, outcome)
+                continue
+            self.log.apply(NAME, op, "what it copied is overwritten when everybody has read it")
+            return self._elide(result, copied, outcome)
+        return None
+
+    def _may_be_overwritten(self, value: Value) -> bool:
+        """Whether anybody may write in the memory of a value."""
+        memory = self.views.memory(value)
+        definition = memory.op.definition
+        if definition.is_input:
+            may = self.views.options.enabled("reuse-arguments")
+            return may and self.graph.is_donated(memory)
+        return not (definition.is_constant or definition.is_call or definition.is_left)
+
+    def _who_comes_first(self, copied: Value, copy: Users) -> First | str:
+        """Who reads what updates of a copy overwrite, by the first of these updates; or why they
+        cannot all come first."""
+        views, version = self.views, behind_aliases(copied)
+        users, chain = users_of(self.graph, version), views.chain(copy.version)
+        if is_passed(version) or users.passed or chain.is_passed:
+            return "a barrier passes it on"
+        earlier = views.chain(version)
+        if is_passed(earlier.versions[0]):
+            return "a barrier passes it on"
+        if users.update is not None:
+            return "another update overwrites what is copied"
+        memory = views.memory(copied)
+        if memory.op.definition.is_input and views.returned_in(memory) is not chain.versions[-1]:
+            return "it lies in an argument that is not donated for what is made of the copy"
+        if any(reader is self.graph.return_op for reader, _ in users.readers):
+            return "it is returned as it is"
+        return self._first(self._read_of(earlier), chain.versions[1:], copy.version.op)
+
+    def _first(self, index: BoxIndex[Read], updates: Sequence[Value], copying: Op) -> First | str:
+        """The same of what is in `index`. What is taken from there, later updates need not ask
+        for: they come after these."""
+        first: First = {}
+        taken: list[Read] = []
+        for update in updates:
+            for box in self.views.boxes_of(update):
+                for read in index.taken(box):
+                    taken.append(read)
+                    reader = self.views.now(read[0])
+                    if reader is copying or reader not in self.graph.nx:
+                        continue
+                    reason = self._refuse(update, reader, read[1])
+                    if reason:
+                        for one in taken:
+                            index.add(one[2], one)
+                        return reason
+                    if reader is not update.op:
+                        first.setdefault(update, []).append(reader)
+        return first
+
+    def _refuse(self, update: Value, reader: Op, version: Value) -> str:
+        """Why `reader`, who reads of a version what an update overwrites, cannot come first; empty
+        if it can."""
+        if reader is update.op:
+            return self._refuse_own(update, version)
+        if self.views.order.comes_before(update.op, reader):
+            return "it is read after it is overwritten"
+        return "" if reader.results else "nobody can wait for who reads it"
+
+    def _refuse_own(self, update: Value, version: Value) -> str:
+        """Why an op that reads a version cannot overwrite it; empty if it can."""
+        if not update.op.definition.is_dispatch:
+            return f"the {update.op.kind} reads what it overwrites"
+        region = self.views.region(update.op)
+        read = [own for own, value in zip(region.inputs, region.operands, strict=True)
+                if behind_aliases(value) is version]  # fmt: skip
+        stores = zip(region.stores, region.results, strict=True)
+        written = [store for store, result in stores if result is update]
+        faults = (refuse_update(region, own, store, store.into) for own in read
+                  for store in written)  # fmt: skip
+        return next(filter(None, faults), "")
+
+    def _read_of(self, chain: Chain) -> BoxIndex[Read]:
+        if chain not in self.read:
+            self.read[chain] = BoxIndex()
+            self._note(self.read[chain], chain.versions)
+        return self.read[chain]
+
+    def _note(self, index: BoxIndex[Read], versions: Sequence[Value]) -> None:
+        """Adds what is read of more versions. Who overwrites something waits already for those who
+        read it before."""
+        for number, version in enumerate(versions):
+            for box in self.views.boxes_of(version) if number else ():
+                index.taken(box)
+            for reader, box in self.views.readers(users_of(self.graph, version)):
+                if reader is not self.graph.return_op:
+                    index.add(box, (reader, version, box))
+
+    def _elide(self, result: Value, copied: Value, first: First) -> Op | None:
+        """Has the updates of a copy overwrite what is copied; returns what is left of who
+        copies."""
+        graph, op, views = self.graph, result.op, self.views
+        updates, version = views.chain(result).versions[1:], behind_aliases(copied)
+        for use in graph.uses(result):
+            if not waits(use):
+                graph.set_operand(use.user, use.operand, copied)
+        self._note(self._read_of(views.chain(version)), (version, *updates))
+        views.merge(result, copied)
+        left = None
+        if len(op.results) > 1:
+            left = views.drop(self.log, result)
+            views.order.put_first([left], updates[0], always=True)
+        else:
+            graph.replace_uses(result, copied)
+            self.log.put(op, [None])
+        for update, readers in first.items():
+            views.order.put_first(readers, update)
+        return left
 
 
 def _copied(result: Value) -> Value | None:
@@ -53,73 +178,3 @@ def _copied(result: Value) -> Value | None:
         return None
     number: int = value.op.attrs["index"]
     return result.op.operands[number]
-
-
-def _may_be_overwritten(views: Views, value: Value) -> bool:
-    """Whether anybody may write in the memory of a value."""
-    memory = views.memory(value)
-    definition = memory.op.definition
-    if definition.is_input:
-        return views.graph.is_donated(memory) and views.options.enabled("reuse-arguments")
-    return not (definition.is_constant or definition.is_call or definition.is_left)
-
-
-def _who_comes_first(views: Views, copied: Value, copy: Users) -> First | str:
-    """Who reads of `copied` what updates of its copy overwrite, by the first of these updates; or
-    why they cannot all come first."""
-    version, chain = behind_aliases(copied), views.chain(copy.version)
-    users = users_of(views.graph, version)
-    if version.op.definition.forwards or users.passed or chain.is_passed:
-        return "a barrier passes it on"
-    if users.update is not None:
-        return "another update overwrites what is copied"
-    memory = views.memory(copied)
-    if memory.op.definition.is_input and views.returned_in(memory) is not chain.versions[-1]:
-        return "it lies in an argument that is donated for another result"
-    first: First = {}
-    for reader, box in views.readers(users):
-        if reader is views.graph.return_op:
-            return "it is returned as it is"
-        if reader is copy.version.op:
-            continue
-        for update in chain.overwriting(copy.version, box):
-            if reader is update.op:
-                fault = _refuse_own(views, update, users)
-                if fault:
-                    return fault
-            elif views.order.comes_before(update.op, reader):
-                return "it is read after it is overwritten"
-            else:
-                first.setdefault(update, []).append(reader)
-            break  # later updates come after this one
-    return first
-
-
-def _refuse_own(views: Views, update: Value, users: Users) -> str:
-    """Why an op that reads a version cannot overwrite it; empty if it can."""
-    if not update.op.definition.is_dispatch:
-        return f"the {update.op.kind} reads what it overwrites"
-    region, values = views.region(update.op), {value for _, value in users.readers}
-    read = [own for own, value in zip(region.inputs, region.operands, strict=True)
-            if value in values]  # fmt: skip
-    stores = zip(region.stores, region.results, strict=True)
-    written = [store for store, result in stores if result is update]
-    faults = (refuse_update(region, own, store, store.into) for own in read for store in written)
-    return next(filter(None, faults), "")
-
-
-def _elide(log: Log, views: Views, result: Value, copied: Value, first: First) -> Op | None:
-    """Has the updates of a copy overwrite what is copied; returns what is left of who copies."""
-    graph, op = log.graph, result.op
-    updates = views.chain(result).versions[1:]
-    graph.replace_uses(result, copied)
-    views.merge(result, copied)
-    left = None
-    if len(op.results) > 1:
-        left = views.drop(log, result)
-        views.order.put_first([left], updates[0], always=True)
-    else:
-        log.put(op, [None])
-    for update, readers in first.items():
-        views.order.put_first(readers, update)
-    return left

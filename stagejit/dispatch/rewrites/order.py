@@ -32,20 +32,24 @@ class Order:
         op = update.op
         at = op.definition.tied_operand(op, update.index)
         assert at is not None
+        readers = dict.fromkeys(readers)
         waited = [one.results[0] for one in readers if always or not self.comes_before(one, op)]
         if not waited:
             return
         after = build(self.graph, "after", [op.operands[at], *waited], op.loc)
         self.graph.put_at(op, after.op)
         self.graph.set_operand(op, at, after)
-        self._note(after.op)
-        self._spread(after.op)
+        self.look_at(after.op)
 
     def replace(self, old: Op, new: Op) -> None:
         """`new` is what `old` was; nobody uses that any more."""
         self._bit[new] = self._bit[old]
-        self._note(new)
-        self._spread(new)
+        self.look_at(new)
+
+    def look_at(self, op: Op) -> None:
+        """Notes what an op has to wait for by its operands as they are now."""
+        self._note(op)
+        self._spread(op)
 
     def _note(self, op: Op) -> None:
         self._bit.setdefault(op, 1 << len(self._bit))

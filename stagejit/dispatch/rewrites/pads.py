@@ -16,15 +16,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TypeGuard
 
-import networkx as nx
-
 from stagejit.dispatch.accesses import Touch
 from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of, read_by, same
 from stagejit.dispatch.rewrites.views import Users, Views, users_of, waits
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
-from stagejit.graph.ops.control import destination_of, memory_of
+from stagejit.graph.ops.control import destination_of
 from stagejit.graph.ops.dispatches import anchor_of, evaluated, parts_of, written
+from stagejit.graph.ops.views import behind_aliases
 from stagejit.index.box import Box
 from stagejit.rewrites.cloning import appended
 from stagejit.rewrites.driver import Log
@@ -75,7 +74,8 @@ class _Pads:
             return "its elements are read before anything is placed"
         if not all(map(_is_static, self.views.writes_to(update))):
             return "where the interior lies is known at run time only"
-        if self._is_overwritten(fill, update.op):
+        late = self._overwriters(fill, update)
+        if late is None:
             return "what it is filled with is overwritten before anything is placed"
         pieces = _left_of(filled.box, list(self._boxes(users, filled.box)))
         if pieces is None:
@@ -86,20 +86,29 @@ class _Pads:
             return f"the producer has the {limit} operands that one dispatch may have"
         apart = [box for box in self.covered.get(update, ()) if not filled.box.contains(box)]
         self.covered[update] = [*apart, filled.box]
-        self._replace(fill, update, pieces)
+        new = self._replace(fill, update, pieces)
+        for other in late:
+            self.views.order.put_first([new], other, always=True)
         return ""
 
-    def _is_overwritten(self, fill: Op, update: Op) -> bool:
-        """Whether what the fill reads is overwritten by `update`, or by somebody before it."""
-        waiting = [use.user for use in self.graph.uses(fill.result) if waits(use)]
-        if any(nx.has_path(self.graph.nx, op, update) for op in waiting):
-            return True
-        read = [(memory_of(touch.value), touch.box) for touch in self.views.reads(fill)]
-        return any(
-            memory_of(touch.value) is memory and touch.box.overlaps(box)
-            for memory, box in read
-            for touch in self.views.writes(update)
-        )
+    def _overwriters(self, fill: Op, update: Value) -> list[Value] | None:
+        """Who overwrites what the fill reads, and may do so when `update` has run; None if somebody
+        may not, or does it before that."""
+        late: list[Value] = []
+        for touch in self.views.reads(fill):
+            version = behind_aliases(touch.value)
+            box = touch.box.reshaped(touch.value.shape, version.shape)[0]
+            chain = self.views.chain(version)
+            if chain.is_passed:
+                return None
+            for other in chain.overwriting(version, box):
+                if other.op is update.op or self.views.order.comes_before(other.op, update.op):
+                    return None
+            late += chain.overwriting(version, box)[:1]  # the others come after it
+        if any(self.views.order.comes_before(use.user, update.op)
+               for use in self.graph.uses(fill.result) if waits(use)):  # fmt: skip
+            return None
+        return late
 
     def _boxes(self, users: Users, filled: Box) -> Iterator[Box]:
         """Boxes that are written before anybody reads what was there."""
@@ -112,7 +121,7 @@ class _Pads:
                     yield box
             users = users_of(self.graph, update)
 
-    def _replace(self, fill: Op, update: Value, pieces: Sequence[Box]) -> None:
+    def _replace(self, fill: Op, update: Value, pieces: Sequence[Box]) -> Op:
         graph, old = self.graph, update.op
         launch = Launch(old)
         launch.reads.update(dict.fromkeys(read_by(fill)))
@@ -122,16 +131,16 @@ class _Pads:
         new = launch.put(graph, old)
         for value, now in zip(old.results, new.results, strict=True):
             self.covered[now] = self.covered.pop(value, [])
-        for use in graph.uses(fill.result):
-            if waits(use):
-                graph.set_operand(use.user, use.operand, new.results[update.index])
+        self.views.wait_for(new.results[update.index], fill.result)
         before = destination_of(fill.result)
         if before is None:
             type = fill.result.type
             before = build(graph, "empty", [], shape=type.shape, dtype=type.dtype)
             graph.put_at(fill, before.op)
         self.views.put(self.log, old, new, new.results)
+        self.views.absorb(fill.result, new.results[update.index])
         self.log.replace(NAME, fill, before, "the border is written where the interior is placed")
+        return new
 
 
 def _is_fill(op: Op) -> bool:

@@ -6,7 +6,7 @@ results. Invariant: what is said of an op is true of its operands as they are no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,9 +17,8 @@ from stagejit.dispatch.regions import view_of
 from stagejit.dispatch.rewrites.launch import without_output
 from stagejit.dispatch.rewrites.order import Order
 from stagejit.dispatch.scalars import NOTHING, Scalars
-from stagejit.dispatch.updates import updated_boxes
 from stagejit.graph.ir import Graph, Op, Use, Value
-from stagejit.graph.ops.control import before, memory_of
+from stagejit.graph.ops.control import before
 from stagejit.graph.ops.views import behind_aliases
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
@@ -75,8 +74,10 @@ class Views:
 
     def readers(self, users: Users) -> Iterator[tuple[Op, Box]]:
         """The readers of a version, each with what it reads of its memory."""
-        for op in dict.fromkeys(op for op, _ in users.readers):
-            read = {value for reader, value in users.readers if reader is op}
+        values: dict[Op, set[Value]] = {}
+        for op, value in users.readers:
+            values.setdefault(op, set()).add(value)
+        for op, read in values.items():
             for touch in self.reads(op):
                 if touch.value in read:
                     yield op, touch.box.reshaped(touch.value.shape, users.version.shape)[0]
@@ -94,15 +95,19 @@ class Views:
         return [touch for touch in self.writes(result.op) if touch.value is result]
 
     def boxes_of(self, update: Value) -> list[Box]:
-        """What an update overwrites."""
+        """What an update may overwrite: all, where it is no dispatch."""
         if update.op.definition.is_dispatch:
-            return [touch.box for touch in self.writes_to(update)]
-        return updated_boxes(update)
+            writes = writes_of(self.region(update.op))
+            return [touch.box for touch in writes if touch.value is update]
+        return [Box.whole(update.shape)]
 
     def chain(self, value: Value) -> Chain:
-        """The versions of the memory of `value`."""
-        if value not in self._chains or self._chains[value].is_stale:
-            chain = Chain(self, memory_of(value))
+        """The versions of the memory of `value`, one of them, since a barrier passed it on."""
+        if value not in self._chains:
+            first = value
+            while not is_passed(first) and (earlier := before(first)) is not None:
+                first = earlier
+            chain = Chain(self, first)
             self._chains.update(dict.fromkeys(chain.number, chain))
         return self._chains[value]
 
@@ -116,11 +121,12 @@ class Views:
         return value
 
     def merge(self, value: Value, other: Value) -> None:
-        """From now on `value` is a version of the memory of `other`."""
+        """From now on `value`, the first in its memory, is `other`, the latest version in its."""
+        chain, later = self.chain(behind_aliases(other)), self.chain(value)
+        for version in later.versions[1:]:
+            chain.append(version, self.boxes_of(version))
+            self._chains[version] = chain
         self._earlier[value] = other
-        for chain in (self._chains.get(value), self._chains.get(behind_aliases(other))):
-            if chain is not None:
-                chain.is_stale = True
 
     def returned_in(self, argument: Value) -> Value | None:
         """The version that is returned in the memory of a donated argument."""
@@ -143,12 +149,27 @@ class Views:
 
     def drop(self, log: Log, result: Value) -> Op:
         """Puts a dispatch that gives all the others in place of one of several results, which
-        nobody uses."""
+        nobody reads."""
         made = without_output(result.op, result.index).put(self.graph, result.op)
+        self.wait_for(made.results[0], result)
         others = iter(made.results)
         kept = [None if value is result else next(others) for value in result.op.results]
         self.put(log, result.op, made, kept)
         return made
+
+    def wait_for(self, value: Value, old: Value) -> None:
+        """Who waits until `old` is there waits for `value` from now on."""
+        for use in self.graph.uses(old):
+            if waits(use):
+                self.graph.set_operand(use.user, use.operand, value)
+                if "order" in self.__dict__:
+                    self.order.look_at(use.user)
+
+    def absorb(self, version: Value, update: Value) -> None:
+        """From now on `update`, a later version, overwrites what `version` did."""
+        chain = self._chains.get(version)
+        if chain is not None:
+            chain.absorbed[chain.number[version]] = chain.number[update]
 
     def put(self, log: Log, op: Op, made: Op, values: Sequence[Value | None]) -> None:
         """Puts `made`, which overwrites the same, in place of `op`; values: for each result what is
@@ -168,29 +189,34 @@ class Views:
 
 
 class Chain:
-    """The versions of one buffer. `number`: how many updates each is made from; `is_passed`:
-    whether a barrier passes one on, so that there may be more; `is_stale`: whether another buffer
-    has taken them in."""
+    """The versions of one buffer, from one that no barrier passes on. `number`: how many updates
+    each is made from; `absorbed`: by numbers of versions that are gone the one whose op writes
+    their elements; `is_passed`: whether a barrier passes one on, so that there may be more."""
 
     def __init__(self, views: Views, first: Value) -> None:
         self.number: dict[Value, int] = {}
         self.versions: list[Value] = []
+        self.absorbed: dict[int, int] = {}
         self._written: BoxIndex[int] = BoxIndex()
-        self.is_passed = self.is_stale = False
+        self.is_passed = False
         version: Value | None = first
         while version is not None:
-            number = self.number[version] = len(self.versions)
-            self.versions.append(version)
-            for box in views.boxes_of(version) if number else ():
-                self._written.add(box, number)
+            self.append(version, views.boxes_of(version) if self.versions else ())
             users = users_of(views.graph, version)
             version, self.is_passed = users.update, self.is_passed or users.passed
+
+    def append(self, version: Value, boxes: Iterable[Box]) -> None:
+        """A version after all others, which overwrites `boxes` of the last one."""
+        number = self.number[version] = len(self.versions)
+        self.versions.append(version)
+        for box in boxes:
+            self._written.add(box, number)
 
     def overwriting(self, version: Value, box: Box) -> list[Value]:
         """The updates later than `version` that may overwrite parts of `box`."""
         number = self.number[version]
-        later = [other for other in self._written.overlapping(box) if other > number]
-        return [self.versions[other] for other in sorted(later)]
+        found = {self.absorbed.get(other, other) for other in self._written.overlapping(box)}
+        return [self.versions[other] for other in sorted(found) if other > number]
 
 
 @dataclass(frozen=True)
@@ -231,6 +257,12 @@ def waits(use: Use) -> bool:
     """Whether nothing of a value is used but that it is there: an `after` names who comes first."""
     definition = use.user.definition
     return use.operand > 0 and definition.forwards and definition.keeps_order
+
+
+def is_passed(value: Value) -> bool:
+    """Whether it is what a barrier passes on."""
+    definition = value.op.definition
+    return definition.forwards and not definition.keeps_order
 
 
 def _tied(op: Op, operand: int) -> Value | None:

@@ -10,7 +10,7 @@ from jax import lax
 
 from stagejit.dispatch.rewrites.copies import elide_copies
 from stagejit.options import Options
-from tests.dispatch.rewrites.texts import rewritten
+from tests.dispatch.rewrites.texts import expanded, outline, part, plain, rewritten
 from tests.schedule.planning import check
 
 BEFORE = """graph @f(%x: f32[4] donated, %y: f32[2]) {
@@ -68,7 +68,7 @@ def test_dont_overwrite_a_donated_argument_without_the_switch() -> None:
 
 def test_dont_overwrite_an_argument_that_is_donated_for_another_result() -> None:
     before = BEFORE.replace("return %1, %2", "return %2, %1")
-    reason = "- it lies in an argument that is donated for another result"
+    reason = "- it lies in an argument that is not donated for what is made of the copy"
     assert rewritten(before, elide_copies) == (before, [reason])
 
 
@@ -94,3 +94,59 @@ def test_a_carry_that_an_update_is_computed_from_is_not_copied() -> None:
 
     plan = check(f, f32(4, 3), donated=[True])
     assert "copy" not in plan.as_text().split("body", 1)[1]
+
+
+FIRST = part("f32[4] = insert_slice %a0 into %d0 at (0)", "%0", a0="f32[2]", d0="f32[4]")
+LAST = part("f32[4] = insert_slice %a0 into %d0 at (2)", "%0", a0="f32[2]", d0="f32[4]")
+COPY = part("%a0", a0="f32[4]")
+EXP = part("f32[4] = map exp %a0", "%0", a0="f32[4]")
+END = part("f32[2] = extract_slice %a0 at (2)", "%0", a0="f32[4]")
+
+
+def test_who_reads_an_earlier_version_comes_first_too() -> None:
+    """Nobody overwrote what %0 reads, so far."""
+    before = expanded(
+        """
+        graph @f(%x: f32[4] donated, %y: f32[2]) {
+          %0: f32[2] = dispatch copy %x : END
+          %1: f32[4] = dispatch copy %y into %x [0:2] : FIRST
+          %2: f32[4] = dispatch copy %1 : COPY
+          %3: f32[4] = dispatch copy %y into %2 [2:4] : LAST
+          %4: f32[4] = dispatch map %1 : EXP
+          return %3, %0, %4
+        }""", END=END, FIRST=FIRST, LAST=LAST, COPY=COPY, EXP=EXP)  # fmt: skip
+    after, _ = rewritten(before, elide_copies)
+    assert "%3: f32[4] = after %1, %0, %2" in outline(after)
+
+
+def test_who_copies_and_computes_is_waited_for_as_before() -> None:
+    """%2 waits for a reader of %z, which gives one result less."""
+    both = part("f32[4] = map exp %a1", "%a0, %0", a0="f32[4]", a1="f32[4]")
+    before = expanded(
+        """
+        graph @f(%x: f32[4] donated, %z: f32[4] donated, %y: f32[2]) {
+          %0: f32[4], %1: f32[4] = dispatch map %x, %z : both
+          %2: f32[4] = after %z, %0
+          %3: f32[4] = dispatch copy %y into %2 [0:2] : FIRST
+          %4: f32[4] = dispatch copy %y into %0 [0:2] : FIRST
+          return %4, %3, %1
+        }""", both=both, FIRST=FIRST)  # fmt: skip
+    after, _ = rewritten(before, elide_copies)
+    assert outline(after) == plain("""
+        graph @f(%x: f32[4] donated, %z: f32[4] donated, %y: f32[2]) {
+          %0: f32[4] = dispatch map %x, %z
+          %1: f32[4] = after %z, %0
+          %2: f32[4] = dispatch copy %y into %1 [0:2]
+          %3: f32[4] = after %x, %0
+          %4: f32[4] = dispatch copy %y into %3 [0:2]
+          return %4, %2, %0
+        }""")
+
+
+def test_a_loop_that_changes_a_row_waits_for_readers_of_others() -> None:
+    """A loop may write all that it carries, as everybody sees it from outside."""
+
+    def f(x: Any) -> Any:
+        return lax.fori_loop(0, 2, lambda i, c: c.at[3].set(c[3] * 2), x), lax.cumsum(x[:2] * 2, 1)
+
+    check(f, f32(4, 3), donated=[True])

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from jax import lax
 
+from stagejit.dispatch.rewrites.pads import fuse_pads
 from stagejit.graph.parser import parse
 from stagejit.options import Options
 from stagejit.schedule.plan import Plan
+from tests.dispatch.rewrites.texts import expanded, outline, part, plain, rewritten
 from tests.schedule.planning import check, check_graph, regions_in
 
 OFF = Options(disable=("fuse-pad",))
@@ -198,6 +200,68 @@ def test_dont_delay_a_fill_of_what_is_overwritten() -> None:
 
     plan = check(f, np.arange(4, dtype=np.int32))
     assert reasons(plan) == ["what it is filled with is overwritten before anything is placed"]
+
+
+MADE = part("f32[] = const 5.0", "f32[8] = fill %0", "f32[8] = map add %1, %a0", "%2", a0="f32[8]")
+PLACE = part("f32[2] = map exp %a0", "f32[8] = insert_slice %0 into %d0 at (1)", "%1", a0="f32[2]",
+             d0="f32[8]")  # fmt: skip
+
+
+def test_who_overwrites_what_a_fill_reads_waits_for_the_border() -> None:
+    """%4 comes after the fill because it waits for %2."""
+    before = expanded(
+        """
+        graph @f(%z: f32[] donated, %v: f32[], %w: f32[8], %x: f32[2]) {
+          %0: f32[8] = dispatch map %w : MADE
+          %1: f32[8] = dispatch fill %z into %0 [0:4] : fill
+          %2: f32[2] = dispatch copy %1 : read
+          %3: f32[] = after %z, %2
+          %4: f32[] = dispatch copy %v into %3 [] : put
+          %5: f32[8] = dispatch map %x into %1 [1:3] : PLACE
+          return %5, %4, %2
+        }""",
+        MADE=MADE,
+        PLACE=PLACE,
+        fill=part("f32[4] = fill %a0", "f32[8] = insert_slice %0 into %d0 at (0)", "%1",
+                  a0="f32[]", d0="f32[8]"),
+        read=part("f32[2] = extract_slice %a0 at (5)", "%0", a0="f32[8]"),
+        put=part("f32[] = insert_slice %a0 into %d0 at ()", "%0", a0="f32[]", d0="f32[]"),
+    )  # fmt: skip
+    after, _ = rewritten(before, fuse_pads)
+    assert outline(after) == plain("""
+        graph @f(%z: f32[] donated, %v: f32[], %w: f32[8], %x: f32[2]) {
+          %0: f32[8] = dispatch map %w
+          %1: f32[2] = dispatch copy %0
+          %2: f32[] = after %z, %1
+          %3: f32[8] = dispatch map %x, %z into %0 [1:3] [0:1] [3:4]
+          %4: f32[] = after %2, %3
+          %5: f32[] = dispatch copy %v into %4 []
+          return %3, %5, %1
+        }""")
+
+
+def test_dont_fill_with_what_another_border_overwrites() -> None:
+    before = expanded(
+        """
+        graph @f(%w: f32[8], %x: f32[2]) {
+          %0: f32[8] = dispatch map %w : MADE
+          %1: f32[8] = dispatch map %0 into %0 [0:3] : spread
+          %2: f32[8] = dispatch fill into %1 [2:8] : fill
+          %3: f32[8] = dispatch map %x into %2 [1:3] : PLACE
+          return %3
+        }""",
+        MADE=MADE,
+        PLACE=PLACE,
+        spread=part("f32[1] = extract_slice %a0 at (5)", "f32[] = reshape %0", "f32[3] = fill %1",
+                    "f32[8] = insert_slice %2 into %d0 at (0)", "%3", a0="f32[8]", d0="f32[8]"),
+        fill=part("f32[] = const 7.0", "f32[6] = fill %0",
+                  "f32[8] = insert_slice %1 into %d0 at (2)", "%2", d0="f32[8]"),
+    )  # fmt: skip
+    _, said = rewritten(before, fuse_pads)
+    assert said == [
+        "+ the border is written where the interior is placed",
+        "- what it is filled with is overwritten before anything is placed",
+    ]
 
 
 def test_random_updates_are_read_as_they_were() -> None:

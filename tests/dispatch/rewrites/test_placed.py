@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from stagejit.dispatch.rewrites.placed import read_where_placed
 from stagejit.options import Options
 from stagejit.schedule.plan import Plan
+from tests.dispatch.rewrites.texts import expanded, outline, part, plain, rewritten
 from tests.schedule.planning import check
 
 
@@ -97,3 +99,46 @@ def test_a_reader_that_places_its_result_beside() -> None:
     plan = check(fn, f32(16, 8), f32(8, 20))
     assert plan.transient_nbytes == 0
     assert plan.copies == ()
+
+
+TWICE = part("f32[16] = map exp %a0", "f32[32] = insert_slice %0 into %d0 at (0)", "%0, %1",
+             a0="f32[16]", d0="f32[32]")  # fmt: skip
+SUM = part("f32[16] = cumulative add %a0 axis=0 reverse=false", "%0", a0="f32[16]")
+
+
+def test_who_waits_for_what_is_read_elsewhere_waits_for_who_stored_it() -> None:
+    first = part("f32[16] = insert_slice %a0 into %d0 at (0)", "%0", a0="f32[2]", d0="f32[16]")
+    before = expanded(
+        """
+        graph @f(%z: f32[16] donated, %y: f32[2]) {
+          %0: f32[32] = empty
+          %1: f32[16], %2: f32[32] = dispatch map %z into %0 [0:16] : TWICE
+          %3: f32[16] = after %z, %1
+          %4: f32[16] = dispatch copy %y into %3 [0:2] : first
+          %5: f32[16] = dispatch cumulative %1 : SUM
+          return %2, %4, %5
+        }""", TWICE=TWICE, SUM=SUM, first=first)  # fmt: skip
+    after, _ = rewritten(before, read_where_placed)
+    assert outline(after) == plain("""
+        graph @f(%z: f32[16] donated, %y: f32[2]) {
+          %0: f32[32] = empty
+          %1: f32[32] = dispatch map %z into %0 [0:16]
+          %2: f32[16] = after %z, %1
+          %3: f32[16] = dispatch copy %y into %2 [0:2]
+          %4: f32[16] = dispatch cumulative %1
+          return %1, %3, %4
+        }""")
+
+
+def test_what_is_placed_behind_a_barrier_is_read_there() -> None:
+    before = expanded(
+        """
+        graph @f(%x: f32[16], %d: f32[32] donated) {
+          %0: f32[32] = optimization_barrier %d
+          %1: f32[16], %2: f32[32] = dispatch map %x into %0 [0:16] : TWICE
+          %3: f32[16] = dispatch cumulative %1 : SUM
+          return %2, %3
+        }""", TWICE=TWICE, SUM=SUM)  # fmt: skip
+    after, said = rewritten(before, read_where_placed)
+    assert said == ["+ its readers read it where it is placed"]
+    assert "%2: f32[16] = dispatch cumulative %1" in outline(after)

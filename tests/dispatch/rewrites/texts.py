@@ -41,6 +41,35 @@ def rewritten(text: str, rewrite: Rewrite, options: Options | None = None) -> tu
     return as_text(graph), [f"{'+' if d.applied else '-'} {d.reason}" for d in log.decisions]
 
 
+def expanded(text: str, **parts: str) -> str:
+    """A graph of dispatches, in whose text the parts of a dispatch stand behind `:`, by name."""
+    lines = []
+    for line in plain(text).splitlines():
+        head, *names = line.split(" : ")
+        lines.append(head)
+        for name in names[0].split() if names else ():
+            lines += [f"    {inner}" for inner in parts[name].splitlines()]
+    return "\n".join(lines)
+
+
+def outline(text: str) -> str:
+    """The same without parts: each line says what they read, and what they write."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith("    "))
+
+
+def plain(text: str) -> str:
+    """A text as it stands in the code of a test."""
+    return dedent(text).strip()
+
+
+def part(*lines: str, **inputs: str) -> str:
+    """The text of a part; inputs: their types, destinations are those named `d`."""
+    given = (f"%{name}: {type}{' donated' * (name[0] == 'd')}" for name, type in inputs.items())
+    *inner, results = lines
+    body = [*(f"%{at}: {line}" for at, line in enumerate(inner)), f"return {results}"]
+    return "\n".join([f"graph @p({', '.join(given)}) {{", *(f"  {line}" for line in body), "}"])
+
+
 def _verify(graph: Graph) -> None:
     verify(graph)
     verify_ties(graph, regions_of(graph))
