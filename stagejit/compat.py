@@ -6,6 +6,7 @@ Invariant: checked against jax 0.10 and 0.12; nothing else in the package import
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import ctypes
 import functools
@@ -38,6 +39,7 @@ Literal = jex_core.Literal
 ClosedJaxpr = jex_core.ClosedJaxpr
 Jaxpr = jex_core.Jaxpr
 
+_INTEGERS = frozenset({int})
 _OWN_FOLDER = str(Path(__file__).resolve().parent) + "/"
 _OWN_PROGRAMS = _OWN_FOLDER + "bench/"  # plain JAX, as a user writes it
 
@@ -74,7 +76,7 @@ def type_of(aval: Any) -> TensorType:
     if shape is None or dtype is None:
         return TensorType(DType(type(aval).__name__, "opaque", 0, 0), ())
     element = _element_of(dtype)
-    sizes = shape if set(map(type, shape)) <= {int} else map(size_of, shape)
+    sizes = shape if _INTEGERS.issuperset(map(type, shape)) else map(size_of, shape)
     return TensorType(element.dtype, (*sizes, *element_shape(aval), *element.shape))
 
 
@@ -125,7 +127,9 @@ def size_of(size: Any) -> int:
 
 def has_static_shape(type: TensorType | jax.core.ShapedArray) -> bool:
     """False for the symbolic sizes of `jax.export`."""
-    return all(isinstance(size, int) for size in type.shape)
+    return _INTEGERS.issuperset(map(builtins.type, type.shape)) or all(
+        isinstance(size, int) for size in type.shape
+    )
 
 
 def constant_array(value: Any, aval: Any) -> Any:

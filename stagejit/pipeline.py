@@ -214,12 +214,14 @@ def _codegen(c: Compilation) -> None:
         raise Undecided(f"kernels need numbers for {', '.join(c.plan.sizes)}")
     cache = kernel_cache(c.target, verify=c.request.options.verify)
     taken = c.schedule.overwritten
-    c.kernels = {
-        part: cache.generate(part, taken.get(region, frozenset()))
-        for region in with_inner(c.regions)
-        if region.has_kernel
-        for part in region.parts
-    }
+    c.kernels = cache.generate_all(
+        {
+            part: taken.get(region, frozenset())
+            for region in with_inner(c.regions)
+            if region.has_kernel
+            for part in region.parts
+        }
+    )
 
 
 def _host(c: Compilation) -> None:

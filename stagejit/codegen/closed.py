@@ -30,6 +30,7 @@ from stagejit.types import DType
 class ClosedRegion:
     """A region as a generator sees it; the fields that it shares with `Region` mean the same.
 
+    inputs: in the order in which ops read them first.
     buffers: for each store the number of the buffer that it writes; stores of equal number share
         one. mutable: inputs that lie in memory which the kernel writes, or may write.
     calls: whether long functions are called; the key decides about it, see `shared_code`.
@@ -75,7 +76,7 @@ def closed(region: Region, overwritten: frozenset[Value] = frozenset()) -> Close
     return ClosedRegion(
         region.kind,
         region.ops,
-        region.inputs,
+        _as_read(region),
         region.stores,
         tuple(results.index(value) for value in region.results),
         frozenset(mutable),
@@ -84,17 +85,33 @@ def closed(region: Region, overwritten: frozenset[Value] = frozenset()) -> Close
     )
 
 
+def _as_read(region: Region) -> tuple[Value, ...]:
+    """The inputs in the order in which ops read them: regions that differ in the order of what is
+    in memory are equal."""
+    given = dict.fromkeys(region.inputs)
+    read = [value for op in region.ops for value in op.operands if value in given]
+    return tuple(dict.fromkeys((*read, *given)))
+
+
 def key_of(region: Region, made: ClosedRegion) -> str:
-    """The text of a closed region: that of the part of the dispatch, without inputs that it does
-    not use."""
+    """All that a generator may look at, as text."""
+    return key_with(text_of(region, made), made)
+
+
+def key_with(text: str, made: ClosedRegion) -> str:
+    """The key of a closed region whose text is known."""
+    mutable = [f"%a{at}" for at, value in enumerate(made.inputs) if value in made.mutable]
+    return f"{text}; mutable {', '.join(mutable)}" if mutable else text
+
+
+def text_of(region: Region, made: ClosedRegion) -> str:
+    """The text of a closed region, but for which inputs are mutable: that of the part of the
+    dispatch, without inputs that it does not use."""
     if region.part is None:
         raise InternalError(f"{region.name} has no kernel", step="codegen", loc=region.loc)
     part = region.part
-    names = {value: f"%a{at}" for at, value in enumerate(region.inputs)}
-    reads = ", ".join(
-        f"{name}: {value.type}{' mutable' if value in made.mutable else ''}"
-        for value, name in names.items()
-    )
+    names = {value: f"%a{at}" for at, value in enumerate(made.inputs)}
+    reads = ", ".join(f"{name}: {value.type}" for value, name in names.items())
     ends = (destination(part, number) for number in range(len(part.outputs)))
     into = [value for value in ends if value is not None]
     names |= {value: f"%d{at}" for at, value in enumerate(into)}
@@ -109,6 +126,9 @@ def key_of(region: Region, made: ClosedRegion) -> str:
     return "\n".join((*lines, f"return {outputs}"))
 
 
+_PLAIN = frozenset({bool, int, float, str, DType, np.ndarray, type(None)})
+
+
 def _require_text(op: Op) -> None:
     """Raises InternalError for an attribute of which the text does not say everything."""
     for name, value in op.attrs.items():
@@ -119,7 +139,8 @@ def _require_text(op: Op) -> None:
 
 
 def _has_text(value: object) -> bool:
+    if type(value) in _PLAIN:
+        return True
     if isinstance(value, tuple):
-        return all(map(_has_text, value))
-    plain = bool | int | float | str | DType | np.ndarray | np.generic
-    return value is None or isinstance(value, plain)
+        return _PLAIN.issuperset(map(type, value)) or all(map(_has_text, value))
+    return isinstance(value, bool | int | float | str | DType | np.ndarray | np.generic)

@@ -8,12 +8,12 @@ was compiled before, changes no kernel.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
 from stagejit.codegen.builder import Builder
-from stagejit.codegen.closed import ClosedRegion, closed, key_of
+from stagejit.codegen.closed import ClosedRegion, closed, key_of, key_with, text_of
 from stagejit.codegen.contract import contract_kernel
 from stagejit.codegen.conv import conv_kernel
 from stagejit.codegen.cumulative import cumulative_kernel
@@ -82,11 +82,34 @@ class KernelCache:
         """The kernel of `region`, of which the memory plan lets stores take over the memory of the
         operands `overwritten`. Faults of a generator come out as InternalError."""
         made = closed(region, overwritten)
-        key = key_of(region, made)
+        return self._generate(region, made, text_of(region, made))
+
+    def generate_all(self, wanted: Mapping[Region, frozenset[Value]]) -> dict[Region, Generated]:
+        """The kernels of regions, of which stores take over the memory of some operands.
+
+        Maps that differ in nothing else have one kernel, that of the one with the most of such
+        operands: it counts on less, and is the same code."""
+        made = {region: closed(region, overwritten) for region, overwritten in wanted.items()}
+        texts = {region: text_of(region, one) for region, one in made.items()}
+        written: dict[str, set[int]] = {}  # numbers of inputs
+        for region, one in made.items():
+            if one.anchor is None:
+                numbers = {at for at, value in enumerate(one.inputs) if value in one.mutable}
+                written.setdefault(texts[region], set()).update(numbers)
+        found = {}
+        for region, one in made.items():
+            numbers = written.get(texts[region], set())
+            if len(numbers) > len(one.mutable):
+                one = replace(one, mutable=frozenset(one.inputs[at] for at in numbers))
+            found[region] = self._generate(region, one, texts[region])
+        return found
+
+    def _generate(self, region: Region, made: ClosedRegion, text: str) -> Generated:
+        key = key_with(text, made)
         template = self._templates.get(key)
         if template is None:
             template = self._templates.put(key, self._make(region, made))
-        bound = _bound(template.kernel, template.places, region)
+        bound = _bound(template.kernel, template.places, region, made)
         return Generated(bound, template.symbol, template.llvm, template)
 
     def _make(self, region: Region, made: ClosedRegion) -> _Template:
@@ -105,7 +128,8 @@ def kernel_of(
     region: Region, target: Target, overwritten: frozenset[Value] = frozenset()
 ) -> Kernel:
     """A region's kernel, made anew."""
-    return _bound(*_generated(region, closed(region, overwritten), target), region)
+    made = closed(region, overwritten)
+    return _bound(*_generated(region, made, target), region, made)
 
 
 def _generated(region: Region, made: ClosedRegion, target: Target) -> tuple[Kernel, Places]:
@@ -153,10 +177,12 @@ def _places(region: ClosedRegion, kernel: Kernel) -> Places:
     )
 
 
-def _bound(kernel: Kernel, places: Places, region: Region) -> Kernel:
+def _bound(kernel: Kernel, places: Places, region: Region, made: ClosedRegion) -> Kernel:
     """The kernel, on the memory of `region`."""
+    given = dict(zip(region.inputs, region.operands, strict=True))
+    operands = [given[value] for value in made.inputs]
     args = tuple(
-        KernelArg(region.results[number] if stored else region.operands[number], offset, stored)
+        KernelArg(region.results[number] if stored else operands[number], offset, stored)
         for stored, number, offset in places
     )
     return replace(kernel, args=args)

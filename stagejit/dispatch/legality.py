@@ -137,7 +137,7 @@ def _combine(group: Group, op: Op, found: list[Location]) -> Place:
         first = exact[0]
         return (
             first
-            if all(place == first for place in exact)
+            if all(place is first or place == first for place in exact)
             else Refusal(f"its operands are different elements of {group.kind}")
         )
     if row is None and not exact and op.result.shape == group.shape:

@@ -129,7 +129,8 @@ class Graph:
         """The edges of `nx` as it holds them: its views of them are made anew at each use, which
         is most of the time of a walk."""
         # A dictionary, which networkx keeps for as long as the graph.
-        edges: Mapping[Op, Mapping[Op, Mapping[int, Mapping[str, int]]]] = self.nx._succ
+        linked = self._linked if self._linked is not None else self.nx
+        edges: Mapping[Op, Mapping[Op, Mapping[int, Mapping[str, int]]]] = linked._succ
         return edges
 
     def is_used(self, op: Op) -> bool:
@@ -176,7 +177,7 @@ class Graph:
 
     def ops_since(self, first_id: int) -> list[Op]:
         """Ops added since `next_id` was `first_id` that are still there, oldest first."""
-        return [op for op in self._made[first_id:] if op in self.nx]
+        return [op for op in self._made[first_id:] if op in self]
 
     def uses(self, value: Value) -> list[Use]:
         """Operand uses of `value`, oldest user first; the return counts as a user."""
@@ -211,6 +212,10 @@ class Graph:
 
     def __iter__(self) -> Iterator[Op]:
         return iter(self.ops())
+
+    def __contains__(self, op: object) -> bool:
+        """Whether an op is of this graph, and has not been erased."""
+        return op in self._users
 
     def __len__(self) -> int:
         ops = len(self._made) if self._linked is None else int(self._linked.number_of_nodes())

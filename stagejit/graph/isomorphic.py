@@ -58,6 +58,9 @@ def _op_difference(a: Op, b: Op) -> str | None:
     return None
 
 
+_INTEGERS = frozenset({int})  # of which equal ones have the same bits
+
+
 def attribute_key(value: Any) -> Any:
     """A hashable stand-in for an attribute: equal keys mean the same bits."""
     if type(value) in (str, int, bool):
@@ -67,7 +70,7 @@ def attribute_key(value: Any) -> Any:
     if isinstance(value, Graph):
         return "graph", as_text(value)
     if isinstance(value, tuple):
-        return tuple(attribute_key(item) for item in value)
+        return value if _INTEGERS.issuperset(map(type, value)) else tuple(map(attribute_key, value))
     if isinstance(value, float):  # tells -0.0 from 0.0, and equates NaN with itself
         return "float", np.float64(value).tobytes()
     if isinstance(value, (bool, int, str)) or value is None:

@@ -161,6 +161,8 @@ class Affine:
 
     def substitute(self, mapping: Mapping[Var, Affine]) -> Affine:
         """Replace loop variables, also inside derived ones."""
+        if len(self.terms) == 1 and not self.const and self.terms[0][1] == 1:
+            return _substitute(self.terms[0][0], mapping, {})
         return self._substituted(mapping, {})
 
     def _substituted(self, mapping: Mapping[Var, Affine], known: dict[Var, Affine]) -> Affine:

@@ -32,7 +32,8 @@ def coordinates(shape: Shape) -> Index:
 
 def keeps_row_major_order(index: Index, of: Shape, into: Shape) -> bool:
     """True where the map from coordinates of `of` into `into` is a reshape."""
-    return linearize(index, into) == linearize(coordinates(of), of)
+    own = coordinates(of)
+    return (of == into and index == own) or linearize(index, into) == linearize(own, of)
 
 
 def without(items: Sequence[Affine], axes: Sequence[int]) -> Index:

@@ -92,12 +92,10 @@ def _extreme(fn: str, dtype: DType) -> int:
     return int(info.min) if fn == "max" else int(info.max)
 
 
-@rewrite(NAME, roots="map", of="map")
+@rewrite(NAME, roots="map", functions="neg not abs floor ceil round", of="map")
 def repeated_function(graph: Graph, op: Op) -> Outcome:
     """map neg (map neg %x)  -->  %x;  map abs (map abs %x)  -->  map abs %x"""
     fn = op.attrs["fn"]
-    if fn not in _INVOLUTIONS and fn not in _IDEMPOTENT:
-        return None
     inner = op.operands[0].op
     if dict(inner.attrs) != dict(op.attrs):
         return None
@@ -106,11 +104,9 @@ def repeated_function(graph: Graph, op: Op) -> Outcome:
     return inner.result
 
 
-@rewrite(NAME, roots="map")
+@rewrite(NAME, roots="map", functions="integer_pow")
 def small_power(graph: Graph, op: Op) -> Outcome:
     """map integer_pow %x y=2  -->  map square %x;  y=1  -->  %x"""
-    if op.attrs["fn"] != "integer_pow":
-        return None
     x = op.operands[0]
     match op.attrs["y"]:
         case 1:
@@ -120,10 +116,10 @@ def small_power(graph: Graph, op: Op) -> Outcome:
     return None
 
 
-@rewrite(NAME, roots="map")
+@rewrite(NAME, roots="map", functions="div")
 def division_by_power_of_two(graph: Graph, op: Op) -> Outcome:
     """map div %x, (fill 2**k)  -->  map mul %x, (fill 2**-k)"""
-    if op.attrs["fn"] != "div" or not op.result.type.dtype.is_float:
+    if not op.result.type.dtype.is_float:
         return None
     x, divisor = op.operands
     number = scalar_of(divisor)
@@ -148,11 +144,9 @@ def _finite_like(dtype: DType) -> Any:
     return np.float32 if dtype.name == "bf16" else dtype.numpy
 
 
-@rewrite(NAME, roots="map")
+@rewrite(NAME, roots="map", functions="select")
 def select_of_known(graph: Graph, op: Op) -> Outcome:
     """map select %p, %x, %x  -->  %x;  map select (fill true), %x, %y  -->  %x"""
-    if op.attrs["fn"] != "select":
-        return None
     predicate, on_true, on_false = op.operands
     if on_true is on_false:
         return on_true
@@ -162,11 +156,11 @@ def select_of_known(graph: Graph, op: Op) -> Outcome:
     return on_true if known else on_false
 
 
-@rewrite(NAME, roots="map")
+@rewrite(NAME, roots="map", functions="and mul or")
 def operand_and_absorber(graph: Graph, op: Op) -> Outcome:
     """map and %x, (fill 0)  -->  fill 0;  so or with all bits, mul of integers with 0"""
     fn = op.attrs["fn"]
-    if fn not in _ABSORBERS or op.result.type.dtype.is_float:
+    if op.result.type.dtype.is_float:
         return None
     for _, other in _orders(op):
         number = scalar_of(other)
@@ -175,11 +169,9 @@ def operand_and_absorber(graph: Graph, op: Op) -> Outcome:
     return None
 
 
-@rewrite(NAME, roots="map")
+@rewrite(NAME, roots="map", functions="eq ne")
 def compared_with_known(graph: Graph, op: Op) -> Outcome:
     """map ne %p, (fill false)  -->  %p, for a bool; so eq with true"""
-    if op.attrs["fn"] not in ("eq", "ne"):
-        return None
     for x, other in (op.operands, op.operands[::-1]):
         number = scalar_of(other) if x.type.dtype is bool_ else None
         if number is not None and bool(number) == (op.attrs["fn"] == "eq"):

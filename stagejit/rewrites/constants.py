@@ -34,9 +34,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 @rewrite(NAME, roots=_FOLDABLE)
 def constant_operands(graph: Graph, op: Op) -> Outcome:
     """op of constants  -->  const"""
+    if not all(map(_may_be_constant, op.operands)) or not op.result.type.dtype.is_native:
+        return None
     operands = [_constant(value) for value in op.operands]
     known = [array for array in operands if array is not None]
-    if len(known) < len(operands) or not op.result.type.dtype.is_native:
+    if len(known) < len(operands):
         return None
     nbytes = op.result.type.nbytes
     if nbytes > SMALL_NBYTES and nbytes > max(array.nbytes for array in known):
@@ -69,6 +71,12 @@ def constant_start(graph: Graph, op: Op) -> Outcome:
     fixed = len(op.operands) - len(computed)
     attrs = dict(op.attrs) | {"offsets": tuple(offsets)}
     return build(graph, op.kind, [*op.operands[:fixed], *kept], op.loc, **attrs)
+
+
+def _may_be_constant(value: Value) -> bool:
+    """Whether it is worth asking for its value."""
+    known = value.op.definition
+    return known.is_constant or known.is_free or known.rearranges
 
 
 def _constant(value: Value) -> Array | None:

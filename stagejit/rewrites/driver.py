@@ -54,8 +54,9 @@ Function = Callable[[Graph, Op], Outcome]
 
 @dataclass(frozen=True)
 class Rule:
-    """One rewrite. `name` is that of `Options(disable=...)`, `roots` the op kinds it looks at, `of`
-    the kinds that make their operand number `operand`; any where there are none."""
+    """One rewrite. `name` is that of `Options(disable=...)`, `roots` the op kinds it looks at,
+    `functions` those of a map, `of` the kinds that make their operand number `operand`; any where
+    there are none."""
 
     name: str
     roots: frozenset[str]
@@ -63,6 +64,7 @@ class Rule:
     of: frozenset[str] = frozenset()
     operand: int = 0
     counts: bool = False  # whether it asks the graph who else reads a value
+    functions: frozenset[str] = frozenset()
 
     def fits(self, op: Op) -> bool:
         """Whether the kinds are those of the pattern."""
@@ -75,15 +77,22 @@ class Rule:
 
 
 def rewrite(
-    name: str, *, roots: str, of: str = "", operand: int = 0, counts: bool = False
+    name: str,
+    *,
+    roots: str,
+    functions: str = "",
+    of: str = "",
+    operand: int = 0,
+    counts: bool = False,
 ) -> Callable[[Function], Rule]:
     """Make a rule of a function `(graph, op) -> Value | declined(reason) | None`.
 
-    roots: op kinds, separated by spaces. of: the kinds that make `operand` of it; any by default.
+    roots: op kinds, separated by spaces. functions: those of a map, any by default. of: the kinds
+        that make `operand` of it; any by default.
     counts: whether it asks who else reads a value, so that it is tried again when fewer do.
     """
-    kinds = frozenset(roots.split()), frozenset(of.split())
-    return lambda function: Rule(name, kinds[0], function, kinds[1], operand, counts)
+    kinds, producers, names = (frozenset(text.split()) for text in (roots, of, functions))
+    return lambda function: Rule(name, kinds, function, producers, operand, counts, names)
 
 
 @dataclass(frozen=True)
@@ -201,7 +210,7 @@ class Log:
         todo = [op]
         while todo:
             at = todo.pop()
-            if at not in self.graph.nx:
+            if at not in self.graph:
                 continue
             if self.graph.is_used(at) or at.definition.is_return or at.attrs.get("effects"):
                 self.less_used[at] = None
@@ -223,6 +232,7 @@ class _Worklist:
     def __init__(self, log: Log, rules: Sequence[Rule], sharing: Sharing | None) -> None:
         self.log, self.graph, self.sharing = log, log.graph, sharing
         self.rules: dict[str, list[Rule]] = {}
+        self.by_function: dict[tuple[str, object], list[Rule]] = {}
         for rule in rules:
             for kind in sorted(rule.roots):
                 self.rules.setdefault(kind, []).append(rule)
@@ -244,7 +254,7 @@ class _Worklist:
         while self.heap or self._push_less_used():
             place, _, op = heapq.heappop(self.heap)
             self.queued.discard(op)
-            if op not in self.graph.nx:
+            if op not in self.graph:
                 continue
             budget -= 1
             if budget < 0:
@@ -252,13 +262,23 @@ class _Worklist:
                 raise InternalError(
                     f"rewrites of {describe(op)} do not end", step="rewrites", dump=dump
                 )
-            made, users = _try_rules(self.log, op, self.rules.get(op.kind, ()))
-            if self.sharing and op in self.graph.nx:
+            made, users = _try_rules(self.log, op, self._rules_of(op))
+            if self.sharing and op in self.graph:
                 users = [*users, *self._share(self.sharing, op)]
             for user in users:
                 self.keys.pop(user, None)
             self._push(made, place)
             self._push(users, place)
+
+    def _rules_of(self, op: Op) -> Sequence[Rule]:
+        """Those that look at ops of its kind, and of its function."""
+        key = op.kind, op.attrs.get("fn")
+        known = self.by_function.get(key)
+        if known is None:
+            rules = self.rules.get(op.kind, [])
+            known = [rule for rule in rules if not rule.functions or key[1] in rule.functions]
+            self.by_function[key] = known
+        return known
 
     def _push(self, ops: Iterable[Op], place: int) -> None:
         for op in ops:
@@ -272,7 +292,7 @@ class _Worklist:
         fewer, self.log.less_used = self.log.less_used, {}
         if self.counting:
             for op in fewer:
-                if op in self.graph.nx:
+                if op in self.graph:
                     near = [op, *self.graph.nx.successors(op)]
                     self._push([one for one in near if one.kind in self.counting], 0)
         return bool(self.heap)
@@ -286,7 +306,7 @@ class _Worklist:
         other = self.first.setdefault(key, op)
         if other is op:
             return []
-        if self.keys.get(other) != key or other not in self.graph.nx:
+        if self.keys.get(other) != key or other not in self.graph:
             self.first[key] = op
             return []
         older, newer = sorted((op, other), key=lambda one: one.id)

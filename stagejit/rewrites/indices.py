@@ -32,11 +32,11 @@ def known_number(graph: Graph, op: Op) -> Outcome:
     return _filled(graph, op, low) if low == high else None
 
 
-@rewrite(NAME, roots="map")
+@rewrite(NAME, roots="map", functions="max min clamp rem abs and")
 def bound_that_holds(graph: Graph, op: Op) -> Outcome:
     """map max %x, %low  -->  %x, where %x is never less; so min, clamp, rem, abs, and"""
     fn = op.attrs["fn"]
-    if fn not in _HOLDS or not all(map(is_counted, op.operands)):
+    if not all(map(is_counted, op.operands)):
         return None
     ranges = [range_of(graph, x) for x in op.operands]
     at = _HOLDS[fn](*ranges)
@@ -77,10 +77,10 @@ _HOLDS: dict[str, Callable[..., int | None]] = {
 }
 
 
-@rewrite(NAME, roots="map")
+@rewrite(NAME, roots="map", functions="and")
 def implied_condition(graph: Graph, op: Op) -> Outcome:
     """map and %p, %q  -->  %p, where %q holds wherever %p does"""
-    if op.attrs["fn"] != "and" or op.result.type.dtype is not bool_:
+    if op.result.type.dtype is not bool_:
         return None
     for p, q in (op.operands, op.operands[::-1]):
         if range_where(graph, q, p) == (1, 1):

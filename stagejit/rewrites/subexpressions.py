@@ -16,6 +16,7 @@ from stagejit.graph.isomorphic import attribute_key, isomorphic
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.graph.python_functions import TARGET
 from stagejit.rewrites.driver import Sharing
+from stagejit.types import DType
 
 NAME = "eliminate-common-subexpressions"
 
@@ -41,14 +42,16 @@ def _key(op: Op) -> Hashable:
     distinct = known.is_empty or known.is_left or known.orders
     if distinct or not all(map(_is_pure, known.bodies(op))):
         return None
-    attrs = tuple((name, _attribute(value)) for name, value in sorted(op.attrs.items()))
-    operands = tuple((value.op.id, value.index) for value in op.operands)
+    attrs = tuple([(name, _attribute(value)) for name, value in sorted(op.attrs.items())])
+    operands = tuple([(value.op.id, value.index) for value in op.operands])
     if function_of(op) in _COMMUTATIVE:
         operands = tuple(sorted(operands))
-    return op.kind, operands, attrs, tuple(result.type for result in op.results)
+    return op.kind, operands, attrs, tuple([result.type for result in op.results])
 
 
 def _attribute(value: object) -> Hashable:
+    if type(value) is DType:
+        return value
     if isinstance(value, Graph):
         return _Body(value)
     if isinstance(value, tuple) and any(isinstance(item, Graph) for item in value):

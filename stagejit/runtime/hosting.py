@@ -356,7 +356,7 @@ def _places(run: Run, buffers: Iterable[Buffer]) -> Iterable[tuple[str, BufferRe
 
 
 def _moved(ref: BufferRef, nbytes: int) -> BufferRef:
-    return replace(ref, offset_nbytes=ref.offset_nbytes + nbytes)
+    return replace(ref, offset_nbytes=ref.offset_nbytes + nbytes) if nbytes else ref
 
 
 def _bound(scope: _Scope, binding: Binding, these: _Pass) -> BufferRef:
