@@ -76,8 +76,8 @@ def type_of(aval: Any) -> TensorType:
     if shape is None or dtype is None:
         return TensorType(DType(type(aval).__name__, "opaque", 0, 0), ())
     element = _element_of(dtype)
-    sizes = shape if _INTEGERS.issuperset(map(type, shape)) else map(size_of, shape)
-    return TensorType(element.dtype, (*sizes, *element_shape(aval), *element.shape))
+    sizes = shape if _INTEGERS.issuperset(map(type, shape)) else tuple(map(size_of, shape))
+    return TensorType(element.dtype, sizes + element_shape(aval) + element.shape)
 
 
 @functools.lru_cache(maxsize=256)

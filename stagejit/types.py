@@ -162,7 +162,11 @@ class TensorType:
     shape: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+        known: str | None = self.__dict__.get("_text")
+        if known is None:
+            known = f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
+            self.__dict__["_text"] = known
+        return known
 
     __repr__ = __str__
 

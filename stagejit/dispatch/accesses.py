@@ -13,7 +13,7 @@ symbol; one that is computed from arrays gives the hull of where it may be.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagejit.dispatch.region import Draft, Region, Store
@@ -73,16 +73,15 @@ def reads_of(region: Draft | Region) -> list[Touch]:
         ]
     touches: dict[Value, list[Touch]] = {}
     for part in region.parts:
-        walk = _Walk(part)
+        evaluated, starts = _indices(part), _Walk(part)
         for store in part.stores:
-            walk.visit(store.value, coordinates(store.value.shape))
             for insert in store.inserts:
                 for start in insert.operands[2:]:
-                    walk.visit(start, ())
+                    starts.visit(start, ())
         for own, value in zip(part.inputs, part.operands, strict=True):
-            indices = walk.indices.get(own, ())
+            indices = evaluated.get(own, {}) | starts.indices.get(own, {})
             touches.setdefault(value, []).extend(
-                touch_of(own, index, part.scalars).of(value) for index in indices
+                [touch_of(own, index, part.scalars).of(value) for index in indices]
             )
     reads = dict.fromkeys(region.reads)
     return [touch for value in reads for touch in joined(touches.get(value, []))]
@@ -138,10 +137,19 @@ def _stepped(index: Index, steps: Sequence[tuple[int, int]]) -> Index:
 
 def indices_read(region: Draft | Region, value: Value) -> set[Index]:
     """The indices at which a map reads an input, in terms of coordinates of what it stores."""
-    walk = _Walk(region)
-    for store in region.stores:
-        walk.visit(store.value, coordinates(store.value.shape))
-    return set(walk.indices.get(value, ()))
+    return set(_indices(region).get(value, ()))
+
+
+def _indices(region: Draft | Region) -> Mapping[Value, dict[Index, None]]:
+    """At which indices each input is read for what is stored. A region keeps it, for who asks what
+    it reads asks what it may overwrite, too."""
+    known: dict[Value, dict[Index, None]] | None = region.__dict__.get("_indices")
+    if known is None:
+        walk = _Walk(region)
+        for store in region.stores:
+            walk.visit(store.value, coordinates(store.value.shape))
+        known = region.__dict__["_indices"] = walk.indices
+    return known
 
 
 class _Walk:

@@ -87,11 +87,15 @@ class _Launched:
     @property
     def reads(self) -> tuple[Value, ...]:
         """Operands of all parts, in order."""
+        if not self.borders:
+            return tuple(self.operands)
         return tuple(value for part in self.parts for value in part.operands)
 
     @property
     def writes(self) -> tuple[Value, ...]:
         """Results of all parts, in order."""
+        if not self.borders:
+            return tuple(self.results)
         return tuple(value for part in self.parts for value in part.results)
 
     @property

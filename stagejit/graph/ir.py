@@ -120,8 +120,13 @@ class Graph:
         if self._linked is None:
             self._linked = nx.MultiDiGraph()
             self._linked.add_nodes_from(self._made)
+            after, before = self._linked._succ, self._linked._pred
             for op in self._made:
-                self._link(op, range(len(op.operands)))
+                for index, value in enumerate(op.operands):  # as `_link`, in a third of the time
+                    edges = after[value.op].get(op)
+                    if edges is None:
+                        edges = after[value.op][op] = before[op][value.op] = {}
+                    edges[index] = {"operand": index, "result": value.index}
         return self._linked
 
     @property

@@ -13,6 +13,7 @@ import numpy as np
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.printer import as_text
+from stagejit.types import DType
 
 
 def isomorphic(a: Graph, b: Graph) -> bool:
@@ -63,6 +64,8 @@ _INTEGERS = frozenset({int})  # of which equal ones have the same bits
 
 def attribute_key(value: Any) -> Any:
     """A hashable stand-in for an attribute: equal keys mean the same bits."""
+    if type(value) is DType:  # most are
+        return value
     if type(value) in (str, int, bool):
         return type(value).__name__, value
     if isinstance(value, np.ndarray):

@@ -60,8 +60,10 @@ def value_names(graph: Graph) -> Names:
 
 def op_text(op: Op, names: Names) -> str:
     """One op as it stands in the dump, without indentation."""
-    results = ", ".join(f"{names[r]}: {r.type}" for r in op.results)
     body = joined(op.kind, (op.definition.write or write_plain)(op, names))
+    if len(op.results) == 1:
+        return f"{names[op.result]}: {op.result.type} = {body}"
+    results = ", ".join(f"{names[r]}: {r.type}" for r in op.results)
     return f"{results} = {body}" if results else body
 
 

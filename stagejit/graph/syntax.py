@@ -62,16 +62,14 @@ def implied_attributes(tokens: Line, definition: OpDef, types: Types) -> dict[st
 
 
 def operands_text(op: Op, names: Names) -> str:
-    return ", ".join(names[value] for value in op.operands)
+    return ", ".join([names[value] for value in op.operands])
 
 
 def attributes_text(op: Op, hidden: Iterable[str] = ()) -> list[str]:
-    return [
-        f"{name}={literal_text(value)}"
-        for name, value in sorted(op.attrs.items())
-        if name not in op.definition.implied and name not in hidden
-    ]
+    implied = op.definition.implied
+    shown = [name for name in op.attrs if name not in implied and name not in hidden]
+    return [f"{name}={literal_text(op.attrs[name])}" for name in sorted(shown)]
 
 
 def joined(*parts: str) -> str:
-    return " ".join(part for part in parts if part)
+    return " ".join(filter(None, parts))

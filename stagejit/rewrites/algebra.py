@@ -6,6 +6,8 @@ every bit, for NaN, infinities and signed zeros too, except the payload of a NaN
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -123,20 +125,27 @@ def division_by_power_of_two(graph: Graph, op: Op) -> Outcome:
         return None
     x, divisor = op.operands
     number = scalar_of(divisor)
-    if number is None or not np.isfinite(number) or number == 0 or abs(number) == 1:
-        return None
-    if np.frexp(np.float64(number))[0] not in (0.5, -0.5):
+    if number is None or abs(math.frexp(float(number))[0]) != 0.5 or abs(number) == 1:
         return None
     dtype = x.type.dtype
-    with np.errstate(over="ignore"):
-        reciprocal = np.asarray(1 / np.float64(number)).astype(dtype.numpy)
-    if not float(np.finfo(_finite_like(dtype)).tiny) <= abs(float(reciprocal)) < np.inf:
+    reciprocal = _reciprocal(float(number), dtype)
+    if reciprocal is None:
         return declined("the reciprocal of the divisor is no normal number")
-    reciprocal.flags.writeable = False
     factor = graph.add("const", (), TensorType(dtype, ()), op.loc, value=reciprocal).result
     if x.shape:
         factor = build(graph, "fill", [factor], shape=x.shape)
     return build(graph, "map", [x, factor], fn="mul", dtype=dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _reciprocal(number: float, dtype: DType) -> np.ndarray[Any, Any] | None:
+    """1 / number, a power of two, where it is a normal number of that type."""
+    with np.errstate(over="ignore"):
+        reciprocal = np.asarray(1 / np.float64(number)).astype(dtype.numpy)
+    if not float(np.finfo(_finite_like(dtype)).tiny) <= abs(float(reciprocal)) < np.inf:
+        return None
+    reciprocal.flags.writeable = False
+    return reciprocal
 
 
 def _finite_like(dtype: DType) -> Any:

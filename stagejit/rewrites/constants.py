@@ -34,11 +34,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 @rewrite(NAME, roots=_FOLDABLE)
 def constant_operands(graph: Graph, op: Op) -> Outcome:
     """op of constants  -->  const"""
-    if not all(map(_may_be_constant, op.operands)) or not op.result.type.dtype.is_native:
+    if not op.result.type.dtype.is_native:
         return None
-    operands = [_constant(value) for value in op.operands]
-    known = [array for array in operands if array is not None]
-    if len(known) < len(operands):
+    known = _constants(op)
+    if known is None:
         return None
     nbytes = op.result.type.nbytes
     if nbytes > SMALL_NBYTES and nbytes > max(array.nbytes for array in known):
@@ -73,10 +72,15 @@ def constant_start(graph: Graph, op: Op) -> Outcome:
     return build(graph, op.kind, [*op.operands[:fixed], *kept], op.loc, **attrs)
 
 
-def _may_be_constant(value: Value) -> bool:
-    """Whether it is worth asking for its value."""
-    known = value.op.definition
-    return known.is_constant or known.is_free or known.rearranges
+def _constants(op: Op) -> list[Array] | None:
+    """The values of all operands, if they are constants."""
+    known = []
+    for value in op.operands:
+        array = _constant(value)
+        if array is None:
+            return None
+        known.append(array)
+    return known
 
 
 def _constant(value: Value) -> Array | None:
@@ -89,9 +93,8 @@ def _constant(value: Value) -> Array | None:
     remade = op.definition.is_free or op.definition.rearranges
     if not remade or not at_most(value.type.nbytes, SMALL_NBYTES):
         return None
-    operands = [_constant(operand) for operand in op.operands]
-    known = [array for array in operands if array is not None]
-    return evaluate_op(op, known)[0] if len(known) == len(operands) else None
+    known = _constants(op)
+    return None if known is None else evaluate_op(op, known)[0]
 
 
 def _frozen(array: Array) -> Array:

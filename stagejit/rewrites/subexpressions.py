@@ -16,7 +16,6 @@ from stagejit.graph.isomorphic import attribute_key, isomorphic
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.graph.python_functions import TARGET
 from stagejit.rewrites.driver import Sharing
-from stagejit.types import DType
 
 NAME = "eliminate-common-subexpressions"
 
@@ -50,11 +49,9 @@ def _key(op: Op) -> Hashable:
 
 
 def _attribute(value: object) -> Hashable:
-    if type(value) is DType:
-        return value
     if isinstance(value, Graph):
         return _Body(value)
-    if isinstance(value, tuple) and any(isinstance(item, Graph) for item in value):
+    if type(value) is tuple and any(isinstance(item, Graph) for item in value):
         return tuple(map(_attribute, value))
     found: Hashable = attribute_key(value)
     return found

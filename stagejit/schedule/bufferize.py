@@ -27,11 +27,13 @@ class Memory:
 
     def root(self, value: Value) -> Value:
         """As `memory_of`; walks are short, however long the chains of updates are."""
-        passed = []
-        while value not in self._roots and (earlier := before(value)) is not None:
-            passed.append(value)
-            value = earlier
-        root = self._roots.get(value, value)
+        known = self._roots.get(value)
+        if known is not None:
+            return known
+        passed = [value]
+        while (earlier := before(passed[-1])) is not None and earlier not in self._roots:
+            passed.append(earlier)
+        root = self._roots[earlier] if earlier is not None else passed[-1]
         self._roots.update(dict.fromkeys(passed, root))
         return root
 

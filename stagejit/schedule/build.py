@@ -50,6 +50,15 @@ class _Item:
         return self.region.definition.is_left
 
 
+@dataclass(frozen=True, eq=False)
+class _First:
+    """What there is before anything is put in order. hazards: who waits for whom."""
+
+    buffers: dict[Value, Buffer]
+    dispatches: list[Dispatch]
+    hazards: hazards.HazardGraph
+
+
 def schedule(
     graph: Graph,
     regions: Sequence[Region],
@@ -92,7 +101,7 @@ class _Builder:
     def build(self) -> Schedule:
         items, decisions = self.items, self.decisions
         first = self._made()
-        order, other = self._orders(*first)
+        order, other = self._orders(first.dispatches, first.hazards)
 
         def ordered(these: Sequence[int]) -> Schedule:
             self.items = [items[at] for at in these]
@@ -115,25 +124,27 @@ class _Builder:
         plan = replace(chosen.plan, decisions=(*chosen.plan.decisions, decision))
         return replace(chosen, plan=plan)
 
-    def _made(self) -> tuple[list[Dispatch], hazards.HazardGraph]:
+    def _made(self) -> _First:
         """The dispatches of the items as they come, and who of them waits for whom."""
         buffers = self._buffers()
         dispatches = [self._dispatch(item, buffers, {}) for item in self.items]
-        return dispatches, self._hazards(dispatches)
+        return _First(buffers, dispatches, self._hazards(dispatches))
 
-    def _in_order(self, first: tuple[list[Dispatch], hazards.HazardGraph] | None) -> Schedule:
+    def _in_order(self, first: _First | None) -> Schedule:
         """The schedule, with the items as they are. first: what `_made` gave in this order."""
         if self.options.enabled("reuse-arguments"):
             self._reuse_arguments()
-        buffers = self._buffers()
         workspaces = dict(self._workspaces())
         same = first if not self.memory.reused and not workspaces else None
+        buffers = same.buffers if same else self._buffers()
         dispatches = (
-            same[0] if same else [self._dispatch(item, buffers, workspaces) for item in self.items]
+            same.dispatches
+            if same
+            else [self._dispatch(item, buffers, workspaces) for item in self.items]
         )
         by_name = {b.name: b for b in (*buffers.values(), *workspaces.values())}
         dispatches, scalars = with_short_symbols(dispatches, by_name, self.graph.input_names)
-        graph = same[1] if same and not scalars else self._hazards(dispatches)
+        graph = same.hazards if same and not scalars else self._hazards(dispatches)
         segment = runs([item.delegated for item in self.items])
         names = {root: buffer.name for root, buffer in buffers.items()}
         slots = self._slots(by_name, names, workspaces, graph, segment)

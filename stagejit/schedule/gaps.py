@@ -50,14 +50,27 @@ class _Block:
 
     def __init__(self, ranges: Sequence[Range]) -> None:
         self.ranges = list(ranges)
-        self.stop, self.widest_gap = ranges[0].stop, -1
         self.users = self.unfinished = 0
         for each in ranges:
             self.users |= each.users
             self.unfinished |= ~each.finished
         self.least_last = min(each.users.bit_length() for each in ranges)
         self.most_over = max(each.finished.bit_length() for each in ranges)
-        for each in ranges[1:]:
+        self._measure()
+
+    def add(self, new: Range) -> None:
+        """What `_Block([*ranges, new])` would be."""
+        bisect.insort(self.ranges, new)
+        self.users |= new.users
+        self.unfinished |= ~new.finished
+        self.least_last = min(self.least_last, new.users.bit_length())
+        self.most_over = max(self.most_over, new.finished.bit_length())
+        self._measure()
+
+    def _measure(self) -> None:
+        """Gaps between the ranges, in order."""
+        self.stop, self.widest_gap = self.ranges[0].stop, -1
+        for each in self.ranges[1:]:
             self.widest_gap = max(self.widest_gap, each.start - self.stop)
             self.stop = max(self.stop, each.stop)
 
@@ -82,10 +95,12 @@ class Taken:
             self._blocks, self._starts = [_Block([new])], [new.start]
             return
         at = max(bisect.bisect_right(self._starts, new.start) - 1, 0)
-        ranges = self._blocks[at].ranges
-        bisect.insort(ranges, new)
-        half = len(ranges) // 2 if len(ranges) > _MOST_IN_BLOCK else len(ranges)
-        made = [_Block(part) for part in (ranges[:half], ranges[half:]) if part]
+        block = self._blocks[at]
+        block.add(new)
+        half = len(block.ranges) // 2
+        made = [block]
+        if len(block.ranges) > _MOST_IN_BLOCK:
+            made = [_Block(block.ranges[:half]), _Block(block.ranges[half:])]
         self._blocks[at : at + 1] = made
         self._starts[at : at + 1] = [block.ranges[0].start for block in made]
 

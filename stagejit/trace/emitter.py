@@ -80,12 +80,15 @@ class Emitter:
 
     def map(self, fn: str, *operands: Value, dtype: DType | None = None, **params: Any) -> Value:
         """An elementwise function; scalars and sizes of 1 are broadcast to the other operands."""
-        shape = _broadcast([v.type.shape for v in operands])
-        full = tuple(self._operand(v, shape) for v in operands)
+        shapes = [v.shape for v in operands]
+        if shapes.count(shapes[0]) < len(shapes):
+            shape = _broadcast(shapes)
+            operands = tuple([self._operand(v, shape) for v in operands])
+        last = operands[-1].type
         if dtype is None:
-            dtype = bool_ if fn in PREDICATES else full[-1].type.dtype
-        type = TensorType(dtype, full[0].type.shape)
-        return self._emit("map", full, type, fn=fn, dtype=dtype, **params)
+            dtype = bool_ if fn in PREDICATES else last.dtype
+        type = last if dtype is last.dtype else TensorType(dtype, last.shape)
+        return self._emit("map", operands, type, fn=fn, dtype=dtype, **params)
 
     def stretched(self, operands: Sequence[Value]) -> tuple[Value, ...]:
         """The operands in one shape, scalars and sizes of 1 among them repeated."""

@@ -42,6 +42,8 @@ class Knowledge:
         """An op with one result that was just made. What is evaluated: what index arithmetic is
         made of. Where a result is exact and its operands are known, these are, too."""
         value, known = op.result, op.definition
+        if value.type.dtype.is_float:  # as most are
+            return
         evaluated = known.is_pointwise or known.is_insert or known.is_empty
         if not evaluated or not _is_exact(value) or value.type.size > MAX_ELEMENTS:
             return

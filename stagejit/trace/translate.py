@@ -322,7 +322,7 @@ def _typed(site: Site, made: Value | Sequence[Value], loc: Loc) -> Sequence[Valu
     """What a translation made. Raises InternalError unless it has the types of the equation."""
     results = (made,) if isinstance(made, Value) else made
     for result, type in zip(results, site.results, strict=True):
-        if has_static_shape(type) and result.type != type:
+        if result.type != type and has_static_shape(type):
             what = f"`{site.primitive}` was translated to {result.type} instead of {type}"
             raise InternalError(what, step="trace", loc=loc)
     return results
