@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import ml_dtypes
 import numpy as np
@@ -160,12 +160,13 @@ class TensorType:
 
     dtype: DType
     shape: tuple[int, ...]
+    _text: ClassVar[str] = ""  # once it is known
 
     def __str__(self) -> str:
-        known: str | None = self.__dict__.get("_text")
-        if known is None:
+        known = self._text
+        if not known:
             known = f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
-            self.__dict__["_text"] = known
+            object.__setattr__(self, "_text", known)
         return known
 
     __repr__ = __str__

@@ -143,12 +143,13 @@ def indices_read(region: Draft | Region, value: Value) -> set[Index]:
 def _indices(region: Draft | Region) -> Mapping[Value, dict[Index, None]]:
     """At which indices each input is read for what is stored. A region keeps it, for who asks what
     it reads asks what it may overwrite, too."""
-    known: dict[Value, dict[Index, None]] | None = region.__dict__.get("_indices")
+    known: Mapping[Value, dict[Index, None]] | None = region.indices
     if known is None:
         walk = _Walk(region)
         for store in region.stores:
             walk.visit(store.value, coordinates(store.value.shape))
-        known = region.__dict__["_indices"] = walk.indices
+        known = walk.indices
+        object.__setattr__(region, "indices", known)
     return known
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from stagejit.dispatch.group import definition_of_anchor
 from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.graph.definition import OpDef
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.dispatches import kind_without_anchor, name_of
+from stagejit.index.affine import Index
 from stagejit.loc import UNKNOWN, Loc
 
 
@@ -50,7 +51,11 @@ class Body:
 
 
 class _Launched:
-    """What follows from the fields of a region, and of a draft of one."""
+    """What follows from the fields of a region, and of a draft of one.
+
+    indices: what `accesses.py` remembers of it."""
+
+    indices: ClassVar[Mapping[Value, dict[Index, None]] | None] = None
 
     kind: str
     ops: tuple[Op, ...]

@@ -123,6 +123,8 @@ class Graph:
             after, before = self._linked._succ, self._linked._pred
             for op in self._made:
                 for index, value in enumerate(op.operands):  # as `_link`, in a third of the time
+                    if value.op not in after:  # of another graph, a fault that a verifier finds
+                        self._linked.add_node(value.op)
                     edges = after[value.op].get(op)
                     if edges is None:
                         edges = after[value.op][op] = before[op][value.op] = {}

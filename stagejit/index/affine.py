@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from stagejit.locks import new_lock
 from stagejit.symbolic import Expr, at_most, is_multiple
@@ -96,10 +96,11 @@ class Affine:
 
     terms: tuple[tuple[Var, int], ...] = ()
     const: int = 0
+    _hash: ClassVar[int | None] = None  # see Note [What objects remember] in `box.py`
 
     def __hash__(self) -> int:
         """Kept: indices are keys of all that evaluates values."""
-        known: int | None = self.__dict__.get("_hash")
+        known = self._hash
         if known is None:
             known = hash((self.terms, self.const))
             object.__setattr__(self, "_hash", known)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 from stagejit.formulas import evaluate, names_in
 from stagejit.index.box import Box, Dim
@@ -68,6 +68,7 @@ class Access:
     nbytes: int
     exact: bool = True
     may: bool = False
+    _box: ClassVar[Box | None] = None  # see Note [What objects remember] in `box.py`
 
     @staticmethod
     def of(buffer: Buffer, box: Box, *, exact: bool = True, may: bool = False) -> Access:
@@ -83,7 +84,7 @@ class Access:
             exact,
             may,
         )
-        made.__dict__["_box"] = box
+        object.__setattr__(made, "_box", box)
         return made
 
     @property
@@ -93,9 +94,10 @@ class Access:
 
     @property
     def box(self) -> Box:
-        known: Box | None = self.__dict__.get("_box")
+        known = self._box
         if known is None:
-            known = self.__dict__["_box"] = Box(self.offsets, self.sizes, self.strides)
+            known = Box(self.offsets, self.sizes, self.strides)
+            object.__setattr__(self, "_box", known)
         return known
 
     def overlaps(self, other: Access) -> bool:
