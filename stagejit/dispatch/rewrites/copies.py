@@ -38,17 +38,20 @@ class _Copies:
         self.read: dict[Chain, BoxIndex[Read]] = {}
 
     def run(self) -> None:
-        for op in self.graph.ops():
-            copying: Op | None = self.views.now(op)
-            while copying is not None and copying.definition.is_dispatch:
-                copying = self._without_a_copy(copying)
+        """Copies of arguments last: when all that is made of a copy lies in one memory, the latest
+        state of it is what may be returned in the argument's."""
+        for of_arguments in (False, True):
+            for op in self.graph.ops():
+                copying: Op | None = self.views.now(op)
+                while copying is not None and copying.definition.is_dispatch:
+                    copying = self._without_a_copy(copying, of_arguments)
 
-    def _without_a_copy(self, op: Op) -> Op | None:
+    def _without_a_copy(self, op: Op, of_arguments: bool) -> Op | None:
         """What is left of a dispatch without one of the copies that it makes, if that is
         anything."""
         for result in op.results:
             copied = _copied(result)
-            if copied is None:
+            if copied is None or of_arguments != self.views.memory(copied).op.definition.is_input:
                 continue
             users = users_of(self.graph, result)
             if users.update is None or not self._may_be_overwritten(copied):

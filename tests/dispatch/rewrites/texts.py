@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from textwrap import dedent
 from typing import Any
 
@@ -24,16 +24,21 @@ from stagejit.types import TensorType
 Rewrite = Callable[[Log, Views], None]
 
 
-def rewritten(text: str, rewrite: Rewrite, options: Options | None = None) -> tuple[str, list[str]]:
+def rewritten(
+    text: str,
+    rewrite: Rewrite,
+    options: Options | None = None,
+    carried: Mapping[int, int] | None = None,
+) -> tuple[str, list[str]]:
     """What a rewrite makes of a graph of dispatches, verified before and after, and what it says:
-    a `+` for applied, a `-` for declined, and the reason."""
+    a `+` for applied, a `-` for declined, and the reason. carried: see `Views`."""
     options = options or Options()
     graph = parse(dedent(text))
     arguments = [_argument(value.type) for value in graph.inputs]
     _verify(graph)
     expected = interpret(graph, arguments)
     log = Log(graph, options)
-    rewrite(log, Views(graph, options, known_arguments(graph)))
+    rewrite(log, Views(graph, options, known_arguments(graph), carried))
     graph.eliminate_dead()
     _verify(graph)
     for a, b in zip(interpret(graph, arguments), expected, strict=True):

@@ -1,0 +1,265 @@
+"""elide-copy, alone: the cases of ACCEPTANCE.md that it takes part in, and its guards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from stagejit.dispatch.rewrites.copies import elide_copies
+from tests.dispatch.rewrites.texts import expanded, outline, part, plain, rewritten
+
+ELIDED = "+ what it copied is overwritten when everybody has read it"
+COPY = part("%a0", a0="f32[4]")
+EXP = part("f32[4] = map exp %a0", "%0", a0="f32[4]")
+FIRST = part("f32[4] = insert_slice %a0 into %d0 at (0)", "%0", a0="f32[2]", d0="f32[4]")
+LAST = part("f32[4] = insert_slice %a0 into %d0 at (2)", "%0", a0="f32[2]", d0="f32[4]")
+
+
+def changed(
+    before: str, carried: Mapping[int, int] | None = None, **parts: str
+) -> tuple[str, list[str]]:
+    known = {"COPY": COPY, "EXP": EXP, "FIRST": FIRST, "LAST": LAST}
+    text = expanded(before, **(known | parts))
+    after, said = rewritten(text, elide_copies, carried=carried)
+    return outline(after), said
+
+
+def declined(before: str, carried: Mapping[int, int] | None = None, **parts: str) -> list[str]:
+    """What it says of a graph that it leaves as it is."""
+    after, said = changed(before, carried, **parts)
+    assert after == plain("\n".join(line.split(" : ")[0] for line in plain(before).splitlines()))
+    return said
+
+
+def test_a9_of_two_destinations_the_one_that_is_not_donated_is_copied() -> None:
+    after, said = changed("""
+        graph @f(%x: f32[4], %y: f32[4] donated, %v: f32[2]) {
+          %0: f32[4] = dispatch copy %x : COPY
+          %1: f32[4] = dispatch copy %v into %0 [0:2] : FIRST
+          %2: f32[4] = dispatch copy %y : COPY
+          %3: f32[4] = dispatch copy %v into %2 [0:2] : FIRST
+          %4: f32[4] = dispatch map %y : EXP
+          return %3, %1, %4
+        }""")
+    assert after == plain("""
+        graph @f(%x: f32[4], %y: f32[4] donated, %v: f32[2]) {
+          %0: f32[4] = dispatch copy %x
+          %1: f32[4] = dispatch copy %v into %0 [0:2]
+          %2: f32[4] = dispatch map %y
+          %3: f32[4] = after %y, %2
+          %4: f32[4] = dispatch copy %v into %3 [0:2]
+          return %4, %1, %2
+        }""")
+    assert said == [ELIDED]
+
+
+def test_a12_states_that_are_read_between_updates_are_one_buffer() -> None:
+    after, said = changed("""
+        graph @f(%d: f32[4] donated, %v: f32[2]) {
+          %0: f32[4] = dispatch copy %d : COPY
+          %1: f32[4] = dispatch copy %v into %0 [0:2] : FIRST
+          %2: f32[4] = dispatch copy %1 : COPY
+          %3: f32[4] = dispatch copy %v into %2 [2:4] : LAST
+          %4: f32[4] = dispatch map %d : EXP
+          %5: f32[4] = dispatch map %1 : EXP
+          return %3, %4, %5
+        }""")
+    assert after == plain("""
+        graph @f(%d: f32[4] donated, %v: f32[2]) {
+          %0: f32[4] = dispatch map %d
+          %1: f32[4] = after %d, %0
+          %2: f32[4] = dispatch copy %v into %1 [0:2]
+          %3: f32[4] = dispatch map %2
+          %4: f32[4] = after %2, %3
+          %5: f32[4] = dispatch copy %v into %4 [2:4]
+          return %5, %0, %3
+        }""")
+    assert said == [ELIDED] * 2
+
+
+def test_a13_c10_what_an_iteration_carries_is_updated_in_place() -> None:
+    """The body of a loop: its result has to lie where it found what it carries."""
+    total = part("f32[2] = extract_slice %a0 at (1)", "f32[2] = map exp %0", "%1", a0="f32[4]")
+    before = """
+        graph @body(%c: f32[4] donated) {
+          %0: f32[2] = dispatch map %c : total
+          %1: f32[4] = dispatch copy %c : COPY
+          %2: f32[4] = dispatch copy %0 into %1 [0:2] : FIRST
+          return %2
+        }"""
+    after, _ = changed(before, {0: 0}, total=total)
+    assert after == plain("""
+        graph @body(%c: f32[4] donated) {
+          %0: f32[2] = dispatch map %c
+          %1: f32[4] = dispatch copy %0 into %c [0:2]
+          return %1
+        }""")
+    reason = "- it lies in an argument that is not donated for what is made of the copy"
+    assert declined(before, {}, total=total) == [reason]
+
+
+def test_a14_a_buffer_is_not_updated_in_place_with_a_part_of_itself_elsewhere() -> None:
+    """The program of openxla/xla#49176: elements are read that the same kernel overwrites."""
+    move = part("i32[3] = extract_slice %a0 at (0)", "i32[4] = insert_slice %0 into %d0 at (1)",
+                "%1", a0="i32[4]", d0="i32[4]")  # fmt: skip
+    copy = COPY.replace("f32", "i32")
+    before = """
+        graph @f(%x: i32[4] donated) {
+          %0: i32[4] = dispatch copy %x : copy
+          %1: i32[4] = dispatch copy %x into %0 [1:4] : move
+          return %1
+        }"""
+    reason = "- the dispatch reads other elements of the operand than it writes"
+    assert declined(before, copy=copy, move=move) == [reason]
+    same = move.replace("%a0 at (0)", "%a0 at (1)")
+    assert changed(before, copy=copy, move=same)[1] == [ELIDED]
+
+
+@pytest.mark.parametrize("type", ["bool[1]", "i8[1,1]", "bf16[1]", "i32[0]"])
+def test_a15_small_elements_single_ones_and_none(type: str) -> None:
+    zeros = ", ".join("0" for _ in type.split(","))
+    put = part(f"{type} = insert_slice %a0 into %d0 at ({zeros})", "%0", a0=type, d0=type)
+    box = ", ".join("0:" + type.split("[")[1][0] for _ in type.split(","))
+    _, said = changed(f"""
+        graph @f(%x: {type} donated, %v: {type}) {{
+          %0: {type} = dispatch copy %x : copy
+          %1: {type} = dispatch copy %v into %0 [{box}] : put
+          %2: {type} = dispatch copy %x : copy
+          return %1, %2
+        }}""", copy=part("%a0", a0=type), put=put)  # fmt: skip
+    assert said == [ELIDED]
+
+
+def test_c6_both_destinations_of_a_dispatch_are_donated() -> None:
+    both = part("f32[4] = insert_slice %a0 into %d0 at (0)",
+                "f32[4] = insert_slice %a0 into %d1 at (2)", "%0, %1", a0="f32[2]", d0="f32[4]",
+                d1="f32[4]")  # fmt: skip
+    after, _ = changed("""
+        graph @f(%x: f32[4] donated, %y: f32[4] donated, %v: f32[2]) {
+          %0: f32[4] = dispatch copy %x : COPY
+          %1: f32[4] = dispatch copy %y : COPY
+          %2: f32[4], %3: f32[4] = dispatch copy %v into %0 [0:2], %1 [2:4] : both
+          %4: f32[4] = dispatch map %y : EXP
+          return %2, %3, %4
+        }""", both=both)  # fmt: skip
+    assert after == plain("""
+        graph @f(%x: f32[4] donated, %y: f32[4] donated, %v: f32[2]) {
+          %0: f32[4] = dispatch map %y
+          %1: f32[4] = after %y, %0
+          %2: f32[4], %3: f32[4] = dispatch copy %v into %x [0:2], %1 [2:4]
+          return %2, %3, %0
+        }""")
+
+
+def test_c8_one_of_two_updates_takes_the_buffer() -> None:
+    """Only the first: the other one starts from a copy, made before."""
+    after, said = changed("""
+        graph @f(%x: f32[4] donated, %v: f32[2]) {
+          %0: f32[4] = dispatch copy %x : COPY
+          %1: f32[4] = dispatch copy %v into %0 [0:2] : FIRST
+          %2: f32[4] = dispatch copy %x : COPY
+          %3: f32[4] = dispatch copy %v into %2 [2:4] : LAST
+          return %1, %3
+        }""")
+    assert after == plain("""
+        graph @f(%x: f32[4] donated, %v: f32[2]) {
+          %0: f32[4] = dispatch copy %x
+          %1: f32[4] = after %x, %0
+          %2: f32[4] = dispatch copy %v into %1 [0:2]
+          %3: f32[4] = dispatch copy %v into %0 [2:4]
+          return %2, %3
+        }""")
+    assert said == [ELIDED, "- another update overwrites what is copied"]
+
+
+def test_dont_overwrite_what_is_returned() -> None:
+    assert declined("""
+        graph @f(%v: f32[2], %y: f32[4]) {
+          %0: f32[4] = dispatch map %y : EXP
+          %1: f32[4] = dispatch copy %0 : COPY
+          %2: f32[4] = dispatch copy %v into %1 [0:2] : FIRST
+          return %2, %0
+        }""") == ["- it is returned as it is"]
+
+
+def test_dont_overwrite_constants() -> None:
+    assert (
+        declined("""
+        graph @f(%v: f32[2]) {
+          %0: f32[4] = const [1.0, 2.0, 3.0, 4.0]
+          %1: f32[4] = dispatch copy %0 : COPY
+          %2: f32[4] = dispatch copy %v into %1 [0:2] : FIRST
+          return %2
+        }""")
+        == []
+    )
+
+
+@pytest.mark.parametrize("passed", ["before", "beside", "behind", "earlier"])
+def test_dont_overwrite_what_a_barrier_passes_on(passed: str) -> None:
+    lines = [
+        "graph @f(%x: f32[4] donated, %v: f32[2]) {",
+        "  %0: f32[4] = optimization_barrier %x",
+        "  %1: f32[4] = dispatch copy %0 : COPY",
+        "  %2: f32[4] = dispatch copy %v into %1 [0:2] : FIRST",
+        "  %3: f32[4] = dispatch map %0 : EXP",
+        "  return %2, %3",
+        "}",
+    ]
+    if passed == "beside":
+        lines[1:3] = ["  %0: f32[4] = optimization_barrier %x",
+                      "  %1: f32[4] = dispatch copy %x : COPY"]  # fmt: skip
+    elif passed == "behind":
+        lines[1:5] = ["  %0: f32[4] = dispatch copy %x : COPY",
+                      "  %1: f32[4] = dispatch copy %v into %0 [0:2] : FIRST",
+                      "  %2: f32[4] = optimization_barrier %1",
+                      "  %3: f32[4] = dispatch map %x : EXP"]  # fmt: skip
+    elif passed == "earlier":
+        lines[1:6] = ["  %0: f32[4] = optimization_barrier %x",
+                      "  %1: f32[4] = dispatch copy %v into %0 [0:2] : FIRST",
+                      "  %2: f32[4] = dispatch copy %1 : COPY",
+                      "  %3: f32[4] = dispatch copy %v into %2 [2:4] : LAST",
+                      "  %4: f32[4] = dispatch map %1 : EXP",
+                      "  return %3, %4"]  # fmt: skip
+    assert declined("\n".join(lines)) == ["- a barrier passes it on"]
+
+
+def test_dont_have_a_loop_overwrite_what_it_reads() -> None:
+    assert declined(
+        """
+        graph @f(%x: f32[4] donated) {
+          %0: f32[4] = dispatch copy %x : COPY
+          %1: f32[4] = loop %0, %x carries=1 reverse=false trip=2 xs=0 : body
+          return %1
+        }""",
+        body=plain("""
+        graph @body(%c: f32[4] donated, %k: f32[4]) {
+          %0: f32[4] = dispatch map %c, %k into %c [0:4]
+            graph @map(%a0: f32[4], %a1: f32[4], %d0: f32[4] donated) {
+              %0: f32[4] = map add %a0, %a1
+              %1: f32[4] = insert_slice %0 into %d0 at (0)
+              return %1
+            }
+          return %0
+        }"""),
+    ) == ["- the loop reads what it overwrites"]
+
+
+def test_dont_elide_what_is_no_copy_or_is_not_updated() -> None:
+    turn = part("f32[4] = reverse %a0 axes=(0)", "%0", a0="f32[4]")
+    before = """
+        graph @f(%x: f32[4] donated, %v: f32[2]) {
+          %0: f32[4] = dispatch copy %x : turn
+          %1: f32[4] = dispatch copy %v into %0 [0:2] : FIRST
+          return %1
+        }"""
+    assert declined(before, turn=turn) == []
+    assert (
+        declined("""
+        graph @f(%x: f32[4] donated) {
+          %0: f32[4] = dispatch copy %x : COPY
+          return %0
+        }""")
+        == []
+    )
