@@ -16,6 +16,7 @@ import numpy as np
 
 from stagejit.codegen.ir import I1, Type, Value
 from stagejit.codegen.target import Target
+from stagejit.errors import InternalError
 
 # LLVM scalarizes what it does to vectors of bfloat, bitcasts included, on CPUs without instructions
 # for them: their bits travel as integers, and only conversions look at the value.
@@ -91,9 +92,12 @@ class Emitter:
 
     def ref(self, value: Value) -> Ref:
         """The operand for a value: its literal if it is a constant."""
-        if value.const is not None:
-            return Ref(value.type, literal(value.const, value.type))
-        return self._refs[value]
+        known = self._refs.get(value)
+        if known is None:
+            if value.const is None:
+                raise InternalError(f"{value} is used before it is made", step="llvm")
+            known = self._refs[value] = Ref(value.type, literal(value.const, value.type))
+        return known
 
     def bind(self, value: Value, ref: Ref) -> None:
         self._refs[value] = ref
