@@ -164,7 +164,7 @@ class _Copies:
         left = None
         if len(op.results) > 1:
             left = views.drop(self.log, result)
-            views.order.put_first([left], updates[0], always=True)
+            views.order.put_first([left], updates[0])
         else:
             graph.replace_uses(result, copied)
             self.log.put(op, [None])

@@ -1,73 +1,108 @@
 """Which ops of a graph of dispatches come before which, and making it so.
 
 Input: a graph of dispatches. Output: what its edges say of the order in which ops run. Invariant:
-what is said stays true while ops are replaced and edges added.
+each op has a higher place than those that it uses, while ops are replaced and edges added.
+
+Places are a topological order that is mended where an edge goes against it: only ops between the
+two ends move (Pearce and Kelly, "A dynamic topological sort algorithm for directed acyclic graphs",
+2007). A search looks only at ops whose places lie between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 
+_APART = 1 << 64  # of the places of two ops at first, so that others find room between
+
 
 class Order:
-    """`_before`: for each op the bit set of those that come before it."""
+    """`_apart`: for the op that somebody asked for last, those that it is known not to precede."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self._bit: dict[Op, int] = {}
-        self._before: dict[Op, int] = {}
-        for op in graph.ops():
-            self._note(op)
+        self._place: dict[Op, int] = {}
+        self._renumber(graph.ops())
+        self._apart: tuple[Op, set[Op]] | None = None
 
     def comes_before(self, first: Op, second: Op) -> bool:
         """Whether `first` has run when `second` begins, in any order that the edges allow."""
-        return bool(self._before.get(second, 0) & self._bit.get(first, 0))
+        if self._apart is None or self._apart[0] is not first:
+            self._apart = first, set()
+        apart, least, pending = self._apart[1], self._at(first), [second]
+        while pending:
+            op = pending.pop()
+            for earlier in self.graph.nx.predecessors(op):
+                if earlier is first:
+                    return True
+                if self._at(earlier) > least and earlier not in apart:
+                    apart.add(earlier)
+                    pending.append(earlier)
+        return False
 
-    def put_first(self, readers: Iterable[Op], update: Value, *, always: bool = False) -> None:
-        """From now on the ops `readers`, none of which is behind `update`, come before it. always:
-        what is known of their order may not hold any longer."""
+    def put_first(self, readers: Iterable[Op], update: Value) -> None:
+        """From now on the ops `readers`, none of which is behind `update`, come before it."""
         op = update.op
         at = op.definition.tied_operand(op, update.index)
         assert at is not None
-        readers = dict.fromkeys(readers)
-        waited = [one.results[0] for one in readers if always or not self.comes_before(one, op)]
+        waited = [one for one in dict.fromkeys(readers) if not self.comes_before(one, op)]
         if not waited:
             return
-        after = build(self.graph, "after", [op.operands[at], *waited], op.loc)
+        waits = [one.results[0] for one in waited]
+        after = build(self.graph, "after", [op.operands[at], *waits], op.loc)
         self.graph.put_at(op, after.op)
+        for one in waited:
+            self._put_before(one, op)
+        self._place[after.op] = self._room_for(after.op, op)
         self.graph.set_operand(op, at, after)
-        self.look_at(after.op)
+        self._apart = None
 
     def replace(self, old: Op, new: Op) -> None:
         """`new` is what `old` was; nobody uses that any more."""
-        self._bit[new] = self._bit[old]
+        self._place[new] = self._place[old]
         self.look_at(new)
 
     def look_at(self, op: Op) -> None:
-        """Notes what an op has to wait for by its operands as they are now."""
-        self._note(op)
-        self._spread(op)
-
-    def _note(self, op: Op) -> None:
-        self._bit.setdefault(op, 1 << len(self._bit))
-        known = 0
+        """Has an op come after its operands as they are now."""
+        self._apart = None
         for operand in op.operands:
-            known |= self._until(operand.op)
-        self._before[op] = known
+            self._put_before(operand.op, op)
 
-    def _until(self, op: Op) -> int:
-        return self._before.get(op, 0) | self._bit.get(op, 0)
+    def _put_before(self, first: Op, second: Op) -> None:
+        """Moves what has to move so that `first` has a lower place; it is not behind `second`."""
+        low, high = self._at(second), self._at(first)
+        if high < low:
+            return
+        behind = self._reached(second, low, high, self.graph.nx.successors)
+        before = self._reached(first, low, high, self.graph.nx.predecessors)
+        ops = [*sorted(before, key=self._place.__getitem__),
+               *sorted(behind, key=self._place.__getitem__)]  # fmt: skip
+        places = sorted(self._place[op] for op in ops)
+        self._place.update(zip(ops, places, strict=True))
 
-    def _spread(self, op: Op) -> None:
-        """Tells those behind an op what comes before it."""
-        pending = [op]
+    def _reached(self, op: Op, low: int, high: int, near: Callable[[Op], Iterable[Op]]) -> set[Op]:
+        """The op, and who is reached from it, of those with a place in that range."""
+        found, pending = {op}, [op]
         while pending:
-            op = pending.pop()
-            known = self._until(op)
-            for user in self.graph.nx.successors(op):
-                if user in self._before and known & ~self._before[user]:
-                    self._before[user] |= known
-                    pending.append(user)
+            for other in near(pending.pop()):
+                place = self._place.get(other)
+                if place is not None and low <= place <= high and other not in found:
+                    found.add(other)
+                    pending.append(other)
+        return found
+
+    def _room_for(self, op: Op, user: Op) -> int:
+        """A place behind the operands of an op, and before that of its only user."""
+        low = max(self._at(operand.op) for operand in op.operands)
+        if self._place[user] - low < 2:
+            self._renumber(sorted(self._place, key=self._place.__getitem__))
+            low = max(self._at(operand.op) for operand in op.operands)
+        return (low + self._place[user]) // 2
+
+    def _at(self, op: Op) -> int:
+        return self._place.get(op, -1)  # inputs, and what needs nothing
+
+    def _renumber(self, ops: Iterable[Op]) -> None:
+        self._place = {op: number * _APART for number, op in enumerate(ops)}

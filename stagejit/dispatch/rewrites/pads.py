@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TypeGuard
 
-from stagejit.dispatch.accesses import Touch
+from stagejit.dispatch.accesses import Touch, reads_of
 from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of, read_by, same
 from stagejit.dispatch.rewrites.views import Users, Views, users_of, waits
 from stagejit.graph.ir import Graph, Op, Value
@@ -64,7 +64,7 @@ class _Pads:
 
     def _fuse(self, fill: Op, users: Users) -> str:
         """Gives the border of a fill to the dispatch that writes there next, or says why not."""
-        (filled,) = self.views.writes(fill)
+        (filled,) = self.views.writes_to(fill.result)
         update = users.update
         if not _is_static(filled):
             return "where the pad lies is known at run time only"
@@ -88,14 +88,14 @@ class _Pads:
         self.covered[update] = [*apart, filled.box]
         new = self._replace(fill, update, pieces)
         for other in late:
-            self.views.order.put_first([new], other, always=True)
+            self.views.order.put_first([new], other)
         return ""
 
     def _overwriters(self, fill: Op, update: Value) -> list[Value] | None:
         """Who overwrites what the fill reads, and may do so when `update` has run; None if somebody
         may not, or does it before that."""
         late: list[Value] = []
-        for touch in self.views.reads(fill):
+        for touch in reads_of(self.views.region(fill)):
             version = behind_aliases(touch.value)
             box = touch.box.reshaped(touch.value.shape, version.shape)[0]
             chain = self.views.chain(version)

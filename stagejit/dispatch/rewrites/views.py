@@ -7,10 +7,10 @@ results. Invariant: what is said of an op is true of its operands as they are no
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
-from stagejit.dispatch.accesses import Touch, reads_of, writes_of
+from stagejit.dispatch.accesses import Touch, reads_of, write_of
 from stagejit.dispatch.donation import donations
 from stagejit.dispatch.region import Region
 from stagejit.dispatch.regions import view_of
@@ -66,39 +66,41 @@ class Views:
         self._regions[op] = list(op.operands), region
         return region
 
-    def reads(self, op: Op) -> list[Touch]:
-        """What an op reads of its operands: all of them, if it is no dispatch."""
-        if op.definition.is_dispatch:
-            return reads_of(self.region(op))
-        return [Touch(value, Box.whole(value.shape)) for value in dict.fromkeys(op.operands)]
-
     def readers(self, users: Users) -> Iterator[tuple[Op, Box]]:
         """The readers of a version, each with what it reads of its memory."""
         values: dict[Op, set[Value]] = {}
         for op, value in users.readers:
             values.setdefault(op, set()).add(value)
         for op, read in values.items():
-            for touch in self.reads(op):
-                if touch.value in read:
-                    yield op, touch.box.reshaped(touch.value.shape, users.version.shape)[0]
+            for value, box in self._reads(op, read):
+                yield op, box.reshaped(value.shape, users.version.shape)[0]
+
+    def _reads(self, op: Op, values: Iterable[Value]) -> list[tuple[Value, Box]]:
+        """What an op reads of some of its operands: all of them, if it is no dispatch."""
+        if not op.definition.is_dispatch:
+            return [(value, Box.whole(value.shape)) for value in values]
+        touches = reads_of(self.region(op))
+        return [(touch.value, touch.box) for touch in touches if touch.value in values]
 
     def read_of(self, users: Users, box: Box) -> list[Box]:
         """What the readers of a version read of its memory that may lie in `box`."""
         return [read for _, read in self.readers(users) if read.overlaps(box)]
 
-    def writes(self, op: Op) -> list[Touch]:
-        """What the first part of a dispatch writes of its results."""
-        return writes_of(replace(self.region(op), borders=()))
-
     def writes_to(self, result: Value) -> list[Touch]:
         """What the first part of its dispatch writes of a result."""
-        return [touch for touch in self.writes(result.op) if touch.value is result]
+        region = self.region(result.op)
+        stores = zip(region.stores, region.results, strict=True)
+        return [write_of(region, store, value) for store, value in stores if value is result]
 
     def boxes_of(self, update: Value) -> list[Box]:
         """What an update may overwrite: all, where it is no dispatch."""
         if update.op.definition.is_dispatch:
-            writes = writes_of(self.region(update.op))
-            return [touch.box for touch in writes if touch.value is update]
+            return [
+                write_of(part, store, result).box
+                for part in self.region(update.op).parts
+                for store, result in zip(part.stores, part.results, strict=True)
+                if result is update
+            ]
         return [Box.whole(update.shape)]
 
     def chain(self, value: Value) -> Chain:
@@ -130,11 +132,14 @@ class Views:
 
     def returned_in(self, argument: Value) -> Value | None:
         """The version that is returned in the memory of a donated argument."""
+        result = self._results.get(argument)
+        return None if result is None else behind_aliases(self.graph.outputs[result])
+
+    @cached_property
+    def _results(self) -> dict[Value, int]:
+        """By arguments which result lies in their memory."""
         pairs = donations(self.graph) if self.carried is None else self.carried
-        for result, number in pairs.items():
-            if self.graph.inputs[number] is argument:
-                return behind_aliases(self.graph.outputs[result])
-        return None
+        return {self.graph.inputs[number]: result for result, number in pairs.items()}
 
     @cached_property
     def order(self) -> Order:
