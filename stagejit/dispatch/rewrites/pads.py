@@ -12,19 +12,22 @@ with the outer ring.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeGuard
 
 from stagejit.dispatch.accesses import Touch, reads_of
 from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of, read_by, same
-from stagejit.dispatch.rewrites.views import Users, Views, users_of, waits
+from stagejit.dispatch.rewrites.views import Chain, Users, Views, users_of, waits
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.control import destination_of
 from stagejit.graph.ops.dispatches import anchor_of, evaluated, parts_of, written
 from stagejit.graph.ops.views import behind_aliases
 from stagejit.index.box import Box
+from stagejit.index.box_index import BoxIndex
 from stagejit.rewrites.cloning import appended
 from stagejit.rewrites.driver import Log
 from stagejit.symbolic import Undecided
@@ -40,17 +43,32 @@ def fuse_pads(log: Log, views: Views) -> None:
     _Pads(log, views).run()
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """A box that `fill` wrote, and result number `index` of another dispatch will."""
+
+    fill: Op
+    box: Box
+    index: int
+
+
 class _Pads:
-    """`covered`: by results, boxes of fills whose borders their dispatch writes."""
+    """`covered`: by results, boxes of fills whose borders their dispatch writes. `pieces`: of
+    borders that dispatches are still to be given; each is made anew once, for all of them.
+    `events`: what happens to each buffer."""
 
     def __init__(self, log: Log, views: Views) -> None:
         self.log, self.graph, self.views = log, log.graph, views
-        self.covered: dict[Value, list[Box]] = {}
+        self.covered: dict[Value, BoxIndex[Box]] = {}
+        self.pieces: dict[Op, list[_Piece]] = {}
+        self.events: dict[Chain, _Events] = {}
 
     def run(self) -> None:
         for op in reversed(self.graph.ops()):
             if not _is_fill(op):
                 continue
+            if _reads(op):
+                self._finish()  # who overwrites that has to be known
             users = users_of(self.graph, op.result)
             next = users.update.op.kind if users.update is not None else ""
             if next != "dispatch" and destination_of(op.result) is None:
@@ -61,6 +79,7 @@ class _Pads:
                 reason = str(undecided)
             if reason:
                 self.log.decline(NAME, op, reason)
+        self._finish()
 
     def _fuse(self, fill: Op, users: Users) -> str:
         """Gives the border of a fill to the dispatch that writes there next, or says why not."""
@@ -84,11 +103,10 @@ class _Pads:
         stores = len(self.views.region(update.op).stores)
         if len(reads.union(read_by(fill))) + stores > max(limit, len(reads) + stores):
             return f"the producer has the {limit} operands that one dispatch may have"
-        apart = [box for box in self.covered.get(update, ()) if not filled.box.contains(box)]
-        self.covered[update] = [*apart, filled.box]
-        new = self._replace(fill, update, pieces)
-        for other in late:
-            self.views.order.put_first([new], other)
+        covered = self.covered.setdefault(update, BoxIndex())
+        covered.remove_within(filled.box)
+        covered.add(filled.box, filled.box)
+        self._replace(fill, update, pieces, late)
         return ""
 
     def _overwriters(self, fill: Op, update: Value) -> list[Value] | None:
@@ -112,35 +130,87 @@ class _Pads:
 
     def _boxes(self, users: Users, filled: Box) -> Iterator[Box]:
         """Boxes that are written before anybody reads what was there."""
-        read: list[Box] = []
-        while _places(update := users.update) and not users.passed:
-            read += self.views.read_of(users, filled)
+        version = users.version
+        chain = self.views.chain(version)
+        if chain not in self.events:
+            self.events[chain] = _Events(self.views, chain)
+        events, first = self.events[chain], chain.number[version]
+        end = events.ends[bisect_left(events.ends, first)]
+        read = [event for event in events.read.overlapping(filled) if event[0] >= first]
+        for update in chain.overwriting(version, filled):
+            number = chain.number[update]
+            if number > end:
+                break
             written = [touch.box for touch in self.views.writes_to(update) if _is_static(touch)]
-            for box in (*self.covered.get(update, ()), *written):
-                if not any(map(box.overlaps, read)):
+            covered = self.covered.get(update, BoxIndex()).overlapping(filled)
+            for box in (*covered, *written):
+                if not any(at < number and box.overlaps(other) for at, other in read):
                     yield box
-            users = users_of(self.graph, update)
 
-    def _replace(self, fill: Op, update: Value, pieces: Sequence[Box]) -> Op:
-        graph, old = self.graph, update.op
-        launch = Launch(old)
-        launch.reads.update(dict.fromkeys(read_by(fill)))
-        launch.parts = [(part.name, same(old, part)) for part in parts_of(old)]
-        into = old.operands[dict(old.attrs["carried"])[update.index]]
-        launch.parts += [("border", partial(_border, fill, piece, into)) for piece in pieces]
-        new = launch.put(graph, old)
-        for value, now in zip(old.results, new.results, strict=True):
-            self.covered[now] = self.covered.pop(value, [])
-        self.views.wait_for(new.results[update.index], fill.result)
+    def _replace(
+        self, fill: Op, update: Value, pieces: Sequence[Box], late: Sequence[Value]
+    ) -> None:
+        """Leaves what the fill wrote to who makes `update`; late: see `_finish`."""
+        self.pieces.setdefault(update.op, []).extend(
+            _Piece(fill, box, update.index) for box in pieces
+        )
+        self.views.wait_for(update, fill.result)
+        self.views.absorb(fill.result, update)
         before = destination_of(fill.result)
         if before is None:
             type = fill.result.type
-            before = build(graph, "empty", [], shape=type.shape, dtype=type.dtype)
-            graph.put_at(fill, before.op)
-        self.views.put(self.log, old, new, new.results)
-        self.views.absorb(fill.result, new.results[update.index])
+            before = build(self.graph, "empty", [], shape=type.shape, dtype=type.dtype)
+            self.graph.put_at(fill, before.op)
+        if _reads(fill):
+            self._finish(late)
         self.log.replace(NAME, fill, before, "the border is written where the interior is placed")
-        return new
+
+    def _finish(self, late: Sequence[Value] = ()) -> None:
+        """Gives dispatches their borders; late: who overwrites what these read comes after them."""
+        for old, pieces in self.pieces.items():
+            if not pieces:
+                continue  # what is placed covers all that a fill wrote
+            launch = Launch(old)
+            launch.parts = [(part.name, same(old, part)) for part in parts_of(old)]
+            carried = dict(old.attrs["carried"])
+            for piece in pieces:
+                launch.reads.update(dict.fromkeys(read_by(piece.fill)))
+                into = old.operands[carried[piece.index]]
+                launch.parts.append(("border", partial(_border, piece.fill, piece.box, into)))
+            new = launch.put(self.graph, old)
+            for value, now in zip(old.results, new.results, strict=True):
+                if value in self.covered:
+                    self.covered[now] = self.covered.pop(value)
+            self.views.put(self.log, old, new, new.results)
+            for fill in dict.fromkeys(piece.fill for piece in pieces if _reads(piece.fill)):
+                self._note_reads(fill)
+            for other in late:
+                self.views.order.put_first([new], other)
+        self.pieces.clear()
+
+    def _note_reads(self, fill: Op) -> None:
+        """Somebody reads later what a fill read."""
+        for value in read_by(fill):
+            version = behind_aliases(value)
+            chain = self.views.chain(version)
+            if chain in self.events:
+                event = chain.number[version], Box.whole(version.shape)
+                self.events[chain].read.add(event[1], event)
+
+
+class _Events:
+    """What happens to a buffer. `read`: boxes, each with the number of the version that is read;
+    `ends`: numbers of versions that are passed on, or that no dispatch places anything in next."""
+
+    def __init__(self, views: Views, chain: Chain) -> None:
+        self.read: BoxIndex[tuple[int, Box]] = BoxIndex()
+        self.ends: list[int] = []
+        for number, version in enumerate(chain.versions):
+            users = users_of(views.graph, version)
+            for _, box in views.readers(users):
+                self.read.add(box, (number, box))
+            if users.passed or not _places(users.update):
+                self.ends.append(number)
 
 
 def _is_fill(op: Op) -> bool:
@@ -150,6 +220,10 @@ def _is_fill(op: Op) -> bool:
     (part,) = parts_of(op)
     (value, *others) = (made.value for made in written(part, 0))
     return not others and value.op.definition.is_splat and anchor_of(evaluated(part)) is None
+
+
+def _reads(op: Op) -> bool:
+    return any(True for _ in read_by(op))
 
 
 def _places(update: Value | None) -> TypeGuard[Value]:
@@ -202,15 +276,20 @@ def _left_of(whole: Box, written: Sequence[Box]) -> list[Box] | None:
 
 
 def _united(boxes: Sequence[Box]) -> list[Box]:
-    """Fewer boxes for the same elements."""
-    united: list[Box] = []
-    for box in boxes:
-        apart = []
-        for other in united:
-            hull, exact = other.hull(box)
-            if exact:
-                box = hull
-            else:
-                apart.append(other)
-        united = [*apart, box]
+    """Fewer boxes for the same elements: neighbours along each of the axes."""
+    united = list(dict.fromkeys(boxes))
+    for axis in reversed(range(len(boxes[0].sizes) if boxes else 0)):
+        united.sort(key=partial(_place, axis))
+        apart: list[Box] = []
+        for box in united:
+            hull, exact = apart[-1].hull(box) if apart else (box, False)
+            apart[-1:] = [hull] if exact else [*apart[-1:], box]
+        united = apart
     return united
+
+
+def _place(axis: int, box: Box) -> tuple[int, ...]:
+    """The offsets of a box that lies still, that along `axis` last."""
+    offsets = box.static_offsets
+    assert offsets is not None
+    return (*offsets[:axis], *offsets[axis + 1 :], offsets[axis])
