@@ -103,7 +103,7 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     siblings = _siblings(region)
     vector, between = _best_vector(variables, forms, offsets, lanes, siblings)
     lanes = lanes_of(forms, offsets, vector, lanes)
-    tile = None if between else best_tile(variables, vector, forms, lanes)
+    tile = None if between else best_tile(variables, vector, forms)
     outer = tuple(var for var in variables if var not in (vector, tile, between))
     stride = between.extent if between else siblings
     return _Nest(

@@ -66,9 +66,7 @@ class Tile:
         return b.load(self.stored[key], at, type.lanes, alignment=min(nbytes, 64))
 
 
-def best_tile(
-    variables: Sequence[Var], vector: Var | None, reads: Sequence[Affine], lanes: int
-) -> Var | None:
+def best_tile(variables: Sequence[Var], vector: Var | None, reads: Sequence[Affine]) -> Var | None:
     """The variable along which most of the reads that `vector` would gather are contiguous."""
     if vector is None:
         return None

@@ -76,9 +76,9 @@ class TileSearch:
             return True
         if lane is not None and lane in source.depends:
             return source.stride(lane) != 1
-        return self._collides(source, lane)
+        return self._collides(source)
 
-    def _collides(self, source: Source, lane: Var | None) -> bool:
+    def _collides(self, source: Source) -> bool:
         """Steps of the reduction fall on so few cache sets that they evict each other before they
         are read again, by the next columns or the next rows."""
         strides = [abs(source.stride(var)) * self.nbytes for var in self.nest.reduce]

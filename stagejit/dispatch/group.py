@@ -92,11 +92,10 @@ class Group:
         """The kept-space index of a row-space index."""
         return without(row, self.axes)
 
-    def claim(self, op: Op, space: Space, index: Index | None = None) -> None:
-        """`op` is evaluated here, at `index` of the space (its own coordinates by default)."""
+    def claim(self, op: Op, space: Space) -> None:
+        """`op` is evaluated here, at its own coordinates."""
         self.members.add(op)
-        shape = op.result.shape
-        self.located[op.result] = Location(space, coordinates(shape) if index is None else index)
+        self.located[op.result] = Location(space, coordinates(op.result.shape))
 
 
 class Reach:
