@@ -7,11 +7,12 @@ and read back, so it needs no choices once it has been found.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from stagejit.fuzz.kernels import elementwise, indexing, placing, products, rows
 from stagejit.fuzz.kernels.choices import Choices
-from stagejit.fuzz.kernels.draft import Draft, Drawn
+from stagejit.fuzz.kernels.draft import Draft, Drawn, NothingFits
 from stagejit.graph.ir import Graph
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
@@ -106,7 +107,7 @@ def draw_case(choices: Choices) -> Case:
         steps = choices.pick(THEMES)
     count = 0
     while count < MOST_STEPS and choices.below(MOST_STEPS):
-        with choices.span():
+        with choices.span(), suppress(NothingFits):
             choices.pick(steps)(draft)
         count += 1
     with choices.span():

@@ -61,6 +61,10 @@ class Drawn:
         return self.value.type.size
 
 
+class NothingFits(Exception):
+    """A step found no value to work on."""
+
+
 class Draft:
     """See the module's docstring. Arguments hold small numbers that every type has, see
     `inputs.py`."""
@@ -179,6 +183,13 @@ class Draft:
         if not fitting:
             return None
         return fitting[0] if self.c.below(3) < 2 else self.c.pick(fitting)
+
+    def one(self, accept: Callable[[Drawn], bool] = lambda x: True) -> Drawn:
+        """The same; raises NothingFits, which ends the step."""
+        found = self.some(accept)
+        if found is None:
+            raise NothingFits
+        return found
 
     def like(self, x: Drawn, shape: Shape | None = None, dtype: DType | None = None) -> Drawn:
         """A value of the shape and type of `x` (or others): one that there is, `x` or a part of

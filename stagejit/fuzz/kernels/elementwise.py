@@ -20,9 +20,7 @@ _CONVERSIONS = ("f32", "f64", "i32", "bf16", "f16", "i8", "u8", "i16", "u16", "i
 
 
 def unary(d: Draft) -> None:
-    x = d.some()
-    if x is not None:
-        unary_of(d, x)
+    unary_of(d, d.one())
 
 
 def unary_of(d: Draft, x: Drawn) -> Drawn:
@@ -48,9 +46,7 @@ def unary_of(d: Draft, x: Drawn) -> Drawn:
 
 def scaled(d: Draft) -> None:
     """x * 3, x + 1, max(x, 0) ..."""
-    x = d.some(lambda v: v.dtype is not bool_)
-    if x is not None:
-        scaled_of(d, x)
+    scaled_of(d, d.one(lambda v: v.dtype is not bool_))
 
 
 def scaled_of(d: Draft, x: Drawn) -> Drawn:
@@ -60,9 +56,8 @@ def scaled_of(d: Draft, x: Drawn) -> Drawn:
 
 
 def binary(d: Draft) -> None:
-    x = d.some()
-    if x is not None:
-        binary_of(d, x, d.like(x))
+    x = d.one()
+    binary_of(d, x, d.like(x))
 
 
 def binary_of(d: Draft, x: Drawn, y: Drawn) -> Drawn:
@@ -83,18 +78,17 @@ def binary_of(d: Draft, x: Drawn, y: Drawn) -> Drawn:
 
 def layouts(d: Draft) -> None:
     """A value meets arguments whose elements lie in memory in other orders."""
-    x = d.some()
-    if x is not None:
-        for _ in range(d.c.between(1, 3)):
-            x = binary_of(d, x, d.laid_out(x.shape, x.dtype))
-            if x.dtype is bool_:
-                return
+    x = d.one()
+    for _ in range(d.c.between(1, 3)):
+        x = binary_of(d, x, d.laid_out(x.shape, x.dtype))
+        if x.dtype is bool_:
+            return
 
 
 def compare(d: Draft) -> None:
-    x = d.some(lambda v: v.exact)
-    y = None if x is None else d.like(x)
-    if x is not None and y is not None and y.exact:
+    x = d.one(lambda v: v.exact)
+    y = d.like(x)
+    if y.exact:
         d.map(d.c.pick(("lt", "le", "gt", "ge", "eq", "ne")), x, y)
 
 
@@ -102,17 +96,13 @@ def select(d: Draft) -> None:
     predicate = d.some(lambda v: v.dtype is bool_)
     x = d.some(lambda v: predicate is not None and v.shape == predicate.shape)
     if predicate is None or x is None:
-        x = d.some(lambda v: v.exact and v.dtype is not bool_)
-        if x is None:
-            return
+        x = d.one(lambda v: v.exact and v.dtype is not bool_)
         predicate = d.map("lt", x, d.splat(1.0, x.dtype, x.shape))
     d.map("select", predicate, x, d.like(x))
 
 
 def convert(d: Draft) -> None:
-    x = d.some()
-    if x is None:
-        return
+    x = d.one()
     dtypes = [dtype_named(name) for name in _CONVERSIONS]
     if not x.exact:
         dtypes = [dtype for dtype in dtypes if dtype.is_float]
@@ -130,9 +120,7 @@ def large(d: Draft) -> None:
 
 def iota(d: Draft) -> None:
     """The position along an axis joins a value."""
-    x = d.some(lambda v: v.rank > 0 and v.dtype is not bool_)
-    if x is None:
-        return
+    x = d.one(lambda v: v.rank > 0 and v.dtype is not bool_)
     axis = d.c.below(x.rank)
     bound = float(max(x.shape[axis], 1))
     line = d.add("iota", (), exact=True, bound=bound, shape=x.shape, axis=axis, dtype=i32)
@@ -146,30 +134,24 @@ def iota(d: Draft) -> None:
 
 
 def elsewhere(d: Draft) -> None:
-    x = d.some(lambda v: v.rank > 0)
-    if x is not None:
-        d.elsewhere(x)
+    d.elsewhere(d.one(lambda v: v.rank > 0))
 
 
 def transpose(d: Draft) -> None:
-    x = d.some(lambda v: v.rank > 1)
-    if x is not None:
-        order = d.c.order(x.rank)
-        simplest = tuple(reversed(range(x.rank)))
-        d.view("transpose", x, permutation=order if order != tuple(range(x.rank)) else simplest)
+    x = d.one(lambda v: v.rank > 1)
+    order = d.c.order(x.rank)
+    simplest = tuple(reversed(range(x.rank)))
+    d.view("transpose", x, permutation=order if order != tuple(range(x.rank)) else simplest)
 
 
 def reverse(d: Draft) -> None:
-    x = d.some(lambda v: v.rank > 0)
-    if x is not None:
-        axes = tuple(d.c.some(range(x.rank))) or (x.rank - 1,)
-        d.view("reverse", x, axes=axes)
+    x = d.one(lambda v: v.rank > 0)
+    axes = tuple(d.c.some(range(x.rank))) or (x.rank - 1,)
+    d.view("reverse", x, axes=axes)
 
 
 def slices(d: Draft) -> None:
-    x = d.some(lambda v: v.rank > 0 and v.size > 1)
-    if x is not None:
-        slice_of(d, x)
+    slice_of(d, d.one(lambda v: v.rank > 0 and v.size > 1))
 
 
 def slice_of(d: Draft, x: Drawn) -> Drawn:
@@ -195,9 +177,7 @@ def start_of(d: Draft) -> Drawn:
 
 def dynamic_slice(d: Draft) -> None:
     """A part of x at a place that an argument says, or an array."""
-    x = d.some(lambda v: v.rank > 0 and v.size > 1)
-    if x is None:
-        return
+    x = d.one(lambda v: v.rank > 0 and v.size > 1)
     axis = d.c.below(x.rank)
     extent = x.shape[axis]
     start = start_of(d)
@@ -211,9 +191,7 @@ def dynamic_slice(d: Draft) -> None:
 
 
 def reshape(d: Draft) -> None:
-    x = d.some(lambda v: v.size > 1)
-    if x is None:
-        return
+    x = d.one(lambda v: v.size > 1)
     c, shape = d.c, list(x.shape)
     how = c.below(3)
     if how == 0 and len(shape) > 1:  # merge neighbours
@@ -233,9 +211,7 @@ def reshape(d: Draft) -> None:
 def rearranged(d: Draft) -> None:
     """x split into other axes and transposed, many times in a row, perhaps with a sum now and then:
     few of the axes fit those before."""
-    x = d.some(lambda v: 1 < v.size <= 1000)
-    if x is None:
-        return
+    x = d.one(lambda v: 1 < v.size <= 1000)
     size = x.size
     factors = [n for n in range(2, size) if size % n == 0]
     shapes = [(n, size // n) for n in factors] or [(1, size)]
@@ -249,9 +225,7 @@ def rearranged(d: Draft) -> None:
 
 def butterflies(d: Draft) -> None:
     """Stages in a row, each of which takes every element together with another one."""
-    x = d.some(lambda v: 1 < v.size <= 1000 and v.dtype is not bool_)
-    if x is None:
-        return
+    x = d.one(lambda v: 1 < v.size <= 1000 and v.dtype is not bool_)
     size = x.size
     x = d.view("reshape", x, shape=(size,))
     factors = [n for n in range(2, size + 1) if size % n == 0]
@@ -265,9 +239,7 @@ def butterflies(d: Draft) -> None:
 
 def broadcast(d: Draft) -> None:
     """x along a new axis, which may be merged with the one after or before it: a tile, a repeat."""
-    x = d.some(lambda v: v.rank < 5 and v.size <= 2000)
-    if x is None:
-        return
+    x = d.one(lambda v: v.rank < 5 and v.size <= 2000)
     at, times = d.c.below(x.rank + 1), d.c.pick((2, 3, 1, 5, 16))
     shape = (*x.shape[:at], times, *x.shape[at:])
     axes = tuple(i + (i >= at) for i in range(x.rank))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from stagejit.fuzz.kernels.draft import Draft, Drawn
+from stagejit.fuzz.kernels.draft import Draft, Drawn, NothingFits
 from stagejit.fuzz.kernels.elementwise import scaled_of
 from stagejit.types import bool_, dtype_named, i32
 
@@ -53,8 +53,7 @@ class _Windows:
 
 def gather(d: Draft) -> None:
     x = _array(d)
-    if x is None or (at := _windows(d, x)) is None:
-        return
+    at = _windows(d, x)
     mode = d.c.pick(("clip", "fill"))
     number = True if x.dtype is bool_ else 1.0 if x.dtype.is_float else 1
     d.add(
@@ -67,8 +66,7 @@ def gather(d: Draft) -> None:
 
 def scatter(d: Draft) -> None:
     x = _array(d)
-    if x is None or (at := _windows(d, x)) is None:
-        return
+    at = _windows(d, x)
     updates = d.like(x, at.shape)
     if d.c.chance(3) and x.dtype is not bool_:
         updates = scaled_of(d, updates)
@@ -88,14 +86,14 @@ def scatter(d: Draft) -> None:
     )  # fmt: skip
 
 
-def _array(d: Draft) -> Drawn | None:
+def _array(d: Draft) -> Drawn:
     """A value, or one that is large enough for long windows."""
     if d.c.below(3):
         return d.argument(d.c.pick(_WIDE), d.dtype)
-    return d.some(lambda v: 0 < v.rank < 5 and v.size > 0)
+    return d.one(lambda v: 0 < v.rank < 5 and v.size > 0)
 
 
-def _windows(d: Draft, x: Drawn) -> _Windows | None:
+def _windows(d: Draft, x: Drawn) -> _Windows:
     c = d.c
     axes = c.order(x.rank)
     components = c.between(1, min(2, x.rank))
@@ -111,7 +109,7 @@ def _windows(d: Draft, x: Drawn) -> _Windows | None:
     if c.chance(5):
         counts = (*counts, 2)
     if math.prod(sizes) * math.prod(counts) > _MOST:
-        return None
+        raise NothingFits
     once = components == 1 and len(counts) == 1 and c.chance(3)
     shape = (*counts, components)
     if once:
@@ -120,7 +118,7 @@ def _windows(d: Draft, x: Drawn) -> _Windows | None:
         indices = d.index(shape, dtype_named(c.pick(_DTYPES)))
     kept = x.rank - len(collapsed) - len(batch_axes)
     if kept + len(counts) > 5:
-        return None
+        raise NothingFits
     positions = tuple(sorted(c.order(kept + len(counts))[:kept]))
     return _Windows(indices, start_axes, batch_axes, sizes, collapsed, positions, once)
 

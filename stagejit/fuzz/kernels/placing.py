@@ -17,9 +17,7 @@ _MOST = 12000
 
 def stack(d: Draft) -> None:
     """Parts of one shape along a new axis."""
-    x = d.some(lambda v: v.rank < 5 and 0 < v.size <= 2000)
-    if x is None:
-        return
+    x = d.one(lambda v: v.rank < 5 and 0 < v.size <= 2000)
     parts = _parts(d, x)
     axis = d.c.pick((x.rank, *range(x.rank)))
     shape = (*x.shape[:axis], len(parts), *x.shape[axis:])
@@ -31,9 +29,7 @@ def stack(d: Draft) -> None:
 
 def concatenate(d: Draft) -> None:
     """Parts one after the other, or interleaved, along an axis; the order of writing is random."""
-    x = d.some(lambda v: v.rank > 0 and 0 < v.size <= 2000)
-    if x is None:
-        return
+    x = d.one(lambda v: v.rank > 0 and 0 < v.size <= 2000)
     parts = _parts(d, x)
     axis, extent = d.c.pick((x.rank - 1, *range(x.rank))), 0
     extent = x.shape[axis]
@@ -48,9 +44,7 @@ def concatenate(d: Draft) -> None:
 def destinations(d: Draft) -> None:
     """Functions of x, and what other dispatches make, side by side in one or several buffers of one
     type: the dispatch that stores the functions is the same wherever they go."""
-    x = d.some(lambda v: v.rank > 0 and 0 < v.size <= 1000 and v.dtype is not bool_)
-    if x is None:
-        return
+    x = d.one(lambda v: v.rank > 0 and 0 < v.size <= 1000 and v.dtype is not bool_)
     axis, extent = d.c.pick((x.rank - 1, *range(x.rank))), 0
     extent, count = x.shape[axis], d.c.pick((3, 2, 4, 5))
     shape = (*x.shape[:axis], extent * count, *x.shape[axis + 1 :])
@@ -114,9 +108,7 @@ def _reduced(d: Draft, x: Drawn) -> Drawn | None:
 
 def pad(d: Draft) -> None:
     """x in a larger array of one number, with holes between its elements or without."""
-    x = d.some(lambda v: v.rank > 0 and 0 < v.size <= 1000)
-    if x is None:
-        return
+    x = d.one(lambda v: v.rank > 0 and 0 < v.size <= 1000)
     sizes, box = [], {}
     for axis, size in enumerate(x.shape):
         low, high = d.c.pick((0, 1, 2)), d.c.pick((0, 1, 3))
@@ -128,9 +120,7 @@ def pad(d: Draft) -> None:
 
 def update(d: Draft) -> None:
     """A part of an array is replaced by a function of what was there, or something else."""
-    x = d.some(lambda v: v.rank > 0 and v.size > 1)
-    if x is None:
-        return
+    x = d.one(lambda v: v.rank > 0 and v.size > 1)
     part = slice_of(d, x)
     box = dict(enumerate(zip(*_place(part), strict=True)))
     how = d.c.below(3)
@@ -150,9 +140,7 @@ def _place(part: Drawn) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def dynamic_update(d: Draft) -> None:
     """Rows at a place that an argument says, or an array."""
-    x = d.some(lambda v: v.rank > 0 and v.size > 1)
-    if x is None:
-        return
+    x = d.one(lambda v: v.rank > 0 and v.size > 1)
     axis = d.c.below(x.rank)
     extent = x.shape[axis]
     sizes = tuple(d.c.between(1, extent) if i == axis else n for i, n in enumerate(x.shape))
@@ -166,9 +154,7 @@ def dynamic_update(d: Draft) -> None:
 
 def gather(d: Draft) -> None:
     """Rows of x along an axis, at indices that are clipped, or a number where out of bounds."""
-    x = d.some(lambda v: v.rank > 0 and v.size > 0)
-    if x is None:
-        return
+    x = d.one(lambda v: v.rank > 0 and v.size > 0)
     axis, count = d.c.below(x.rank), d.c.pick((2, 3, 1, 5, 17))
     if x.size // x.shape[axis] * count > _MOST:
         return
@@ -185,9 +171,7 @@ def gather(d: Draft) -> None:
 
 def scatter(d: Draft) -> None:
     """Rows along an axis, or windows of several that may overlap, are set, added ..."""
-    x = d.some(lambda v: v.rank > 0 and v.size > 0)
-    if x is None:
-        return
+    x = d.one(lambda v: v.rank > 0 and v.size > 0)
     axis, count = d.c.below(x.rank), d.c.pick((2, 3, 1, 5, 17))
     several = x.rank < 5 and d.c.chance(3)
     length = d.c.between(1, x.shape[axis]) if several else 1

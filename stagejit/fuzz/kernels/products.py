@@ -15,9 +15,7 @@ _FREE = (2, 1, 3, 5, 8, 13, 16, 17, 31, 33)
 
 def contract(d: Draft) -> None:
     """x, along one or two of its axes, with an array of random order of axes."""
-    x = d.some(lambda v: v.rank > 0 and v.dtype is not bool_ and 0 < v.size <= 3000)
-    if x is None:
-        return
+    x = d.one(lambda v: v.rank > 0 and v.dtype is not bool_ and 0 < v.size <= 3000)
     c, x = d.c, d.calm(x)
     if c.chance(3):
         x = unary_of(d, x)
@@ -101,9 +99,7 @@ def product_of(d: Draft, x: Drawn) -> Drawn | None:
 
 def conv(d: Draft) -> None:
     """A convolution of one or two spatial dimensions, of an image that may be computed."""
-    x = d.some(lambda v: v.rank in (3, 4) and v.dtype.is_float and 0 < v.size <= 2000)
-    if x is None:
-        return
+    x = d.one(lambda v: v.rank in (3, 4) and v.dtype.is_float and 0 < v.size <= 2000)
     c, x = d.c, d.calm(x)
     if c.chance(3):
         x = d.calm(unary_of(d, x))

@@ -17,17 +17,14 @@ Axes = tuple[int, ...]
 
 
 def reduction(d: Draft) -> None:
-    x = d.some(_has_rows)
-    if x is not None:
-        reduce(d, x, _axes(d, x))
+    x = d.one(_has_rows)
+    reduce(d, x, _axes(d, x))
 
 
 def row_stages(d: Draft) -> None:
     """Stages over the same rows: what a reduction gives joins its operand, which may be reduced
     again, and again."""
-    x = d.some(_has_rows)
-    if x is None:
-        return
+    x = d.one(_has_rows)
     axes = _axes(d, x)
     for _ in range(d.c.between(1, 3)):
         narrow = reduce(d, x, axes)
@@ -44,17 +41,14 @@ def row_stages(d: Draft) -> None:
 
 
 def softmax(d: Draft) -> None:
-    x = d.some(lambda v: _has_rows(v) and v.dtype.is_float)
-    if x is not None:
-        _softmax_of(d, x, _axes(d, x))
+    x = d.one(lambda v: _has_rows(v) and v.dtype.is_float)
+    _softmax_of(d, x, _axes(d, x))
 
 
 def softmax_of_view(d: Draft) -> None:
     """Rows that do not lie in memory as they are numbered: transposed, repeated, stretched. Most of
     the axes are reduced."""
-    x = d.some(lambda v: _has_rows(v) and v.dtype.is_float and v.size <= 3000)
-    if x is None:
-        return
+    x = d.one(lambda v: _has_rows(v) and v.dtype.is_float and v.size <= 3000)
     how = d.c.below(3) if x.rank > 1 else d.c.between(1, 2)
     if how == 0:
         x = d.view("transpose", x, permutation=d.c.order(x.rank))
@@ -95,9 +89,7 @@ def _softmax_of(d: Draft, x: Drawn, axes: Axes) -> None:
 
 def normalized(d: Draft) -> None:
     """(x - mean) * rsqrt(variance + 1) * weight"""
-    x = d.some(lambda v: _has_rows(v) and v.dtype.is_float)
-    if x is None:
-        return
+    x = d.one(lambda v: _has_rows(v) and v.dtype.is_float)
     axes = _axes(d, x)
     count = math.prod(x.shape[axis] for axis in axes)
     share = d.splat(1 / count, x.dtype, _kept_shape(x, axes))
@@ -116,9 +108,7 @@ def normalized(d: Draft) -> None:
 
 
 def cumulative(d: Draft) -> None:
-    x = d.some(lambda v: v.rank > 0 and v.dtype is not bool_)
-    if x is None:
-        return
+    x = d.one(lambda v: v.rank > 0 and v.dtype is not bool_)
     fn = d.c.pick(("add", "max", "min", "mul"))
     axis = d.c.below(x.rank)
     extent = max(x.shape[axis], 1)
