@@ -54,9 +54,11 @@ def _float_literal(number: float, elem: str) -> str:
             return f"0xH{int(np.float16(number).view(np.uint16)):04X}"
     if elem == "bf16":
         return str(int(np.array(number, ml_dtypes.bfloat16).view(np.int16)))
-    if elem == "f32":  # LLVM writes floats as the double of equal value
-        with np.errstate(over="ignore"):
-            number = float(np.float32(number))
+    if elem == "f32" and abs(number) < math.inf:  # LLVM writes floats as the double of equal value
+        try:
+            (number,) = struct.unpack("<f", struct.pack("<f", number))
+        except OverflowError:
+            number = math.copysign(math.inf, number)
     bits = (
         0x7FF8000000000000
         if math.isnan(number)
@@ -197,10 +199,11 @@ class Emitter:
         types = ([result] if result else []) if mangle is None else mangle
         full = "@llvm." + ".".join([name, *map(mangled, types)])
         returns = type_text(result) if result else "void"
-        kinds = ", ".join(
-            type_text(a.type) if isinstance(a, Ref) else a.rsplit(" ", 1)[0] for a in args
-        )
-        self.declarations[full] = f"declare {returns} {full}({kinds})"
+        if full not in self.declarations:
+            kinds = ", ".join(
+                type_text(a.type) if isinstance(a, Ref) else a.rsplit(" ", 1)[0] for a in args
+            )
+            self.declarations[full] = f"declare {returns} {full}({kinds})"
         call = f"call {flags}{returns} {full}({', '.join(map(str, args))}){hints}"
         if result:
             return self.op(call, result)
