@@ -21,6 +21,7 @@ from stagejit.collector import collector_paused
 from stagejit.decisions import Decision
 from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.formation import form
+from stagejit.dispatch.operands import verify_operands
 from stagejit.dispatch.partition import explain_producers
 from stagejit.dispatch.region import Draft, Region, with_inner
 from stagejit.dispatch.regions import regions_of
@@ -177,7 +178,7 @@ def _form(c: Compilation) -> None:
 
 
 def _verify_drafts(c: Compilation) -> None:
-    verify_drafts(c.graph, c.drafts, c.request.options.operand_limit)
+    verify_drafts(c.graph, c.drafts)
 
 
 def _assemble(c: Compilation) -> None:
@@ -203,6 +204,7 @@ def _leave(c: Compilation) -> None:
 def _verify_dispatches(c: Compilation) -> None:
     verify_graph(c.dispatches)
     verify_ties(c.dispatches, c.regions)
+    verify_operands(c.dispatches, c.request.options.operand_limit)
 
 
 def _schedule(c: Compilation) -> None:

@@ -98,6 +98,23 @@ def optimizer_steps(n: int) -> Program:
     return f, tuple(array(8, 16) for _ in range(n)), tuple(range(n))
 
 
+def results_beyond_the_operand_limit(n: int) -> Program:
+    def f(x: Any) -> Any:
+        return [jnp.exp(x) * float(i + 1) + float(i) for i in range(2 * n)]
+
+    return f, (array(4, 16),), ()
+
+
+def sums_beyond_the_operand_limit(n: int) -> Program:
+    def f(d: Any, *values: Any) -> Any:
+        total = d[0:4]
+        for value in values:
+            total = total + jnp.tanh(value)
+        return d.at[0:4].set(total), *(d[0:4] * value for value in values)
+
+    return f, (array(8, 16), *(array(4, 16) for _ in range(n))), (0,)
+
+
 def scatters(n: int) -> Program:
     def f(d: Any, x: Any, at: Any) -> Any:
         for i in range(n):
@@ -167,6 +184,8 @@ def calls_to_compile(program: Program) -> int:
         products,
         dense_layers,
         optimizer_steps,
+        results_beyond_the_operand_limit,
+        sums_beyond_the_operand_limit,
         scatters,
         loops,
     ],

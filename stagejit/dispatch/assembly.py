@@ -20,7 +20,7 @@ from stagejit.dispatch.roots import Roots
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.control import before
-from stagejit.graph.ops.dispatches import add_dispatch
+from stagejit.graph.ops.dispatches import add_dispatch, placed
 from stagejit.index.box_index import BoxIndex
 from stagejit.types import TensorType
 
@@ -278,29 +278,9 @@ class _Part:
         """What the stores make of a destination."""
         value = self.into[root]
         for store in stores:
-            value = self._placed(store, value) if store.inserts else self.values[store.value]
+            made = self.values[store.value]
+            value = placed(self.graph, made, store.inserts, value, self.values)
         return value
-
-    def _placed(self, store: Store, whole: Value) -> Value:
-        """See Note [Destinations of a dispatch]."""
-        around = [whole]
-        for insert in reversed(store.inserts[1:]):
-            around.append(self._box_of(insert, around[-1]))
-        value = self.values[store.value]
-        for insert, into in zip(store.inserts, reversed(around), strict=True):
-            starts = [self.values[start] for start in insert.operands[2:]]
-            operands = [value, into, *starts]
-            value = self.graph.add(
-                "insert_slice", operands, into.type, insert.loc, **insert.attrs
-            ).result
-        return value
-
-    def _box_of(self, insert: Op, whole: Value) -> Value:
-        """What an insert overwrites."""
-        starts = [self.values[start] for start in insert.operands[2:]]
-        type = insert.operands[0].type
-        attrs = {**insert.attrs, "sizes": type.shape}
-        return self.graph.add("extract_slice", [whole, *starts], type, insert.loc, **attrs).result
 
 
 def _is_update(draft: Draft, stores: Sequence[Store]) -> bool:

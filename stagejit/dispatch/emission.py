@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from stagejit.dispatch.destinations import Destinations
 from stagejit.dispatch.group import Group
-from stagejit.dispatch.limits import limit_operands
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.region import Draft, Store, draft_of
 from stagejit.dispatch.state import State
@@ -39,7 +38,7 @@ def emit(state: State, destinations: Destinations) -> list[Draft]:
         draft_of(group.kind, ops, inputs, stores, group.anchor, state.scalars)
         for group, ops, inputs, stores in reversed(regions)
     ]
-    return [_named(state, d, number) for number, d in enumerate(limit_operands(state, formed))]
+    return [_named(state, draft, number) for number, draft in enumerate(formed)]
 
 
 def _ordered(state: State) -> list[Group]:

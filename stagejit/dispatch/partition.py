@@ -6,7 +6,8 @@ says of each elementwise op that has no dispatch of its own where it is evaluate
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 
 from stagejit.decisions import Decision
 from stagejit.dispatch.assembly import assemble
@@ -16,6 +17,8 @@ from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.state import describe
 from stagejit.graph.ir import Graph, Op
 from stagejit.options import Options
+
+_MOST_NAMED = 8  # dispatches, where a decision says which ones evaluate something
 
 
 def dispatches_of(graph: Graph, options: Options | None = None) -> tuple[Graph, list[Decision]]:
@@ -36,16 +39,38 @@ def explain_producers(
     at: dict[int, list[Region]] = {}
     for region in regions:
         at.setdefault(region.op.place, []).append(region)
-    names: dict[Op, list[str]] = {}
+    inside: dict[Op, list[Sequence[Region]]] = {}
     for draft in drafts:
         found = at.get(launched[draft].place, [])
+        apart = _evaluating(found) if draft.floating and len(found) > 1 else {}
         for op in draft.floating:
-            names.setdefault(op, []).extend(f"@{region.name}" for region in found)
-    for op, inside in names.items():
-        reason = f"evaluated inside {' and '.join(inside)}"
+            inside.setdefault(op, []).append(apart.get(_likeness(op), found))
+    for op, groups in inside.items():
+        reason = f"evaluated inside {_named(groups)}"
         yield Decision("fuse-producers", describe(op), True, reason, op.loc)
     for draft in drafts:
         if draft.bodies:
             (region,) = at[launched[draft].place]
             for old, body in zip(draft.bodies, region.bodies, strict=True):
                 yield from explain_producers(old.drafts, launched, body.regions)
+
+
+def _evaluating(regions: Sequence[Region]) -> dict[Hashable, list[Region]]:
+    """Which of the regions that a draft became evaluates ops that are alike."""
+    found: dict[Hashable, list[Region]] = {}
+    for region in regions:
+        for likeness in dict.fromkeys(map(_likeness, region.ops)):
+            found.setdefault(likeness, []).append(region)
+    return found
+
+
+def _likeness(op: Op) -> Hashable:
+    """What an op has in common with its clones."""
+    return op.kind, op.attrs.get("fn"), op.loc, op.results[0].type
+
+
+def _named(groups: Sequence[Sequence[Region]]) -> str:
+    """The first few, and how many there are besides: a value may be evaluated in thousands."""
+    names = [f"@{region.name}" for region in islice(chain.from_iterable(groups), _MOST_NAMED)]
+    others = sum(map(len, groups)) - len(names)
+    return " and ".join([*names, f"{others} others"] if others else names)

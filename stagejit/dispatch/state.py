@@ -54,7 +54,6 @@ class State:
         self.required: set[Value] = set()
         self.recomputed: set[Op] = set()  # evaluated by each reader, whatever the times
         self._decided: dict[_Choice, None] = {}
-        self._applied: dict[Op, list[_Choice]] = {}
 
     # ------------------------------------------------------------- questions
 
@@ -128,17 +127,7 @@ class State:
         self.origins[op] = behind if len(behind) <= _MOST_ORIGINS else frozenset(op.results)
 
     def decide(self, rewrite: str, op: Op, applied: bool, reason: str) -> None:
-        choice = (rewrite, op, applied, reason)
-        if choice not in self._decided:
-            self._decided[choice] = None
-            if applied:
-                self._applied.setdefault(op, []).append(choice)
-
-    def revise(self, rewrite: str, op: Op, reason: str) -> None:
-        """What was done to `op` is undone: its decision becomes a declined one."""
-        for choice in self._applied.pop(op, ()):
-            del self._decided[choice]
-        self.decide(rewrite, op, False, reason)
+        self._decided[rewrite, op, applied, reason] = None
 
     @property
     def decisions(self) -> list[Decision]:

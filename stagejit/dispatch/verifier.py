@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stagejit.dispatch.limits import least_operands, operands_of
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.region import Draft, Store
 from stagejit.dispatch.roots import Roots
@@ -20,8 +19,8 @@ from stagejit.graph.ops.control import bodies_of, read_operands
 _WITHOUT_ANCHOR = frozenset({"map", "copy", "fill"})
 
 
-def verify_drafts(graph: Graph, drafts: Sequence[Draft], operand_limit: int | None = None) -> None:
-    """Raises VerificationError for the first fault, a region over the operand limit among them."""
+def verify_drafts(graph: Graph, drafts: Sequence[Draft]) -> None:
+    """Raises VerificationError for the first fault."""
     names = [region.name for region in drafts]
     _require(len(set(names)) == len(names), "two drafts have one name")
     roots = Roots(drafts)
@@ -40,10 +39,7 @@ def verify_drafts(graph: Graph, drafts: Sequence[Draft], operand_limit: int | No
         for store in region.stores:
             _check_store(region, store)
         stored.update(roots[value] for value in region.writes)
-        _check_bodies(region, operand_limit)
-        if operand_limit is not None and not region.stands_alone:
-            allowed = max(operand_limit, least_operands(region))
-            _require(operands_of(region) <= allowed, f"{region.name} is over the operand limit")
+        _check_bodies(region)
     for value in stored_outputs(graph).values():
         _require(
             roots[value] in stored
@@ -118,7 +114,7 @@ def _check_ops(region: Draft) -> None:
         _require(known >= set(operands), f"{region.name}: {op} comes before its operands")
 
 
-def _check_bodies(region: Draft, operand_limit: int | None) -> None:
+def _check_bodies(region: Draft) -> None:
     inside = bodies_of(region.anchor) if region.anchor is not None else ()
     _require(
         tuple(body.graph for body in region.bodies) == inside,
@@ -129,7 +125,7 @@ def _check_bodies(region: Draft, operand_limit: int | None) -> None:
             op for op in body.graph if op.definition.is_constant and op.result.type.size != 1
         ]
         _require(not constants, f"{region.name} has an array of constants in {body.graph.name}")
-        verify_drafts(body.graph, body.drafts, operand_limit)
+        verify_drafts(body.graph, body.drafts)
 
 
 def _check_store(region: Draft, store: Store) -> None:

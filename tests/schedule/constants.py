@@ -31,7 +31,7 @@ CONSTANTS: dict[str, tuple[Any, ...]] = {
     "dispatch.legality:ROW_NBYTES": (1, 64),
     "dispatch.legality:SMALL_SPACE_NBYTES": (1, 64),
     "dispatch.legality:_ROWS_ABREAST": (1, 4),
-    "dispatch.limits:_LAST_PARTS": (1,),
+    "dispatch.rewrites.limits:_LAST_PIECES": (1,),
     "dispatch.rewrites.placed:SHORTEST_RUN_NBYTES": (1,),
     "dispatch.recompute:_CHEAP_FLOPS": (0.0, 2.0, 100.0),
     "dispatch.scalars:LONGEST_FORMULA": (5, 40),

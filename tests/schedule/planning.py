@@ -12,6 +12,7 @@ import numpy as np
 from stagejit.decisions import Decision
 from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.formation import form
+from stagejit.dispatch.operands import verify_operands
 from stagejit.dispatch.partition import explain_producers
 from stagejit.dispatch.region import Region
 from stagejit.dispatch.regions import regions_of
@@ -54,12 +55,13 @@ def schedule_graph(graph: Graph, options: Options | None = None) -> Schedule:
 def checked_dispatches(graph: Graph, options: Options) -> tuple[Graph, list[Decision]]:
     """The graph of dispatches, whose text parses back."""
     drafts, decisions = form(graph, options)
-    verify_drafts(graph, drafts, options.operand_limit)
+    verify_drafts(graph, drafts)
     dispatches, launched = assemble(graph, drafts)
     _verify_dispatches(dispatches, options)
     decisions += rewrite_dispatches(dispatches, options)
     decisions += explain_producers(drafts, launched, regions_of(dispatches, options))
     _verify_dispatches(dispatches, options)
+    verify_operands(dispatches, options.operand_limit)
     text = graph_text(dispatches)
     if "opaque" not in text:
         assert graph_text(parse(text)) == text

@@ -4,7 +4,8 @@ Input: a graph of dispatches, options. Output: the same graph, and the decisions
 its meaning and its ties stay right after each step (`dispatch/ties_verifier.py`); a rewrite that is
 switched off changes no result.
 
-Note [Order of rewrites]: fills become borders last, when it is known who places what.
+Note [Order of rewrites]: dispatches become several first, so that the others see what is stored.
+Fills become borders last, when it is known who places what.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 
 from stagejit.decisions import Decision
 from stagejit.dispatch.bodies import known_inside
-from stagejit.dispatch.rewrites import copies, pads, placed
+from stagejit.dispatch.rewrites import copies, limits, pads, placed
 from stagejit.dispatch.rewrites.views import Views
 from stagejit.dispatch.scalars import known_arguments
 from stagejit.graph.ir import Graph, Value
@@ -23,6 +24,7 @@ from stagejit.rewrites.driver import Log
 from stagejit.symbolic import Int
 
 STEPS = (
+    (limits.NAME, limits.limit_operands),
     (copies.NAME, copies.elide_copies),
     (placed.NAME, placed.read_where_placed),
     (pads.NAME, pads.fuse_pads),

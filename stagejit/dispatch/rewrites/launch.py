@@ -7,8 +7,9 @@ parts take all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from stagejit.dispatch.operands import read_by, updated_by
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.dispatches import add_dispatch, parts_of
 from stagejit.rewrites.cloning import appended, cloned
@@ -80,14 +81,3 @@ def same(op: Op, part: Graph) -> Build:
         return [made[value] for value in part.outputs]
 
     return build
-
-
-def read_by(op: Op) -> Iterable[Value]:
-    """The operands that a dispatch reads."""
-    tied = set(dict(op.attrs["carried"]).values())
-    return [value for at, value in enumerate(op.operands) if at not in tied]
-
-
-def updated_by(op: Op) -> Iterable[Value]:
-    """The operands that a dispatch updates."""
-    return [op.operands[at] for _, at in op.attrs["carried"]]

@@ -45,18 +45,13 @@ class Order:
     def put_first(self, readers: Iterable[Op], update: Value) -> None:
         """From now on the ops `readers`, none of which is behind `update`, come before it."""
         op = update.op
-        at = op.definition.tied_operand(op, update.index)
-        assert at is not None
         waited = [one for one in dict.fromkeys(readers) if not self.comes_before(one, op)]
         if not waited:
             return
-        waits = [one.results[0] for one in waited]
-        after = build(self.graph, "after", [op.operands[at], *waits], op.loc)
-        self.graph.put_at(op, after.op)
+        after = wait(self.graph, waited, update)
         for one in waited:
             self._put_before(one, op)
-        self._place[after.op] = self._room_for(after.op, op)
-        self.graph.set_operand(op, at, after)
+        self._place[after] = self._room_for(after, op)
         self._apart = None
 
     def replace(self, old: Op, new: Op) -> None:
@@ -106,3 +101,14 @@ class Order:
 
     def _renumber(self, ops: Iterable[Op]) -> None:
         self._place = {op: number * _APART for number, op in enumerate(ops)}
+
+
+def wait(graph: Graph, readers: Iterable[Op], update: Value) -> Op:
+    """Adds the op that has an update come after `readers`, none of which is behind it."""
+    op = update.op
+    at = op.definition.tied_operand(op, update.index)
+    assert at is not None
+    after = build(graph, "after", [op.operands[at], *(one.results[0] for one in readers)], op.loc)
+    graph.put_at(op, after.op)
+    graph.set_operand(op, at, after)
+    return after.op

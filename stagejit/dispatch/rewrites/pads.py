@@ -19,7 +19,8 @@ from functools import partial
 from typing import TypeGuard
 
 from stagejit.dispatch.accesses import Touch, reads_of
-from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of, read_by, same
+from stagejit.dispatch.operands import operands_of, read_by
+from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of, same
 from stagejit.dispatch.rewrites.views import Chain, Users, Views, users_of, waits
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
@@ -99,9 +100,9 @@ class _Pads:
         pieces = _left_of(filled.box, list(self._boxes(users, filled.box)))
         if pieces is None:
             return f"the border has more than {MOST_PIECES} pieces"
-        limit, reads = self.views.options.operand_limit, set(read_by(update.op))
-        stores = len(self.views.region(update.op).stores)
-        if len(reads.union(read_by(fill))) + stores > max(limit, len(reads) + stores):
+        limit, operands = self.views.options.operand_limit, operands_of(update.op)
+        added = set(read_by(fill)).difference(read_by(update.op))
+        if operands + len(added) > max(limit, operands):
             return f"the producer has the {limit} operands that one dispatch may have"
         covered = self.covered.setdefault(update, BoxIndex())
         covered.remove_within(filled.box)

@@ -6,7 +6,7 @@ results. Invariant: what is said of an op is true of its operands as they are no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -72,10 +72,10 @@ class Views:
         for op, value in users.readers:
             values.setdefault(op, set()).add(value)
         for op, read in values.items():
-            for value, box in self._reads(op, read):
-                yield op, box.reshaped(value.shape, users.version.shape)[0]
+            for value, box in self.reads(op, read):
+                yield op, reshaped(box, value, users.version)
 
-    def _reads(self, op: Op, values: Iterable[Value]) -> list[tuple[Value, Box]]:
+    def reads(self, op: Op, values: Set[Value]) -> list[tuple[Value, Box]]:
         """What an op reads of some of its operands: all of them, if it is no dispatch."""
         if not op.definition.is_dispatch:
             return [(value, Box.whole(value.shape)) for value in values]
@@ -145,6 +145,12 @@ class Views:
     def order(self) -> Order:
         """Which ops come before which."""
         return Order(self.graph)
+
+    def forget(self) -> None:
+        """Ops have become several: what is known of buffers and of the order holds no longer."""
+        self._chains.clear()
+        self._earlier.clear()
+        self.__dict__.pop("order", None)
 
     def now(self, op: Op) -> Op:
         """What was put in place of `op`, itself by default."""
@@ -256,6 +262,11 @@ def users_of(graph: Graph, version: Value) -> Users:
             else:
                 readers[use.user, value] = None
     return Users(version, tuple(readers), update, passed)
+
+
+def reshaped(box: Box, value: Value, memory: Value) -> Box:
+    """A box of `value` as one of `memory`, which has the same elements, maybe in another shape."""
+    return box if value.shape == memory.shape else box.reshaped(value.shape, memory.shape)[0]
 
 
 def waits(use: Use) -> bool:

@@ -16,7 +16,7 @@ destination of the first, and runs beside it: no part reads what another one wri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,27 @@ def written(part: Graph, output: int) -> list[Written]:
         found.append(Written(inserts[0].operands[0], tuple(inserts)))
         value = value.op.operands[1]
     return found[::-1]
+
+
+def placed(
+    part: Graph, value: Value, inserts: Sequence[Op], whole: Value, values: Mapping[Value, Value]
+) -> Value:
+    """Appends what places `value` in `whole` as `inserts` do; `value` without any.
+
+    values: what stands for the offsets that they read now.
+    """
+    around = [whole]
+    for insert in reversed(inserts[1:]):
+        starts = [values[start] for start in insert.operands[2:]]
+        type = insert.operands[0].type
+        attrs = {**insert.attrs, "sizes": type.shape}
+        box = part.add("extract_slice", [around[-1], *starts], type, insert.loc, **attrs)
+        around.append(box.result)
+    for insert in inserts:
+        into = around.pop()
+        operands = [value, into, *(values[start] for start in insert.operands[2:])]
+        value = part.add("insert_slice", operands, into.type, insert.loc, **insert.attrs).result
+    return value
 
 
 def evaluated(part: Graph) -> list[Op]:
