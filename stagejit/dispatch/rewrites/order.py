@@ -36,6 +36,7 @@ class Order:
             op = pending.pop()
             for earlier in self.graph.nx.predecessors(op):
                 if earlier is first:
+                    self._apart = None  # who was found on the way may be behind it
                     return True
                 if self._at(earlier) > least and earlier not in apart:
                     apart.add(earlier)
@@ -89,18 +90,27 @@ class Order:
         return found
 
     def _room_for(self, op: Op, user: Op) -> int:
-        """A place behind the operands of an op, and before that of its only user."""
-        low = max(self._at(operand.op) for operand in op.operands)
-        if self._place[user] - low < 2:
-            self._renumber(sorted(self._place, key=self._place.__getitem__))
-            low = max(self._at(operand.op) for operand in op.operands)
-        return (low + self._place[user]) // 2
+        """A place that nobody has, behind the operands of an op and before that of its only
+        user."""
+        place = self._last_of(op)
+        while True:
+            if self._place[user] - place < 2:
+                self._renumber(sorted(self._place, key=self._place.__getitem__))
+                place = self._last_of(op)
+            place = (place + self._place[user]) // 2
+            if place not in self._taken:
+                self._taken.add(place)
+                return place
+
+    def _last_of(self, op: Op) -> int:
+        return max(self._at(operand.op) for operand in op.operands)
 
     def _at(self, op: Op) -> int:
         return self._place.get(op, -1)  # inputs, and what needs nothing
 
     def _renumber(self, ops: Iterable[Op]) -> None:
         self._place = {op: number * _APART for number, op in enumerate(ops)}
+        self._taken = set(self._place.values())
 
 
 def wait(graph: Graph, readers: Iterable[Op], update: Value) -> Op:
