@@ -147,6 +147,35 @@ def operands_of_branches(n: int) -> Program:
     return f, (jax.ShapeDtypeStruct((), jnp.bool_), *(array(8) for _ in range(n))), ()
 
 
+def states_that_are_read(n: int) -> Program:
+    def f(d: Any, x: Any) -> Any:
+        read = []
+        for i in range(n):
+            before, d = d, d.at[i].set(x)
+            read.append(lax.cumsum(before, 1)[0])
+        return d, read
+
+    return f, (array(512, 4), array(4)), (0,)
+
+
+def values_that_are_placed(n: int) -> Program:
+    def f(x: Any) -> Any:
+        values = [jnp.exp(x + float(i)) for i in range(n)]
+        return jnp.concatenate(values), [lax.cumsum(value, 1)[0] for value in values]
+
+    return f, (array(2, 20),), ()
+
+
+def rows_that_are_padded(n: int) -> Program:
+    def f(x: Any) -> Any:
+        b = jnp.zeros((3 * n, 4))
+        for i in range(n):
+            b = b.at[3 * i : 3 * i + 3].set(float(i)).at[3 * i + 1].set(jnp.exp(x + float(i)))
+        return b
+
+    return f, (array(4),), ()
+
+
 def requested(program: Program, *, verify: bool) -> Request:
     f, args, donated = program
     options = stagejit.Options(cache_dir="", verify=verify)
@@ -156,18 +185,20 @@ def requested(program: Program, *, verify: bool) -> Request:
 
 def calls_to_compile(program: Program) -> int:
     """Calls of Python and C functions from the trace to the host program, verifiers included."""
-    request = requested(program, verify=True)
+    return calls_to_run(Compilation(requested(program, verify=True)), "host")
+
+
+def calls_to_run(compilation: Compilation, last: str) -> int:
     calls = 0
 
     def count(frame: Any, event: str, argument: Any) -> None:
         nonlocal calls
         calls += event in ("call", "c_call")
 
-    compilation = Compilation(request)
     before = sys.getprofile()
     sys.setprofile(count)
     try:
-        compilation.run_until("host")
+        compilation.run_until(last)
     finally:
         sys.setprofile(before)
     return calls
@@ -194,6 +225,17 @@ def test_work_is_near_linear(family: Callable[[int], Program]) -> None:
     calls_to_compile(family(4))  # what is made once a process
     short, long = (calls_to_compile(family(n)) for n in (SHORT, LONG))
     assert long / short < LONG / SHORT * MOST_GROWTH
+
+
+@pytest.mark.parametrize(
+    "family", [states_that_are_read, values_that_are_placed, rows_that_are_padded]
+)
+def test_each_rewrite_of_dispatches_is_near_linear(family: Callable[[int], Program]) -> None:
+    short, long = (
+        calls_to_run(Compilation(requested(family(n), verify=False)).run_until("assemble"), "place")
+        for n in (100, 400)
+    )
+    assert long / short < 4 * MOST_GROWTH
 
 
 def lines_to_form(program: Program) -> int:

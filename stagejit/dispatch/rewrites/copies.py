@@ -118,9 +118,8 @@ class _Copies:
         if it can."""
         if reader is update.op:
             return self._refuse_own(update, version)
-        if self.views.order.comes_before(update.op, reader):
-            return "it is read after it is overwritten"
-        return "" if reader.results else "nobody can wait for who reads it"
+        late = self.views.order.comes_before(update.op, reader)
+        return "it is read after it is overwritten" if late else ""
 
     def _refuse_own(self, update: Value, version: Value) -> str:
         """Why an op that reads a version cannot overwrite it; empty if it can."""
