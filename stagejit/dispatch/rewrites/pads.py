@@ -191,12 +191,12 @@ class _Pads:
 
     def _note_reads(self, fill: Op) -> None:
         """Somebody reads later what a fill read."""
-        for value in read_by(fill):
-            version = behind_aliases(value)
+        for touch in reads_of(self.views.region(fill)):
+            version = behind_aliases(touch.value)
             chain = self.views.chain(version)
             if chain in self.events:
-                event = chain.number[version], Box.whole(version.shape)
-                self.events[chain].read.add(event[1], event)
+                box = touch.box.reshaped(touch.value.shape, version.shape)[0]
+                self.events[chain].read.add(box, (chain.number[version], box))
 
 
 class _Events:
