@@ -191,9 +191,10 @@ def _verify_assembled(c: Compilation) -> None:
 
 
 def _place(c: Compilation) -> None:
-    c.decisions += rewrite_dispatches(c.dispatches, c.request.options)
+    decisions, replaced = rewrite_dispatches(c.dispatches, c.request.options)
     c.regions = regions_of(c.dispatches, c.request.options)
-    c.decisions += explain_producers(c.drafts, c.launched, c.regions)
+    c.decisions += decisions
+    c.decisions += explain_producers(c.drafts, c.launched, replaced, c.regions)
 
 
 def _leave(c: Compilation) -> None:

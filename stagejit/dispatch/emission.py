@@ -11,7 +11,6 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import replace
 
-from stagejit.dispatch.destinations import Destinations
 from stagejit.dispatch.group import Group
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.region import Draft, Store, draft_of
@@ -20,14 +19,14 @@ from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import read_operands
 
 
-def emit(state: State, destinations: Destinations) -> list[Draft]:
+def emit(state: State) -> list[Draft]:
     """Consumers first, because what they read decides what producers store."""
     for value in stored_outputs(state.graph).values():
         _store_plain(state, value)
     order = _ordered(state)
     regions = []
     for group in reversed(order):
-        stores = _stores(state, destinations, group)
+        stores = _stores(state, group)
         if not stores and not group.definition.is_left:
             continue
         ops, inputs = _walk(state, group, stores)
@@ -80,7 +79,7 @@ def _store_plain(state: State, value: Value) -> None:
         home.plain[value] = None
 
 
-def _stores(state: State, destinations: Destinations, group: Group) -> list[Store]:
+def _stores(state: State, group: Group) -> list[Store]:
     if group.anchor is not None and group.stands_alone:
         return [Store(value, value) for value in group.anchor.results]
     plain = [value for value in group.plain if value.type.size]
@@ -89,8 +88,10 @@ def _stores(state: State, destinations: Destinations, group: Group) -> list[Stor
     for placement in group.placements:
         if not placement.value.type.size:
             continue
-        into, inserts = destinations.path(placement)
-        stores.append(Store(placement.value, into, inserts))
+        if placement.insert is not None:
+            stores.append(Store(placement.value, placement.insert.result, (placement.insert,)))
+        elif placement.into is not None:
+            stores.append(Store(placement.value, placement.into))
     return stores
 
 

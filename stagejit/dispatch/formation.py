@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from stagejit.decisions import Decision
+from stagejit.dispatch import destinations
 from stagejit.dispatch.bodies import known_inside
 from stagejit.dispatch.demand import store_what_is_dear
-from stagejit.dispatch.destinations import Destinations, is_free, reads_to_keep
-from stagejit.dispatch.donation import donations
+from stagejit.dispatch.destinations import is_free, reads_to_keep
 from stagejit.dispatch.emission import emit
 from stagejit.dispatch.group import Group, Location, Refusal, bits
 from stagejit.dispatch.joins import join, refuse_length, refuse_prologue, store
@@ -95,10 +95,8 @@ class _Former:
         carried: Mapping[int, int] | None,
         known: Mapping[Value, Int],
     ) -> None:
-        pairs = donations(graph) if carried is None else carried
         self.state = State(graph, options, known)
         self.state.required.update(stored_outputs(graph).values())
-        self.destinations = Destinations(self.state, pairs)
         self.reductions: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Group]] = {}
         self.rows_from: dict[Group, set[Value]] = {}  # origins of what a group's reduces read
 
@@ -113,7 +111,7 @@ class _Former:
         if self.state.enabled("fuse-producers"):
             drop_what_is_cheap(self.state)
         store_what_is_dear(self.state)
-        return emit(self.state, self.destinations), self.state.decisions
+        return emit(self.state), self.state.decisions
 
     def _require(self) -> dict[Op, list[Op]]:
         """Values that must be stored: what is placed, delegated, or the first contents of a
@@ -157,12 +155,10 @@ class _Former:
             self._reduce(op)
         elif op.definition.accumulates:
             self._anchor(op)
-        elif op.definition.is_scatter:
-            self.destinations.scatter(op)
         elif op.definition.is_insert:
-            self.destinations.insert(op)
-        elif op.definition.has_bodies:
-            self.destinations.control(op)
+            destinations.insert(state, op)
+        elif op.definition.updates:
+            destinations.update(state, op)
         elif op.definition.forwards:
             state.deps[op] = state.deps_of_all(op.operands)
         elif op.definition.is_foreign:

@@ -25,23 +25,34 @@ def dispatches_of(graph: Graph, options: Options | None = None) -> tuple[Graph, 
     """The graph of dispatches of a graph in normal form."""
     drafts, decisions = form(graph, options)
     dispatches, _ = assemble(graph, drafts)
-    return dispatches, [*decisions, *rewrite_dispatches(dispatches, options)]
+    return dispatches, [*decisions, *rewrite_dispatches(dispatches, options)[0]]
 
 
 def explain_producers(
-    drafts: Sequence[Draft], launched: Mapping[Draft, Op], regions: Sequence[Region]
+    drafts: Sequence[Draft],
+    launched: Mapping[Draft, Op],
+    replaced: Mapping[Op, Op],
+    regions: Sequence[Region],
 ) -> Iterator[Decision]:
     """Says where each elementwise op without a dispatch of its own is evaluated.
 
-    launched: the op that each draft, those inside of loops and branches too, became at first. What
-    was put in its place since then has its place.
+    launched: the op that each draft, those inside of loops and branches too, became at first;
+    replaced: what was put in place of ops since then. Those that it was divided into share its
+    place.
     """
+
+    def place(draft: Draft) -> int:
+        op = launched[draft]
+        while op in replaced:
+            op = replaced[op]
+        return op.place
+
     at: dict[int, list[Region]] = {}
     for region in regions:
         at.setdefault(region.op.place, []).append(region)
     inside: dict[Op, list[Sequence[Region]]] = {}
     for draft in drafts:
-        found = at.get(launched[draft].place, [])
+        found = at.get(place(draft), [])
         apart = _evaluating(found) if draft.floating and len(found) > 1 else {}
         for op in draft.floating:
             inside.setdefault(op, []).append(apart.get(_likeness(op), found))
@@ -50,9 +61,9 @@ def explain_producers(
         yield Decision("fuse-producers", describe(op), True, reason, op.loc)
     for draft in drafts:
         if draft.bodies:
-            (region,) = at[launched[draft].place]
+            (region,) = at[place(draft)]
             for old, body in zip(draft.bodies, region.bodies, strict=True):
-                yield from explain_producers(old.drafts, launched, body.regions)
+                yield from explain_producers(old.drafts, launched, replaced, body.regions)
 
 
 def _evaluating(regions: Sequence[Region]) -> dict[Hashable, list[Region]]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from stagejit.dispatch.accesses import Touch, reads_of, writes_of
 from stagejit.dispatch.in_place import refuse_update
 from stagejit.dispatch.region import Region
+from stagejit.dispatch.updates import updated_boxes
 from stagejit.errors import VerificationError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import before, carried_inputs, destination_of, memory_of
@@ -98,7 +99,8 @@ class _Check:
                     continue  # fresh, or nothing that anybody could overwrite
                 _check_base(self.graph, touch.value)
                 index = self.ties.setdefault(memory_of(touch.value), BoxIndex())
-                index.add(touch.box, _Tie(region, touch.value, number))
+                for box in [touch.box] if region.has_kernel else updated_boxes(touch.value):
+                    index.add(box, _Tie(region, touch.value, number))
         for value in dict.fromkeys(region.results):
             self._check_updated_once(value)
 

@@ -64,7 +64,6 @@ def test_fuse_insert_off_brings_the_copies_back() -> None:
     )
     assert len(plan.copies) == 3
     assert plan.transient_nbytes == 4 * 40
-    assert "fuse-insert is disabled" in declined(plan, "fuse-insert")
 
 
 def test_a5_an_interior_insert_claims_its_channels_only() -> None:
@@ -96,9 +95,7 @@ def test_a7_a_pad_with_two_consumers_is_written_once() -> None:
 def test_a9_a_live_argument_is_copied_once() -> None:
     plan = check(lambda d, x: d.at[1:3].set(x * 2), f32(5, 4), f32(2, 4))
     assert len(plan.copies) == 1
-    assert "copied on write: the destination is an argument that is not donated" in declined(
-        plan, "fuse-insert"
-    )
+    assert "it is an argument that is not donated" in declined(plan, "elide-copy")
 
 
 def test_a9_a_donated_argument_is_written_in_place() -> None:
@@ -123,14 +120,12 @@ def test_a9_a_constant_is_copied_once() -> None:
     table = f32(5, 4)
     plan = check(lambda x: jnp.asarray(table).at[1:3].set(x * 2), f32(2, 4))
     assert len(plan.copies) == 1
-    assert "copied on write: the destination is a constant" in declined(plan, "fuse-insert")
+    assert "it is a constant" in declined(plan, "elide-copy")
 
 
 def test_a9_a_delegated_result_is_copied() -> None:
     plan = check(lambda a, x: lax.sort(a).at[1:3].set(x * 2), f32(4, 4), f32(2, 4))
-    assert "copied on write: the destination is the result of a delegated equation" in declined(
-        plan, "fuse-insert"
-    )
+    assert "it is the result of a delegated equation" in declined(plan, "elide-copy")
 
 
 def test_a9_a_destination_that_is_read_elsewhere_is_copied() -> None:
@@ -139,9 +134,7 @@ def test_a9_a_destination_that_is_read_elsewhere_is_copied() -> None:
         return d, d.at[1:3].set(x[:2])
 
     plan = check(fn, f32(3, 4), f32(2, 4))
-    assert "copied on write: the destination is also read elsewhere" in declined(
-        plan, "fuse-insert"
-    )
+    assert "it is returned as it is" in declined(plan, "elide-copy")
 
 
 def test_a_computed_destination_is_stored_there_by_its_producer() -> None:
@@ -352,12 +345,12 @@ def test_an_update_of_a_donated_argument_is_in_place() -> None:
     assert plan.transient_nbytes == 0
 
 
-def test_dont_update_in_place_what_others_read() -> None:
+def test_what_others_read_is_stored_before_it_is_updated_in_place() -> None:
     def fn(d: Any, b: Any) -> Any:
         part = d[1:3] + b
         return d.at[1:3].set(part), part.sum(0)
 
-    assert len(check(fn, f32(5, 4), f32(2, 4), donated=[True, False]).copies) == 1
+    assert len(check(fn, f32(5, 4), f32(2, 4), donated=[True, False]).copies) == 0
 
 
 def test_dont_update_in_place_other_elements() -> None:
@@ -376,7 +369,8 @@ def test_dont_update_in_place_by_a_product() -> None:
 
 def test_dont_write_into_an_argument_that_is_donated_for_another_result() -> None:
     plan = check(lambda d, b: d.at[1:3].set(b).sum(0), f32(5, 4), f32(2, 4), donated=[True, False])
-    assert "it is donated for another result" in declined(plan, "reuse-arguments")
+    reason = "it lies in an argument that is not donated for what is made of the copy"
+    assert reason in declined(plan, "elide-copy")
     assert len(plan.copies) == 2
 
 
@@ -392,18 +386,18 @@ def test_c11_a_dispatch_has_no_more_operands_than_the_limit() -> None:
     plan = check(many_destinations(20), f32(2, 4), f32(24, 4))
     touched = [{a.buffer for a in (*d.reads, *d.writes)} for d in plan.dispatches]
     assert max(map(len, touched)) <= 16
-    assert "it takes 21 buffers, more than the 16 that one dispatch may have" in split(plan)
+    full = "the producer has the 16 operands that one dispatch may have"
+    assert declined(plan, "fuse-insert") == [full] * 6
     assert plan.copies
 
 
 def test_c11_the_limit_is_an_option() -> None:
     plan = check(many_destinations(6), f32(2, 4), f32(24, 4), options=Options(operand_limit=5))
-    assert split(plan) == [
-        "it takes 6 buffers, more than the 5 that one dispatch may have",
-        "it takes 7 buffers, more than the 5 that one dispatch may have",
-    ]
+    full = "the producer has the 5 operands that one dispatch may have"
+    assert declined(plan, "fuse-insert") == [full] * 3
+    assert split(plan) == ["it takes 6 buffers, more than the 5 that one dispatch may have"]
     plan = plan_of(many_destinations(6), f32(2, 4), f32(24, 4))
-    assert split(plan) == []
+    assert split(plan) == declined(plan, "fuse-insert") == []
 
 
 def test_c11_first_contents_count_too() -> None:
@@ -412,10 +406,8 @@ def test_c11_first_contents_count_too() -> None:
         return [lax.dynamic_update_slice(y, u * i, (i, 0)) for i in range(6)]
 
     plan = check(fn, f32(24, 4), f32(2, 4), options=Options(operand_limit=5))
-    assert split(plan) == [
-        "it takes 7 buffers, more than the 5 that one dispatch may have",
-        "it takes 6 buffers, more than the 5 that one dispatch may have",
-    ]
+    full = "the producer has the 5 operands that one dispatch may have"
+    assert declined(plan, "fuse-insert").count(full) == 2
 
 
 @pytest.mark.parametrize("disable", [(), ("fold-views",)])

@@ -170,7 +170,7 @@ X, Y = np.ones((8, 4), np.float32), np.ones((2, 4), np.float32)
 
 def branched(d: Any, y: Any) -> Any:
     total = jnp.exp(d[3:4].T) @ d[5:6]
-    return total, lax.cond(y[0, 0] > 0, lambda d: d.at[0:1].set(0.0), lambda d: d, d)
+    return total, lax.cond(y[0, 0] > 0, lambda d: d.at[3:6].set(0.0), lambda d: d, d)
 
 
 def chained(d: Any, y: Any) -> Any:

@@ -58,8 +58,9 @@ def checked_dispatches(graph: Graph, options: Options) -> tuple[Graph, list[Deci
     verify_drafts(graph, drafts)
     dispatches, launched = assemble(graph, drafts)
     _verify_dispatches(dispatches, options)
-    decisions += rewrite_dispatches(dispatches, options)
-    decisions += explain_producers(drafts, launched, regions_of(dispatches, options))
+    more, replaced = rewrite_dispatches(dispatches, options)
+    decisions += more
+    decisions += explain_producers(drafts, launched, replaced, regions_of(dispatches, options))
     _verify_dispatches(dispatches, options)
     verify_operands(dispatches, options.operand_limit)
     text = graph_text(dispatches)

@@ -20,6 +20,8 @@ from stagejit.rewrites.driver import Log
 
 NAME = "elide-copy"
 
+_PAIRED = "it lies in an argument that is not donated for what is made of the copy"
+
 First = dict[Value, list[Op]]  # by updates those who have to come before them
 Read = tuple[Op, Value, Box]  # who reads which version, and what of it
 
@@ -54,9 +56,9 @@ class _Copies:
             if copied is None or of_arguments != self.views.memory(copied).op.definition.is_input:
                 continue
             users = users_of(self.graph, result)
-            if users.update is None or not self._may_be_overwritten(copied):
+            if users.update is None:
                 continue
-            outcome = self._who_comes_first(copied, users)
+            outcome = self._refuse_memory(copied) or self._who_comes_first(copied, users)
             if isinstance(outcome, str):
                 self.log.decline(NAME, op, outcome)
                 continue
@@ -64,14 +66,21 @@ class _Copies:
             return self._elide(result, copied, outcome)
         return None
 
-    def _may_be_overwritten(self, value: Value) -> bool:
-        """Whether anybody may write in the memory of a value."""
+    def _refuse_memory(self, value: Value) -> str:
+        """Why nobody may write in the memory of a value; empty if that is allowed."""
         memory = self.views.memory(value)
         definition = memory.op.definition
-        if definition.is_input:
-            may = self.views.options.enabled("reuse-arguments")
-            return may and self.graph.is_donated(memory)
-        return not (definition.is_constant or definition.is_call or definition.is_left)
+        if definition.is_constant:
+            return "it is a constant"
+        if definition.is_left:
+            return "it is the result of a delegated equation"
+        if definition.is_call:
+            return "it is the result of a library call"
+        if definition.is_input and not self.graph.is_donated(memory):
+            return "it is an argument that is not donated"
+        if definition.is_input and not self.views.options.enabled("reuse-arguments"):
+            return "reuse-arguments is disabled"
+        return ""
 
     def _who_comes_first(self, copied: Value, copy: Users) -> First | str:
         """Who reads what updates of a copy overwrite, by the first of these updates; or why they
@@ -87,7 +96,7 @@ class _Copies:
             return "another update overwrites what is copied"
         memory = views.memory(copied)
         if memory.op.definition.is_input and views.returned_in(memory) is not chain.versions[-1]:
-            return "it lies in an argument that is not donated for what is made of the copy"
+            return _PAIRED
         if any(reader is self.graph.return_op for reader, _ in users.readers):
             return "it is returned as it is"
         return self._first(self._read_of(earlier), chain.versions[1:], copy.version.op)

@@ -10,12 +10,15 @@ two ends move (Pearce and Kelly, "A dynamic topological sort algorithm for direc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 
 _APART = 1 << 64  # of the places of two ops at first, so that others find room between
+
+
+_FEW = 8  # so many are compared, so that nobody waits for who comes before another one
 
 
 class Order:
@@ -26,21 +29,24 @@ class Order:
         self._place: dict[Op, int] = {}
         self._renumber(graph.ops())
         self._apart: tuple[Op, set[Op]] | None = None
+        self._made = 0  # ops that nobody uses yet
 
     def comes_before(self, first: Op, second: Op) -> bool:
         """Whether `first` has run when `second` begins, in any order that the edges allow."""
         if self._apart is None or self._apart[0] is not first:
             self._apart = first, set()
         apart, least, pending = self._apart[1], self._at(first), [second]
+        seen: set[Op] = set()  # those behind `first` too, until the search ends
         while pending:
             op = pending.pop()
             for earlier in self.graph.nx.predecessors(op):
                 if earlier is first:
                     self._apart = None  # who was found on the way may be behind it
                     return True
-                if self._at(earlier) > least and earlier not in apart:
-                    apart.add(earlier)
+                if self._at(earlier) > least and earlier not in apart and earlier not in seen:
+                    seen.add(earlier)
                     pending.append(earlier)
+        apart |= seen
         return False
 
     def put_first(self, readers: Iterable[Op], update: Value) -> None:
@@ -49,11 +55,27 @@ class Order:
         waited = [one for one in dict.fromkeys(readers) if not self.comes_before(one, op)]
         if not waited:
             return
-        after = wait(self.graph, waited, update)
+        after = wait(self.graph, self._last(waited), update)
         for one in waited:
             self._put_before(one, op)
         self._place[after] = self._room_for(after, op)
         self._apart = None
+
+    def after(self, value: Value, first: Sequence[Op]) -> Value:
+        """What is `value` when the ops `first` have run, for an op to be."""
+        if not first:
+            return value
+        waited = [op.results[0] for op in self._last(first)]
+        after = build(self.graph, "after", [value, *waited], value.op.loc)
+        self._made += 1
+        self._place[after.op] = max(self._at(v.op) for v in after.op.operands) + self._made
+        return after
+
+    def _last(self, ops: Sequence[Op]) -> Sequence[Op]:
+        """Those, of few, that come before none of the others."""
+        if len(ops) > _FEW:
+            return ops
+        return [op for op in ops if not any(self.comes_before(op, other) for other in ops)]
 
     def replace(self, old: Op, new: Op) -> None:
         """`new` is what `old` was; nobody uses that any more."""
@@ -63,6 +85,8 @@ class Order:
     def look_at(self, op: Op) -> None:
         """Has an op come after its operands as they are now."""
         self._apart = None
+        if op is self.graph.return_op:
+            return  # nobody asks what comes before that
         for operand in op.operands:
             self._put_before(operand.op, op)
 

@@ -16,12 +16,11 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeGuard
 
 from stagejit.dispatch.accesses import Touch, reads_of
 from stagejit.dispatch.operands import operands_of, read_by
 from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of, same
-from stagejit.dispatch.rewrites.views import Chain, Users, Views, users_of, waits
+from stagejit.dispatch.rewrites.views import Chain, Users, Views, places, users_of, waits
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.control import destination_of
@@ -90,7 +89,7 @@ class _Pads:
             return "where the pad lies is known at run time only"
         if update is None:
             return "no dispatch places anything in it"
-        if not _places(update) or users.passed or self.views.read_of(users, filled.box):
+        if not places(update) or users.passed or self.views.read_of(users, filled.box):
             return "its elements are read before anything is placed"
         if not all(map(_is_static, self.views.writes_to(update))):
             return "where the interior lies is known at run time only"
@@ -210,7 +209,7 @@ class _Events:
             users = users_of(views.graph, version)
             for _, box in views.readers(users):
                 self.read.add(box, (number, box))
-            if users.passed or not _places(users.update):
+            if users.passed or not places(users.update):
                 self.ends.append(number)
 
 
@@ -225,13 +224,6 @@ def _is_fill(op: Op) -> bool:
 
 def _reads(op: Op) -> bool:
     return any(True for _ in read_by(op))
-
-
-def _places(update: Value | None) -> TypeGuard[Value]:
-    """Whether it is a dispatch that overwrites boxes: no loop, no branch, no scatter."""
-    if update is None or not update.op.definition.is_dispatch:
-        return False
-    return all(made.inserts for made in written(parts_of(update.op)[0], update.index))
 
 
 def _border(

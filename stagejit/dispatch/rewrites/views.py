@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeGuard
 
 from stagejit.dispatch.accesses import Touch, reads_of, write_of
 from stagejit.dispatch.donation import donations
+from stagejit.dispatch.operands import read_by
 from stagejit.dispatch.region import Region
 from stagejit.dispatch.regions import view_of
 from stagejit.dispatch.rewrites.launch import without_output
 from stagejit.dispatch.rewrites.order import Order
 from stagejit.dispatch.scalars import NOTHING, Scalars
+from stagejit.dispatch.updates import updated_boxes
 from stagejit.graph.ir import Graph, Op, Use, Value
-from stagejit.graph.ops.control import before
+from stagejit.graph.ops.control import before, destination_of
+from stagejit.graph.ops.dispatches import parts_of, written
 from stagejit.graph.ops.views import behind_aliases
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
@@ -43,7 +47,7 @@ class Views:
         self._known, self._seen = known, 0  # the id of the first op that `scalars` has not seen
         self._regions: dict[Op, tuple[Sequence[Value], Region]] = {}
         self._chains: dict[Value, Chain] = {}
-        self._replaced: dict[Op, Op] = {}
+        self.replaced: dict[Op, Op] = {}
         self._earlier: dict[Value, Value] = {}
 
     @cached_property
@@ -86,6 +90,18 @@ class Views:
         """What the readers of a version read of its memory that may lie in `box`."""
         return [read for _, read in self.readers(users) if read.overlaps(box)]
 
+    def read_in(self, op: Op, version: Value, boxes: Sequence[Box]) -> list[Value]:
+        """The operands by which a dispatch reads some of the boxes of the memory of a version."""
+        memory = self.memory(version)
+        values = {value for value in read_by(op) if self.memory(value) is memory}
+        if not values:
+            return []
+        return [
+            value
+            for value, box in self.reads(op, values)
+            if any(map(box.reshaped(value.shape, version.shape)[0].overlaps, boxes))
+        ]
+
     def writes_to(self, result: Value) -> list[Touch]:
         """What the first part of its dispatch writes of a result."""
         region = self.region(result.op)
@@ -101,7 +117,7 @@ class Views:
                 for store, result in zip(part.stores, part.results, strict=True)
                 if result is update
             ]
-        return [Box.whole(update.shape)]
+        return updated_boxes(update)
 
     def chain(self, value: Value) -> Chain:
         """The versions of the memory of `value`, one of them, since a barrier passed it on."""
@@ -154,9 +170,34 @@ class Views:
 
     def now(self, op: Op) -> Op:
         """What was put in place of `op`, itself by default."""
-        while op in self._replaced:
-            op = self._replaced[op]
+        while op in self.replaced:
+            op = self.replaced[op]
         return op
+
+    def updating(self, version: Value) -> list[Use]:
+        """How the update of a version uses it."""
+        return [
+            use
+            for use in self.graph.uses(version)
+            if _tied(use.user, use.operand) is not None
+            or (use.operand == 0 and use.user.definition.forwards)
+        ]
+
+    def take_over(self, op: Op, made: Op, result: Value) -> None:
+        """`made` gives as `result` what `op` gave, which nobody uses any more."""
+        self._chains.clear()
+        if destination_of(op.result) is None:
+            self._earlier[result] = op.result
+        self.replaced[op] = made
+        pending = [op]
+        while pending:
+            one = pending.pop()
+            self.graph.erase(one)
+            pending += [
+                maker
+                for maker in dict.fromkeys(value.op for value in one.operands)
+                if not self.graph.is_used(maker) and not maker.definition.is_input
+            ]
 
     def drop(self, log: Log, result: Value) -> Op:
         """Puts a dispatch that gives all the others in place of one of several results, which
@@ -170,11 +211,14 @@ class Views:
 
     def wait_for(self, value: Value, old: Value) -> None:
         """Who waits until `old` is there waits for `value` from now on."""
-        for use in self.graph.uses(old):
-            if waits(use):
-                self.graph.set_operand(use.user, use.operand, value)
-                if "order" in self.__dict__:
-                    self.order.look_at(use.user)
+        self.use(value, [use for use in self.graph.uses(old) if waits(use)])
+
+    def use(self, value: Value, uses: Iterable[Use]) -> None:
+        """These are uses of `value` from now on."""
+        for use in uses:
+            self.graph.set_operand(use.user, use.operand, value)
+            if "order" in self.__dict__:
+                self.order.look_at(use.user)
 
     def absorb(self, version: Value, update: Value) -> None:
         """From now on `update`, a later version, overwrites what `version` did."""
@@ -185,7 +229,7 @@ class Views:
     def put(self, log: Log, op: Op, made: Op, values: Sequence[Value | None]) -> None:
         """Puts `made`, which overwrites the same, in place of `op`; values: for each result what is
         in its place, None for one without uses."""
-        self._replaced[op] = made
+        self.replaced[op] = made
         for old, new in zip(op.results, values, strict=True):
             if new is not None:
                 self._earlier[new] = old
@@ -273,6 +317,13 @@ def waits(use: Use) -> bool:
     """Whether nothing of a value is used but that it is there: an `after` names who comes first."""
     definition = use.user.definition
     return use.operand > 0 and definition.forwards and definition.keeps_order
+
+
+def places(update: Value | None) -> TypeGuard[Value]:
+    """Whether it is a dispatch that overwrites boxes: no loop, no branch, no scatter."""
+    if update is None or not update.op.definition.is_dispatch:
+        return False
+    return all(made.inserts for made in written(parts_of(update.op)[0], update.index))
 
 
 def is_passed(value: Value) -> bool:

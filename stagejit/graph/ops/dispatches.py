@@ -88,6 +88,8 @@ def placed(
 
     values: what stands for the offsets that they read now.
     """
+    if len(inserts) > 1 and not any(None in insert.attrs["offsets"] for insert in inserts):
+        return _placed_at_once(part, value, inserts, whole)
     around = [whole]
     for insert in reversed(inserts[1:]):
         starts = [values[start] for start in insert.operands[2:]]
@@ -100,6 +102,21 @@ def placed(
         operands = [value, into, *(values[start] for start in insert.operands[2:])]
         value = part.add("insert_slice", operands, into.type, insert.loc, **insert.attrs).result
     return value
+
+
+def _placed_at_once(part: Graph, value: Value, inserts: Sequence[Op], whole: Value) -> Value:
+    """A box of a box is a box, where the offsets are numbers."""
+    offsets, strides = [0] * len(whole.shape), [1] * len(whole.shape)
+    for insert in inserts:
+        steps = insert.attrs["strides"]
+        offsets = [
+            first * step + offset
+            for first, step, offset in zip(offsets, steps, insert.attrs["offsets"], strict=True)
+        ]
+        strides = [stride * step for stride, step in zip(strides, steps, strict=True)]
+    attrs = {"offsets": tuple(offsets), "strides": tuple(strides)}
+    loc = inserts[0].loc
+    return part.add("insert_slice", [value, whole], whole.type, loc, **attrs).result
 
 
 def evaluated(part: Graph) -> list[Op]:
@@ -189,7 +206,8 @@ def _with_parts(graphs: Sequence[Graph]) -> dict[str, Any]:
 def add_dispatch(graph: Graph, operands: Sequence[Value], parts: Sequence[Graph]) -> Op:
     """Appends a dispatch with the types of what its first part gives."""
     types = [value.type for value in parts[0].outputs]
-    loc = next((op.loc for op in reversed(evaluated(parts[0])) if op.loc), graph.return_op.loc)
+    by_last = (*reversed(evaluated(parts[0])), *reversed(parts[0].ops()))  # or who only places
+    loc = next((op.loc for op in by_last if op.loc), graph.return_op.loc)
     return graph.add("dispatch", operands, types, loc, **_with_parts(parts))
 
 

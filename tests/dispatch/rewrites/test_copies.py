@@ -58,12 +58,14 @@ def test_who_reads_comes_before_who_overwrites() -> None:
 
 def test_dont_overwrite_an_argument_that_is_not_donated() -> None:
     before = BEFORE.replace("%x: f32[4] donated", "%x: f32[4]")
-    assert rewritten(before, elide_copies) == (before, [])
+    reason = "- it is an argument that is not donated"
+    assert rewritten(before, elide_copies) == (before, [reason])
 
 
 def test_dont_overwrite_a_donated_argument_without_the_switch() -> None:
     off = Options(disable=("reuse-arguments",))
-    assert rewritten(BEFORE, elide_copies, off) == (BEFORE, [])
+    reason = "- reuse-arguments is disabled"
+    assert rewritten(BEFORE, elide_copies, off) == (BEFORE, [reason])
 
 
 def test_dont_overwrite_an_argument_that_is_donated_for_another_result() -> None:

@@ -51,7 +51,7 @@ def test_a9_of_two_destinations_the_one_that_is_not_donated_is_copied() -> None:
           %4: f32[4] = dispatch copy %v into %3 [0:2]
           return %4, %1, %2
         }""")
-    assert said == [ELIDED]
+    assert set(said) == {ELIDED, "- it is an argument that is not donated"}
 
 
 def test_a12_states_that_are_read_between_updates_are_one_buffer() -> None:
@@ -184,16 +184,13 @@ def test_dont_overwrite_what_is_returned() -> None:
 
 
 def test_dont_overwrite_constants() -> None:
-    assert (
-        declined("""
+    assert declined("""
         graph @f(%v: f32[2]) {
           %0: f32[4] = const [1.0, 2.0, 3.0, 4.0]
           %1: f32[4] = dispatch copy %0 : COPY
           %2: f32[4] = dispatch copy %v into %1 [0:2] : FIRST
           return %2
-        }""")
-        == []
-    )
+        }""") == ["- it is a constant"]
 
 
 @pytest.mark.parametrize("passed", ["before", "beside", "behind", "earlier"])

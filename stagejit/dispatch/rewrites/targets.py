@@ -1,0 +1,126 @@
+"""Where in the chain of versions of a buffer an update goes, if certain dispatches make it.
+
+Input: a dispatch that places a value, and those that are to place it instead. Output: the version
+that they update, or why there is none. Invariant: that version does not depend on them, and who
+reads of an older one what is overwritten comes first.
+
+Note [Disjoint updates]: versions of a buffer are a chain, although updates of different elements
+need no order. Where what is updated before depends on who computes the value, as in `concatenate([f
+(x), x])`, the update moves in front of those that write other elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stagejit.dispatch.operands import read_by
+from stagejit.dispatch.rewrites.views import Views, users_of
+from stagejit.graph.ir import Op, Use, Value
+from stagejit.graph.ops.control import destination_of
+from stagejit.index.box import Box
+
+_FARTHEST = 64  # updates that one moves in front of, and that are looked at for readers
+DEPENDS = "the destination depends on the producer"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where an update starts from: a version, and who has to come first. moved: whether other
+    updates come after it that came before."""
+
+    version: Value
+    waits: tuple[Op, ...]
+    moved: bool
+
+    def continue_with(self, views: Views, op: Op, result: Value, updating: Sequence[Use]) -> None:
+        """`result` is what `op` made of its destination. updating: how the version was updated
+        before `result` was one more update of it."""
+        if not self.moved:
+            views.use(result, views.graph.uses(op.result))
+            return
+        views.graph.replace_uses(op.result, behind_after(updated(op.result))[0])
+        views.use(result, updating)
+
+
+def find_target(
+    views: Views, op: Op, source: Value, hosts: Sequence[Op], *, early: bool = False
+) -> Target | str:
+    """Where the update that `op` makes of `source` starts from if all `hosts` make it, such as from
+    what one of them makes of the buffer already. early: as early as possible, so that others need
+    not wait for it; then no host may update the buffer already."""
+
+    def needs(other: Op) -> bool:
+        return any(other is host or views.order.comes_before(host, other) for host in hosts)
+
+    (box,) = views.boxes_of(op.result)
+    latest, waits = behind_after(updated(op.result))
+    starts = [value.op for value in read_by(op) if value is not source]
+    version, steps = latest, 0
+    passed: Op | None = None  # the first of the updates that come after this one then
+    while early or (needs(version.op) and version.op not in hosts):
+        earlier = _before(views, version, box) if steps < _FARTHEST else None
+        first = (*hosts, *waits, *starts) if early else (*waits, *starts)
+        if earlier is None or any(_follows(views, one, version.op) for one in first):
+            break
+        version, passed, steps = earlier, version.op, steps + 1
+    if version.op in hosts and any(map(box.overlaps, views.boxes_of(version))):
+        return "the producer writes the same place of the destination before"
+    if needs(version.op) and (early or version.op not in hosts):
+        return DEPENDS
+    if passed is not None:
+        found = _readers(views, version, box)
+        if found is None or any(_follows(views, one, passed) for one in found):
+            return DEPENDS
+        waits += found
+    waits = [other for other in dict.fromkeys(waits) if other not in hosts]
+    if any(map(needs, (*waits, *starts))):
+        return DEPENDS
+    return Target(version, tuple(waits), passed is not None)
+
+
+def _follows(views: Views, op: Op, first: Op) -> bool:
+    return op is first or views.order.comes_before(first, op)
+
+
+def _before(views: Views, version: Value, box: Box) -> Value | None:
+    """The version before this one, if an update of `box` may as well start from that."""
+    into = destination_of(version)
+    if into is None or not version.op.definition.is_dispatch:
+        return None
+    if any(map(box.overlaps, views.boxes_of(version))):
+        return None
+    if views.read_of(users_of(views.graph, version), box):
+        return None
+    return behind_after(into)[0]
+
+
+def _readers(views: Views, version: Value, box: Box) -> list[Op] | None:
+    """Who reads `box` in a version or an earlier one; None if there are too many to look at."""
+    found: list[Op] = []
+    for _ in range(_FARTHEST):
+        users = users_of(views.graph, version)
+        if users.passed:
+            return None
+        found += [op for op, read in views.readers(users) if read.overlaps(box)]
+        earlier = destination_of(version)
+        if earlier is None:
+            return found
+        version = behind_after(earlier)[0]
+    return None
+
+
+def updated(result: Value) -> Value:
+    """The operand that a result is an update of."""
+    into = destination_of(result)
+    assert into is not None
+    return into
+
+
+def behind_after(value: Value) -> tuple[Value, list[Op]]:
+    """The version that a value is, and whom it waits for."""
+    waits: list[Op] = []
+    while value.op.definition.forwards and value.op.definition.keeps_order:
+        waits += [operand.op for operand in value.op.operands[1:]]
+        value = value.op.operands[0]
+    return value, waits
