@@ -108,8 +108,9 @@ class _Copies:
         taken: list[Read] = []
         for update in updates:
             for box in self.views.boxes_of(update):
-                for read in index.taken(box):
-                    taken.append(read)
+                found = index.taken(box)
+                taken += found
+                for read in found:
                     reader = self.views.now(read[0])
                     if reader is copying or reader not in self.graph.nx:
                         continue

@@ -260,3 +260,27 @@ def test_dont_elide_what_is_no_copy_or_is_not_updated() -> None:
         }""")
         == []
     )
+
+
+def test_who_reads_is_not_forgotten_when_a_copy_stays() -> None:
+    """The loop needs its copy; the update after it waits for all three who read %x."""
+    body = plain("""
+        graph @body(%c: f32[4] donated, %k: f32[4]) {
+          %0: f32[4] = dispatch map %c, %k into %c [0:4]
+            graph @map(%a0: f32[4], %a1: f32[4], %d0: f32[4] donated) {
+              %0: f32[4] = map add %a0, %a1
+              %1: f32[4] = insert_slice %0 into %d0 at (0)
+              return %1
+            }
+          return %0
+        }""")
+    after, _ = changed("""
+        graph @f(%x: f32[4] donated, %v: f32[2]) {
+          %0: f32[4] = dispatch copy %x : COPY
+          %1: f32[4] = loop %0, %x carries=1 reverse=false trip=2 xs=0 : body
+          %2: f32[4] = dispatch copy %x : COPY
+          %3: f32[4] = dispatch copy %v into %2 [0:2] : FIRST
+          %4: f32[4] = dispatch map %x : EXP
+          return %3, %1, %4
+        }""", body=body)  # fmt: skip
+    assert "dispatch map %x" in after.split("after")[0]  # it comes before who overwrites
