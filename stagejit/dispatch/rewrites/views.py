@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeGuard
 
 from stagejit.dispatch.accesses import Touch, reads_of, write_of
@@ -49,14 +48,19 @@ class Views:
         self._chains: dict[Value, Chain] = {}
         self.replaced: dict[Op, Op] = {}
         self._earlier: dict[Value, Value] = {}
+        self._scalars: Scalars | None = None
+        self._order: Order | None = None
+        self._results: dict[Value, int] | None = None  # by arguments, which lies in their memory
 
-    @cached_property
+    @property
     def scalars(self) -> Scalars:
         """What the host knows of the offsets in the graph."""
         if not self.options.enabled("host-offsets"):
             return NOTHING
-        self._seen = self.graph.next_id
-        return Scalars(self.graph.ops(), self._known)
+        if self._scalars is None:
+            self._seen = self.graph.next_id
+            self._scalars = Scalars(self.graph.ops(), self._known)
+        return self._scalars
 
     def region(self, op: Op) -> Region:
         """The view of a dispatch."""
@@ -148,25 +152,24 @@ class Views:
 
     def returned_in(self, argument: Value) -> Value | None:
         """The version that is returned in the memory of a donated argument."""
+        if self._results is None:
+            pairs = donations(self.graph) if self.carried is None else self.carried
+            self._results = {self.graph.inputs[at]: result for result, at in pairs.items()}
         result = self._results.get(argument)
         return None if result is None else behind_aliases(self.graph.outputs[result])
 
-    @cached_property
-    def _results(self) -> dict[Value, int]:
-        """By arguments which result lies in their memory."""
-        pairs = donations(self.graph) if self.carried is None else self.carried
-        return {self.graph.inputs[number]: result for result, number in pairs.items()}
-
-    @cached_property
+    @property
     def order(self) -> Order:
         """Which ops come before which."""
-        return Order(self.graph)
+        if self._order is None:
+            self._order = Order(self.graph)
+        return self._order
 
     def forget(self) -> None:
         """Ops have become several: what is known of buffers and of the order holds no longer."""
         self._chains.clear()
         self._earlier.clear()
-        self.__dict__.pop("order", None)
+        self._order = None
 
     def now(self, op: Op) -> Op:
         """What was put in place of `op`, itself by default."""
@@ -217,8 +220,8 @@ class Views:
         """These are uses of `value` from now on."""
         for use in uses:
             self.graph.set_operand(use.user, use.operand, value)
-            if "order" in self.__dict__:
-                self.order.look_at(use.user)
+            if self._order is not None:
+                self._order.look_at(use.user)
 
     def absorb(self, version: Value, update: Value) -> None:
         """From now on `update`, a later version, overwrites what `version` did."""
@@ -239,8 +242,8 @@ class Views:
                 chain.number[new] = chain.number[old]
                 chain.versions[chain.number[new]] = new
         log.put(op, values)
-        if "order" in self.__dict__:
-            self.order.replace(op, made)
+        if self._order is not None:
+            self._order.replace(op, made)
 
 
 class Chain:
