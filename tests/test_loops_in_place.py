@@ -223,5 +223,4 @@ def test_dont_overwrite_what_is_read_later() -> None:
 
     b = RNG.standard_normal((8, 6)).astype(np.float32)
     plan = check(f, b, donated=(True,))
-    (carry,) = body_of(plan).carries
-    assert carry.argument == "carry1"
+    assert body_of(plan).carries == ()  # what is new lies elsewhere until all of the old is read

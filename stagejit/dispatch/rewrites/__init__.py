@@ -24,9 +24,9 @@ from stagejit.rewrites.driver import Log
 from stagejit.symbolic import Int
 
 STEPS = (
-    (limits.NAME, limits.limit_operands),
     (copies.NAME, copies.elide_copies),
     (inserts.NAME, inserts.fuse_inserts),
+    (limits.NAME, limits.limit_operands),
     (placed.NAME, placed.read_where_placed),
     (pads.NAME, pads.fuse_pads),
 )

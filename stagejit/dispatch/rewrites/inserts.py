@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from stagejit.dispatch.in_place import refuse_update
-from stagejit.dispatch.operands import operands_of, read_by
+from stagejit.dispatch.operands import read_by
 from stagejit.dispatch.rewrites.assembled import Assembled, versions_of
 from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of
 from stagejit.dispatch.rewrites.targets import Target, find_target, updated
@@ -147,11 +147,6 @@ class _Inserts:
                 return found
             target = found
         updating = self.views.updating(target.version) if target is not None else ()
-        more = {*read_by(copy.op)} - {copy.source, *read_by(host)}
-        stored = not self._is_dropped(copy, host, copy.source)
-        limit = self.views.options.operand_limit
-        if operands_of(host) + len(more) + stored > limit:
-            return f"the producer has the {limit} operands that one dispatch may have"
         made = self._together(copy, host, value, target)
         kept = [one for one in host.results if not self._is_dropped(copy, host, one)]
         now = dict(zip(kept, made.results, strict=False))
