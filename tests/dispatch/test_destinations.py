@@ -406,10 +406,9 @@ def test_c11_first_contents_count_too() -> None:
         return [lax.dynamic_update_slice(y, u * i, (i, 0)) for i in range(6)]
 
     plan = check(fn, f32(24, 4), f32(2, 4), options=Options(operand_limit=5))
-    assert split(plan) == [
-        "it takes 7 buffers, more than the 5 that one dispatch may have",
-        "it takes 6 buffers, more than the 5 that one dispatch may have",
-    ]
+    assert "it takes 6 buffers, more than the 5 that one dispatch may have" in split(plan)
+    touched = [{a.buffer for a in (*d.reads, *d.writes)} for d in plan.dispatches]
+    assert max(map(len, touched)) <= 5
 
 
 @pytest.mark.parametrize("disable", [(), ("fold-views",)])

@@ -4,7 +4,9 @@ Input: a graph of dispatches, options. Output: the same graph, and the decisions
 its meaning and its ties stay right after each step (`dispatch/ties_verifier.py`); a rewrite that is
 switched off changes no result.
 
-Note [Order of rewrites]: dispatches become several first, so that the others see what is stored.
+Note [Order of rewrites]: copies go before producers place their values, because who places what it
+is made of overwrites what it reads. Dispatches that are too large become several before, so that
+no rewrite makes one of thousands of stores, and again when they have taken in what they place.
 Fills become borders last, when it is known who places what.
 """
 
@@ -24,6 +26,7 @@ from stagejit.rewrites.driver import Log
 from stagejit.symbolic import Int
 
 STEPS = (
+    (limits.NAME, limits.limit_operands),
     (copies.NAME, copies.elide_copies),
     (inserts.NAME, inserts.fuse_inserts),
     (limits.NAME, limits.limit_operands),
