@@ -61,9 +61,9 @@ def explain_producers(
         yield Decision("fuse-producers", describe(op), True, reason, op.loc)
     for draft in drafts:
         if draft.bodies:
-            (region,) = at[place(draft)]
-            for old, body in zip(draft.bodies, region.bodies, strict=True):
-                yield from explain_producers(old.drafts, launched, replaced, body.regions)
+            for region in at.get(place(draft), ()):  # there is none where nobody needs it
+                for old, body in zip(draft.bodies, region.bodies, strict=True):
+                    yield from explain_producers(old.drafts, launched, replaced, body.regions)
 
 
 def _evaluating(regions: Sequence[Region]) -> dict[Hashable, list[Region]]:

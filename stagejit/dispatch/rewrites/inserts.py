@@ -63,9 +63,9 @@ class _Inserts:
 
     def run(self) -> None:
         for op in reversed(self.graph.ops()):  # from the outside to the inside
-            self._place_buffer(op)
+            self._place_buffer(self.views.now(op))
         for op in self.graph.ops():
-            copy = self._copy_of(op)
+            copy = self._copy_of(self.views.now(op))
             if copy is not None:
                 self._place(copy)
 
@@ -105,6 +105,8 @@ class _Inserts:
         """The copy that a dispatch is: of a value into a box, or of the first contents of a
         buffer."""
         if not op.definition.is_dispatch or len(op.results) > 1 or len(parts_of(op)) > 1:
+            return None
+        if op not in self.graph.nx:
             return None
         (part,) = parts_of(op)
         made = written(part, 0)

@@ -1,0 +1,116 @@
+"""fuse-insert: who computes a value writes it where it is placed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from stagejit.dispatch.rewrites.inserts import fuse_inserts
+from stagejit.schedule.plan import Plan
+from tests.dispatch.rewrites.texts import rewritten
+from tests.schedule.planning import check
+
+BEFORE = """graph @f(%x: f32[2]) {
+  %0: f32[2] = dispatch map %x
+    graph @map(%a0: f32[2]) {
+      %0: f32[2] = map exp %a0
+      return %0
+    }
+  %1: f32[5] = empty
+  %2: f32[5] = dispatch copy %0 into %1 [0:2]
+    graph @copy(%a0: f32[2], %d0: f32[5] donated) {
+      %0: f32[5] = insert_slice %a0 into %d0 at (0)
+      return %0
+    }
+  return %2
+}"""
+AFTER = """graph @f(%x: f32[2]) {
+  %0: f32[5] = empty
+  %1: f32[5] = dispatch map %x into %0 [0:2]
+    graph @map(%a0: f32[2], %d0: f32[5] donated) {
+      %0: f32[2] = map exp %a0
+      %1: f32[5] = insert_slice %0 into %d0 at (0)
+      return %1
+    }
+  return %1
+}"""
+
+
+def f32(*shape: int) -> Any:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def kinds(plan: Plan) -> list[str]:
+    return [dispatch.kind for dispatch in plan.dispatches]
+
+
+def test_the_producer_writes_into_the_destination() -> None:
+    after, said = rewritten(BEFORE, fuse_inserts)
+    assert after == AFTER
+    assert said == ["+ the producer writes into the destination"]
+
+
+def test_a_source_with_other_readers_is_stored_twice() -> None:
+    after, _ = rewritten(BEFORE.replace("return %2\n}", "return %2, %0\n}"), fuse_inserts)
+    assert "%1: f32[2], %2: f32[5] = dispatch map %x into %0 [0:2]" in after
+
+
+def test_dont_place_what_an_argument_holds() -> None:
+    before = """graph @f(%x: f32[2]) {
+  %0: f32[5] = empty
+  %1: f32[5] = dispatch copy %x into %0 [0:2]
+    graph @copy(%a0: f32[2], %d0: f32[5] donated) {
+      %0: f32[5] = insert_slice %a0 into %d0 at (0)
+      return %0
+    }
+  return %1
+}"""
+    reason = "- no dispatch computes the source for this use alone"
+    assert rewritten(before, fuse_inserts) == (before, [reason])
+
+
+def test_an_update_moves_in_front_of_those_of_other_elements() -> None:
+    plan = check(lambda b: (lambda y: jnp.concatenate([jnp.cumsum(y), y]))(jnp.exp(b)), f32(4))
+    assert kinds(plan) == ["map", "cumulative"]
+    assert plan.transient_nbytes == 0
+
+
+def test_dont_move_in_front_of_what_overwrites_the_same() -> None:
+    def f(b: Any) -> Any:
+        y = jnp.exp(b)
+        return jnp.zeros(6).at[0:4].set(jnp.cumsum(y)).at[2:6].set(y)
+
+    plan = check(f, f32(4))
+    said = [d.reason for d in plan.decisions if d.rewrite == "fuse-insert" and not d.applied]
+    assert said == ["the destination depends on the producer"]
+
+
+def test_dont_place_one_value_over_itself() -> None:
+    def f(b: Any) -> Any:
+        y = jnp.exp(b)
+        return jnp.zeros(6).at[0:4].set(y).at[2:6].set(y)
+
+    plan = check(f, f32(4))
+    said = [d.reason for d in plan.decisions if d.rewrite == "fuse-insert" and not d.applied]
+    assert said == ["the producer writes the same place of the destination before"]
+
+
+def test_buffers_in_buffers_in_buffers() -> None:
+    def f(a: Any, b: Any) -> Any:
+        inner = jnp.concatenate([jnp.exp(a), jnp.cumsum(b)])
+        return jnp.pad(jnp.stack([inner, inner * 2]), 1)
+
+    plan = check(f, f32(3), f32(4))
+    assert not plan.fills
+
+
+def test_a_dynamic_box_of_an_assembled_buffer() -> None:
+    def f(d: Any, a: Any, b: Any, i: Any) -> Any:
+        inner = jnp.concatenate([jnp.exp(a), jnp.cumsum(b)])
+        return lax.dynamic_update_slice(d, inner, (i,))
+
+    plan = check(f, f32(20), f32(3), f32(4), np.int32(5), donated=[True, False, False, False])
+    assert kinds(plan) == ["map", "cumulative"]
