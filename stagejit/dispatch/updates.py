@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from stagejit.dispatch.scalars import NOTHING
 from stagejit.graph.ir import Graph, Value
-from stagejit.graph.ops.control import bodies_of, carried_inputs, destination_of
+from stagejit.graph.ops.control import before, bodies_of, carried_inputs, destination_of
+from stagejit.graph.ops.dispatches import destination
 from stagejit.index.box import Box
 
 MOST_BOXES = 4  # more become their hull
@@ -23,8 +24,13 @@ def updated_boxes(value: Value) -> list[Box]:
     boxes: list[Box] = []
     for number, body in enumerate(bodies_of(op)):
         carried = carried_inputs(op, number)
-        if value.index in carried:
-            boxes += _changed(body, value.index, carried[value.index])
+        if value.index not in carried:
+            continue
+        start = carried[value.index]
+        if not op.definition.is_dispatch or number == 0:
+            boxes += _changed(body, value.index, start)
+        elif destination(body, 0) is body.inputs[start]:  # a border
+            boxes += _changed(body, 0, start)
     if destination_of(value) is None or not op.definition.has_bodies:
         return [Box.whole(value.shape)]
     boxes = [box for box in dict.fromkeys(boxes) if box.count]
@@ -40,9 +46,9 @@ def _changed(body: Graph, output: int, start: int) -> list[Box]:
     """What an output of a body changes of the input that it starts from."""
     boxes, value = [], body.outputs[output]
     while value is not body.inputs[start]:
-        destination = destination_of(value)
-        if destination is None:
+        earlier = before(value)
+        if earlier is None or earlier.shape != value.shape:
             return [Box.whole(value.shape)]
-        boxes += updated_boxes(value)
-        value = destination
+        boxes += updated_boxes(value) if destination_of(value) is not None else []
+        value = earlier
     return boxes
