@@ -90,7 +90,8 @@ def _constant(value: Value) -> Array | None:
         array = op.attrs["value"]
         return array if isinstance(array, np.ndarray) and value.type.dtype.is_native else None
     # Made again at no cost wherever it is read; a constant only together with another operand.
-    remade = op.definition.is_free or op.definition.rearranges
+    kind = op.definition
+    remade = kind.is_free or kind.keeps_order or kind.repeats
     if not remade or not at_most(value.type.nbytes, SMALL_NBYTES):
         return None
     known = _constants(op)
