@@ -4,7 +4,7 @@ Input: a `Request`, a marked function's jaxpr with its options. Output: a `Stage
 the embedding. Invariant: data flows one way; a step reads what earlier steps made and adds its
 own; verifiers run between steps under `Options(verify=True)`, never inside one.
 
-    jaxpr --trace--> Graph --rewrite--> Graph --normalize--> Graph --form--> Drafts
+    jaxpr --trace--> Graph --rewrite--> Graph --normalize--> Graph --form--> Groups
       --assemble--> Graph of dispatches --place--> Graph of dispatches --schedule--> Plan
       --codegen--> loop-nest IR, LLVM IR --host--> HostPrograms --load--> machine code, FFI targets
 """
@@ -21,13 +21,14 @@ from stagejit.collector import collector_paused
 from stagejit.decisions import Decision
 from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.formation import form
+from stagejit.dispatch.group import Group, Grouping
 from stagejit.dispatch.operands import verify_operands
 from stagejit.dispatch.partition import explain_producers
-from stagejit.dispatch.region import Draft, Region, with_inner
+from stagejit.dispatch.region import Region, with_inner
 from stagejit.dispatch.regions import regions_of
 from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties
-from stagejit.dispatch.verifier import verify_drafts
+from stagejit.dispatch.verifier import verify_kinds
 from stagejit.errors import UnsupportedOpError
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.printer import as_text as graph_text
@@ -76,9 +77,9 @@ class Compilation:
     graph: Graph = field(init=False)
     decisions: list[Decision] = field(default_factory=list)
     left: frozenset[Op] = frozenset()
-    drafts: list[Draft] = field(init=False)
+    grouping: Grouping = field(init=False)
     dispatches: Graph = field(init=False)
-    launched: dict[Draft, Op] = field(init=False)
+    launched: dict[Group, Op] = field(init=False)
     regions: list[Region] = field(init=False)
     schedule: Schedule = field(init=False)
     kernels: dict[Region, Generated] = field(default_factory=dict)
@@ -173,28 +174,26 @@ def _verify_normal_form(c: Compilation) -> None:
 
 
 def _form(c: Compilation) -> None:
-    c.drafts, decisions = form(c.graph, c.request.options)
+    c.grouping, decisions = form(c.graph, c.request.options)
     c.decisions += decisions
 
 
-def _verify_drafts(c: Compilation) -> None:
-    verify_drafts(c.graph, c.drafts)
-
-
 def _assemble(c: Compilation) -> None:
-    c.dispatches, c.launched = assemble(c.graph, c.drafts)
+    c.dispatches, c.launched = assemble(c.grouping)
 
 
 def _verify_assembled(c: Compilation) -> None:
     verify_graph(c.dispatches)
-    verify_ties(c.dispatches, regions_of(c.dispatches, c.request.options))
+    regions = regions_of(c.dispatches, c.request.options)
+    verify_kinds(regions)
+    verify_ties(c.dispatches, regions)
 
 
 def _place(c: Compilation) -> None:
     decisions, replaced = rewrite_dispatches(c.dispatches, c.request.options)
     c.regions = regions_of(c.dispatches, c.request.options)
     c.decisions += decisions
-    c.decisions += explain_producers(c.drafts, c.launched, replaced, c.regions)
+    c.decisions += explain_producers(c.grouping, c.launched, replaced, c.regions)
 
 
 def _leave(c: Compilation) -> None:
@@ -204,6 +203,7 @@ def _leave(c: Compilation) -> None:
 
 def _verify_dispatches(c: Compilation) -> None:
     verify_graph(c.dispatches)
+    verify_kinds(c.regions)
     verify_ties(c.dispatches, c.regions)
     verify_operands(c.dispatches, c.request.options.operand_limit)
 
@@ -264,7 +264,7 @@ STEPS = (
     Step("rewrite", _rewrite, lambda c: verify_graph(c.graph)),
     Step("normalize", _normalize, _verify_normal_form),
     Step("leave", _leave),
-    Step("form", _form, _verify_drafts),
+    Step("form", _form),
     Step("assemble", _assemble, _verify_assembled),
     Step("place", _place, _verify_dispatches),
     Step("schedule", _schedule, lambda c: verify_plan(c.plan)),

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from stagejit.dispatch.region import Draft, Region, Store
+from stagejit.dispatch.region import Region, Store
 from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.graph.dims import ConvDims, GatherDims, dilated
 from stagejit.graph.ir import Op, Value
@@ -60,7 +60,7 @@ class Touch:
         return self.exact and not self.may
 
 
-def reads_of(region: Draft | Region) -> list[Touch]:
+def reads_of(region: Region) -> list[Touch]:
     """What the region reads, in the order of its operands: foreign code all of it, also where its
     results have no elements; then what a loop or branch updates, of which
     `schedule/body_accesses.py` knows better."""
@@ -95,7 +95,7 @@ def rereads_of(region: Region) -> list[Touch]:
     return writes_of(region) if combines else []
 
 
-def writes_of(region: Draft | Region) -> list[Touch]:
+def writes_of(region: Region) -> list[Touch]:
     """What the region writes: one touch for each store of its parts."""
     return [
         write_of(part, store, value)
@@ -104,7 +104,7 @@ def writes_of(region: Draft | Region) -> list[Touch]:
     ]
 
 
-def write_of(region: Draft | Region, store: Store, result: Value) -> Touch:
+def write_of(region: Region, store: Store, result: Value) -> Touch:
     """What one store of a part writes of `result`, its memory."""
     if region.anchor is not None and region.definition.is_scatter:
         scalars, box = region.scalars, region.scalars.box(region.anchor)
@@ -135,12 +135,12 @@ def _stepped(index: Index, steps: Sequence[tuple[int, int]]) -> Index:
     return tuple(part * step + first for part, (step, first) in zip(index, steps, strict=True))
 
 
-def indices_read(region: Draft | Region, value: Value) -> set[Index]:
+def indices_read(region: Region, value: Value) -> set[Index]:
     """The indices at which a map reads an input, in terms of coordinates of what it stores."""
     return set(_indices(region).get(value, ()))
 
 
-def _indices(region: Draft | Region) -> Mapping[Value, dict[Index, None]]:
+def _indices(region: Region) -> Mapping[Value, dict[Index, None]]:
     """At which indices each input is read for what is stored. A region keeps it, for who asks what
     it reads asks what it may overwrite, too."""
     known: Mapping[Value, dict[Index, None]] | None = region.indices
@@ -156,7 +156,7 @@ def _indices(region: Draft | Region) -> Mapping[Value, dict[Index, None]]:
 class _Walk:
     """Pulls indices through a region to its inputs."""
 
-    def __init__(self, region: Draft | Region) -> None:
+    def __init__(self, region: Region) -> None:
         self.inputs, self.scalars = frozenset(region.inputs), region.scalars
         self.indices: dict[Value, dict[Index, None]] = {}  # of inputs, as they were met
         self._seen: dict[Value, set[Index]] = {}

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stagejit.dispatch.group import Placement
 from stagejit.dispatch.state import State
 from stagejit.dispatch.updates import updated_boxes
 from stagejit.graph.ir import Op, Value, in_memory
@@ -24,36 +23,31 @@ from stagejit.index.box import Box
 _UPDATES_AHEAD = 16
 
 
-def insert(state: State, op: Op) -> None:
-    """A group that does nothing but place the source of `op`."""
-    before = state.deps_of_all(op.operands) | _contents(state, op, op.operands[1], op.result)
-    if state.scalars.box(op).count:
-        group = state.new_group("map", None, op.operands[0].shape, before)
-        group.placements.append(Placement(op.operands[0], insert=op))
-        before = 1 << group.id
-    state.deps[op] = before
-
-
 def update(state: State, op: Op) -> None:
-    """A group for a scatter, a loop or a branch."""
+    """A group for an insert, a scatter, a loop or a branch, none for one that changes nothing."""
     before = state.deps_of_all(op.operands)
     for result in op.results:
         destination = destination_of(result)
         if destination is not None:
             before |= _contents(state, op, destination, result)
-    state.settle(op, state.new_group(op.kind, op, (), before))
+    if not op.definition.is_insert:
+        state.settle(op, state.new_group(op, (), before))
+    elif state.scalars.box(op).count:
+        state.deps[op] = 1 << state.new_group(op, (), before).id
+    else:
+        state.deps[op] = before
 
 
 def _contents(state: State, op: Op, destination: Value, into: Value) -> int:
-    """Has the contents of `destination` in the buffer of the result `into` of `op`, which is its
-    own or a new one; returns who stores them there, as a bit set."""
+    """Has the contents of `destination` in the memory of the result `into` of `op`, which is its
+    own or a copy; returns who stores them there, as a bit set."""
     if destination.op.definition.is_empty:
         return 0
     alone = state.users[destination] == [op] and op.operands.count(destination) == 1
     if alone and destination.op.definition.updates:
         return state.deps_of(destination)
-    group = state.new_group("map", None, destination.shape, state.deps_of(destination))
-    group.placements.append(Placement(destination, into=into))
+    group = state.new_group(None, destination.shape, state.deps_of(destination))
+    group.copies_for = into
     return 1 << group.id
 
 

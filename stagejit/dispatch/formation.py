@@ -1,41 +1,37 @@
-"""Dispatch formation: a graph is divided into regions, each of which becomes one dispatch.
+"""Dispatch formation: a graph is divided into groups, each of which becomes one dispatch.
 
-Input: a verified graph. Output: regions in an order that respects their dependences, and decisions.
+Input: a verified graph. Output: groups in an order that respects their dependences, and decisions.
 Invariant: everything is decided from shapes, bytes and flops, so every target gets the same
-regions; each fusion that is possible but not done leaves a decision with its reason.
+groups; each fusion that is possible but not done leaves a decision with its reason.
 
 Note [Steps]: the forward walk makes a group of each anchor (reduce, contract, conv, cumulative,
 scatter, delegate) and lets elementwise consumers join it, so that they are applied before the
 result reaches memory. What joins nothing floats: it is evaluated by whoever reads it. `recompute`
 lets results float again that readers make cheaply. `demand` walks backwards and stores those
-floating values that would cost more to evaluate again. `emission` turns groups into regions.
+floating values that would cost more to evaluate again. `stored` says what each group stores then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from stagejit.decisions import Decision
-from stagejit.dispatch import destinations
 from stagejit.dispatch.bodies import known_inside
 from stagejit.dispatch.demand import store_what_is_dear
-from stagejit.dispatch.destinations import is_free, reads_to_keep
-from stagejit.dispatch.emission import emit
-from stagejit.dispatch.group import Group, Location, Refusal, bits
+from stagejit.dispatch.destinations import is_free, reads_to_keep, update
+from stagejit.dispatch.group import Group, Grouping, Location, Refusal, bits
 from stagejit.dispatch.joins import join, refuse_length, refuse_prologue, store
 from stagejit.dispatch.legality import locate, refuse_order, refuse_rows
 from stagejit.dispatch.offsets import explain_offsets
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.recompute import drop_what_is_cheap
-from stagejit.dispatch.region import Draft, DraftBody
-from stagejit.dispatch.scalars import Scalars, known_arguments
+from stagejit.dispatch.scalars import known_arguments
 from stagejit.dispatch.state import State
+from stagejit.dispatch.stored import store_what_is_read
 from stagejit.errors import InternalError, UnsupportedOpError
 from stagejit.graph.ir import Graph, Op, Value, in_memory
 from stagejit.graph.ops.control import (
     bodies_of,
-    carried_inputs,
     destination_of,
     read_operands,
 )
@@ -47,60 +43,36 @@ _NEIGHBOURS = 8  # how many earlier reductions of a shape are looked at for a me
 
 
 def form(
-    graph: Graph,
-    options: Options | None = None,
-    *,
-    carried: Mapping[int, int] | None = None,
-    known: Mapping[Value, Int] | None = None,
-) -> tuple[list[Draft], list[Decision]]:
-    """Drafts of the dispatches of `graph`, which is in normal form (see `rewrites/normal_form.py`)
-    and stays as it is, producers before consumers.
+    graph: Graph, options: Options | None = None, known: Mapping[Value, Int] | None = None
+) -> tuple[Grouping, list[Decision]]:
+    """The groups of `graph`, which is in normal form (see `rewrites/normal_form.py`) and stays as
+    it is, and of the bodies of its loops and branches.
 
-    carried: see `Body`; known: inputs that the host knows, see `Scalars`. The defaults are those of
-    a graph that is no body."""
+    known: inputs that the host knows, see `Scalars`; by default those of a graph that is no body.
+    """
     options = options or Options()
-    former = _Former(graph, options, carried, known_arguments(graph) if known is None else known)
-    drafts, decisions = former.run()
-    made = []
-    for draft in drafts:
-        if draft.anchor is not None and draft.anchor.definition.has_bodies:
-            bodies, inner = _form_bodies(draft.anchor, options, former.state.scalars)
-            draft = replace(draft, bodies=tuple(bodies))
+    former = _Former(graph, options, known_arguments(graph) if known is None else known)
+    groups, decisions = former.run()
+    bodies: dict[Op, list[Grouping]] = {}
+    for op in (group.anchor for group in groups if group.anchor is not None):
+        for number, body in enumerate(bodies_of(op)):
+            inside = known_inside(op, number, former.state.scalars)
+            grouping, inner = form(body, options, inside)
+            bodies.setdefault(op, []).append(grouping)
             decisions += inner
-        made.append(draft)
-    return made, decisions
-
-
-def _form_bodies(
-    op: Op, options: Options, scalars: Scalars
-) -> tuple[list[DraftBody], list[Decision]]:
-    """The drafts of each graph inside `op`."""
-    bodies, decisions = [], []
-    for number, graph in enumerate(bodies_of(op)):
-        carried = carried_inputs(op, number)
-        known = known_inside(op, number, scalars)
-        drafts, inner = form(graph, options, carried=carried, known=known)
-        bodies.append(DraftBody(graph, tuple(drafts)))
-        decisions += inner
-    return bodies, decisions
+    return Grouping(graph, groups, bodies), decisions
 
 
 class _Former:
     """The forward walk."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        options: Options,
-        carried: Mapping[int, int] | None,
-        known: Mapping[Value, Int],
-    ) -> None:
+    def __init__(self, graph: Graph, options: Options, known: Mapping[Value, Int]) -> None:
         self.state = State(graph, options, known)
         self.state.required.update(stored_outputs(graph).values())
         self.reductions: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Group]] = {}
         self.rows_from: dict[Group, set[Value]] = {}  # origins of what a group's reduces read
 
-    def run(self) -> tuple[list[Draft], list[Decision]]:
+    def run(self) -> tuple[list[Group], list[Decision]]:
         early = self._require()
         seen: set[Op] = set()
         for op in self.state.order:
@@ -111,7 +83,7 @@ class _Former:
         if self.state.enabled("fuse-producers"):
             drop_what_is_cheap(self.state)
         store_what_is_dear(self.state)
-        return emit(self.state), self.state.decisions
+        return store_what_is_read(self.state), self.state.decisions
 
     def _require(self) -> dict[Op, list[Op]]:
         """Values that must be stored: what is placed, delegated, or the first contents of a
@@ -155,14 +127,12 @@ class _Former:
             self._reduce(op)
         elif op.definition.accumulates:
             self._anchor(op)
-        elif op.definition.is_insert:
-            destinations.insert(state, op)
         elif op.definition.updates:
-            destinations.update(state, op)
+            update(state, op)
         elif op.definition.forwards:
             state.deps[op] = state.deps_of_all(op.operands)
         elif op.definition.is_foreign:
-            group = state.new_group(op.kind, op, (), state.deps_of_all(op.operands))
+            group = state.new_group(op, (), state.deps_of_all(op.operands))
             state.settle(op, group)
         elif not op.definition.is_empty:
             raise InternalError(f"no dispatch is made for {op}", step="form", loc=op.loc)
@@ -191,7 +161,7 @@ class _Former:
 
     def _anchor(self, op: Op) -> None:
         state = self.state
-        group = state.new_group(op.kind, op, op.result.shape, state.deps_of_all(op.operands))
+        group = state.new_group(op, op.result.shape, state.deps_of_all(op.operands))
         group.claim(op, "out")
         state.settle(op, group)
 
@@ -201,7 +171,7 @@ class _Former:
         key = (operand.shape, tuple(op.attrs["axes"]))
         group = self._same_rows(op, needed) or self._neighbour(op, needed, key)
         if group is None:
-            group = state.new_group("reduce", op, operand.shape, needed, key[1])
+            group = state.new_group(op, operand.shape, needed, key[1])
             self.reductions.setdefault(key, []).append(group)
         group.claim(op, "kept")
         state.settle(op, group)

@@ -1,17 +1,18 @@
-"""`Group`: a region while it grows, and the reachability between groups.
+"""`Group`: a dispatch while it grows, and the reachability between groups.
 
-Input: ops in topological order. Output: groups that `emission.py` turns into regions. Invariant:
+Input: ops in topological order. Output: groups that `assembly.py` turns into dispatches. Invariant:
 the order between groups never has a cycle: every edge is checked with `Reach.reaches` first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stagejit.graph.definition import OpDef, no_check, states_its_types
-from stagejit.graph.ir import Op, Value
+from stagejit.dispatch.region import definition_of_anchor
+from stagejit.graph.definition import OpDef
+from stagejit.graph.ir import Graph, Op, Value
 from stagejit.index.affine import Index
 from stagejit.index.coordinates import Shape, coordinates, without
 
@@ -38,41 +39,40 @@ class Refusal(str):
 Place = Location | Refusal | None  # None: does not depend on the group
 
 
-@dataclass(frozen=True, eq=False)
-class Placement:
-    """A store to be: `value` placed by `insert`, or the first contents of the buffer of `into`."""
-
-    value: Value
-    insert: Op | None = None
-    into: Value | None = None
-
-
-_WITHOUT_ANCHOR = OpDef(kind="map", infer=states_its_types, interpret=no_check, is_elementwise=True)
-
-
-def definition_of_anchor(anchor: Op | None) -> OpDef:
-    """What is known of a dispatch: what its anchor is. Without one it evaluates elementwise ops."""
-    return _WITHOUT_ANCHOR if anchor is None else anchor.definition
-
-
 @dataclass(eq=False)
 class Group:
-    """A region to be. `shape` is the space of its result, for reduces the row space; `axes` are
+    """A dispatch to be. `shape` is the space of its result, for reduces the row space; `axes` are
     those that reduces reduce. `located` are the values that have a place in that space.
     `places` remembers where floating values lie, in the forward walk.
-    `closed`: takes no more consumers in, because the chain of its ops is long enough."""
+    `closed`: takes no more consumers in, because the chain of its ops is long enough.
+    `copies_for`: the update whose destination the group copies, and does nothing else.
+
+    In the end: `ops` are what it evaluates, in order, `reads` the values that it reads, `stores`
+    those that it leaves in memory."""
 
     id: int
-    kind: str
     shape: Shape
     anchor: Op | None = None
     axes: tuple[int, ...] = ()
+    copies_for: Value | None = None
     members: set[Op] = field(default_factory=set)
     located: dict[Value, Location] = field(default_factory=dict)
     places: dict[Value, Place] = field(default_factory=dict)
-    placements: list[Placement] = field(default_factory=list)
-    plain: dict[Value, None] = field(default_factory=dict)
     closed: bool = False
+    ops: Sequence[Op] = ()
+    reads: Sequence[Value] = ()
+    stores: dict[Value, None] = field(default_factory=dict)
+
+    @property
+    def floating(self) -> list[Op]:
+        """What it computes, as others may, too."""
+        others = [op for op in self.ops if op not in self.members]
+        return [op for op in others if op.definition.is_elementwise or op.definition.is_gather]
+
+    @property
+    def kind(self) -> str:
+        """As decisions name it."""
+        return "map" if self.definition.is_insert else self.definition.kind
 
     @property
     def definition(self) -> OpDef:
@@ -83,6 +83,11 @@ class Group:
     def stands_alone(self) -> bool:
         """Whether it evaluates nothing but its anchor, and stores nothing but its results."""
         return self.definition.stands_alone
+
+    @property
+    def has_kernel(self) -> bool:
+        """See `Region`."""
+        return not self.definition.is_foreign and not self.definition.has_bodies
 
     @property
     def kept_shape(self) -> Shape:
@@ -96,6 +101,15 @@ class Group:
         """`op` is evaluated here, at its own coordinates."""
         self.members.add(op)
         self.located[op.result] = Location(space, coordinates(op.result.shape))
+
+
+@dataclass(frozen=True, eq=False)
+class Grouping:
+    """The groups of a graph, those that others need first; bodies: of its loops and branches."""
+
+    graph: Graph
+    groups: Sequence[Group]
+    bodies: Mapping[Op, Sequence[Grouping]]
 
 
 class Reach:

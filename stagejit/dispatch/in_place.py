@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagejit.dispatch.accesses import indices_read, store_index, touch_of
-from stagejit.dispatch.region import Draft, Region, Store
+from stagejit.dispatch.region import Region, Store
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, linearize
 
 
-def refuse_in_place(region: Draft | Region, operand: Value, store: Store) -> str:
+def refuse_in_place(region: Region, operand: Value, store: Store) -> str:
     """Why `region` cannot have `store`, one of its own, over `operand`, one of its inputs; empty if
     it can. They have to be of one size, element for element."""
     into = store.into
@@ -45,7 +45,7 @@ def refuse_in_place(region: Draft | Region, operand: Value, store: Store) -> str
     return reason or _refuse_elsewhere(region, operand, store)
 
 
-def refuse_update(region: Draft | Region, operand: Value, store: Store, into: Value) -> str:
+def refuse_update(region: Region, operand: Value, store: Store, into: Value) -> str:
     """Why `region` cannot have `store` overwrite elements of `operand`, one of its inputs, in the
     memory of both, which is that of `into`; empty if it can: a map may, of an element that it reads
     for what it stores there."""
@@ -72,14 +72,14 @@ def _terms(offset: Affine) -> tuple[frozenset[tuple[object, int]], int]:
     return frozenset(terms), offset.const
 
 
-def says_where(region: Draft | Region, value: Value) -> bool:
+def says_where(region: Region, value: Value) -> bool:
     """Whether a dynamic offset of a store depends on `value`: each item reads it, whatever it
     stores."""
     inserts = [insert for store in region.stores for insert in store.inserts]
     return _reaches(region, [start for insert in inserts for start in insert.operands[2:]], value)
 
 
-def _refuse_elsewhere(region: Draft | Region, operand: Value, store: Store) -> str:
+def _refuse_elsewhere(region: Region, operand: Value, store: Store) -> str:
     """Elements are read where the one that takes their place is made."""
     written = linearize(store_index(store), store.into.shape)
     if _offsets_read(region, operand) == {written}:
@@ -87,11 +87,11 @@ def _refuse_elsewhere(region: Draft | Region, operand: Value, store: Store) -> s
     return "the dispatch reads other elements of the operand than it writes"
 
 
-def _offsets_read(region: Draft | Region, operand: Value) -> set[Affine]:
+def _offsets_read(region: Region, operand: Value) -> set[Affine]:
     return {linearize(index, operand.shape) for index in indices_read(region, operand)}
 
 
-def _refuse_rows(region: Draft | Region, operand: Value, store: Store) -> str:
+def _refuse_rows(region: Region, operand: Value, store: Store) -> str:
     """Stores of whole rows come last, those of a number for each row after them."""
     reduces = [op for op in region.ops if op.definition.is_reduce]
     row_space = reduces[0].operands[0].shape
@@ -104,7 +104,7 @@ def _refuse_rows(region: Draft | Region, operand: Value, store: Store) -> str:
     return ""
 
 
-def _refuse_epilogue(region: Draft | Region, operand: Value, store: Store) -> str:
+def _refuse_epilogue(region: Region, operand: Value, store: Store) -> str:
     anchor = region.anchor
     assert anchor is not None
     if _reaches(region, anchor.operands, operand):
@@ -115,7 +115,7 @@ def _refuse_epilogue(region: Draft | Region, operand: Value, store: Store) -> st
 
 
 def _reaches(
-    region: Draft | Region,
+    region: Region,
     values: Sequence[Value],
     operand: Value,
     stop: frozenset[Value] = frozenset(),

@@ -83,7 +83,7 @@ def store_in_map(state: State, op: Op, readers: Collection[Group] = ()) -> Group
     """Give `op` a home in a dispatch without anchor, before all of `readers`."""
     group = _neighbour(state, op, readers)
     if group is None:
-        group = state.new_group("map", None, op.result.shape, state.deps[op])
+        group = state.new_group(None, op.result.shape, state.deps[op])
         state.maps.setdefault(op.result.shape, []).append(group)
     group.claim(op, "out")
     state.settle(op, group)
@@ -113,7 +113,7 @@ def _neighbour(state: State, op: Op, readers: Collection[Group]) -> Group | None
 
 
 def _switch(group: Group, place: Location | Refusal | None) -> str:
-    if group.anchor is None:
+    if group.anchor is None or group.definition.is_insert:
         return "fuse-producers"
     row = isinstance(place, Location) and place.space == "row"
     return "fuse-rows" if row else "fuse-epilogues"

@@ -12,7 +12,8 @@ from itertools import chain, islice
 from stagejit.decisions import Decision
 from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.formation import form
-from stagejit.dispatch.region import Draft, Region
+from stagejit.dispatch.group import Group, Grouping
+from stagejit.dispatch.region import Region
 from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.state import describe
 from stagejit.graph.ir import Graph, Op
@@ -23,26 +24,26 @@ _MOST_NAMED = 8  # dispatches, where a decision says which ones evaluate somethi
 
 def dispatches_of(graph: Graph, options: Options | None = None) -> tuple[Graph, list[Decision]]:
     """The graph of dispatches of a graph in normal form."""
-    drafts, decisions = form(graph, options)
-    dispatches, _ = assemble(graph, drafts)
+    grouping, decisions = form(graph, options)
+    dispatches, _ = assemble(grouping)
     return dispatches, [*decisions, *rewrite_dispatches(dispatches, options)[0]]
 
 
 def explain_producers(
-    drafts: Sequence[Draft],
-    launched: Mapping[Draft, Op],
+    grouping: Grouping,
+    launched: Mapping[Group, Op],
     replaced: Mapping[Op, Op],
     regions: Sequence[Region],
 ) -> Iterator[Decision]:
     """Says where each elementwise op without a dispatch of its own is evaluated.
 
-    launched: the op that each draft, those inside of loops and branches too, became at first;
+    launched: the op that each group, those inside of loops and branches too, became at first;
     replaced: what was put in place of ops since then. Those that it was divided into share its
     place.
     """
 
-    def place(draft: Draft) -> int:
-        op = launched[draft]
+    def place(group: Group) -> int:
+        op = launched[group]
         while op in replaced:
             op = replaced[op]
         return op.place
@@ -51,23 +52,23 @@ def explain_producers(
     for region in regions:
         at.setdefault(region.op.place, []).append(region)
     inside: dict[Op, list[Sequence[Region]]] = {}
-    for draft in drafts:
-        found = at.get(place(draft), [])
-        apart = _evaluating(found) if draft.floating and len(found) > 1 else {}
-        for op in draft.floating:
+    for group in grouping.groups:
+        found = at.get(place(group), [])
+        apart = _evaluating(found) if group.floating and len(found) > 1 else {}
+        for op in group.floating:
             inside.setdefault(op, []).append(apart.get(_likeness(op), found))
     for op, groups in inside.items():
         reason = f"evaluated inside {_named(groups)}"
         yield Decision("fuse-producers", describe(op), True, reason, op.loc)
-    for draft in drafts:
-        if draft.bodies:
-            for region in at.get(place(draft), ()):  # there is none where nobody needs it
-                for old, body in zip(draft.bodies, region.bodies, strict=True):
-                    yield from explain_producers(old.drafts, launched, replaced, body.regions)
+    for group in grouping.groups:
+        if group.anchor is not None and group.anchor in grouping.bodies:
+            for region in at.get(place(group), ()):  # there is none where nobody needs it
+                for inner, body in zip(grouping.bodies[group.anchor], region.bodies, strict=True):
+                    yield from explain_producers(inner, launched, replaced, body.regions)
 
 
 def _evaluating(regions: Sequence[Region]) -> dict[Hashable, list[Region]]:
-    """Which of the regions that a draft became evaluates ops that are alike."""
+    """Which of the regions that a group became evaluates ops that are alike."""
     found: dict[Hashable, list[Region]] = {}
     for region in regions:
         for likeness in dict.fromkeys(map(_likeness, region.ops)):

@@ -63,7 +63,6 @@ def _may_float(state: State, group: Group, op: Op, reading: frozenset[Group] | N
         and op is not group.anchor
         and op.result not in state.required
         and (not cost.is_transcendental(op) or _is_moved(state, group, op, reading))
-        and all(placement.value is not op.result for placement in group.placements)
     )
 
 
@@ -135,7 +134,9 @@ def _try_drop(state: State, group: Group, dropped: Sequence[Op], readers: _Reade
 
 def _let_float(state: State, op: Op, recipe: _Recipe, readers: _Readers) -> None:
     for dropped in recipe.ops:
-        if state.home.pop(dropped, None) is not None:
+        group = state.home.pop(dropped, None)
+        if group is not None:
+            group.members.remove(dropped)
             state.recomputed.add(dropped)
             state.deps[dropped] = state.deps_of_all(dropped.operands)
     for reader in readers[op.result] or ():

@@ -1,22 +1,19 @@
-"""`Region`: what one dispatch evaluates, and how it reaches memory; `Draft`: one in the making.
+"""`Region`: what one dispatch evaluates, and how it reaches memory.
 
-Input: drafts are built by dispatch formation from the graph of ops, regions are views of the graph
-of dispatches (see `regions.py`). Output: read by access analysis, scheduling and kernel generation.
-Invariant: every op of a region is evaluated element by element from the region's inputs; only
-`stores` reach memory; drafts partition the graph's ops (cheap producers may be in several).
+Input: a dispatch, see `regions.py`. Output: read by access analysis, scheduling and kernel
+generation. Invariant: every op of a region is evaluated element by element from the region's
+inputs; only `stores` reach memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
-from stagejit.dispatch.group import definition_of_anchor
 from stagejit.dispatch.scalars import NOTHING, Scalars
-from stagejit.graph.definition import OpDef
+from stagejit.graph.definition import OpDef, no_check, states_its_types
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.ops.dispatches import kind_without_anchor, name_of
 from stagejit.index.affine import Index
 from stagejit.loc import UNKNOWN, Loc
 
@@ -26,9 +23,7 @@ class Store:
     """One result of a region.
 
     value: what is computed, element by element, over its own shape.
-    into: the value whose buffer is written: `value` itself, or the result of the last of `inserts`,
-        or, for the first contents of a destination, the result of the first insert or scatter into
-        it (which then has the shape of `value`).
+    into: the value whose buffer is written: `value` itself, or the result of the last of `inserts`.
     inserts: the `insert_slice` ops that place `value` in `into`, innermost first; empty for a plain
         store. The rest of `into` is not touched by this store.
     """
@@ -50,69 +45,16 @@ class Body:
     carried: Mapping[int, int]
 
 
-class _Launched:
-    """What follows from the fields of a region, and of a draft of one.
+_WITHOUT_ANCHOR = OpDef(kind="map", infer=states_its_types, interpret=no_check, is_elementwise=True)
 
-    indices: what `accesses.py` remembers of it."""
 
-    indices: ClassVar[Mapping[Value, dict[Index, None]] | None] = None
-
-    kind: str
-    ops: tuple[Op, ...]
-    anchor: Op | None
-    operands: Sequence[Value]
-    results: Sequence[Value]
-    borders: Sequence[Self]
-
-    @property
-    def definition(self) -> OpDef:
-        """What is known of it by its anchor, see `definition_of_anchor`."""
-        return definition_of_anchor(self.anchor)
-
-    @property
-    def stands_alone(self) -> bool:
-        """Whether it evaluates nothing but its anchor, and stores nothing but its results."""
-        return self.definition.stands_alone
-
-    @property
-    def has_kernel(self) -> bool:
-        """Whether it is one kernel of ours: no loop, no branch, no code of a library."""
-        return not self.definition.is_foreign and not self.definition.has_bodies
-
-    @property
-    def updates(self) -> bool:
-        """Whether it reads, and changes, what lies in the buffers of its results."""
-        return self.definition.updates
-
-    @property
-    def parts(self) -> tuple[Self, ...]:
-        """The region itself, then its borders."""
-        return (self, *self.borders)
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        """Operands of all parts, in order."""
-        if not self.borders:
-            return tuple(self.operands)
-        return tuple(value for part in self.parts for value in part.operands)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        """Results of all parts, in order."""
-        if not self.borders:
-            return tuple(self.results)
-        return tuple(value for part in self.parts for value in part.results)
-
-    @property
-    def loc(self) -> Loc:
-        """The user's line: that of the anchor, or of the last located op."""
-        if self.anchor is not None and self.anchor.loc:
-            return self.anchor.loc
-        return next((op.loc for op in reversed(self.ops) if op.loc), UNKNOWN)
+def definition_of_anchor(anchor: Op | None) -> OpDef:
+    """What is known of a dispatch: what its anchor is. Without one it evaluates elementwise ops."""
+    return _WITHOUT_ANCHOR if anchor is None else anchor.definition
 
 
 @dataclass(frozen=True, eq=False)
-class Region(_Launched):
+class Region:
     """One dispatch, as those see it who schedule and generate it.
 
     op: the op of the graph of dispatches that it is, or is a part of.
@@ -160,60 +102,54 @@ class Region(_Launched):
     scalars: Scalars = NOTHING
     aligned: bool = True
 
-
-@dataclass(frozen=True, eq=False)
-class DraftBody:
-    """A graph that a loop or a branch runs, divided into drafts."""
-
-    graph: Graph
-    drafts: tuple[Draft, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Draft(_Launched):
-    """A region in the making: its fields mean the same, but its ops are those of the graph of ops,
-    so an input stands for itself, and a store for the value that it is `into`.
-
-    floating: those of its ops that whoever needs them evaluates, in other dispatches too."""
-
-    name: str
-    kind: str
-    ops: tuple[Op, ...]
-    inputs: tuple[Value, ...]
-    stores: tuple[Store, ...]
-    anchor: Op | None = None
-    bodies: tuple[DraftBody, ...] = ()
-    scalars: Scalars = NOTHING
-    floating: tuple[Op, ...] = ()
-
-    borders = ()
+    # What `accesses.py` remembers of it.
+    indices: ClassVar[Mapping[Value, dict[Index, None]] | None] = None
 
     @property
-    def operands(self) -> tuple[Value, ...]:  # type: ignore[override]
-        return self.inputs
+    def definition(self) -> OpDef:
+        """What is known of it by its anchor, see `definition_of_anchor`."""
+        return definition_of_anchor(self.anchor)
 
     @property
-    def results(self) -> tuple[Value, ...]:  # type: ignore[override]
-        return tuple(store.into for store in self.stores)
+    def stands_alone(self) -> bool:
+        """Whether it evaluates nothing but its anchor, and stores nothing but its results."""
+        return self.definition.stands_alone
 
+    @property
+    def has_kernel(self) -> bool:
+        """Whether it is one kernel of ours: no loop, no branch, no code of a library."""
+        return not self.definition.is_foreign and not self.definition.has_bodies
 
-def draft_of(
-    kind: str,
-    ops: Sequence[Op],
-    inputs: Sequence[Value],
-    stores: Sequence[Store],
-    anchor: Op | None,
-    scalars: Scalars,
-) -> Draft:
-    """The draft of ops that a group of `kind` evaluates, which may be fewer than it could."""
-    if anchor is None:
-        kind = kind_without_anchor(ops)
-    elif kind == "reduce":
-        anchor = next((op for op in ops if op.definition.is_reduce), None)
-        kind = "reduce" if anchor is not None else kind_without_anchor(ops)
-    return Draft(
-        name_of(kind, ops), kind, tuple(ops), tuple(inputs), tuple(stores), anchor, scalars=scalars
-    )
+    @property
+    def updates(self) -> bool:
+        """Whether it reads, and changes, what lies in the buffers of its results."""
+        return self.definition.updates
+
+    @property
+    def parts(self) -> tuple[Region, ...]:
+        """The region itself, then its borders."""
+        return (self, *self.borders)
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """Operands of all parts, in order."""
+        if not self.borders:
+            return tuple(self.operands)
+        return tuple(value for part in self.parts for value in part.operands)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """Results of all parts, in order."""
+        if not self.borders:
+            return tuple(self.results)
+        return tuple(value for part in self.parts for value in part.results)
+
+    @property
+    def loc(self) -> Loc:
+        """The user's line: that of the anchor, or of the last located op."""
+        if self.anchor is not None and self.anchor.loc:
+            return self.anchor.loc
+        return next((op.loc for op in reversed(self.ops) if op.loc), UNKNOWN)
 
 
 def with_inner(regions: Iterable[Region]) -> Iterator[Region]:

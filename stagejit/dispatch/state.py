@@ -100,14 +100,13 @@ class State:
 
     def new_group(
         self,
-        kind: str,
         anchor: Op | None,
         shape: tuple[int, ...],
         after: int,
         axes: tuple[int, ...] = (),
     ) -> Group:
         """A group that runs after those of the bit set."""
-        group = Group(self.reach.add(after), kind, shape, anchor, axes)
+        group = Group(self.reach.add(after), shape, anchor, axes)
         self.groups.append(group)
         return group
 

@@ -14,65 +14,74 @@ from typing import Any
 import jax
 import numpy as np
 
-from stagejit.codegen.generate import GENERATORS, kernel_of
+from stagejit.codegen.generate import kernel_of
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 from stagejit.codegen.verifier import verify as verify_function
-from stagejit.dispatch.assembly import assemble
-from stagejit.dispatch.region import Draft, Region, Store
+from stagejit.dispatch.region import Region
 from stagejit.dispatch.regions import regions_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.dispatches import add_dispatch
 from stagejit.graph.verifier import verify as verify_graph
+from stagejit.rewrites.cloning import appended
 from stagejit.trace.translate import graph_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Compile = Callable[..., Callable[..., None]]
 
-_ANCHORS = frozenset(GENERATORS) - {"map", "copy", "fill"}
+_UPDATES = ("insert_slice", "scatter")
 _TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "f32": 2e-5, "f64": 1e-12}
 
 
 def region_of(graph: Graph) -> Region:
-    """The whole graph as one region; constant arrays are inputs."""
+    """The whole graph as one dispatch; constant arrays are read from memory."""
     graph.eliminate_dead()
     ops = graph.ops()
     arrays = [op.result for op in ops if op.kind == "const" and op.result.type.size > 1]
-    # A scatter's operand is in its result's buffer; whatever made it ran before.
-    for op in [op for op in ops if op.kind == "scatter"]:
-        others = [v for o in ops if o is not op for v in o.operands]
-        others += op.operands[1:]
-        if op.operands[0].op.kind == "fill" and op.operands[0] not in others:
-            ops.remove(op.operands[0].op)
-    stores = [store for output in graph.outputs for store in _stores(output)]
-    # A destination is the buffer itself, what fills it runs before this region.
-    outside = {op for store in stores for op in _destination(store)}
-    inside = tuple(op for op in ops if op.result not in arrays and op not in outside)
-    anchors = [op for op in inside if op.kind in _ANCHORS]
-    kind = anchors[0].kind if anchors else "map"
-    inputs = (*graph.inputs, *arrays)
-    draft = Draft("r", kind, inside, inputs, tuple(stores), anchors[0] if anchors else None)
-    (region,) = regions_of(assemble(graph, [draft])[0])
+    # A destination is the buffer itself: whatever made it ran before.
+    into = {first: first.op.operands[_tied(first.op)] for first in map(_first, graph.outputs) if (
+        first.op.kind in _UPDATES)}  # fmt: skip
+    outside = {value.op for value in into.values() if value.op.kind in ("empty", "fill")}
+    inside = [op for op in ops if op.result not in arrays and op not in outside]
+    made, part = Graph(), Graph()
+    given = {
+        value: made.add_input(name, value.type)
+        for value, name in zip(graph.inputs, graph.input_names, strict=True)
+    }
+    given |= {v: made.add("const", (), v.type, **v.op.attrs).result for v in arrays}
+    known = {value: part.add_input(f"a{at}", value.type) for at, value in enumerate(given)}
+    operands = list(given.values())
+    destinations: dict[Value, Value] = {}
+    for first, value in into.items():
+        empty = made.add("empty", (), value.type, shape=value.shape, dtype=value.type.dtype)
+        operands.append(given.get(value, empty.result))
+        destinations[first] = part.add_input(f"d{len(destinations)}", value.type, donated=True)
+    known = appended(part, [op for op in inside if op.kind not in _UPDATES], known)
+    for op in inside:
+        if op.kind in _UPDATES:
+            values = [known.get(value) for value in op.operands]
+            values[_tied(op)] = destinations.get(op.result, values[_tied(op)])
+            known[op.result] = part.add(op.kind, values, op.result.type, op.loc, **op.attrs).result
+    part.set_outputs([known[value] for value in graph.outputs])
+    made.set_outputs(add_dispatch(made, operands, [part]).results)
+    (region,) = regions_of(made)
     return region
 
 
-def _stores(output: Value) -> list[Store]:
-    stores = []
-    while output.op.kind == "insert_slice":
-        stores.append(Store(output.op.operands[0], output, (output.op,)))
-        output = output.op.operands[1]
-    return stores[::-1] or [Store(output, output)]
+def _tied(update: Op) -> int:
+    at = update.definition.tied_operand(update, 0)
+    assert at is not None
+    return at
 
 
-def _destination(store: Store) -> list[Op]:
-    found = []
-    value = store.into
-    while value.op.kind == "insert_slice":
-        found.append(value.op)
-        value = value.op.operands[1]
-        if value.op.kind in ("empty", "fill"):
-            found.append(value.op)
-    return found
+def _first(value: Value) -> Value:
+    """The first of the updates that a value is made by."""
+    while value.op.kind in _UPDATES and (
+        (before := value.op.operands[_tied(value.op)]).op.kind in _UPDATES
+    ):
+        value = before
+    return value
 
 
 @dataclass

@@ -18,7 +18,7 @@ from stagejit.dispatch.region import Region
 from stagejit.dispatch.regions import regions_of
 from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties
-from stagejit.dispatch.verifier import verify_drafts
+from stagejit.dispatch.verifier import verify_kinds
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
 from stagejit.graph.parser import parse
@@ -54,13 +54,12 @@ def schedule_graph(graph: Graph, options: Options | None = None) -> Schedule:
 
 def checked_dispatches(graph: Graph, options: Options) -> tuple[Graph, list[Decision]]:
     """The graph of dispatches, whose text parses back."""
-    drafts, decisions = form(graph, options)
-    verify_drafts(graph, drafts)
-    dispatches, launched = assemble(graph, drafts)
+    grouping, decisions = form(graph, options)
+    dispatches, launched = assemble(grouping)
     _verify_dispatches(dispatches, options)
     more, replaced = rewrite_dispatches(dispatches, options)
     decisions += more
-    decisions += explain_producers(drafts, launched, replaced, regions_of(dispatches, options))
+    decisions += explain_producers(grouping, launched, replaced, regions_of(dispatches, options))
     _verify_dispatches(dispatches, options)
     verify_operands(dispatches, options.operand_limit)
     text = graph_text(dispatches)
@@ -71,7 +70,9 @@ def checked_dispatches(graph: Graph, options: Options) -> tuple[Graph, list[Deci
 
 def _verify_dispatches(dispatches: Graph, options: Options) -> None:
     verify(dispatches)
-    verify_ties(dispatches, regions_of(dispatches, options))
+    regions = regions_of(dispatches, options)
+    verify_kinds(regions)
+    verify_ties(dispatches, regions)
 
 
 def prepared(

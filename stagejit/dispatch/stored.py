@@ -1,0 +1,90 @@
+"""What each group evaluates, reads, and leaves in memory.
+
+Input: a state in which everything has its place. Output: its groups in an order that respects all
+dependences. Invariant: a value is stored iff another group or the caller reads it; ops that nobody
+needs are in no group.
+"""
+
+from __future__ import annotations
+
+import networkx as nx
+
+from stagejit.dispatch.group import Group
+from stagejit.dispatch.outputs import stored_outputs, without_reshapes
+from stagejit.dispatch.state import State
+from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.control import destination_of, read_operands
+
+
+def store_what_is_read(state: State) -> list[Group]:
+    """Consumers first, because what they read decides what producers store."""
+    for value in stored_outputs(state.graph).values():
+        _store(state, value)
+    kept = []
+    for group in reversed(_ordered(state)):
+        group.stores = dict.fromkeys(_stores(state, group))
+        if group.stores or group.definition.is_left:
+            ops, reads = _walk(state, group)
+            at = state.position
+            group.ops = sorted(ops, key=lambda op: at[op])
+            group.reads = sorted(reads, key=lambda v: (at.get(v.op, -1), v.op.id, v.index))
+            for value in group.reads:
+                _store(state, value)
+            kept.append(group)
+    return kept[::-1]
+
+
+def _ordered(state: State) -> list[Group]:
+    """Groups before those that need them, otherwise in the order of what they finish."""
+    order: nx.DiGraph[Group] = nx.DiGraph()
+    order.add_nodes_from(state.groups)
+    for group, before in zip(state.groups, state.reach.direct, strict=True):
+        order.add_edges_from((state.groups[other], group) for other in before)
+    finish = {group: _finish(state, group) for group in state.groups}
+    return list(nx.lexicographical_topological_sort(order, key=finish.__getitem__))
+
+
+def _finish(state: State, group: Group) -> int:
+    """Program position of the last op that the group evaluates, or copies for."""
+    ops = [*group.members, *([group.anchor] if group.anchor else [])]
+    ops += [group.copies_for.op] if group.copies_for else []
+    return max((state.position[op] for op in ops), default=-1)
+
+
+def _store(state: State, value: Value) -> None:
+    while value.op.definition.forwards:
+        value = value.op.operands[value.index]
+    home = state.home.get(value.op)
+    if home is not None:
+        home.stores[value] = None
+
+
+def _stores(state: State, group: Group) -> list[Value]:
+    anchor = group.anchor
+    if anchor is not None and (anchor.definition.updates or group.stands_alone):
+        return list(anchor.results)
+    copied = destination_of(group.copies_for) if group.copies_for is not None else None
+    stores = [value for value in (*group.stores, copied) if value is not None and value.type.size]
+    return sorted(stores, key=lambda value: (state.position.get(value.op, -1), value.index))
+
+
+def _walk(state: State, group: Group) -> tuple[set[Op], dict[Value, None]]:
+    """Ops that the group evaluates for what it stores, and the values that it reads from memory."""
+    anchor = group.anchor
+    if anchor is not None and not group.has_kernel:
+        operands = read_operands(anchor)
+        plain = operands if anchor.definition.is_left else map(without_reshapes, operands)
+        return {anchor}, dict.fromkeys(plain)
+    ops: set[Op] = set()
+    reads: dict[Value, None] = {}
+    pending: list[Value] = list(group.stores)
+    while pending:
+        value = pending.pop()
+        if value.op in ops or value in reads:
+            continue
+        if value.op is anchor or state.is_floating(value) or state.home.get(value.op) is group:
+            ops.add(value.op)
+            pending.extend(read_operands(value.op))
+        else:
+            reads[value] = None
+    return ops, reads
