@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stagejit.codegen import scalars
+from stagejit.codegen import vmath
 from stagejit.codegen.contract_plan import ContractPlan
 from stagejit.codegen.elements import Elements, Memory
 from stagejit.codegen.ir import Value as Register
@@ -170,4 +170,4 @@ class Epilogue:
             raw = b.gather(
                 view.buffer, b.splat(offset, lanes) + b.lane_ids(lanes) * stride, mask=mask
             )
-        return scalars.convert(b, raw, self.plan.nest.dtype, self.result.type.dtype)
+        return vmath.convert(b, raw, self.plan.nest.dtype, self.result.type.dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from stagejit.codegen import scalars
+from stagejit.codegen import vmath
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.target import Target
 from stagejit.graph.ops.elementwise import function_of
@@ -21,7 +21,7 @@ def region_flops(region: ClosedRegion) -> float:
     total = 0.0
     for op in region.ops:
         if function := function_of(op):
-            total += scalars.cost(function, op.result.type.dtype) * op.result.type.size
+            total += vmath.cost(function, op.result.type.dtype) * op.result.type.size
         elif op.kind in ("reduce", "cumulative", "convert"):
             total += op.operands[0].type.size
     return total
@@ -34,7 +34,7 @@ def element_code(region: ClosedRegion) -> float:
     evaluated = [op for op in region.ops if op.definition.is_elementwise or op.definition.is_gather]
     functions = [(function_of(op), op.result.type.dtype) for op in evaluated]
     return sum(
-        min(scalars.cost(function, dtype), called) if function else 1.0
+        min(vmath.cost(function, dtype), called) if function else 1.0
         for function, dtype in functions
     )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from stagejit.codegen import scalars
+from stagejit.codegen import vmath
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
@@ -113,7 +113,7 @@ class _Writer:
     def _combine(self, first: Register, second: Register) -> Register:
         if self.fn == "logaddexp":
             return _log_add_exp(self.b, self.held, first, second)
-        return scalars.emit(self.b, self.fn, self.held, [first, second], {})
+        return vmath.emit(self.b, self.fn, self.held, [first, second])
 
     def _identity(self, lanes: int) -> Register:
         if self.fn == "logaddexp":
@@ -124,11 +124,11 @@ class _Writer:
 
     def _operand(self) -> Register:
         element = self.elements.value(self.op.operands[0], self.nest.index)
-        element = scalars.convert(self.b, element, self.dtype, self.held)
+        element = vmath.convert(self.b, element, self.dtype, self.held)
         return self.b.splat(element, self.nest.lanes) if self.nest.lanes else element
 
     def _store(self, running: Register) -> None:
-        self.current = scalars.convert(self.b, running, self.held, self.dtype)
+        self.current = vmath.convert(self.b, running, self.held, self.dtype)
         self.stores.write(list(enumerate(self.nest.places)))
 
     # ---------------------------------------------------------------- a vector along the axis
@@ -300,7 +300,7 @@ def _log_add_exp(b: Builder, dtype: DType, x: Register, y: Register) -> Register
     """log(exp(x) + exp(y)) as JAX writes it: max + log1p(exp(-|x - y|)), infinities apart."""
 
     def emit(fn: str, *args: Register) -> Register:
-        return scalars.emit(b, fn, dtype, list(args), {})
+        return vmath.emit(b, fn, dtype, list(args))
 
     delta = emit("sub", x, y)
     decay = emit("exp", emit("neg", emit("abs", delta)))

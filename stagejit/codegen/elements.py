@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from stagejit.codegen import scalars
+from stagejit.codegen import vmath
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.gathers import gather_element
 from stagejit.codegen.ir import Buffer, element_type
@@ -31,7 +31,7 @@ from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.slices import place, pull_view
 from stagejit.index.affine import Affine, Index, linearize
-from stagejit.types import DType
+from stagejit.types import DType, i32, i64
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,10 @@ class Elements(Positions):
             return self.value(op.operands[0], ())
         if op.kind == "map":
             return self._map(op, index)
-        if op.kind in ("convert", "bitcast"):
-            source = op.operands[0]
-            emit = scalars.convert if op.definition.is_conversion else scalars.bitcast
-            return emit(self.b, self.value(source, index), source.type.dtype, value.type.dtype)
+        if op.definition.is_conversion:
+            return self._converted(op.operands[0], index, value.type.dtype)
+        if op.kind == "bitcast":
+            return vmath.bitcast(self.b, self.value(op.operands[0], index), value.type.dtype)
         if op.definition.counts:
             return self._iota(index[op.attrs["axis"]], value.type.dtype)
         if op.definition.is_constant:
@@ -140,6 +140,9 @@ class Elements(Positions):
             f"{op} cannot be evaluated element by element", step="codegen", loc=op.loc
         )
 
+    def _converted(self, value: Value, index: Index, dtype: DType) -> Register:
+        return vmath.convert(self.b, self.value(value, index), value.type.dtype, dtype)
+
     def _map(self, op: Op, index: Index) -> Register:
         args = [self.value(operand, index) for operand in op.operands]
         lanes = max(arg.type.lanes for arg in args)
@@ -147,13 +150,12 @@ class Elements(Positions):
             args = [self.b.splat(arg, lanes) for arg in args]
         # The dtype that decides signedness and width: select's is that of its cases.
         dtype = op.operands[-1].type.dtype
-        return scalars.emit(self.b, op.attrs["fn"], dtype, args, op.attrs)
+        return vmath.emit(self.b, op.attrs["fn"], dtype, args, op.attrs)
 
     def _iota(self, part: Affine, dtype: DType) -> Register:
         narrow = part.range()[1] < 2**31
         number = self.lane_index(part, narrow=narrow)
-        integer = scalars.dtype_of_index(narrow)
-        return scalars.convert(self.b, number, integer, dtype)
+        return vmath.convert(self.b, number, i32 if narrow else i64, dtype)
 
     def _constant(self, value: Value) -> Register:
         array = value.op.attrs["value"]
@@ -163,10 +165,7 @@ class Elements(Positions):
 
     def start(self, op: Op, operand: int, extent: int) -> Affine:
         """A dynamic start of a slice: read, clamped to `[0, extent)`, and given a variable."""
-        source = op.operands[operand]
-        number = scalars.convert(
-            self.b, self.value(source, ()), source.type.dtype, scalars.dtype_of_index(False)
-        )
+        number = self._converted(op.operands[operand], (), i64)
         clamped = self.b.binary("smax", self.b.binary("smin", number, extent - 1), 0)
         return self.dynamic(clamped, extent)
 

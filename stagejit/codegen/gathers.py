@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from stagejit.codegen import scalars
+from stagejit.codegen import vmath
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.ir import element_type
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var
-from stagejit.types import DType
+from stagejit.types import DType, i32, i64
 
 
 class Evaluator(Protocol):
@@ -69,7 +69,7 @@ def start_of(b: Builder, raw: Register, dtype: DType) -> Register:
     if dtype.bits == 64 and not dtype.is_signed:
         raw = b.binary("umin", raw, (1 << 63) - 1)
     narrow = raw.type.lanes > 0 and dtype.bits + (not dtype.is_signed) <= 32
-    return scalars.convert(b, raw, dtype, scalars.dtype_of_index(narrow))
+    return vmath.convert(b, raw, dtype, i32 if narrow else i64)
 
 
 def clamped(b: Builder, start: Register, room: int) -> Register:

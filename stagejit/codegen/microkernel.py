@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from stagejit.codegen import scalars
+from stagejit.codegen import vmath
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import Buffer, element_type
 from stagejit.codegen.ir import Value as Register
@@ -380,5 +380,5 @@ class _Step:
                 tiling.lanes if vector else 0,
                 mask=mask if vector else None,
             )
-            loaded[key] = scalars.convert(self.b, raw, view.dtype, kernel.dtype)
+            loaded[key] = vmath.convert(self.b, raw, view.dtype, kernel.dtype)
         return loaded[key]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from stagejit.codegen import scalars
+from stagejit.codegen import vmath
 from stagejit.codegen.elements import Elements
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.ir import element_type
@@ -338,7 +338,7 @@ class _Fill:
         """The operand where `elements` stands, in the packed type."""
         value = self.source.operand.value
         raw = self.elements.value(value, self.index)
-        register = scalars.convert(self.b, raw, value.type.dtype, self.dtype)
+        register = vmath.convert(self.b, raw, value.type.dtype, self.dtype)
         position = self.elements.position
         return register if position.vector is None else self.b.splat(register, position.lanes)
 

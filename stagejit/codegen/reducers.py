@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stagejit.codegen import scalars
+from stagejit.codegen import vmath
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import I32, I64, Type, Value, element_type
-from stagejit.types import DType
+from stagejit.types import DType, i32, i64
 
 Accumulator = tuple[Value, ...]
 
@@ -76,7 +76,7 @@ class Reducer:
     ) -> Accumulator:
         """One element a lane as an accumulator, neutral in lanes that are masked off; `position`
         is for argmax and argmin."""
-        element = scalars.convert(b, element, self.dtype, self.accumulator_dtype)
+        element = vmath.convert(b, element, self.dtype, self.accumulator_dtype)
         parts: Accumulator = (element,)
         if self.is_arg:
             assert position is not None
@@ -91,7 +91,7 @@ class Reducer:
 
     def merge(self, b: Builder, first: Accumulator, second: Accumulator) -> Accumulator:
         if not self.is_arg:
-            return (scalars.emit(b, self.fn, self.accumulator_dtype, [first[0], second[0]], {}),)
+            return (vmath.emit(b, self.fn, self.accumulator_dtype, [first[0], second[0]]),)
         better = self._better(b, second, first)
         return tuple(b.select(better, y, x) for x, y in zip(first, second, strict=True))
 
@@ -109,10 +109,10 @@ class Reducer:
     def result(self, b: Builder, accumulator: Accumulator) -> Value:
         """The reduce's result in its own dtype."""
         if not self.is_arg:
-            return scalars.convert(b, accumulator[0], self.accumulator_dtype, self.dtype)
+            return vmath.convert(b, accumulator[0], self.accumulator_dtype, self.dtype)
         assert self.index_dtype is not None
-        held = scalars.dtype_of_index(self.narrow_index)
-        return scalars.convert(b, accumulator[1], held, self.index_dtype)
+        held = i32 if self.narrow_index else i64
+        return vmath.convert(b, accumulator[1], held, self.index_dtype)
 
     def _better(self, b: Builder, new: Accumulator, old: Accumulator) -> Value:
         (x, i), (y, j) = new, old

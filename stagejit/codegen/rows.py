@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stagejit.codegen import scalars
+from stagejit.codegen import vmath
 from stagejit.codegen.accesses import lanes_of, vector_cost
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.closed import ClosedRegion
@@ -256,6 +256,6 @@ def _flops_of(evaluated: Sequence[Value]) -> dict[Value, float]:
     for value in reversed(evaluated):
         op = value.op
         if function := function_of(op):
-            own = scalars.cost(function, value.type.dtype)
+            own = vmath.cost(function, value.type.dtype)
             flops[value] = own + sum(flops.get(operand, 0.0) for operand in set(op.operands))
     return flops

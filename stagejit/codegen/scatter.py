@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from stagejit.codegen import scalars
+from stagejit.codegen import vmath
 from stagejit.codegen.accesses import lanes_of, vector_cost
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.closed import ClosedRegion
@@ -285,5 +285,5 @@ class _Writer:
             lanes = max(update.type.lanes, before.type.lanes)
             if lanes:
                 update, before = self.b.splat(update, lanes), self.b.splat(before, lanes)
-            update = scalars.emit(self.b, fn, dtype, [before, update], {})
+            update = vmath.emit(self.b, fn, dtype, [before, update])
         self.elements.store(update, dtype, self.into, offset)

@@ -19,7 +19,7 @@ _FLOATS: dict[str, tuple[float, float]] = {
     "acos": (28, 95), "atan": (29, 130), "sinh": (36, 150), "cosh": (25, 72),
     "asinh": (107, 230), "acosh": (95, 220), "atanh": (102, 175), "sqrt": (15, 48),
     "rsqrt": (27, 80), "cbrt": (97, 125), "erf": (37, 300), "erfc": (90, 355),
-    "erf_inv": (140, 1140), "sign": (2, 4), "clamp": (3, 6), "reduce_precision": (6, 12),
+    "erf_inv": (140, 1140), "sign": (2, 4), "clamp": (3, 6),
 }  # fmt: skip
 # Of 32 bits, in vectors; both words of a hash are computed at once, so one is half of it.
 _INTEGERS = {"div": 30.0, "rem": 31.0, "threefry2x32": 60.0}

@@ -9,6 +9,7 @@ Invariants: at most 2 units in the last place (f64 erfc: 3), NaN passes.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from stagejit.codegen import vmath_coefficients as c
 from stagejit.codegen.builder import Builder
@@ -139,4 +140,4 @@ def _polished(b: Builder, y: Value, a: Value) -> Value:
     return y - u / b.fma(y, u, 1.0)
 
 
-__all__ = ["erf", "erf_inv", "erfc"]
+FUNCTIONS: tuple[Callable[..., Value], ...] = (erf, erfc, erf_inv)

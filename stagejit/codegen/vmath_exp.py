@@ -8,6 +8,8 @@ denormal.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from stagejit.codegen import vmath_coefficients as c
 from stagejit.codegen.builder import Builder, Operand
 from stagejit.codegen.ir import Value
@@ -143,3 +145,6 @@ def sinh(b: Builder, x: Value) -> Value:
 def cosh(b: Builder, x: Value) -> Value:
     half = _half_exp(b, absolute(b, x))
     return half + 0.25 / half
+
+
+FUNCTIONS: tuple[Callable[..., Value], ...] = (exp, exp2, expm1, logistic, tanh, sinh, cosh)

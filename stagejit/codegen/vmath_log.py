@@ -9,6 +9,7 @@ f64 pow with a logarithm in two words.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from stagejit.codegen import vmath_coefficients as c
 from stagejit.codegen.builder import Builder, Operand
@@ -325,4 +326,4 @@ def _cbrt_of_mantissa(b: Builder, m: Value, *, short: bool) -> Value:
     return t - residual / (square * 3.0)
 
 
-__all__ = ["acosh", "asinh", "atanh", "cbrt", "log", "log1p", "log_short", "pow"]
+FUNCTIONS: tuple[Callable[..., Value], ...] = (log, log1p, asinh, acosh, atanh, pow, cbrt)

@@ -23,6 +23,7 @@ from stagejit.codegen.vmath_core import (
     invert,
     is_nan,
 )
+from stagejit.types import DType
 
 # Stored mantissa bits of each float format: what is left of the bits is sign and exponent.
 _MANTISSA = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
@@ -33,19 +34,14 @@ _REM_BITS = {"f32": 20, "f64": 48}
 # -------------------------------------------------------------------- floats
 
 
-def float_max(b: Builder, x: Value, y: Value) -> Value:
-    """max(x, y); NaN if either is, and -0 < +0."""
-    return _extremum(b, "max", x, y)
-
-
-def float_min(b: Builder, x: Value, y: Value) -> Value:
-    """min(x, y); NaN if either is, and -0 < +0."""
-    return _extremum(b, "min", x, y)
-
-
-def _extremum(b: Builder, which: str, x: Value, y: Value) -> Value:
-    """A constant saves the careful way: `fmax a, b` is b where b is NaN or both are zeros, so one
-    in front needs nothing more, unless it is the zero that wins (the +0 of relu)."""
+def extremum(b: Builder, dtype: DType, which: str, x: Value, y: Value) -> Value:
+    """The "max" or "min" of x and y; of floats NaN if either is, and -0 < +0."""
+    if dtype.kind == "bool":
+        return b.arith("or" if which == "max" else "and", x, y)
+    if not dtype.is_float:
+        return b.binary(("s" if dtype.is_signed else "u") + which, x, y)
+    # A constant saves the careful way: `fmax a, b` is b where b is NaN or both are zeros, so one
+    # in front needs nothing more, unless it is the zero that wins (the +0 of relu).
     number, other = (y, x) if _is_number(y) else (x, y)
     if not _is_number(number):
         return b.binary(f"f{which}imum", x, y)
@@ -57,15 +53,29 @@ def _extremum(b: Builder, which: str, x: Value, y: Value) -> Value:
     return chosen
 
 
+def clamp(b: Builder, dtype: DType, low: Value, x: Value, high: Value) -> Value:
+    return extremum(b, dtype, "min", extremum(b, dtype, "max", x, low), high)
+
+
 def _is_number(x: Value) -> bool:
     return x.const is not None and not math.isnan(x.const)
 
 
-def float_sign(b: Builder, x: Value) -> Value:
-    """-1, 1, or x itself where it is zero or NaN. By its bits: a comparison with zero takes
-    denormals for zeros where the CPU does, and would pass them through."""
-    zero = b.compare("eq", bits_of(b, absolute(b, x)), 0)
-    return b.select(zero | is_nan(b, x), x, copy_sign(b, b.const(1.0, x.type), x))
+def size(b: Builder, dtype: DType, x: Value) -> Value:
+    """|x|"""
+    if dtype.is_float:
+        return absolute(b, x)
+    return b.unary("abs", x) if dtype.is_signed else x
+
+
+def sign(b: Builder, dtype: DType, x: Value) -> Value:
+    """-1, 1, or x itself where it is zero or NaN. Of floats by their bits: a comparison with zero
+    takes denormals for zeros where the CPU does, and would pass them through."""
+    if dtype.is_float:
+        zero = b.compare("eq", bits_of(b, absolute(b, x)), 0)
+        return b.select(zero | is_nan(b, x), x, copy_sign(b, b.const(1.0, x.type), x))
+    positive = b.cast("zext", b.compare("gt", x, 0, signed=dtype.is_signed), x.type.elem)
+    return positive | b.ashr(x, x.type.bits - 1) if dtype.is_signed else positive
 
 
 def round_away(b: Builder, x: Value) -> Value:
@@ -98,27 +108,7 @@ def is_finite(b: Builder, x: Value) -> Value:
     return absolute(b, x) < INFINITY
 
 
-def reduce_precision(b: Builder, x: Value, exponent_bits: int, mantissa_bits: int) -> Value:
-    """x rounded to a format of fewer bits; overflow goes to infinity, underflow to zero."""
-    f = format_of(x)
-    bits = bits_of(b, x)
-    result = bits
-    dropped = f.mantissa - mantissa_bits
-    if dropped > 0:
-        odd = (bits >> dropped) & 1
-        result = (bits + odd + ((1 << (dropped - 1)) - 1)) & -(1 << dropped)
-    bias = (1 << (exponent_bits - 1)) - 1
-    if bias < f.bias:
-        sign = bits & f.sign_mask
-        exponent = result & ((2 * f.bias + 1) << f.mantissa)
-        over = exponent > ((f.bias + bias) << f.mantissa)
-        under = exponent <= ((f.bias - bias) << f.mantissa)
-        result = b.select(over, sign | ((2 * f.bias + 1) << f.mantissa), result)
-        result = b.select(under, sign, result)
-    return b.select(is_nan(b, x), x, from_bits(b, result, f.elem))
-
-
-def float_rem(b: Builder, x: Value, y: Value) -> Value:
+def _float_rem(b: Builder, x: Value, y: Value) -> Value:
     """C's fmod, exact for all magnitudes: long division, some quotient bits at a time."""
     f = format_of(x)
     dividend, high = _significand(b, absolute(b, x), f)
@@ -157,15 +147,18 @@ def _significand(b: Builder, a: Value, f: Format) -> tuple[Value, Value]:
 # -------------------------------------------------------------------- integers
 
 
-def int_div(b: Builder, x: Value, y: Value, *, signed: bool) -> Value:
+def quotient(b: Builder, dtype: DType, x: Value, y: Value) -> Value:
+    if dtype.is_float:
+        return x / y
     zero = b.compare("eq", y, 0)
-    quotient = _quotient(b, x, y, zero, signed=signed)
-    return b.select(zero, -1, quotient)
+    return b.select(zero, -1, _quotient(b, x, y, zero, signed=dtype.is_signed))
 
 
-def int_rem(b: Builder, x: Value, y: Value, *, signed: bool) -> Value:
+def remainder(b: Builder, dtype: DType, x: Value, y: Value) -> Value:
+    if dtype.is_float:
+        return _float_rem(b, x, y)
     zero = b.compare("eq", y, 0)
-    return b.select(zero, x, x - _quotient(b, x, y, zero, signed=signed) * y)
+    return b.select(zero, x, x - _quotient(b, x, y, zero, signed=dtype.is_signed) * y)
 
 
 def _quotient(b: Builder, x: Value, y: Value, zero: Value, *, signed: bool) -> Value:
@@ -190,11 +183,6 @@ def _quotient_in_floats(b: Builder, x: Value, y: Value, *, signed: bool) -> Valu
     return b.cast(to_int, quotient, x.type.elem)
 
 
-def int_sign(b: Builder, x: Value, *, signed: bool) -> Value:
-    positive = b.cast("zext", b.compare("gt", x, 0, signed=signed), x.type.elem)
-    return positive | b.ashr(x, x.type.bits - 1) if signed else positive
-
-
 def shift(b: Builder, opcode: str, x: Value, amount: Value) -> Value:
     """shl, lshr or ashr; an amount of the width or more (read unsigned) shifts everything out."""
     width = x.type.bits
@@ -202,20 +190,6 @@ def shift(b: Builder, opcode: str, x: Value, amount: Value) -> Value:
         return b.ashr(x, b.binary("umin", amount, width - 1))
     fits = b.compare("lt", amount, width, signed=False)
     return b.select(fits, b.arith(opcode, x, b.select(fits, amount, 0)), 0)
-
-
-def upper_product(b: Builder, x: Value, y: Value, *, signed: bool) -> Value:
-    """The upper half of the double-width product."""
-    if x.type.bits < 64:
-        wider = "sext" if signed else "zext"
-        elem = f"i{2 * x.type.bits}"
-        product = b.cast(wider, x, elem) * b.cast(wider, y, elem)
-        return b.cast("trunc", product >> x.type.bits, x.type.elem)
-    high = b.binary("umulh", x, y)
-    if not signed:
-        return high
-    high = high - b.select(x < 0, y, 0)
-    return high - b.select(y < 0, x, 0)
 
 
 def power(b: Builder, x: Value, exponent: int) -> Value:
@@ -238,6 +212,5 @@ def boolean_not(b: Builder, x: Value) -> Value:
     return invert(b, x) if x.type.elem == "i1" else x ^ -1
 
 
-__all__ = ["boolean_not", "float_max", "float_min", "float_rem", "float_sign", "int_div",
-           "int_rem", "int_sign", "is_finite", "next_after", "power", "reduce_precision",
-           "round_away", "shift", "upper_product"]  # fmt: skip
+__all__ = ["boolean_not", "clamp", "extremum", "is_finite", "next_after", "power", "quotient",
+           "remainder", "round_away", "shift", "sign", "size"]  # fmt: skip

@@ -365,4 +365,4 @@ def _atan_quotient(b: Builder, a: Value, d: Value) -> Value:
     return _from_half_pi(b, r, above)
 
 
-__all__ = ["acos", "asin", "atan", "atan2", "cos", "sin", "tan"]
+FUNCTIONS: tuple[Callable[..., Value], ...] = (sin, cos, tan, asin, acos, atan, atan2)

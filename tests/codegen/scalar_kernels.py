@@ -13,34 +13,23 @@ from stagejit.codegen import vmath
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import Buffer, Function, Value, storage_type
 from stagejit.codegen.target import Target
-from stagejit.graph.functions import MAP_FUNCTIONS, MapFunction
+from stagejit.graph.functions import MAP_FUNCTIONS
 from stagejit.types import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Compile = Callable[..., Callable[..., None]]
 
 
-# What emitters know besides the functions of `map`: names of JAX for the same, with their operands.
-_MORE = {
-    "reduce_precision": MapFunction(1, frozenset({"float"})),
-    "mulhi": MapFunction(2, frozenset({"int", "uint"})),
-    "select_n": MapFunction(3, frozenset({"int", "uint", "float"})),
-    **{
-        name: MapFunction(2, frozenset({"int", "uint", "float"}), predicate=True)
-        for name in ("eq_to", "le_to", "lt_to")
-    },
-}
-FUNCTIONS = MAP_FUNCTIONS | _MORE
-PREDICATES = frozenset(name for name, function in FUNCTIONS.items() if function.predicate)
+PREDICATES = frozenset(name for name, function in MAP_FUNCTIONS.items() if function.predicate)
 
 
 def arity(name: str) -> int:
-    return FUNCTIONS[name].arity
+    return MAP_FUNCTIONS[name].arity
 
 
 def defined(name: str, dtype: DType) -> bool:
     """Whether the function takes operands of the dtype."""
-    function = FUNCTIONS[name]
+    function = MAP_FUNCTIONS[name]
     return dtype.kind in function.kinds and function.bits in (0, dtype.bits)
 
 

@@ -24,8 +24,7 @@ TARGETS = [Target.host(), Target.avx2(), Target.sse2(), Target.neon()]
 ALL = [types.i8, types.i16, types.i32, types.i64, types.u8, types.u16, types.u32, types.u64,
        types.f16, types.bf16, types.f32, types.f64, types.bool_]  # fmt: skip
 FLOATS = [types.f16, types.bf16, types.f32, types.f64]
-ATTRS = {"integer_pow": {"y": 5}, "round": {"rounding": "even"}, "threefry2x32": {"word": 0},
-         "reduce_precision": {"exponent_bits": 5, "mantissa_bits": 7}}  # fmt: skip
+ATTRS = {"integer_pow": {"y": 5}, "round": {"rounding": "even"}, "threefry2x32": {"word": 0}}
 _SYMTAB, _UNDEFINED = 2, 0
 
 
@@ -79,13 +78,12 @@ def calls(function: Function, target: Target) -> list[str]:
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 def test_functions_call_nothing(dtype: DType, target: Target) -> None:
-    extra = ("reduce_precision", "mulhi", "select_n", "eq_to", "lt_to", "le_to")
     found = {}
-    for name in sorted({*MAP_FUNCTIONS, *extra}):
+    for name in sorted(MAP_FUNCTIONS):
         if not defined(name, dtype):
             continue
         kinds = [dtype] * arity(name)
-        if name in ("select", "select_n"):
+        if name == "select":
             kinds[0] = types.bool_
         attrs = ATTRS.get(name)
         function = kernel(

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -39,7 +38,6 @@ ATTRS: dict[str, dict[str, Any]] = {
     "integer_pow": {"y": 5},
     "round": {"rounding": "away"},
     "threefry2x32": {"word": 1},
-    "reduce_precision": {"exponent_bits": 5, "mantissa_bits": 7},
 }
 
 
@@ -154,17 +152,6 @@ def test_integer_power_of_floats(compile_kernel: Compile) -> None:
         np.testing.assert_allclose(actual, exact.astype(np.float32), rtol=6e-7)
 
 
-def test_power_by_an_integer_operand(compile_kernel: Compile) -> None:
-    x, y = np.linspace(-3, 3, 64, dtype=np.float32), np.arange(-32, 32, dtype=np.int32) // 4
-    actual = apply(compile_kernel, "pow", types.f32, x, y, dtypes=[types.f32, types.i32])
-    np.testing.assert_allclose(actual, np.power(x.astype(np.float64), y), rtol=2e-7)
-    unsigned = (y & 7).astype(np.uint32)
-    attrs = {"exponent_dtype": types.u32}
-    actual = apply(compile_kernel, "pow", types.f32, x, unsigned, dtypes=[types.f32, types.u32],
-                   attrs=attrs)  # fmt: skip
-    np.testing.assert_allclose(actual, np.power(x.astype(np.float64), unsigned), rtol=2e-7)
-
-
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_neighbours(compile_kernel: Compile, dtype: DType) -> None:
     x, y = operands(dtype, 2)
@@ -190,50 +177,6 @@ def test_remainder_of_any_magnitudes(compile_kernel: Compile, dtype: DType) -> N
         actual = apply(compile_kernel, "rem", dtype, x, y, target=target)
         np.testing.assert_array_equal(actual, np.fmod(x, y))
         np.testing.assert_array_equal(np.signbit(actual), np.signbit(np.fmod(x, y)))
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_total_order(compile_kernel: Compile, dtype: DType) -> None:
-    bits = {"f16": 0xFE00, "bf16": 0xFFC0, "f32": 0xFFC00000, "f64": 0xFFF8000000000000}[dtype.name]
-    minus_nan = np.array([bits], f"uint{dtype.bits}").view(dtype.numpy)
-    rest = np.array([-np.inf, -2, -0.0, 0.0, 1, np.inf, np.nan], dtype.numpy)
-    ordered = np.concatenate([minus_nan, rest])
-    x, y = (a.ravel() for a in np.meshgrid(ordered, ordered))
-    i, j = (a.ravel() for a in np.meshgrid(np.arange(8), np.arange(8)))
-    for name, truth in (("lt_to", i < j), ("le_to", i <= j), ("eq_to", i == j)):
-        np.testing.assert_array_equal(apply(compile_kernel, name, dtype, x, y), truth)
-
-
-@pytest.mark.parametrize("dtype", [*SIGNED, *UNSIGNED], ids=str)
-def test_upper_half_of_products(compile_kernel: Compile, dtype: DType) -> None:
-    x, y = operands(dtype, 2)
-    truth = [(int(a) * int(b)) >> dtype.bits for a, b in zip(x, y, strict=True)]
-    actual = apply(compile_kernel, "mulhi", dtype, x, y)
-    np.testing.assert_array_equal(actual, np.array(truth, object).astype(dtype.numpy))
-
-
-def test_reduced_precision(compile_kernel: Compile) -> None:
-    """To binary16 and bfloat16, where NumPy knows the answer."""
-    x = operands(types.f32, 1, 1 << 14)[0] * np.float32(300)
-    for exponent, mantissa, short in ((5, 10, np.float16), (8, 7, ml_dtypes.bfloat16)):
-        attrs = {"exponent_bits": exponent, "mantissa_bits": mantissa}
-        actual = apply(compile_kernel, "reduce_precision", types.f32, x, attrs=attrs)
-        with np.errstate(over="ignore"):
-            truth = x.astype(short).astype(np.float32)
-        normal = (np.abs(truth) >= np.float32(6.2e-5)) | (truth == 0) | np.isnan(truth)
-        np.testing.assert_array_equal(actual[normal], truth[normal])
-
-
-def test_selects(compile_kernel: Compile) -> None:
-    which = np.arange(64) % 5 - 1
-    cases = [np.full(64, value, np.float32) for value in (1, 2, 3)]
-    dtypes = [types.i32, types.f32, types.f32, types.f32]
-    function = elementwise(
-        lambda b, *args: vmath.emit(b, "select_n", types.f32, args), dtypes, types.f32, 16
-    )
-    args = [which.astype(np.int32), *cases]
-    actual = evaluate(compile_kernel, function, types.f32, *args, target=Target.host())
-    np.testing.assert_array_equal(actual, np.where(which == 0, 1, np.where(which == 1, 2, 3)))
 
 
 # -------------------------------------------------------------------- conversions
@@ -311,29 +254,6 @@ def test_bitcast(compile_kernel: Compile) -> None:
     function = elementwise(lambda b, v: vmath.bitcast(b, v, types.f32), [types.u32], types.f32, 16)
     actual = evaluate(compile_kernel, function, types.f32, x, target=Target.host())
     np.testing.assert_array_equal(actual.view(np.uint32), x)
-
-
-# -------------------------------------------------------------------- 16-bit chains and refusals
-
-
-def test_a_chain_that_keeps_f32_rounds_once(compile_kernel: Compile) -> None:
-    x = np.linspace(0.1, 3, 64).astype(ml_dtypes.bfloat16)
-
-    def kept(b: Builder, v: Any) -> Any:
-        inner = vmath.emit(b, "exp", types.bf16, [v], keep_f32=True)
-        assert inner.type.elem == "f32"
-        return vmath.emit(b, "log", types.bf16, [inner])
-
-    def rounded(b: Builder, v: Any) -> Any:
-        return vmath.emit(b, "log", types.bf16, [vmath.emit(b, "exp", types.bf16, [v])])
-
-    values = [
-        evaluate(compile_kernel, elementwise(body, [types.bf16], types.bf16, 16), types.bf16, x,
-                 target=Target.host())
-        for body in (kept, rounded)
-    ]  # fmt: skip
-    np.testing.assert_array_equal(values[0], x)
-    assert (values[1] != x).any()
 
 
 def test_an_unknown_function_is_a_fault_of_ours() -> None:
