@@ -12,7 +12,7 @@ Integers are signless, as in LLVM; signedness is part of the opcode.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -75,6 +75,21 @@ def storage_type(dtype: DType) -> Type:
     return I8 if dtype.kind == "bool" else element_type(dtype)
 
 
+def _operator(name: str, *, swap: bool = False) -> Callable[[Value, Any], Value]:
+    def written(self: Value, other: Any) -> Value:
+        x, y = (other, self) if swap else (self, other)
+        return self.builder.arith(name, x, y)  # type: ignore[no-any-return]
+
+    return written
+
+
+def _comparison(predicate: str) -> Callable[[Value, Any], Value]:
+    def written(self: Value, other: Any) -> Value:
+        return self.builder.compare(predicate, self, other)  # type: ignore[no-any-return]
+
+    return written
+
+
 class Value:
     """The result of one op. Arithmetic operators build ops through the builder that made it."""
 
@@ -95,67 +110,18 @@ class Value:
 
     __repr__ = __str__
 
-    def __add__(self, other: Any) -> Value:
-        return self._binary("add", other)
-
-    def __radd__(self, other: Any) -> Value:
-        return self._binary("add", other, swap=True)
-
-    def __sub__(self, other: Any) -> Value:
-        return self._binary("sub", other)
-
-    def __rsub__(self, other: Any) -> Value:
-        return self._binary("sub", other, swap=True)
-
-    def __mul__(self, other: Any) -> Value:
-        return self._binary("mul", other)
-
-    def __rmul__(self, other: Any) -> Value:
-        return self._binary("mul", other, swap=True)
-
-    def __truediv__(self, other: Any) -> Value:
-        return self._binary("div", other)
-
-    def __rtruediv__(self, other: Any) -> Value:
-        return self._binary("div", other, swap=True)
-
     def __neg__(self) -> Value:
         return self.builder.neg(self)  # type: ignore[no-any-return]
 
-    def __and__(self, other: Any) -> Value:
-        return self._binary("and", other)
-
-    def __or__(self, other: Any) -> Value:
-        return self._binary("or", other)
-
-    def __xor__(self, other: Any) -> Value:
-        return self._binary("xor", other)
-
-    def __lshift__(self, other: Any) -> Value:
-        return self._binary("shl", other)
-
-    def __rshift__(self, other: Any) -> Value:
-        """Logical shift right; `builder.ashr` keeps the sign."""
-        return self._binary("lshr", other)
-
-    def __lt__(self, other: Any) -> Value:
-        return self._compare("lt", other)
-
-    def __le__(self, other: Any) -> Value:
-        return self._compare("le", other)
-
-    def __gt__(self, other: Any) -> Value:
-        return self._compare("gt", other)
-
-    def __ge__(self, other: Any) -> Value:
-        return self._compare("ge", other)
-
-    def _binary(self, name: str, other: Any, *, swap: bool = False) -> Value:
-        x, y = (other, self) if swap else (self, other)
-        return self.builder.arith(name, x, y)  # type: ignore[no-any-return]
-
-    def _compare(self, predicate: str, other: Any) -> Value:
-        return self.builder.compare(predicate, self, other)  # type: ignore[no-any-return]
+    __add__, __radd__ = _operator("add"), _operator("add", swap=True)
+    __sub__, __rsub__ = _operator("sub"), _operator("sub", swap=True)
+    __mul__, __rmul__ = _operator("mul"), _operator("mul", swap=True)
+    __truediv__, __rtruediv__ = _operator("div"), _operator("div", swap=True)
+    __and__, __or__, __xor__ = _operator("and"), _operator("or"), _operator("xor")
+    __lshift__ = _operator("shl")
+    __rshift__ = _operator("lshr")  # `builder.ashr` keeps the sign
+    __lt__, __le__ = _comparison("lt"), _comparison("le")
+    __gt__, __ge__ = _comparison("gt"), _comparison("ge")
 
 
 @dataclass(eq=False)
@@ -258,11 +224,10 @@ class Callee:
         return f"@{self.name}"
 
     def as_text(self) -> str:
-        names: dict[Value, str] = {}
-        _number(names, self.params, self.body)
+        names = _numbered(self.params, self.body)
         params = ", ".join(f"{names[p]}: {p.type}" for p in self.params)
         lines = [f"function {self}({params}) {{", *(b.as_text() for b in self.buffers)]
-        _print_block(self.body, names, "  ", lines)
+        lines += [text for text, _ in _printed(self.body, names)]
         return "\n".join([*lines, f"  return {names[self.result]}", "}"])
 
 
@@ -279,24 +244,30 @@ class Function:
     callees: tuple[Callee, ...] = ()
 
     def walk(self) -> Iterator[Op]:
-        """All ops, outer before inner, in order."""
-        yield from _walk(self.body)
+        """All ops, outer before inner."""
+        for block in _blocks(self.body):
+            yield from block.ops
 
     def as_text(self) -> str:
         """The stable text form; equal text means an equal kernel."""
-        names: dict[Value, str] = {}
-        _number(names, (*self.params, self.lo, self.hi), self.body)
+        lines = [text for text, _ in self.lines()]
+        return "\n".join([*lines, *(callee.as_text() for callee in self.callees)])
+
+    def lines(self) -> Iterator[tuple[str, Op | None]]:
+        """The lines of the text, without callees, each with the op that it shows, if any."""
+        names = _numbered((*self.params, self.lo, self.hi), self.body)
         arguments = [
             f"{b}: {b.elem}{' readonly' if b.readonly else ''} align {b.alignment}"
             for b in self.buffers
             if b.space == "arg"
         ]
         arguments += [f"{names[p]}: i64" for p in self.params]
-        lines = [f"kernel({', '.join(arguments)}) for [{names[self.lo]}, {names[self.hi]}) {{"]
-        lines += [buffer.as_text() for buffer in self.buffers if buffer.space != "arg"]
-        _print_block(self.body, names, "  ", lines)
-        lines.append("}")
-        return "\n".join([*lines, *(callee.as_text() for callee in self.callees)])
+        yield f"kernel({', '.join(arguments)}) for [{names[self.lo]}, {names[self.hi]}) {{", None
+        for buffer in self.buffers:
+            if buffer.space != "arg":
+                yield buffer.as_text(), None
+        yield from _printed(self.body, names)
+        yield "}", None
 
 
 def forget_places(code: Function | Callee) -> None:
@@ -312,17 +283,9 @@ def forget_places(code: Function | Callee) -> None:
         block.parent, block.numbering = None, {}
 
 
-def _walk(block: Block) -> Iterator[Op]:
-    for op in block.ops:
-        yield op
-        for inner in op.blocks:
-            yield from _walk(inner)
-
-
-def _number(names: dict[Value, str], given: Iterable[Value], body: Block) -> None:
-    """Names all values in the order of printing."""
-    for value in (*given, *_defined(body)):
-        names[value] = f"%{len(names)}"
+def _numbered(given: Iterable[Value], body: Block) -> dict[Value, str]:
+    """The names of all values, in the order of printing."""
+    return {value: f"%{number}" for number, value in enumerate((*given, *_defined(body)))}
 
 
 def _defined(block: Block) -> Iterator[Value]:
@@ -340,20 +303,21 @@ def _blocks(block: Block) -> Iterator[Block]:
             yield from _blocks(inner)
 
 
-def _print_block(block: Block, names: dict[Value, str], indent: str, lines: list[str]) -> None:
+def _printed(
+    block: Block, names: dict[Value, str], indent: str = "  "
+) -> Iterator[tuple[str, Op | None]]:
+    """The lines of a block, with the op that a line shows, if any."""
     for op in block.ops:
         results = ", ".join(f"{names[r]}: {r.type}" for r in op.results)
         operands = ", ".join(names.get(o, "%undefined") for o in op.operands)
         attrs = " ".join(f"{key}={value}" for key, value in sorted(op.attrs.items()))
-        text = " ".join(
-            part for part in (op.opcode, operands, f"{{{attrs}}}" if attrs else "") if part
-        )
-        lines.append(f"{indent}{results} = {text}" if results else f"{indent}{text}")
+        text = " ".join(filter(None, (op.opcode, operands, f"{{{attrs}}}" if attrs else "")))
+        yield f"{indent}{results} = {text}" if results else f"{indent}{text}", op
         for inner in op.blocks:
             args = ", ".join(f"{names[a]}: {a.type}" for a in inner.args)
-            lines.append(f"{indent}({args}) {{")
-            _print_block(inner, names, indent + "  ", lines)
-            lines.append(f"{indent}}}")
+            yield f"{indent}({args}) {{", None
+            yield from _printed(inner, names, indent + "  ")
+            yield f"{indent}}}", None
     if block.yields:
         yields = ", ".join(names.get(y, "%undefined") for y in block.yields)
-        lines.append(f"{indent}yield {yields}")
+        yield f"{indent}yield {yields}", None

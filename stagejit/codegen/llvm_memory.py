@@ -53,10 +53,7 @@ class Memory:
         if buffer in self.limits:
             return self._checked(buffer, access, None, index, mask)
         index = self._in_scratch(buffer, access, index, mask, writes=False)
-        if op.opcode == "gather":
-            return self._gather(buffer, access, index, mask)
-        pointer = self.e.address(self.bases[buffer], buffer.elem, index)
-        return self._load(buffer, access, pointer, mask, op.attrs)
+        return self._load(buffer, access, index, mask, op.attrs)
 
     def write(self, op: Op) -> None:
         """A store, or a scatter."""
@@ -67,11 +64,7 @@ class Memory:
             self._checked(buffer, value.type, value, index, mask)
             return
         index = self._in_scratch(buffer, value.type, index, mask, writes=True)
-        if op.opcode == "scatter":
-            self._scatter(buffer, value, index, mask)
-            return
-        pointer = self.e.address(self.bases[buffer], buffer.elem, index)
-        self._store(buffer, value, pointer, mask, op.attrs)
+        self._store(buffer, value, index, mask, op.attrs)
 
     def forget(self, op: Op) -> None:
         """The marks of a `once` buffer are taken away."""
@@ -98,65 +91,45 @@ class Memory:
     # ---------------------------------------------------------------- plain accesses
 
     def _load(
-        self, buffer: Buffer, access: Type, pointer: str, mask: Ref | None, attrs: dict[str, Any]
+        self, buffer: Buffer, access: Type, index: Ref, mask: Ref | None, attrs: dict[str, Any]
     ) -> Ref:
-        e, moved, alignment = self.e, _moved(access), attrs["alignment"]
-        hints = self._hints(buffer, nontemporal=attrs["nontemporal"])
+        e, moved, hints = self.e, _moved(access), self._hints(buffer, attrs)
+        alignment = attrs.get("alignment", access.bits // 8)
+        pointer = e.address(self.bases[buffer], buffer.elem, index)
         plain = f"load {type_text(moved)}, {pointer}, align {alignment}{hints}"
-        if mask is None:
+        if mask is None and not index.type.lanes:
             loaded = e.op(plain + (", !invariant.load !0" if buffer.readonly else ""), moved)
-        elif not access.lanes:
+        elif mask is not None and not access.lanes:
             loaded = self._when(mask, moved, lambda: e.op(plain, moved))
         else:
-            args: list[Ref | str] = [pointer, f"i32 {alignment}", mask, Ref(moved, _ZEROS)]
-            loaded = e.call("masked.load", moved, args, [moved, _POINTER], hints=hints)
+            name = "masked.gather" if index.type.lanes else "masked.load"
+            on = mask or Ref(I1.with_lanes(access.lanes), "splat (i1 true)")
+            args: list[Ref | str] = [pointer, f"i32 {alignment}", on, Ref(moved, "zeroinitializer")]
+            loaded = e.call(name, moved, args, [moved, _pointers(index)], hints=hints)
         return e.cast("bitcast", loaded, access)
 
     def _store(
-        self, buffer: Buffer, value: Ref, pointer: str, mask: Ref | None, attrs: dict[str, Any]
+        self, buffer: Buffer, value: Ref, index: Ref, mask: Ref | None, attrs: dict[str, Any]
     ) -> None:
-        e, alignment, nontemporal = self.e, attrs["alignment"], attrs["nontemporal"]
+        e, hints = self.e, self._hints(buffer, attrs)
+        alignment = attrs.get("alignment", value.type.bits // 8)
+        pointer = e.address(self.bases[buffer], buffer.elem, index)
         value = e.cast("bitcast", value, _moved(value.type))
-        hints = self._hints(buffer, nontemporal=nontemporal)
         plain = f"store {value}, {pointer}, align {alignment}{hints}"
-        e.uses_nontemporal |= nontemporal
-        if mask is None:
+        e.uses_nontemporal |= attrs.get("nontemporal", False)
+        if mask is None and not index.type.lanes:
             e.line(plain)
-        elif not value.type.lanes:
+        elif mask is not None and not value.type.lanes:
             self._when(mask, None, lambda: e.line(plain))
-        elif mask.text.startswith("<i1 true") and mask.text.count("true") == 1:
+        elif mask and not index.type.lanes and _is_first_lane(mask):
             # LLVM 22 stores the one element of a truncated vector untruncated, over its neighbours.
             first = e.op(f"extractelement {value}, i64 0", value.type.with_lanes(0))
             e.line(f"store {first}, {pointer}, align {alignment}{hints}")
         else:
-            args: list[Ref | str] = [value, pointer, f"i32 {alignment}", mask]
-            e.intrinsic("masked.store", None, args, [value.type, _POINTER], hints=hints)
-
-    def _gather(self, buffer: Buffer, access: Type, indices: Ref, mask: Ref | None) -> Ref:
-        e, moved, alignment = self.e, _moved(access), access.bits // 8
-        pointers = e.address(self.bases[buffer], buffer.elem, indices)
-        if not access.lanes:
-            return self._load(buffer, access, pointers, mask, _plain(alignment))
-        args: list[Ref | str] = [
-            pointers,
-            f"i32 {alignment}",
-            mask or _all_on(access),
-            Ref(moved, _ZEROS),
-        ]
-        mangle = [moved, _POINTER.with_lanes(access.lanes)]
-        loaded = e.call("masked.gather", moved, args, mangle, hints=self._hints(buffer))
-        return e.cast("bitcast", loaded, access)
-
-    def _scatter(self, buffer: Buffer, value: Ref, indices: Ref, mask: Ref | None) -> None:
-        e, alignment = self.e, value.type.bits // 8
-        pointers = e.address(self.bases[buffer], buffer.elem, indices)
-        if not value.type.lanes:
-            self._store(buffer, value, pointers, mask, _plain(alignment))
-            return
-        value = e.cast("bitcast", value, _moved(value.type))
-        args: list[Ref | str] = [value, pointers, f"i32 {alignment}", mask or _all_on(value.type)]
-        mangle = [value.type, _POINTER.with_lanes(value.type.lanes)]
-        e.intrinsic("masked.scatter", None, args, mangle, hints=self._hints(buffer))
+            name = "masked.scatter" if index.type.lanes else "masked.store"
+            on = mask or Ref(I1.with_lanes(value.type.lanes), "splat (i1 true)")
+            args: list[Ref | str] = [value, pointer, f"i32 {alignment}", on]
+            e.intrinsic(name, None, args, [value.type, _pointers(index)], hints=hints)
 
     def _when(self, condition: Ref, result: Type | None, access: Callable[[], Any]) -> Ref:
         """`access()` where the scalar condition holds, else zero."""
@@ -192,8 +165,8 @@ class Memory:
             inside, outside = e.binary("and", inside, mask), e.binary("and", outside, mask)
         self._report(e.any(outside), buffer.index + 1)
         if value is None:
-            return self._gather(buffer, access, index, inside)
-        self._scatter(buffer, value, index, inside)
+            return self._load(buffer, access, index, inside, {})
+        self._store(buffer, value, index, inside, {})
         return value
 
     def _in_scratch(
@@ -238,11 +211,11 @@ class Memory:
 
     # ---------------------------------------------------------------- metadata
 
-    def _hints(self, buffer: Buffer, *, nontemporal: bool = False) -> str:
+    def _hints(self, buffer: Buffer, attrs: dict[str, Any]) -> str:
         own = self.scopes.index(_scope(buffer))
         count = len(self.scopes)
         text = f", !alias.scope !{_FIRST + own}, !noalias !{_FIRST + count + own}"
-        return text + (", !nontemporal !1" if nontemporal else "")
+        return text + (", !nontemporal !1" if attrs.get("nontemporal") else "")
 
     def metadata(self) -> list[str]:
         """Module-level definitions: !0 invariant, !1 nontemporal, !2 loops, then the scopes."""
@@ -279,16 +252,14 @@ class Memory:
 
 
 _FIRST = 4  # metadata nodes before the scopes
-_POINTER = Type("p0")
-_ZEROS = "zeroinitializer"
 
 
-def _plain(alignment: int) -> dict[str, Any]:
-    return {"alignment": alignment, "nontemporal": False}
+def _pointers(index: Ref) -> Type:
+    return Type("p0", index.type.lanes)
 
 
-def _all_on(access: Type) -> Ref:
-    return Ref(I1.with_lanes(access.lanes), "splat (i1 true)")
+def _is_first_lane(mask: Ref) -> bool:
+    return mask.text.startswith("<i1 true") and mask.text.count("true") == 1
 
 
 def _scope(buffer: Buffer) -> str:

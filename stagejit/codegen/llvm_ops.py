@@ -18,10 +18,9 @@ CASTS = frozenset(("trunc", "zext", "sext", "fptrunc", "fpext", "fptosi", "fptou
                    "uitofp", "bitcast"))  # fmt: skip
 INSTRUCTIONS = frozenset(("add", "sub", "mul", "sdiv", "udiv", "srem", "urem", "and", "or", "xor",
                           "shl", "lshr", "ashr", "fadd", "fsub", "fmul", "fdiv"))  # fmt: skip
-UNARY = {"fabs": "fabs", "sqrt": "sqrt", "ctpop": "ctpop", "bitreverse": "bitreverse"}
 ROUNDINGS = frozenset(("floor", "ceil", "trunc", "roundeven"))
 ZERO_FLAGGED = frozenset(("ctlz", "cttz", "abs"))  # intrinsics that take a second, constant operand
-BINARY = {name: name for name in ("smin", "smax", "umin", "umax")}
+INTRINSICS = frozenset(("fabs", "sqrt", "ctpop", "bitreverse", "smin", "smax", "umin", "umax"))
 
 
 def lower_pure(e: Emitter, op: Op) -> Ref:
@@ -35,14 +34,12 @@ def lower_pure(e: Emitter, op: Op) -> Ref:
         return cast(e, opcode, args[0], result)
     if opcode in INSTRUCTIONS:
         return e.binary(opcode, args[0], args[1])
-    if opcode in UNARY:
-        return e.unary_intrinsic(UNARY[opcode], args[0])
+    if opcode in INTRINSICS:
+        return e.call(opcode, result, args)
     if opcode in ROUNDINGS:
         return _rounded(e, opcode, args[0])
     if opcode in ZERO_FLAGGED:
         return e.call(opcode, result, [args[0], "i1 false"])
-    if opcode in BINARY:
-        return e.call(BINARY[opcode], result, args)
     if opcode in _SPECIAL:
         return _SPECIAL[opcode](e, op, args, result)
     raise InternalError(f"no LLVM lowering for op `{opcode}`", step="llvm")
@@ -55,14 +52,6 @@ def _fneg(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
     if result.elem == "bf16":
         return e.binary("xor", args[0], e.const(-0.0, result))
     return e.op(f"fneg {args[0]}", result)
-
-
-def _compare(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
-    return e.compare(op.attrs["predicate"], args[0], args[1])
-
-
-def _select(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
-    return e.select(*args)
 
 
 def _fmin(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
@@ -93,16 +82,19 @@ def _ieee_extremum(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
 
 def _range_or_nan(e: Emitter, a: Ref, b: Ref, *, least: bool) -> Ref:
     """`vrange` orders zeros, but prefers numbers to NaN."""
-    type = a.type
-    kind = "ps" if type.elem == "f32" else "pd"
-    bits = type.lanes * type.bits
     # Low half of the immediate: 0 minimum, 1 maximum; high half, 1: the sign of what is chosen.
-    args: list[Ref | str] = [a, b, f"i32 {4 if least else 5}", a]
-    args.append(f"i{max(type.lanes, 8)} -1")
-    if bits == 512:
-        args.append("i32 4")  # current rounding mode, which is not used
-    name = f"x86.avx512.mask.range.{kind}.{bits}"
-    return e.select(e.compare("uno", a, b), e.binary("fadd", a, b), e.call(name, type, args, []))
+    chosen = ["i32 4" if least else "i32 5", a]
+    unordered, total = e.compare("uno", a, b), e.binary("fadd", a, b)
+    return e.select(unordered, total, _avx512(e, "range", a, b, *chosen))
+
+
+def _avx512(e: Emitter, name: str, a: Ref, *args: Ref | str) -> Ref:
+    """An instruction of AVX-512 on whole registers, with all lanes on."""
+    type, bits = a.type, a.type.lanes * a.type.bits
+    kind = "ps" if type.elem == "f32" else "pd"
+    rounding = ["i32 4"] if bits == 512 else []  # the current mode
+    every = f"i{max(type.lanes, 8)} -1"
+    return e.call(f"x86.avx512.mask.{name}.{kind}.{bits}", type, [a, *args, every, *rounding], [])
 
 
 def _extremum_both_ways(e: Emitter, a: Ref, b: Ref, *, least: bool) -> Ref:
@@ -119,13 +111,9 @@ def _extremum_both_ways(e: Emitter, a: Ref, b: Ref, *, least: bool) -> Ref:
     return e.binary("fsub", either, e.cast("bitcast", differs, a.type))
 
 
-def _copysign(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+def _with_sign(e: Emitter, a: Ref, sign: Ref) -> Ref:
     """On the bits. LLVM moves its own intrinsic through roundings, and then takes the sign from a
     number of another width, which it has to convert by a function of the compiler's library."""
-    return _with_sign(e, *args)
-
-
-def _with_sign(e: Emitter, a: Ref, sign: Ref) -> Ref:
     magnitude = e.binary("and", e.bits(a), (1 << (a.type.bits - 1)) - 1)
     upper = e.binary("and", e.bits(sign), -(1 << (a.type.bits - 1)))
     return e.cast("bitcast", e.binary("or", magnitude, upper), a.type)
@@ -215,23 +203,13 @@ def _scalef(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
     if e.target.has_avx512 and nbytes in (16, 32, 64):
         return _vscalef(e, a, n)
     if e.target.has_avx512 and nbytes > 64 and nbytes % 64 == 0:
-        return _vscalef_in_parts(e, a, n)
+        parts = zip(_registers(e, a, 512), _registers(e, n, 512), strict=True)
+        return _joined(e, [_vscalef(e, x, y) for x, y in parts])
     return _scale_by_exponent_bits(e, a, n)
 
 
 def _vscalef(e: Emitter, a: Ref, n: Ref) -> Ref:
-    type = a.type
-    kind = "ps" if type.elem == "f32" else "pd"
-    bits = type.lanes * type.bits
-    args: list[Ref | str] = [a, n, e.const(0.0, type), f"i{max(type.lanes, 8)} -1"]
-    if bits == 512:
-        args.append("i32 4")  # current rounding mode
-    return e.call(f"x86.avx512.mask.scalef.{kind}.{bits}", type, args, [])
-
-
-def _vscalef_in_parts(e: Emitter, a: Ref, n: Ref) -> Ref:
-    parts = zip(_registers(e, a, 512), _registers(e, n, 512), strict=True)
-    return _joined(e, [_vscalef(e, x, y) for x, y in parts])
+    return _avx512(e, "scalef", a, n, e.const(0.0, a.type))
 
 
 def _registers(e: Emitter, a: Ref, nbits: int) -> list[Ref]:
@@ -272,26 +250,6 @@ def _scale_by_exponent_bits(e: Emitter, a: Ref, n: Ref) -> Ref:
 # -------------------------------------------------------------------- vectors
 
 
-def _splat(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
-    return e.splat(args[0], result.lanes)
-
-
-def _lane_ids(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
-    return e.lane_ids(result)
-
-
-def _extract(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
-    return e.op(f"extractelement {args[0]}, i64 {op.attrs['lane']}", result)
-
-
-def _insert(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
-    return e.op(f"insertelement {args[0]}, {args[1]}, i64 {op.attrs['lane']}", result)
-
-
-def _shuffle(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
-    return e.shuffle(args[0], args[1] if len(args) > 1 else None, op.attrs["lanes"])
-
-
 def _reduce(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
     name, a = op.attrs["op"], args[0]
     if name in ("fadd", "fmul"):
@@ -327,9 +285,22 @@ def constant_mask(active: int, lanes: int) -> Ref:
 
 
 _SPECIAL: dict[str, Callable[[Emitter, Op, list[Ref], Type], Ref]] = {
-    "copysign": _copysign, "fneg": _fneg, "fcmp": _compare, "icmp": _compare, "select": _select,
-    "fmin": _fmin, "fmax": _fmin, "fminimum": _ieee_extremum, "fmaximum": _ieee_extremum,
-    "umulh": _umulh, "fma": _fma, "scalef": _scalef, "splat": _splat, "lane_ids": _lane_ids,
-    "extract": _extract, "insert": _insert, "shuffle": _shuffle, "reduce": _reduce,
+    "fneg": _fneg, "fmin": _fmin, "fmax": _fmin, "fminimum": _ieee_extremum,
+    "fmaximum": _ieee_extremum, "umulh": _umulh, "fma": _fma, "scalef": _scalef, "reduce": _reduce,
     "mask_below": _mask_below,
+    "copysign": lambda e, op, args, result: _with_sign(e, *args),
+    "fcmp": lambda e, op, args, result: e.compare(op.attrs["predicate"], *args),
+    "icmp": lambda e, op, args, result: e.compare(op.attrs["predicate"], *args),
+    "select": lambda e, op, args, result: e.select(*args),
+    "splat": lambda e, op, args, result: e.splat(args[0], result.lanes),
+    "lane_ids": lambda e, op, args, result: e.lane_ids(result),
+    "extract": lambda e, op, args, result: e.op(
+        f"extractelement {args[0]}, i64 {op.attrs['lane']}", result
+    ),
+    "insert": lambda e, op, args, result: e.op(
+        f"insertelement {args[0]}, {args[1]}, i64 {op.attrs['lane']}", result
+    ),
+    "shuffle": lambda e, op, args, result: e.shuffle(
+        args[0], args[1] if len(args) > 1 else None, op.attrs["lanes"]
+    ),
 }  # fmt: skip

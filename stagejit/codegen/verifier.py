@@ -6,7 +6,7 @@ fault. Invariant: a kernel that passes lowers to LLVM IR that LLVM's own verifie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from stagejit.codegen.ir import I1, I64, Block, Buffer, Callee, Function, Op, Type, Value
 from stagejit.errors import VerificationError
@@ -78,32 +78,10 @@ class _Scope:
 
 
 def _excerpt(function: Function, op: Op | None) -> str:
-    lines = function.as_text().splitlines()
-    at = _line_numbers(function).get(id(op), 0)
+    lines = list(function.lines())
+    at = next((number for number, (_, shown) in enumerate(lines) if op and shown is op), 0)
     shown = range(max(at - _CONTEXT, 0), min(at + _CONTEXT + 1, len(lines)))
-    return "\n".join(f"{'-->' if k == at else '   '} {lines[k]}" for k in shown)
-
-
-def _line_numbers(function: Function) -> dict[int, int]:
-    """Where `as_text` prints each op."""
-    numbers: dict[int, int] = {}
-    first = 1 + sum(buffer.space != "arg" for buffer in function.buffers)
-    for line, op in enumerate(_printed(function.body), first):
-        if op is not None:
-            numbers[id(op)] = line
-    return numbers
-
-
-def _printed(block: Block) -> Iterator[Op | None]:
-    """One item a line: the op, or None for braces and yields."""
-    for op in block.ops:
-        yield op
-        for inner in op.blocks:
-            yield None
-            yield from _printed(inner)
-            yield None
-    if block.yields:
-        yield None
+    return "\n".join(f"{'-->' if k == at else '   '} {lines[k][0]}" for k in shown)
 
 
 # -------------------------------------------------------------------- rules by kind of op
@@ -150,26 +128,10 @@ def _integer_op(count: int) -> Callable[[Op], None]:
     return _same_type(count, lambda t: not t.is_float and t.elem != "i1", "integers")
 
 
-def _bit_op(op: Op) -> None:
-    _same_type(2, lambda t: not t.is_float, "integers or masks")(op)
-
-
-def _const(op: Op) -> None:
-    _count(op, 0)
-    _need(_result(op).elem != "", "a constant has a type")
-
-
-def _negation(op: Op) -> None:
-    _same_type(1, lambda t: t.is_float, "floats")(op)
-
-
 def _float_or_int_trunc(op: Op) -> None:
     """`trunc` rounds floats towards zero and narrows integers."""
     _count(op, 1)
-    if op.operands[0].type.is_float:
-        _float_op(1)(op)
-    else:
-        _cast(op)
+    (_float_op(1) if op.operands[0].type.is_float else _cast)(op)
 
 
 def _compare(op: Op) -> None:
@@ -358,13 +320,14 @@ def _if(op: Op) -> None:
 
 
 _RULES: dict[str, Callable[[Op], None]] = {
-    "const": _const, "fneg": _negation, "fma": _float_op(3), "scalef": _float_op(2),
-    "trunc": _float_or_int_trunc, "fcmp": _compare, "icmp": _compare, "select": _select,
-    "splat": _splat, "lane_ids": _lane_ids, "extract": _lane, "insert": _lane,
-    "shuffle": _shuffle, "reduce": _reduce, "mask_below": _mask_below, "load": _reads,
-    "gather": _reads, "store": _writes, "scatter": _writes, "prefetch": _prefetch, "for": _for,
-    "if": _if, "forget": _forget, "call": _call,
-    **dict.fromkeys(("and", "or", "xor"), _bit_op),
+    "const": lambda op: _count(op, 0), "fneg": _same_type(1, lambda t: t.is_float, "floats"),
+    "fma": _float_op(3), "scalef": _float_op(2), "trunc": _float_or_int_trunc, "fcmp": _compare,
+    "icmp": _compare, "select": _select, "splat": _splat, "lane_ids": _lane_ids, "extract": _lane,
+    "insert": _lane, "shuffle": _shuffle, "reduce": _reduce, "mask_below": _mask_below,
+    "load": _reads, "gather": _reads, "store": _writes, "scatter": _writes, "prefetch": _prefetch,
+    "for": _for, "if": _if, "forget": _forget, "call": _call,
+    **dict.fromkeys(("and", "or", "xor"),
+                    _same_type(2, lambda t: not t.is_float, "integers or masks")),
     **dict.fromkeys(("add", "sub", "mul", "sdiv", "udiv", "srem", "urem", "shl", "lshr", "ashr",
                      "smin", "smax", "umin", "umax", "umulh"), _integer_op(2)),
     **dict.fromkeys(("ctpop", "ctlz", "cttz", "bitreverse", "abs"), _integer_op(1)),
