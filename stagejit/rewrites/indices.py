@@ -1,7 +1,7 @@
 """known-ranges: what integers cannot be is not compared, clamped, wrapped or filled for.
 
-Input: an op on integers, or a gather or scatter. Output: one of its operands, a number, a slice, or
-the same without a mask. Invariant: results are the same for all arguments; what might wrap is
+Input: an op on integers, or a gather or scatter. Output: one of its operands, a number, or the
+same without a mask. Invariant: results are the same for all arguments; what might wrap is
 anything (see `ranges.py`).
 """
 
@@ -14,13 +14,16 @@ import numpy as np
 from stagejit.graph.dims import GatherDims, ScatterDims
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
-from stagejit.rewrites.affine_indices import box_of, index_ranges
 from stagejit.rewrites.driver import Outcome, declined, rewrite
-from stagejit.rewrites.intervals import Interval, within
+from stagejit.rewrites.insert_chains import is_placed, line
+from stagejit.rewrites.intervals import Interval, hull, within
 from stagejit.rewrites.ranges import is_counted, range_of, range_where
 from stagejit.types import TensorType, bool_
 
 NAME = "known-ranges"
+
+MAX_NESTED = 8  # index vectors that are put together of such that are
+MAX_CONSTANT = 1 << 12  # elements of a constant of which each component is looked at
 
 
 @rewrite(NAME, roots="map")
@@ -115,11 +118,28 @@ def scatter_in_bounds(graph: Graph, op: Op) -> Outcome:
 def _inside(
     graph: Graph, x: Value, indices: Value, window: tuple[int, ...], axes: tuple[int, ...]
 ) -> bool:
-    found = index_ranges(graph, indices)
+    """Whether each component of the index vectors, which are the last axis, leaves room."""
     return all(
-        within(interval, (0, x.shape[axis] - window[axis]))
-        for axis, interval in zip(axes, found, strict=True)
+        within(_component(graph, indices, at), (0, x.shape[axis] - window[axis]))
+        for at, axis in enumerate(axes)
     )
+
+
+def _component(graph: Graph, value: Value, at: int, depth: int = 0) -> Interval:
+    found: list[Interval] = []
+    while is_placed(value.op) and depth < MAX_NESTED:
+        source, before = value.op.operands[:2]
+        written = line(value.op, len(value.shape) - 1, source.shape[-1])
+        if at in written:
+            found.append(_component(graph, source, written.index(at), depth + 1))
+            rest, whole_rest = source.shape[:-1], value.shape[:-1]
+            if rest == whole_rest or before.op.definition.is_empty:
+                return hull(*found)
+        value = before
+    if value.op.definition.is_constant and 0 < value.type.size <= MAX_CONSTANT:
+        part = value.op.attrs["value"][..., at]
+        return hull(*found, (int(part.min()), int(part.max())))
+    return hull(*found, range_of(graph, value))
 
 
 def _filled(graph: Graph, op: Op, number: int) -> Value:
@@ -131,35 +151,10 @@ def _filled(graph: Graph, op: Op, number: int) -> Value:
     return build(graph, "fill", [scalar], op.loc, shape=type.shape) if type.shape else scalar
 
 
-@rewrite(NAME, roots="gather")
-def gather_of_box(graph: Graph, op: Op) -> Outcome:
-    """gather %x at indices that count  -->  extract_slice %x, reversed and transposed as needed"""
-    x, _ = op.operands
-    box = box_of(graph, op) if op.result.type.size else None
-    if box is None:
-        return None
-    value = build(
-        graph, "extract_slice", [x], op.loc,
-        offsets=box.offsets, sizes=box.sizes, strides=box.strides,
-    )  # fmt: skip
-    if box.reversed_axes:
-        value = build(graph, "reverse", [value], op.loc, axes=box.reversed_axes)
-    dims = GatherDims.of(op.attrs)
-    place = dict(zip(dims.window_axes, dims.offset_axes, strict=True))
-    batch = dims.batch_axes(op.result.type.rank)
-    place |= {axis: batch[at] for axis, at in enumerate(box.drivers) if at is not None}
-    # Axes of one element that the result does not have can go anywhere: the reshape drops them.
-    order = tuple(sorted(range(x.type.rank), key=lambda axis: place.get(axis, -1)))
-    if order != tuple(range(x.type.rank)):
-        value = build(graph, "transpose", [value], op.loc, permutation=order)
-    return build(graph, "reshape", [value], op.loc, shape=op.result.shape)
-
-
 RULES = (
     known_number,
     bound_that_holds,
     implied_condition,
-    gather_of_box,
     gather_in_bounds,
     scatter_in_bounds,
 )

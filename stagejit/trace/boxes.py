@@ -9,31 +9,18 @@ here.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from stagejit.graph.dims import GatherDims, ScatterDims
 from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-@dataclass(frozen=True)
-class Indexing:
-    """How index vectors address windows of an array; shared by gather and scatter.
-
-    start_axes[c] is the array axis of component c of each index vector. The array's
-    operand_batch_axes are indexed by the position along index_batch_axes instead.
-    window: the window's size on every axis of the array.
-    """
-
-    start_axes: tuple[int, ...]
-    operand_batch_axes: tuple[int, ...]
-    index_batch_axes: tuple[int, ...]
-    window: tuple[int, ...]
+Dims = GatherDims | ScatterDims
+Sizes = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -52,28 +39,28 @@ Placement = Box | Literal["nowhere"] | None
 
 
 def find_box(
-    emit: Emitter, indexing: Indexing, shape: Sequence[int], indices: Value, mode: str
+    emit: Emitter, dims: Dims, window: Sizes, shape: Sizes, indices: Value, mode: str
 ) -> Placement:
-    """The box that all index vectors cover together; "nowhere" where all are out of bounds."""
-    limits = tuple(extent - size for extent, size in zip(shape, indexing.window, strict=True))
+    """The box that all index vectors cover together; "nowhere" where all are out of bounds.
+
+    window: its size on every axis of the array."""
     value = emit.known(indices)
     if value is not None:
-        return _constant_box(indexing, limits, value, mode)
+        return _constant_box(dims, window, shape, value, mode)
     if math.prod(indices.type.shape[:-1]) != 1:
         return None  # several index vectors, each perhaps without components
     if mode == "fill":
         return None  # a computed index that may be out of bounds is not always written
     offsets: list[int | Value] = [0] * len(shape)
-    for component, axis in enumerate(indexing.start_axes):
+    for component, axis in enumerate(dims.start_axes):
         offsets[axis] = emit.element(indices, (0,) * (indices.type.rank - 1) + (component,))
     rank = len(shape)
-    return Box(tuple(offsets), indexing.window, (1,) * rank, (None,) * rank, ())
+    return Box(tuple(offsets), window, (1,) * rank, (None,) * rank, ())
 
 
-def _constant_box(
-    indexing: Indexing, limits: tuple[int, ...], value: Array, mode: str
-) -> Placement:
-    starts = _starts(indexing, value)
+def _constant_box(dims: Dims, window: Sizes, shape: Sizes, value: Array, mode: str) -> Placement:
+    limits = tuple(extent - size for extent, size in zip(shape, window, strict=True))
+    starts = _starts(dims, value)
     if mode == "fill":
         inside = [(start >= 0) & (start <= limits[axis]) for axis, start in starts.items()]
         in_bounds = np.logical_and.reduce([np.ones(value.shape[:-1], bool), *inside])
@@ -83,7 +70,7 @@ def _constant_box(
             return None
     starts = {axis: np.clip(start, 0, limits[axis]) for axis, start in starts.items()}
     rank = len(limits)
-    offsets, sizes, strides = [0] * rank, list(indexing.window), [1] * rank
+    offsets, sizes, strides = [0] * rank, list(window), [1] * rank
     drivers: list[int | None] = [None] * rank
     backwards = []
     for axis, start in starts.items():
@@ -94,7 +81,7 @@ def _constant_box(
         driver, step = line
         if driver is None:
             continue
-        if indexing.window[axis] != 1 or driver in drivers:
+        if window[axis] != 1 or driver in drivers:
             return None
         drivers[axis], sizes[axis], strides[axis] = driver, start.shape[driver], abs(step)
         if step < 0:
@@ -105,16 +92,16 @@ def _constant_box(
     return Box(tuple(offsets), tuple(sizes), tuple(strides), tuple(drivers), tuple(backwards))
 
 
-def _starts(indexing: Indexing, value: Array) -> dict[int, Array]:
+def _starts(dims: Dims, value: Array) -> dict[int, Array]:
     """For each array axis that the indices move along, its start as an array over index vectors."""
     if value.dtype == np.uint64:  # beyond i64 is beyond every array
         value = np.minimum(value, np.uint64(np.iinfo(np.int64).max))
     starts = {
         axis: value[..., component].astype(np.int64)
-        for component, axis in enumerate(indexing.start_axes)
+        for component, axis in enumerate(dims.start_axes)
     }
     batch = value.shape[:-1]
-    for axis, driver in zip(indexing.operand_batch_axes, indexing.index_batch_axes, strict=True):
+    for axis, driver in zip(dims.operand_batch_axes, dims.index_batch_axes, strict=True):
         sizes = [-1 if i == driver else 1 for i in range(len(batch))]
         starts[axis] = np.broadcast_to(np.arange(batch[driver]).reshape(sizes), batch)
     return starts
@@ -129,9 +116,8 @@ def _progression(start: Array) -> tuple[int | None, int] | None:
         for axis in range(start.ndim)
         if start.shape[axis] > 1 and np.any(np.diff(start, axis=axis))
     ]
-    if not moving:
-        return None, 0
-    steps = np.unique(np.diff(start, axis=moving[0]))
-    if len(moving) > 1 or len(steps) > 1:
-        return None
-    return moving[0], int(steps[0])
+    if len(moving) != 1:
+        return None if moving else (None, 0)
+    steps = np.diff(start, axis=moving[0])
+    step = steps.flat[0]
+    return (moving[0], int(step)) if (steps == step).all() else None

@@ -73,8 +73,8 @@ class Emitter:
         return self._emit("iota", (), type, shape=type.shape, dtype=type.dtype, axis=axis)
 
     def known(self, var: Value) -> np.ndarray[Any, Any] | None:
-        """The value of `var` where it is a small integer or bool computed from constants."""
-        return self._knowledge.value_of(var)
+        """The value of `var` where it is an integer or bool computed from constants."""
+        return self._knowledge[var]
 
     # ---------------------------------------------------------------- elementwise
 
@@ -282,9 +282,7 @@ class Emitter:
     ) -> Value:
         if not type.size and kind not in ("empty", "const"):
             return self.empty(type)  # nothing to compute, whatever the operands are
-        op = self.graph.add(kind, operands, type, self.loc, **attrs)
-        self._knowledge.define(op)
-        return op.result
+        return self.graph.add(kind, operands, type, self.loc, **attrs).result
 
 
 def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from jax.lax import GatherScatterMode
 
+from stagejit.graph.dims import Axes, GatherDims, ScatterDims
 from stagejit.graph.ir import Value
-from stagejit.trace.boxes import Box, Indexing, find_box
+from stagejit.trace.boxes import Box, find_box
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.primitives import jax_name
 from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
@@ -41,55 +42,36 @@ def _mode(site: Site) -> str:
 
 def _gather(emit: Emitter, site: Site, x: Value, indices: Value) -> Value:
     mode, numbers = _mode(site), site.params["dimension_numbers"]
-    sizes = integers(site.params["slice_sizes"])
     fill = _fill_value(site.params["fill_value"], x.type.dtype) if mode == "fill" else None
-    offset_axes = integers(numbers.offset_dims)
-    collapsed = integers(numbers.collapsed_slice_dims)
-    indexing = Indexing(
-        integers(numbers.start_index_map),
-        integers(numbers.operand_batching_dims),
-        integers(numbers.start_indices_batching_dims),
-        sizes,
+    dims = GatherDims(
+        offset_axes=integers(numbers.offset_dims),
+        collapsed_axes=integers(numbers.collapsed_slice_dims),
+        start_axes=integers(numbers.start_index_map),
+        operand_batch_axes=integers(numbers.operand_batching_dims),
+        index_batch_axes=integers(numbers.start_indices_batching_dims),
+        sizes=integers(site.params["slice_sizes"]),
     )
     if not site.result.size:
         return emit.empty(site.result)
-    box = find_box(emit, indexing, x.type.shape, indices, mode)
+    box = find_box(emit, dims, dims.sizes, x.type.shape, indices, mode)
     if box == "nowhere":
         return emit.full(fill, site.result)
-    if box is not None:
-        dropped = {*collapsed, *indexing.operand_batch_axes}
-        return _extract_box(emit, site, x, box, offset_axes, dropped)
-    return emit.emit(
-        "gather", (x, indices), site.result, offset_axes=offset_axes, collapsed_axes=collapsed,
-        start_axes=indexing.start_axes, operand_batch_axes=indexing.operand_batch_axes,
-        index_batch_axes=indexing.index_batch_axes, sizes=sizes, mode=mode, fill_value=fill,
-    )  # fmt: skip
-
-
-def _extract_box(
-    emit: Emitter, site: Site, x: Value, box: Box, offset_axes: tuple[int, ...], dropped: set[int]
-) -> Value:
-    """The box's axes, put where the gather's result wants window and index axes."""
-    value = emit.extract(x, box.offsets, box.sizes, box.strides)
-    value = emit.reverse(value, box.reversed_axes)
+    if box is None:
+        return emit.emit(
+            "gather", (x, indices), site.result, **vars(dims), mode=mode, fill_value=fill
+        )
+    value = emit.reverse(emit.extract(x, box.offsets, box.sizes, box.strides), box.reversed_axes)
     # A window axis that index vectors drive has size 1 in the window: it stays as a unit axis.
-    order = _axis_order(
-        box, [a for a in range(x.type.rank) if a not in dropped], offset_axes, site.result.rank
-    )
+    batch_axes = dims.batch_axes(site.result.rank)
+    order = _axis_order(box, dims.window_axes, dims.offset_axes, batch_axes)
     return emit.reshape(emit.transpose(value, order), site.result.shape)
 
 
-def _axis_order(
-    box: Box, window_axes: list[int], positions: tuple[int, ...], rank: int
-) -> list[int]:
-    """Array axes in the order that their elements take in the result (or updates) of this rank."""
-    batch = [position for position in range(rank) if position not in positions]
-    placed: dict[int, int] = {}  # array axis -> result axis
-    for position, axis in zip(positions, window_axes, strict=True):
-        placed[axis] = position
-    for axis, driver in enumerate(box.drivers):
-        if driver is not None:
-            placed[axis] = batch[driver]
+def _axis_order(box: Box, window_axes: Axes, positions: Axes, batch: Axes) -> list[int]:
+    """Array axes in the order that their elements take in the result (or updates), in which window
+    axes have `positions` and axes of the indices those in `batch`."""
+    placed = dict(zip(window_axes, positions, strict=True))
+    placed |= {axis: batch[at] for axis, at in enumerate(box.drivers) if at is not None}
     # Unit axes that the result does not have can go anywhere: the reshape drops them.
     return sorted(range(len(box.sizes)), key=lambda axis: placed.get(axis, -1))
 
@@ -137,42 +119,36 @@ def _scatter(fn: str) -> Translation:
 def scatter(emit: Emitter, site: Site, fn: str, x: Value, indices: Value, updates: Value) -> Value:
     """Updates combined into windows of `x`; through slices where the windows are one box."""
     mode, numbers = _mode(site), site.params["dimension_numbers"]
-    window_axes = integers(numbers.update_window_dims)
-    inserted = integers(numbers.inserted_window_dims)
-    batching = integers(numbers.operand_batching_dims)
+    dims = ScatterDims(
+        window_axes=integers(numbers.update_window_dims),
+        inserted_axes=integers(numbers.inserted_window_dims),
+        start_axes=integers(numbers.scatter_dims_to_operand_dims),
+        operand_batch_axes=integers(numbers.operand_batching_dims),
+        index_batch_axes=integers(numbers.scatter_indices_batching_dims),
+    )
     if not updates.type.size:
         return x
-    kept = [axis for axis in range(x.type.rank) if axis not in {*inserted, *batching}]
-    window = [1] * x.type.rank
-    for axis, position in zip(kept, window_axes, strict=True):
-        window[axis] = updates.type.shape[position]
-    indexing = Indexing(
-        integers(numbers.scatter_dims_to_operand_dims),
-        batching,
-        integers(numbers.scatter_indices_batching_dims),
-        tuple(window),
-    )
     # XLA drops an update that breaks its promise, and JAX relies on it: the derivative of
     # `x.at[i].min(y, mode="clip")` promises that i is in bounds.
     strict = "fill" if mode == "promise" else mode
-    box = find_box(emit, indexing, x.type.shape, indices, strict)
+    window, rank = dims.window(x.type.rank, updates.type.shape), updates.type.rank
+    box = find_box(emit, dims, window, x.type.shape, indices, strict)
     if box == "nowhere":
         return x
     if box is not None:
-        order = _axis_order(box, kept, window_axes, updates.type.rank)
+        kept = dims.kept_axes(x.type.rank)
+        order = _axis_order(box, kept, dims.window_axes, dims.batch_axes(rank))
         return _insert_box(emit, fn, x, _box_shaped(emit, updates, box, order), box)
     if fn == "sub":
         fn, updates = "add", emit.map("neg", updates)
     return emit.emit(
-        "scatter", (x, indices, updates), x.type, window_axes=window_axes, inserted_axes=inserted,
-        start_axes=indexing.start_axes, operand_batch_axes=batching,
-        index_batch_axes=indexing.index_batch_axes, fn=fn, mode=strict,
+        "scatter", (x, indices, updates), x.type, **vars(dims), fn=fn, mode=strict,
         unique=bool(site.params["unique_indices"]), sorted=bool(site.params["indices_are_sorted"]),
     )  # fmt: skip
 
 
 def _box_shaped(emit: Emitter, updates: Value, box: Box, order: list[int]) -> Value:
-    """`updates` with the axes of the array: the inverse of what `_extract_box` does to a value."""
+    """`updates` with the axes of the array: the inverse of what a gather of the box does."""
     value = emit.reshape(updates, [box.sizes[axis] for axis in order])
     inverse = [order.index(axis) for axis in range(len(order))]
     return emit.reverse(emit.transpose(value, inverse), box.reversed_axes)

@@ -1,9 +1,8 @@
-"""Small integers known while tracing: what `x.at[2:5]` and `x[-1]` compute their indices from.
+"""Integers known while tracing: what `x.at[2:5]` and `x[-1]` compute their indices from.
 
-Input: ops as they are emitted. Output: `value_of(value)`, a NumPy array, or None where the
-value depends on an argument, is not an integer or bool, or is large; what has no elements is known.
-Invariant: knowing a value never changes the program; it only lets a translation choose a static
-form.
+Input: a value. Output: `Knowledge()[value]`, a NumPy array, or None where the value depends on an
+argument, is not an integer or bool, or is large; what has no elements is known. Invariant: knowing
+a value never changes the program; it only lets a translation choose a static form.
 """
 
 from __future__ import annotations
@@ -13,48 +12,52 @@ from typing import Any
 import numpy as np
 
 from stagejit.graph.interpreter import evaluate_op
-from stagejit.graph.ir import Op, Value
+from stagejit.graph.ir import Value
 from stagejit.graph.ops.slices import pull_view
 from stagejit.index.affine import Affine
+from stagejit.symbolic import at_most
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Index = tuple[int, ...]
 
-MAX_ELEMENTS = 4096
+MAX_ELEMENTS = 1 << 20
 
 
-class Knowledge:
-    """Those values that constants alone determine.
+class Knowledge(dict[Value, Array | None]):
+    """Those values that constants alone determine, evaluated when they are first asked for."""
 
-    Evaluated as ops are defined, not on demand, so a long chain of them needs no deep stack.
-    """
+    def __missing__(self, value: Value) -> Array | None:
+        pending = [value]  # no recursion: chains of index arithmetic may be long
+        while pending:
+            at = pending[-1]
+            behind = [x for x in at.op.operands if x not in self] if _is_evaluated(at) else []
+            if not behind:
+                self[pending.pop()] = self._value_of(at)
+            pending += behind
+        return self[value]
 
-    def __init__(self) -> None:
-        self._values: dict[Value, Array] = {}
-
-    def value_of(self, value: Value) -> Array | None:
-        if value.type.size == 0 and _is_exact(value):
+    def _value_of(self, value: Value) -> Array | None:
+        """Those of its operands are known, or known to be unknown."""
+        if not value.type.size and _is_exact(value):
             return np.zeros(value.type.shape, value.type.dtype.numpy)
-        return self._values.get(value)
-
-    def define(self, op: Op) -> None:
-        """An op with one result that was just made. What is evaluated: what index arithmetic is
-        made of. Where a result is exact and its operands are known, these are, too."""
-        value, known = op.result, op.definition
-        if value.type.dtype.is_float:  # as most are
-            return
-        evaluated = known.is_pointwise or known.is_insert or known.is_empty
-        if not evaluated or not _is_exact(value) or value.type.size > MAX_ELEMENTS:
-            return
-        if known.is_constant:
-            self._values[value] = op.attrs["value"]
-            return
-        operands = [self._values.get(operand) for operand in op.operands]
+        if not _is_evaluated(value):
+            return None
+        op = value.op
+        if op.definition.is_constant:
+            array: Array = op.attrs["value"]
+            return array
+        operands = [self[operand] for operand in op.operands]
         present = [array for array in operands if array is not None]
-        if len(present) < len(operands):
-            return
-        (self._values[value],) = evaluate_op(op, present)
+        return evaluate_op(op, present)[0] if len(present) == len(operands) else None
+
+
+def _is_evaluated(value: Value) -> bool:
+    """Whether it is what index arithmetic is made of. Where a result is exact and its operands are
+    known, these are, too."""
+    kind = value.op.definition
+    evaluated = kind.is_pointwise or kind.is_insert or kind.is_empty
+    return evaluated and _is_exact(value) and at_most(value.type.size, MAX_ELEMENTS)
 
 
 def _is_exact(value: Value) -> bool:

@@ -76,6 +76,16 @@ def test_constant_windows_become_slices(name: str) -> None:
     assert "gather" not in text
 
 
+def test_a_slice_of_many_elements_is_one() -> None:
+    x = arange(20_000, 3)
+    text = traced(lambda x: x[jnp.arange(9_000) * 2 + 1], x)
+    assert "gather" not in text
+    assert "extract_slice %arg0 at (1, 0) strides (2, 1)" in text
+    text = traced(lambda x: x[19_000 - jnp.arange(9_000), 1], x)
+    assert "gather" not in text
+    assert "reverse" in text
+
+
 NOT_AS_SLICES: dict[str, Fn] = {
     "repeated rows": lambda x: x.at[jnp.array([1, 1])].add(1.0),
     "no progression": lambda x: x.at[jnp.array([0, 1, 3])].set(1.0),
