@@ -13,7 +13,7 @@ running sums lie in scratch unless the product itself is what is stored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from stagejit.dispatch.accesses import indices_read, store_index, touch_of
 from stagejit.dispatch.region import Region, Store
@@ -45,17 +45,32 @@ def refuse_in_place(region: Region, operand: Value, store: Store) -> str:
     return reason or _refuse_elsewhere(region, operand, store)
 
 
-def refuse_update(region: Region, operand: Value, store: Store, into: Value) -> str:
+def refuse_updates(region: Region, operands: Container[Value], result: Value) -> str:
+    """Why `region` cannot make `result`, an update of the memory that it reads by `operands`;
+    empty if it can."""
+    read = zip(region.inputs, region.operands, strict=True)
+    stores = zip(region.stores, region.results, strict=True)
+    written = [store for store, into in stores if into is result]
+    faults = (
+        _refuse_update(region, own, store)
+        for own, operand in read
+        if operand in operands
+        for store in written
+    )
+    return next(filter(None, faults), "")
+
+
+def _refuse_update(region: Region, operand: Value, store: Store) -> str:
     """Why `region` cannot have `store` overwrite elements of `operand`, one of its inputs, in the
-    memory of both, which is that of `into`; empty if it can: a map may, of an element that it reads
-    for what it stores there."""
+    memory of both; empty if it can: a map may, of an element that it reads for what it stores
+    there."""
     if region.anchor is not None:
         return refuse_in_place(region, operand, store)
     if says_where(region, operand):
         return "the operand says where something is placed"
     index = store_index(store)
-    written = touch_of(into, index, region.scalars).box
-    place = _terms(linearize(index, into.shape))
+    written = touch_of(store.into, index, region.scalars).box
+    place = _terms(linearize(index, store.into.shape))
     for read in indices_read(region, operand):
         overlaps = touch_of(operand, read, region.scalars).box.overlaps(written)
         if overlaps and _terms(linearize(read, operand.shape)) != place:

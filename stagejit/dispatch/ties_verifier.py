@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.dispatch.accesses import Touch, reads_of, writes_of
-from stagejit.dispatch.in_place import refuse_update
+from stagejit.dispatch.in_place import refuse_updates
 from stagejit.dispatch.region import Region
 from stagejit.dispatch.updates import updated_boxes
 from stagejit.errors import VerificationError
@@ -139,20 +139,7 @@ class _Check:
             return
         fault = "another part writes there" if number != tie.part else ""
         if not fault:
-            part = region.parts[number]
-            given = zip(part.inputs, part.operands, strict=True)
-            stores = zip(part.stores, part.results, strict=True)
-            written = [store for store, result in stores if result is tie.result]
-            fault = next(
-                (
-                    reason
-                    for own, operand in given
-                    if operand is touch.value
-                    for store in written
-                    if (reason := refuse_update(part, own, store, store.into))
-                ),
-                "",
-            )
+            fault = refuse_updates(region.parts[number], [touch.value], tie.result)
         if fault:
             raise VerificationError(
                 f"{region.name} overwrites {touch.value}{touch.box}, which it reads: {fault}",

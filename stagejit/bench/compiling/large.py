@@ -98,6 +98,18 @@ def _updates(equations: int, variant: int) -> Made:
     return f, (floats(4 * count, 16), floats(4, 16))
 
 
+def _alternating(equations: int, variant: int) -> Made:
+    """One buffer that is summed up, and written by what that gives, in turns."""
+    c = constant(variant)
+
+    def f(x: Any) -> Any:
+        for k in range(equations // 4):
+            x = x.at[7 * k % 64].set(jnp.sum(x) * c)
+        return x
+
+    return f, (floats(64),)
+
+
 def _optimizer(equations: int, variant: int) -> Made:
     """A step of Adam: three results a parameter."""
     c = constant(variant)
@@ -144,6 +156,7 @@ LARGE_PROGRAMS = (
     LargeProgram("tree of sums", _tree, in_xla=False),
     LargeProgram("layers", _layers),
     LargeProgram("updates of one buffer", _updates),
+    LargeProgram("sums and updates", _alternating),
     LargeProgram("optimizer step", _optimizer),
     LargeProgram("solver steps", _solver),
 )

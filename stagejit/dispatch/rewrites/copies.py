@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stagejit.dispatch.in_place import refuse_update
+from stagejit.dispatch.in_place import refuse_updates
 from stagejit.dispatch.rewrites.views import Chain, Users, Views, is_passed, users_of, waits
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.dispatches import destination, parts_of
@@ -136,13 +136,8 @@ class _Copies:
         if not update.op.definition.is_dispatch:
             return f"the {update.op.kind} reads what it overwrites"
         region = self.views.region(update.op)
-        read = [own for own, value in zip(region.inputs, region.operands, strict=True)
-                if behind_aliases(value) is version]  # fmt: skip
-        stores = zip(region.stores, region.results, strict=True)
-        written = [store for store, result in stores if result is update]
-        faults = (refuse_update(region, own, store, store.into) for own in read
-                  for store in written)  # fmt: skip
-        return next(filter(None, faults), "")
+        read = [value for value in region.operands if behind_aliases(value) is version]
+        return refuse_updates(region, read, update)
 
     def _read_of(self, chain: Chain) -> BoxIndex[Read]:
         if chain not in self.read:

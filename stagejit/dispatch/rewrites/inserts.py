@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from stagejit.dispatch.in_place import refuse_update
+from stagejit.dispatch.in_place import refuse_updates
 from stagejit.dispatch.operands import read_by
 from stagejit.dispatch.rewrites.assembled import Assembled, versions_of
 from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of
@@ -193,15 +193,7 @@ class _Inserts:
         if target is None:
             return ""
         read = self.views.read_in(result.op, target.version, self.views.boxes_of(result)[-1:])
-        if not read:
-            return ""
-        region = self.views.region(result.op)
-        stores = zip(region.stores, region.results, strict=True)
-        *_, store = (store for store, into in stores if into is result)
-        for own, operand in zip(region.inputs, region.operands, strict=True):
-            if operand in read and (fault := refuse_update(region, own, store, store.into)):
-                return fault
-        return ""
+        return refuse_updates(self.views.region(result.op), read, result)
 
 
 def _fused(
