@@ -155,6 +155,11 @@ class Box:
             )
         )
 
+    def inside(self, outer: Box) -> Box:
+        """Where it lies among the elements of a box that contains it."""
+        pairs = zip(self.dims(), outer.dims(), strict=True)
+        return Box.of([((a - b) // t, n, s // t or 1) for (a, n, s), (b, _, t) in pairs])
+
     def intersection(self, other: Box) -> Box:
         """The elements in both; empty boxes have a zero size."""
         if self == other:

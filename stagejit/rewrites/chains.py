@@ -6,14 +6,13 @@ a `fill`. Invariant: the boxes of one chain are disjoint, so its inserts may com
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagejit.graph.ir import Graph, Op, Value
-
-_MOST_IN_BLOCKS = 32  # parts of a chain that are compared with each other one by one
+from stagejit.index.box import Box
+from stagejit.index.box_index import are_disjoint
 
 Offsets = tuple[int, ...]
 
@@ -37,10 +36,14 @@ class Part:
         return self.source, self.offsets, self.strides
 
     @property
-    def stop(self) -> Offsets:
-        """The index after the last element along each axis."""
-        sizes = zip(self.offsets, self.source.shape, self.strides, strict=True)
-        return tuple(first + (size - 1) * step + 1 for first, size, step in sizes)
+    def around(self) -> Box:
+        """The solid box around it."""
+        pairs = zip(self.source.shape, self.strides, strict=True)
+        return Box(
+            self.offsets,
+            tuple((size - 1) * step + 1 for size, step in pairs),
+            (1,) * len(self.offsets),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,24 +90,8 @@ def _chain_of(graph: Graph, last: Op) -> Chain | None:
     )
     size = sum(part.source.type.size for part in parts)
     fits = bool(parts) and (base.op.definition.is_splat or size == last.result.type.size)
-    return Chain(parts, base) if fits and parts[-1].insert is last and _disjoint(parts) else None
-
-
-def _disjoint(parts: Sequence[Part]) -> bool:
-    """Whether the boxes around the parts are: one axis tells for a concatenation."""
-    for axis in range(len(parts[0].offsets)):
-        ordered = sorted((part.offsets[axis], part.stop[axis]) for part in parts)
-        if all(a[1] <= b[0] for a, b in itertools.pairwise(ordered)):
-            return True
-    if len(parts) > _MOST_IN_BLOCKS:
-        return False
-    return not any(overlap(a, b.offsets, b.stop) for i, a in enumerate(parts) for b in parts[:i])
-
-
-def overlap(part: Part, start: Offsets, stop: Offsets) -> bool:
-    """Whether the box around a part has an element in `start` to `stop`."""
-    dims = zip(part.offsets, part.stop, start, stop, strict=True)
-    return all(max(a, c) < min(b, d) for a, b, c, d in dims)
+    apart = fits and are_disjoint([part.around for part in parts])
+    return Chain(parts, base) if apart and parts[-1].insert is last else None
 
 
 def inner_chains(chain: Chain, chains: Mapping[Value, Chain]) -> Iterator[tuple[Part, Chain]]:

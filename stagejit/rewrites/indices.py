@@ -15,7 +15,7 @@ from stagejit.graph.dims import GatherDims, ScatterDims
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.rewrites.driver import Outcome, declined, rewrite
-from stagejit.rewrites.insert_chains import is_placed, line
+from stagejit.rewrites.insert_chains import is_placed
 from stagejit.rewrites.intervals import Interval, hull, within
 from stagejit.rewrites.ranges import is_counted, range_of, range_where
 from stagejit.types import TensorType, bool_
@@ -129,11 +129,10 @@ def _component(graph: Graph, value: Value, at: int, depth: int = 0) -> Interval:
     found: list[Interval] = []
     while is_placed(value.op) and depth < MAX_NESTED:
         source, before = value.op.operands[:2]
-        written = line(value.op, len(value.shape) - 1, source.shape[-1])
-        if at in written:
-            found.append(_component(graph, source, written.index(at), depth + 1))
-            rest, whole_rest = source.shape[:-1], value.shape[:-1]
-            if rest == whole_rest or before.op.definition.is_empty:
+        inside, rest = divmod(at - value.op.attrs["offsets"][-1], value.op.attrs["strides"][-1])
+        if rest == 0 and 0 <= inside < source.shape[-1]:
+            found.append(_component(graph, source, inside, depth + 1))
+            if source.shape[:-1] == value.shape[:-1] or before.op.definition.is_empty:
                 return hull(*found)
         value = before
     if value.op.definition.is_constant and 0 < value.type.size <= MAX_CONSTANT:

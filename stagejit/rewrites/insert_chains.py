@@ -15,37 +15,29 @@ value is only ever replaced by an equal one.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from stagejit.graph.ir import Graph, Op, Value, in_memory
 from stagejit.graph.ops import build
+from stagejit.graph.ops.slices import known_box
 from stagejit.index.box import Box
-from stagejit.index.box_index import cover
+from stagejit.index.box_index import cover, meet
 from stagejit.rewrites.driver import Log
 from stagejit.symbolic import Undecided
 
 NAME = "fuse-insert"
 
 
-class Boxed(Protocol):
-    """What names a box by its attributes `offsets` and `strides`, as a slice op does."""
-
-    @property
-    def attrs(self) -> Mapping[str, Any]: ...
-
-
-Ends = tuple[tuple[float, ...], tuple[float, ...]]  # first and last position along each axis
-Touches = Callable[[Op], bool]
+Ends = tuple[tuple[int, ...], tuple[int, ...]]  # first and last position along each axis
 
 
 @dataclass(frozen=True)
 class _Jump:
-    """From an insert, whose destination is `parent`, to `to`; `ends` is around all between."""
+    """From an insert of `box`, whose destination is `parent`, to `to`; `ends` is around all
+    between."""
 
+    box: Box
     parent: Value
     to: Value
     ends: Ends
@@ -60,37 +52,18 @@ def is_placed(op: Op) -> bool:
     return op.definition.is_insert and None not in op.attrs["offsets"]
 
 
-def untouched_before(graph: Graph, value: Value, ends: Ends, touches: Touches) -> Value:
-    """The value before all inserts that leave the box between `ends` alone. touches: whether an
-    insert writes into the very box."""
+def untouched_before(graph: Graph, value: Value, box: Box) -> Value:
+    """The value before all inserts that leave the box alone."""
     jumps = _JUMPS.setdefault(graph, {})
     while is_placed(value.op):
         jump = _jump_from(jumps, value)
-        if _apart(jump.ends, ends) and jump.to.op in graph.nx:
+        if not meet(*jump.ends, *box.ends) and jump.to.op in graph.nx:
             value = jump.to
-        elif not touches(value.op):
+        elif not jump.box.overlaps(box):
             value = jump.parent
         else:
             break
     return value
-
-
-def line(op: Boxed, axis: int, size: int) -> range:
-    """The positions along one axis of the box that a slice op reads or writes."""
-    offset, stride = op.attrs["offsets"][axis], op.attrs["strides"][axis]
-    return range(offset, offset + (size - 1) * stride + 1 if size else offset, stride)
-
-
-def ends_of(op: Boxed, shape: tuple[int, ...]) -> Ends:
-    """Of the box of `shape` that a slice op reads or writes; all there is where sizes are
-    symbols."""
-    try:
-        lines = [line(op, axis, size) for axis, size in enumerate(shape)]
-    except (Undecided, TypeError):
-        return (-math.inf,) * len(shape), (math.inf,) * len(shape)
-    if not all(lines):
-        return (math.inf,) * len(shape), (-math.inf,) * len(shape)
-    return tuple(part[0] for part in lines), tuple(part[-1] for part in lines)
 
 
 def _jump_from(jumps: dict[Value, _Jump], value: Value) -> _Jump:
@@ -105,17 +78,18 @@ def _jump_from(jumps: dict[Value, _Jump], value: Value) -> _Jump:
 
 
 def _made(jumps: dict[Value, _Jump], insert: Op) -> _Jump:
-    source, parent = insert.operands[:2]
-    ends = ends_of(insert, source.shape)
+    box, parent = known_box(insert), insert.operands[1]
+    ends = box.ends
     first = jumps.get(parent)
     if first is None:
-        return _Jump(parent, parent, ends, 1)
+        return _Jump(box, parent, parent, ends, 1)
     second = jumps.get(first.to)
     below = 0 if second is None else second.depth
     further = 0 if second is None else _depth(jumps, second.to)
     if second is not None and first.depth - below == below - further:
-        return _Jump(parent, second.to, _around(ends, first.ends, second.ends), first.depth + 1)
-    return _Jump(parent, parent, ends, first.depth + 1)
+        ends = _around(ends, first.ends, second.ends)
+        return _Jump(box, parent, second.to, ends, first.depth + 1)
+    return _Jump(box, parent, parent, ends, first.depth + 1)
 
 
 def _depth(jumps: dict[Value, _Jump], value: Value) -> int:
@@ -126,14 +100,6 @@ def _depth(jumps: dict[Value, _Jump], value: Value) -> int:
 def _around(*ends: Ends) -> Ends:
     starts, stops = zip(*ends, strict=True)
     return tuple(map(min, zip(*starts, strict=True))), tuple(map(max, zip(*stops, strict=True)))
-
-
-def _apart(a: Ends, b: Ends) -> bool:
-    """True if one axis tells. Boxes of no dimension have their only element in common."""
-    return any(
-        stop < other_start or other_stop < start
-        for start, stop, other_start, other_stop in zip(*a, *b, strict=True)
-    )
 
 
 # ------------------------------------------------------------------------ nothing is left
@@ -159,7 +125,7 @@ def _covers(graph: Graph, first: Op) -> bool:
     nothing of its destination."""
     boxes, at = [], first
     while True:
-        boxes.append(Box(at.attrs["offsets"], at.operands[0].shape, at.attrs["strides"]))
+        boxes.append(known_box(at))
         uses = graph.uses(at.result)
         if len(uses) != 1 or uses[0].operand != 1 or not is_placed(uses[0].user):
             break

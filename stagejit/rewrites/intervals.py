@@ -7,10 +7,13 @@ element type, it wraps, and may be anything of that type. A bool is 0 or 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import operator
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from stagejit.formulas import quotient
 from stagejit.types import DType, bool_
 
 Interval = tuple[int, int]  # both ends included
@@ -47,71 +50,55 @@ def fitting(found: Interval | None, dtype: DType) -> Interval:
     return found if found is not None and within(found, everything) else everything
 
 
-def of_function(fn: str, dtype: DType, operands: list[Interval]) -> Interval:
+def of_function(fn: str, dtype: DType, operands: Sequence[Interval]) -> Interval:
     """Of `fn`, which gives `dtype`, over operands of an integer type or bool."""
-    if fn in _COMPARISONS:
-        return _COMPARISONS[fn](*operands)
+    found: Interval | None = None
     if dtype is bool_:
-        rule = _OF_BOOLS.get({"add": "or", "mul": "and", "max": "or", "min": "and"}.get(fn, fn))
-        return rule(*operands) if rule else BOOL
-    if fn in ("population_count", "clz"):
-        return 0, dtype.bits
-    if fn.startswith("shift_"):
-        return fitting(_shifted(fn, dtype, *operands), dtype)
-    found = _OF_INTEGERS.get(fn)
-    return fitting(found(*operands) if found else None, dtype)
+        if fn == "not":
+            fn, operands = "eq", (*operands, (0, 0))
+        fn = _ON_BOOLS.get(fn, fn)
+    if fn in _MONOTONE:
+        found = _at_ends(_MONOTONE[fn], *operands)
+    elif fn in _OTHERS:
+        found = _OTHERS[fn](*operands)
+    elif fn in ("population_count", "clz"):
+        found = 0, dtype.bits
+    elif fn.startswith("shift_"):
+        found = _shifted(fn, dtype, *operands)
+    return fitting(found, dtype)
 
 
-# ------------------------------------------------------------------------------- comparisons
+# What a function of bools is as one of the numbers 0 and 1.
+_ON_BOOLS = {"and": "min", "mul": "min", "or": "max", "add": "max", "xor": "ne"}
+
+# Of integers: monotone in each operand as long as the others stay.
+_MONOTONE: dict[str, Callable[..., int]] = {
+    "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
+    "not": operator.invert, "max": max, "min": min,
+    "sign": lambda x: (x > 0) - (x < 0), "clamp": lambda low, x, high: min(max(x, low), high),
+}  # fmt: skip
 
 
-def _decided(true: bool, false: bool) -> Interval:
-    return (1, 1) if true else (0, 0) if false else BOOL
-
-
-def _less(a: Interval, b: Interval) -> Interval:
-    return _decided(a[1] < b[0], a[0] >= b[1])
+def _at_ends(fn: Callable[..., int], *operands: Interval) -> Interval:
+    """Of a monotone function, which has its extremes where all operands have theirs."""
+    found = [int(fn(*ends)) for ends in itertools.product(*operands)]
+    return min(found), max(found)
 
 
 def _equal(a: Interval, b: Interval) -> Interval:
-    return _decided(a[0] == a[1] == b[0] == b[1], a[1] < b[0] or b[1] < a[0])
+    apart = _at_ends(operator.sub, a, b)
+    return int(apart == (0, 0)), int(apart[0] <= 0 <= apart[1])
 
 
-def _not(a: Interval) -> Interval:
-    return 1 - a[1], 1 - a[0]
-
-
-_COMPARISONS: dict[str, Callable[[Interval, Interval], Interval]] = {
-    "lt": _less,
-    "gt": lambda a, b: _less(b, a),
-    "ge": lambda a, b: _not(_less(a, b)),
-    "le": lambda a, b: _not(_less(b, a)),
-    "eq": _equal,
-    "ne": lambda a, b: _not(_equal(a, b)),
-}
-
-_OF_BOOLS: dict[str, Callable[..., Interval]] = {
-    "not": _not,
-    "and": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
-    "or": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
-    "select": lambda p, a, b: hull(a, b),
-}
-
-# ------------------------------------------------------------------------------- arithmetic
-
-
-def _product(a: Interval, b: Interval) -> Interval:
-    corners = [x * y for x in a for y in b]
-    return min(corners), max(corners)
+def _different(a: Interval, b: Interval) -> Interval:
+    low, high = _equal(a, b)
+    return 1 - high, 1 - low
 
 
 def _quotient(a: Interval, b: Interval) -> Interval | None:
-    """Towards zero; None where the divisor may be zero."""
-    if b[0] <= 0 <= b[1]:
-        return None
-    corners = [abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1) for x in a for y in b]
-    inside = [0] if a[0] <= 0 <= a[1] else []
-    return min(corners + inside), max(corners + inside)
+    """None where the divisor may be zero."""
+    return None if b[0] <= 0 <= b[1] else _at_ends(quotient, a, b)
 
 
 def _rest(a: Interval, b: Interval) -> Interval:
@@ -119,16 +106,14 @@ def _rest(a: Interval, b: Interval) -> Interval:
     low, high = min(a[0], 0), max(a[1], 0)
     if b[0] <= 0 <= b[1]:
         return low, high
-    smallest = min(abs(b[0]), abs(b[1]))
+    smallest, largest = _absolute(b)
     if -smallest < a[0] and a[1] < smallest:
         return a
-    largest = max(abs(b[0]), abs(b[1])) - 1
-    return max(low, -largest), min(high, largest)
+    return max(low, 1 - largest), min(high, largest - 1)
 
 
 def _absolute(a: Interval) -> Interval:
-    ends = abs(a[0]), abs(a[1])
-    return (0 if a[0] <= 0 <= a[1] else min(ends)), max(ends)
+    return max(a[0], -a[1], 0), max(-a[0], a[1])
 
 
 def _and(a: Interval, b: Interval) -> Interval | None:
@@ -148,47 +133,28 @@ def _xor(a: Interval, b: Interval) -> Interval | None:
     return None if either is None else (0, either[1])
 
 
-def _sign(a: Interval) -> Interval:
-    return (a[0] > 0) - (a[0] < 0), (a[1] > 0) - (a[1] < 0)
-
-
-def _clamped(low: Interval, x: Interval, high: Interval) -> Interval:
-    """min(max(x, low), high)"""
-    return (
-        min(max(x[0], low[0]), high[0]),
-        min(max(x[1], low[1]), high[1]),
-    )
-
-
-_OF_INTEGERS: dict[str, Callable[..., Interval | None]] = {
-    "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
-    "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
-    "mul": _product,
-    "neg": lambda a: (-a[1], -a[0]),
+_OTHERS: dict[str, Callable[..., Interval | None]] = {
+    "eq": _equal,
+    "ne": _different,
     "abs": _absolute,
-    "square": lambda a: _product(_absolute(a), _absolute(a)),
-    "sign": _sign,
+    "square": lambda a: _at_ends(operator.mul, _absolute(a), _absolute(a)),
     "div": _quotient,
     "rem": _rest,
-    "max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
-    "min": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
-    "clamp": _clamped,
     "and": _and,
     "or": _or,
     "xor": _xor,
-    "not": lambda a: (-1 - a[1], -1 - a[0]),
     "select": lambda p, a, b: hull(a, b),
 }
 
 
 def _shifted(fn: str, dtype: DType, a: Interval, by: Interval) -> Interval | None:
     """By a known distance. A shift to the right takes the highest bit for a sign, or not."""
-    least, most = by
-    same = a[0] >= 0 and a[1] < 1 << (dtype.bits - 1)
-    if least != most or not 0 <= least < dtype.bits:
+    distance, most = by
+    if distance != most or not 0 <= distance < dtype.bits:
         return None
     if fn == "shift_left":
-        return a[0] << least, a[1] << least
+        return a[0] << distance, a[1] << distance
+    same = a[0] >= 0 and a[1] < 1 << (dtype.bits - 1)
     if same or dtype.is_signed == (fn == "shift_right_arithmetic"):
-        return a[0] >> least, a[1] >> least
+        return a[0] >> distance, a[1] >> distance
     return None

@@ -143,12 +143,12 @@ class _Sharing:
     def _rebuild(self, buffer: _Buffer) -> None:
         """Inserts the parts in the order in which they are there, and slices between."""
         graph, whole, parts = self.graph, buffer.chain, list(buffer.parts.values())
-        starts, stops = np.array([p.offsets for p in parts]), np.array([p.stop for p in parts])
+        ends = np.array([part.around.ends for part in parts])
         when = [self.lifetimes.stored_at(part) for part in parts]
         within = []
         for chain, at in buffer.inside:
-            end = np.add(at, chain.result.shape)
-            inside = np.flatnonzero(((starts >= at) & (stops <= end)).all(1)).tolist()
+            within_it = (ends[:, 0] >= at) & (ends[:, 1] < np.add(at, chain.result.shape))
+            inside = np.flatnonzero(within_it.all(1)).tolist()
             for number in inside:  # copied when the first of them is read
                 when[number] = min(when[number], self.lifetimes.rank[chain.result.op])
             within.append(inside)

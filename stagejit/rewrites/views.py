@@ -7,16 +7,13 @@ copies, and `fill`s move outwards, so a scalar stays a scalar for as long as pos
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
-from stagejit.graph.ops.slices import pull_view
+from stagejit.graph.ops.slices import known_box, pull_view
+from stagejit.index.box import Box
 from stagejit.index.coordinates import coordinates, keeps_row_major_order
 from stagejit.rewrites.driver import Outcome, declined, rewrite
-from stagejit.rewrites.insert_chains import ends_of, is_placed, line, untouched_before
+from stagejit.rewrites.insert_chains import is_placed, untouched_before
 
 NAME = "fold-views"
 
@@ -117,38 +114,19 @@ def extract_of_extract(graph: Graph, op: Op) -> Outcome:
     producer = op.operands[0].op
     if None in op.attrs["offsets"] or None in producer.attrs["offsets"]:
         return declined("a computed start is clamped to its own operand")
-    offsets = tuple(
-        a + b * stride if size else 0
-        for a, b, stride, size in zip(
-            producer.attrs["offsets"], op.attrs["offsets"], producer.attrs["strides"],
-            op.result.shape, strict=True
-        )
-    )  # fmt: skip
-    strides = tuple(
-        a * b if size > 1 else 1
-        for a, b, size in zip(
-            producer.attrs["strides"], op.attrs["strides"], op.result.shape, strict=True
-        )
-    )
-    return build(
-        graph,
-        "extract_slice",
-        producer.operands,
-        offsets=offsets,
-        sizes=op.result.shape,
-        strides=strides,
-    )
+    outer, box = known_box(producer), known_box(op)
+    offsets, strides = outer.offsets, outer.strides
+    dims = zip(offsets, strides, box.dims(), strict=True)
+    whole = Box.of([(a + b * s if n else 0, n, s * t) for a, s, (b, n, t) in dims])
+    return _extracted(graph, producer.operands[0], whole)
+
+
+def _extracted(graph: Graph, value: Value, box: Box) -> Value:
+    offsets, sizes, strides = box.offsets, box.sizes, box.strides
+    return build(graph, "extract_slice", [value], offsets=offsets, sizes=sizes, strides=strides)
 
 
 # ------------------------------------------------------------ forwarding
-
-
-@dataclass(frozen=True)
-class _Read:
-    """A box of `shape` of some value."""
-
-    attrs: Mapping[str, Any]
-    shape: tuple[int, ...]
 
 
 @rewrite(NAME, roots="extract_slice", of="insert_slice")
@@ -157,25 +135,18 @@ def extract_of_insert(graph: Graph, op: Op) -> Outcome:
     disjoint; as far as the box can be followed"""
     if None in op.attrs["offsets"] or None in op.operands[0].op.attrs["offsets"]:
         return declined("the boxes of a computed start are not known")
-    value, read = op.operands[0], _Read(op.attrs, op.result.shape)
+    value, box = op.operands[0], known_box(op)
     while is_placed(value.op):
-        before = untouched_before(
-            graph,
-            value,
-            ends_of(read, read.shape),
-            lambda insert: not _disjoint(read, insert, insert.operands[0]),  # noqa: B023
-        )
-        if before is not value:
-            value = before
-            continue
-        source = value.op.operands[0]
-        inside = _within(read, value.op, source)
-        if inside is None:
-            break
-        value, read = source, _Read(inside, read.shape)
+        before = untouched_before(graph, value, box)
+        if before is value:
+            placed = known_box(value.op)
+            if not placed.contains(box):
+                break
+            before, box = value.op.operands[0], box.inside(placed)
+        value = before
     if value is op.operands[0]:
         return declined("the box is partly inserted, partly not")
-    return build(graph, "extract_slice", [value], **dict(read.attrs) | {"sizes": read.shape})
+    return _extracted(graph, value, box)
 
 
 @rewrite(NAME, roots="insert_slice", of="insert_slice", operand=1)
@@ -192,33 +163,6 @@ def insert_over_insert(graph: Graph, op: Op) -> Outcome:
     return build(
         graph, "insert_slice", [source, producer.operands[1], *op.operands[2:]], **op.attrs
     )
-
-
-def _disjoint(read: _Read, insert: Op, source: Value) -> bool:
-    """Whether no element of the box was inserted: true if one axis already tells."""
-    for axis, size in enumerate(read.shape):
-        wanted = line(read, axis, size)
-        written = line(insert, axis, source.shape[axis])
-        if not wanted or not written or wanted[-1] < written[0] or written[-1] < wanted[0]:
-            return True
-        if wanted.step == written.step and (wanted[0] - written[0]) % wanted.step:
-            return True
-    return False
-
-
-def _within(read: _Read, insert: Op, source: Value) -> dict[str, Any] | None:
-    """The box within the source, if all of it was inserted."""
-    offsets, strides = [], []
-    for axis, size in enumerate(read.shape):
-        wanted = line(read, axis, size)
-        written = line(insert, axis, source.shape[axis])
-        if not (
-            wanted[0] in written and wanted[-1] in written and wanted[min(1, size - 1)] in written
-        ):
-            return None
-        offsets.append(written.index(wanted[0]))
-        strides.append(wanted.step // written.step if size > 1 else 1)
-    return {"offsets": tuple(offsets), "strides": tuple(strides)}
 
 
 RULES = (

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from stagejit.graph.interpreter import interpret
+from stagejit.index.box import Box
 from stagejit.options import Options
-from stagejit.rewrites import rewrite_graph, views
+from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.driver import GraphStep
 from stagejit.rewrites.insert_chains import NAME, elide_covered_fills
 from stagejit.trace.translate import graph_of
@@ -57,14 +58,14 @@ def test_rewrites_keep_what_is_read(seed: int) -> None:
 @pytest.mark.parametrize("distance", [1, 300])
 def test_a_read_looks_at_few_updates(distance: int, monkeypatch: pytest.MonkeyPatch) -> None:
     looked = 0
-    disjoint = views._disjoint
+    overlaps = Box.overlaps
 
     def counted(*args: Any) -> bool:
         nonlocal looked
         looked += 1
-        return disjoint(*args)
+        return overlaps(*args)
 
-    monkeypatch.setattr(views, "_disjoint", counted)
+    monkeypatch.setattr(Box, "overlaps", counted)
     updates = 300
 
     def f(x: Any) -> Any:

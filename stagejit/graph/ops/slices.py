@@ -25,6 +25,7 @@ from stagejit.graph.literals import literal_text
 from stagejit.graph.syntax import Parts, implied_attributes, joined
 from stagejit.graph.tokens import Line, Values
 from stagejit.index.affine import Affine, Index, Var
+from stagejit.index.box import Box
 from stagejit.types import TensorType
 
 
@@ -71,6 +72,11 @@ def boxed(op: Op) -> tuple[Value, tuple[int, ...], Sequence[Value]]:
         raise InternalError(f"{op} names no box", step="graph", loc=op.loc)
     sizes = op.result.shape if op.definition.is_extract else op.operands[0].shape
     return op.operands[at], sizes, op.operands[at + 1 :]
+
+
+def known_box(op: Op) -> Box:
+    """The box that `op` names; all of its offsets are numbers."""
+    return Box(op.attrs["offsets"], boxed(op)[1], op.attrs["strides"])
 
 
 # ------------------------------------------------------------------ meaning
