@@ -20,12 +20,11 @@ from stagejit.codegen.target import Target
 from stagejit.collector import collector_paused
 from stagejit.decisions import Decision
 from stagejit.dispatch.assembly import assemble
-from stagejit.dispatch.formation import form
-from stagejit.dispatch.group import Group, Grouping
+from stagejit.dispatch.forming.formation import form
+from stagejit.dispatch.forming.group import Group, Grouping
 from stagejit.dispatch.operands import verify_operands
 from stagejit.dispatch.partition import explain_producers
-from stagejit.dispatch.region import Region, with_inner
-from stagejit.dispatch.regions import regions_of
+from stagejit.dispatch.regions import Region, regions_of, with_inner
 from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_kinds

@@ -13,8 +13,8 @@ from jax import lax
 
 import stagejit
 from stagejit.codegen.elements import Elements
-from stagejit.dispatch.group import Group
-from stagejit.dispatch.state import State
+from stagejit.dispatch.forming.group import Group
+from stagejit.dispatch.forming.state import State
 from stagejit.index.coordinates import coordinates, variables
 from stagejit.runtime.loader import call_count
 from tests.agreement import agrees, close, native_calls

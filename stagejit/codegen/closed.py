@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stagejit.dispatch.region import Region, Store
+from stagejit.dispatch.regions import Region, Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import memory_of

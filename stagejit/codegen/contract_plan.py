@@ -16,7 +16,7 @@ from stagejit.codegen.space import merge
 from stagejit.codegen.target import Target
 from stagejit.codegen.tile_blocks import choose, is_direct
 from stagejit.codegen.tiling import Source, Tiling
-from stagejit.dispatch.region import Store
+from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, SplitNeeded

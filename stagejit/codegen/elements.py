@@ -26,7 +26,7 @@ from stagejit.codegen.positions import Positions
 from stagejit.codegen.register_tiles import Tile
 from stagejit.codegen.strides import WIDEST_PICKED, dealt, is_dealt, squares
 from stagejit.codegen.transposes import transpose_registers
-from stagejit.dispatch.region import Store
+from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.slices import place, pull_view

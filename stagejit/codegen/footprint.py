@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.gathers import gather_reads
-from stagejit.dispatch.region import Store
+from stagejit.dispatch.regions import Store
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.slices import place, pull_view
 from stagejit.index.affine import (

@@ -29,7 +29,7 @@ from stagejit.codegen.target import Target
 from stagejit.codegen.templates import Templates
 from stagejit.codegen.verifier import verify as verify_kernel
 from stagejit.codegen.vmath import is_long
-from stagejit.dispatch.region import Region
+from stagejit.dispatch.regions import Region
 from stagejit.errors import InternalError, StagejitError
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.elementwise import function_of

@@ -33,7 +33,7 @@ from stagejit.codegen.space import Space, merge, refine
 from stagejit.codegen.stores import bind_memory
 from stagejit.codegen.streaming import streamed_stores
 from stagejit.codegen.target import Target
-from stagejit.dispatch.region import Store
+from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.elementwise import function_of

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.target import Target
-from stagejit.dispatch.region import Store
+from stagejit.dispatch.regions import Store
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Var
 

@@ -1,1 +1,8 @@
-"""Dispatch formation: which ops run together, and what each dispatch touches."""
+"""Which ops run together, as a graph of dispatches, and what each dispatch touches.
+
+To be read in this order: `forming/` divides a graph of ops into groups, `assembly.py` makes a graph
+of dispatches of them, `rewrites/` has producers write where their results are placed; `regions.py`
+is what all later steps see of it, `accesses.py` says which elements each dispatch reads and writes,
+`in_place.py` what it may overwrite. `ties_verifier.py` and `verifier.py` check all of that.
+`partition.py` goes the whole way in one call.
+"""

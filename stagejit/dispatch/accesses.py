@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from stagejit.dispatch.region import Region, Store
+from stagejit.dispatch.regions import Region, Store
 from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.graph.dims import ConvDims, GatherDims, dilated
 from stagejit.graph.ir import Op, Value

@@ -1,9 +1,10 @@
 """Whose memory returned values lie in.
 
-Input: a graph in normal form. Output: the values that are stored for its outputs. Invariant:
-distinct outputs are stored in distinct buffers, none of them an input or a constant; a returned
-reshape of a value that nobody else returns shares that value's buffer, because its elements are in
-the same order.
+Input: a graph. Output: the values that are stored for the outputs of one in normal form; donated
+arguments whose memory a result takes over. Invariant: distinct outputs are stored in distinct
+buffers, none of them an input or a constant; a returned reshape of a value that nobody else returns
+shares that value's buffer, because its elements are in the same order. Pairs of result and argument
+are those that JAX itself makes for the same call, so XLA adds no copies.
 """
 
 from __future__ import annotations
@@ -28,3 +29,18 @@ def without_reshapes(value: Value) -> Value:
     while value.op.definition.keeps_order:
         value = value.op.operands[0]
     return value
+
+
+def donations(graph: Graph) -> dict[int, int]:
+    """Argument by result, both as numbers: each result takes the first donated argument of its type
+    that is left. This is JAX's own rule (`jax._src.interpreters.mlir`, input-output aliases)."""
+    free: dict[object, list[int]] = {}
+    for number, (value, donated) in enumerate(zip(graph.inputs, graph.donated, strict=True)):
+        if donated:
+            free.setdefault(value.type, []).append(number)
+    pairs = {}
+    for number, value in enumerate(graph.outputs):
+        left = free.get(value.type)
+        if left:
+            pairs[number] = left.pop(0)
+    return pairs

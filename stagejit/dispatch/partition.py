@@ -11,11 +11,11 @@ from itertools import chain, islice
 
 from stagejit.decisions import Decision
 from stagejit.dispatch.assembly import assemble
-from stagejit.dispatch.formation import form
-from stagejit.dispatch.group import Group, Grouping
-from stagejit.dispatch.region import Region
+from stagejit.dispatch.forming.formation import form
+from stagejit.dispatch.forming.group import Group, Grouping
+from stagejit.dispatch.forming.state import describe
+from stagejit.dispatch.regions import Region
 from stagejit.dispatch.rewrites import rewrite_dispatches
-from stagejit.dispatch.state import describe
 from stagejit.graph.ir import Graph, Op
 from stagejit.options import Options
 

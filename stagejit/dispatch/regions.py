@@ -1,17 +1,21 @@
-"""The regions of a graph of dispatches: for each of its launches a view of what it is.
+"""`Region`: what one dispatch evaluates, and how it reaches memory: a view of an op.
 
 Input: a graph of dispatches. Output: a `Region` for each op that does something, in the order of
-the ops. Invariant: a region says nothing that its op does not say; what the host knows of offsets
-is what it can work out from arguments.
+the ops; read by access analysis, scheduling and kernel generation. Invariant: a region says nothing
+that its op does not say; every op of a region is evaluated element by element from the region's
+inputs, and only `stores` reach memory; what the host knows of offsets is what it can work out from
+arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from stagejit.dispatch.bodies import has_slices_anywhere, known_inside
-from stagejit.dispatch.region import Body, Region, Store
 from stagejit.dispatch.scalars import NOTHING, Scalars, known_arguments
+from stagejit.graph.definition import OpDef, no_check, states_its_types
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, carried_inputs, read_operands
 from stagejit.graph.ops.dispatches import (
@@ -24,8 +28,152 @@ from stagejit.graph.ops.dispatches import (
     written,
 )
 from stagejit.graph.ops.views import behind_aliases
+from stagejit.index.affine import Index
+from stagejit.loc import UNKNOWN, Loc
 from stagejit.options import Options
 from stagejit.symbolic import Int
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """One result of a region.
+
+    value: what is computed, element by element, over its own shape.
+    into: the value whose buffer is written: `value` itself, or the result of the last of `inserts`.
+    inserts: the `insert_slice` ops that place `value` in `into`, innermost first; empty for a plain
+        store. The rest of `into` is not touched by this store.
+    """
+
+    value: Value
+    into: Value
+    inserts: tuple[Op, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """A graph that a loop or a branch runs, divided into regions.
+
+    carried: result --> input whose memory has to hold it when the body is done.
+    """
+
+    graph: Graph
+    regions: tuple[Region, ...]
+    carried: Mapping[int, int]
+
+
+_WITHOUT_ANCHOR = OpDef(kind="map", infer=states_its_types, interpret=no_check, is_elementwise=True)
+
+
+def definition_of_anchor(anchor: Op | None) -> OpDef:
+    """What is known of a dispatch: what its anchor is. Without one it evaluates elementwise ops."""
+    return _WITHOUT_ANCHOR if anchor is None else anchor.definition
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """One dispatch, as those see it who schedule and generate it.
+
+    op: the op of the graph of dispatches that it is, or is a part of.
+    kind: `map` (no anchor), `reduce` (one or more reduces over the same rows), `contract`, `conv`,
+        `cumulative`, `scatter`, `delegate`, `call`, `loop`, `branch`; `copy` and `fill` are maps
+        that compute nothing.
+    ops: evaluated ops in topological order, `insert_slice`s that only place a store included.
+    anchor: the contract, conv, cumulative, scatter, delegate or call op; the first reduce for
+        `reduce`.
+    inputs: what is read from memory, each once: values that `ops` refer to.
+    stores: what is written.
+    operands, results: for each input and for each store the value of the graph of dispatches whose
+        memory it is.
+    part: the graph of `ops`, of those that have a kernel.
+    bodies: of a loop the body, then its condition if it has one; of a branch all branches.
+    scalars: the offsets that the host knows.
+    aligned: False where memory may start at any element, because it is a slice of a larger buffer.
+
+    Kinds `map`, `copy`, `fill`: all stored values have one shape. A map may write a buffer that it
+    reads, the same elements at the same index or others.
+    Kind `reduce`: all reduces in `ops` reduce the same axes of operands of one shape (the row
+    space). Stores are in the row space or in the kept space (the shape of the reduces' results), up
+    to reshapes.
+    Kinds `contract`, `conv`, `cumulative`: stored values have an element for each element of the
+    anchor's result, computed from that one; they may be transposed or reshaped.
+    `borders`: `fill` regions that run beside this one, and write what the pad around a store
+    leaves (see `rewrites/pads.py`).
+    Kind `scatter`: the buffer of the result already holds the operand's elements, so operand 0 is
+    not evaluated and no input. Kinds `loop`, `branch`: likewise for operands that results update.
+    Kinds `call`, `loop`, `branch`: inputs are what operands are aliases of.
+    """
+
+    op: Op
+    name: str
+    kind: str
+    ops: tuple[Op, ...]
+    inputs: tuple[Value, ...]
+    stores: tuple[Store, ...]
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    anchor: Op | None = None
+    part: Graph | None = None
+    borders: tuple[Region, ...] = ()
+    bodies: tuple[Body, ...] = ()
+    scalars: Scalars = NOTHING
+    aligned: bool = True
+
+    # What `accesses.py` remembers of it.
+    indices: ClassVar[Mapping[Value, dict[Index, None]] | None] = None
+
+    @property
+    def definition(self) -> OpDef:
+        """What is known of it by its anchor, see `definition_of_anchor`."""
+        return definition_of_anchor(self.anchor)
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether it evaluates nothing but its anchor, and stores nothing but its results."""
+        return self.definition.stands_alone
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether it is one kernel of ours: no loop, no branch, no code of a library."""
+        return not self.definition.is_foreign and not self.definition.has_bodies
+
+    @property
+    def updates(self) -> bool:
+        """Whether it reads, and changes, what lies in the buffers of its results."""
+        return self.definition.updates
+
+    @property
+    def parts(self) -> tuple[Region, ...]:
+        """The region itself, then its borders."""
+        return (self, *self.borders)
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """Operands of all parts, in order."""
+        if not self.borders:
+            return tuple(self.operands)
+        return tuple(value for part in self.parts for value in part.operands)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """Results of all parts, in order."""
+        if not self.borders:
+            return tuple(self.results)
+        return tuple(value for part in self.parts for value in part.results)
+
+    @property
+    def loc(self) -> Loc:
+        """The user's line: that of the anchor, or of the last located op."""
+        if self.anchor is not None and self.anchor.loc:
+            return self.anchor.loc
+        return next((op.loc for op in reversed(self.ops) if op.loc), UNKNOWN)
+
+
+def with_inner(regions: Iterable[Region]) -> Iterator[Region]:
+    """All regions, those inside of loops and branches too."""
+    for region in regions:
+        yield region
+        for body in region.bodies:
+            yield from with_inner(body.regions)
 
 
 def regions_of(

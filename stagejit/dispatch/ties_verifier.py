@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from stagejit.dispatch.accesses import Touch, reads_of, writes_of
 from stagejit.dispatch.in_place import refuse_updates
-from stagejit.dispatch.region import Region
+from stagejit.dispatch.regions import Region
 from stagejit.dispatch.updates import updated_boxes
 from stagejit.errors import VerificationError
 from stagejit.graph.ir import Graph, Op, Value

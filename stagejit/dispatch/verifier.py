@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stagejit.dispatch.region import Region, with_inner
+from stagejit.dispatch.regions import Region, with_inner
 from stagejit.errors import VerificationError
 
 

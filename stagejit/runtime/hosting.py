@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
-from stagejit.dispatch.region import Region
+from stagejit.dispatch.regions import Region
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.foreign import handler_types

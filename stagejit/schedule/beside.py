@@ -15,8 +15,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from stagejit.dispatch.group import bits
-from stagejit.dispatch.region import Region
+from stagejit.dispatch.regions import Region
+from stagejit.index.bit_sets import bits
 from stagejit.schedule.plan import Dispatch
 
 NAME = "run-beside"

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from stagejit.dispatch.region import Region, with_inner
+from stagejit.dispatch.regions import Region, with_inner
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import LoopOperands, body_operands, carried_inputs, carried_operands
 from stagejit.graph.ops.views import behind_aliases

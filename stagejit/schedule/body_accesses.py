@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from stagejit.dispatch.accesses import Touch, joined
-from stagejit.dispatch.region import Region
+from stagejit.dispatch.regions import Region
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.views import behind_aliases
 from stagejit.index.box import Box

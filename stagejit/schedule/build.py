@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from stagejit.decisions import Decision
 from stagejit.dispatch.accesses import Touch, reads_of, rereads_of, writes_of
 from stagejit.dispatch.bodies import counted_inside
-from stagejit.dispatch.donation import donations
 from stagejit.dispatch.in_place import refuse_in_place
-from stagejit.dispatch.region import Region
+from stagejit.dispatch.outputs import donations
+from stagejit.dispatch.regions import Region
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.graph.ops.views import behind_aliases

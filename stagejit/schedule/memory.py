@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stagejit.dispatch.group import bits
+from stagejit.index.bit_sets import bits
 from stagejit.schedule.gaps import Range, Taken
 
 ALIGNMENT = 64

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stagejit.dispatch.region import Region
+from stagejit.dispatch.regions import Region
 from stagejit.graph.ir import Graph, Value
 from stagejit.schedule.plan import Dispatch, Plan
 

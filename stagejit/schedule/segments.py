@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from stagejit.dispatch.region import Region
+from stagejit.dispatch.regions import Region
 from stagejit.graph.ir import Value
 from stagejit.schedule.memory import aligned
 from stagejit.schedule.plan import Buffer, Plan

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from stagejit.dispatch.group import bits
 from stagejit.errors import VerificationError
+from stagejit.index.bit_sets import bits
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
 from stagejit.schedule.memory import Life, apart, finished_before

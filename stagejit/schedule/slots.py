@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.decisions import Decision
-from stagejit.dispatch.group import bits
 from stagejit.dispatch.in_place import refuse_in_place
-from stagejit.dispatch.region import Region
+from stagejit.dispatch.regions import Region
 from stagejit.graph.ir import Value
+from stagejit.index.bit_sets import bits
 from stagejit.options import Options
 from stagejit.schedule import memory
 from stagejit.schedule.hazards import ancestors

@@ -13,8 +13,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from stagejit.dispatch.group import bits
 from stagejit.errors import VerificationError
+from stagejit.index.bit_sets import bits
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
 from stagejit.schedule.body_verifier import verify_bodies

@@ -18,8 +18,7 @@ from stagejit.codegen.generate import kernel_of
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 from stagejit.codegen.verifier import verify as verify_function
-from stagejit.dispatch.region import Region
-from stagejit.dispatch.regions import regions_of
+from stagejit.dispatch.regions import Region, regions_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.dispatches import add_dispatch

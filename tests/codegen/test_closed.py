@@ -18,8 +18,7 @@ from stagejit.codegen.closed import ClosedRegion, closed, key_of
 from stagejit.codegen.generate import GENERATORS, KernelCache, kernel_of
 from stagejit.codegen.target import Target
 from stagejit.dispatch.partition import dispatches_of
-from stagejit.dispatch.region import Region
-from stagejit.dispatch.regions import regions_of
+from stagejit.dispatch.regions import Region, regions_of
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.parser import parse

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stagejit.dispatch.formation import form
+from stagejit.dispatch.forming.formation import form
 from stagejit.errors import InternalError, VerificationError
 from stagejit.graph.definition import Attrs, DynamicStart, OpDef, Types, define, require
 from stagejit.graph.interpreter import interpret

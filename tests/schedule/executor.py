@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.dispatch.region import Region
+from stagejit.dispatch.regions import Region
 from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.views import behind_aliases

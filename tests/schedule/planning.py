@@ -11,11 +11,10 @@ import numpy as np
 
 from stagejit.decisions import Decision
 from stagejit.dispatch.assembly import assemble
-from stagejit.dispatch.formation import form
+from stagejit.dispatch.forming.formation import form
 from stagejit.dispatch.operands import verify_operands
 from stagejit.dispatch.partition import explain_producers
-from stagejit.dispatch.region import Region
-from stagejit.dispatch.regions import regions_of
+from stagejit.dispatch.regions import Region, regions_of
 from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_kinds

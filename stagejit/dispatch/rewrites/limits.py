@@ -22,8 +22,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from stagejit.dispatch import cost
 from stagejit.dispatch.accesses import write_of
+from stagejit.dispatch.forming import cost
 from stagejit.dispatch.operands import operands_of, read_by, starts_of, stores_of, updated_by
 from stagejit.dispatch.rewrites.launch import Inputs, Launch
 from stagejit.dispatch.rewrites.restored import restore_order

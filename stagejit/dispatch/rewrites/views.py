@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from stagejit.dispatch.accesses import Touch, reads_of, write_of
-from stagejit.dispatch.donation import donations
 from stagejit.dispatch.operands import read_by
-from stagejit.dispatch.region import Region
-from stagejit.dispatch.regions import view_of
+from stagejit.dispatch.outputs import donations
+from stagejit.dispatch.regions import Region, view_of
 from stagejit.dispatch.rewrites.launch import without_output
 from stagejit.dispatch.rewrites.order import Order
 from stagejit.dispatch.scalars import NOTHING, Scalars

@@ -16,8 +16,7 @@ from stagejit.codegen.generate import Generated, KernelCache
 from stagejit.codegen.target import Target
 from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.dispatch.partition import dispatches_of
-from stagejit.dispatch.region import Region
-from stagejit.dispatch.regions import regions_of
+from stagejit.dispatch.regions import Region, regions_of
 from stagejit.errors import UnsupportedOpError
 from stagejit.fuzz.kernels.case import Case
 from stagejit.fuzz.kernels.inputs import inputs_of

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stagejit.codegen.kernel import Kernel
-from stagejit.dispatch.region import Region, Store
+from stagejit.dispatch.regions import Region, Store
 from stagejit.fuzz.kernels.reference import Reference
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import memory_of

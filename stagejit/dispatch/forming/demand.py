@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from stagejit.dispatch import cost
-from stagejit.dispatch.group import Group, Location
-from stagejit.dispatch.joins import store_in_map
-from stagejit.dispatch.legality import refuse_order, refuse_rows
-from stagejit.dispatch.state import State
+from stagejit.dispatch.forming import cost
+from stagejit.dispatch.forming.group import Group, Location
+from stagejit.dispatch.forming.joins import store_in_map
+from stagejit.dispatch.forming.legality import refuse_order, refuse_rows
+from stagejit.dispatch.forming.state import State
 from stagejit.graph.dims import GatherDims
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.slices import pull_view

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from stagejit.decisions import Decision
-from stagejit.dispatch.group import Group, Reach
+from stagejit.dispatch.forming.group import Group, Reach
 from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.graph.ir import Graph, Op, Value, in_memory
 from stagejit.graph.ops.control import updates_of

@@ -6,14 +6,15 @@ the order between groups never has a cycle: every edge is checked with `Reach.re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stagejit.dispatch.region import definition_of_anchor
+from stagejit.dispatch.regions import definition_of_anchor
 from stagejit.graph.definition import OpDef
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.index.affine import Index
+from stagejit.index.bit_sets import bits
 from stagejit.index.coordinates import Shape, coordinates, without
 
 Space = Literal["out", "row", "kept"]
@@ -152,11 +153,3 @@ class Reach:
         for group in range(len(self.before)):
             if group == after or self.before[group] >> after & 1:
                 self.before[group] |= new
-
-
-def bits(groups: int) -> Iterator[int]:
-    """Members of a bit set, smallest first."""
-    while groups:
-        lowest = groups & -groups
-        yield lowest.bit_length() - 1
-        groups ^= lowest

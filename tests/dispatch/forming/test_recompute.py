@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from stagejit.dispatch.demand import MOST_PLACES
+from stagejit.dispatch.forming.demand import MOST_PLACES
 from tests.schedule.planning import check
 
 X = np.linspace(-1, 1, 64 * 64, dtype=np.float32).reshape(64, 64)

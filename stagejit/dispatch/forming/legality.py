@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from stagejit.dispatch.group import Group, Location, Place, Refusal
-from stagejit.dispatch.state import State
+from stagejit.dispatch.forming.group import Group, Location, Place, Refusal
+from stagejit.dispatch.forming.state import State
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.slices import pull_view
 from stagejit.index.affine import Index

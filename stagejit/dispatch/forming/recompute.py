@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stagejit.dispatch import cost
-from stagejit.dispatch.group import Group
-from stagejit.dispatch.state import State, steps
+from stagejit.dispatch.forming import cost
+from stagejit.dispatch.forming.group import Group
+from stagejit.dispatch.forming.state import State, steps
 from stagejit.graph.ir import Op, Value
 
 # Most flops an element that a reader spends to save reading a value.

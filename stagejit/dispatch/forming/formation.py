@@ -17,17 +17,17 @@ from collections.abc import Mapping
 
 from stagejit.decisions import Decision
 from stagejit.dispatch.bodies import known_inside
-from stagejit.dispatch.demand import store_what_is_dear
-from stagejit.dispatch.destinations import is_free, reads_to_keep, update
-from stagejit.dispatch.group import Group, Grouping, Location, Refusal, bits
-from stagejit.dispatch.joins import join, refuse_length, refuse_prologue, store
-from stagejit.dispatch.legality import locate, refuse_order, refuse_rows
-from stagejit.dispatch.offsets import explain_offsets
+from stagejit.dispatch.forming.demand import store_what_is_dear
+from stagejit.dispatch.forming.destinations import is_free, reads_to_keep, update
+from stagejit.dispatch.forming.group import Group, Grouping, Location, Refusal
+from stagejit.dispatch.forming.joins import join, refuse_length, refuse_prologue, store
+from stagejit.dispatch.forming.legality import locate, refuse_order, refuse_rows
+from stagejit.dispatch.forming.offsets import explain_offsets
+from stagejit.dispatch.forming.recompute import drop_what_is_cheap
+from stagejit.dispatch.forming.state import State
+from stagejit.dispatch.forming.stored import store_what_is_read
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
-from stagejit.dispatch.recompute import drop_what_is_cheap
 from stagejit.dispatch.scalars import known_arguments
-from stagejit.dispatch.state import State
-from stagejit.dispatch.stored import store_what_is_read
 from stagejit.errors import InternalError, UnsupportedOpError
 from stagejit.graph.ir import Graph, Op, Value, in_memory
 from stagejit.graph.ops.control import (
@@ -35,6 +35,7 @@ from stagejit.graph.ops.control import (
     destination_of,
     read_operands,
 )
+from stagejit.index.bit_sets import bits
 from stagejit.index.coordinates import coordinates
 from stagejit.options import Options
 from stagejit.symbolic import Int, Undecided

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from stagejit.dispatch import cost
-from stagejit.dispatch.group import Group, Location, Refusal, bits
-from stagejit.dispatch.legality import locate, refuse_join, refuse_order
-from stagejit.dispatch.state import State
+from stagejit.dispatch.forming import cost
+from stagejit.dispatch.forming.group import Group, Location, Refusal
+from stagejit.dispatch.forming.legality import locate, refuse_join, refuse_order
+from stagejit.dispatch.forming.state import State
 from stagejit.graph.ir import Op
+from stagejit.index.bit_sets import bits
 
 _NEIGHBOURS = 4  # how many earlier maps of a shape are looked at for a merge
 

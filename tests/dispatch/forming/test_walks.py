@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 import stagejit
-from stagejit.dispatch.demand import MOST_PLACES
+from stagejit.dispatch.forming.demand import MOST_PLACES
 
 SHAPES = ((6, 35), (10, 21), (14, 15), (5, 42), (7, 30), (2, 105), (3, 70))
 
