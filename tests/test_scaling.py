@@ -176,6 +176,22 @@ def rows_that_are_padded(n: int) -> Program:
     return f, (array(4),), ()
 
 
+def places_of_one_value(n: int) -> Program:
+    def f(x: Any, d: Any) -> Any:
+        value = jnp.exp(x)
+        return [d.at[i].set(value) for i in range(n)]
+
+    return f, (array(8), array(512, 8)), ()
+
+
+def borders_around_one_value(n: int) -> Program:
+    def f(x: Any) -> Any:
+        value = jnp.exp(x)
+        return [jnp.pad(value, (i % 5 + 1, 2), constant_values=float(i)) for i in range(n)]
+
+    return f, (array(8),), ()
+
+
 def requested(program: Program, *, verify: bool) -> Request:
     f, args, donated = program
     options = stagejit.Options(cache_dir="", verify=verify)
@@ -228,7 +244,14 @@ def test_work_is_near_linear(family: Callable[[int], Program]) -> None:
 
 
 @pytest.mark.parametrize(
-    "family", [states_that_are_read, values_that_are_placed, rows_that_are_padded]
+    "family",
+    [
+        states_that_are_read,
+        values_that_are_placed,
+        rows_that_are_padded,
+        places_of_one_value,
+        borders_around_one_value,
+    ],
 )
 def test_each_rewrite_of_dispatches_is_near_linear(family: Callable[[int], Program]) -> None:
     short, long = (

@@ -7,6 +7,9 @@ itself, and overwrites nothing that anybody has to read later.
 
 A value that is a buffer, written in boxes by several dispatches, is placed by all of them: box in
 box.
+
+Note [Most stores]: a dispatch is made anew for each store that it is given. So who has many gets no
+more, and the next copies become one dispatch, which reads the value.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from stagejit.dispatch.in_place import refuse_updates
-from stagejit.dispatch.operands import read_by
+from stagejit.dispatch.operands import read_by, stores_of
 from stagejit.dispatch.rewrites.assembled import Assembled, versions_of
 from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of
 from stagejit.dispatch.rewrites.targets import Target, find_target, updated
@@ -31,6 +34,7 @@ NAME = "fuse-insert"
 
 _DYNAMIC = "; its offset is computed from arrays, so its range is a conservative hull"
 _NOBODY = "no dispatch computes the source for this use alone"
+_MOST_STORES = 32  # see Note [Most stores]
 
 
 @dataclass(frozen=True)
@@ -123,14 +127,14 @@ class _Inserts:
         if maker.definition.is_dispatch:
             part = parts_of(maker)[0]
             anchor = anchor_of(evaluated(part))
-            if destination(part, copy.source.index) is None and not (
-                anchor is not None and anchor.definition.stands_alone
-            ):
+            alone = anchor is not None and anchor.definition.stands_alone
+            fresh = destination(part, copy.source.index) is None
+            if fresh and not alone and len(stores_of(maker)) < _MOST_STORES:
                 return maker, part.outputs[copy.source.index]
         known = self.copies.get(copy.source)
-        if known is None:
+        host = known and self.views.now(known)
+        if host is None or len(stores_of(host)) >= _MOST_STORES:
             return None, None
-        host = self.views.now(known)
         own = next(
             own
             for own, operand in zip(parts_of(host)[0].inputs, host.operands, strict=True)
