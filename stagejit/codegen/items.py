@@ -62,8 +62,18 @@ def nested(
     return elements.b.loop(0, loop.var.extent, loop.step, tuple(carried), iteration)
 
 
-def in_vectors(elements: Elements, loop: Loop, lanes: int, body: Callable[[], None]) -> None:
-    """`body` at each vector of an item's part of a blocked loop: full ones, then one masked."""
+def in_vectors(
+    elements: Elements,
+    loop: Loop,
+    lanes: int,
+    body: Callable[[], None],
+    *,
+    straight: bool = False,
+) -> None:
+    """`body` at each vector of an item's part of a blocked loop: full ones, then one masked.
+
+    straight: the full vectors of an unblocked loop are code one after the other; their positions
+    are numbers, so that what depends on no other loop leaves the loops around."""
     b, var, extent = elements.b, loop.var, loop.var.extent
     start, stop, full = span(elements, loop, lanes)
 
@@ -76,7 +86,10 @@ def in_vectors(elements: Elements, loop: Loop, lanes: int, body: Callable[[], No
         with elements.at({var: full}, vector=var, lanes=lanes, mask=mask):
             body()
 
-    if extent >= lanes:
+    if straight:
+        for number in range(extent // lanes):
+            whole(b.const(number * lanes))
+    elif extent >= lanes:
         b.loop(start, full, lanes, (), whole)
     if extent % lanes and loop.step >= extent:
         rest()
@@ -85,12 +98,13 @@ def in_vectors(elements: Elements, loop: Loop, lanes: int, body: Callable[[], No
 
 
 def span(elements: Elements, loop: Loop, lanes: int) -> tuple[Register, Register, Register]:
-    """(start, end, end of the full vectors) of an item's part of a blocked loop."""
+    """(start, end, end of the full vectors) of an item's part of a blocked loop; of all of a loop
+    that no item stands in."""
     b, extent = elements.b, loop.var.extent
-    start = elements.position.env[loop.var]
-    stop = start + loop.step
-    if extent % loop.step:
-        stop = b.binary("smin", stop, extent)
+    start = elements.position.env.get(loop.var, b.const(0))
+    if not extent % loop.step:
+        return start, start + loop.step, start + loop.step // lanes * lanes
+    stop = b.binary("smin", start + loop.step, extent)
     return start, stop, stop - b.urem(stop, lanes) if extent % lanes else stop
 
 

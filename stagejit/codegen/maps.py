@@ -188,7 +188,7 @@ class _Writer:
             items = Items.over(outer)
             items.emit(self.elements, self._store_all)
         elif tile is None:
-            block = Loop(vector, _BLOCK if vector.extent > _BLOCK else vector.extent)
+            block = Loop(vector, min(vector.extent, _BLOCK))
             items = Items.over([*outer, block])
             items.emit(self.elements, lambda: self._row(vector, block.step))
         else:
@@ -203,47 +203,19 @@ class _Writer:
 
     def _row(self, vector: Var, block: int) -> None:
         """One block along the vector variable: full vectors, then one masked; or all masked."""
-        lanes, extent = self.nest.lanes, vector.extent
-        start = self.elements.position.env[vector]
-        if extent % block:
-            stop = self.b.binary("smin", start + block, extent)
-            full = stop - self.b.urem(stop, lanes) if extent % lanes else stop
-        else:
-            stop = start + block
-            full = start + block // lanes * lanes
-
-        def vectors(position: Register) -> None:
-            with self.elements.at({vector: position}, vector=vector, lanes=lanes):
-                self._store_vector()
-
-        def rest() -> None:
-            with self.elements.at(
-                {vector: full},
-                vector=vector,
-                lanes=lanes,
-                mask=self.b.active(extent % lanes, lanes),
-            ):
-                self._store_vector()
+        lanes, loop = self.nest.lanes, Loop(vector, block)
 
         def masked(position: Register) -> None:
-            mask = self.b.mask_below(position, extent, lanes)
+            mask = self.b.mask_below(position, vector.extent, lanes)
             with self.elements.at({vector: position}, vector=vector, lanes=lanes, mask=mask):
                 self._store_vector()
 
         if self.nest.masked:
+            start, stop, _ = span(self.elements, loop, lanes)
             self.b.loop(start, stop, lanes, (), masked, runs=True)
-            return
-        if self.nest.straight and block == extent:
-            # Positions are numbers: what depends on no other loop leaves the loop over rows.
-            for number in range(extent // lanes):
-                vectors(self.b.const(number * lanes))
-        elif block >= lanes:
-            self.b.loop(start, full, lanes, (), vectors)
-        if extent % lanes:
-            if block == extent:
-                rest()
-            else:
-                self.b.if_(self.b.compare("lt", full, stop), rest)
+        else:
+            straight = self.nest.straight and block == vector.extent
+            in_vectors(self.elements, loop, lanes, self._store_vector, straight=straight)
 
     def _tiles(self, columns: Loop, along: Loop) -> None:
         """Square tiles of `lanes` by `lanes`, some next to each other along the vector variable,
