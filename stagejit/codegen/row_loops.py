@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from stagejit.codegen.builder import Operand
 from stagejit.codegen.ir import Value as Register
-from stagejit.codegen.items import Items, Loop, nested
-from stagejit.codegen.reducers import Accumulator, Reducer, merge_all
-from stagejit.codegen.row_nest import RowEmitter, reducer_of
-from stagejit.graph.ir import Op
+from stagejit.codegen.items import Items, Loop, in_vectors, nested
+from stagejit.codegen.row_nest import Accumulators, RowEmitter, Stage, reducer_of
+
+_Sets = list[Accumulators]  # what is accumulated apart
 
 _ACCUMULATORS = 4  # vectors of a row that are summed apart, to hide latency
 # Elements that are accumulated from nothing and then merged into the row's accumulators, so that
@@ -28,49 +29,41 @@ class RowWriter(RowEmitter):
         """Writes the kernel's body; returns the number of items."""
         self.bind()
         items = Items.over([Loop(var) for var in self.nest.kept])
-        items.emit(self.elements, self._row)
+        items.emit(self.elements, self.straight_row if self.nest.straight else self._row)
         return items.total
 
     def _row(self) -> None:
         self.begin()
         for stage in self.nest.stages:
-            self._pass(stage, [reducer_of(op) for op in stage])
+            self._pass(stage)
         if self.nest.row_stores:
-            self._over_reduced((), self._store_along)
+            nested(self.elements, self._outer, self._store_along)
         self.store(self.nest.kept_stores)
 
-    def _pass(self, stage: tuple[Op, ...], reducers: list[Reducer]) -> None:
-        if self.nest.straight:
-            sets = self._sets_at_once(stage, reducers)
-        else:
-            initial = [r.initial(self.b, self.nest.lanes) for r in reducers]
-            count = self._accumulators(len(stage))
-            carried = [part for _ in range(count) for acc in initial for part in acc]
-            final = self._over_reduced(carried, lambda c: self._along(stage, reducers, c, count))
-            sets = [_unpack(reducers, part) for part in _chunks(final, count)]
-        for number, (op, reducer) in enumerate(zip(stage, reducers, strict=True)):
-            whole = merge_all(self.b, reducer, [accs[number] for accs in sets])
-            row = reducer.across_lanes(self.b, whole)
-            self.results[op.result] = reducer.result(self.b, row)
-        self.end_pass()
+    def _pass(self, stage: Stage) -> None:
+        initial = [reducer_of(op).initial(self.b, self.nest.lanes) for op in stage]
+        sets = [initial] * self._sets(len(stage))
 
-    def _accumulators(self, reduces: int) -> int:
+        def run(*values: Register) -> Sequence[Register]:
+            return _flat(self._along(stage, initial, _like(sets, values)))
+
+        self.finish_pass(stage, _like(sets, nested(self.elements, self._outer, run, _flat(sets))))
+
+    def _sets(self, reduces: int) -> int:
+        """How many vectors are accumulated apart."""
         vector = self.nest.vector
         if vector is None:
             return 1
         return max(1, min(_ACCUMULATORS // min(reduces, 2), vector.extent // self.nest.lanes))
 
-    def _over_reduced(
-        self, carried: Sequence[Register], body: Callable[[Sequence[Register]], Sequence[Register]]
-    ) -> Sequence[Register]:
-        """Loops over the reduced variables that are not the vector variable, around `body`."""
-        loops = [Loop(var) for var in self.nest.reduced if var is not self.nest.vector]
-        return nested(self.elements, loops, lambda *values: body(values), carried)
+    @property
+    def _outer(self) -> list[Loop]:
+        """Over the reduced variables but the vector variable."""
+        return [Loop(var) for var in self.nest.reduced if var is not self.nest.vector]
 
     # ---------------------------------------------------------------- a short row, unrolled
 
-    def _vectors(self) -> Iterator[None]:
-        """Each vector of the row in turn, as straight code."""
+    def positions(self) -> Iterator[None]:
         vector, lanes = self.nest.vector, self.nest.lanes
         assert vector is not None
         for start in range(0, vector.extent, lanes):
@@ -85,130 +78,75 @@ class RowWriter(RowEmitter):
             ):
                 yield
 
-    def _sets_at_once(
-        self,
-        stage: tuple[Op, ...],
-        reducers: list[Reducer],
-    ) -> list[list[Accumulator]]:
-        return [
-            [self.lifted(op, reducer) for op, reducer in zip(stage, reducers, strict=True)]
-            for _ in self._vectors()
-        ]
-
     # ---------------------------------------------------------------- a long row, in loops
 
-    def _along(
-        self,
-        stage: tuple[Op, ...],
-        reducers: list[Reducer],
-        carried: Sequence[Register],
-        count: int,
-    ) -> Sequence[Register]:
-        """One run along the vector variable."""
-        vector, lanes = self.nest.vector, self.nest.lanes
+    def _along(self, stage: Stage, initial: Accumulators, sets: _Sets) -> _Sets:
+        """One run along the vector variable, from accumulators to accumulators."""
+        vector, lanes, count = self.nest.vector, self.nest.lanes, len(sets)
         if vector is None:
-            return self._step(stage, reducers, carried)
-        size = len(carried) // count
+            return [self._step(stage, accumulators) for accumulators in sets]
 
-        def several(position: Register, *values: Register) -> Sequence[Register]:
-            out: list[Register] = []
-            for number, part in enumerate(_chunks(values, count)):
-                with self.elements.at(
-                    {vector: position + number * lanes}, vector=vector, lanes=lanes
-                ):
-                    out += self._step(stage, reducers, part)
-            return out
-
-        def one(position: Register, *values: Register) -> Sequence[Register]:
+        def at(position: Register, accumulators: Accumulators) -> Accumulators:
             with self.elements.at({vector: position}, vector=vector, lanes=lanes):
-                return self._step(stage, reducers, values)
+                return self._step(stage, accumulators)
 
-        def run(start: Register, stop: Register, values: Sequence[Register]) -> list[Register]:
-            initial = [
-                part for _ in range(count) for r in reducers for part in r.initial(self.b, lanes)
-            ]
-            fresh = self.b.loop(start, stop, lanes * count, initial, several, runs=True)
-            return [
-                part
-                for old, new in zip(_chunks(values, count), _chunks(fresh, count), strict=True)
-                for part in self._merged(reducers, old, new)
-            ]
+        def several(position: Register, sets: _Sets) -> _Sets:
+            return [at(position + number * lanes, part) for number, part in enumerate(sets)]
+
+        def run(start: Register, stop: Register, sets: _Sets) -> _Sets:
+            fresh = self._loop(start, stop, lanes * count, [initial] * count, several, runs=True)
+            return [self.merged(stage, old, new) for old, new in zip(sets, fresh, strict=True)]
 
         many = vector.extent // (lanes * count) * (lanes * count)
         full = vector.extent // lanes * lanes
         far = many // _RUN * _RUN if many > _RUN else 0
-        current = list(carried)
         if far:
-            current = list(
-                self.b.loop(
-                    0,
-                    far,
-                    _RUN,
-                    current,
-                    lambda position, *values: run(position, position + _RUN, values),
-                )
-            )
+            sets = self._loop(0, far, _RUN, sets, lambda start, old: run(start, start + _RUN, old))
         if many > far and len(self.nest.reduced) > 1 and many >= _SHORTEST_RUN * lanes * count:
-            current = run(self.b.const(far), self.b.const(many), current)
+            sets = run(self.b.const(far), self.b.const(many), sets)
         elif many > far:
-            current = list(self.b.loop(far, many, lanes * count, current, several))
+            sets = self._loop(far, many, lanes * count, sets, several)
         if full > many:
-            current[:size] = self.b.loop(many, full, lanes, tuple(current[:size]), one)
+            sets[:1] = self._loop(many, full, lanes, sets[:1], several)
         if vector.extent > full:
             mask = self.b.active(vector.extent - full, lanes)
-            with self.elements.at(
-                {vector: self.b.const(full)}, vector=vector, lanes=lanes, mask=mask
-            ):
-                current[:size] = self._step(stage, reducers, current[:size])
-        return current
+            with self.elements.at(mask=mask):
+                sets[:1] = [at(self.b.const(full), sets[0])]
+        return sets
 
-    def _merged(
-        self, reducers: list[Reducer], old: Sequence[Register], new: Sequence[Register]
-    ) -> list[Register]:
-        return [
-            part
-            for reducer, x, y in zip(
-                reducers, _unpack(reducers, old), _unpack(reducers, new), strict=True
-            )
-            for part in reducer.merge(self.b, x, y)
-        ]
+    def _loop(
+        self,
+        start: Operand,
+        stop: Operand,
+        step: int,
+        sets: _Sets,
+        body: Callable[[Register, _Sets], _Sets],
+        *,
+        runs: bool | None = None,
+    ) -> _Sets:
+        """A loop that carries accumulators."""
 
-    def _step(
-        self, stage: tuple[Op, ...], reducers: list[Reducer], carried: Sequence[Register]
-    ) -> list[Register]:
-        """Accumulate the elements at the current position."""
-        out: list[Register] = []
-        for op, reducer, accumulator in zip(
-            stage, reducers, _unpack(reducers, carried), strict=True
-        ):
-            out += reducer.merge(self.b, accumulator, self.lifted(op, reducer))
-        return out
+        def iteration(position: Register, *values: Register) -> Sequence[Register]:
+            return _flat(body(position, _like(sets, values)))
 
-    def _store_along(self, _: Sequence[Register]) -> Sequence[Register]:
+        return _like(sets, self.b.loop(start, stop, step, _flat(sets), iteration, runs=runs))
+
+    def _step(self, stage: Stage, accumulators: Accumulators) -> Accumulators:
+        """With the elements at the current position."""
+        return self.merged(stage, accumulators, self.lifted(stage))
+
+    def _store_along(self) -> None:
         """Row stores along the vector variable."""
-        vector, lanes = self.nest.vector, self.nest.lanes
+        vector = self.nest.vector
         if vector is None:
             self.store(self.nest.row_stores)
-            return ()
-        if self.nest.straight:
-            for _vector in self._vectors():
-                self.store(self.nest.row_stores)
-            return ()
-        full = vector.extent // lanes * lanes
-
-        def body(position: Register) -> None:
-            with self.elements.at({vector: position}, vector=vector, lanes=lanes):
-                self.store(self.nest.row_stores)
-
-        if full:
-            self.b.loop(0, full, lanes, (), body)
-        if vector.extent > full:
-            mask = self.b.active(vector.extent - full, lanes)
-            with self.elements.at(
-                {vector: self.b.const(full)}, vector=vector, lanes=lanes, mask=mask
-            ):
-                self.store(self.nest.row_stores)
-        return ()
+            return
+        in_vectors(
+            self.elements,
+            Loop(vector, vector.extent),
+            self.nest.lanes,
+            lambda: self.store(self.nest.row_stores),
+        )
 
     # ---------------------------------------------------------------- values kept in scratch
 
@@ -219,15 +157,14 @@ class RowWriter(RowEmitter):
         return self.elements.scalar_index(self.nest.place_in_scratch)
 
 
-def _chunks(values: Sequence[Register], count: int) -> list[Sequence[Register]]:
-    size = len(values) // count
-    return [values[k * size : (k + 1) * size] for k in range(count)]
+def _flat(sets: _Sets) -> list[Register]:
+    return [part for accumulators in sets for accumulator in accumulators for part in accumulator]
 
 
-def _unpack(reducers: Sequence[Reducer], values: Sequence[Register]) -> list[Accumulator]:
-    accumulators, at = [], 0
-    for reducer in reducers:
-        width = 2 if reducer.is_arg else 1
-        accumulators.append(tuple(values[at : at + width]))
-        at += width
-    return accumulators
+def _like(sets: _Sets, values: Sequence[Register]) -> _Sets:
+    """`values` in the shape of `sets`."""
+    rest = iter(values)
+    return [
+        [tuple(next(rest) for _ in accumulator) for accumulator in accumulators]
+        for accumulators in sets
+    ]

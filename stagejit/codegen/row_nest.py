@@ -8,18 +8,21 @@ lanes only, never on the number of threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements import Elements, Memory
 from stagejit.codegen.ir import Buffer, storage_type
 from stagejit.codegen.ir import Value as Register
-from stagejit.codegen.reducers import Accumulator, Reducer
+from stagejit.codegen.reducers import Accumulator, Reducer, merge_all
 from stagejit.codegen.stores import Stores
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var, linearize
+
+Stage = tuple[Op, ...]  # reduces of one pass
+Accumulators = list[Accumulator]  # one for each of them
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class RowNest:
     vector: Var | None
     lanes: int
     straight: bool
-    stages: tuple[tuple[Op, ...], ...]
+    stages: tuple[Stage, ...]
     row_stores: tuple[tuple[int, Index], ...]
     kept_stores: tuple[tuple[int, Index], ...]
     cached: tuple[Value, ...]
@@ -84,6 +87,7 @@ class RowEmitter:
         self, region: ClosedRegion, nest: RowNest, elements: Elements, memory: Sequence[Memory]
     ) -> None:
         self.nest, self.elements, self.b = nest, elements, elements.b
+        self.along = nest.vector in nest.reduced  # whether lanes are elements of one row
         self.store = Stores(region, elements, memory, nest.offsets, nest.streamed).write
         self.results: dict[Value, Register] = {}
         self.ready: set[Value] = set()  # kept values that the current pass finds in scratch
@@ -104,6 +108,10 @@ class RowEmitter:
 
     def scratch_index(self) -> Register:
         """Where in scratch the element at the current position is kept."""
+        raise NotImplementedError
+
+    def positions(self) -> Iterator[None]:
+        """Each place of a short row in turn, as straight code."""
         raise NotImplementedError
 
     # ---------------------------------------------------------------- shared parts
@@ -129,6 +137,27 @@ class RowEmitter:
         for buffer in self._scratch.values():
             self.b.forget(buffer)
 
+    def straight_row(self) -> None:
+        """All passes of a row (or of the row of each lane), without loops."""
+        self.begin()
+        for stage in self.nest.stages:
+            sets = [self.lifted(stage) for _ in self.positions()]
+            self.finish_pass(stage, sets)
+        if self.nest.row_stores:
+            for _ in self.positions():
+                self.store(self.nest.row_stores)
+        self.store(self.nest.kept_stores)
+
+    def finish_pass(self, stage: Stage, sets: Sequence[Accumulators]) -> None:
+        """The results of a stage, of what was accumulated apart."""
+        for op, *parts in zip(stage, *sets, strict=True):
+            reducer = reducer_of(op)
+            whole = merge_all(self.b, reducer, parts)
+            if self.along:
+                whole = reducer.across_lanes(self.b, whole)
+            self.results[op.result] = reducer.result(self.b, whole)
+        self.end_pass()
+
     def end_pass(self) -> None:
         """What this pass wrote to scratch can be read from now on. A pass evaluates the same values
         at each of its positions, so that each element of them was written."""
@@ -139,16 +168,24 @@ class RowEmitter:
         """What was evaluated at a position that is known by numbers, since the row began."""
         return self._known.setdefault(numbers, {})
 
-    def lifted(self, op: Op, reducer: Reducer) -> Accumulator:
-        """The element at the current position as an accumulator; lanes that are masked off are
+    def lifted(self, stage: Stage) -> Accumulators:
+        """The element at the current position, of each reduce; lanes that are masked off are
         neutral."""
+        return [self._lifted(op, reducer_of(op)) for op in stage]
+
+    def merged(self, stage: Stage, first: Accumulators, second: Accumulators) -> Accumulators:
+        return [
+            reducer_of(op).merge(self.b, x, y)
+            for op, x, y in zip(stage, first, second, strict=True)
+        ]
+
+    def _lifted(self, op: Op, reducer: Reducer) -> Accumulator:
         element = self.elements.value(op.operands[0], self.nest.index)
         position = None
         if reducer.is_arg:
             part = self.nest.index[op.attrs["axes"][0]]
             position = self.elements.lane_index(part, narrow=reducer.narrow_index)
-        along = self.nest.vector in self.nest.reduced
-        mask = self.elements.position.mask if along else None
+        mask = self.elements.position.mask if self.along else None
         return reducer.lift(self.b, element, position, self.nest.lanes, mask)
 
     def _result_reader(self, result: Value, where: Affine) -> Callable[[Index], Register]:

@@ -15,8 +15,8 @@ from stagejit.codegen.ir import I8, Buffer, Type
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.items import Items, Loop, in_vectors, nested
 from stagejit.codegen.reducers import Accumulator, Reducer, merge_all
-from stagejit.codegen.row_nest import RowEmitter, reducer_of
-from stagejit.graph.ir import Op, Value
+from stagejit.codegen.row_nest import RowEmitter, Stage, reducer_of
+from stagejit.graph.ir import Value
 from stagejit.index.affine import Var
 
 _ROWS_AT_ONCE = 8  # elements of a row that are merged before they meet the accumulator
@@ -26,13 +26,16 @@ _RUN = 1024
 _SHORTEST_RUN = 64  # along the innermost variable, where there are others
 
 
+_Sums = dict[Value, tuple[Reducer, tuple[Buffer, ...]]]  # accumulators in scratch, by result
+
+
 class PanelWriter(RowEmitter):
     """Emits one nest, panel by panel. `width` is the number of rows in a panel."""
 
     width: int
     _column: Register  # of the panel, at the current position
-    _accumulators: dict[Value, tuple[Reducer, tuple[Buffer, ...]]]  # of the run, if sums are long
-    _totals: dict[Value, tuple[Reducer, tuple[Buffer, ...]]]
+    _accumulators: _Sums  # of the run, if sums are long
+    _totals: _Sums
 
     def emit(self, width: int) -> int:
         """Writes the kernel's body; returns the number of items."""
@@ -60,32 +63,14 @@ class PanelWriter(RowEmitter):
 
         def column() -> None:
             if length == 1:
-                self._straight()
+                self.straight_row()
                 return
             with self.elements.interleaving(length):
-                self._straight()
+                self.straight_row()
 
         self._over_columns(column)
 
-    def _straight(self) -> None:
-        """All passes of the rows at the current vector, without loops."""
-        self.begin()
-        for stage in self.nest.stages:
-            reducers = [reducer_of(op) for op in stage]
-            sets = [
-                [self.lifted(op, reducer) for op, reducer in zip(stage, reducers, strict=True)]
-                for _ in self._positions()
-            ]
-            for number, (op, reducer) in enumerate(zip(stage, reducers, strict=True)):
-                whole = merge_all(self.b, reducer, [accs[number] for accs in sets])
-                self.results[op.result] = reducer.result(self.b, whole)
-        if self.nest.row_stores:
-            for _ in self._positions():
-                self.store(self.nest.row_stores)
-        self.store(self.nest.kept_stores)
-
-    def _positions(self) -> Iterator[None]:
-        """Each element of a row in turn."""
+    def positions(self) -> Iterator[None]:
         reduced = self.nest.reduced
         for numbers in itertools.product(*(range(var.extent) for var in reduced)):
             env = {var: self.b.const(n) for var, n in zip(reduced, numbers, strict=True)}
@@ -94,7 +79,7 @@ class PanelWriter(RowEmitter):
 
     # ---------------------------------------------------------------- long rows
 
-    def _declared(self) -> dict[Value, tuple[Reducer, tuple[Buffer, ...]]]:
+    def _declared(self) -> _Sums:
         """Scratch for the accumulators of every reduce."""
         made = {}
         for op in (op for stage in self.nest.stages for op in stage):
@@ -126,7 +111,7 @@ class PanelWriter(RowEmitter):
         if self.nest.kept_stores:
             self._over_columns(lambda: self.store(self.nest.kept_stores))
 
-    def _pass(self, stage: tuple[Op, ...]) -> None:
+    def _pass(self, stage: Stage) -> None:
         if self._totals is self._accumulators:
             self._over_columns(lambda: self._clear(stage, self._accumulators))
             self._over_blocks(lambda rows: self._accumulate(stage, rows))
@@ -135,7 +120,7 @@ class PanelWriter(RowEmitter):
             nested(self.elements, self._outer, lambda: self._runs(stage))
         self.end_pass()
 
-    def _runs(self, stage: tuple[Op, ...]) -> None:
+    def _runs(self, stage: Stage) -> None:
         """Each run along the innermost reduced variable meets the totals."""
         var = self.nest.reduced[-1]
 
@@ -150,28 +135,24 @@ class PanelWriter(RowEmitter):
         if far < var.extent:
             run(self.b.const(far), self.b.const(var.extent), var.extent - far)
 
-    def _clear(
-        self, stage: tuple[Op, ...], where: dict[Value, tuple[Reducer, tuple[Buffer, ...]]]
-    ) -> None:
+    def _clear(self, stage: Stage, where: _Sums) -> None:
         for op in stage:
             reducer, buffers = where[op.result]
             self._save(buffers, reducer.initial(self.b, self.nest.lanes))
 
-    def _add_up(self, stage: tuple[Op, ...]) -> None:
+    def _add_up(self, stage: Stage) -> None:
         for op in stage:
             reducer, run = self._accumulators[op.result]
             total = self._totals[op.result][1]
             merged = reducer.merge(self.b, self._saved(total, reducer), self._saved(run, reducer))
             self._save(total, merged)
 
-    def _accumulate(self, stage: tuple[Op, ...], rows: int) -> None:
+    def _accumulate(self, stage: Stage, rows: int) -> None:
         """Some elements of each row; merged as a tree first, for accuracy."""
-        sets: list[list[Accumulator]] = []
-        for _ in self._block_rows(rows):
-            sets.append([self.lifted(op, self._accumulators[op.result][0]) for op in stage])
-        for number, op in enumerate(stage):
+        sets = [self.lifted(stage) for _ in self._block_rows(rows)]
+        for op, *parts in zip(stage, *sets, strict=True):
             reducer, buffers = self._accumulators[op.result]
-            merged = merge_all(self.b, reducer, [accs[number] for accs in sets])
+            merged = merge_all(self.b, reducer, parts)
             before = self._saved(buffers, reducer)
             self._save(buffers, reducer.merge(self.b, before, merged))
 
