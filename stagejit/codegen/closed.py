@@ -22,7 +22,6 @@ from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import memory_of
 from stagejit.graph.ops.dispatches import destination
 from stagejit.graph.printer import op_text
-from stagejit.loc import UNKNOWN, Loc
 from stagejit.types import DType
 
 
@@ -47,19 +46,10 @@ class ClosedRegion:
     calls: bool = False
 
     @property
-    def name(self) -> str:
-        """For messages; regions of any name share a kernel."""
-        return self.kind
-
-    @property
-    def loc(self) -> Loc:
-        return UNKNOWN
-
-    @property
     def anchor_op(self) -> Op:
         """The anchor. Raises InternalError for a region that has none."""
         if self.anchor is None:
-            raise InternalError(f"{self.name} has no anchor", step="codegen")
+            raise InternalError(f"a {self.kind} has no anchor", step="codegen")
         return self.anchor
 
 

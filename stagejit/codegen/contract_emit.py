@@ -23,7 +23,7 @@ from stagejit.codegen.ir import Buffer, element_type
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.microkernel import MicroKernel, View
-from stagejit.codegen.pack_fill import fill
+from stagejit.codegen.pack_fill import Fill
 from stagejit.codegen.packing import Packing
 from stagejit.codegen.stores import bind_memory
 from stagejit.codegen.target import Target
@@ -192,7 +192,7 @@ class _Emitter:
             first = begins if first is None else first & begins
         for packing in self.packings:
             if packing is not None:
-                fill(packing, self.elements, starts, lengths)
+                Fill(packing, self.elements, starts, lengths).emit()
         views = (self._view(0, starts), self._view(1, starts))
         panel = self._panel(starts)
         kernel = MicroKernel(b, self.tiling, views, panel, self.nest.dtype, self.nest.zero)
@@ -203,10 +203,7 @@ class _Emitter:
         if packing is not None:
             return packing.view()
         assert source.offset is not None
-        leaf = source.operand.value
-        while leaf not in self.elements.memory:
-            leaf = leaf.op.operands[0]
-        memory = self.elements.memory[leaf]
+        leaf, memory = self.elements.behind(source.operand.value)
         return View(
             memory.buffer,
             leaf.type.dtype,

@@ -161,11 +161,7 @@ def _pushed(footprint: Footprint, region: ClosedRegion, nest: Nest, store: Store
     value, path = store.value, list[Op]()
     while value is not result:
         if value not in behind:
-            raise InternalError(
-                f"{store.value} does not depend on the anchor of {region.name}",
-                step="codegen",
-                loc=region.loc,
-            )
+            raise InternalError(f"{store.value} does not depend on the anchor", step="codegen")
         path.append(value.op)
         value = next(operand for operand in value.op.operands if operand in behind)
     index = nest.result

@@ -180,6 +180,12 @@ class Elements(Positions):
 
     # ---------------------------------------------------------------- memory
 
+    def behind(self, value: Value) -> tuple[Value, Memory]:
+        """What a value in memory, or a view of one, is read from."""
+        while value not in self.memory:
+            value = value.op.operands[0]
+        return value, self.memory[value]
+
     def load(self, value: Value, index: Index) -> Register:
         """The element of a value in memory."""
         return self.load_at(value, self.memory[value], linearize(index, value.shape))

@@ -14,8 +14,7 @@ from functools import cache
 
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.closed import ClosedRegion, closed, key_of, key_with, text_of
-from stagejit.codegen.contract import contract_kernel
-from stagejit.codegen.conv import conv_kernel
+from stagejit.codegen.contract import contract_kernel, conv_kernel
 from stagejit.codegen.cumulative import cumulative_kernel
 from stagejit.codegen.ir import forget_places
 from stagejit.codegen.kernel import Kernel, KernelArg

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 
-from stagejit.codegen.ir import I64, Block, Buffer, Callee, Function, Op, Type
+from stagejit.codegen.ir import I8, I64, Block, Buffer, Callee, Function, Op
 from stagejit.codegen.llvm_memory import Memory
 from stagejit.codegen.llvm_ops import lower_pure
 from stagejit.codegen.llvm_shadow import shadows
@@ -153,8 +153,7 @@ class _Lowering:
         if buffer.space == "arg":
             return self._pointer(buffer.index)
         if buffer.space == "scratch":
-            offset = e.const(buffer.offset_nbytes, I64)
-            return e.address("%scratch", Type("i8"), offset).removeprefix("ptr ")
+            return e.pointer("%scratch", I8, e.const(buffer.offset_nbytes, I64))
         if buffer.space == "table":
             return f"@{e.symbol}.t{position}"
         name = e.fresh()
@@ -172,10 +171,7 @@ class _Lowering:
     def _shadows(self) -> None:
         """Where the marks of `once` buffers are: behind the kernel's own scratch."""
         for buffer, at in shadows(self.function).items():
-            offset = self.e.const(at, I64)
-            self.memory.shadows[buffer] = self.e.address(
-                "%scratch", Type("i8"), offset
-            ).removeprefix("ptr ")
+            self.memory.shadows[buffer] = self.e.pointer("%scratch", I8, self.e.const(at, I64))
 
     # ---------------------------------------------------------------- blocks
 

@@ -231,11 +231,16 @@ class Emitter:
     def any(self, mask: Ref) -> Ref:
         return self.call("vector.reduce.or", I1, [mask], [mask.type]) if mask.type.lanes else mask
 
-    def address(self, base: str, elem: Type, index: Ref) -> str:
-        """`ptr %p`, the element of `base` at `index`; a vector of them for a vector of indices."""
+    def pointer(self, base: str, elem: Type, index: Ref) -> str:
+        """The element of `base` at `index`; a vector of them for a vector of indices."""
         name = self.fresh()
         self.line(f"{name} = getelementptr {type_text(elem)}, ptr {base}, {index}")
-        return f"<{index.type.lanes} x ptr> {name}" if index.type.lanes else f"ptr {name}"
+        return name
+
+    def address(self, base: str, elem: Type, index: Ref) -> str:
+        """The same with its type: `ptr %p`."""
+        pointer = self.pointer(base, elem, index)
+        return f"<{index.type.lanes} x ptr> {pointer}" if index.type.lanes else f"ptr {pointer}"
 
 
 __all__ = ["Emitter", "Ref", "literal", "mangled", "type_text"]

@@ -38,20 +38,17 @@ class _Span:
     size: int
     border: bool
 
-
-def fill(
-    packing: Packing,
-    elements: Elements,
-    starts: Mapping[Var, Register],
-    lengths: Mapping[Var, Register],
-) -> None:
-    """Copy the block whose axes start at `starts` and have `lengths` elements."""
-    _Fill(packing, elements, starts, lengths).emit()
+    def times(self, factor: int) -> _Span:
+        """Of a dimension that runs on into one of `factor` elements, the span of both."""
+        first, stop, origin, count = (
+            number * factor for number in (self.first, self.stop, self.origin, self.count)
+        )
+        return _Span(first, stop, origin, count, self.size * factor, self.border)
 
 
-class _Fill:
-    """One copy. Dimensions that run on into each other, in memory and in scratch, are walked as
-    one."""
+class Fill:
+    """Copies the block whose axes start at `starts` and have `lengths` elements. Dimensions that
+    run on into each other, in memory and in scratch, are walked as one."""
 
     def __init__(
         self,
@@ -123,15 +120,7 @@ class _Fill:
                 self.index = tuple(part.substitute(mapping) for part in self.index)
                 assert self.memory is not None
                 self.memory = self.memory.substitute(mapping)
-                span = self.spans[outer.source]
-                self.spans[joint] = _Span(
-                    span.first * extent,
-                    span.stop * extent,
-                    span.origin * extent,
-                    span.count * extent,
-                    span.size * extent,
-                    span.border,
-                )
+                self.spans[joint] = self.spans[outer.source].times(extent)
                 length = outer.length * extent
                 self.dims[at : at + 2] = [
                     replace(inner, source=joint, window=outer.window, length=length)
@@ -211,10 +200,7 @@ class _Fill:
         outer, memory = self.dims[0], self.memory
         if memory is None or len(self.dims) < 2:
             return
-        leaf = self.source.operand.value
-        while leaf not in self.elements.memory:
-            leaf = leaf.op.operands[0]
-        place = self.elements.memory[leaf]
+        _, place = self.elements.behind(self.source.operand.value)
         here = self.elements.scalar_index(memory - place.base)
         self.b.prefetch(place.buffer, here + memory.coeff(outer.source))
 
@@ -355,8 +341,8 @@ class _Fill:
             if dim is not but:
                 position = at.get(dim.source, self.elements.position.env.get(dim.source))
                 assert position is not None
-                position = position + steps.get(dim.source, 0)
-                offset = offset + self._place(dim, position, self.spans[dim.source].origin)
+                position = position + steps.get(dim.source, 0) - self.spans[dim.source].origin
+                offset = offset + self._along(dim, position)
         return offset
 
     def _write(self, steps: Mapping[Var, int] = _NONE) -> None:
@@ -370,19 +356,14 @@ class _Fill:
             return
         lanes = position.lanes
         first = position.env[split.source] - self.spans[split.source].origin
-        varying = self._sorted(split, b.splat(first, lanes) + b.lane_ids(lanes))
+        varying = self._along(split, b.splat(first, lanes) + b.lane_ids(lanes))
         offset = b.splat(self._offset({}, but=split, steps=steps), lanes) + varying
         b.scatter(register, self.buffer, offset, mask=position.mask)
 
-    def _place(self, dim: Dim, at: Register, origin: Register) -> Register:
-        """Scratch offset of source position `at` along one dimension."""
-        position = at - origin
+    def _along(self, dim: Dim, position: Register) -> Register:
+        """Scratch offset of a position of the block, or of one for each lane, along a dimension."""
         if dim.modulus == 1:
             return position * dim.stride
-        return self._sorted(dim, position)
-
-    def _sorted(self, dim: Dim, position: Register) -> Register:
-        """Offsets of positions of the block along a dimension that is kept by phases."""
         quotient = self.b.udiv(position, dim.modulus)
         remainder = self.b.urem(position, dim.modulus)
         return remainder * dim.plane + quotient * dim.stride

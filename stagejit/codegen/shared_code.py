@@ -32,38 +32,22 @@ def shared(
     b.written[whole] += 1
     if not (b.calls or b.written[whole] > INLINED):
         return write(b, *args)
-    return _call(b, name, args, write, whole, "repeated")
-
-
-def rare(
-    b: Builder, name: str, args: Sequence[Value], write: Callable[..., Value], key: Hashable
-) -> Value:
-    """The same for code that hardly ever runs: always a call, but in code that is called itself."""
-    return _call(b, name, args, write, (name, tuple(arg.type for arg in args), key), "rare")
+    return called(b, name, args, write, "repeated", key)
 
 
 def called(
-    b: Builder, name: str, args: Sequence[Value], write: Callable[..., Value], key: Hashable
-) -> Value:
-    """The same for code that is so long that a call costs nothing beside it."""
-    return _call(b, name, args, write, (name, tuple(arg.type for arg in args), key), "long")
-
-
-def repeats_code(function: Function) -> bool:
-    """Whether a kernel has so much equal code that it should consist of calls."""
-    return any(callee.kind == "repeated" for callee in function.callees)
-
-
-def _call(
     b: Builder,
     name: str,
     args: Sequence[Value],
     write: Callable[..., Value],
-    whole: Hashable,
     kind: CalleeKind,
+    key: Hashable = None,
 ) -> Value:
+    """The same, always a call, but in code that is called itself. kind: "rare" is code that hardly
+    ever runs, "long" code beside which a call costs nothing."""
     if b.is_callee:
         return write(b, *args)
+    whole = (name, tuple(arg.type for arg in args), key)
     callee = b.callees.get(whole)
     if callee is None:
         inner = Builder(is_callee=True)
@@ -76,3 +60,8 @@ def _call(
         inner.hi.forget_place()
         b.callees[whole] = callee
     return b.call(callee, args)
+
+
+def repeats_code(function: Function) -> bool:
+    """Whether a kernel has so much equal code that it should consist of calls."""
+    return any(callee.kind == "repeated" for callee in function.callees)

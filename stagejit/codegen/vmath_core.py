@@ -7,7 +7,7 @@ through every clamp, and nothing here depends on the number of lanes or on the t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stagejit.codegen.builder import Builder, Operand
@@ -95,6 +95,15 @@ def is_nan(b: Builder, x: Value) -> Value:
 
 def invert(b: Builder, mask: Value) -> Value:
     return b.arith("xor", mask, 1)
+
+
+def where_some(
+    b: Builder, wanted: Value, rarely: Callable[[], Value], otherwise: Callable[[], Value]
+) -> Value:
+    """`rarely()` in the lanes that want it; a branch goes past it where none does."""
+    some = b.reduce("or", wanted) if wanted.type.lanes else wanted
+    rest = otherwise()
+    return b.if_(some, lambda: [b.select(wanted, rarely(), rest)], lambda: [rest])[0]
 
 
 def rounded(b: Builder, x: Value, factor: float, shift: float = 0.0) -> tuple[Value, Value]:

@@ -26,6 +26,7 @@ from stagejit.codegen.vmath_core import (
     narrow,
     reciprocal_corrected,
     two_product,
+    where_some,
     widen,
 )
 from stagejit.codegen.vmath_exp import exp_tail
@@ -112,14 +113,11 @@ def _erf_inv_for_f32(b: Builder, a: Value) -> Value:
     """In f64, good for a result in f32; one branch per vector for |x| above 0.9966."""
     w = -log_short(b, (1.0 - a) * (a + 1.0))
     near = horner(b, c.ERF_INV_F32, w - 2.5)
-    beyond = b.compare("ge", w, 5.0)
 
-    def tail() -> list[Value]:
-        far = horner(b, c.ERF_INV_TAIL_F32, b.unary("sqrt", w) - 3.0)
-        return [b.select(beyond, far, near)]
+    def tail() -> Value:
+        return horner(b, c.ERF_INV_TAIL_F32, b.unary("sqrt", w) - 3.0)
 
-    some = b.reduce("or", beyond) if beyond.type.lanes else beyond
-    return b.if_(some, tail, lambda: [near])[0] * a
+    return where_some(b, b.compare("ge", w, 5.0), tail, lambda: near) * a
 
 
 def _erf_inv_f64(b: Builder, a: Value) -> Value:

@@ -19,7 +19,7 @@ PARITY = 0x1BD11BDA
 
 def threefry(b: Builder, args: Sequence[Value], word: int) -> Value:
     """Random word 0 or 1 of key `args[:2]` and counter `args[2:]`."""
-    both = called(b, "threefry2x32", args, _both_words, None)
+    both = called(b, "threefry2x32", args, _both_words, "long")
     lanes = args[0].type.lanes
     if not lanes:
         return b.extract(both, word)

@@ -16,7 +16,7 @@ from stagejit.codegen import vmath_coefficients as c
 from stagejit.codegen.builder import Builder, Operand
 from stagejit.codegen.ir import F64 as F64_TYPE
 from stagejit.codegen.ir import I64, Value
-from stagejit.codegen.shared_code import rare
+from stagejit.codegen.shared_code import called
 from stagejit.codegen.vmath_core import (
     F64,
     INFINITY,
@@ -33,6 +33,7 @@ from stagejit.codegen.vmath_core import (
     reciprocal_corrected,
     rounded,
     two_product,
+    where_some,
     widen,
 )
 
@@ -75,12 +76,15 @@ def cos(b: Builder, x: Value) -> Value:
 
 def _sin(b: Builder, x: Value, *, cosine: bool) -> Value:
     y = _sin_moderate(b, x, cosine=cosine)
-    big = b.compare("ge", absolute(b, x), _FAST_LIMIT[x.type.elem])
-    some = b.reduce("or", big) if x.type.lanes else big
     huge = partial(_sin_huge_f32 if x.type.elem == "f32" else _sin_huge_f64, cosine=cosine)
-    name = "cos_huge" if cosine else "sin_huge"
-    (result,) = b.if_(some, lambda: [b.select(big, rare(b, name, [x], huge, None), y)], lambda: [y])
-    return result
+    return _where_huge(b, x, "cos_huge" if cosine else "sin_huge", huge, lambda: y)
+
+
+def _where_huge(
+    b: Builder, x: Value, name: str, huge: Callable[..., Value], otherwise: Callable[[], Value]
+) -> Value:
+    big = b.compare("ge", absolute(b, x), _FAST_LIMIT[x.type.elem])
+    return where_some(b, big, lambda: called(b, name, [x], huge, "rare"), otherwise)
 
 
 def _sin_moderate(b: Builder, x: Value, *, cosine: bool) -> Value:
@@ -211,13 +215,7 @@ def _with_sign_of(b: Builder, y: Value, x: Value) -> Value:
 
 def tan(b: Builder, x: Value) -> Value:
     """sin(r) / cos(r) or its negative reciprocal, each in two words, r reduced modulo pi/2."""
-    big = b.compare("ge", absolute(b, x), _FAST_LIMIT[x.type.elem])
-    some = b.reduce("or", big) if x.type.lanes else big
-    y = _tan_moderate(b, x)
-    (result,) = b.if_(
-        some, lambda: [b.select(big, rare(b, "tan_huge", [x], _tan_huge, None), y)], lambda: [y]
-    )
-    return result
+    return _where_huge(b, x, "tan_huge", _tan_huge, lambda: _tan_moderate(b, x))
 
 
 def _tan_huge(b: Builder, x: Value) -> Value:
