@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, overload
 import jax
 
 from stagejit.compat import hide_frames
-from stagejit.errors import FallbackWarning, OptionsError
+from stagejit.errors import FallbackWarning
 from stagejit.importing import importing
-from stagejit.options import Options
+from stagejit.options import Options, checked
 from stagejit.runtime import embedding, emission, fallback, seams
 from stagejit.runtime.marks import Mark
 
@@ -77,11 +77,7 @@ def jit(
     """
     if fun is _NO_FUNCTION:
         return functools.partial(jit, options=options, **jit_options)
-    if not (options is None or isinstance(options, Options)):
-        raise OptionsError(
-            f"options is {options!r}, of type {type(options).__name__}",
-            next_step="give stagejit.Options(...), or None for those of `with Options(...)`",
-        )
+    checked(options)
     if seams.problems():
         _warn_once()
         return seams.plain_jit(fun, jit_options, stacklevel=2)

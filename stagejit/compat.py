@@ -12,7 +12,6 @@ import ctypes
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -34,14 +33,13 @@ from stagejit.formulas import evaluate, names_in
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.symbolic import size_named
 from stagejit.types import DType, Storage, TensorType, storage_of
+from stagejit.users_line import is_ours
 
 Literal = jex_core.Literal
 ClosedJaxpr = jex_core.ClosedJaxpr
 Jaxpr = jex_core.Jaxpr
 
 _INTEGERS = frozenset({int})
-_OWN_FOLDER = str(Path(__file__).resolve().parent) + "/"
-_OWN_PROGRAMS = _OWN_FOLDER + "bench/"  # plain JAX, as a user writes it
 
 
 def loc_of(equation: Any) -> Loc:
@@ -59,7 +57,7 @@ def hide_frames(file: str) -> None:
 @functools.lru_cache(maxsize=4096)
 def _innermost(traceback: Any) -> Loc:
     for frame in source_info_util.user_frames(traceback):
-        if not frame.file_name.startswith(_OWN_FOLDER) or frame.file_name.startswith(_OWN_PROGRAMS):
+        if not is_ours(frame.file_name):
             return Loc(
                 frame.file_name,
                 frame.start_line,

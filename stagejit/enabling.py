@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from stagejit.errors import OptionsError
-from stagejit.options import Options, innermost
+from stagejit.options import Options, checked, innermost
 
 R = TypeVar("R")
 
@@ -48,7 +47,7 @@ def enable(*, options: Options | None = None) -> None:
     Single operations outside of any `jit` stay JAX's, as do functions while they are exported.
     What has been compiled already is compiled anew at its next call.
     """
-    _scope.set_global(Scope(everything=True, options=_checked(options)))
+    _scope.set_global(Scope(everything=True, options=checked(options)))
 
 
 def disable() -> None:
@@ -59,7 +58,7 @@ def disable() -> None:
 @contextlib.contextmanager
 def enabled(*, options: Options | None = None) -> Iterator[None]:
     """As `enable`, inside a `with` statement and on this thread alone."""
-    with _scope(Scope(everything=True, options=_checked(options))):
+    with _scope(Scope(everything=True, options=checked(options))):
         yield
 
 
@@ -97,12 +96,3 @@ def options_around() -> Options | None:
 def chosen_options(own: Options | None) -> Options:
     """The options of a program: its function's `own`, or those around it."""
     return own or options_around() or Options()
-
-
-def _checked(options: Any) -> Options | None:
-    if options is None or isinstance(options, Options):
-        return options
-    raise OptionsError(
-        f"options is {options!r}, of type {type(options).__name__}",
-        next_step="give stagejit.Options(...), or None for those of `with Options(...)`",
-    )

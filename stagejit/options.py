@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextvars
 import difflib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -102,34 +102,18 @@ class Options:
             raise _wrong(
                 "disable", disable, "give names of rewrites, such as disable=('fuse-pad',)"
             )
-        object.__setattr__(self, "disable", disable := tuple(disable))
-        for name in disable:
+        for name in (disable := tuple(disable)):
             if not isinstance(name, str) or name not in SWITCHES:
                 raise OptionsError(
                     f"unknown rewrite {name!r} in Options(disable=...)",
                     next_step=_suggest(name, list(SWITCHES)),
                 )
         object.__setattr__(self, "disable", tuple(sorted(set(disable))))
-        for name in ("verify", "delegate", "full_barriers", "export"):
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise _wrong(name, value, "give True or False")
-        if not (self.cache_dir is None or isinstance(self.cache_dir, str | os.PathLike)):
-            raise _wrong("cache_dir", self.cache_dir, 'give a path, "" for no cache, or None')
         if isinstance(self.cache_dir, os.PathLike):
             object.__setattr__(self, "cache_dir", os.fspath(self.cache_dir))
-        if not _is_int(self.operand_limit) or self.operand_limit < 1:
-            raise _wrong("operand_limit", self.operand_limit, "give at least 1; the default is 16")
-        if self.memory_budget is not None and (
-            not _is_int(self.memory_budget) or self.memory_budget < 0
-        ):
-            raise _wrong(
-                "memory_budget",
-                self.memory_budget,
-                "give a number of bytes, or None for no budget",
-            )
-        if self.borders not in ("blocks", "always"):
-            raise _wrong("borders", self.borders, 'give "blocks", the default, or "always"')
+        for name, (fits, next_step) in _FITTING.items():
+            if not fits(value := getattr(self, name)):
+                raise _wrong(name, value, next_step)
         if self.target != "native":
             raise OptionsError(
                 f"unsupported target {self.target!r}",
@@ -166,13 +150,41 @@ def innermost() -> Options | None:
     return chosen
 
 
-def current() -> Options:
-    """The options of the innermost `with Options(...)`, or the defaults."""
-    return innermost() or Options()
+def checked(options: Any) -> Options | None:
+    """What was given as `options=`. Raises OptionsError for anything but `Options` or None."""
+    if options is None or isinstance(options, Options):
+        return options
+    next_step = "give stagejit.Options(...), or None for those of `with Options(...)`"
+    raise _wrong("options", options, next_step)
 
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+# For each field what it may be, and what to say where it is not.
+_FITTING: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(
+        ("verify", "delegate", "full_barriers", "export"),
+        (lambda value: isinstance(value, bool), "give True or False"),
+    ),
+    "cache_dir": (
+        lambda value: value is None or isinstance(value, str),
+        'give a path, "" for no cache, or None',
+    ),
+    "operand_limit": (
+        lambda value: _is_int(value) and value >= 1,
+        "give at least 1; the default is 16",
+    ),
+    "memory_budget": (
+        lambda value: value is None or (_is_int(value) and value >= 0),
+        "give a number of bytes, or None for no budget",
+    ),
+    "borders": (
+        lambda value: value in ("blocks", "always"),
+        'give "blocks", the default, or "always"',
+    ),
+}
 
 
 def _wrong(name: str, value: Any, next_step: str) -> OptionsError:

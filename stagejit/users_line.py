@@ -55,7 +55,7 @@ def users_frame() -> FrameType | None:
     """The innermost frame that is neither ours nor JAX's; None on a thread without."""
     for start in (sys._getframe(1), _behind.frame):
         frame = start
-        while frame is not None and not _is_users(frame.f_code.co_filename):
+        while frame is not None and _is_between(frame.f_code.co_filename):
             frame = frame.f_back
         if frame is not None:
             return frame
@@ -72,5 +72,10 @@ def led_to_by(frame: FrameType | None) -> Iterator[None]:
         _behind.frame = None
 
 
-def _is_users(file: str) -> bool:
-    return file.startswith(_PROGRAMS) or not file.startswith((_OWN_FOLDER, _JAX_FOLDER))
+def is_ours(file: str) -> bool:
+    """Whether it is of this package, but for the programs of the bench."""
+    return file.startswith(_OWN_FOLDER) and not file.startswith(_PROGRAMS)
+
+
+def _is_between(file: str) -> bool:
+    return is_ours(file) or file.startswith(_JAX_FOLDER)

@@ -192,11 +192,11 @@ def test_options_inside_a_traced_function_are_those_of_the_functions_it_calls(
 def test_options_are_left_after_an_exception() -> None:
     with pytest.raises(ZeroDivisionError), Options(verify=True):
         raise ZeroDivisionError
-    assert stagejit.options.current() == Options()
+    assert stagejit.options.innermost() is None
     again = Options(verify=True)
     with again, again:
-        assert stagejit.options.current() == again
-    assert stagejit.options.current() == Options()
+        assert stagejit.options.innermost() == again
+    assert stagejit.options.innermost() is None
 
 
 def test_wrong_options_name_the_next_step() -> None:

@@ -66,8 +66,8 @@ def operands_text(op: Op, names: Names) -> str:
 
 
 def attributes_text(op: Op, hidden: Iterable[str] = ()) -> list[str]:
-    implied = op.definition.implied
-    shown = [name for name in op.attrs if name not in implied and name not in hidden]
+    hidden = {*hidden, *op.definition.implied, *op.definition.opaque_attributes}
+    shown = [name for name in op.attrs if name not in hidden]
     return [f"{name}={literal_text(op.attrs[name])}" for name in sorted(shown)]
 
 

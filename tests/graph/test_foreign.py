@@ -14,7 +14,7 @@ from stagejit.graph.verifier import verify
 from stagejit.trace.translate import graph_of
 
 TEXT = """graph @f(%x: f32[2,3,3]) {
-  %0: f32[2,3,3], %1: i32[2] = call "lapack_spotrf_ffi" (%x) attributes=(("uplo", "u8", 85)) column_major=((true), (true, false))
+  %0: f32[2,3,3], %1: i32[2] = call %x attributes=(("uplo", "u8", 85)) column_major=((true), (true, false)) target="lapack_spotrf_ffi"
   return %0, %1
 }"""  # noqa: E501
 

@@ -228,7 +228,8 @@ def test_wrong_inputs_are_refused() -> None:
 
 
 def test_a_parsed_delegate_cannot_run() -> None:
-    graph = parse('graph @f(%x: f32[2]) {\n  %0: f32[2] = delegate "sort" (%x)\n  return %0\n}')
+    line = '%0: f32[2] = delegate %x effects=() reason="sort"'
+    graph = parse(f"graph @f(%x: f32[2]) {{\n  {line}\n  return %0\n}}")
     with pytest.raises(InternalError, match="was parsed from text"):
         interpret(graph, [np.ones(2)])
 

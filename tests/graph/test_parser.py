@@ -121,6 +121,6 @@ def test_a_border_is_an_element_of_the_operand(dtype: str, border: str, message:
 
 
 def test_a_delegate_comes_back_without_its_equation() -> None:
-    graph = parse(body('%0: f32[4] = delegate "sort: \\"why\\"" (%x)', "return %0"))
+    graph = parse(body('%0: f32[4] = delegate %x effects=() reason="sort: \\"why\\""', "return %0"))
     (op,) = list(graph)
     assert op.attrs == {"equation": None, "reason": 'sort: "why"', "effects": ()}

@@ -97,8 +97,8 @@ def test_dont_share_a_fill_that_is_written_into() -> None:
 
 def test_dont_merge_delegated_equations() -> None:
     text = """graph @f(%x: f32[2]) {
-      %0: f32[2] = delegate "sort" (%x)
-      %1: f32[2] = delegate "sort" (%x)
+      %0: f32[2] = delegate %x effects=() reason="sort"
+      %1: f32[2] = delegate %x effects=() reason="sort"
       return %0, %1
     }"""
     assert unchanged(STEP, text)
@@ -176,7 +176,7 @@ def test_dont_merge_loops_that_call_python() -> None:
 
 def test_equal_library_calls_are_one() -> None:
     """all of their results"""
-    call = 'call "lapack_sgeqrf_ffi" (%x) attributes=() column_major=((true), (true, false))'
+    call = 'call %x attributes=() column_major=((true), (true, false)) target="lapack_sgeqrf_ffi"'
     text = f"""graph @f(%x: f32[4,4]) {{
       %0: f32[4,4], %1: f32[4] = {call}
       %2: f32[4,4], %3: f32[4] = {call}

@@ -15,12 +15,11 @@ import numpy as np
 from stagejit.compat import evaluate_equation
 from stagejit.crossing import from_user, to_user
 from stagejit.errors import InternalError, VerificationError
-from stagejit.graph.definition import Attrs, Names, OpDef, Types, define, states_its_types
+from stagejit.graph.definition import Attrs, OpDef, Types, define, states_its_types
 from stagejit.graph.evaluator import Evaluator
 from stagejit.graph.ir import Op, Value
-from stagejit.graph.literals import literal_text
 from stagejit.graph.python_functions import TARGET, function_of
-from stagejit.graph.syntax import Parts, attributes_text, joined, operands_text
+from stagejit.graph.syntax import Parts, read_plain
 from stagejit.graph.tokens import Line, Values
 from stagejit.types import TensorType, dtype_named
 
@@ -106,18 +105,6 @@ def _layout(type: TensorType, column_major: bool) -> tuple[int, ...] | None:
     return (*range(type.rank - 2), type.rank - 1, type.rank - 2)
 
 
-def _write_call(op: Op, names: Names) -> str:
-    operands = f"({operands_text(op, names)})"
-    return joined(literal_text(op.attrs["target"]), operands, *attributes_text(op, {"target"}))
-
-
-def _read_call(tokens: Line, definition: OpDef, values: Values, types: list[TensorType]) -> Parts:
-    target = tokens.literal()
-    tokens.expect("(")
-    operands = tokens.values_until(")", values)
-    return operands, {"target": target} | tokens.attributes()
-
-
 # ---------------------------------------------------------------- delegate
 
 
@@ -148,23 +135,12 @@ def _value_of_delegate(evaluator: Evaluator, op: Op, *operands: Any) -> list[Any
     return [*made, None] if op.attrs["effects"] else made
 
 
-def _write_delegate(op: Op, names: Names) -> str:
-    effects = op.attrs["effects"]
-    return joined(
-        literal_text(op.attrs["reason"]),
-        f"({operands_text(op, names)})",
-        f"effects={literal_text(effects)}" if effects else "",
-    )
-
-
 def _read_delegate(
     tokens: Line, definition: OpDef, values: Values, types: list[TensorType]
 ) -> Parts:
-    reason = tokens.literal()
-    tokens.expect("(")
-    operands = tokens.values_until(")", values)
-    effects = tokens.attributes().get("effects", ())
-    return operands, {"equation": None, "reason": reason, "effects": effects}
+    """Text has no equation."""
+    operands, attrs = read_plain(tokens, definition, values, types)
+    return operands, {"equation": None} | attrs
 
 
 # -------------------------------------------------------------- optimization_barrier
@@ -184,8 +160,6 @@ define(
         infer=states_its_types,
         interpret=_value_of_call,
         check=_check_call,
-        write=_write_call,
-        read=_read_call,
         is_foreign=True,
         is_call=True,
         stands_alone=True,
@@ -198,7 +172,6 @@ define(
         interpret=_value_of_delegate,
         check=_check_delegate,
         opaque_attributes=frozenset({"equation"}),
-        write=_write_delegate,
         read=_read_delegate,
         is_foreign=True,
         is_left=True,
