@@ -48,7 +48,7 @@ from stagejit.runtime.staging import stage_schedule
 from stagejit.schedule.build import schedule
 from stagejit.schedule.plan import Plan
 from stagejit.schedule.schedule import Run, Schedule
-from stagejit.schedule.verifier import verify_plan
+from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.symbolic import Undecided
 from stagejit.trace.translate import trace_jaxpr
 

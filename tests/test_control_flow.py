@@ -194,7 +194,7 @@ def test_random_numbers_inside() -> None:
     ],
 )
 def test_body_whose_results_stand_where_its_operands_stood(body: Any, inside: bool) -> None:
-    """See Note [Results in reverse] in schedule/segments.py: such a loop never ended."""
+    """See Note [Results in reverse] in schedule/schedule.py: such a loop never ended."""
 
     def loop(body: Callable[..., Any]) -> Callable[..., Any]:
         def f(x: Any, y: Any) -> Any:

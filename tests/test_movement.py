@@ -19,7 +19,7 @@ from hypothesis import given, settings
 import stagejit
 from stagejit.errors import VerificationError
 from stagejit.schedule.plan import Plan
-from stagejit.schedule.verifier import verify_plan
+from stagejit.schedule.verifier.plans import verify_plan
 from tests.movement.programs import Movement, assert_means, movements
 from tests.schedule.executor import Executor
 from tests.schedule.machine import Concurrent, Machine

@@ -63,7 +63,7 @@ class Touch:
 def reads_of(region: Region) -> list[Touch]:
     """What the region reads, in the order of its operands: foreign code all of it, also where its
     results have no elements; then what a loop or branch updates, of which
-    `schedule/body_accesses.py` knows better."""
+    `schedule/bodies.py` knows better."""
     if region.anchor is not None and not region.has_kernel:
         carried = [value for value in region.anchor.results if destination_of(value) is not None]
         return [

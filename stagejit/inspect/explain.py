@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from stagejit.decisions import Decision
-from stagejit.dispatch.accesses import Touch, writes_of
 from stagejit.loc import Loc
-from stagejit.schedule.plan import Dispatch
 from stagejit.schedule.schedule import Run, Schedule, Step
 
 
@@ -117,22 +115,13 @@ def _placements(schedule: Schedule) -> Iterator[Placement]:
 
 
 def _placements_of(step: Step) -> Iterator[Placement]:
-    region = step.region
-    stores = [(part is not region, store) for part in region.parts for store in part.stores]
+    if not step.region.has_kernel:
+        return
     made: dict[Placement, None] = {}  # a border is one, however many boxes it has
-    for (of_border, store), touch, buffer in zip(
-        stores, writes_of(region), step.writes, strict=True
-    ):
+    stores = [(part, store) for part in step.region.parts for store in part.stores]
+    for (part, store), access in zip(stores, step.stored, strict=True):
         if store.inserts:
-            where = f"the border of {buffer}" if of_border else _where(touch, buffer, step.dispatch)
+            border = f"the border of {access.buffer}"
+            where = str(access) if part is step.region else border
             made[Placement(step.dispatch.name, where, store.inserts[-1].loc)] = None
     yield from made
-
-
-def _where(touch: Touch, buffer: str, dispatch: Dispatch) -> str:
-    """The box of one store. Its offsets are named in the plan, if the host computes them."""
-    box = touch.box
-    if any(box.symbols()):
-        same = (w for w in dispatch.writes if (w.buffer, w.sizes) == (buffer, box.sizes))
-        return str(next(same))
-    return f"{'' if touch.exact else '~'}{buffer}{box}"

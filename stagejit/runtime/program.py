@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stagejit.errors import InternalError
-from stagejit.schedule.memory import FRAME_NBYTES
+from stagejit.schedule.memory.packing import FRAME_NBYTES
 
 # Memory of different workers is this far apart at least, so that no two share a line (or a pair of
 # lines, which the prefetcher of x86 fetches together).

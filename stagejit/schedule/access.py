@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import Literal, cast
 
 from stagejit.formulas import evaluate, names_in
 from stagejit.index.box import Box, Dim
@@ -52,53 +52,44 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Access:
-    """A box of a buffer, in elements of the buffer's shape.
+    """A box of a buffer, in elements of the buffer's shape. Offsets of the box are numbers, or sums
+    of the plan's `HostScalar`s, as in `s0 + 4`.
 
-    offsets: numbers, or sums of the plan's `HostScalar`s, as in `s0 + 4`.
     hull: half-open byte range around it. nbytes: bytes of its elements. exact: False where the box
     is a conservative hull of what is touched. may: True where it can be that nothing is touched at
     all: in a branch that is not taken, at an index that is out of bounds.
     """
 
     buffer: str
-    offsets: tuple[Int, ...]
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
+    box: Box
     hull: tuple[int, int]
     nbytes: int
     exact: bool = True
     may: bool = False
-    _box: ClassVar[Box | None] = None  # see Note [What objects remember] in `box.py`
 
     @staticmethod
     def of(buffer: Buffer, box: Box, *, exact: bool = True, may: bool = False) -> Access:
         start, stop = box.hull_elements(buffer.shape)
         size = buffer.dtype.itemsize
-        made = Access(
-            buffer.name,
-            box.offsets,
-            box.sizes,
-            box.strides,
-            (start * size, stop * size),
-            box.count * size,
-            exact,
-            may,
-        )
-        object.__setattr__(made, "_box", box)
-        return made
+        hull = start * size, stop * size
+        return Access(buffer.name, box, hull, box.count * size, exact, may)
+
+    @property
+    def offsets(self) -> tuple[Int, ...]:
+        return self.box.offsets
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.box.sizes
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return self.box.strides
 
     @property
     def must(self) -> bool:
         """Whether every element of the box is touched, for certain."""
         return self.exact and not self.may
-
-    @property
-    def box(self) -> Box:
-        known = self._box
-        if known is None:
-            known = Box(self.offsets, self.sizes, self.strides)
-            object.__setattr__(self, "_box", known)
-        return known
 
     def overlaps(self, other: Access) -> bool:
         """Whether the two boxes have an element in common."""

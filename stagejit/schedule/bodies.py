@@ -1,10 +1,12 @@
-"""Where the buffers of a body lie: in buffers of the plan around it, or in its workspace.
+"""Where the buffers of a body lie, in buffers of the plan around it or in its workspace, and what
+its loop or branch touches by that.
 
-Input: a region of a loop or a branch, and the schedules of its bodies. Output: a `Layout`, which
-gives the `Body`s of the dispatch once buffers have names. Invariant: a result that updates an
-argument (the carry of a loop) lies in it wherever the body's schedule puts it there; slices of xs
-and ys are addressed where they are, never copied. What a body takes and does not touch has no
-place: nobody may have stored it when the body runs.
+Input: a region of a loop or a branch, and the schedules of its bodies. Output: `Bodies`, which give
+the `Body`s of the dispatch once buffers have names, and boxes of the values around. Invariant: a
+result that updates an argument (the carry of a loop) lies in it wherever the body's schedule puts
+it there; slices of xs and ys are addressed where they are, never copied. What a body takes and does
+not touch has no place: nobody may have stored it when the body runs. No body touches anything but
+what is said; a box is exact iff it is so inside.
 
 Note [Workspace]: transients of all bodies share the beginning of it, because only one body runs at
 a time. Behind them lie the verdict of the condition and new carries, which outlive their body. The
@@ -18,20 +20,26 @@ between the two as well. A branch runs once, so it copies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from stagejit.dispatch.accesses import Touch, joined
 from stagejit.dispatch.regions import Region, with_inner
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import LoopOperands, body_operands, carried_inputs, carried_operands
 from stagejit.graph.ops.views import behind_aliases
-from stagejit.schedule.memory import aligned
+from stagejit.index.box import Box
+from stagejit.schedule.access import Access, Buffer, swept
+from stagejit.schedule.memory.packing import aligned
 from stagejit.schedule.plan import Binding, Body, Carry
-from stagejit.schedule.schedule import Run, Schedule
+from stagejit.schedule.schedule import Schedule
 
 # From here on, copying takes longer than the second copy of the loop's code costs.
 ALTERNATE_FROM_NBYTES = 4096
 MOST_DISPATCHES_TWICE = 32
+
+_INSIDE = "what a body touches is known at run time only"
+_RESHAPED = "a body sees another shape"
 
 
 @dataclass(frozen=True)
@@ -44,96 +52,120 @@ class Place:
     stride_nbytes: int = 0
 
 
-@dataclass
-class Layout:
+@dataclass(frozen=True, eq=False)
+class PlacedBody:
+    """One body: its schedule, how often it runs, and where its buffers lie. See `plan.Body`."""
+
+    schedule: Schedule
+    trip: int | None
+    places: tuple[Place, ...]
+    carries: tuple[Carry, ...]
+
+    def named(self, name_of: Callable[[Value], str], workspace: str) -> Body:
+        bindings = tuple(
+            Binding(
+                place.buffer,
+                workspace if place.value is None else name_of(place.value),
+                place.offset_nbytes,
+                place.stride_nbytes,
+            )
+            for place in self.places
+        )
+        used = any(place.value is None for place in self.places) or self.schedule.arena_nbytes
+        return Body(
+            self.schedule.plan, self.trip, bindings, workspace if used else "", self.carries
+        )
+
+    def touches(self) -> tuple[list[Touch], list[Touch]]:
+        """What it reads of arguments (what it reads of its own results, it has written before), and
+        what it writes, over all iterations."""
+        around = {place.buffer: place for place in self.places if place.value is not None}
+        inside = {buffer.name: buffer for buffer in self.schedule.plan.buffers}
+        reads, writes = [], []
+        for dispatch in self.schedule.plan.dispatches:
+            for access in dispatch.reads:
+                if access.buffer in around and inside[access.buffer].kind == "argument":
+                    reads.append(self._around(access, inside, around))
+            for access in dispatch.writes:
+                if access.buffer in around:
+                    writes.append(self._around(access, inside, around))
+        for carry in self.carries:  # those that are made elsewhere come back
+            value = around[carry.argument].value
+            assert value is not None
+            writes.append(Touch(value, Box.whole(value.shape)))
+        return reads, writes
+
+    def _around(
+        self, access: Access, inside: Mapping[str, Buffer], around: Mapping[str, Place]
+    ) -> Touch:
+        """What an access inside of a body touches outside of it, over all iterations: a slice that
+        moves with them is one more dimension. Where the body sees another shape than the graph
+        around it, the range of bytes is translated."""
+        place, shape, trip = around[access.buffer], inside[access.buffer].shape, self.trip or 1
+        value = place.value
+        assert value is not None
+        box, all_of_it = swept(access.box, self.schedule.plan.scalars, trip)
+        if place.stride_nbytes:
+            box, shape = Box.of(((0, trip, 1), *box.dims())), (trip, *shape)
+        box, fits = box.reshaped(shape, value.shape)
+        reason = "" if all_of_it and access.exact and fits else _INSIDE if fits else _RESHAPED
+        return Touch(value, box, reason, access.may)
+
+
+@dataclass(frozen=True, eq=False)
+class Bodies:
     """The bodies of one region. nbytes: of the workspace."""
 
-    schedules: Sequence[Schedule]
-    trips: Sequence[int | None]
-    nbytes: int = 0
-    places: list[list[Place]] = field(default_factory=list)
-    carries: list[list[Carry]] = field(default_factory=list)
+    each: tuple[PlacedBody, ...]
+    nbytes: int
 
-    def bodies(self, name_of: Callable[[Value], str], workspace: str) -> tuple[Body, ...]:
+    def named(self, name_of: Callable[[Value], str], workspace: str) -> tuple[Body, ...]:
         """name_of: the buffer of a value of the graph around."""
-        made = []
-        for schedule, trip, places, carries in zip(
-            self.schedules, self.trips, self.places, self.carries, strict=True
-        ):
-            bindings = tuple(
-                Binding(
-                    place.buffer,
-                    workspace if place.value is None else name_of(place.value),
-                    place.offset_nbytes,
-                    place.stride_nbytes,
-                )
-                for place in places
-            )
-            used = any(place.value is None for place in places) or arena_nbytes(schedule)
-            made.append(
-                Body(schedule.plan, trip, bindings, workspace if used else "", tuple(carries))
-            )
-        return tuple(made)
-
-    def reserve(self, nbytes: int) -> int:
-        """The offset of memory behind all that the workspace holds so far."""
-        offset = self.nbytes
-        self.nbytes += aligned(nbytes)
-        return offset
+        return tuple(body.named(name_of, workspace) for body in self.each)
 
 
-def arena_nbytes(schedule: Schedule) -> int:
-    """Memory for the transients of a body, which is one run."""
-    return max(
-        (part.arena_nbytes for part in schedule.segments if isinstance(part, Run)), default=0
-    )
-
-
-def layout_of(region: Region, schedules: Sequence[Schedule]) -> Layout:
-    """The layout of a loop's or branch's bodies."""
+def placed_bodies(region: Region, schedules: Sequence[Schedule]) -> Bodies:
+    """Where the bodies of a loop or a branch have their buffers."""
     op = region.anchor
     assert op is not None
     trips: list[int | None] = [1] * len(schedules)
     if op.definition.is_loop:
         trips[0] = op.attrs["trip"]
-    layout = Layout(schedules, trips, max(map(arena_nbytes, schedules)))
-    start = end = layout.nbytes
     twice = sum(1 for body in region.bodies for _ in with_inner(body.regions))
     may_alternate = trips[0] != 1 and twice <= MOST_DISPATCHES_TWICE
+    start = end = max(schedule.arena_nbytes for schedule in schedules)
+    made, ends = [], []
     for number, (body, schedule) in enumerate(zip(region.bodies, schedules, strict=True)):
-        if op.definition.is_branch:
-            layout.nbytes = start
-        places = _argument_places(op, number, body.graph.inputs, schedule)
-        carries = _result_places(op, number, schedule, layout, places)
-        large = sum(schedule.plan.buffer(result).nbytes for result, _ in carries)
+        arguments = _argument_places(op, number, body.graph.inputs, schedule)
+        results, moved, end = _result_places(
+            op, number, schedule, arguments, start if op.definition.is_branch else end
+        )
+        ends.append(end)
+        large = sum(schedule.plan.buffer(result).nbytes for result, _ in moved)
         alternates = may_alternate and large >= ALTERNATE_FROM_NBYTES
-        layout.places.append(_touched(places, schedule, carries))
-        layout.carries.append([Carry(result, argument, alternates) for result, argument in carries])
-        end = max(end, layout.nbytes)
-    layout.nbytes = end
-    return layout
+        carries = tuple(Carry(result, argument, alternates) for result, argument in moved)
+        places = _touched([*arguments, *results], schedule, carries)
+        made.append(PlacedBody(schedule, trips[number], places, carries))
+    return Bodies(tuple(made), max(ends))
 
 
 def _touched(
-    places: Sequence[Place], schedule: Schedule, carries: Sequence[tuple[str, str]]
-) -> list[Place]:
+    places: Sequence[Place], schedule: Schedule, carries: Sequence[Carry]
+) -> tuple[Place, ...]:
     """Without those of arguments that the body passes over: constants and slices whose readers are
     gone, inputs that another branch reads."""
-    used = {name for pair in carries for name in pair}
+    used = {name for carry in carries for name in (carry.result, carry.argument)}
     for dispatch in schedule.plan.dispatches:
         used.update(access.buffer for access in (*dispatch.reads, *dispatch.writes))
     for buffer in schedule.plan.buffers:
         if buffer.kind != "argument" or buffer.result is not None:
             used.add(buffer.name)
     # What has no elements is never copied, so one buffer may be several results.
-    return list({place.buffer: place for place in places if place.buffer in used}.values())
+    return tuple({place.buffer: place for place in places if place.buffer in used}.values())
 
 
 def _argument_places(
-    op: Op,
-    number: int,
-    inputs: Sequence[Value],
-    schedule: Schedule,
+    op: Op, number: int, inputs: Sequence[Value], schedule: Schedule
 ) -> list[Place]:
     places = []
     first = len(op.operands) - len(inputs) if op.definition.is_branch else 0  # operand of input 0
@@ -153,29 +185,26 @@ def _argument_places(
 
 
 def _result_places(
-    op: Op,
-    number: int,
-    schedule: Schedule,
-    layout: Layout,
-    places: list[Place],
-) -> list[tuple[str, str]]:
-    """Adds the places of results; returns (result, argument) for carries that move."""
-    moved = []
+    op: Op, number: int, schedule: Schedule, arguments: Sequence[Place], end: int
+) -> tuple[list[Place], list[tuple[str, str]], int]:
+    """The places of results; (result, argument) of carries that move; where the workspace, which
+    has been taken up to `end`, ends now."""
+    places, moved = [], []
     carried = carried_inputs(op, number)
     for at, name in enumerate(schedule.outputs):
         buffer = schedule.plan.buffer(name)
-        if at in carried and (name == places[carried[at]].buffer or not buffer.nbytes):
+        if at in carried and (name == arguments[carried[at]].buffer or not buffer.nbytes):
             continue  # it is there, or has no elements, which may be anywhere
-        if at in carried:
-            places.append(Place(name, None, layout.reserve(buffer.nbytes)))
-            moved.append((name, places[carried[at]].buffer))
+        if at in carried or (op.definition.is_loop and number == 1):  # the verdict of a condition
+            places.append(Place(name, None, end))
+            end += aligned(buffer.nbytes)
+            if at in carried:
+                moved.append((name, arguments[carried[at]].buffer))
         elif op.definition.is_branch:
             places.append(Place(name, op.results[at]))
-        elif number == 1:  # the verdict of a condition
-            places.append(Place(name, None, layout.reserve(buffer.nbytes)))
         else:
             places.append(_slice(op, name, op.results[at], buffer.nbytes))
-    return moved
+    return places, moved, end
 
 
 def _slice(op: Op, name: str, whole: Value, nbytes: int) -> Place:
@@ -183,3 +212,37 @@ def _slice(op: Op, name: str, whole: Value, nbytes: int) -> Place:
     if op.attrs["reverse"]:
         return Place(name, whole, (op.attrs["trip"] - 1) * nbytes, -nbytes)
     return Place(name, whole, 0, nbytes)
+
+
+def touches_of(region: Region, bodies: Bodies) -> tuple[tuple[Touch, ...], tuple[Touch, ...]]:
+    """What the dispatch of a loop or branch reads and writes: its index, and what bodies do."""
+    op = region.anchor
+    assert op is not None
+    reads: list[Touch] = []
+    writes: list[Touch] = []
+    if op.definition.is_branch:
+        index = behind_aliases(op.operands[0])
+        reads.append(Touch(index, Box.whole(index.shape)))
+    found = [body.touches() for body in bodies.each]
+    for body, own in zip(bodies.each, found, strict=True):
+        others = [other for other in found if other is not own and op.definition.is_branch]
+        for side, made in enumerate((reads, writes)):
+            for touch in own[side]:
+                # The condition of a loop may fail at once.
+                certain = body.trip is not None and all(
+                    _is_certain(touch, other[side]) for other in others
+                )
+                made.append(replace(touch, may=touch.may or not certain))
+    return _united(reads), _united(writes)
+
+
+def _is_certain(touch: Touch, others: Sequence[Touch]) -> bool:
+    """Whether another branch touches all of the box, too."""
+    return any(o.value is touch.value and o.must and o.box.contains(touch.box) for o in others)
+
+
+def _united(touches: Sequence[Touch]) -> tuple[Touch, ...]:
+    by_value: dict[Value, list[Touch]] = {}
+    for touch in touches:
+        by_value.setdefault(touch.value, []).append(touch)
+    return tuple(touch for found in by_value.values() for touch in joined(found))

@@ -1,80 +1,267 @@
-"""Bufferization: values that are tied together share one buffer.
+"""Bufferization: values that are tied together share one buffer, of which dispatches access boxes.
 
-Input: a graph of dispatches, and which results lie in donated arguments. Output: for each value the
-one that stands for its memory, and a `Buffer` for each of these. Invariant: nothing is decided
-here; a buffer is what a chain of ties, barriers and aliases ends at.
+Input: a graph of dispatches, its regions with what they touch, in execution order, and which
+results lie in donated arguments. Output: the buffers, and a `Step` for each region. Invariant:
+nothing is decided here; a buffer is what a chain of ties, barriers and aliases ends at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from stagejit.graph.ir import Graph, Value
+from stagejit.dispatch.accesses import Touch, reads_of, rereads_of, writes_of
+from stagejit.dispatch.regions import Region
+from stagejit.formulas import bare, renamed
+from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import before
-from stagejit.schedule.names import Names
-from stagejit.schedule.plan import Buffer
+from stagejit.graph.ops.elementwise import function_of
+from stagejit.index.box import Box
+from stagejit.index.box_index import fill_box
+from stagejit.schedule.bodies import Bodies, placed_bodies, touches_of
+from stagejit.schedule.plan import Access, Buffer, Dispatch, HostScalar
+from stagejit.schedule.schedule import Schedule, Step
+from stagejit.symbolic import Int, Symbol, expr
+from stagejit.types import u8
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """A region with what it touches: worked out once, whatever the order and the buffers are."""
+
+    region: Region
+    reads: tuple[Touch, ...]
+    writes: tuple[Touch, ...]
+    bodies: Bodies | None = None
+
+    @staticmethod
+    def of(region: Region, inner: Sequence[Schedule]) -> Launch:
+        """inner: the schedules of the bodies of a loop or branch."""
+        if not inner:
+            reads = (*reads_of(region), *rereads_of(region))
+            return Launch(region, reads, tuple(writes_of(region)))
+        bodies = placed_bodies(region, inner)
+        return Launch(region, *touches_of(region, bodies), bodies)
+
+    @property
+    def delegated(self) -> bool:
+        return self.region.definition.is_left
 
 
 class Memory:
-    """`root` of a value: the earliest that lay in its memory. `home`: the same, or the donated
-    argument in which `reused` puts a root."""
+    """roots: for each value of a graph the earliest that lay in its memory; outputs: the number of
+    the result that a root holds."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.reused: dict[Value, Value] = {}
-        self._roots: dict[Value, Value] = {}
-        self.outputs = {self.root(value): number for number, value in enumerate(graph.outputs)}
+        self.roots: dict[Value, Value] = {}
+        results = (result for op in graph.ops() for result in op.results)
+        for value in (*graph.inputs, *results):
+            earlier = before(value)
+            self.roots[value] = value if earlier is None else self.roots[earlier]
+        self.outputs = {self.roots[value]: number for number, value in enumerate(graph.outputs)}
 
-    def root(self, value: Value) -> Value:
-        """As `memory_of`; walks are short, however long the chains of updates are."""
-        known = self._roots.get(value)
-        if known is not None:
-            return known
-        passed = [value]
-        while (earlier := before(passed[-1])) is not None and earlier not in self._roots:
-            passed.append(earlier)
-        root = self._roots[earlier] if earlier is not None else passed[-1]
-        self._roots.update(dict.fromkeys(passed, root))
-        return root
 
-    def home(self, value: Value) -> Value:
-        root = self.root(value)
-        return self.reused.get(root, root)
+@dataclass(frozen=True, eq=False)
+class Bufferized:
+    """buffers: by name. buffer_of: the name of the buffer of each value that has one. scalars: what
+    the symbols in offsets stand for."""
 
-    def buffers(self, touched: Iterable[Value]) -> dict[Value, Buffer]:
-        """By home: arguments, results, then constants and transients in the order of `touched`."""
-        names = Names(self.graph.input_names)
-        results = {self.home(root): number for root, number in self.outputs.items()}
-        made: dict[Value, Buffer] = {}
-        for value, name in zip(self.graph.inputs, names.given, strict=True):
-            made[value] = Buffer(
-                name,
-                value.shape,
-                value.type.dtype,
-                "argument",
-                value.op.attrs["index"],
-                result=results.get(value),
-            )
-        for root, number in sorted(results.items(), key=lambda item: item[1]):
-            if root not in made:
-                made[root] = Buffer(names.new("r"), root.shape, root.type.dtype, "result", number)
-        constants = 0
-        for root in map(self.home, touched):
-            if root in made:
-                continue
-            if root.op.definition.is_constant:
-                made[root] = Buffer(
-                    names.new("c"), root.shape, root.type.dtype, "constant", constants
-                )
-                constants += 1
-            else:
-                made[root] = Buffer(names.new("t"), root.shape, root.type.dtype, "transient")
-        return made
+    steps: tuple[Step, ...]
+    buffers: Mapping[str, Buffer]
+    buffer_of: Mapping[Value, str]
+    scalars: tuple[HostScalar, ...]
 
-    def buffer_of(self, names: Mapping[Value, str]) -> Iterator[tuple[Value, str]]:
-        """For each value of the graph that has one the name of its buffer. names: by home."""
-        results = (result for op in self.graph.ops() for result in op.results)
-        for value in (*self.graph.inputs, *results):
-            name = names.get(self.home(value))
-            if name is not None:
-                yield value, name
+    @property
+    def dispatches(self) -> tuple[Dispatch, ...]:
+        return tuple(step.dispatch for step in self.steps)
+
+
+def bufferize(
+    graph: Graph,
+    memory: Memory,
+    launches: Iterable[Launch],
+    reused: Mapping[Value, Value],
+    counted: Mapping[Value, tuple[int, int]],
+) -> Bufferized:
+    """reused: the donated argument that each of these roots lies in. counted: the first value and
+    the step of inputs of a loop's body that count its iterations."""
+    home = {value: reused.get(root, root) for value, root in memory.roots.items()}
+    buffers = _Buffers(graph, home, {home[root]: at for root, at in memory.outputs.items()})
+    symbols = _Symbols(buffers.names, {buffers.of(value).name: counted[value] for value in counted})
+    steps = tuple(_step(launch, buffers, symbols) for launch in launches)
+    for value in graph.outputs:
+        buffers.of(value)
+    return Bufferized(
+        steps,
+        {buffer.name: buffer for buffer in (*buffers.by_home.values(), *buffers.workspaces)},
+        {value: buffers.by_home[at].name for value, at in home.items() if at in buffers.by_home},
+        tuple(symbols.scalars.values()),
+    )
+
+
+class Names:
+    """Hands out names that the text form of a plan can carry, no two of them equal: the caller's
+    for arguments (`given`), numbered letters for all others."""
+
+    def __init__(self, given: Sequence[str] = ()) -> None:
+        self._taken: set[str] = set()
+        self._next: dict[str, int] = {}
+        self.given = [self._distinct(re.sub(r"\W+", "_", name).strip("_") or "x") for name in given]
+
+    def new(self, letter: str) -> str:
+        """The next of `letter`0, `letter`1, ..."""
+        while True:
+            number = self._next.get(letter, 0)
+            self._next[letter] = number + 1
+            name = f"{letter}{number}"
+            if name not in self._taken:
+                self._taken.add(name)
+                return name
+
+    def _distinct(self, name: str) -> str:
+        if name in self._taken:
+            return self.new(f"{name}_")
+        self._taken.add(name)
+        return name
+
+
+class _Buffers:
+    """Arguments and results have buffers from the start, constants and transients when they are
+    first asked for. results: by home, their numbers."""
+
+    def __init__(
+        self, graph: Graph, home: Mapping[Value, Value], results: Mapping[Value, int]
+    ) -> None:
+        self.home, self.names, self._constants = home, Names(graph.input_names), 0
+        self.by_home: dict[Value, Buffer] = {}
+        self.workspaces: list[Buffer] = []
+        for value, name in zip(graph.inputs, self.names.given, strict=True):
+            number = value.op.attrs["index"]
+            made = Buffer(name, value.shape, value.type.dtype, "argument", number)
+            self.by_home[value] = replace(made, result=results.get(value))
+        for value, number in sorted(results.items(), key=lambda item: item[1]):
+            if value not in self.by_home:
+                name = self.names.new("r")
+                self.by_home[value] = Buffer(name, value.shape, value.type.dtype, "result", number)
+
+    def of(self, value: Value) -> Buffer:
+        """The buffer that the value lies in."""
+        home = self.home[value]
+        known = self.by_home.get(home)
+        if known is None:
+            known = self.by_home[home] = self._new(home)
+        return known
+
+    def _new(self, home: Value) -> Buffer:
+        dtype = home.type.dtype
+        if not home.op.definition.is_constant:
+            return Buffer(self.names.new("t"), home.shape, dtype, "transient")
+        self._constants += 1
+        return Buffer(self.names.new("c"), home.shape, dtype, "constant", self._constants - 1)
+
+    def workspace(self, nbytes: int) -> Buffer:
+        """Memory for what a loop or a branch needs while it runs."""
+        self.workspaces.append(Buffer(self.names.new("w"), (nbytes,), u8, "transient"))
+        return self.workspaces[-1]
+
+
+class _Symbols:
+    """Short names for the offsets that the host computes: equal formulas with equal bounds get one,
+    in order of appearance. counts: by the argument that counts iterations."""
+
+    def __init__(self, names: Names, counts: Mapping[str, tuple[int, int]]) -> None:
+        self.names, self.counts = names, counts
+        self.scalars: dict[Symbol, HostScalar] = {}
+        self.values: dict[Symbol, Int] = {}
+
+    def short(self, box: Box) -> Box:
+        """The box in terms of short names."""
+        symbols = box.symbols()
+        for symbol in symbols:
+            if symbol not in self.scalars:
+                formula = renamed(bare(symbol.name), self.names.given)
+                short = Symbol(self.names.new("s"), symbol.low, symbol.high)
+                self.scalars[symbol] = HostScalar(short, formula, self.counts.get(formula))
+                self.values[symbol] = expr(short)
+        return box.at(self.values) if symbols else box
+
+
+def _step(launch: Launch, buffers: _Buffers, symbols: _Symbols) -> Step:
+    region, bodies = launch.region, launch.bodies
+    read = tuple(buffers.of(value).name for value in region.reads)
+    written = tuple(buffers.of(value).name for value in region.writes)
+    reads = dict.fromkeys(_access(touch, buffers, symbols) for touch in launch.reads)
+    stored = tuple(_access(touch, buffers, symbols) for touch in launch.writes)
+    writes = tuple(dict.fromkeys(stored))
+    if region.borders:
+        writes = _united(writes, {b.name: b for b in map(buffers.of, region.writes)})
+    made = Dispatch(
+        region.name,
+        region.kind,
+        _op_names(region),
+        tuple(reads),
+        writes,
+        sum(op.definition.flops(op) for op in region.ops),
+        region.loc,
+    )
+    if bodies is None:
+        return Step(made, region, read, written, stored)
+    workspace = ""
+    if bodies.nbytes:
+        own = buffers.workspace(bodies.nbytes)
+        workspace = own.name
+        made = replace(made, writes=(*writes, Access.of(own, Box.whole(own.shape))))
+    made = replace(made, bodies=bodies.named(lambda value: buffers.of(value).name, workspace))
+    inner = tuple(body.schedule for body in bodies.each)
+    return Step(made, region, read, written, stored, inner)
+
+
+def _access(touch: Touch, buffers: _Buffers, symbols: _Symbols) -> Access:
+    buffer = buffers.of(touch.value)
+    if touch.value.shape != buffer.shape:
+        return Access.of(buffer, Box.whole(buffer.shape), exact=False, may=touch.may)
+    return Access.of(buffer, symbols.short(touch.box), exact=touch.exact, may=touch.may)
+
+
+def _united(accesses: Iterable[Access], buffers: Mapping[str, Buffer]) -> tuple[Access, ...]:
+    """Boxes of one buffer that together fill their hull become one: an interior and its border."""
+    made: list[Access] = []
+    by_buffer: dict[str, list[Access]] = {}
+    for access in accesses:
+        by_buffer.setdefault(access.buffer, []).append(access)
+    for name, of_buffer in by_buffer.items():
+        boxes = [access.box for access in of_buffer if access.nbytes]
+        hull = boxes[0] if boxes else of_buffer[0].box
+        for box in boxes:
+            hull, _ = hull.hull(box)
+        if all(access.must for access in of_buffer) and fill_box(boxes, hull):
+            of_buffer = [Access.of(buffers[name], hull)]
+        made += of_buffer
+    return tuple(made)
+
+
+def _op_names(region: Region) -> tuple[str, ...]:
+    """What the region does, for people: constants and reshapes go without saying."""
+    fills = region.kind == "fill"
+    return tuple(
+        _op_name(op)
+        for op, known in ((op, op.definition) for op in region.ops)
+        if not (known.is_constant or known.repeats or known.is_insert or known.keeps_order)
+        and (fills or not known.is_splat)
+    )
+
+
+def _op_name(op: Op) -> str:
+    if op.definition.is_left:
+        return equation_name(op)
+    if op.definition.is_call:
+        return str(op.attrs["target"])
+    fn = op.attrs.get("fn")
+    return function_of(op) or (op.kind if fn is None else f"{op.kind}_{fn}")
+
+
+def equation_name(op: Op) -> str:
+    """The primitive of an equation that is left to XLA."""
+    primitive = getattr(op.attrs.get("equation"), "primitive", None)
+    return str(getattr(primitive, "name", "equation"))

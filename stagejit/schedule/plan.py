@@ -20,7 +20,7 @@ from stagejit.index.box import Box
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.schedule import hazards, reduction
 from stagejit.schedule.access import Access, Barrier, Buffer, BufferKind, Hazard, HostScalar
-from stagejit.schedule.memory import FRAME_NBYTES
+from stagejit.schedule.memory.packing import FRAME_NBYTES
 from stagejit.symbolic import Symbol, symbols_in
 
 __all__ = [

@@ -1,33 +1,42 @@
-"""`Schedule`: the plan, and what a backend needs to carry it out.
+"""`Schedule`: the plan, and what a backend needs to carry it out, cut into native runs and
+delegated equations.
 
 Input: made by `build.py`. Output: read by code generation and the runtime. Invariant: a run touches
-nothing but its arguments, its results and its arena; segments are executed in order.
+nothing but its arguments, its results and its arena; segments are executed in order; every result
+of the function leaves one of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagejit.dispatch.regions import Region
 from stagejit.graph.ir import Graph, Value
-from stagejit.schedule.plan import Dispatch, Plan
+from stagejit.schedule.memory.packing import aligned
+from stagejit.schedule.plan import Access, Buffer, Dispatch, Plan
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
     """One dispatch with its region.
 
-    reads: names of the buffers of `region.reads`; writes: of `region.writes`.
-    bodies: schedules of `region.bodies`, each one run; `dispatch.bodies` says where their buffers
-    lie.
+    reads: names of the buffers of `region.reads`; writes: of `region.writes`. stored: what each
+    store of the region's parts writes, where it has a kernel. bodies: schedules of `region.bodies`,
+    each one run; `dispatch.bodies` says where their buffers lie.
     """
 
     dispatch: Dispatch
     region: Region
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    stored: tuple[Access, ...] = ()
     bodies: tuple[Schedule, ...] = ()
+
+    @property
+    def delegated(self) -> bool:
+        return self.region.definition.is_left
 
     @property
     def buffers(self) -> tuple[str, ...]:
@@ -55,8 +64,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Delegation:
-    """An equation left to XLA: `step.region.anchor` is the op. reads and writes of the step are its
-    operands' and results' buffers."""
+    """An equation left to XLA: `step.region.anchor` is the op. operands, results: its buffers."""
 
     step: Step
     operands: tuple[str, ...]
@@ -69,17 +77,115 @@ class Schedule:
 
     graph: of dispatches. segments: in execution order. A buffer that several segments write is one
     value after the other for XLA: each segment takes the latest. outputs: for each result its
-    buffer,
-    whose shape may be another row-major shape of the same elements. aliases: (result, argument)
-    numbers that share memory. buffer_of: the buffer of every value that a region reads or writes.
-    overwritten: by region, inside of loops and branches too, the inputs whose memory its results
-    take, see `dispatch/in_place.py`.
+    buffer, whose shape may be another row-major shape of the same elements. buffer_of: the buffer
+    of every value that a region reads or writes. overwritten: by region, inside of loops and
+    branches too, the inputs whose memory its results take, see `dispatch/in_place.py`.
     """
 
     graph: Graph
     plan: Plan
     segments: tuple[Run | Delegation, ...]
     outputs: tuple[str, ...]
-    aliases: tuple[tuple[int, int], ...]
     buffer_of: Mapping[Value, str]
     overwritten: Mapping[Region, frozenset[Value]]
+
+    @property
+    def arena_nbytes(self) -> int:
+        """Memory for the transients of one run at a time."""
+        runs = (part for part in self.segments if isinstance(part, Run))
+        return max((run.arena_nbytes for run in runs), default=0)
+
+
+def segments_of(
+    steps: Sequence[Step],
+    segment: Sequence[int],
+    buffers: Mapping[str, Buffer],
+    buffer_of: Mapping[Value, str],
+    outputs: Sequence[str],
+) -> tuple[Run | Delegation, ...]:
+    """The segments in order. segment: the number of that of each step."""
+    parts: list[Run | Delegation] = []
+    known = {name for name, buffer in buffers.items() if buffer.kind in ("argument", "constant")}
+    empty = _without_elements(steps, buffers, buffer_of, [*outputs], known)
+    groups = itertools.groupby(zip(segment, steps, strict=True), key=lambda pair: pair[0])
+    for group in ([step for _, step in pairs] for _, pairs in groups):
+        if group[0].delegated:
+            if empty:
+                parts.append(_run([], buffers, known, empty))
+            parts.append(_delegation(group[0], buffer_of))
+        else:
+            parts.append(_run(group, buffers, known, empty))
+        empty = []
+        known.update(parts[-1].results)
+    if empty or not parts:
+        parts.append(_run([], buffers, known, empty))
+    return tuple(parts)
+
+
+def _without_elements(
+    steps: Iterable[Step],
+    buffers: Mapping[str, Buffer],
+    buffer_of: Mapping[Value, str],
+    needed: list[str],
+    known: set[str],
+) -> list[str]:
+    """Buffers without elements that somebody needs outside of a run. The first run makes them:
+    there is no byte of them for which a reader would wait, so it may come before the writer, if
+    there is one at all."""
+    for step in steps:
+        if step.delegated:
+            needed += _delegation(step, buffer_of).operands
+    return [
+        name for name in dict.fromkeys(needed) if name not in known and 0 in buffers[name].shape
+    ]
+
+
+def _delegation(step: Step, buffer_of: Mapping[Value, str]) -> Delegation:
+    anchor = step.region.anchor
+    assert anchor is not None
+    return Delegation(
+        step,
+        tuple(buffer_of[value] for value in anchor.operands),
+        tuple(buffer_of[value] for value in anchor.results),
+    )
+
+
+def _run(
+    steps: Sequence[Step],
+    buffers: Mapping[str, Buffer],
+    known: set[str],
+    more_results: Sequence[str],
+) -> Run:
+    arguments: dict[str, None] = {}
+    results: dict[str, None] = {}
+    arena_nbytes = 0
+    for step in steps:
+        for name in step.buffers:
+            buffer = buffers[name]
+            if buffer.host:
+                continue
+            if buffer.slot is not None:
+                arena_nbytes = max(arena_nbytes, buffer.slot + aligned(buffer.nbytes))
+                continue
+            if name in known:
+                arguments[name] = None
+            if name in step.writes:
+                results[name] = None
+    results.update(dict.fromkeys(more_results))
+    ordered = sorted(results, key=lambda name: _last_output_first(buffers[name]))
+    positions = {name: at for at, name in enumerate(arguments)}
+    aliases = tuple((at, positions[name]) for at, name in enumerate(ordered) if name in positions)
+    return Run(tuple(steps), tuple(arguments), tuple(ordered), aliases, arena_nbytes)
+
+
+def _last_output_first(buffer: Buffer) -> int:
+    """The order of a run's results.
+
+    Note [Results in reverse]: where the body of an XLA loop is one call whose results are the
+    body's results in order, XLA makes the call the body's root. Its loop-invariant code motion
+    (while_util.cc, GetInvariantGTEsForWhileBody, jax 0.10.2) takes the operands of any root for
+    those of a tuple: a call that reads carried value i as operand i then counts as invariant and
+    leaves the loop, which never ends. In reverse order the root stays a tuple.
+    """
+    number = buffer.result if buffer.result is not None else buffer.index
+    return -number if number is not None and buffer.kind != "constant" else 0

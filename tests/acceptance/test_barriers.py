@@ -179,9 +179,9 @@ def test_s4_an_undeclared_access_is_caught(
     side: str, run: type[Executor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All boxes one row shorter than what the kernels touch: a read finds NaN, a write is seen."""
-    from stagejit.schedule import build
+    from stagejit.schedule import bufferize
 
-    original = getattr(build, f"{side}_of")
+    original = getattr(bufferize, f"{side}_of")
 
     def less(region: Any) -> Any:
         touches = []
@@ -193,7 +193,7 @@ def test_s4_an_undeclared_access_is_caught(
     graph = prepared(lambda a: lax.cumsum(jnp.exp(a), 0), [f32(6, 4)])
     expected = interpret(graph, [f32(6, 4)])
     same(run(schedule_graph(graph))([f32(6, 4)]), expected)
-    monkeypatch.setattr(build, f"{side}_of", less)
+    monkeypatch.setattr(bufferize, f"{side}_of", less)
     with pytest.raises(AssertionError, match="undeclared write" if side == "writes" else "nan"):
         same(run(schedule_graph(graph))([f32(6, 4)]), expected)
 

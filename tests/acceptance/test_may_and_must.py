@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 from stagejit.index.box import Box
-from stagejit.schedule import build
+from stagejit.schedule import bufferize
 from stagejit.schedule.access import Access, HostScalar, swept
 from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.plan import Dispatch, Plan
@@ -134,7 +134,7 @@ def test_a_read_that_is_not_declared_finds_something_else(monkeypatch: pytest.Mo
         return d.at[at].add(a)
 
     check(f, D, ROWS, AT, donated=(True, False, False))
-    monkeypatch.setattr(build, "rereads_of", lambda region: [])
+    monkeypatch.setattr(bufferize, "rereads_of", lambda region: [])
     with pytest.raises(AssertionError, match="not equal"):
         check(f, D, ROWS, AT, donated=(True, False, False))
 

@@ -17,7 +17,7 @@ from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
 from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.plan import Plan
-from stagejit.schedule.verifier import verify_plan
+from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.symbolic import Symbol, substitute, symbols_in
 from tests.acceptance.running import plan_of, same
 

@@ -42,11 +42,11 @@ CONSTANTS: dict[str, tuple[Any, ...]] = {
     "rewrites.loops:MOST_GROWTH": (1, 1000),
     "rewrites.prefixes:SHORTEST_RUN_NBYTES": (1,),
     "rewrites.repeats:SHORTEST_RUN_NBYTES": (1,),
-    "schedule.beside:_MOST_BESIDE": (1, 2),
+    "schedule.order:_MOST_BESIDE": (1, 2),
     "schedule.bodies:ALTERNATE_FROM_NBYTES": (1, 64),
     "schedule.bodies:MOST_DISPATCHES_TWICE": (1, 1000),
-    "schedule.memory:_MOST_TRIED": (1,),
-    "schedule.slots:_WORTH_WAITING": (0.0,),
+    "schedule.memory.packing:_MOST_TRIED": (1,),
+    "schedule.memory.slots:_WORTH_WAITING": (0.0,),
 }
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from stagejit.errors import VerificationError
 from stagejit.index.box import Box
 from stagejit.schedule.plan import Barrier, Plan
-from stagejit.schedule.verifier import verify_plan
+from stagejit.schedule.verifier.plans import verify_plan
 
 
 def check_mutations(plan: Plan, most: int | None = None) -> int:

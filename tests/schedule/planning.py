@@ -30,7 +30,7 @@ from stagejit.schedule.build import schedule
 from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.plan import Plan
 from stagejit.schedule.schedule import Schedule
-from stagejit.schedule.verifier import verify_plan
+from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.trace.translate import graph_of
 from tests.schedule.settling import Settling
 

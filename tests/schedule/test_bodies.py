@@ -16,11 +16,11 @@ import stagejit
 from stagejit.errors import ParseError, VerificationError
 from stagejit.index.box import Box
 from stagejit.options import Options
-from stagejit.schedule.body_verifier import verify_bodies, verify_body
-from stagejit.schedule.memory import aligned
+from stagejit.schedule.memory.packing import aligned
 from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.plan import Access, Binding, Body, Buffer, Carry, Dispatch, Plan
-from stagejit.schedule.verifier import verify_plan
+from stagejit.schedule.verifier.bodies import verify_bodies, verify_body
+from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.types import f32, u8
 from tests.schedule.planning import plan_of
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from stagejit.schedule import gaps
-from stagejit.schedule.gaps import Range, Taken
+from stagejit.schedule.memory import gaps
+from stagejit.schedule.memory.gaps import Range, Taken
 
 
 def by_looking_at_each(taken: Sequence[Range], users: int, finished: int, nbytes: int) -> int:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from stagejit.index.box import Box
 from stagejit.options import Options
 from stagejit.schedule import hazards, reduction
+from stagejit.schedule.memory.shared import Place, add_shared, shared
 from stagejit.schedule.plan import Access, Buffer, Dispatch, Plan
-from stagejit.schedule.shared_memory import Place, add_shared, shared
-from stagejit.schedule.verifier import verify_plan
+from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.types import f32
 from tests.schedule.mutations import check_mutations
 from tests.schedule.planning import plan_of

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagejit.options import Options
-from stagejit.schedule.memory import (
+from stagejit.schedule.memory.packing import (
     ALIGNMENT,
     Life,
     Slot,

@@ -13,7 +13,7 @@ from stagejit.errors import ParseError, VerificationError
 from stagejit.options import Options
 from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.schedule import Delegation, Run
-from stagejit.schedule.verifier import verify_plan
+from stagejit.schedule.verifier.plans import verify_plan
 from tests.schedule.planning import check, plan_of, prepared, schedule_graph
 
 

@@ -15,10 +15,10 @@ from jax import lax
 from stagejit.errors import VerificationError
 from stagejit.index.box import Box
 from stagejit.options import Options
-from stagejit.schedule.memory import FRAME_NBYTES
+from stagejit.schedule.memory.packing import FRAME_NBYTES
 from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.plan import Plan
-from stagejit.schedule.verifier import verify_plan
+from stagejit.schedule.verifier.plans import verify_plan
 from tests.schedule.planning import check
 
 SQUARE = np.linspace(-1, 1, 64 * 64, dtype=np.float32).reshape(64, 64)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import stagejit
 from stagejit.options import Options
-from stagejit.schedule.beside import brought_together
+from stagejit.schedule.order import brought_together
 from stagejit.schedule.plan import Plan
 from tests.schedule.planning import check
 

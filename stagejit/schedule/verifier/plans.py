@@ -17,10 +17,10 @@ from stagejit.errors import VerificationError
 from stagejit.index.bit_sets import bits
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
-from stagejit.schedule.body_verifier import verify_bodies
 from stagejit.schedule.plan import Access, Buffer, Plan
-from stagejit.schedule.settled import Settled
-from stagejit.schedule.slot_verifier import check_shared, check_slots
+from stagejit.schedule.verifier.bodies import verify_bodies
+from stagejit.schedule.verifier.settled import Settled
+from stagejit.schedule.verifier.slots import check_slots
 
 
 def verify_plan(plan: Plan) -> None:
@@ -46,7 +46,6 @@ def verify_plan(plan: Plan) -> None:
             verify_plan(body.plan)
         verify_bodies(dispatch, buffers)
     check_slots(plan, before)
-    check_shared(plan, before)
 
 
 def _require(holds: bool, fault: str) -> None:

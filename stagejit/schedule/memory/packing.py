@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stagejit.index.bit_sets import bits
-from stagejit.schedule.gaps import Range, Taken
+from stagejit.schedule.memory.gaps import Range, Taken
 
 ALIGNMENT = 64
 # An arena of this size lies on the stack of the call, which costs no allocation.

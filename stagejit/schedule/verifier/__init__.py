@@ -1,0 +1,1 @@
+"""Checks of a plan, by its text alone: order, what has settled, bodies, memory."""
