@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import operator
 
-from stagejit.dispatch.scalars import Scalars, fits, known_input, range_of
+from stagejit.dispatch.scalars import Scalars, known_input
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, body_operands
 from stagejit.graph.ops.dispatches import inside
 from stagejit.graph.ops.elementwise import function_of
+from stagejit.rewrites.intervals import hull, whole, within
 from stagejit.symbolic import Int, bounds
 
 _LINE_NBYTES = 64
@@ -68,7 +69,7 @@ def counted_inside(op: Op, scalars: Scalars) -> dict[Value, tuple[int, int]]:
     return {
         value: (first, step)
         for value, (first, step) in found.items()
-        if fits(min(ends := (first, first + step * trip)), max(ends), value.type.dtype)
+        if within(hull((first,) * 2, (first + step * trip,) * 2), whole(value.type.dtype))
     }
 
 
@@ -96,9 +97,9 @@ def _counted(op: Op, carry: int, scalars: Scalars) -> tuple[int, int] | None:
     if op.attrs["trip"] is not None:
         end = step * (op.attrs["trip"] - 1)
         low, high = low + min(end, 0), high + max(end, 0)
-        if fits(low, high, dtype):
+        if within((low, high), whole(dtype)):
             return low, high
-    return range_of(dtype)  # a condition ends it, or it wraps
+    return whole(dtype)  # a condition ends it, or it wraps
 
 
 def _given(op: Op, value: Value) -> Value:
@@ -132,4 +133,4 @@ def _elements_within(array: Value, scalars: Scalars, depth: int = 4) -> tuple[in
         found = min(ends), max(ends)
     else:
         return None
-    return found if dtype.is_native and fits(*found, dtype) else None
+    return found if dtype.is_native and within(found, whole(dtype)) else None

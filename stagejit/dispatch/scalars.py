@@ -8,19 +8,19 @@ whatever a dispatch computes from arrays is not known. Symbols are named by form
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import numpy as np
-
-from stagejit.formulas import quotient, wrapped, written
+from stagejit.formulas import wrapped, written
 from stagejit.graph.dims import GatherDims, ScatterDims
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.dispatches import inside, parts_of
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.graph.ops.slices import boxed
 from stagejit.index.box import Box
+from stagejit.rewrites.intervals import of_function, whole, within
 from stagejit.symbolic import Int, Symbol, at_most, bounds, expr
-from stagejit.types import DType
+from stagejit.types import DType, bool_, i64
 
 # A longer formula is neither cheap for the host nor plain to a reader.
 LONGEST_FORMULA = 240
@@ -79,7 +79,7 @@ class Scalars:
         known = self[value]
         if known is None:
             return None
-        return _clamped(0, known, room - 1)
+        return _applied("clamp", i64, 0, known, room - 1)
 
     def index(self, vector: Value, component: int, room: int, mode: str) -> Int | None:
         """The offset that a component of the only index vector of a gather or scatter gives.
@@ -91,7 +91,7 @@ class Scalars:
         if known is None:
             return None
         if mode != "fill":
-            return _clamped(0, known, room - 1)
+            return _applied("clamp", i64, 0, known, room - 1)
         low, high = bounds(known)
         if low >= 0 and high < room:
             return known
@@ -200,15 +200,11 @@ class Scalars:
         if op.definition.keeps_order or op.definition.is_splat:
             return known[0]
         if op.definition.is_conversion:
-            return _wrapped(known[0], dtype) if dtype.kind != "bool" else None
-        fn = function_of(op)
-        if fn not in _FUNCTIONS:
-            return None
-        of_bools = op.operands[-1].type.dtype.kind == "bool"
+            return _wrapped(known[0], dtype) if dtype is not bool_ else None
+        fn, of_bools = function_of(op), op.operands[-1].type.dtype is bool_
         if (fn in _LOGIC) != of_bools and fn not in _EITHER:
             return None
-        made = _FUNCTIONS[fn](*known)
-        return made if made is None or dtype.kind == "bool" else _wrapped(made, dtype)
+        return _applied(fn, dtype, *known)
 
 
 NOTHING = Scalars((), {})
@@ -217,7 +213,7 @@ NOTHING = Scalars((), {})
 def known_arguments(graph: Graph) -> dict[Value, Int]:
     """All integer and bool scalars among the inputs, whatever their values."""
     return {
-        value: known_input(value, *range_of(value.type.dtype))
+        value: known_input(value, *whole(value.type.dtype))
         for value in graph.inputs
         if value.shape == () and _is_integer(value.type.dtype)
     }
@@ -228,126 +224,60 @@ def known_input(value: Value, low: int, high: int) -> Int:
     return expr(Symbol(f"x{value.op.attrs['index']}", low, high))
 
 
-def fits(low: int, high: int, dtype: DType) -> bool:
-    """Whether an integer type has all values from `low` to `high`."""
-    least, greatest = range_of(dtype)
-    return least <= low and high <= greatest
-
-
 def _is_integer(dtype: DType) -> bool:
-    return dtype.is_native and (dtype.is_integer or dtype.kind == "bool")
-
-
-def range_of(dtype: DType) -> tuple[int, int]:
-    """The least and the greatest value of an integer or bool type."""
-    if dtype.kind == "bool":
-        return 0, 1
-    info = np.iinfo(dtype.numpy)
-    return int(info.min), int(info.max)
+    return dtype.is_native and (dtype.is_integer or dtype is bool_)
 
 
 # ------------------------------------------------------------ integer functions
+
+_EXACT: dict[str, Callable[..., Int]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
+}  # fmt: skip
+_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+_LOGIC = frozenset({"and", "or", "not"})  # of bools only
+_EITHER = frozenset({"eq", "ne", "select"})  # of bools and integers
+_OTHERS = frozenset({"min", "max", "clamp", "rem", "div"})
 
 
 def _wrapped(value: Int, dtype: DType) -> Int:
     """What an integer type makes of an exact result."""
     if isinstance(value, int):
         return wrapped(value, dtype.name)
-    if fits(*bounds(value), dtype):
+    if within(bounds(value), whole(dtype)):
         return value
-    return expr(Symbol(written(dtype.name, value), *range_of(dtype)))
+    return expr(Symbol(written(dtype.name, value), *whole(dtype)))
 
 
-def _symbol(fn: str, operands: Sequence[Int], low: int, high: int) -> Int:
-    return expr(Symbol(written(fn, *operands), low, high))
-
-
-def _compare(fn: str, a: Int, b: Int) -> Int:
-    low, high = bounds(a - b)
-    always, never = {
-        "lt": (high < 0, low >= 0),
-        "le": (high <= 0, low > 0),
-        "gt": (low > 0, high <= 0),
-        "ge": (low >= 0, high < 0),
-        "eq": (low == high == 0, low > 0 or high < 0),
-        "ne": (low > 0 or high < 0, low == high == 0),
-    }[fn]
-    return int(always) if always or never else _symbol(fn, (a, b), 0, 1)
-
-
-def _comparison(fn: str) -> Callable[[Int, Int], Int]:
-    return lambda a, b: _compare(fn, a, b)
-
-
-def _least(a: Int, b: Int) -> Int:
-    if at_most(a, b) or at_most(b, a):
-        return a if at_most(a, b) else b
-    (a_low, a_high), (b_low, b_high) = bounds(a), bounds(b)
-    return _symbol("min", (a, b), min(a_low, b_low), min(a_high, b_high))
-
-
-def _greatest(a: Int, b: Int) -> Int:
-    if at_most(a, b) or at_most(b, a):
-        return b if at_most(a, b) else a
-    (a_low, a_high), (b_low, b_high) = bounds(a), bounds(b)
-    return _symbol("max", (a, b), max(a_low, b_low), max(a_high, b_high))
-
-
-def _clamped(low: Int, x: Int, high: Int) -> Int:
-    if at_most(low, x) and at_most(x, high):
-        return x
-    if not (isinstance(low, int) and isinstance(high, int)):
-        return _least(_greatest(x, low), high)
-    least, greatest = (min(max(bound, low), high) for bound in bounds(x))
-    return _symbol("clamp", (low, x, high), least, greatest)
-
-
-def _select(predicate: Int, on_true: Int, on_false: Int) -> Int:
-    if on_true == on_false:
-        return on_true
-    if isinstance(predicate, int):
-        return on_true if predicate else on_false
-    (a, b), (c, d) = bounds(on_true), bounds(on_false)
-    return _symbol("select", (predicate, on_true, on_false), min(a, c), max(b, d))
-
-
-def _remainder(a: Int, b: Int) -> Int | None:
-    low, high = bounds(a)
-    if not isinstance(b, int) or b <= 0:
+def _applied(fn: str, dtype: DType, *operands: Int) -> Int | None:
+    """What a function makes of known operands: one of them, if that is the same, or a number, or a
+    symbol; None for a function that the host does not compute."""
+    if fn in _EXACT:
+        return _wrapped(_EXACT[fn](*operands), dtype)
+    if fn not in _COMPARISONS | _LOGIC | _EITHER | _OTHERS:
         return None
-    if -b < low and high < b:
-        return a
-    return _symbol("rem", (a, b), max(min(low, 0), 1 - b), min(max(high, 0), b - 1))
-
-
-def _quotient(a: Int, b: Int) -> Int | None:
-    if not isinstance(b, int) or b <= 0:
-        return None
-    low, high = bounds(a)
-    return a if b == 1 else _symbol("div", (a, b), quotient(low, b), quotient(high, b))
-
-
-def _both(a: Int, b: Int) -> Int:
-    if isinstance(a, int) or isinstance(b, int):
-        return 0 if a == 0 or b == 0 else b if a == 1 else a
-    return _symbol("and", (a, b), 0, 1)
-
-
-def _any(a: Int, b: Int) -> Int:
-    if isinstance(a, int) or isinstance(b, int):
-        return 1 if a == 1 or b == 1 else b if a == 0 else a
-    return _symbol("or", (a, b), 0, 1)
-
-
-_LOGIC = frozenset({"and", "or", "not"})  # of bools only
-_EITHER = frozenset({"eq", "ne", "select"})  # of bools and integers
-_FUNCTIONS: dict[str, Callable[..., Int | None]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "neg": lambda a: -a,
-    "not": lambda a: 1 - a,
-    "and": _both, "or": _any, "select": _select,
-    "min": _least, "max": _greatest, "clamp": _clamped, "rem": _remainder, "div": _quotient,
-    **{fn: _comparison(fn) for fn in ("eq", "ne", "lt", "le", "gt", "ge")},
-}  # fmt: skip
+    ends = [bounds(operand) for operand in operands]
+    match fn, operands:
+        case "min" | "max", (a, b) if at_most(a, b) or at_most(b, a):
+            return a if at_most(a, b) == (fn == "min") else b
+        case "clamp", (low, x, high):
+            if at_most(low, x) and at_most(x, high):
+                return x
+            if not (isinstance(low, int) and isinstance(high, int)):
+                least = _applied("max", dtype, x, low)
+                return None if least is None else _applied("min", dtype, least, high)
+        case "select", (p, a, b) if a == b or isinstance(p, int):
+            return a if a == b or p else b
+        case "rem" | "div", (a, b):
+            if not isinstance(b, int) or b <= 0:
+                return None
+            if b == 1 if fn == "div" else within(ends[0], (1 - b, b - 1)):
+                return a
+        case "and" | "or", (a, b) if isinstance(a, int) or isinstance(b, int):
+            number, other = (a, b) if isinstance(a, int) else (b, a)
+            return other if bool(number) == (fn == "and") else number
+        case "not", (a,):
+            return 1 - a
+        case _, (a, b) if fn in _COMPARISONS:
+            ends = [bounds(a - b), (0, 0)]
+    low, high = of_function(fn, dtype, ends)
+    return low if low == high else expr(Symbol(written(fn, *operands), low, high))
