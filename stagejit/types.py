@@ -161,6 +161,7 @@ class TensorType:
     dtype: DType
     shape: tuple[int, ...]
     _text: ClassVar[str] = ""  # once it is known
+    _size: ClassVar[int | None] = None
 
     def __str__(self) -> str:
         known = self._text
@@ -181,7 +182,11 @@ class TensorType:
     @property
     def size(self) -> int:
         """Number of elements."""
-        return math.prod(self.shape)
+        known = self._size
+        if known is None:
+            known = math.prod(self.shape)
+            object.__setattr__(self, "_size", known)
+        return known
 
     @property
     def nbytes(self) -> int:

@@ -23,7 +23,7 @@ from stagejit.codegen.llvm_shadow import with_shadows
 from stagejit.codegen.maps import map_kernel
 from stagejit.codegen.rows import reduce_kernel
 from stagejit.codegen.scatter import scatter_kernel
-from stagejit.codegen.shared_code import INLINED, repeats_code
+from stagejit.codegen.shared_code import CHAINED, INLINED, repeats_code
 from stagejit.codegen.target import Target
 from stagejit.codegen.templates import Templates
 from stagejit.codegen.verifier import verify as verify_kernel
@@ -32,6 +32,7 @@ from stagejit.dispatch.regions import Region
 from stagejit.errors import InternalError, StagejitError
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.elementwise import function_of
+from stagejit.types import DType
 
 Places = tuple[tuple[bool, int, int], ...]  # (is a store, number, element offset)
 
@@ -161,10 +162,17 @@ def _generate(region: ClosedRegion, target: Target) -> Kernel:
 
 def _repeats_ops(region: ClosedRegion) -> bool:
     """Whether the ops alone tell that code is repeated; loops that are unrolled repeat it, too."""
-    functions = Counter(
-        (function, op.operands[-1].type.dtype) for op in region.ops if (function := function_of(op))
-    )
-    return any(n > INLINED and is_long(*function) for function, n in functions.items())
+    functions: Counter[tuple[str, DType]] = Counter()
+    before: dict[Value, int] = {}  # how many of them lead to a value, one after the other
+    for op in region.ops:
+        name = function_of(op)
+        long = bool(name) and is_long(name, op.operands[-1].type.dtype)
+        if long:
+            functions[name, op.operands[-1].type.dtype] += 1
+        most = max((before.get(value, 0) for value in op.operands), default=0)
+        before |= dict.fromkeys(op.results, most + long)
+    is_chain = region.anchor is None and functions.total() == max(before.values(), default=0)
+    return max(functions.values(), default=0) > (CHAINED if is_chain else INLINED)
 
 
 def _places(region: ClosedRegion, kernel: Kernel) -> Places:

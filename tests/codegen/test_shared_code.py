@@ -108,7 +108,7 @@ def test_vectors_live_across_a_call_of_what_hardly_ever_runs(
         )
 
 
-@pytest.mark.parametrize(("links", "called"), [(4, False), (40, True)])
+@pytest.mark.parametrize(("links", "called"), [(4, False), (12, True), (40, True)])
 def test_a_kernel_calls_a_function_everywhere_or_nowhere(links: int, called: bool) -> None:
     def f(x: Any) -> Any:
         for _ in range(links):
@@ -119,6 +119,11 @@ def test_a_kernel_calls_a_function_everywhere_or_nowhere(links: int, called: boo
     calls = re.findall(r"= call .* @\S+\.sin\.\d\(", text)
     # Once where masks are free; else full vectors and the partial one have code of their own.
     assert len(calls) in ((links, 2 * links) if called else (0,))
+
+
+def test_functions_that_do_not_wait_for_each_other_are_called_later_than_those_of_a_chain() -> None:
+    (text,) = _kernels(lambda x: sum(jnp.sin(x * k) for k in range(1, 13)), jnp.ones(1000))
+    assert not re.findall(r"= call .* @\S+\.sin\.\d\(", text)
 
 
 def test_a_kernel_has_the_rounds_of_random_bits_once() -> None:
