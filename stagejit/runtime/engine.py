@@ -8,8 +8,7 @@ IR pass pipeline runs, see Note [No IR passes]).
 
 Note [No IR passes]: kernels arrive with explicit vectors, unrolled tiles and hoisted addresses,
 so the middle end finds nothing: same speed, half the compile time (KERNELS.md, "LLVM"). Code
-generation stays at level 2 for them, since level 0 is five times slower code; handlers, which
-only fill in addresses and call, are compiled at level 0 in a quarter of the time.
+generation stays at level 2, since level 0 is five times slower code.
 
 Note [Position-independent code]: code is mapped wherever there is room. With the default JIT
 relocation model the address of an imported function is a 32-bit constant, which cannot reach it.
@@ -42,14 +41,13 @@ from stagejit.runtime.gate import Gate
 from stagejit.runtime.object_cache import ObjectCache, digest
 
 # Part of each cache key: raise it when the meaning of cached objects changes (the kernel ABI, say).
-ABI_VERSION = 1
-KERNEL_LEVEL = 2
-HANDLER_LEVEL = 0
+ABI_VERSION = 2
+_LEVEL = 2
 
 
-def cache_key(ir: str, level: int = KERNEL_LEVEL) -> str:
-    """What identifies the object code of `ir`, at a code generation level, on this machine."""
-    return digest(ir, machine(), str(level))
+def cache_key(ir: str) -> str:
+    """What identifies the object code of `ir` on this machine."""
+    return digest(ir, machine(), str(_LEVEL))
 
 
 def machine() -> str:
@@ -90,21 +88,18 @@ class Engine:
         texts: Mapping[str, str],
         imports: Mapping[str, int] | None = None,
         *,
-        uses: tuple[Module, ...] = (),
         cache: ObjectCache | None = None,
-        level: int = KERNEL_LEVEL,
     ) -> dict[str, Module]:
         """The module of each symbol of `texts`, compiled and linked unless it is in memory.
 
         imports: address of each symbol that a module declares and none of `texts` defines.
-        uses: modules that define imports, which are kept as long as the new modules.
         cache: where compiled objects are kept; None compiles in this process only.
         Raises InternalError when LLVM refuses a module or a symbol is missing.
         """
 
         def make(names: list[str]) -> dict[str, Module]:
             wanted = {name: texts[name] for name in names}
-            return self._linked(wanted, imports or {}, uses, cache, level)
+            return self._linked(wanted, imports or {}, cache)
 
         return self._once(list(texts), make)
 
@@ -113,9 +108,7 @@ class Engine:
 
         Raises InternalError for an object that cannot be linked.
         """
-        return self._once(
-            list(objects), lambda names: _link({n: objects[n] for n in names}, {}, ())
-        )
+        return self._once(list(objects), lambda names: _link({n: objects[n] for n in names}, {}))
 
     def _once(
         self, names: list[str], make: Callable[[list[str]], dict[str, Module]]
@@ -154,10 +147,9 @@ class Engine:
         imports: Mapping[str, int] | None = None,
         *,
         cache: ObjectCache | None = None,
-        level: int = KERNEL_LEVEL,
     ) -> dict[str, int]:
         """As `modules`, for the life of the process: the addresses of all symbols they define."""
-        modules = self.modules(texts, imports, cache=cache, level=level)
+        modules = self.modules(texts, imports, cache=cache)
         self._kept |= modules
         return {name: at for module in modules.values() for name, at in module.addresses.items()}
 
@@ -192,54 +184,47 @@ class Engine:
         self,
         texts: Mapping[str, str],
         imports: Mapping[str, int],
-        uses: tuple[Module, ...],
         cache: ObjectCache | None,
-        level: int,
     ) -> dict[str, Module]:
         """Compile and link. Stored objects that cannot be linked are dropped and compiled anew."""
-        keys = {name: cache_key(ir, level) for name, ir in texts.items()}
+        keys = {name: cache_key(ir) for name, ir in texts.items()}
         found = {name: cache.get(key) for name, key in keys.items()} if cache else {}
         stored = {name: body for name, body in found.items() if body is not None}
-        fresh = self._compile(texts, stored, level)
+        fresh = self._compile(texts, stored)
         try:
-            modules = _link({name: {**stored, **fresh}[name] for name in texts}, imports, uses)
+            modules = _link({name: {**stored, **fresh}[name] for name in texts}, imports)
             self.cached_count += len(stored)
         except InternalError:
             if not stored or cache is None:
                 raise
             for name in stored:
                 cache.discard(keys[name])
-            fresh |= self._compile(texts, fresh, level)
-            modules = _link(fresh, imports, uses)
+            fresh |= self._compile(texts, fresh)
+            modules = _link(fresh, imports)
         if cache:
             for name, body in fresh.items():
                 cache.put(keys[name], body)
         return modules
 
-    def _compile(
-        self, texts: Mapping[str, str], known: Mapping[str, bytes], level: int
-    ) -> dict[str, bytes]:
+    def _compile(self, texts: Mapping[str, str], known: Mapping[str, bytes]) -> dict[str, bytes]:
         """Object code of those of `texts` that are not `known`."""
         misses = [name for name in texts if name not in known]
-        objects = on_other_threads(lambda name: _compile(texts[name], level), misses)
+        objects = on_other_threads(lambda name: _compile(texts[name]), misses)
         self.compiled_count += len(misses)
         return dict(zip(misses, objects, strict=True))
 
 
-def _link(
-    objects: Mapping[str, bytes], imports: Mapping[str, int], uses: tuple[Module, ...]
-) -> dict[str, Module]:
+def _link(objects: Mapping[str, bytes], imports: Mapping[str, int]) -> dict[str, Module]:
     try:
         images = linker.link([(body, (name,)) for name, body in objects.items()], imports)
     except (ObjectError, MemoryError) as error:
         raise InternalError(f"cannot link {', '.join(objects)}: {error}", step="link") from error
     modules = {}
     for name, image in zip(objects, images, strict=True):
-        module = modules[name] = Module(image.addresses, uses, zlib.compress(objects[name], 1))
+        module = modules[name] = Module(image.addresses, (), zlib.compress(objects[name], 1))
         weakref.finalize(module, image.free).atexit = False  # at exit, XLA's threads still run
     for (name, module), image in zip(modules.items(), images, strict=True):
-        called = [other for other in modules if other != name and other in image.imports]
-        module.uses = (*uses, *(modules[other] for other in called))
+        module.uses = tuple(modules[n] for n in modules if n != name and n in image.imports)
     return modules
 
 
@@ -255,7 +240,7 @@ def disassemble(ir: str) -> str:
     """Assembly text of what `load` would run for `ir`."""
 
     def assembly() -> str:
-        with _in_llvm(), _target_machine(KERNEL_LEVEL) as machine, _parsed(ir, machine) as module:
+        with _in_llvm(), _target_machine() as machine, _parsed(ir, machine) as module:
             return str(machine.emit_assembly(module))
 
     return on_another_thread(assembly)
@@ -268,24 +253,24 @@ def _native_target() -> Any:
     return llvm.Target.from_default_triple()
 
 
-_MOST_IDLE = 4  # target machines of a level that are kept, 0.7 MiB each
-_idle_machines: dict[int, list[Any]] = {KERNEL_LEVEL: [], HANDLER_LEVEL: []}
+_MOST_IDLE = 4  # target machines that are kept, 0.7 MiB each
+_idle_machines: list[Any] = []
 
 
 @contextmanager
-def _target_machine(level: int) -> Iterator[Any]:
+def _target_machine() -> Iterator[Any]:
     """A target machine that no other thread has. What it knows of the processor takes LLVM 0.8 ms
     to make, so it is used again, unless a module failed on it."""
     host = Target.host()
     try:
-        machine = _idle_machines[level].pop()
+        machine = _idle_machines.pop()
     except IndexError:
         machine = _native_target().create_target_machine(
-            cpu=host.cpu, features=host.features, opt=level, reloc="pic", codemodel="default"
+            cpu=host.cpu, features=host.features, opt=_LEVEL, reloc="pic", codemodel="default"
         )
     yield machine
-    if len(_idle_machines[level]) < _MOST_IDLE:
-        _idle_machines[level].append(machine)
+    if len(_idle_machines) < _MOST_IDLE:
+        _idle_machines.append(machine)
 
 
 class _parsed:
@@ -310,9 +295,9 @@ class _parsed:
         self._module.close()
 
 
-def _compile(ir: str, level: int = KERNEL_LEVEL) -> bytes:
+def _compile(ir: str) -> bytes:
     """Object code. Not for the main thread, see Note [Locks and signals]."""
-    with _in_llvm(), _target_machine(level) as machine, _parsed(ir, machine) as module:
+    with _in_llvm(), _target_machine() as machine, _parsed(ir, machine) as module:
         return _emit_object(machine, module)
 
 

@@ -10,8 +10,9 @@ Input: nothing but XLA's FFI and the type that XLA gives our state. Output: addr
     void sj_programs_lock(), sj_programs_unlock()
     i64  sj_type_id, ptr sj_type_info, ptr sj_reload, ptr sj_dead    variables
 
-Invariants: nothing here waits for Python; a record with references is in the table and its code is
-in memory; a record is returned by `sj_program_next_dead` at most once.
+Invariants: nothing here waits for Python; a record with references is in the table and its code
+(the words that `sj_call` runs) is in memory; a record is returned by `sj_program_next_dead` at most
+once.
 
 Note [Who keeps code alive]: registrations with XLA last for ever, so a target for each program,
 whose address is its code, would keep all code. Instead a custom call carries the program's key as
@@ -32,7 +33,6 @@ from collections.abc import Mapping
 
 from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.engine import engine
-from stagejit.runtime.linker import libc_address
 from stagejit.runtime.object_cache import ObjectCache
 
 # A record: the next of its bucket, the next in the list of the dead, key, references, whether it is
@@ -49,7 +49,7 @@ _LOST = (
 
 def addresses(support: Mapping[str, int], cache: ObjectCache | None = None) -> dict[str, int]:
     """Addresses of this module's functions and variables."""
-    imports = {"sj_error": support["sj_error"], "sched_yield": libc_address("sched_yield")}
+    imports = {name: support[name] for name in ("sj_error", "sj_call", "sched_yield")}
     return engine().load({"sj_execute": entry_ir()}, imports, cache=cache)
 
 
@@ -69,6 +69,7 @@ def entry_ir() -> str:
 
 _DECLARATIONS = f"""
 declare ptr @sj_error(ptr, i32, ptr)
+declare ptr @sj_call(ptr, ptr)
 declare i32 @sched_yield()
 @sj_buckets = internal global [{_BUCKETS} x ptr] zeroinitializer, align 64
 @sj_lock = internal global i64 0, align 64
@@ -291,7 +292,7 @@ run:
 {abi.load("%record", "ptr", "%args", _STATE)}{abi.load("%code", "ptr", "%record", CODE)}\
 {abi.field("%calls", "%record", CALLS)}\
   %ignored = atomicrmw add ptr %calls, i64 1 monotonic
-  %result = call ptr %code(ptr %cf)
+  %result = call ptr @sj_call(ptr %cf, ptr %code)
   ret ptr %result
 failed:
   ret ptr %error

@@ -1,15 +1,16 @@
-"""Calls of FFI handlers that jaxlib brings along, and of Python's, as LLVM IR in one of ours.
+"""Calls of FFI handlers that jaxlib brings along, and of Python's, from a host program.
 
-Input: a `Call` and the addresses of its arrays. Output: IR that makes a call frame on the stack and
-calls the handler by its symbol; the address behind each symbol. Invariant: the text depends on the
-call alone; dimensions and attributes are constants; the frame's API, context and struct sizes are
-those of the frame that we were called with, so the handler meets the jaxlib that it is from.
+Input: a `Call`. Output: its words, `sj_foreign`, which makes a call frame of them on the stack and
+calls the handler, and the address behind each target. Invariant: the words depend on the call
+alone; the frame's API, context and struct sizes are those of the frame that we were called with, so
+the handler meets the jaxlib that it is from.
 """
 
 from __future__ import annotations
 
-import re
+from array import array
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,19 +19,19 @@ from stagejit.errors import InternalError
 from stagejit.graph.python_functions import TARGET
 from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime import python_calls
-from stagejit.runtime.program import Call, ForeignArray, Step
+from stagejit.runtime.program import Call
 from stagejit.types import dtype_named
 
-Constant = Callable[[str], str]  # text of a private constant --> its symbol
-
-
-def symbol(target: str) -> str:
-    """The symbol that a module of ours knows a handler by."""
-    return f"foreign.{re.sub(r'[^A-Za-z0-9_]', '_', target)}"
+_ARGS, _RESULTS = abi.FRAME_ARGS - abi.TABLE_ITEMS, abi.FRAME_RESULTS - abi.TABLE_ITEMS
+# Taken over from the frame that we were called with.
+_KEPT = (
+    (abi.FRAME_STRUCT_SIZE, "i64"), (abi.FRAME_API, "ptr"), (abi.FRAME_CONTEXT, "ptr"),
+    (abi.FRAME_STAGE, "i32"), (_ARGS, "i64"), (_RESULTS, "i64"), (abi.FRAME_ATTRS, "i64"),
+)  # fmt: skip
 
 
 def addresses(targets: Iterable[str]) -> dict[str, int]:
-    """By symbol. Raises InternalError for a target that jaxlib does not have."""
+    """By target. Raises InternalError for one that jaxlib does not have."""
     found = {
         target: python_calls.address() if target == TARGET else foreign_address(target)
         for target in targets
@@ -38,134 +39,95 @@ def addresses(targets: Iterable[str]) -> dict[str, int]:
     lost = [target for target, address in found.items() if address is None]
     if lost:
         raise InternalError(f"jaxlib has no handler for {', '.join(lost)}", step="load")
-    return {symbol(target): address or 0 for target, address in found.items()}
+    return {target: address or 0 for target, address in found.items()}
 
 
-def allocas(steps: Iterable[Step]) -> str:
-    """Stack memory that all calls of a handler share; none where there are no calls."""
-    arrays = [len(step.operands) + len(step.results) for step in steps if isinstance(step, Call)]
-    if not arrays:
-        return ""
-    most = max(arrays)
-    return (
-        f"  %foreign.frame = alloca [{abi.FRAME_NBYTES} x i8], align 16\n"
-        f"  %foreign.arrays = alloca [{most * abi.BUFFER_NBYTES} x i8], align 16\n"
-        f"  %foreign.table = alloca [{most} x ptr], align 16\n"
-        "  %foreign.result = alloca ptr\n"
-    )
+def words_of(
+    call: Call, constant: Callable[[Sequence[Any]], Any], data: Callable[[bytes], Any]
+) -> list[Any]:
+    """Handler, number of operands, of all arrays, then the frame and the arrays, as far as known.
 
-
-def call_ir(call: Call, places: Sequence[str], unique: str, constant: Constant) -> str:
-    """The call. places: names of the arrays' addresses, operands first. An error of the handler
-    ends the program at `foreign.failed`."""
-    arrays = (*call.operands, *call.results)
-    text = ""
-    for at, (array, place) in enumerate(zip(arrays, places, strict=True)):
-        text += _array(array, place, at, f"{unique}.{at}", constant)
-    return (
-        text
-        + _frame(call, unique, constant)
-        + (
-            f"  %ferr{unique} = call ptr @{symbol(call.target)}(ptr %foreign.frame)\n"
-            f"  store ptr %ferr{unique}, ptr %foreign.result\n"
-            f"  %fok{unique} = icmp eq ptr %ferr{unique}, null\n"
-            f"  br i1 %fok{unique}, label %fdone{unique}, label %foreign.failed\nfdone{unique}:\n"
-        )
-    )
-
-
-def _array(array: ForeignArray, place: str, at: int, unique: str, constant: Constant) -> str:
-    """Entry `at` of the arrays, and of the table of their addresses."""
-    base = f"%fa{unique}"
-    dims = ", ".join(f"i64 {size}" for size in array.dims)
-    known = f"@{constant(f'private constant [{len(array.dims)} x i64] [{dims}]')}"
-    fields = [
-        (0, "i64", str(abi.BUFFER_NBYTES)),
-        (8, "ptr", "null"),
-        (abi.BUFFER_DTYPE, "i32", str(abi.DATA_TYPES[array.dtype])),
-        (abi.BUFFER_DATA, "ptr", place),
-        (abi.BUFFER_RANK, "i64", str(len(array.dims))),
-        (abi.BUFFER_DIMS, "ptr", known if array.dims else "null"),
-    ]
-    return (
-        abi.field(base, "%foreign.arrays", at * abi.BUFFER_NBYTES)
-        + abi.fill(base, fields)
-        + abi.store("ptr", base, "%foreign.table", 8 * at, f"%ft{unique}")
-    )
-
-
-def _frame(call: Call, unique: str, constant: Constant) -> str:
+    constant, data: give the addresses of constants of words and of bytes.
+    """
+    arrays: list[Any] = []
+    for known in (*call.operands, *call.results):
+        array_words = dict.fromkeys(range(0, abi.BUFFER_NBYTES, 8), 0)
+        array_words |= {
+            0: abi.BUFFER_NBYTES,
+            abi.BUFFER_DTYPE: abi.DATA_TYPES[known.dtype],
+            abi.BUFFER_RANK: len(known.dims),
+            abi.BUFFER_DIMS: constant(known.dims) if known.dims else 0,
+        }
+        arrays += array_words.values()
     operands, results = len(call.operands), len(call.results)
-    text = ""
-    for offset, kind in (
-        (abi.FRAME_STRUCT_SIZE, "i64"), (abi.FRAME_API, "ptr"), (abi.FRAME_CONTEXT, "ptr"),
-        (abi.FRAME_STAGE, "i32"), (FRAME_OF_ARGS, "i64"), (FRAME_OF_RESULTS, "i64"),
-        (abi.FRAME_ATTRS, "i64"),
-    ):  # fmt: skip
-        name = f"%fc{unique}.{offset}"
-        text += abi.load(name, kind, "%cf", offset)
-        text += abi.store(kind, name, "%foreign.frame", offset, f"{name}.to")
-    buffers = ", ".join([f"i32 {abi.TYPE_BUFFER}"] * max(operands, results, 1))
-    types = f"@{constant(f'private constant [{max(operands, results, 1)} x i32] [{buffers}]')}"
-    attribute_types, names, values = _attributes(call, constant)
-    second = f"%fr{unique}"
-    fields = [
-        (abi.FRAME_EXTENSION, "ptr", "null"),
-        *_table(FRAME_OF_ARGS, operands, types, "%foreign.table"),
-        *_table(FRAME_OF_RESULTS, results, types, second),
-        (abi.FRAME_ATTRS + 8, "ptr", "null"),
-        (abi.FRAME_ATTRS + abi.TABLE_COUNT, "i64", str(len(call.attributes))),
-        (abi.FRAME_ATTRS + abi.TABLE_TYPES, "ptr", attribute_types),
-        (abi.FRAME_ATTRS + abi.ATTRS_NAMES, "ptr", names),
-        (abi.FRAME_ATTRS + abi.ATTRS_VALUES, "ptr", values),
-        (abi.FRAME_NBYTES - 8, "ptr", "null"),
-    ]
-    text += abi.field(second, "%foreign.table", 8 * operands)
-    for offset, kind, value in fields:
-        text += abi.store(kind, value, "%foreign.frame", offset, f"%ff{unique}.{offset}")
-    return text
-
-
-FRAME_OF_ARGS = abi.FRAME_ARGS - abi.TABLE_ITEMS
-FRAME_OF_RESULTS = abi.FRAME_RESULTS - abi.TABLE_ITEMS
-
-
-def _table(start: int, count: int, types: str, items: str) -> list[tuple[int, str, str]]:
-    return [
-        (start + 8, "ptr", "null"),
-        (start + abi.TABLE_COUNT, "i64", str(count)),
-        (start + abi.TABLE_TYPES, "ptr", types),
-        (start + abi.TABLE_ITEMS, "ptr", items),
-    ]
-
-
-def _attributes(call: Call, constant: Constant) -> tuple[str, str, str]:
-    """Constants: the types, names and values of the attributes."""
-    if not call.attributes:
-        return "null", "null", "null"
-    spans, scalars = [], []
-    for name, dtype, value in call.attributes:
-        text = f"@{constant(_bytes(name.encode()))}"
-        pair = f"private constant {{ptr, i64}} {{ptr {text}, i64 {len(name)}}}"
-        spans.append(f"ptr @{constant(pair)}")
-        stored = f"@{constant(_bytes(_stored(dtype, value)))}"
-        kind = abi.DATA_TYPES[dtype]
-        scalar = f"private constant {{i32, ptr}} {{i32 {kind}, ptr {stored}}}"
-        scalars.append(f"ptr @{constant(scalar)}")
-    count = len(call.attributes)
-    kinds = [f"i32 {abi.TYPE_SCALAR}"] * count
-    tables = [
-        f"private constant [{count} x {kind}] [{', '.join(items)}]"
-        for kind, items in (("i32", kinds), ("ptr", spans), ("ptr", scalars))
-    ]
-    types, names, values = (f"@{constant(table)}" for table in tables)
-    return types, names, values
+    types = data(array("i", [abi.TYPE_BUFFER] * max(operands, results)).tobytes())
+    frame: dict[int, Any] = dict.fromkeys(range(0, abi.FRAME_NBYTES, 8), 0)
+    frame |= {
+        _ARGS + abi.TABLE_COUNT: operands,
+        _ARGS + abi.TABLE_TYPES: types,
+        _RESULTS + abi.TABLE_COUNT: results,
+        _RESULTS + abi.TABLE_TYPES: types,
+    }
+    if call.attributes:
+        spans = [constant([data(n.encode()), len(n)]) for n, _, _ in call.attributes]
+        scalars = [
+            constant([abi.DATA_TYPES[dtype], data(_stored(dtype, value))])
+            for _, dtype, value in call.attributes
+        ]
+        kinds = array("i", [abi.TYPE_SCALAR] * len(spans))
+        frame |= {
+            abi.FRAME_ATTRS + abi.TABLE_COUNT: len(spans),
+            abi.FRAME_ATTRS + abi.TABLE_TYPES: data(kinds.tobytes()),
+            abi.FRAME_ATTRS + abi.ATTRS_NAMES: constant(spans),
+            abi.FRAME_ATTRS + abi.ATTRS_VALUES: constant(scalars),
+        }
+    return [call.target, operands, operands + results, *frame.values(), *arrays]
 
 
 def _stored(dtype: str, value: int | float) -> bytes:
     return np.asarray(value, dtype_named(dtype).numpy).tobytes()
 
 
-def _bytes(data: bytes) -> str:
-    text = "".join(f"\\{b:02x}" for b in data)
-    return f'private constant [{len(data)} x i8] c"{text}", align 16'
+_TAKE_OVER = "".join(
+    abi.load(f"%kept{offset}", kind, "%cf", offset)
+    + abi.store(kind, f"%kept{offset}", "%frame", offset, f"%kept{offset}.to")
+    for offset, kind in _KEPT
+)
+
+CALL_IR = f"""
+; Calls a handler with the arrays whose addresses are in a row; null, or its error.
+define internal ptr @sj_foreign(ptr %cf, ptr %words, ptr %row) nounwind {{
+entry:
+{abi.load("%handler", "ptr", "%words", 0)}{abi.load("%operands", "i64", "%words", 8)}\
+{abi.load("%count", "i64", "%words", 16)}\
+  %arrays.nbytes = mul i64 %count, {abi.BUFFER_NBYTES}
+  %nbytes = add i64 %arrays.nbytes, {abi.FRAME_NBYTES}
+  %frame = alloca i8, i64 %nbytes, align 16
+  %table = alloca ptr, i64 %count, align 16
+{abi.field("%known", "%words", 24)}\
+  %copied = call ptr @memcpy(ptr %frame, ptr %known, i64 %nbytes)
+{abi.field("%arrays", "%frame", abi.FRAME_NBYTES)}\
+  br label %check
+check:
+  %number = phi i64 [0, %entry], [%number.next, %one]
+  %more = icmp ult i64 %number, %count
+  br i1 %more, label %one, label %ready
+one:
+  %offset = mul i64 %number, {abi.BUFFER_NBYTES}
+  %array = getelementptr i8, ptr %arrays, i64 %offset
+  %from = getelementptr ptr, ptr %row, i64 %number
+  %place = load ptr, ptr %from
+{abi.store("ptr", "%place", "%array", abi.BUFFER_DATA, "%data")}\
+  %slot = getelementptr ptr, ptr %table, i64 %number
+  store ptr %array, ptr %slot
+  %number.next = add i64 %number, 1
+  br label %check
+ready:
+  %results = getelementptr ptr, ptr %table, i64 %operands
+{_TAKE_OVER}\
+{abi.store("ptr", "%table", "%frame", abi.FRAME_ARGS, "%frame.args")}\
+{abi.store("ptr", "%results", "%frame", abi.FRAME_RESULTS, "%frame.results")}\
+  %error = call ptr %handler(ptr %frame)
+  ret ptr %error
+}}
+"""

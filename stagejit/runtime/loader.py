@@ -27,8 +27,8 @@ from stagejit.errors import InternalError, StagejitError
 from stagejit.graph import python_functions
 from stagejit.locks import new_lock
 from stagejit.runtime import entry, foreign, seams, support
-from stagejit.runtime.engine import HANDLER_LEVEL, Module, engine, machine
-from stagejit.runtime.handler import Handler, handler_ir
+from stagejit.runtime.encoding import Code, encoded
+from stagejit.runtime.engine import Module, engine, machine
 from stagejit.runtime.object_cache import ObjectCache
 from stagejit.runtime.program import HostProgram
 
@@ -61,13 +61,8 @@ class LoadedProgram:
         return {"key": np.int64(self._record.key), "program": self.name}
 
     @property
-    def ir(self) -> str:
-        """The handler's text."""
-        return handler_ir(self.program).ir
-
-    @property
     def call_count(self) -> int:
-        """How often the handler was called, on all threads, since it was loaded."""
+        """How often it was called, on all threads, since it was loaded."""
         return self._record.call_count
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -77,8 +72,7 @@ class LoadedProgram:
         """
         if python_functions.TARGET in self.program.targets():
             return loaded_program, (self.name,)
-        names, modules = self.program.kernels(), self._record.module.uses
-        objects = {name: module.object for name, module in zip(names, modules, strict=True)}
+        objects = {name: module.object for name, module in self._record.modules.items()}
         return restored_program, (self.name, self.program, objects, machine())
 
     def emit(self, ctx: Any, operands: list[Any]) -> list[Any]:
@@ -100,16 +94,20 @@ _exported: set[LoadedProgram] = set()
 
 
 class _Record:
-    """What `entry` knows of a program, the modules that its code is in, and its host program, which
-    holds the Python functions that the code calls."""
+    """What `entry` knows of a program, its code and the modules that this calls, and its host
+    program, which holds the Python functions that are called."""
 
-    def __init__(self, name: str, module: Module, program: HostProgram) -> None:
-        self.name, self.module, self.program = name, module, program
-        self.key = key_of(name)
+    def __init__(self, code: Code, modules: dict[str, Module], program: HostProgram) -> None:
+        self.name, self.modules, self.program = code.name, modules, program
+        self.key = key_of(code.name)
+        addresses = {
+            name: at for module in modules.values() for name, at in module.addresses.items()
+        }
+        self._words = code.placed(addresses | foreign.addresses(program.targets()))
         self._memory = ctypes.create_string_buffer(entry.RECORD_NBYTES + 64)
         self.address = -(-ctypes.addressof(self._memory) // 64) * 64
         self._word(entry.KEY).value = self.key
-        self._word(entry.CODE).value = module.addresses[name]
+        self._word(entry.CODE).value = self._words.ctypes.data
 
     @property
     def call_count(self) -> int:
@@ -150,15 +148,15 @@ class _Programs:
         with self._lock:
             return self._loaded.get(name) or self._held(name)
 
-    def hold(self, name: str, program: HostProgram, module: Module) -> LoadedProgram:
-        """The one `LoadedProgram` of this name; `module` is its handler's."""
+    def hold(self, code: Code, modules: dict[str, Module], program: HostProgram) -> LoadedProgram:
+        """The one `LoadedProgram` of this code, which calls the modules of these kernels."""
+        record = _Record(code, modules, program)
         with self._lock:
-            loaded = self._loaded.get(name) or self._held(name)
+            loaded = self._loaded.get(code.name) or self._held(code.name)
             if loaded is None:
-                record = _Record(name, module, program)
                 self._records[record.address] = record
                 self._add(record.address)
-                loaded = self._held(name)
+                loaded = self._held(code.name)
                 assert loaded is not None
         self.free_dead()
         return loaded
@@ -225,11 +223,9 @@ def load_program(
     kernels: LLVM IR text of each kernel, by symbol; those of other programs are reused.
     Raises InternalError for a kernel without text, or text that LLVM refuses.
     """
-    handler = handler_ir(program)
-    known = _all_programs(cache).find(handler.symbol)
-    if known is not None:
-        return known
-    return _handled(program, handler, _kernel_modules(program, kernels, cache), cache)
+    code, programs = encoded(program), _all_programs(cache)
+    known = programs.find(code.name)
+    return known or programs.hold(code, _kernel_modules(program, kernels, cache), program)
 
 
 def restored_program(
@@ -242,30 +238,14 @@ def restored_program(
     known = loaded_program(name)
     if known is not None:
         return known
-    handler = handler_ir(program)
-    if (made_for, name) != (machine(), handler.symbol):
+    code = encoded(program)
+    if (made_for, name) != (machine(), code.name):
         raise StagejitError(
             "this executable was serialized on another kind of processor, or with another version"
             " of stagejit or llvmlite",
             next_step="lower and compile the function here",
         )
-    modules = engine().modules_of(objects)
-    return _handled(program, handler, tuple(modules[kernel] for kernel in objects), None)
-
-
-def _handled(
-    program: HostProgram, handler: Handler, used: tuple[Module, ...], cache: ObjectCache | None
-) -> LoadedProgram:
-    """`program` with its handler linked to the modules of its kernels."""
-    imports = {name: at for module in used for name, at in module.addresses.items()}
-    made = engine().modules(
-        {handler.symbol: handler.ir},
-        {**support.addresses(cache), **imports, **foreign.addresses(program.targets())},
-        uses=used,
-        cache=cache,
-        level=HANDLER_LEVEL,
-    )
-    return _all_programs(cache).hold(handler.symbol, program, made[handler.symbol])
+    return _all_programs().hold(code, engine().modules_of(objects), program)
 
 
 def loaded_program(name: str) -> LoadedProgram | None:
@@ -290,16 +270,14 @@ def trim_arenas() -> None:
 
 def _kernel_modules(
     program: HostProgram, kernels: Mapping[str, str], cache: ObjectCache | None
-) -> tuple[Module, ...]:
-    """In the order of `program.kernels()`."""
+) -> dict[str, Module]:
     wanted = program.kernels()
     found = {name: engine().module(name) for name in wanted if name not in kernels}
     lost = [name for name, module in found.items() if module is None]
     if lost:
         raise InternalError(f"no code for {', '.join(lost)}", step="load")
     made = engine().modules({n: kernels[n] for n in wanted if n in kernels}, cache=cache)
-    modules = found | made
-    return tuple(module for name in wanted if (module := modules[name]) is not None)
+    return {name: module for name, module in (found | made).items() if module is not None}
 
 
 def _register(addresses: Mapping[str, int]) -> None:

@@ -1,8 +1,9 @@
 """The host program: which kernels run on which buffers, in which order.
 
-Input: the schedule, through the pipeline. Output: plain frozen data that `handler.py` turns into
-an XLA FFI handler. Invariants (checked by `verify`): every buffer reference lies inside its
-space, loop strides match the nesting, and a step's buffers are only ever addressed through it.
+Input: the schedule, through the pipeline. Output: plain frozen data, which `encoding.py` turns into
+the words that calls of XLA's run. Invariants (checked by `verify`): every buffer reference lies
+inside its space, loop strides match the nesting, and a step's buffers are only ever addressed
+through it.
 
 A program is a tree of steps. `Parallel` runs its launches in one parallel region, so they must be
 independent; consecutive steps are ordered.
@@ -129,11 +130,11 @@ Step = Launch | Parallel | Call | Copy | Loop | While | Branch
 
 @dataclass(frozen=True)
 class HostProgram:
-    """Everything one FFI call does. The same value always gives the same handler text.
+    """Everything one FFI call does. The same value always gives the same words.
 
     arena_nbytes: private memory of one call, without the workers' scratch.
     aliases: (result, argument) pairs that share memory: the result starts with the argument's
-        content. Where XLA gave different buffers the handler copies first, so steps refer to such
+        content. Where XLA gave different buffers the program copies first, so steps refer to such
         a buffer only as "result".
     faults: what the value v of the fault word says, as faults[v - 1].
     """
@@ -168,7 +169,7 @@ class HostProgram:
 
     @property
     def on_stack(self) -> bool:
-        """Whether the arena is part of the handler's stack frame."""
+        """Whether the arena is on the stack."""
         return self.arena_nbytes <= FRAME_NBYTES
 
 

@@ -1,19 +1,19 @@
-"""The run-time support functions that every handler calls, as LLVM IR compiled once per process.
+"""The run-time support functions of all programs, as LLVM IR compiled once per process.
 
 Input: nothing but the platform. Output: addresses of
 
     i64  sj_workers(cf)                       threads of XLA's intra-op pool (1 without a pool)
-    void sj_pfor(cf, jobs, nchunks, workers, scratch, scratch_stride)
+    void sj_pfor(cf, jobs, bufs, nchunks, workers, scratch, scratch_stride)
     ptr  sj_arena_claim(nbytes)               64-byte aligned memory, or null
     void sj_arena_release(ptr)
     void sj_arena_trim()                      give idle arenas back to the system
     void sj_advise(ptr, nbytes)               ask for huge pages before the first touch (`arenas`)
     ptr  sj_error(cf, code, message)          an XLA_FFI_Error
-    void sj_launches(...)                     many launches in a row: see launch_table.py
+    ptr  sj_call(cf, words)                   what runs a host program: see `interpreter.py`
 
-A job of `sj_pfor` is {kernel, bufs, params, total, grain, first chunk} (`JOB_NBYTES`); the chunks
-of all jobs are numbered through, job j owning [first[j], first[j+1]); behind the last job stands
-one more entry whose first chunk is `nchunks`.
+A job of `sj_pfor` is {kernel, where its addresses begin in bufs, params, total, grain, first chunk}
+(`JOB_NBYTES`; offsets in bytes); the chunks of all jobs are numbered through, job j owning
+[first[j], first[j+1]); behind the last job stands one more entry whose first chunk is `nchunks`.
 
 Note [Late workers]: chunks are claimed from an atomic counter, the caller takes part, and it
 waits only for chunks that somebody claimed. A pool thread that starts after the last chunk was
@@ -28,7 +28,7 @@ import functools
 
 from stagejit.codegen.target import Target
 from stagejit.runtime import ffi_abi as abi
-from stagejit.runtime import launch_table
+from stagejit.runtime import interpreter
 from stagejit.runtime.arenas import arena_ir
 from stagejit.runtime.engine import engine
 from stagejit.runtime.linker import libc_address
@@ -43,7 +43,7 @@ _LIBC = ("aligned_alloc", "free", "sched_yield", "memcpy", "madvise")
 
 
 def addresses(cache: ObjectCache | None = None) -> dict[str, int]:
-    """Address of each support function, and of the C library's functions that handlers use."""
+    """Address of each support function, and of the C library's functions that they use."""
     libc = {name: libc_address(name) for name in _LIBC}
     return {**engine().load({"sj_pfor": support_ir()}, libc, cache=cache), **libc}
 
@@ -51,7 +51,7 @@ def addresses(cache: ObjectCache | None = None) -> dict[str, int]:
 @functools.cache
 def support_ir() -> str:
     """The module's text; the same on every run of a platform."""
-    parts = _pool_ir(), _run_ir(), _pfor_ir(), arena_ir(), _error_ir(), launch_table.RUN_IR
+    parts = _pool_ir(), _run_ir(), _pfor_ir(), arena_ir(), _error_ir(), interpreter.run_ir()
     return _DECLARATIONS + "".join(parts)
 
 
@@ -59,6 +59,7 @@ _DECLARATIONS = """declare ptr @aligned_alloc(i64, i64)
 declare void @free(ptr)
 declare i32 @sched_yield()
 declare i32 @madvise(ptr, i64, i32)
+declare ptr @memcpy(ptr, ptr, i64)
 """
 
 
@@ -118,7 +119,8 @@ known:
 
 
 # The shared state of one parallel loop. The two counters that everybody writes are lines apart.
-_NEXT, _DONE, _REFS, _IDS, _CHUNKS, _JOBS, _SCRATCH, _STRIDE = 0, 64, 128, 136, 192, 200, 208, 216
+_NEXT, _DONE, _REFS, _IDS = 0, 64, 128, 136
+_CHUNKS, _JOBS, _BUFS, _SCRATCH, _STRIDE = 192, 200, 208, 216, 224
 _STATE_NBYTES = 256
 
 
@@ -129,6 +131,7 @@ _NEW_STATE = [
     (_IDS, "i64", "0"),
     (_CHUNKS, "i64", "%nchunks"),
     (_JOBS, "ptr", "%jobs"),
+    (_BUFS, "ptr", "%bufs"),
     (_SCRATCH, "ptr", "%scratch"),
     (_STRIDE, "i64", "%stride"),
 ]
@@ -156,7 +159,7 @@ claim:
   %mine = icmp ult i64 %chunk, %chunks
   br i1 %mine, label %owned, label %finished
 owned:
-{abi.load("%jobs", "ptr", "%state", _JOBS)}\
+{abi.load("%jobs", "ptr", "%state", _JOBS)}{abi.load("%all.bufs", "ptr", "%state", _BUFS)}\
 {abi.load("%scratch.base", "ptr", "%state", _SCRATCH)}\
 {abi.load("%stride", "i64", "%state", _STRIDE)}\
   %first.time = icmp eq ptr %from, null
@@ -169,9 +172,10 @@ search:                                  ; the sentinel after the last job begin
   %later = icmp uge i64 %chunk, %next.first
   br i1 %later, label %search, label %run
 run:
-{abi.load("%kernel", "ptr", "%job", 0)}{abi.load("%bufs", "ptr", "%job", 8)}\
+{abi.load("%kernel", "ptr", "%job", 0)}{abi.load("%bufs.offset", "i64", "%job", 8)}\
 {abi.load("%params", "ptr", "%job", 16)}{abi.load("%total", "i64", "%job", 24)}\
 {abi.load("%grain", "i64", "%job", 32)}{abi.load("%first", "i64", "%job", 40)}\
+  %bufs = getelementptr i8, ptr %all.bufs, i64 %bufs.offset
   %index = sub i64 %chunk, %first
   %lo = mul i64 %index, %grain
   %end = add i64 %lo, %grain
@@ -241,8 +245,8 @@ out:
   ret void
 }}
 
-define void @sj_pfor(ptr %cf, ptr %jobs, i64 %nchunks, i64 %threads, ptr %scratch,
-                     i64 %stride) nounwind {{
+define void @sj_pfor(ptr %cf, ptr %jobs, ptr %bufs, i64 %nchunks, i64 %threads,
+                     ptr %scratch, i64 %stride) nounwind {{
 entry:
   %args = alloca [5 x i64], align 16
   %local = alloca [{_STATE_NBYTES} x i8], align 64

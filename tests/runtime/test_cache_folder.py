@@ -431,7 +431,7 @@ WHOLE = textwrap.dedent("""
     stagejit.jit(jax.numpy.sin, options=stagejit.Options(cache_dir=""))(1.0)  # loads the compiler
     if "nobody" in sys.argv:
         os.setuid(54321)
-    for k in range(2):
+    for k in range(4):
         y = stagejit.jit(lambda x: x * (2 + k))(np.ones(5, np.float32))
         assert np.array_equal(y, np.full(5, 2 + k)), y
     print(engine().cached_count)

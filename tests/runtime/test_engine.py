@@ -92,14 +92,6 @@ def test_objects_come_from_the_cache(tmp_path: Path) -> None:
     assert (third.compiled_count, third.cached_count) == (1, 0)
 
 
-def test_levels_are_different_objects(tmp_path: Path) -> None:
-    name, ir = constant(1)
-    cache, made = ObjectCache(tmp_path), Engine()
-    made.load({name: ir}, cache=cache, level=0)
-    assert Engine().load({name: ir}, cache=cache, level=2)
-    assert len(list(tmp_path.glob("*/*"))) == 2
-
-
 @pytest.mark.parametrize("ir", ["no IR", "define i64 @f() {\n  ret i32 1\n}\n"])
 def test_bad_text_is_an_internal_error_with_a_dump(ir: str) -> None:
     with pytest.raises(InternalError, match="LLVM rejects a module") as caught:

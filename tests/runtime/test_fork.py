@@ -292,10 +292,10 @@ def test_equal_modules_are_made_once_and_different_ones_beside_each_other(
     made, together, compiled = Engine(), threading.Barrier(2), []
     real = engine_module._compile
 
-    def compile_slowly(ir: str, level: int) -> bytes:
+    def compile_slowly(ir: str) -> bytes:
         compiled.append(ir)
         together.wait(60)  # only two that are compiled at once come through
-        return real(ir, level)
+        return real(ir)
 
     monkeypatch.setattr(engine_module, "_compile", compile_slowly)
     with ThreadPoolExecutor(4) as pool:
@@ -316,12 +316,12 @@ def test_a_failure_in_one_thread_is_not_the_others(monkeypatch: pytest.MonkeyPat
     made, started, fails = Engine(), threading.Event(), [True]
     real = engine_module._compile
 
-    def compile_once_badly(ir: str, level: int) -> bytes:
+    def compile_once_badly(ir: str) -> bytes:
         if fails.pop() if fails else False:
             started.set()
             time.sleep(0.2)
             raise KeyboardInterrupt
-        return real(ir, level)
+        return real(ir)
 
     monkeypatch.setattr(engine_module, "_compile", compile_once_badly)
     texts = {"fork_badly": text_of("fork_badly", 3)}

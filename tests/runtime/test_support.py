@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 
 from stagejit.codegen.target import Target
+from stagejit.runtime import entry, support
 from stagejit.runtime import ffi_abi as abi
-from stagejit.runtime import support
 from stagejit.runtime.engine import engine
-from stagejit.runtime.handler import handler_ir
-from stagejit.runtime.program import BufferRef, HostProgram, Launch, Loop
 
 TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 API_CALL = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
@@ -118,14 +116,13 @@ def run(
     pfor = function(
         "sj_pfor",
         None,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
+        *[ctypes.c_void_p] * 3,
         ctypes.c_int64,
         ctypes.c_int64,
         ctypes.c_void_p,
         ctypes.c_int64,
     )
-    pfor(pool.frame, table.ctypes.data, first, workers, 0, 128)
+    pfor(pool.frame, table.ctypes.data, 0, first, workers, 0, 128)
     return counts, owners
 
 
@@ -253,10 +250,8 @@ def test_other_architectures_compile_it(triple: str, monkeypatch: pytest.MonkeyP
     llvm.initialize_all_asmprinters()
     host = replace(Target.host(), triple=triple)
     monkeypatch.setattr(Target, "host", lambda: host)
-    launch = Launch("k", (BufferRef("arg"),), (1,), 100, 1, True, 64)
-    program = HostProgram("p", (Loop(3, (launch,)),), (64,), (), 64)
     machine = llvm.Target.from_triple(triple).create_target_machine(reloc="pic")
-    for text in (support.support_ir.__wrapped__(), handler_ir(program).ir):
+    for text in (support.support_ir.__wrapped__(), entry.entry_ir()):
         module = llvm.parse_assembly(text, llvm.create_context())
         module.triple, module.data_layout = triple, str(machine.target_data)
         assembly = machine.emit_assembly(module)

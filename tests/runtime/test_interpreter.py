@@ -1,20 +1,23 @@
-"""Handlers: each kind of step, arenas and scratch, aliases, errors; run through JAX."""
+"""Host programs: each kind of step, arenas and scratch, aliases, errors; run through JAX."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from stagejit.runtime.handler import handler_ir
+from stagejit.runtime.encoding import encoded
 from stagejit.runtime.loader import LoadedProgram, load_program
 from stagejit.runtime.program import (
     Branch,
     BufferRef,
+    Call,
     Copy,
+    ForeignArray,
     HostProgram,
     Launch,
     Loop,
@@ -250,6 +253,81 @@ def test_empty_program_and_many_buffers() -> None:
 def test_names_depend_on_the_program_alone() -> None:
     first = HostProgram("f(x) -> y!", (add(ARG, RESULT, 1),), (32,), (32,))
     other = HostProgram("f(x) -> y!", (add(ARG, RESULT, 2),), (32,), (32,))
-    assert handler_ir(first) == handler_ir(first)
-    assert handler_ir(first).symbol != handler_ir(other).symbol
-    assert handler_ir(first).symbol.startswith("stagejit_f_x_y_")
+    assert encoded(first) == encoded(first)
+    assert encoded(first).name != encoded(other).name
+    assert encoded(first).name.startswith("stagejit_f_x_y_")
+
+
+def test_names_depend_on_everything() -> None:
+    """also on what is an address in the words: kernels, parameters, messages, attributes"""
+    launch, arrays = add(ARG, RESULT, 1), (ForeignArray(ARG, "i32", (8,), 32),)
+    call = Call("t", arrays, arrays, (("a", "f32", 1.0),))
+    base = HostProgram("f", (launch, call), (32,), (32,), faults=("a",))
+    others = [
+        replace(base, steps=(replace(launch, kernel="th_other"), call)),
+        replace(base, steps=(replace(launch, params=(2,)), call)),
+        replace(base, steps=(launch, replace(call, target="u"))),
+        replace(base, steps=(launch, replace(call, attributes=(("a", "f32", -1.0),)))),
+        replace(base, steps=(launch, replace(call, attributes=(("a", "f64", 1.0),)))),
+        replace(base, steps=(call, launch)),
+        replace(base, faults=("b",)),
+        replace(base, arena_nbytes=64),
+    ]
+    assert len({encoded(program).name for program in (base, *others)}) == 1 + len(others)
+
+
+@pytest.mark.parametrize("count", [1, 7, 600])
+@pytest.mark.parametrize("arena", [64, 1 << 16])
+def test_many_launches(count: int, arena: int) -> None:
+    there, back = BufferRef("arena", 0, 0), BufferRef("arena", 0, arena - 32)
+    steps = [add(ARG, there, 1)]
+    for number in range(count):
+        steps += [add(there, back, 10 * number), add(back, there, 1)]
+    got = run(load([*steps, add(there, RESULT, 0)], arena=arena), X)[0]
+    np.testing.assert_array_equal(got, X + 1 + count + 5 * count * (count - 1))
+
+
+@pytest.mark.parametrize("count", [1, 3, 600])
+@pytest.mark.parametrize("arena", [256, 1 << 16])
+def test_many_launches_in_loops(count: int, arena: int) -> None:
+    """their addresses stay between turns, but for those that a loop moves; more of them than fit
+    the stack are in the arena"""
+    there, moving = BufferRef("arena"), BufferRef("arena", 0, 128, (32, 4))
+    some = BufferRef("arena", 0, 32)
+    inner = [add(moving, moving, n, total=1) for n in range(count)]
+    outer = Loop(3, (*[add(there, there, 1)] * count, Loop(8, tuple(inner)), add(there, some, 0)))
+    steps = [
+        add(ARG, there, 0),
+        *[add(ARG, BufferRef("arena", 0, at), 0) for at in (128, 160, 192)],
+        outer,
+        add(some, RESULT, 0),
+        add(BufferRef("arena", 0, 192), BufferRef("result", 1), 0),
+    ]
+    got = run(load(steps, 2, arena=arena), X)
+    np.testing.assert_array_equal(got[0], X + 3 * count)
+    np.testing.assert_array_equal(got[1], X + count * (count - 1) // 2)
+
+
+def test_branches_and_loops_inside_of_each_other() -> None:
+    """sides of different lengths, an empty one, a loop in a side, a condition with two launches"""
+    predicate, index = BufferRef("arena", 0, 0), BufferRef("arena", 0, 32)
+    sides: tuple[tuple[Step, ...], ...] = (
+        (),
+        (add(RESULT, RESULT, 1), Loop(2, (add(RESULT, RESULT, 1), add(RESULT, RESULT, 1)))),
+        (add(RESULT, RESULT, 100),),
+    )
+    condition = (
+        Launch("th_less", (index, BufferRef("arena", 0, 64)), (100,)),
+        Launch("th_less", (index, predicate), (3,)),
+    )
+    body = (Branch(index, 4, sides), add(index, index, 1))
+    steps = [Copy(RESULT, ARG, 32), add(ARG, index, 0), While(condition, predicate, body)]
+    for start, expected in ((0, 105), (1, 105), (2, 100), (3, 0), (-1, 105)):
+        x = np.full(8, start, np.int32)
+        np.testing.assert_array_equal(run(load(steps, arena=128), x)[0], x + expected)
+
+
+def test_some_need_scratch_and_others_do_not() -> None:
+    scratch = Launch("th_scratch", (ARG, RESULT), (), total=8, scratch_nbytes=4096)
+    loaded = load([*[scratch] * 3, *[add(RESULT, RESULT, 1)] * 3])
+    np.testing.assert_array_equal(run(loaded, X)[0], 2 * X + 3)

@@ -1,0 +1,293 @@
+"""HostProgram -> the words that `interpreter` runs.
+
+Input: a `HostProgram`. Output: a `Code`: 64-bit words, and which of them are addresses of what.
+Invariants: words and name depend on the program alone (no addresses in them), so two processes
+agree on the names; nothing changes a placed code, so any number of threads may run it at once.
+
+A code is a header, the steps, then constants. A step is its kind, its size in bytes, where the row
+of its addresses begins, the references whose addresses are stored when it runs (their count, then
+of each: entry, base, offset, count of strides, strides), then what its kind needs: see
+`interpreter.py`. Bases are the call's arguments and results, then the arena and
+the fault word.
+
+Note [Rows]: what is in a loop has a row of its own among the entries, which stays as long as the
+loop runs. What no loop moves is stored before the outermost loop, by a jump to behind itself; a
+step inside stores the others. All else shares the first entries.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import numpy as np
+
+from stagejit.runtime import foreign, support
+from stagejit.runtime.interpreter import HEADER, KINDS
+from stagejit.runtime.object_cache import digest
+from stagejit.runtime.program import (
+    LINE_NBYTES,
+    Branch,
+    BufferRef,
+    Call,
+    Copy,
+    HostProgram,
+    Launch,
+    Loop,
+    Parallel,
+    Step,
+    While,
+    verify,
+    walk,
+)
+
+_MOST_ON_STACK_NBYTES = 4096  # of rows; larger ones are in the arena
+_REPORT = "Next: this is a bug of stagejit, please report it"
+
+
+@dataclass(frozen=True)
+class _At:
+    """The address of a constant, by the place of its first word."""
+
+    place: int
+
+
+_Item = int | str | _At  # a number, the address of a symbol, that of a constant
+_Items = list[_Item]
+
+
+@dataclass(frozen=True)
+class Code:
+    """own: which words are addresses of others, given as their places in bytes. symbols: which
+    words are addresses of kernels and handlers."""
+
+    name: str
+    words: array[int]
+    own: tuple[int, ...]
+    symbols: tuple[tuple[int, str], ...]
+
+    def placed(self, addresses: Mapping[str, int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """In memory, ready to run for as long as that lives."""
+        memory = np.array(self.words, np.int64)
+        memory[list(self.own)] += memory.ctypes.data
+        for at, symbol in self.symbols:
+            memory[at] = addresses[symbol]
+        return memory
+
+
+def encoded(program: HostProgram) -> Code:
+    """Raises InternalError if the program breaks an invariant."""
+    verify(program)
+    items = _Encoder(program).items()
+    own = tuple(at for at, item in enumerate(items) if isinstance(item, _At))
+    symbols = tuple((at, item) for at, item in enumerate(items) if isinstance(item, str))
+    words = array("q", (_word(item) for item in items))
+    readable = re.sub(r"\W+", "_", program.name, flags=re.ASCII).strip("_")[:40]
+    name = f"stagejit_{readable}_{digest(words.tobytes().hex(), str(own), str(symbols))[:24]}"
+    return Code(name, words, own, symbols)
+
+
+def _word(item: _Item) -> int:
+    return 8 * item.place if isinstance(item, _At) else 0 if isinstance(item, str) else item
+
+
+def is_forked(launch: Launch) -> bool:
+    """True where a launch has more than one chunk to hand out."""
+    return launch.parallel and launch.total > launch.grain
+
+
+def chunk_count(launch: Launch) -> int:
+    """Chunks that a launch contributes to a parallel region."""
+    if launch.total == 0:
+        return 0
+    return -(-launch.total // launch.grain) if launch.parallel else 1
+
+
+class _Encoder:
+    def __init__(self, program: HostProgram) -> None:
+        self.program = program
+        args, buffers = len(program.arg_nbytes), len(program.arg_nbytes + program.result_nbytes)
+        self.bases = {"arg": 0, "result": args, "arena": buffers, "fault": buffers + 1}
+        self.constants: dict[tuple[_Item, ...], int] = {}  # with their places among the constants
+        self.nwords = 0  # of all constants
+        # See Note [Rows]. fixed: what is stored before the loop; None outside of loops.
+        self.fixed: list[tuple[int, BufferRef]] | None = None
+        self.entries, self.most_entries, self.most_loops = 0, 0, 0
+
+    def items(self) -> _Items:
+        """The whole code; places of constants are counted from its start."""
+        steps = [*self._results(), *self._steps(self.program.steps, 0), *self._made("end", [], [0])]
+        header = self._header()
+        code = [*(header[name] for name in HEADER), *steps]
+        constants = [item for constant in self.constants for item in constant]
+        return [
+            _At(item.place + len(code)) if isinstance(item, _At) else item
+            for item in (*code, *constants)
+        ]
+
+    def _header(self) -> dict[str, _Item]:
+        program, where = self.program, f"stagejit program {self.program.name!r}"
+        arena = -(-program.arena_nbytes // LINE_NBYTES) * LINE_NBYTES
+        own = 0 if program.on_stack else arena
+        rows = -(-8 * self.most_entries // LINE_NBYTES) * LINE_NBYTES
+        large = rows > _MOST_ON_STACK_NBYTES
+        faults = program.faults or ("a kernel left its bounds",)
+        unknown = f"{where}: this jaxlib's FFI is unknown. Next: install jax 0.10 to 0.12"
+        counts = f"{where}: wrong number of buffers, or a stage other than execute. {_REPORT}"
+        memory = (
+            f"{where}: no memory for {program.arena_nbytes} bytes of transients. "
+            "Next: free memory, or use smaller arguments"
+        )
+        return {
+            "nargs": len(program.arg_nbytes),
+            "nresults": len(program.result_nbytes),
+            "on.stack": arena if program.on_stack else 0,
+            "rows.on.stack": 0 if large else rows,
+            "rows.at": own,
+            "own": own + rows if large else own,
+            "worker.nbytes": program.scratch_nbytes(),
+            "forks": any(
+                isinstance(step, Parallel) or (isinstance(step, Launch) and is_forked(step))
+                for step in walk(program.steps)
+            ),
+            "most.loops": self.most_loops,
+            "nfaults": len(faults),
+            "faults": self.constant([self.text(f"{where}: {text}. {_REPORT}") for text in faults]),
+            "text.memory": self.text(memory),
+            "text.counts": self.text(counts),
+            "text.unknown": self.text(unknown),
+        }
+
+    # -- constants -------------------------------------------------------------------------------
+
+    def constant(self, items: Sequence[_Item]) -> _At:
+        """Equal constants are one."""
+        found = self.constants.setdefault(tuple(items), self.nwords)
+        if found == self.nwords:
+            self.nwords += len(items)
+        return _At(found)
+
+    def data(self, data: bytes) -> _At:
+        words = array("q", data.ljust(-(-max(len(data), 1) // 8) * 8, b"\0"))
+        return self.constant(words)
+
+    def text(self, text: str) -> _At:
+        return self.data(text.encode() + b"\0")
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def _results(self) -> _Items:
+        """Copies for aliases that XLA did not grant, huge-page advice for fresh large results."""
+        made, aliased = _Items(), dict(self.program.aliases)
+        for number, nbytes in enumerate(self.program.result_nbytes):
+            result = BufferRef("result", number)
+            if number in aliased:
+                made += self._step(Copy(result, BufferRef("arg", aliased[number]), nbytes), 0)
+            elif nbytes >= support.ADVISE_FROM_NBYTES:
+                made += self._made("advise", [result], [nbytes])
+        return made
+
+    def _steps(self, steps: Iterable[Step], loops: int) -> _Items:
+        """loops: how many are around them."""
+        self.most_loops = max(self.most_loops, loops)
+        return [item for step in steps for item in self._step(step, loops)]
+
+    def _made(self, kind: str, refs: Sequence[BufferRef], rest: Sequence[_Item]) -> _Items:
+        """A step's words."""
+        if self.fixed is None:
+            self.most_entries = max(self.most_entries, len(refs))
+            return self._words(kind, 0, list(enumerate(refs)), rest)
+        row, stored = self.entries, list[tuple[int, BufferRef]]()
+        self.entries += len(refs)
+        for entry, ref in enumerate(refs, row):
+            (stored if any(ref.loop_strides_nbytes) else self.fixed).append((entry, ref))
+        return self._words(kind, row, stored, rest)
+
+    def _looped(self, steps: Callable[[], _Items]) -> _Items:
+        """Steps that make a loop."""
+        if self.fixed is not None:
+            return steps()
+        self.fixed, self.entries = [], 0
+        made, fixed = steps(), self.fixed
+        self.most_entries, self.fixed = max(self.most_entries, self.entries), None
+        before = self._words("jump", 0, fixed, [0])
+        return [*before[:-1], 8 * len(before), *made]
+
+    def _words(
+        self, kind: str, row: int, refs: list[tuple[int, BufferRef]], rest: Sequence[_Item]
+    ) -> _Items:
+        words: _Items = [8 * row, len(refs)]
+        for entry, ref in refs:
+            strides = ref.loop_strides_nbytes
+            base = self.bases[ref.space] + ref.index
+            words += [entry, base, ref.offset_nbytes, len(strides), *strides]
+        return [KINDS.index(kind), 8 * (2 + len(words) + len(rest)), *words, *rest]
+
+    def _step(self, step: Step, loops: int) -> _Items:
+        match step:
+            case Launch() if is_forked(step):
+                return self._region((step,))
+            case Launch(kernel, buffers, _, total) if total:
+                rest = [kernel, self._params(step), total, int(step.scratch_nbytes > 0)]
+                return self._made("launch", buffers, rest)
+            case Parallel(launches):
+                return self._region(launches)
+            case Call(operands=operands, results=results):
+                refs = [array.ref for array in (*operands, *results)]
+                return self._made("call", refs, foreign.words_of(step, self.constant, self.data))
+            case Copy(destination, source, nbytes) if nbytes:
+                return self._made("copy", [destination, source], [nbytes])
+            case Loop() if step.trip:
+                return self._looped(lambda: self._loop(step, loops))
+            case While():
+                return self._looped(lambda: self._while(step, loops))
+            case Branch():
+                return self._branch(step, loops)
+            case Launch() | Copy() | Loop():
+                return []
+            case _:
+                assert_never(step)
+
+    def _loop(self, loop: Loop, loops: int) -> _Items:
+        body = self._steps(loop.body, loops + 1)
+        again = self._made("again", [], [loops, loop.trip, -8 * len(body)])
+        return [*self._made("loop", [], [loops]), *body, *again]
+
+    def _while(self, step: While, loops: int) -> _Items:
+        condition, body = self._steps(step.condition, loops), self._steps(step.body, loops)
+        unless = self._made("unless", [step.predicate], [0])
+        unless[-1] = 8 * len([*unless, *body, *self._jump(0)])
+        return [*condition, *unless, *body, *self._jump(-8 * len([*condition, *unless, *body]))]
+
+    def _jump(self, place: int) -> _Items:
+        return self._made("jump", [], [place])
+
+    def _branch(self, step: Branch, loops: int) -> _Items:
+        sides = [[*self._steps(side, loops), *self._jump(0)] for side in step.branches]
+        made = self._made(
+            "branch", [step.index], [step.index_nbytes, len(sides), *[0] * len(sides)]
+        )
+        start, end = len(made) - len(sides), len(made) + sum(map(len, sides))
+        for at, side in enumerate(sides):
+            made[start + at] = 8 * len(made)
+            side[-1] = 8 * (end - len(made) - len(side) + len(self._jump(0)))
+            made += side
+        return made
+
+    def _region(self, launches: Sequence[Launch]) -> _Items:
+        """The table of jobs, see `support.py`; those without items are left out."""
+        refs, jobs, chunks = list[BufferRef](), _Items(), 0
+        for launch in launches:
+            if launch.total:
+                grain = launch.grain if launch.parallel else launch.total
+                jobs += [launch.kernel, 8 * len(refs), self._params(launch)]
+                jobs += [launch.total, grain, chunks]
+                chunks += chunk_count(launch)
+                refs += launch.buffers
+        return self._made("region", refs, [chunks, *jobs, 0, 0, 0, 0, 0, chunks]) if jobs else []
+
+    def _params(self, launch: Launch) -> _Item:
+        return self.constant(launch.params) if launch.params else 0

@@ -1,0 +1,308 @@
+"""What runs the words of a host program, as LLVM IR: one function for all programs.
+
+Input: nothing but the platform. Output: a part of the support functions, `sj_call(cf, words)`,
+which is what `entry` calls: null, or an XLA_FFI_Error. Invariant: it keeps no state between calls.
+
+A call checks the frame, collects the buffers' addresses on its stack, claims an arena and runs the
+steps. What follows a step's references in its words (see `encoding.py`; places are in bytes from
+the start of the step):
+
+    launch  kernel, params, total, whether it needs scratch
+    region  chunks, table of jobs (see `support.py`)
+    call    see `foreign.py`
+    copy    bytes, from the second address of the row to the first, unless they are one
+    advise  bytes, at the address
+    loop    number of the loop from outside, whose turns are counted from here on
+    again   number of the loop, trip, place of its body
+    unless  place to go on at, where the byte at the address is 0
+    branch  bytes of the index at the address, sides, the place of each
+    jump    place
+    end
+"""
+
+from __future__ import annotations
+
+from stagejit.runtime import ffi_abi as abi
+from stagejit.runtime import foreign
+
+KINDS = (
+    "launch", "region", "call", "copy", "advise", "loop", "again", "unless", "branch", "jump",
+    "end",
+)  # fmt: skip
+
+# The words before the first step; all are numbers but those that begin with text or faults.
+HEADER = (
+    "nargs", "nresults", "on.stack", "rows.on.stack", "rows.at", "own", "worker.nbytes",
+    "forks",
+    "most.loops", "nfaults", "faults", "text.memory", "text.counts", "text.unknown",
+)  # fmt: skip
+
+
+def run_ir() -> str:
+    """All functions."""
+    start = """
+define ptr @sj_call(ptr %cf, ptr %words) nounwind {
+entry:
+  %fault = alloca i64
+  store i64 0, ptr %fault
+"""
+    return foreign.CALL_IR + _COLLECT + start + _frame_ir() + _step_ir() + _end_ir() + "}\n"
+
+
+_COLLECT = f"""
+; Addresses of the first `count` buffers of a table of the frame.
+define internal void @sj_collect(ptr %table, i64 %count, ptr %into) nounwind {{
+entry:
+  br label %check
+check:
+  %number = phi i64 [0, %entry], [%number.next, %one]
+  %more = icmp ult i64 %number, %count
+  br i1 %more, label %one, label %out
+one:
+  %from = getelementptr ptr, ptr %table, i64 %number
+  %buffer = load ptr, ptr %from
+{abi.load("%data", "ptr", "%buffer", abi.BUFFER_DATA)}\
+  %slot = getelementptr ptr, ptr %into, i64 %number
+  store ptr %data, ptr %slot
+  %number.next = add i64 %number, 1
+  br label %check
+out:
+  ret void
+}}
+"""
+
+
+def _frame_ir() -> str:
+    """From the frame to `%start`: all that steps use."""
+    header = "".join(
+        abi.load(f"%{name}", "ptr" if name.startswith(("text", "faults")) else "i64", "%words", at)
+        for at, name in zip(range(0, 8 * len(HEADER), 8), HEADER, strict=True)
+    )
+    return f"""\
+{header}\
+{abi.load("%frame.size", "i64", "%cf", abi.FRAME_STRUCT_SIZE)}\
+{abi.load("%api", "ptr", "%cf", abi.FRAME_API)}{abi.load("%api.size", "i64", "%api", 0)}\
+{abi.load("%major", "i32", "%api", abi.API_VERSION_MAJOR)}\
+  %frame.ok = icmp uge i64 %frame.size, {abi.FRAME_MIN_NBYTES}
+  %api.ok = icmp uge i64 %api.size, {abi.API_MIN_NBYTES}
+  %major.ok = icmp eq i32 %major, 0
+  %known.sizes = and i1 %frame.ok, %api.ok
+  %known = and i1 %known.sizes, %major.ok
+  br i1 %known, label %counts, label %unknown.api
+counts:
+{abi.load("%stage", "i32", "%cf", abi.FRAME_STAGE)}\
+{abi.load("%args.count", "i64", "%cf", abi.FRAME_ARGS_COUNT)}\
+{abi.load("%results.count", "i64", "%cf", abi.FRAME_RESULTS_COUNT)}\
+  %stage.ok = icmp eq i32 %stage, {abi.STAGE_EXECUTE}
+  %args.ok = icmp eq i64 %args.count, %nargs
+  %results.ok = icmp eq i64 %results.count, %nresults
+  %counts.both = and i1 %args.ok, %results.ok
+  %counts.ok = and i1 %counts.both, %stage.ok
+  br i1 %counts.ok, label %decode, label %wrong.counts
+decode:
+  %buffers = add i64 %nargs, %nresults
+  %nbases = add i64 %buffers, 2
+  %bases = alloca ptr, i64 %nbases, align 16
+  %ivs = alloca i64, i64 %most.loops, align 16
+  %rows.small = alloca i8, i64 %rows.on.stack, align 16
+  %stack = alloca i8, i64 %on.stack, align 64
+{abi.load("%args", "ptr", "%cf", abi.FRAME_ARGS)}\
+{abi.load("%results", "ptr", "%cf", abi.FRAME_RESULTS)}\
+  call void @sj_collect(ptr %args, i64 %nargs, ptr %bases)
+  %results.into = getelementptr ptr, ptr %bases, i64 %nargs
+  call void @sj_collect(ptr %results, i64 %nresults, ptr %results.into)
+  %alone = icmp eq i64 %forks, 0
+  br i1 %alone, label %size, label %pool
+pool:
+  %threads = call i64 @sj_workers(ptr %cf)
+  br label %size
+size:
+  %workers = phi i64 [1, %decode], [%threads, %pool]
+  %scratch.nbytes = mul i64 %workers, %worker.nbytes
+  %claim.nbytes = add i64 %scratch.nbytes, %own
+  %nothing = icmp eq i64 %claim.nbytes, 0
+  br i1 %nothing, label %prepared, label %claim
+claim:
+  %claimed = call ptr @sj_arena_claim(i64 %claim.nbytes)
+  %refused = icmp eq ptr %claimed, null
+  br i1 %refused, label %no.memory, label %prepared
+prepared:
+  %arena = phi ptr [null, %size], [%claimed, %claim]
+  %scratch = getelementptr i8, ptr %arena, i64 %own
+  %small = icmp ne i64 %on.stack, 0
+  %memory = select i1 %small, ptr %stack, ptr %arena
+  %rows.few = icmp ne i64 %rows.on.stack, 0
+  %rows.large = getelementptr i8, ptr %arena, i64 %rows.at
+  %rows = select i1 %rows.few, ptr %rows.small, ptr %rows.large
+  %arena.slot = getelementptr ptr, ptr %bases, i64 %buffers
+  store ptr %memory, ptr %arena.slot
+{abi.store("ptr", "%fault", "%arena.slot", 8, "%fault.slot")}\
+{abi.field("%start", "%words", 8 * len(HEADER))}\
+  br label %step
+"""
+
+
+def _step_ir() -> str:
+    """Stores the addresses that a step has to, and runs it."""
+    kinds = " ".join(f"i64 {number}, label %{kind}" for number, kind in enumerate(KINDS))
+    widths = ("i8", "i16", "i32", "i64")
+    index = ", ".join(f"[%{width}.wide, %{width}]" for width in widths)
+    widened = "".join(
+        f"{width}:\n  %{width}.index = load {width}, ptr %address\n"
+        f"  %{width}.wide = {'add i64 0,' if width == 'i64' else f'sext {width}'} %{width}.index"
+        f"{'' if width == 'i64' else ' to i64'}\n  br label %clamp\n"
+        for width in widths
+    )
+    return f"""\
+next:
+  %behind = getelementptr i8, ptr %at, i64 %nbytes
+  br label %step
+go:
+  %place = phi i64 [%loop.place, %again], [%word, %unless], [%side.place, %clamp],
+                   [%word, %jump]
+  %there = getelementptr i8, ptr %at, i64 %place
+  br label %step
+step:
+  %at = phi ptr [%start, %prepared], [%behind, %next], [%there, %go]
+{abi.load("%kind", "i64", "%at", 0)}{abi.load("%nbytes", "i64", "%at", 8)}\
+{abi.load("%row.at", "i64", "%at", 16)}{abi.load("%count", "i64", "%at", 24)}\
+{abi.field("%refs", "%at", 32)}\
+  %row = getelementptr i8, ptr %rows, i64 %row.at
+  %stored = icmp eq i64 %count, 0
+  br i1 %stored, label %ready, label %reference
+reference:
+  %ref = phi ptr [%refs, %step], [%stride.p, %moved]
+  %left = phi i64 [%count, %step], [%left.next, %moved]
+{abi.load("%entry.number", "i64", "%ref", 0)}{abi.load("%base.number", "i64", "%ref", 8)}\
+{abi.load("%offset", "i64", "%ref", 16)}{abi.load("%strides", "i64", "%ref", 24)}\
+{abi.field("%first", "%ref", 32)}\
+  %base.p = getelementptr ptr, ptr %bases, i64 %base.number
+  %base = load ptr, ptr %base.p
+  %fixed = getelementptr i8, ptr %base, i64 %offset
+  br label %axis
+axis:
+  %axis.loop = phi i64 [0, %reference], [%axis.next, %move]
+  %moving = phi ptr [%fixed, %reference], [%further, %move]
+  %stride.p = phi ptr [%first, %reference], [%stride.next, %move]
+  %moves = icmp ult i64 %axis.loop, %strides
+  br i1 %moves, label %move, label %moved
+move:
+  %axis.stride = load i64, ptr %stride.p
+  %axis.iv.p = getelementptr i64, ptr %ivs, i64 %axis.loop
+  %axis.iv = load i64, ptr %axis.iv.p
+  %by = mul i64 %axis.iv, %axis.stride
+  %further = getelementptr i8, ptr %moving, i64 %by
+  %stride.next = getelementptr i8, ptr %stride.p, i64 8
+  %axis.next = add i64 %axis.loop, 1
+  br label %axis
+moved:
+  %entry.p = getelementptr ptr, ptr %rows, i64 %entry.number
+  store ptr %moving, ptr %entry.p
+  %left.next = sub i64 %left, 1
+  %all.stored = icmp eq i64 %left.next, 0
+  br i1 %all.stored, label %ready, label %reference
+ready:
+  %rest = phi ptr [%refs, %step], [%stride.p, %moved]
+  %word = load i64, ptr %rest
+  switch i64 %kind, label %jump [ {kinds} ]
+launch:
+{abi.load("%kernel", "ptr", "%rest", 0)}{abi.load("%params", "ptr", "%rest", 8)}\
+{abi.load("%total", "i64", "%rest", 16)}{abi.load("%wants", "i64", "%rest", 24)}\
+  %none = icmp eq i64 %wants, 0
+  %private = select i1 %none, ptr null, ptr %scratch
+  call void %kernel(ptr %row, ptr %params, i64 0, i64 %total, ptr %private)
+  br label %next
+region:
+{abi.field("%jobs", "%rest", 8)}\
+  call void @sj_pfor(ptr %cf, ptr %jobs, ptr %row, i64 %word, i64 %workers, ptr %scratch,
+                     i64 %worker.nbytes)
+  br label %next
+call:
+  %call.error = call ptr @sj_foreign(ptr %cf, ptr %rest, ptr %row)
+  %call.fine = icmp eq ptr %call.error, null
+  br i1 %call.fine, label %next, label %end
+copy:
+{abi.load("%to", "ptr", "%row", 0)}{abi.load("%from", "ptr", "%row", 8)}\
+  %same = icmp eq ptr %to, %from
+  br i1 %same, label %next, label %differ
+differ:
+  %ignored = call ptr @memcpy(ptr %to, ptr %from, i64 %word)
+  br label %next
+advise:
+  %result = load ptr, ptr %row
+  call void @sj_advise(ptr %result, i64 %word)
+  br label %next
+loop:
+  %iv.start = getelementptr i64, ptr %ivs, i64 %word
+  store i64 0, ptr %iv.start
+  br label %next
+again:
+  %iv.p = getelementptr i64, ptr %ivs, i64 %word
+  %iv = load i64, ptr %iv.p
+  %iv.next = add i64 %iv, 1
+  store i64 %iv.next, ptr %iv.p
+{abi.load("%trip", "i64", "%rest", 8)}{abi.load("%loop.place", "i64", "%rest", 16)}\
+  %more = icmp ult i64 %iv.next, %trip
+  br i1 %more, label %go, label %next
+unless:
+  %predicate.p = load ptr, ptr %row
+  %predicate = load i8, ptr %predicate.p
+  %holds = icmp ne i8 %predicate, 0
+  br i1 %holds, label %next, label %go
+branch:
+  %address = load ptr, ptr %row
+  switch i64 %word, label %i64 [ i64 1, label %i8 i64 2, label %i16 i64 4, label %i32 ]
+{widened}\
+clamp:                                   ; like `lax.switch`
+  %index = phi i64 {index}
+{abi.load("%sides", "i64", "%rest", 8)}{abi.field("%places", "%rest", 16)}\
+  %last = sub i64 %sides, 1
+  %negative = icmp slt i64 %index, 0
+  %over = icmp sgt i64 %index, %last
+  %most = select i1 %over, i64 %last, i64 %index
+  %side = select i1 %negative, i64 0, i64 %most
+  %side.p = getelementptr i64, ptr %places, i64 %side
+  %side.place = load i64, ptr %side.p
+  br label %go
+jump:
+  br label %go
+"""
+
+
+def _error(label: str, code: int, text: str) -> str:
+    error = f"%{label}.error"
+    return (
+        f"{label}:\n  {error} = call ptr @sj_error(ptr %cf, i32 {code}, ptr {text})\n"
+        f"  ret ptr {error}\n"
+    )
+
+
+def _end_ir() -> str:
+    """Errors, and what is given back."""
+    return f"""\
+end:
+  %error = phi ptr [null, %ready], [%call.error, %call]
+  br i1 %nothing, label %released, label %release
+release:
+  call void @sj_arena_release(ptr %arena)
+  br label %released
+released:
+  %failed = icmp ne ptr %error, null
+  %fault.value = load i64, ptr %fault
+  %fault.none = icmp eq i64 %fault.value, 0
+  %done = or i1 %failed, %fault.none
+  br i1 %done, label %out, label %faulty
+out:
+  ret ptr %error
+faulty:                                  ; the fault word v selects message v, counted from 1
+  %fault.index = sub i64 %fault.value, 1
+  %fault.known = icmp ult i64 %fault.index, %nfaults
+  %fault.entry = select i1 %fault.known, i64 %fault.index, i64 0
+  %fault.message.p = getelementptr ptr, ptr %faults, i64 %fault.entry
+  %fault.message = load ptr, ptr %fault.message.p
+  br label %bad.fault
+{_error("bad.fault", abi.INTERNAL, "%fault.message")}\
+{_error("unknown.api", abi.INVALID_ARGUMENT, "%text.unknown")}\
+{_error("wrong.counts", abi.INVALID_ARGUMENT, "%text.counts")}\
+{_error("no.memory", abi.RESOURCE_EXHAUSTED, "%text.memory")}\
+"""
