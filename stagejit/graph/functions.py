@@ -122,10 +122,14 @@ _TRANSCENDENTAL = frozenset({
     "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "cbrt", "erf", "erfc", "erf_inv", "pow",
     "atan2",
 })  # fmt: skip
-_DIVIDING = frozenset({"div", "rem", "sqrt", "rsqrt"})
 TRANSCENDENTAL_FLOPS = 16.0
+_FLOPS = {
+    **dict.fromkeys(_TRANSCENDENTAL, TRANSCENDENTAL_FLOPS),
+    **dict.fromkeys(("div", "rem", "sqrt", "rsqrt", "integer_pow"), 4.0),
+    "threefry2x32": 100.0,  # 20 rounds of an addition, two shifts and two more
+}
 
 
 def element_flops(fn: str) -> float:
     """What one element costs, in additions, on no processor in particular."""
-    return TRANSCENDENTAL_FLOPS if fn in _TRANSCENDENTAL else 4.0 if fn in _DIVIDING else 1.0
+    return _FLOPS.get(fn, 1.0)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.control import LoopOperands
-from stagejit.graph.ops.elementwise import function_of
 from stagejit.graph.python_functions import TARGET
 from stagejit.rewrites.cloning import cloned, copied, values_behind
 from stagejit.rewrites.driver import Log
@@ -25,12 +24,6 @@ NAME = "simplify-loops"
 FEWEST_ELEMENTS = 64  # fewer are computed in the shadow of what the loop does anyway
 MOST_GROWTH = 4  # times the bytes of what a hoisted value is computed from
 FREE_NBYTES = 1 << 20
-
-_CHEAP_FUNCTIONS = frozenset({
-    "add", "sub", "mul", "neg", "abs", "sign", "min", "max", "and", "or", "xor", "not", "select",
-    "clamp", "eq", "ne", "lt", "le", "gt", "ge", "is_finite", "floor", "ceil", "round",
-    "shift_left", "shift_right_logical", "shift_right_arithmetic",
-})  # fmt: skip
 
 
 def simplify_loops(log: Log) -> None:
@@ -277,10 +270,9 @@ class _Loop:
 
 
 def _is_dear(op: Op) -> bool:
-    function = function_of(op)
-    if function and function not in _CHEAP_FUNCTIONS:
-        return op.result.type.size >= FEWEST_ELEMENTS
     known = op.definition
+    if known.is_elementwise:
+        return known.element_flops(op) > 1 and op.result.type.size >= FEWEST_ELEMENTS
     dear = known.accumulates or known.is_indexed
     return dear and op.operands[0].type.size >= FEWEST_ELEMENTS
 
