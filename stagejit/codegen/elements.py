@@ -12,9 +12,12 @@ a register transpose inside a tile.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from stagejit.codegen import vmath
 from stagejit.codegen.builder import Builder
@@ -31,7 +34,7 @@ from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.slices import place, pull_view
 from stagejit.index.affine import Affine, Index, linearize
-from stagejit.types import DType, i32, i64
+from stagejit.types import DType, dtype_named, i32, i64
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,13 @@ class Elements(Positions):
         array = value.op.attrs["value"]
         if array.size != 1:
             raise InternalError("a constant array must be a buffer", step="codegen")
-        return self.b.const(array.reshape(-1)[0].item(), element_type(value.type.dtype))
+        dtype, number = value.type.dtype, array.reshape(1)
+        if dtype.is_float and math.isnan(number.item()):  # a kernel spells one, a program any
+            bits = dtype_named(f"u{dtype.bits}")
+            word, usual = number.view(bits.numpy), np.full(1, np.nan, dtype.numpy).view(bits.numpy)
+            if word != usual:
+                return vmath.bitcast(self.b, self.b.const(word.item(), element_type(bits)), dtype)
+        return self.b.const(number.item(), element_type(dtype))
 
     def start(self, op: Op, operand: int, extent: int) -> Affine:
         """A dynamic start of a slice: read, clamped to `[0, extent)`, and given a variable."""
