@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -289,6 +290,28 @@ def test_a10_an_offset_by_another_function_says_so() -> None:
     (said,) = reasons(plan, "host-offsets", applied=False)
     assert "population_count" in said
     assert said.endswith(f"is no function that the host computes: {HULL}")
+
+
+@pytest.mark.parametrize(
+    ("offset", "said"),
+    [
+        (lambda x, i, k, t: jnp.argmax(x[:, 0]), r"computed by %\d+ reduce argmax .* of line \d+"),
+        (lambda x, i, k, t: i.reshape(5)[3], "an element of an argument array"),
+        (lambda x, i, k, t: t.astype(int) * 3, "made of a float argument"),
+        (lambda x, i, k, t: (jnp.array([3, 1, 2]) + i[0])[0], "an element of an argument array"),
+        (lambda x, i, k, t: lax.dynamic_slice(jnp.array([3, 1, 2]), (k,), (1,))[0],
+         "an element of a constant array"),
+        (lambda x, i, k, t: jnp.sort(i)[1], r"computed by %\d+ gather .* of line \d+"),
+    ],
+    ids=["argmax", "array", "float", "sum", "constant", "sort"],
+)  # fmt: skip
+def test_a10_what_the_host_does_not_know_is_named(offset: Any, said: str) -> None:
+    def fn(d: Any, x: Any, i: Any, k: Any, t: Any) -> Any:
+        return placed(d, x, offset(d, i, k, t))
+
+    args = f32(64, 64), f32(2, 64), np.arange(5, dtype=np.int32), np.int32(1), np.float32(2)
+    found = list(reasons(plan_of(fn, *args), "host-offsets", applied=False))
+    assert any(re.search(f"the offset is {said}: {HULL}", text) for text in found), found
 
 
 def test_a10_what_an_update_waits_for_hides_no_offset() -> None:

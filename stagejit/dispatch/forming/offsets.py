@@ -48,12 +48,19 @@ def _passes(op: Op) -> bool:
 
 
 def _maker(start: Value, scalars: Scalars) -> str:
-    """What makes an offset something that the host does not know."""
+    """What makes an offset something that the host does not know, and on which line."""
     while _passes(start.op):
         unknown = [value for value in start.op.operands if scalars[value] is None]
         if not unknown:
-            return f"{describe(start.op)} is no function that the host computes"
-        start = unknown[0]
-    if start.op.definition.is_input:
-        return "the offset is an element of an argument array"
-    return f"the offset is computed by {describe(start.op)}"
+            break
+        start = min(unknown, key=lambda value: value.op.definition.is_constant)
+    op = start.op
+    if op.definition.is_constant:
+        return "the offset is an element of a constant array"
+    if op.definition.is_input:
+        what = "an element of an argument array" if start.shape else "made of a float argument"
+        return f"the offset is {what}"
+    line = f" of line {op.loc.line}" if op.loc else ""
+    if _passes(op):
+        return f"{describe(op)}{line} is no function that the host computes"
+    return f"the offset is computed by {describe(op)}{line}"
