@@ -16,7 +16,8 @@ from stagejit.graph.dims import GatherDims, ScatterDims
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.dispatches import inside, parts_of
 from stagejit.graph.ops.elementwise import function_of
-from stagejit.graph.ops.slices import boxed
+from stagejit.graph.ops.slices import boxed, source_of_element
+from stagejit.index.affine import Affine, delinearize, linearize
 from stagejit.index.box import Box
 from stagejit.rewrites.intervals import of_function, whole, within
 from stagejit.symbolic import Int, Symbol, at_most, bounds, expr
@@ -167,24 +168,13 @@ class Scalars:
 
     def _component(self, vector: Value, component: int) -> Int | None:
         """Element `component` of a vector, seen through what assembled it."""
-        while vector.shape != ():
-            vector = self.origin(vector)
-            op = vector.op
-            alone = vector.type.size == 1 and op.definition.rearranges
-            if op.definition.is_splat or alone:
-                vector = op.operands[0]
-            elif op.definition.keeps_order and max(op.operands[0].shape) == vector.type.size:
-                vector = op.operands[0]  # a vector with dimensions of size 1
-            elif op.definition.is_insert and len(op.operands) == 2 and max(vector.shape) > 1:
-                axis = vector.shape.index(max(vector.shape))
-                first, size = op.attrs["offsets"][axis], op.operands[0].shape[axis]
-                if vector.type.size != vector.shape[axis] or op.attrs["strides"][axis] != 1:
-                    return None
-                is_in = first <= component < first + size
-                vector, component = (op.operands[0], component - first) if is_in else (
-                    op.operands[1], component)  # fmt: skip
-            else:
+        while (vector := self.origin(vector)).shape != ():
+            index = delinearize(Affine((), component), vector.shape)
+            source = source_of_element(vector, [part.const for part in index])
+            if source is None:
                 return None
+            vector, at = source
+            component = linearize([Affine((), part) for part in at], vector.shape).const
         return self[vector]
 
     # -------------------------------------------------------------- functions

@@ -17,9 +17,10 @@ import numpy as np
 
 from stagejit.compat import size_of
 from stagejit.graph.ir import Graph, Value
+from stagejit.graph.ops.slices import source_of_element
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.symbolic import Undecided
-from stagejit.trace.known import Knowledge, source_of_element
+from stagejit.trace.known import Knowledge
 from stagejit.types import DType, TensorType, bool_, i64
 
 PREDICATES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "is_finite"})

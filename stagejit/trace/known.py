@@ -13,13 +13,9 @@ import numpy as np
 
 from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Value
-from stagejit.graph.ops.slices import pull_view
-from stagejit.index.affine import Affine
 from stagejit.symbolic import at_most
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-Index = tuple[int, ...]
 
 MAX_ELEMENTS = 1 << 20
 
@@ -62,28 +58,3 @@ def _is_evaluated(value: Value) -> bool:
 
 def _is_exact(value: Value) -> bool:
     return value.type.dtype.is_integer or value.type.dtype.kind == "bool"
-
-
-def source_of_element(value: Value, index: Index) -> tuple[Value, Index] | None:
-    """The operand, and the index into it, that this element of `value` is a copy of: index vectors
-    such as `concatenate([i[None], 3])` are assembled."""
-    op, known, attrs = value.op, value.op.definition, value.op.attrs
-    if None in attrs.get("offsets", ()):
-        return None
-    if known.is_splat:
-        return op.operands[0], ()
-    if known.is_view and op.operands[0].type.size:
-        pulled = pull_view(op, tuple(Affine((), at) for at in index))
-        return op.operands[0], tuple(part.const for part in pulled)
-    if known.is_insert:
-        source, destination = op.operands
-        place = [
-            divmod(i - o, s)
-            for i, o, s in zip(index, attrs["offsets"], attrs["strides"], strict=True)
-        ]
-        inside = all(
-            rest == 0 and 0 <= at < size
-            for (at, rest), size in zip(place, source.type.shape, strict=True)
-        )
-        return (source, tuple(at for at, _ in place)) if inside else (destination, index)
-    return None

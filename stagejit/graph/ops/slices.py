@@ -175,6 +175,31 @@ def _starts(
     return tuple(starts)
 
 
+def source_of_element(value: Value, index: Sequence[int]) -> tuple[Value, tuple[int, ...]] | None:
+    """The operand, and the index into it, that this element of `value` is a copy of: index vectors
+    such as `concatenate([i[None], 3])` are assembled."""
+    op, known, attrs = value.op, value.op.definition, value.op.attrs
+    if None in attrs.get("offsets", ()):
+        return None
+    if known.is_splat:
+        return op.operands[0], ()
+    if known.is_view and op.operands[0].type.size:
+        pulled = pull_view(op, tuple(Affine((), at) for at in index))
+        return op.operands[0], tuple(part.const for part in pulled)
+    if known.is_insert:
+        source, destination = op.operands
+        place = [
+            divmod(i - o, s)
+            for i, o, s in zip(index, attrs["offsets"], attrs["strides"], strict=True)
+        ]
+        inside = all(
+            rest == 0 and 0 <= at < size
+            for (at, rest), size in zip(place, source.type.shape, strict=True)
+        )
+        return (source, tuple(at for at, _ in place)) if inside else (destination, tuple(index))
+    return None
+
+
 # --------------------------------------------------------------------- text
 
 
