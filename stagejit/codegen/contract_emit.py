@@ -29,6 +29,7 @@ from stagejit.codegen.stores import bind_memory
 from stagejit.codegen.target import Target
 from stagejit.codegen.tiling import Split
 from stagejit.index.affine import Affine, Var
+from stagejit.types import DType
 
 
 def emit_contraction(plans: Sequence[ContractPlan], target: Target) -> Kernel:
@@ -204,35 +205,27 @@ class _Emitter:
             return packing.view()
         assert source.offset is not None
         leaf, memory = self.elements.behind(source.operand.value)
-        return View(
-            memory.buffer,
-            leaf.type.dtype,
-            dict(source.offset.terms),
-            self._offset(source.offset - memory.base, starts),
-            source.depends,
-        )
+        return self._in_memory(memory, leaf.type.dtype, source.offset, starts, source.depends)
 
     def _panel(self, starts: Mapping[Var, Register]) -> View:
-        axes = frozenset(self.nest.axes)
-        if self.plan.panel is None:
-            assert self.panel_buffer is not None
-            return View(
-                self.panel_buffer,
-                self.nest.dtype,
-                self.panel_strides,
-                self.b.const(0),
-                axes,
-                padded=True,
-            )
-        memory = self.stores[self.plan.panel]
-        offset = self.plan.offsets[self.plan.panel]
-        return View(
-            memory.buffer,
-            self.nest.dtype,
-            dict(offset.terms),
-            self._offset(offset - memory.base, starts),
-            axes,
-        )
+        axes, number, dtype = frozenset(self.nest.axes), self.plan.panel, self.nest.dtype
+        if number is not None:
+            offset = self.plan.offsets[number]
+            return self._in_memory(self.stores[number], dtype, offset, starts, axes)
+        assert self.panel_buffer is not None
+        zero = self.b.const(0)
+        return View(self.panel_buffer, dtype, self.panel_strides, zero, axes, padded=True)
+
+    def _in_memory(
+        self,
+        memory: Memory,
+        dtype: DType,
+        form: Affine,
+        starts: Mapping[Var, Register],
+        depends: frozenset[Var],
+    ) -> View:
+        base = self._offset(form - memory.base, starts)
+        return View(memory.buffer, dtype, dict(form.terms), base, depends)
 
     def _offset(self, form: Affine, starts: Mapping[Var, Register]) -> Register:
         total = self.b.const(form.const)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contract_nest import Nest, Operand
-from stagejit.codegen.footprint import Footprint, leaves_of
+from stagejit.codegen.footprint import Footprint
 from stagejit.codegen.space import merge
 from stagejit.codegen.target import Target
 from stagejit.codegen.tile_blocks import choose, is_direct
@@ -72,18 +72,13 @@ class _Walk:
 
     def __init__(self, region: ClosedRegion, nest: Nest, *, strict: bool) -> None:
         anchor = region.anchor_op
-        self.footprint = Footprint(leaves_of(region), bound={anchor.result}, strict=strict)
+        self.footprint = Footprint(region, bound={anchor.result}, strict=strict)
         for operand in (nest.left, nest.right):
             self.footprint.visit(operand.value, operand.exact_index or operand.index)
         self.indices = tuple(
             _pushed(self.footprint, region, nest, store) for store in region.stores
         )
-        for store, index in zip(region.stores, self.indices, strict=True):
-            self.footprint.visit(store.value, index)
-        self.offsets = tuple(
-            self.footprint.store_offset(store, index)
-            for store, index in zip(region.stores, self.indices, strict=True)
-        )
+        self.offsets = tuple(map(self.footprint.write, region.stores, self.indices))
 
     @property
     def forms(self) -> list[Affine]:
@@ -133,7 +128,7 @@ def _memory_form(region: ClosedRegion, value: Value, index: Index) -> Affine | N
         if not leaf.op.definition.is_view:
             return None
         leaf = leaf.op.operands[0]
-    footprint = Footprint(leaves_of(region))
+    footprint = Footprint(region)
     footprint.visit(value, index)
     forms = [form for read, form in footprint.reads if read is leaf]
     return forms[0] if len(footprint.reads) == 1 and _loops_only(forms[0]) else None

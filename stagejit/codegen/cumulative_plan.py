@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from stagejit.codegen.accesses import lanes_of, vector_cost
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import widest_nbytes
-from stagejit.codegen.footprint import Footprint, leaves_of
+from stagejit.codegen.footprint import Footprint
 from stagejit.codegen.space import Space, merge, refine
 from stagejit.codegen.target import Target
 from stagejit.graph.ir import Value
@@ -45,16 +45,12 @@ def plan(region: ClosedRegion, target: Target) -> Nest:
         return tuple(index)
 
     def walk(strict: bool) -> tuple[Footprint, list[Affine], list[Index]]:
-        footprint = Footprint(leaves_of(region), {op.result}, strict=strict)
+        footprint = Footprint(region, {op.result}, strict=strict)
         index = index_of()
         footprint.visit(op.operands[0], index)
         footprint.asked.append((op.result, index))
         places = [footprint.reshaped(index, shape, store.value.shape) for store in region.stores]
-        offsets = []
-        for store, place in zip(region.stores, places, strict=True):
-            footprint.visit(store.value, place)
-            offsets.append(footprint.store_offset(store, place))
-        return footprint, offsets, places
+        return footprint, list(map(footprint.write, region.stores, places)), places
 
     footprint, offsets, places = refine([space], walk)
     before, along, after = space.dims[:axis], space.dims[axis], space.dims[axis + 1 :]

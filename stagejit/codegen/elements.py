@@ -215,13 +215,13 @@ class Elements(Positions):
                 return self._transposed(value, buffer, uniform, coeff, tile)
             if (
                 not varying
-                and self._counts_lanes()
+                and (used := self._used_lanes()) is not None
                 and is_dealt(coeff, lanes, shared=coeff == self.position.stride)
             ):
                 first, phase = self._phase(uniform, coeff)
                 lo, hi = first.range()
                 if lo >= 0 and hi + coeff <= value.type.size - memory.base:
-                    return self._dealt(buffer, first, phase, coeff)
+                    return self._dealt(buffer, first, phase, coeff, used)
             return self.b.gather(buffer, self._lane_offset(offset), mask=mask)
         if coeff == 1:
             return self.b.load(buffer, self.scalar_index(uniform), lanes, mask=mask)
@@ -246,8 +246,8 @@ class Elements(Positions):
                 terms.append((var, coeff))
         return Affine(tuple(terms), number - number % stride), number % stride
 
-    def _dealt(self, buffer: Buffer, first: Affine, phase: int, stride: int) -> Register:
-        b, lanes, used = self.b, self.position.lanes, self._used_lanes()
+    def _dealt(self, buffer: Buffer, first: Affine, phase: int, stride: int, used: int) -> Register:
+        b, lanes = self.b, self.position.lanes
         at = self.scalar_index(first)
         if stride <= WIDEST_PICKED:
             mask = None if used == lanes else b.active(used * stride, lanes * stride)
@@ -264,22 +264,17 @@ class Elements(Positions):
             columns = self._squares[key] = transpose_registers(b, rows, lanes)
         return columns[phase - start]
 
-    def _counts_lanes(self) -> bool:
-        """Whether the number of lanes that exist is known; a mask may be any."""
-        op = self.position.mask.op if self.position.mask is not None else None
-        return self.position.mask is None or (
-            op is not None
-            and op.opcode == "mask_below"
-            and all(operand.const is not None for operand in op.operands)
-        )
-
-    def _used_lanes(self) -> int:
-        """Lanes that exist; masks are made by `Builder.active`."""
-        mask = self.position.mask
+    def _used_lanes(self) -> int | None:
+        """How many lanes exist, the first ones; None where a mask does not tell."""
+        mask, lanes = self.position.mask, self.position.lanes
         if mask is None:
-            return self.position.lanes
-        first, limit = (operand.const for operand in mask.op.operands)  # type: ignore[union-attr]
-        return max(0, min(self.position.lanes, int(limit) - int(first)))  # type: ignore[arg-type]
+            return lanes
+        if mask.op is None or mask.op.opcode != "mask_below":
+            return None
+        first, limit = (operand.const for operand in mask.op.operands)
+        if first is None or limit is None:
+            return None
+        return max(0, min(lanes, int(limit) - int(first)))
 
     def _transposed(
         self, value: Value, buffer: Buffer, uniform: Affine, coeff: int, tile: Tile
@@ -319,12 +314,14 @@ class Elements(Positions):
             self.b.store(register, memory.buffer, self.scalar_index(uniform))
             return
         register = self.b.splat(register, lanes)
-        if not varying and self._waits(coeff):
-            first, phase = self._phase(uniform, coeff)
-            at, used = self.scalar_index(first), self._used_lanes()
-            place = Place(memory.buffer, at, lanes, used, nontemporal)
-            self._waiting.add(place, phase, register)
-            return
+        apart = not varying and coeff == self.position.stride
+        if apart and is_dealt(coeff, lanes, shared=True):  # it waits for those between its lanes
+            used = self._used_lanes()
+            if used is not None:
+                first, phase = self._phase(uniform, coeff)
+                place = Place(memory.buffer, self.scalar_index(first), lanes, used, nontemporal)
+                self._waiting.add(place, phase, register)
+                return
         if varying or coeff not in (1, -1):
             at = self._lane_offset(offset - memory.base)
             self.b.scatter(register, memory.buffer, at, mask=mask)
@@ -341,11 +338,6 @@ class Elements(Positions):
             alignment=width if nontemporal else 0,
             nontemporal=nontemporal,
         )
-
-    def _waits(self, coeff: int) -> bool:
-        """Whether a store whose lanes stand `coeff` apart waits for those between them."""
-        lanes, stride = self.position.lanes, self.position.stride
-        return coeff == stride and self._counts_lanes() and is_dealt(coeff, lanes, shared=True)
 
     def _reversed(self, register: Register) -> Register:
         return self.b.shuffle(register, None, tuple(reversed(range(register.type.lanes))))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.gathers import gather_reads
@@ -29,12 +30,11 @@ from stagejit.index.affine import (
 class Footprint:
     """Reads and index uses of one region.
 
-    leaves: values that lie in memory. bound: values computed elsewhere; the indices at which they
-    are asked for are kept in `asked`. divided: see `space.merge`. strict: split loops rather
-    than divide (see Affine.divmod).
+    bound: values computed elsewhere; the indices at which they are asked for are kept in `asked`.
+    divided: see `space.merge`. strict: split loops rather than divide (see Affine.divmod).
     """
 
-    leaves: Collection[Value]
+    region: ClosedRegion
     bound: Collection[Value] = ()
     strict: bool = False
     reads: list[tuple[Value, Affine]] = field(default_factory=list)
@@ -42,6 +42,10 @@ class Footprint:
     asked: list[tuple[Value, Index]] = field(default_factory=list)
     divided: list[tuple[Affine, int]] = field(default_factory=list)
     visited: dict[tuple[Value, Index], None] = field(default_factory=dict)  # in order
+
+    @cached_property
+    def _inputs(self) -> frozenset[Value]:
+        return frozenset(self.region.inputs)
 
     @property
     def forms(self) -> list[Affine]:
@@ -64,7 +68,7 @@ class Footprint:
         if value in self.bound:
             self.asked.append((value, index))
             return []
-        if value in self.leaves:
+        if value in self._inputs:
             self.reads.append((value, linearize(index, value.shape)))
             return []
         if op.definition.is_view:
@@ -85,8 +89,9 @@ class Footprint:
         self.divided += divisions(index, to, of)
         return reshape_index(index, to, of, strict=self.strict)
 
-    def store_offset(self, store: Store, index: Index) -> Affine:
-        """Element offset in `store.into` of element `index` of `store.value`; recorded too."""
+    def write(self, store: Store, index: Index) -> Affine:
+        """Visit element `index` of `store.value`. Its offset in `store.into`, which is recorded."""
+        self.visit(store.value, index)
         for insert in store.inserts:
             index = place(insert, index)
             for start in insert.operands[2:]:
@@ -94,8 +99,3 @@ class Footprint:
         offset = linearize(index, store.into.shape)
         self.numbers.append(offset)
         return offset
-
-
-def leaves_of(region: ClosedRegion) -> frozenset[Value]:
-    """The values that the region reads from memory."""
-    return frozenset(region.inputs)

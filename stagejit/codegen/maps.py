@@ -17,7 +17,7 @@ from stagejit.codegen.builder import Builder
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds, widest_nbytes
 from stagejit.codegen.elements import Elements
-from stagejit.codegen.footprint import Footprint, leaves_of
+from stagejit.codegen.footprint import Footprint
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.items import Items, Loop, in_vectors, span
 from stagejit.codegen.kernel import Kernel
@@ -86,12 +86,8 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     space = Space(shape)
 
     def walk(strict: bool) -> tuple[Footprint, tuple[Affine, ...]]:
-        footprint = Footprint(leaves_of(region), strict=strict)
-        for store in region.stores:
-            footprint.visit(store.value, space.index)
-        return footprint, tuple(
-            footprint.store_offset(store, space.index) for store in region.stores
-        )
+        footprint = Footprint(region, strict=strict)
+        return footprint, tuple(footprint.write(store, space.index) for store in region.stores)
 
     footprint, offsets = refine([space], walk)
     variables, mapping = merge(space.vars, footprint.forms, footprint.divided)
@@ -171,11 +167,7 @@ class _Writer:
     """Emits the loops of one map."""
 
     def __init__(
-        self,
-        region: ClosedRegion,
-        nest: _Nest,
-        elements: Elements,
-        stores: Stores,
+        self, region: ClosedRegion, nest: _Nest, elements: Elements, stores: Stores
     ) -> None:
         self.region, self.nest, self.elements, self.stores = region, nest, elements, stores
         self.b = elements.b

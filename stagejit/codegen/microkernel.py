@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from stagejit.codegen import vmath
 from stagejit.codegen.builder import Builder
-from stagejit.codegen.ir import Buffer, element_type
+from stagejit.codegen.ir import Buffer, Type, element_type
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.tiling import Tiling
 from stagejit.index.affine import Var
@@ -89,23 +89,25 @@ class _Loop:
     known: int | None  # trips, where constant
 
 
+@dataclass(frozen=True)
 class MicroKernel:
-    """Emits tiles of one nest. `lengths[axis]`: iterations of each reduction axis in this block.
-    zero: what sums of floats start from."""
+    """Emits tiles of one nest. zero: what sums of floats start from."""
 
-    def __init__(
-        self,
-        b: Builder,
-        tiling: Tiling,
-        operands: tuple[View, View],
-        panel: View,
-        dtype: DType,
-        zero: float,
-    ) -> None:
-        self.b, self.tiling, self.operands, self.panel = b, tiling, operands, panel
-        self.dtype, self.zero = dtype, zero
-        self.elem = element_type(dtype)
-        self.across = tiling.lane in tiling.reduce  # lanes run along the reduction
+    b: Builder
+    tiling: Tiling
+    operands: tuple[View, View]
+    panel: View
+    dtype: DType
+    zero: float
+
+    @property
+    def elem(self) -> Type:
+        return element_type(self.dtype)
+
+    @property
+    def across(self) -> bool:
+        """Whether lanes run along the reduction."""
+        return self.tiling.lane in self.tiling.reduce
 
     def tile(
         self,
@@ -115,7 +117,8 @@ class MicroKernel:
         first: Register | None,
         mask: Register | None,
     ) -> None:
-        """One tile of `sizes` units per axis at block positions `at`. first: whether the panel
+        """One tile of `sizes` units per axis at block positions `at`. lengths: iterations of each
+        reduction axis in this block. first: whether the panel
         holds nothing yet (None: always). mask: lanes of the last vector that exist."""
         points = self._points(sizes)
         starts = [self._start(view, at) for view in self.operands]

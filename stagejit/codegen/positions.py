@@ -82,15 +82,12 @@ class Positions:
     def scalar_index(self, affine: Affine) -> Register:
         """A uniform index as an i64 scalar. Terms are added from the outermost loop inwards, so
         that partial sums leave the inner loops."""
-        terms = [self._term(var, coeff) for var, coeff in affine.terms]
+        terms = [self._scalar_var(var) * coeff for var, coeff in affine.terms]
         terms.sort(key=lambda register: register.block.depth)
         total = self.b.const(affine.const)
         for term in terms:
             total = total + term
         return total
-
-    def _term(self, var: Var, coeff: int) -> Register:
-        return self._scalar_var(var) * coeff
 
     def _scalar_var(self, var: Var) -> Register:
         tile = self.position.tile

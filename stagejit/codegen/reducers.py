@@ -7,13 +7,13 @@ NumPy does, and argmax/argmin return the first of equal elements, the first NaN 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stagejit.codegen import vmath
 from stagejit.codegen.builder import Builder
 from stagejit.codegen.ir import I32, I64, Type, Value, element_type
+from stagejit.graph.functions import identity
 from stagejit.types import DType, i32, i64
 
 Accumulator = tuple[Value, ...]
@@ -21,20 +21,12 @@ Accumulator = tuple[Value, ...]
 
 def identity_of(fn: str, dtype: DType) -> int | float:
     """The neutral element of a monoid in `dtype`; of float sums it is -0, since 0 + -0 is +0."""
-    if fn in ("add", "or", "xor"):
-        return -0.0 if dtype.is_float else 0
-    if fn == "mul":
-        return 1
-    if fn == "and":
-        return 1 if dtype.kind == "bool" else -1 if dtype.is_signed else (1 << dtype.bits) - 1
-    lowest = fn in ("max", "argmax")
-    if dtype.is_float:
-        return -math.inf if lowest else math.inf
-    if dtype.kind == "bool":
-        return int(not lowest)
-    if dtype.is_signed:
-        return -(1 << (dtype.bits - 1)) if lowest else (1 << (dtype.bits - 1)) - 1
-    return 0 if lowest else (1 << dtype.bits) - 1
+    if fn == "add" and dtype.is_float:
+        return -0.0
+    if dtype.kind == "bool" and fn in ("argmax", "argmin"):
+        return int(fn == "argmin")
+    number = identity(fn.removeprefix("arg"), dtype)
+    return float(number) if dtype.is_float else int(number)
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ class RowWriter(RowEmitter):
 
         def run(start: Register, stop: Register, sets: _Sets) -> _Sets:
             fresh = self._loop(start, stop, lanes * count, [initial] * count, several, runs=True)
-            return [self.merged(stage, old, new) for old, new in zip(sets, fresh, strict=True)]
+            return [self._merged(stage, old, new) for old, new in zip(sets, fresh, strict=True)]
 
         many = vector.extent // (lanes * count) * (lanes * count)
         full = vector.extent // lanes * lanes
@@ -133,7 +133,16 @@ class RowWriter(RowEmitter):
 
     def _step(self, stage: Stage, accumulators: Accumulators) -> Accumulators:
         """With the elements at the current position."""
-        return self.merged(stage, accumulators, self.lifted(stage))
+        return [
+            reducer_of(op).merge(self.b, accumulator, self.lifted(op))
+            for op, accumulator in zip(stage, accumulators, strict=True)
+        ]
+
+    def _merged(self, stage: Stage, first: Accumulators, second: Accumulators) -> Accumulators:
+        return [
+            reducer_of(op).merge(self.b, x, y)
+            for op, x, y in zip(stage, first, second, strict=True)
+        ]
 
     def _store_along(self) -> None:
         """Row stores along the vector variable."""

@@ -141,7 +141,7 @@ class RowEmitter:
         """All passes of a row (or of the row of each lane), without loops."""
         self.begin()
         for stage in self.nest.stages:
-            sets = [self.lifted(stage) for _ in self.positions()]
+            sets = [[self.lifted(op) for op in stage] for _ in self.positions()]
             self.finish_pass(stage, sets)
         if self.nest.row_stores:
             for _ in self.positions():
@@ -168,18 +168,10 @@ class RowEmitter:
         """What was evaluated at a position that is known by numbers, since the row began."""
         return self._known.setdefault(numbers, {})
 
-    def lifted(self, stage: Stage) -> Accumulators:
-        """The element at the current position, of each reduce; lanes that are masked off are
+    def lifted(self, op: Op) -> Accumulator:
+        """The element at the current position as an accumulator; lanes that are masked off are
         neutral."""
-        return [self._lifted(op, reducer_of(op)) for op in stage]
-
-    def merged(self, stage: Stage, first: Accumulators, second: Accumulators) -> Accumulators:
-        return [
-            reducer_of(op).merge(self.b, x, y)
-            for op, x, y in zip(stage, first, second, strict=True)
-        ]
-
-    def _lifted(self, op: Op, reducer: Reducer) -> Accumulator:
+        reducer = reducer_of(op)
         element = self.elements.value(op.operands[0], self.nest.index)
         position = None
         if reducer.is_arg:

@@ -149,7 +149,7 @@ class PanelWriter(RowEmitter):
 
     def _accumulate(self, stage: Stage, rows: int) -> None:
         """Some elements of each row; merged as a tree first, for accuracy."""
-        sets = [self.lifted(stage) for _ in self._block_rows(rows)]
+        sets = [[self.lifted(op) for op in stage] for _ in self._block_rows(rows)]
         for op, *parts in zip(stage, *sets, strict=True):
             reducer, buffers = self._accumulators[op.result]
             merged = merge_all(self.b, reducer, parts)

@@ -23,7 +23,7 @@ from stagejit.codegen.builder import Builder
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements import Elements
-from stagejit.codegen.footprint import Footprint, leaves_of
+from stagejit.codegen.footprint import Footprint
 from stagejit.codegen.items import panel_width
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.row_loops import RowWriter
@@ -68,7 +68,7 @@ def _plan(region: ClosedRegion, target: Target) -> RowNest:
     bound = {op.result for op in reduces}
 
     def walk(strict: bool) -> tuple[Footprint, list[Affine], list[tuple[bool, Index]]]:
-        footprint = Footprint(leaves_of(region), bound, strict=strict)
+        footprint = Footprint(region, bound, strict=strict)
         index = space.index
         kept = tuple(part for axis, part in enumerate(index) if axis not in axes)
         for op in reduces:
@@ -79,8 +79,7 @@ def _plan(region: ClosedRegion, target: Target) -> RowNest:
         offsets, places = [], []
         for store in region.stores:
             in_row, at = _place_store(footprint, store, shape, index, kept, axes)
-            footprint.visit(store.value, at)
-            offsets.append(footprint.store_offset(store, at))
+            offsets.append(footprint.write(store, at))
             places.append((in_row, at))
         return footprint, offsets, places
 
@@ -243,7 +242,7 @@ def _evaluated(
     region: ClosedRegion, nest: RowNest, roots: Sequence[tuple[Value, Index]], bound: set[Value]
 ) -> list[Value]:
     """The values that one pass evaluates where the row stands, consumers before producers."""
-    footprint = Footprint(leaves_of(region), bound)
+    footprint = Footprint(region, bound)
     for value, index in roots:
         footprint.visit(value, index)
     return [value for value, index in footprint.visited if index == nest.index]

@@ -27,7 +27,7 @@ from stagejit.codegen.builder import Builder
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements import Elements, Memory
-from stagejit.codegen.footprint import Footprint, leaves_of
+from stagejit.codegen.footprint import Footprint
 from stagejit.codegen.gathers import clamped, is_inside, start_of
 from stagejit.codegen.ir import Value as Register
 from stagejit.codegen.items import Items, Loop, in_vectors, nested
@@ -87,7 +87,7 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     }
 
     def walk(strict: bool) -> tuple[Footprint, Affine]:
-        footprint = Footprint(leaves_of(region), strict=strict)
+        footprint = Footprint(region, strict=strict)
         footprint.visit(updates, space.index)
         for component in range(len(dims.start_axes)):
             footprint.visit(indices, _vector_index(op, space.index, component))

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from stagejit.codegen.accesses import read_cost, vector_cost, write_cost
-from stagejit.codegen.footprint import Footprint, leaves_of
+from stagejit.codegen.footprint import Footprint
 from stagejit.codegen.space import Space
 from stagejit.index.affine import Affine, Var
 from stagejit.trace.translate import graph_of
@@ -18,7 +18,7 @@ from tests.codegen.regions import region_of
 
 def footprint_of(fn: Any, *args: Any) -> tuple[Footprint, Space, list[Affine]]:
     region = region_of(graph_of(fn, *args))
-    footprint = Footprint(leaves_of(region))
+    footprint = Footprint(region)
     space = Space(region.stores[0].value.shape)
     for store in region.stores:
         footprint.visit(store.value, space.index)
