@@ -31,17 +31,20 @@ def rewritten(
     carried: Mapping[int, int] | None = None,
 ) -> tuple[str, list[str]]:
     """What a rewrite makes of a graph of dispatches, verified before and after, and what it says:
-    a `+` for applied, a `-` for declined, and the reason. carried: see `Views`."""
+    a `+` for applied, a `-` for declined, and the reason. The values are those of before, where
+    all sizes are numbers. carried: see `Views`."""
     options = options or Options()
     graph = parse(dedent(text))
-    arguments = [_argument(value.type) for value in graph.inputs]
+    types = [value.type for value in graph.inputs]
+    has_values = all(isinstance(size, int) for type in types for size in type.shape)
+    arguments = [_argument(type) for type in types] if has_values else []
     _verify(graph)
-    expected = interpret(graph, arguments)
+    expected = interpret(graph, arguments) if has_values else []
     log = Log(graph, options)
     rewrite(log, Views(graph, options, known_arguments(graph), carried))
     graph.eliminate_dead()
     _verify(graph)
-    for a, b in zip(interpret(graph, arguments), expected, strict=True):
+    for a, b in zip(interpret(graph, arguments) if has_values else (), expected, strict=True):
         np.testing.assert_array_equal(a, b)
     return as_text(graph), [f"{'+' if d.applied else '-'} {d.reason}" for d in log.decisions]
 
