@@ -4,10 +4,10 @@ Input: a graph of dispatches, options. Output: the same graph, and the decisions
 its meaning and its ties stay right after each step (`dispatch/ties_verifier.py`); a rewrite that is
 switched off changes no result.
 
-Note [Order of rewrites]: copies go before producers place their values, because who places what it
-is made of overwrites what it reads. Dispatches that are too large become several before, so that
-no rewrite makes one of thousands of stores, and again when they have taken in what they place.
-Fills become borders last, when it is known who places what.
+Note [Order of rewrites]: dispatches that are too large become several first, while nobody
+overwrites what others read; after that none becomes too large. Copies go before producers place
+their values, because who places what it is made of overwrites what it reads. Fills become borders
+last, when it is known who places what.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ STEPS = (
     (limits.NAME, limits.limit_operands),
     (copies.NAME, copies.elide_copies),
     (inserts.NAME, inserts.fuse_inserts),
-    (limits.NAME, limits.limit_operands),
     (placed.NAME, placed.read_where_placed),
     (pads.NAME, pads.fuse_pads),
 )

@@ -8,21 +8,23 @@ itself, and overwrites nothing that anybody has to read later.
 A value that is a buffer, written in boxes by several dispatches, is placed by all of them: box in
 box.
 
-Note [Most stores]: a dispatch is made anew for each store that it is given. So who has many gets no
-more, and the next copies become one dispatch, which reads the value.
+Note [Groups]: which copies a dispatch can make is asked one copy at a time, for each one changes
+what comes before what. The copies stay in the graph meanwhile, joined with the dispatch in the
+order of ops; each dispatch is put together once, when all of its copies are known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, cached_property
 
 from stagejit.dispatch.in_place import refuse_updates
-from stagejit.dispatch.operands import read_by, stores_of
+from stagejit.dispatch.operands import operands_of, read_by, stores_of
 from stagejit.dispatch.rewrites.assembled import Assembled, versions_of
-from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of
-from stagejit.dispatch.rewrites.targets import Target, find_target, updated
+from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of, same
+from stagejit.dispatch.rewrites.targets import Target, behind_after, find_target, updated
 from stagejit.dispatch.rewrites.views import Views, users_of
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import destination_of
@@ -34,21 +36,125 @@ NAME = "fuse-insert"
 
 _DYNAMIC = "; its offset is computed from arrays, so its range is a conservative hull"
 _NOBODY = "no dispatch computes the source for this use alone"
-_MOST_STORES = 32  # see Note [Most stores]
 
 
 @dataclass(frozen=True)
-class _Copy:
+class Copy:
     """A dispatch that does nothing but store a value elsewhere. own: the input of its part that is
-    stored; source: what it stands for."""
+    stored."""
 
     op: Op
     own: Value
-    source: Value
 
     @property
-    def part(self) -> Graph:
-        return parts_of(self.op)[0]
+    def source(self) -> Value:
+        """What is stored, as it is called now."""
+        return self.op.operands[self.operand]
+
+    @property
+    def operand(self) -> int:
+        number: int = self.own.op.attrs["index"]
+        return number
+
+    @property
+    def version(self) -> Value | None:
+        """What it updates, None if it makes a buffer."""
+        return behind_after(updated(self.op.result))[0] if _is_tied(self.op.result) else None
+
+    def append(self, graph: Graph, value: Value, reads: Inputs, into: Value | None) -> Value:
+        """Appends what it does to a part: stores `value`, such as into a destination."""
+        (part,) = parts_of(self.op)
+        given = inputs_of(self.op, part, reads, {}) | {self.own: value}
+        if into is not None:
+            given |= {own: into for own in part.inputs if part.is_donated(own)}
+        return appended(graph, part.ops(), given)[part.outputs[0]]
+
+
+def copy_of(graph: Graph, op: Op) -> Copy | None:
+    """The copy that a dispatch is: of a value into a box, or of the first contents of a buffer."""
+    if not op.definition.is_dispatch or len(op.results) > 1 or len(parts_of(op)) > 1:
+        return None
+    if op not in graph:
+        return None
+    (part,) = parts_of(op)
+    made = written(part, 0)
+    own = made[0].value
+    if len(made) > 1 or not own.op.definition.is_input or part.is_donated(own):
+        return None
+    if not made[0].inserts and users_of(graph, op.result).update is None:
+        return None
+    return Copy(op, own)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A dispatch, and copies that it makes, too, in their order."""
+
+    graph: Graph
+    host: Op
+    copies: tuple[Copy, ...]
+
+    def operands(self, uses: Callable[[Value], int]) -> int:
+        """How many buffers the dispatch will take; uses: how many each of its results has."""
+        copied = Counter(c.source for c in self.copies if c.source.op is self.host)
+        dropped = sum(uses(source) == count for source, count in copied.items())
+        reads = {*read_by(self.host), *self._more}
+        return len(reads) + len(stores_of(self.host)) + len(self.copies) - dropped
+
+    @cached_property
+    def _more(self) -> dict[Value, None]:
+        """What the copies read that the host does not make."""
+        reads = (read for copy in self.copies for read in read_by(copy.op))
+        return {read: None for read in reads if read.op is not self.host}
+
+    @cached_property
+    def _dropped(self) -> set[Value]:
+        """Results that are only made to be copied."""
+        copies = {copy.op for copy in self.copies}
+        return {
+            source
+            for source in dict.fromkeys(copy.source for copy in self.copies)
+            if source.op is self.host and all(u.user in copies for u in self.graph.uses(source))
+        }
+
+    @cached_property
+    def _outputs(self) -> dict[Value, int]:
+        """The number of the output that each result becomes, of those dropped, too."""
+        numbers = {value: value.index for value in self.host.results}
+        for copy in self.copies:
+            new = len({*numbers.values()})
+            version = copy.version
+            numbers[copy.op.result] = new if version is None else numbers.get(version, new)
+        return numbers
+
+    def put(self) -> tuple[Op, dict[Value, Value]]:
+        """The dispatch, at the place of the last copy, and what each result becomes."""
+        first, *borders = parts_of(self.host)
+        launch = Launch(self.host)
+        launch.reads.update(self._more)
+        for copy in self.copies:
+            if copy.version is not None and copy.version not in self._outputs:
+                launch.destinations[updated(copy.op.result)] = None
+        launch.parts = [(first.name, self._part)]
+        launch.parts += [(border.name, same(self.host, border)) for border in borders]
+        made = launch.put(self.graph, self.copies[-1].op)
+        numbers = dict.fromkeys(at for v, at in self._outputs.items() if v not in self._dropped)
+        results = dict(zip(numbers, made.results, strict=True))
+        return made, {v: results[at] for v, at in self._outputs.items() if at in results}
+
+    def _part(self, graph: Graph, reads: Inputs, into: Inputs) -> list[Value]:
+        part = parts_of(self.host)[0]
+        made = appended(graph, part.ops(), inputs_of(self.host, part, reads, into))
+        outputs = dict(enumerate(made[output] for output in part.outputs))
+        for copy in self.copies:
+            source, at = copy.source, self._outputs[copy.op.result]
+            value = made[part.outputs[source.index]] if source.op is self.host else reads[source]
+            whole = outputs.get(at)
+            if whole is None and copy.version is not None:
+                whole = into[updated(copy.op.result)]
+            outputs[at] = copy.append(graph, value, reads, whole)
+        dropped = {value.index for value in self._dropped}
+        return [value for at, value in outputs.items() if at not in dropped]
 
 
 def fuse_inserts(log: Log, views: Views) -> None:
@@ -57,175 +163,120 @@ def fuse_inserts(log: Log, views: Views) -> None:
 
 
 class _Inserts:
-    """`copies`: by values in memory a dispatch that copies them somewhere; `refused`: why who
+    """`groups`: copies by hosts; `others`: dispatches that copy what the one that makes it cannot
+    copy itself, by that (or by the value, where nobody could) and by shape; `refused`: why who
     writes a buffer cannot write where that is copied."""
 
     def __init__(self, log: Log, views: Views) -> None:
         self.log, self.graph, self.views = log, log.graph, views
-        self.copies: dict[Value, Op] = {}
+        self.groups: dict[Op, tuple[Copy, ...]] = {}
+        self.others: dict[tuple[object, ...], Op] = {}
         self.refused: dict[Op, str] = {}
+        # How often a value is used; a host may be asked for each of many copies.
+        self.uses = cache(lambda value: len(log.graph.uses(value)))
+        limit = views.options.operand_limit
+        self.full = f"the producer has the {limit} operands that one dispatch may have"
 
     def run(self) -> None:
         for op in reversed(self.graph.ops()):  # from the outside to the inside
             self._place_buffer(self.views.now(op))
         for op in self.graph.ops():
-            copy = self._copy_of(self.views.now(op))
+            copy = copy_of(self.graph, op)
             if copy is not None:
                 self._place(copy)
+        for host, copies in self.groups.items():
+            made, now = _Group(self.graph, host, copies).put()
+            self.views.put(self.log, host, made, list(map(now.get, host.results)))
+            for copy in copies:
+                result = now[copy.op.result]
+                self.graph.replace_uses(copy.op.result, result)
+                self.views.take_over(copy.op, made, result)
 
     def _place_buffer(self, op: Op) -> None:
         """Has those who write a buffer that is placed as a whole write where it is placed."""
-        copy = self._copy_of(op)
-        if copy is None or not self._is_tied(copy.source) or not self._is_tied(op.result):
+        copy = copy_of(self.graph, op)
+        if copy is None or not _is_tied(copy.source) or not _is_tied(op.result):
             return
         versions = versions_of(self.graph, copy.source, op)
         if versions is not None:
-            reason = Assembled(versions, op).place(self.log, self.views)
+            reason = Assembled(versions, op, copy.operand).place(self.log, self.views)
             if reason:
                 self.refused[op] = reason
-            else:
+            elif op not in self.graph:
                 self.log.apply(NAME, op, "the producers write into the destination")
 
-    def _is_tied(self, value: Value) -> bool:
-        return destination_of(value) is not None
-
-    def _place(self, copy: _Copy) -> None:
+    def _place(self, copy: Copy) -> None:
         """Has who computes a value, or copies it already, copy it once more."""
-        op = copy.op
-        host, value = self._host(copy)
-        range = "" if self.views.writes_to(op.result)[0].exact else _DYNAMIC
-        if host is None or value is None:
-            self.copies[copy.source] = op
-            reason = self.refused.get(op, _NOBODY)
-        else:
-            reason = self._fuse(copy, host, value)
-            reason = reason or ("" if host is copy.source.op else _NOBODY)
+        op, host = copy.op, self._maker(copy)
+        reason = self._join(copy, host) if host is not None else self.refused.get(op, _NOBODY)
+        if host is None or reason is self.full:
+            key = (host or copy.source, copy.own.shape)
+            refused = self._join(copy, self.others[key]) if key in self.others else self.full
+            if refused is self.full:
+                self.others[key] = op
+            elif refused:
+                reason = refused
         if not reason:
+            range = "" if self.views.writes_to(op.result)[0].exact else _DYNAMIC
             self.log.apply(NAME, op, f"the producer writes into the destination{range}")
-        elif reason is not _NOBODY or self._is_tied(op.result):
+        elif reason is not _NOBODY or _is_tied(op.result):
             self.log.decline(NAME, op, reason)
 
-    def _copy_of(self, op: Op) -> _Copy | None:
-        """The copy that a dispatch is: of a value into a box, or of the first contents of a
-        buffer."""
-        if not op.definition.is_dispatch or len(op.results) > 1 or len(parts_of(op)) > 1:
-            return None
-        if op not in self.graph.nx:
-            return None
-        (part,) = parts_of(op)
-        made = written(part, 0)
-        own = made[0].value
-        if len(made) > 1 or not own.op.definition.is_input or part.is_donated(own):
-            return None
-        if not made[0].inserts and users_of(self.graph, op.result).update is None:
-            return None
-        return _Copy(op, own, op.operands[own.op.attrs["index"]])
-
-    def _host(self, copy: _Copy) -> tuple[Op | None, Value | None]:
-        """The dispatch that could store the copy, too, and the value inside of it."""
+    def _maker(self, copy: Copy) -> Op | None:
+        """The dispatch that computes what is copied, if it could store it elsewhere, too."""
         maker = copy.source.op
-        if maker.definition.is_dispatch:
-            part = parts_of(maker)[0]
-            anchor = anchor_of(evaluated(part))
-            alone = anchor is not None and anchor.definition.stands_alone
-            fresh = destination(part, copy.source.index) is None
-            if fresh and not alone and len(stores_of(maker)) < _MOST_STORES:
-                return maker, part.outputs[copy.source.index]
-        known = self.copies.get(copy.source)
-        host = known and self.views.now(known)
-        if host is None or len(stores_of(host)) >= _MOST_STORES:
-            return None, None
-        own = next(
-            own
-            for own, operand in zip(parts_of(host)[0].inputs, host.operands, strict=True)
-            if operand is copy.source
-        )
-        return host, own
+        if not maker.definition.is_dispatch:
+            return None
+        part = parts_of(maker)[0]
+        anchor = anchor_of(evaluated(part))
+        if destination(part, copy.source.index) is not None:
+            return None
+        return None if anchor is not None and anchor.definition.stands_alone else maker
 
     # -------------------------------------------------------------------- how
 
-    def _fuse(self, copy: _Copy, host: Op, value: Value) -> str:
-        """Has `host` store the copy of `value`, which it has; or says why it cannot."""
-        target = None
-        if destination_of(copy.op.result) is not None:
-            found = find_target(self.views, copy.op, copy.source, [host])
-            if isinstance(found, str):
-                return found
-            target = found
-        updating = self.views.updating(target.version) if target is not None else ()
-        made = self._together(copy, host, value, target)
-        kept = [one for one in host.results if not self._is_dropped(copy, host, one)]
-        now = dict(zip(kept, made.results, strict=False))
-        same = target is not None and target.version.op is host
-        result = now[target.version] if target is not None and same else made.results[-1]
-        fault = self._overwrites_itself(result, target)
-        if fault:
-            self.graph.erase(made)
-            return fault
-        self.views.put(self.log, host, made, [now.get(one) for one in host.results])
-        if target is None:
-            self.views.use(result, self.graph.uses(copy.op.result))
-        else:
-            target.continue_with(self.views, copy.op, result, () if same else updating)
-        self.views.take_over(copy.op, made, result)
+    def _join(self, copy: Copy, host: Op) -> str:
+        """Has `host` make the copy, or says why it cannot."""
+        group = _Group(self.graph, host, (*self.groups.get(host, ()), copy))
+        if group.operands(self.uses) > max(self.views.options.operand_limit, operands_of(host)):
+            return self.full
+        if _is_tied(copy.op.result):
+            target = find_target(self.views, copy.op, copy.source, [host])
+            if isinstance(target, str):
+                return target
+            fault = self._overwrites_itself(group, target)
+            if fault:
+                return fault
+            self._start(copy, host, target)
+        self.views.order.join(copy.op, host)
+        self.groups[host] = group.copies
         return ""
 
-    def _together(self, copy: _Copy, host: Op, value: Value, target: Target | None) -> Op:
-        """A dispatch that does what `host` and the copy do."""
-        launch = Launch(host)
-        launch.reads.update((read, None) for read in read_by(copy.op) if read is not copy.source)
-        number, into, before = -1, None, None
-        if target is not None:
-            before = target.version
-            if before.op is host:  # which updates the buffer once more
-                number, before = before.index, updated(before)
-                del launch.destinations[before]
-            waits = [op for op in target.waits if not self.views.order.comes_before(op, host)]
-            into = self.views.order.after(before, waits)
-            launch.destinations[into] = None
-        dropped = [one.index for one in host.results if self._is_dropped(copy, host, one)]
-        build = partial(_fused, copy, host, value, before, into, number, dropped)
-        launch.parts = [(parts_of(host)[0].name, build)]
-        return launch.put(self.graph, copy.op)
+    def _start(self, copy: Copy, host: Op, target: Target) -> None:
+        """Has the copy update the target, when all who have to come first have run."""
+        order, waits, version = self.views.order, target.waits, target.version
+        first: Value | None = None  # of the updates of the buffer that the host makes
+        while order.home(version.op) is host and _is_tied(version):
+            first, version = version, behind_after(updated(version))[0]
+        if first is not None:
+            order.put_first(waits, first)
+            waits = ()
+        target.start(self.views, copy.op.result, waits)
 
-    def _is_dropped(self, copy: _Copy, host: Op, result: Value) -> bool:
-        """Whether a result of `host` was only made to be copied."""
-        return result is copy.source and all(use.user is copy.op for use in self.graph.uses(result))
-
-    def _overwrites_itself(self, result: Value, target: Target | None) -> str:
-        """Why a dispatch cannot overwrite what it reads of the buffer of one of its results."""
-        if target is None:
+    def _overwrites_itself(self, group: _Group, target: Target) -> str:
+        """Why a dispatch that makes one copy more cannot overwrite what it reads of the buffer."""
+        *others, copy = group.copies
+        boxes = self.views.boxes_of(copy.op.result)
+        if any(self.views.read_in(other.op, target.version, boxes) for other in others):
+            return "another copy reads what this one overwrites"
+        read = self.views.read_in(group.host, target.version, boxes)
+        if not read:
             return ""
-        read = self.views.read_in(result.op, target.version, self.views.boxes_of(result)[-1:])
-        return refuse_updates(self.views.region(result.op), read, result)
+        made, now = _Group(self.graph, group.host, (copy,)).put()
+        fault = refuse_updates(self.views.region(made), read, now[copy.op.result])
+        self.graph.erase(made)
+        return fault
 
 
-def _fused(
-    copy: _Copy,
-    host: Op,
-    value: Value,
-    before: Value | None,
-    destination: Value | None,
-    number: int,
-    dropped: Sequence[int],
-    graph: Graph,
-    reads: Inputs,
-    into: Inputs,
-) -> list[Value]:
-    """The part of `host` with what `copy` does to `value`: to a fresh output, to `destination`, or
-    to the output `number`, which was an update of `before` and is one of `destination`."""
-    part = parts_of(host)[0]
-    if destination is not None and before is not None:
-        into = {**into, before: into[destination]}
-    made = appended(graph, part.ops(), inputs_of(host, part, reads, into))
-    outputs = [made[output] for output in part.outputs]
-    given = inputs_of(copy.op, copy.part, reads, {}) | {copy.own: made[value]}
-    for own in copy.part.inputs:
-        if copy.part.is_donated(own) and destination is not None:
-            given[own] = outputs[number] if number >= 0 else into[destination]
-    copied = appended(graph, copy.part.ops(), given)[copy.part.outputs[0]]
-    if number >= 0:
-        outputs[number] = copied
-    else:
-        outputs.append(copied)
-    return [output for at, output in enumerate(outputs) if at not in dropped]
+def _is_tied(value: Value) -> bool:
+    return destination_of(value) is not None

@@ -11,98 +11,99 @@ and operands that read too much, become targets, too: who needs them in another 
 Targets are handed out in program order, each to the first piece that has room; a new piece runs
 after the ones before. A value that is needed in its own piece only is not stored after all.
 
-Note [Pieces of an update]: a dispatch may read what it overwrites, element by element. Apart,
-somebody could read an element after it is overwritten, so such results are stored elsewhere first,
-and copied when all other pieces have run.
+A result counts as often as it will be stored when its copies are placed where they belong.
+
+Note [Order of pieces]: this comes before anybody overwrites what others read. One dispatch that
+reads a and returns y puts who made a before who reads y; of two in its place, one may read a and
+the other one return y, and nothing would keep that order where it matters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from stagejit.dispatch.accesses import write_of
 from stagejit.dispatch.forming import cost
-from stagejit.dispatch.operands import operands_of, read_by, starts_of, stores_of, updated_by
+from stagejit.dispatch.operands import operands_of, starts_of, stores_of
+from stagejit.dispatch.rewrites.inserts import copy_of
 from stagejit.dispatch.rewrites.launch import Inputs, Launch
-from stagejit.dispatch.rewrites.restored import restore_order
-from stagejit.dispatch.rewrites.views import Views, reshaped
+from stagejit.dispatch.rewrites.views import Views
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.ops.control import read_operands
+from stagejit.graph.ops.control import destination_of, read_operands
 from stagejit.graph.ops.dispatches import Written, evaluated, kind_of, parts_of, placed
-from stagejit.index.box import Box
 from stagejit.rewrites.cloning import appended
 from stagejit.rewrites.driver import Log
 
 NAME = "limit-operands"
+
+_FULL = "it takes {} buffers, more than the {} that one dispatch may have"
+_BORDER = "a border is written beside what it computes"
+_SHARED = "somebody overwrites what others read"
 
 _LAST_PIECES = 4  # of those made so far, where room for a target is looked for
 
 
 def limit_operands(log: Log, views: Views) -> None:
     """%r = f %a, %b, ...  -->  %1 = f' %a, ...; %r = f'' %1, %b, ..."""
-    ops, limit = log.graph.ops(), views.options.operand_limit
-    pieces: dict[Op, list[Op]] = {}
-    for op in ops:
-        operands = operands_of(op) if op.definition.stands_alone else 0
+    graph, limit, is_shared = log.graph, views.options.operand_limit, _is_shared(log.graph)
+    for op in graph.ops():
+        if not op.definition.stands_alone:
+            continue
+        more = _placed_later(graph, op) if graph.nx.out_degree(op) > 1 else {}
+        operands = operands_of(op) + sum(more.values())
         if operands <= limit:
             continue
         if not op.definition.is_dispatch:
             log.decline(NAME, op, _alone(op, operands, limit))
             continue
-        if len(parts_of(op)) > 1:
-            log.decline(NAME, op, "a border is written beside what it computes")
+        if is_shared or len(parts_of(op)) > 1:
+            log.decline(NAME, op, _SHARED if is_shared else _BORDER)
             continue
-        split = _Split(op, limit, _overwriting(views, op))
+        split = _Split(op, limit, more)
         split.run()
         for inner, operands_of_inner in split.alone():
             log.decline(NAME, op, _alone(inner, operands_of_inner, limit))
         if len(split.pieces) > 1:
-            reason = (
-                f"it takes {operands} buffers, more than the {limit} that one dispatch may have"
-            )
-            log.apply(NAME, op, reason)
-            pieces[op], results = _Pieces(log.graph, op, split).put()
-            log.put(op, results)
-    if pieces:
-        views.forget()
-        restore_order(log.graph, views, [piece for op in ops for piece in pieces.get(op, [op])])
+            log.apply(NAME, op, _FULL.format(operands, limit))
+            log.put(op, _Pieces(graph, op, split).put())
+
+
+def _is_shared(graph: Graph) -> bool:
+    """Whether anybody overwrites what others read."""
+    updated = (destination_of(value) for op in graph.ops() for value in op.results)
+    return any(
+        value is not None and value.type.size and len(graph.uses(value)) > 1 for value in updated
+    )
+
+
+def _placed_later(graph: Graph, op: Op) -> dict[int | None, int]:
+    """How many stores more it takes to place a result where it is copied, by results."""
+    more: dict[int | None, int] = {}
+    for result in op.results:
+        users = graph.users(result)
+        copies = [copy for copy in (copy_of(graph, user) for user in users)
+                  if copy is not None and copy.source is result]  # fmt: skip
+        if len(copies) > 1 or len(users) > len(copies) > 0:
+            more[result.index] = len(copies) - (len(copies) == len(users))
+    return more
 
 
 def _alone(op: Op, operands: int, limit: int) -> str:
     return f"{op.kind} alone takes {operands} operands, more than the limit of {limit}"
 
 
-def _overwriting(views: Views, op: Op) -> set[int]:
-    """Numbers of stores into places that the dispatch also reads."""
-    updated = set(map(views.memory, updated_by(op)))
-    values = {value for value in read_by(op) if views.memory(value) in updated}
-    reads: dict[Value, list[Box]] = {}
-    for value, box in views.reads(op, values) if values else ():
-        memory = views.memory(value)
-        reads.setdefault(memory, []).append(reshaped(box, value, memory))
-    if not reads:
-        return set()
-    region, found = views.region(op), set()
-    for at, (store, result) in enumerate(zip(region.stores, region.results, strict=True)):
-        memory = views.memory(result)
-        box = reshaped(write_of(region, store, result).box, result, memory)
-        found.update([at] if any(map(box.overlaps, reads.get(memory, ()))) else [])
-    return found
-
-
 @dataclass(frozen=True, eq=False)
 class _Target:
     """A value to be stored. output: that of the part, None for what other pieces only read.
-    `native`: the dispatch stored it, or it is the result of an anchor. `late`: stored when all
-    others are. `kept`: who needs it in other pieces reads it."""
+    `native`: the dispatch stored it, or it is the result of an anchor. `kept`: who needs it in
+    other pieces reads it. `stores`: how often it will be stored."""
 
     made: Written
     output: int | None
     native: bool
-    late: bool = False
     kept: bool = False
+    stores: int = 1
 
     @property
     def needs(self) -> tuple[Value, ...]:
@@ -137,13 +138,12 @@ class _Split:
     values that are there before it runs; `plain`: the first fresh output that is a value; `kept`:
     values that some piece stores plainly; `reads`: what evaluating an op alone reads."""
 
-    def __init__(self, op: Op, limit: int, late: set[int]) -> None:
-        self.limit = limit
+    def __init__(self, op: Op, limit: int, more: Mapping[int | None, int]) -> None:
+        self.limit, self.more = limit, more
         (part,) = parts_of(op)
         self.ops = evaluated(part)
         self.position = {op: at for at, op in enumerate(self.ops)}
         self.stores = stores_of(op)
-        self.late = late
         self.memory = set(part.inputs)
         self.plain: dict[Value, int] = {}
         ties = dict(op.attrs["carried"])
@@ -192,11 +192,8 @@ class _Split:
         """Keeps what no op and no store can read beside the rest."""
         for op in self.ops:
             self.reads[op] = self._narrowed(read_operands(op))
-        for at, (_, made) in enumerate(self.stores):
-            reads = (made.value, *starts_of(made))
-            if at in self.late:  # computed before any of them is written
-                self.kept.update((value, None) for value in reads if self._may_keep(value))
-            self._narrowed(reads)
+        for _, made in self.stores:
+            self._narrowed((made.value, *starts_of(made)))
 
     def _narrowed(self, operands: Sequence[Value]) -> frozenset[Value]:
         """What reading the operands takes, after some of them are kept if that is too much."""
@@ -239,28 +236,26 @@ class _Split:
 
     def _targets(self) -> list[_Target]:
         """In program order; first what others read."""
-        targets = [
-            _Target(Written(value), self.plain.get(value), value in self.native, kept=True)
-            for value in self.kept
-        ]
+        targets = []
+        for value in self.kept:
+            at = self.plain.get(value)
+            stores = 1 + self.more.get(at, 0)
+            targets.append(_Target(Written(value), at, value in self.native, True, stores))
         targets += [
-            _Target(made, output, True, at in self.late)
-            for at, (output, made) in enumerate(self.stores)
+            _Target(made, output, True, stores=1 + self.more.get(output, 0))
+            for output, made in self.stores
             if self.plain.get(made.value) != output
         ]
 
-        def when(target: _Target) -> tuple[bool, int, bool]:
+        def when(target: _Target) -> tuple[int, bool]:
             last = max(self.position.get(value.op, -1) for value in target.needs)
-            return target.late, last, not target.kept
+            return last, not target.kept
 
         return sorted(targets, key=when)
 
     def _hand_out(self, target: _Target) -> None:
-        for piece in self.pieces[-_LAST_PIECES:]:
-            if target.late and not piece.targets[0].late:
-                continue  # what is late comes last, so a piece has either late targets or none
-            if self._add(piece, target):
-                return
+        if any(self._add(piece, target) for piece in self.pieces[-_LAST_PIECES:]):
+            return
         piece = _Piece(len(self.pieces))
         self.pieces.append(piece)
         self._add(piece, target)
@@ -281,7 +276,8 @@ class _Split:
             elif value.op not in piece.ops and value.op not in ops:
                 ops.add(value.op)
                 pending += read_operands(value.op)
-        operands = len(piece.inputs | inputs) + len(piece.targets) + 1
+        stores = sum(one.stores for one in (*piece.targets, target))
+        operands = len(piece.inputs | inputs) + stores
         if not first and (operands > self.limit or not piece.suits(target, ops)):
             return False
         piece.ops |= ops
@@ -320,12 +316,13 @@ class _Pieces:
         self.updated = {output: self.stored[own] for output, own in self.destinations.items()}
         self.results: dict[int | None, Value] = {}
 
-    def put(self) -> tuple[list[Op], list[Value]]:
-        """The new dispatches, and what is in place of the results."""
-        made = [self._put(piece) for piece in self.split.pieces]
-        return made, [self.results[value.index] for value in self.op.results]
+    def put(self) -> list[Value]:
+        """Adds the new dispatches; returns what is in place of the results."""
+        for piece in self.split.pieces:
+            self._put(piece)
+        return [self.results[value.index] for value in self.op.results]
 
-    def _put(self, piece: _Piece) -> Op:
+    def _put(self, piece: _Piece) -> None:
         # What each result is made of: the only target of a fresh one, all of one update.
         made_of: dict[object, list[_Target]] = {}
         for target in piece.targets:
@@ -349,7 +346,6 @@ class _Pieces:
                 self.stored[target.made.value] = result
             if target.output in self.updated:
                 self.updated[target.output] = result
-        return made
 
     def _part(
         self,

@@ -1,51 +1,60 @@
 """Which ops of a graph of dispatches come before which, and making it so.
 
 Input: a graph of dispatches. Output: what its edges say of the order in which ops run. Invariant:
-each op has a higher place than those that it uses, while ops are replaced and edges added.
+each op that runs has a higher place than those that it waits for, while ops are replaced and joined
+and edges added.
 
 Places are a topological order that is mended where an edge goes against it: only ops between the
 two ends move (Pearce and Kelly, "A dynamic topological sort algorithm for directed acyclic graphs",
-2007). A search looks only at ops whose places lie between.
+2007). A search looks only at ops whose places lie between, and through those that only pass values
+on, which have none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 
-_APART = 1 << 64  # of the places of two ops at first, so that others find room between
-
+Near = Callable[[Op], Iterable[Op]]
 
 _FEW = 8  # so many are compared, so that nobody waits for who comes before another one
 
 
 class Order:
-    """`_apart`: for the op that somebody asked for last, those that it is known not to precede."""
+    """`_home`: the op that another one will be a part of, see `join`; `_parts`: these by homes.
+    `_apart`: for the op that somebody asked for last, those that it is known not to precede."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self._place: dict[Op, int] = {}
-        self._renumber(graph.ops())
+        runs = (op for op in graph.ops() if not op.definition.forwards)
+        self._place = {op: number for number, op in enumerate(runs)}
+        self._home: dict[Op, Op] = {}
+        self._parts: dict[Op, list[Op]] = {}
         self._apart: tuple[Op, set[Op]] | None = None
-        self._made = 0  # ops that nobody uses yet
+
+    def home(self, op: Op) -> Op:
+        """The op that `op` will be a part of, itself by default."""
+        return self._home.get(op, op)
 
     def comes_before(self, first: Op, second: Op) -> bool:
         """Whether `first` has run when `second` begins, in any order that the edges allow."""
+        first, second = self.home(first), self.home(second)
         if self._apart is None or self._apart[0] is not first:
             self._apart = first, set()
-        apart, least, pending = self._apart[1], self._at(first), [second]
+        apart, least = self._apart[1], self._place.get(first, -1)
         seen: set[Op] = set()  # those behind `first` too, until the search ends
+        pending = [second]
         while pending:
-            op = pending.pop()
-            for earlier in self.graph.nx.predecessors(op):
+            for earlier in self._next(pending.pop(), self.graph.nx.predecessors):
                 if earlier is first:
                     self._apart = None  # who was found on the way may be behind it
                     return True
-                if self._at(earlier) > least and earlier not in apart and earlier not in seen:
-                    seen.add(earlier)
-                    pending.append(earlier)
+                if earlier in seen or earlier in apart or self._place.get(earlier, least) < least:
+                    continue
+                seen.add(earlier)
+                pending.append(earlier)
         apart |= seen
         return False
 
@@ -53,23 +62,16 @@ class Order:
         """From now on the ops `readers`, none of which is behind `update`, come before it."""
         op = update.op
         waited = [one for one in dict.fromkeys(readers) if not self.comes_before(one, op)]
-        if not waited:
-            return
-        after = wait(self.graph, self._last(waited), update)
-        for one in waited:
-            self._put_before(one, op)
-        self._place[after] = self._room_for(after, op)
-        self._apart = None
+        if waited:
+            wait(self.graph, self._last(waited), update)
+            self._put_before(waited, op)
 
     def after(self, value: Value, first: Sequence[Op]) -> Value:
         """What is `value` when the ops `first` have run, for an op to be."""
         if not first:
             return value
         waited = [op.results[0] for op in self._last(first)]
-        after = build(self.graph, "after", [value, *waited], value.op.loc)
-        self._made += 1
-        self._place[after.op] = max(self._at(v.op) for v in after.op.operands) + self._made
-        return after
+        return build(self.graph, "after", [value, *waited], value.op.loc)
 
     def _last(self, ops: Sequence[Op]) -> Sequence[Op]:
         """Those, of few, that come before none of the others."""
@@ -77,67 +79,73 @@ class Order:
             return ops
         return [op for op in ops if not any(self.comes_before(op, other) for other in ops)]
 
+    def join(self, op: Op, home: Op) -> None:
+        """From now on `op` runs when `home` does; neither of them waits for what waits for the
+        other."""
+        self._home[op] = home
+        self._parts.setdefault(home, []).append(op)
+        self._place.pop(op, None)
+        self.look_at(op)
+        for user in self.graph.nx.successors(op):
+            self._put_before([home], user)
+
     def replace(self, old: Op, new: Op) -> None:
-        """`new` is what `old` was; nobody uses that any more."""
+        """`new` is what `old` was, and what was joined with it; nobody uses these any more."""
         self._place[new] = self._place[old]
+        for op in self._parts.pop(old, ()):
+            del self._home[op]
         self.look_at(new)
 
     def look_at(self, op: Op) -> None:
         """Has an op come after its operands as they are now."""
-        self._apart = None
-        if op is self.graph.return_op:
-            return  # nobody asks what comes before that
-        for operand in op.operands:
-            self._put_before(operand.op, op)
+        self._put_before([operand.op for operand in op.operands], op)
 
-    def _put_before(self, first: Op, second: Op) -> None:
-        """Moves what has to move so that `first` has a lower place; it is not behind `second`."""
-        low, high = self._at(second), self._at(first)
-        if high < low:
-            return
+    def _put_before(self, firsts: Iterable[Op], second: Op) -> None:
+        """Moves what has to move so that those, who are not behind `second`, have lower places."""
+        self._apart = None
+        seconds = list(self._placed([second], self.graph.nx.successors))
+        for first in self._placed(firsts, self.graph.nx.predecessors) if seconds else ():
+            for op in seconds:
+                if self._place[first] > self._place[op]:
+                    self._swap(first, op)
+
+    def _swap(self, first: Op, second: Op) -> None:
+        low, high = self._place[second], self._place[first]
         behind = self._reached(second, low, high, self.graph.nx.successors)
         before = self._reached(first, low, high, self.graph.nx.predecessors)
-        ops = [*sorted(before, key=self._place.__getitem__),
-               *sorted(behind, key=self._place.__getitem__)]  # fmt: skip
-        places = sorted(self._place[op] for op in ops)
-        self._place.update(zip(ops, places, strict=True))
+        ops = [*before, *behind]
+        self._place.update(zip(ops, sorted(map(self._place.__getitem__, ops)), strict=True))
 
-    def _reached(self, op: Op, low: int, high: int, near: Callable[[Op], Iterable[Op]]) -> set[Op]:
-        """The op, and who is reached from it, of those with a place in that range."""
+    def _reached(self, op: Op, low: int, high: int, near: Near) -> list[Op]:
+        """The op, and who is reached from it, of those with a place in that range, in order."""
         found, pending = {op}, [op]
         while pending:
-            for other in near(pending.pop()):
-                place = self._place.get(other)
-                if place is not None and low <= place <= high and other not in found:
+            for other in self._next(pending.pop(), near):
+                if other not in found and low <= self._place.get(other, low) <= high:
                     found.add(other)
                     pending.append(other)
-        return found
+        return sorted(found & self._place.keys(), key=self._place.__getitem__)
 
-    def _room_for(self, op: Op, user: Op) -> int:
-        """A place that nobody has, behind the operands of an op and before that of its only
-        user."""
-        place = self._last_of(op)
-        while True:
-            if self._place[user] - place < 2:
-                self._renumber(sorted(self._place, key=self._place.__getitem__))
-                place = self._last_of(op)
-            place = (place + self._place[user]) // 2
-            if place not in self._taken:
-                self._taken.add(place)
-                return place
+    def _next(self, op: Op, near: Near) -> Iterator[Op]:
+        """Who is right before or right behind an op, or what is joined with it."""
+        for part in (op, *self._parts.get(op, ())):
+            for other in near(part):
+                other = self._home.get(other, other)
+                if other is not op:
+                    yield other
 
-    def _last_of(self, op: Op) -> int:
-        return max(self._at(operand.op) for operand in op.operands)
-
-    def _at(self, op: Op) -> int:
-        return self._place.get(op, -1)  # inputs, and what needs nothing
-
-    def _renumber(self, ops: Iterable[Op]) -> None:
-        self._place = {op: number * _APART for number, op in enumerate(ops)}
-        self._taken = set(self._place.values())
+    def _placed(self, ops: Iterable[Op], near: Near) -> Iterator[Op]:
+        """The ops that have a place, and the first ones behind those that only pass values on."""
+        pending = list(ops)
+        while pending:
+            op = self.home(pending.pop())
+            if op.definition.forwards:
+                pending += near(op)
+            elif op in self._place:
+                yield op
 
 
-def wait(graph: Graph, readers: Iterable[Op], update: Value) -> Op:
+def wait(graph: Graph, readers: Iterable[Op], update: Value) -> None:
     """Adds the op that has an update come after `readers`, none of which is behind it."""
     op = update.op
     at = op.definition.tied_operand(op, update.index)
@@ -145,4 +153,3 @@ def wait(graph: Graph, readers: Iterable[Op], update: Value) -> Op:
     after = build(graph, "after", [op.operands[at], *(one.results[0] for one in readers)], op.loc)
     graph.put_at(op, after.op)
     graph.set_operand(op, at, after)
-    return after.op

@@ -11,7 +11,7 @@ need no order. Where what is updated before depends on who computes the value, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stagejit.dispatch.operands import read_by
@@ -33,14 +33,15 @@ class Target:
     waits: tuple[Op, ...]
     moved: bool
 
-    def continue_with(self, views: Views, op: Op, result: Value, updating: Sequence[Use]) -> None:
-        """`result` is what `op` made of its destination. updating: how the version was updated
-        before `result` was one more update of it."""
-        if not self.moved:
-            views.use(result, views.graph.uses(op.result))
-            return
-        views.graph.replace_uses(op.result, behind_after(updated(op.result))[0])
-        views.use(result, updating)
+    def start(self, views: Views, update: Value, waits: Sequence[Op]) -> None:
+        """Has an update start there, when `waits` have run."""
+        updating = views.updating(self.version) if self.moved else []
+        if self.moved:
+            views.graph.replace_uses(update, behind_after(updated(update))[0])
+        at = update.op.definition.tied_operand(update.op, update.index)
+        assert at is not None
+        views.use(views.order.after(self.version, waits), [Use(update.op, at)])
+        views.use(update, updating)
 
 
 def find_target(
@@ -49,38 +50,52 @@ def find_target(
     """Where the update that `op` makes of `source` starts from if all `hosts` make it, such as from
     what one of them makes of the buffer already. early: as early as possible, so that others need
     not wait for it; then no host may update the buffer already."""
+    order = views.order
 
     def needs(other: Op) -> bool:
-        return any(other is host or views.order.comes_before(host, other) for host in hosts)
+        return any(_follows(views, other, host) for host in hosts)
 
     (box,) = views.boxes_of(op.result)
-    latest, waits = behind_after(updated(op.result))
+    version, waits = behind_after(updated(op.result))
     starts = [value.op for value in read_by(op) if value is not source]
-    version, steps = latest, 0
-    passed: Op | None = None  # the first of the updates that come after this one then
-    while early or (needs(version.op) and version.op not in hosts):
+    steps, passed = 0, None  # the first of the updates that come after this one then
+    while early or (needs(version.op) and order.home(version.op) not in hosts):
         earlier = _before(views, version, box) if steps < _FARTHEST else None
         first = (*hosts, *waits, *starts) if early else (*waits, *starts)
         if earlier is None or any(_follows(views, one, version.op) for one in first):
             break
         version, passed, steps = earlier, version.op, steps + 1
-    if version.op in hosts and any(map(box.overlaps, views.boxes_of(version))):
-        return "the producer writes the same place of the destination before"
-    if needs(version.op) and (early or version.op not in hosts):
+    if order.home(version.op) in hosts:
+        if any(map(box.overlaps, _written_by(views, order.home(version.op), version))):
+            return "the producer writes the same place of the destination before"
+        if early:
+            return DEPENDS
+    elif needs(version.op):
         return DEPENDS
     if passed is not None:
         found = _readers(views, version, box)
         if found is None or any(_follows(views, one, passed) for one in found):
             return DEPENDS
         waits += found
-    waits = [other for other in dict.fromkeys(waits) if other not in hosts]
+    waits = [other for other in dict.fromkeys(waits) if order.home(other) not in hosts]
     if any(map(needs, (*waits, *starts))):
         return DEPENDS
     return Target(version, tuple(waits), passed is not None)
 
 
 def _follows(views: Views, op: Op, first: Op) -> bool:
-    return op is first or views.order.comes_before(first, op)
+    order = views.order
+    return order.home(op) is order.home(first) or order.comes_before(first, op)
+
+
+def _written_by(views: Views, host: Op, version: Value) -> Iterator[Box]:
+    """What `host` writes of a buffer, up to a version."""
+    while views.order.home(version.op) is host:
+        yield from views.boxes_of(version)
+        into = destination_of(version)
+        if into is None:
+            return
+        version = behind_after(into)[0]
 
 
 def _before(views: Views, version: Value, box: Box) -> Value | None:
@@ -110,6 +125,11 @@ def _readers(views: Views, version: Value, box: Box) -> list[Op] | None:
     return None
 
 
+def is_after(op: Op) -> bool:
+    """Whether it is an `after`: what it passes on it waits with."""
+    return op.definition.forwards and op.definition.keeps_order and len(op.operands) > 1
+
+
 def updated(result: Value) -> Value:
     """The operand that a result is an update of."""
     into = destination_of(result)
@@ -118,9 +138,13 @@ def updated(result: Value) -> Value:
 
 
 def behind_after(value: Value) -> tuple[Value, list[Op]]:
-    """The version that a value is, and whom it waits for."""
+    """The version that a value is, in the same shape, and whom it waits for."""
     waits: list[Op] = []
-    while value.op.definition.forwards and value.op.definition.keeps_order:
+    while (
+        len(value.op.operands) > 1
+        and value.op.definition.forwards
+        and value.op.definition.keeps_order
+    ):
         waits += [operand.op for operand in value.op.operands[1:]]
         value = value.op.operands[0]
     return value, waits

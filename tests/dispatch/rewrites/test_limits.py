@@ -23,7 +23,7 @@ from stagejit.dispatch.rewrites.limits import limit_operands
 from stagejit.errors import VerificationError
 from stagejit.options import SWITCHES, Options
 from stagejit.schedule.plan import Plan
-from tests.dispatch.rewrites.texts import plain, rewritten
+from tests.dispatch.rewrites.texts import expanded, outline, part, plain, rewritten
 from tests.schedule.planning import check, checked_dispatches, plan_of, prepared, regions_in
 from tests.strategies import RandomProgram, programs
 
@@ -119,9 +119,8 @@ def test_boxes_of_one_destination_are_written_one_after_the_other() -> None:
         }""")
 
 
-def test_what_is_read_is_overwritten_last() -> None:
-    text, _ = limited(
-        """
+def test_dont_take_apart_what_reads_what_it_overwrites() -> None:
+    text = plain("""
         graph @f(%d: f32[8] donated, %a: f32[4], %b: f32[4]) {
           %0: f32[8], %1: f32[4] = dispatch map %d, %a, %b into %d [0:4]
             graph @map(%a0: f32[8], %a1: f32[4], %a2: f32[4], %d0: f32[8] donated) {
@@ -132,86 +131,45 @@ def test_what_is_read_is_overwritten_last() -> None:
               return %3, %2
             }
           return %0, %1
-        }""",
-        3,
-    )
-    assert text == plain("""
-        graph @f(%d: f32[8] donated, %a: f32[4], %b: f32[4]) {
-          %0: f32[4] = dispatch map %d, %a
-            graph @map(%a0: f32[8], %a1: f32[4]) {
-              %0: f32[4] = extract_slice %a0 at (0)
-              %1: f32[4] = map add %0, %a1
-              return %1
-            }
-          %1: f32[4] = dispatch map %d, %b
-            graph @map(%a0: f32[8], %a1: f32[4]) {
-              %0: f32[4] = extract_slice %a0 at (0)
-              %1: f32[4] = map mul %0, %a1
-              return %1
-            }
-          %2: f32[8] = after %d, %1
-          %3: f32[8] = dispatch copy %0 into %2 [0:4]
-            graph @copy(%a0: f32[4], %d0: f32[8] donated) {
-              %0: f32[8] = insert_slice %a0 into %d0 at (0)
-              return %0
-            }
-          return %3, %1
         }""")
+    assert limited(text, 3) == (text, ["- somebody overwrites what others read"])
 
 
-def test_an_order_between_others_outlives_the_dispatch_between_them() -> None:
-    """Who reads %d came before who overwrites it, for one made what the dispatch read, and the
-    other one reads what it made."""
-    text, _ = limited(
+def test_dont_take_apart_what_others_have_their_order_from() -> None:
+    """Who reads %d comes before who overwrites it, for one makes what the dispatch reads, and the
+    other one reads what it makes."""
+    text = expanded(
         """
         graph @f(%d: f32[4] donated, %a: f32[4], %b: f32[4], %c: f32[4]) {
-          %0: f32[4] = dispatch map %d
-            graph @map(%a0: f32[4]) {
-              %0: f32[4] = map exp %a0
-              return %0
-            }
-          %1: f32[4], %2: f32[4] = dispatch map %0, %a, %b, %c
-            graph @map(%a0: f32[4], %a1: f32[4], %a2: f32[4], %a3: f32[4]) {
-              %0: f32[4] = map add %a0, %a1
-              %1: f32[4] = map mul %a2, %a3
-              return %0, %1
-            }
-          %3: f32[4] = dispatch copy %2 into %d [0:2]
-            graph @copy(%a0: f32[4], %d0: f32[4] donated) {
-              %0: f32[2] = extract_slice %a0 at (1)
-              %1: f32[4] = insert_slice %0 into %d0 at (0)
-              return %1
-            }
+          %0: f32[4] = dispatch map %d : exp
+          %1: f32[4], %2: f32[4] = dispatch map %0, %a, %b, %c : both
+          %3: f32[4] = dispatch copy %2 into %d [0:2] : put
           return %1, %3
-        }""",
-        3,
-    )
-    assert text == plain("""
-        graph @f(%d: f32[4] donated, %a: f32[4], %b: f32[4], %c: f32[4]) {
-          %0: f32[4] = dispatch map %d
-            graph @map(%a0: f32[4]) {
-              %0: f32[4] = map exp %a0
-              return %0
-            }
-          %1: f32[4] = dispatch map %0, %a
-            graph @map(%a0: f32[4], %a1: f32[4]) {
-              %0: f32[4] = map add %a0, %a1
-              return %0
-            }
-          %2: f32[4] = dispatch map %b, %c
-            graph @map(%a0: f32[4], %a1: f32[4]) {
-              %0: f32[4] = map mul %a0, %a1
-              return %0
-            }
-          %3: f32[4] = after %d, %0
-          %4: f32[4] = dispatch copy %2 into %3 [0:2]
-            graph @copy(%a0: f32[4], %d0: f32[4] donated) {
-              %0: f32[2] = extract_slice %a0 at (1)
-              %1: f32[4] = insert_slice %0 into %d0 at (0)
-              return %1
-            }
-          return %1, %4
-        }""")
+        }""", exp=part("f32[4] = map exp %a0", "%0", a0="f32[4]"),
+        both=part("f32[4] = map add %a0, %a1", "f32[4] = map mul %a2, %a3", "%0, %1",
+                  a0="f32[4]", a1="f32[4]", a2="f32[4]", a3="f32[4]"),
+        put=part("f32[2] = extract_slice %a0 at (1)", "f32[4] = insert_slice %0 into %d0 at (0)",
+                 "%1", a0="f32[4]", d0="f32[4]"))  # fmt: skip
+    assert limited(text, 3) == (text, ["- somebody overwrites what others read"])
+
+
+def test_a_result_counts_as_often_as_it_will_be_placed() -> None:
+    text, _ = limited(
+        expanded(
+            """
+            graph @f(%a: f32[2], %d: f32[4] donated, %e: f32[4] donated) {
+              %0: f32[2], %1: f32[2] = dispatch map %a : both
+              %2: f32[4] = dispatch copy %0 into %d [0:2] : put
+              %3: f32[4] = dispatch copy %0 into %e [0:2] : put
+              return %1, %2, %3
+            }""", put=part("f32[4] = insert_slice %a0 into %d0 at (0)", "%0", a0="f32[2]",
+                           d0="f32[4]"),
+            both=part("f32[2] = map neg %a0", "f32[2] = map abs %a0", "%0, %1", a0="f32[2]")),
+        3)  # fmt: skip
+    assert outline(text).splitlines()[1:3] == [
+        "  %0: f32[2] = dispatch map %a",
+        "  %1: f32[2] = dispatch map %a",
+    ]
 
 
 def test_a_box_in_a_box_at_an_offset_that_is_read() -> None:
