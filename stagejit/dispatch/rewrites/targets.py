@@ -40,8 +40,12 @@ class Target:
             views.graph.replace_uses(update, behind_after(updated(update))[0])
         at = update.op.definition.tied_operand(update.op, update.index)
         assert at is not None
+        before = updated(update).op
         views.use(views.order.after(self.version, waits), [Use(update.op, at)])
         views.use(update, updating)
+        while is_after(before) and not views.graph.is_used(before):  # nobody waits with it any more
+            views.graph.erase(before)
+            before = before.operands[0].op
 
 
 def find_target(
