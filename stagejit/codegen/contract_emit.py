@@ -19,8 +19,8 @@ from stagejit.codegen.contract_epilogue import Epilogue, Range
 from stagejit.codegen.contract_plan import ContractPlan
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.elements import Elements, Memory
-from stagejit.codegen.ir import Buffer, element_type
 from stagejit.codegen.ir import Value as Register
+from stagejit.codegen.ir import element_type
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.microkernel import MicroKernel, View
 from stagejit.codegen.pack_fill import Fill
@@ -68,7 +68,6 @@ class _Tiles:
     kernel: MicroKernel
     lengths: Mapping[Var, Register]
     first: Register | None
-    views: tuple[View, View]
 
 
 class _Emitter:
@@ -85,17 +84,16 @@ class _Emitter:
                 plan.sources, self.tiling.pack, ("left", "right"), strict=True
             )
         ]
-        self.panel_buffer: Buffer | None = None
-        self.panel_strides: dict[Var, int] = {}
-        if plan.panel is None:
-            self._make_panel()
+        self.axes = frozenset(self.nest.axes)
+        self.own_panel = self._scratch_panel() if plan.panel is None else None
 
-    def _make_panel(self) -> None:
-        size = 1
+    def _scratch_panel(self) -> View:
+        size, strides = 1, {}
         for split in reversed(self.tiling.splits):
-            self.panel_strides[split.var] = size
+            strides[split.var] = size
             size *= split.span
-        self.panel_buffer = self.b.scratch("panel", element_type(self.nest.dtype), size)
+        buffer = self.b.scratch("panel", element_type(self.nest.dtype), size)
+        return View(buffer, self.nest.dtype, strides, self.b.const(0), self.axes, padded=True)
 
     # ---------------------------------------------------------------- items and blocks
 
@@ -112,7 +110,7 @@ class _Emitter:
     def _item(self, number: Register) -> None:
         ranges = self._ranges(number)
         self._blocks(ranges, [*self.tiling.serial, self.tiling.blocked], {})
-        if not self._is_done():
+        if self.plan.panel is None or len(self.plan.region.stores) > 1:  # else they lie there
             panel = self._panel({var: r.start for var, r in ranges.items()})
             Epilogue(self.plan, self.elements, self.stores, panel, ranges).emit()
 
@@ -147,11 +145,7 @@ class _Emitter:
             start = self._group_start(split, low)
             stop = self._group_start(split, high)
             if split.unit * (split.small * split.groups + split.big) > split.var.extent:
-                stop = (
-                    b.binary("smin", stop, split.var.extent)
-                    if split.parts > 1
-                    else (b.const(split.var.extent))
-                )
+                stop = b.binary("smin", stop, split.var.extent)
             ranges[split.var] = Range(split, low, high, start, stop - start)
         return ranges
 
@@ -172,9 +166,7 @@ class _Emitter:
 
     def _group_start(self, split: Split, group: Register) -> Register:
         """The first element of a group."""
-        extra = self.b.binary("smin", group, split.big) if split.big else self.b.const(0)
-        if isinstance(group.const, int):
-            extra = self.b.const(min(group.const, split.big))
+        extra = self.b.binary("smin", group, split.big) if split.big else 0
         return (group * split.small + extra) * split.unit
 
     def _block(self, ranges: Mapping[Var, Range], cut: Mapping[Var, Register]) -> None:
@@ -197,7 +189,7 @@ class _Emitter:
         views = (self._view(0, starts), self._view(1, starts))
         panel = self._panel(starts)
         kernel = MicroKernel(b, self.tiling, views, panel, self.nest.dtype, self.nest.zero)
-        self._tiles(_Tiles(kernel, lengths, first, views), list(ranges.values()), {}, {}, {}, None)
+        self._tiles(_Tiles(kernel, lengths, first), list(ranges.values()), {}, {}, {}, None)
 
     def _view(self, number: int, starts: Mapping[Var, Register]) -> View:
         packing, source = self.packings[number], self.plan.sources[number]
@@ -208,13 +200,12 @@ class _Emitter:
         return self._in_memory(memory, leaf.type.dtype, source.offset, starts, source.depends)
 
     def _panel(self, starts: Mapping[Var, Register]) -> View:
-        axes, number, dtype = frozenset(self.nest.axes), self.plan.panel, self.nest.dtype
-        if number is not None:
-            offset = self.plan.offsets[number]
-            return self._in_memory(self.stores[number], dtype, offset, starts, axes)
-        assert self.panel_buffer is not None
-        zero = self.b.const(0)
-        return View(self.panel_buffer, dtype, self.panel_strides, zero, axes, padded=True)
+        number, dtype = self.plan.panel, self.nest.dtype
+        if number is None:
+            assert self.own_panel is not None
+            return self.own_panel
+        offset = self.plan.offsets[number]
+        return self._in_memory(self.stores[number], dtype, offset, starts, self.axes)
 
     def _in_memory(
         self,
@@ -284,7 +275,7 @@ class _Emitter:
         assert lane is not None
         assert axis is not None
         line = 64 // self.nest.dtype.itemsize
-        for view in tiles.views:
+        for view in tiles.kernel.operands:
             vector = lane in view.depends
             if not vector and view.strides.get(axis) != 1:
                 continue
@@ -332,12 +323,6 @@ class _Emitter:
                 continue
             low = current.low if lo == 0 else b.binary("smax", current.low, lo)
             high = current.high if hi == split.groups else b.binary("smin", current.high, hi)
-            if split.parts == 1:
-                low, high = b.const(lo), b.const(hi)
             ragged = partial and (self.target.has_avx512 or position == 2)
             runs.append((size, low, high, ragged))
         return runs
-
-    def _is_done(self) -> bool:
-        """The sums are the only thing stored, and they lie where they belong."""
-        return self.plan.panel is not None and len(self.plan.region.stores) == 1

@@ -301,8 +301,6 @@ class MicroKernel:
         ) -> Sequence[Register]:
             for residue in range(min(count, axis.extent)):
                 trips = self.b.udiv(length + (count - 1 - residue), count)
-                if isinstance(length.const, int):
-                    trips = self.b.const((length.const + count - 1 - residue) // count)
 
                 def iteration(
                     k: Register, *inner: Register, residue: int = residue

@@ -17,8 +17,10 @@ and applies those that start in its range of one axis, along which windows have 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import groupby
 
 from stagejit.codegen import vmath
@@ -254,10 +256,7 @@ class _Writer:
             if axis == self.nest.owned:
                 conditions.append(self._owns(start, rooms[axis]))
             starts[axis] = self.elements.dynamic(start, rooms[axis])
-        inside = conditions[0] if conditions else None
-        for condition in conditions[1:]:
-            inside = condition if inside is None else inside & condition
-        return starts, inside
+        return starts, reduce(operator.and_, conditions) if conditions else None
 
     def _owns(self, start: Register, extent: int) -> Register:
         size = -(-extent // self.nest.ranges)

@@ -109,15 +109,12 @@ class TileSearch:
         tiles: Sequence[dict[Var, int]],
     ) -> tuple[tuple[Split, ...], float]:
         order = self._axis_order(lane)
-        best: tuple[float, dict[Var, int]] = (math.inf, {})
-        for tile in tiles:
-            cycles = self._tile_cycles(tile, lane, lanes, pack)
-            if cycles < best[0]:
-                best = (cycles, tile)
+        costs = [self._tile_cycles(tile, lane, lanes, pack) for tile in tiles]
+        best = tiles[costs.index(min(costs))]
         splits = tuple(
-            Split.of(var, lanes if var is lane else 1, best[1].get(var, 1)) for var in order
+            Split.of(var, lanes if var is lane else 1, best.get(var, 1)) for var in order
         )
-        return splits, best[0]
+        return splits, min(costs)
 
     def _axis_order(self, lane: Var | None) -> list[Var]:
         """Loops of an item, outermost first: shared axes, then rows, then those of the vector
