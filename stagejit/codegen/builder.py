@@ -32,15 +32,10 @@ class Builder(Hoisting):
 
     # ---------------------------------------------------------------- arguments and memory
 
-    def buffer(
-        self, name: str, elem: Type, *, readonly: bool = False, alignment: int = 0
-    ) -> Buffer:
-        """The next buffer argument. `alignment` of 0 means that of one element."""
+    def buffer(self, name: str, elem: Type, *, readonly: bool = False) -> Buffer:
+        """The next buffer argument."""
         index = sum(b.space == "arg" for b in self._buffers)
-        alignment = alignment or elem.bits // 8
-        return self._declared(
-            f"{name}.{index}", elem, "arg", index=index, readonly=readonly, alignment=alignment
-        )
+        return self._declared(f"{name}.{index}", elem, "arg", index=index, readonly=readonly)
 
     def _declared(self, name: str, elem: Type, space: str, **rest: Any) -> Buffer:
         made = Buffer(name, elem, space, **rest)
@@ -60,14 +55,12 @@ class Builder(Hoisting):
         self._scratch_nbytes += -(-size * (elem.bits // 8) // 64) * 64
         return self._declared(
             f"{name}.s{len(self._buffers)}", elem, "scratch",
-            size=size, offset_nbytes=offset, once=once, alignment=64,
+            size=size, offset_nbytes=offset, once=once,
         )  # fmt: skip
 
     def stack(self, name: str, elem: Type, size: int) -> Buffer:
         """A small array (at most a few KiB) in the kernel's frame."""
-        return self._declared(
-            f"{name}.s{len(self._buffers)}", elem, "stack", size=size, alignment=64
-        )
+        return self._declared(f"{name}.s{len(self._buffers)}", elem, "stack", size=size)
 
     def table(self, name: str, elem: Type, data: Sequence[Number]) -> Buffer:
         """Constants in memory, for lookups by a computed index; equal tables are one."""
@@ -77,7 +70,7 @@ class Builder(Hoisting):
                 return known
         return self._declared(
             f"{name}.t{len(self._buffers)}", elem, "table",
-            size=len(values), readonly=True, alignment=64, data=values,
+            size=len(values), readonly=True, data=values,
         )  # fmt: skip
 
     # ---------------------------------------------------------------- constants and arithmetic
@@ -237,14 +230,11 @@ class Builder(Hoisting):
         *,
         mask: Value | None = None,
         alignment: int = 0,
-        nontemporal: bool = False,
     ) -> Value:
         """Element `index`, or `lanes` consecutive ones; lanes that are masked off are zero."""
         alignment = alignment or buffer.elem.bits // 8
-        return self._memory(
-            "load", self._at(index, mask), buffer, buffer.elem.with_lanes(lanes),
-            alignment=alignment, nontemporal=nontemporal,
-        )  # fmt: skip
+        type = buffer.elem.with_lanes(lanes)
+        return self._memory("load", self._at(index, mask), buffer, type, alignment=alignment)
 
     def _at(self, index: Operand, mask: Value | None) -> tuple[Value, ...]:
         where = self.as_value(index, I64)

@@ -133,7 +133,6 @@ class Buffer:
     constants `data`, part of the kernel's object code).
     readonly: nothing in this kernel writes it, so its loads may move and merge.
     once: between two `forget`s of it each element is written at most once, and read after that.
-    alignment: known alignment of the base in bytes.
     """
 
     name: str
@@ -144,7 +143,6 @@ class Buffer:
     size: int = 0
     readonly: bool = False
     once: bool = False
-    alignment: int = 1
     data: tuple[int | float, ...] = ()
 
     def __str__(self) -> str:
@@ -257,7 +255,7 @@ class Function:
         """The lines of the text, without callees, each with the op that it shows, if any."""
         names = _numbered((*self.params, self.lo, self.hi), self.body)
         arguments = [
-            f"{b}: {b.elem}{' readonly' if b.readonly else ''} align {b.alignment}"
+            f"{b}: {b.elem}{' readonly' if b.readonly else ''}"
             for b in self.buffers
             if b.space == "arg"
         ]

@@ -29,7 +29,7 @@ def the(function: Function, opcode: str) -> Op:
 
 def test_text_of_a_kernel() -> None:
     b = Builder()
-    x, y = b.buffer("x", F32, readonly=True, alignment=64), b.buffer("y", F32)
+    x, y = b.buffer("x", F32, readonly=True), b.buffer("y", F32)
     limit = b.param()
     scratch = b.scratch("s", F64, 3)
     b.store(b.const(0.5, F64), scratch, 0)
@@ -39,7 +39,7 @@ def test_text_of_a_kernel() -> None:
 
     b.loop(b.lo, b.hi, 16, [], body)
     assert b.finish().as_text() == (
-        "kernel(@x.0: f32 readonly align 64, @y.1: f32 align 4, %0: i64) for [%1, %2) {\n"
+        "kernel(@x.0: f32 readonly, @y.1: f32, %0: i64) for [%1, %2) {\n"
         "  @s.s2: f64[3] at scratch + 0\n"
         "  %3: f64 = const {value=0x1.0000000000000p-1}\n"
         "  %4: i64 = const {value=0}\n"
@@ -48,7 +48,7 @@ def test_text_of_a_kernel() -> None:
         "  %6: <16 x f32> = const {value=0x1.0000000000000p+1}\n"
         "  for %1, %2, %5 {runs=False}\n"
         "  (%7: i64) {\n"
-        "    %8: <16 x f32> = load %7 {alignment=4 buffer=@x.0 nontemporal=False}\n"
+        "    %8: <16 x f32> = load %7 {alignment=4 buffer=@x.0}\n"
         "    %9: <16 x f32> = fmul %8, %6\n"
         "    %10: <16 x i1> = mask_below %7, %0\n"
         "    store %9, %7, %10 {alignment=4 buffer=@y.1 nontemporal=False}\n"

@@ -115,7 +115,7 @@ def test_streaming_stores_end_with_a_fence(
     assembly: Callable[[Function, Target], str], target: Target
 ) -> None:
     b = Builder()
-    y = b.buffer("y", F32, alignment=64)
+    y = b.buffer("y", F32)
     b.loop(b.lo, b.hi, 16, [],
            lambda i: b.store(b.const(1.0, F32.with_lanes(16)), y, i, alignment=64,
                              nontemporal=True))  # fmt: skip

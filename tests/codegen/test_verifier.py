@@ -212,7 +212,7 @@ def test_the_error_shows_the_lines_around_the_fault() -> None:
         "invalid kernel: `store` of <8 x f32> in @y.1, of f64\n"
         "      for %0, %1, %2 {runs=False}\n"
         "      (%3: i64) {\n"
-        "        %4: <8 x f32> = load %3 {alignment=4 buffer=@x.0 nontemporal=False}\n"
+        "        %4: <8 x f32> = load %3 {alignment=4 buffer=@x.0}\n"
         "-->     store %4, %3 {alignment=8 buffer=@y.1 nontemporal=False}\n"
         "      }\n"
         "    }\n"
