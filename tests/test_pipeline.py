@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.codegen.elements import Elements
+from stagejit.codegen.elements.elements import Elements
 from stagejit.dispatch.forming.group import Group
 from stagejit.dispatch.forming.state import State
 from stagejit.index.coordinates import coordinates, variables

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from stagejit.codegen import vmath
 from stagejit.codegen.closed import ClosedRegion
+from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.target import Target
 from stagejit.graph.ops.elementwise import function_of
 

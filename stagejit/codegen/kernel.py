@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stagejit.codegen.ir import Function
+from stagejit.codegen.ir.nodes import Function
 from stagejit.graph.ir import Value
 
 

@@ -12,20 +12,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from stagejit.codegen.accesses import lanes_of, vector_cost
-from stagejit.codegen.builder import Builder
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds, widest_nbytes
-from stagejit.codegen.elements import Elements
-from stagejit.codegen.footprint import Footprint
-from stagejit.codegen.ir import Value as Register
-from stagejit.codegen.items import Items, Loop, in_vectors, span
+from stagejit.codegen.elements.accesses import lanes_of, vector_cost
+from stagejit.codegen.elements.elements import Elements
+from stagejit.codegen.elements.footprint import Footprint
+from stagejit.codegen.elements.items import Items, Loop, in_vectors, span
+from stagejit.codegen.elements.register_tiles import Tile, best_tile, rows_are_a_loop
+from stagejit.codegen.elements.space import Space, merge, refine
+from stagejit.codegen.elements.stores import Stores, bind_memory
+from stagejit.codegen.elements.streaming import streamed_stores
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.ir.strides import is_dealt
 from stagejit.codegen.kernel import Kernel
-from stagejit.codegen.register_tiles import Tile, best_tile, rows_are_a_loop
-from stagejit.codegen.space import Space, merge, refine
-from stagejit.codegen.stores import Stores, bind_memory
-from stagejit.codegen.streaming import streamed_stores
-from stagejit.codegen.strides import is_dealt
 from stagejit.codegen.target import Target
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var

@@ -23,19 +23,19 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
 
-from stagejit.codegen import vmath
-from stagejit.codegen.accesses import lanes_of, vector_cost
-from stagejit.codegen.builder import Builder
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds, widest_nbytes
-from stagejit.codegen.elements import Elements, Memory
-from stagejit.codegen.footprint import Footprint
-from stagejit.codegen.gathers import clamped, is_inside, start_of
-from stagejit.codegen.ir import Value as Register
-from stagejit.codegen.items import Items, Loop, in_vectors, nested
+from stagejit.codegen.elements.accesses import lanes_of, vector_cost
+from stagejit.codegen.elements.elements import Elements, Memory
+from stagejit.codegen.elements.footprint import Footprint
+from stagejit.codegen.elements.gathers import clamped, is_inside, start_of
+from stagejit.codegen.elements.items import Items, Loop, in_vectors, nested
+from stagejit.codegen.elements.space import Space, merge, refine
+from stagejit.codegen.elements.stores import bind_memory
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
-from stagejit.codegen.space import Space, merge, refine
-from stagejit.codegen.stores import bind_memory
+from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.target import Target
 from stagejit.graph.dims import ScatterDims
 from stagejit.graph.ir import Op, Value

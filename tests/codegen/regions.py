@@ -15,9 +15,9 @@ import jax
 import numpy as np
 
 from stagejit.codegen.generate import kernel_of
+from stagejit.codegen.ir.verifier import verify as verify_function
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
-from stagejit.codegen.verifier import verify as verify_function
 from stagejit.dispatch.regions import Region, regions_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op, Value

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.codegen.builder import Builder
-from stagejit.codegen.elements import Elements
+from stagejit.codegen.elements.elements import Elements
 from stagejit.codegen.generate import KernelCache
-from stagejit.codegen.ir import Block, Op, Value
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.nodes import Block, Op, Value
 from stagejit.codegen.target import Target
 from stagejit.codegen.templates import Templates
 from stagejit.runtime.code_memory import code_memory

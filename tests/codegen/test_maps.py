@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
-from stagejit.codegen import maps, register_tiles
+from stagejit.codegen import maps
+from stagejit.codegen.elements.elements import register_tiles
 from stagejit.codegen.target import Target
 from tests.codegen.regions import Runner
 

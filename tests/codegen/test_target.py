@@ -8,7 +8,7 @@ import pytest
 
 from stagejit import types
 from stagejit.codegen import target as module
-from stagejit.codegen.ir import BF16, F32, F64, I8
+from stagejit.codegen.ir.nodes import BF16, F32, F64, I8
 from stagejit.codegen.target import Target
 
 

@@ -1,0 +1,58 @@
+"""What an access costs along a candidate vector variable.
+
+Input: the affine offset of an access. Output: memory operations for one vector. Invariant: depends
+on the form only, so every generator ranks variables alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stagejit.codegen.ir.strides import MOST_LANES_APART, dealing_cost, is_dealt
+from stagejit.index.affine import Affine, Var
+
+
+def read_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float:
+    """About 0 where the element is the same for all lanes, 1 where contiguous, else one per lane.
+
+    neighbours: the number of elements that lie between two lanes and are wanted too, so that whole
+    vectors are moved for all of them and dealt out.
+    """
+    if any(inner.operand is not None and var in inner.operand.loop_vars() for inner in form.vars()):
+        return 2.0 * lanes
+    coeff = form.coeff(var)
+    if is_dealt(coeff, lanes, shared=coeff == neighbours):
+        return dealing_cost(coeff, lanes, shared=coeff == neighbours)
+    return 0.1 if coeff == 0 else 1.0 if abs(coeff) == 1 else float(lanes)
+
+
+def write_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float:
+    """As for a read; a store that lacks its neighbours goes lane by lane."""
+    coeff = form.coeff(var)
+    if is_dealt(coeff, lanes, shared=False) and coeff != neighbours:
+        return float(lanes)
+    return read_cost(form, var, lanes, neighbours)
+
+
+def lanes_of(
+    reads: Iterable[Affine],
+    writes: Iterable[Affine],
+    var: Var | None,
+    lanes: int,
+) -> int:
+    """The lanes of a vector along `var`: fewer than fill a register where some access moves them
+    one by one or through a square of vectors, whose code grows with their number."""
+    if var is None:
+        return 0
+    adjacent = all(read_cost(form, var, lanes) <= 1 for form in (*reads, *writes))
+    return lanes if adjacent else min(lanes, MOST_LANES_APART)
+
+
+def vector_cost(
+    reads: Iterable[Affine], writes: Iterable[Affine], var: Var, lanes: int, neighbours: int = 0
+) -> float:
+    """Memory operations per element, unused lanes of the last vector included; writes count
+    twice."""
+    total = sum(read_cost(form, var, lanes, neighbours) for form in reads)
+    total += 2 * sum(write_cost(form, var, lanes, neighbours) for form in writes)
+    return total * -(-var.extent // lanes) / var.extent

@@ -1,0 +1,343 @@
+"""`Elements`: evaluates values of a region, element by element, as loop-nest IR.
+
+Input: a region's values, the buffers of its inputs, and where the loops stand (an environment
+from index variables to IR values). Output: one IR value per request: a scalar where the element
+is the same for all lanes, a vector along the vector variable otherwise. Invariant: a request has
+no effect but loads, so a generator may ask for the same value in several loops.
+
+Note [Loads]: how a load happens follows from the coefficient of the vector variable in the
+element's offset: 0 is a scalar load, 1 a vector load, -1 a reversed one, anything else a gather, or
+a register transpose inside a tile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stagejit.codegen.elements.gathers import gather_element
+from stagejit.codegen.elements.phases import Place, WaitingStores
+from stagejit.codegen.elements.positions import Positions
+from stagejit.codegen.elements.register_tiles import Tile
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.nodes import Buffer, element_type
+from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.ir.strides import WIDEST_PICKED, dealt, is_dealt, squares
+from stagejit.codegen.ir.transposes import transpose_registers
+from stagejit.codegen.math import functions as vmath
+from stagejit.dispatch.regions import Store
+from stagejit.errors import InternalError
+from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.slices import place, pull_view
+from stagejit.index.affine import Affine, Index, linearize
+from stagejit.types import DType, dtype_named, i32, i64
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Where a value lies: `buffer`, whose base is element `base` of the row-major array."""
+
+    buffer: Buffer
+    base: int = 0
+
+
+class Elements(Positions):
+    """Evaluates one region. `bound` gives values that a generator has computed itself (a
+    reduction's result, an accumulator tile); they win over evaluation."""
+
+    def __init__(self, builder: Builder, memory: Mapping[Value, Memory]) -> None:
+        super().__init__(builder)
+        self.memory = memory
+        self.bound: dict[Value, Callable[[Index], Register]] = {}
+        self._pulled: dict[tuple[Op, Index], Index] = {}  # what views of fixed places read
+        self._squares: dict[tuple[int, ...], list[Register]] = {}  # transposed, by their rows
+        self._waiting = WaitingStores(builder, 0)
+
+    @contextmanager
+    def interleaving(self, stride: int) -> Iterator[None]:
+        """Inside, all elements between lanes that stand `stride` apart are wanted: they are loaded
+        as whole vectors; stores wait for each other and are written as whole vectors at the end."""
+        before, waiting = self.position, self._waiting
+        self.position, self._waiting = replace(before, stride=stride), WaitingStores(self.b, stride)
+        try:
+            yield
+            self._waiting.write()
+        finally:
+            self.position, self._waiting = before, waiting
+
+    # ---------------------------------------------------------------- values
+
+    def value(self, value: Value, index: Index) -> Register:
+        """The element of `value` at `index`, in the register type of its dtype."""
+        known = self._lookup(value, index)
+        if known is None:
+            # Operands first, by a stack of our own: a chain may be longer than Python's.
+            pending = [(value, index, False)]
+            while pending:
+                wanted, at, ready = pending.pop()
+                known = self._lookup(wanted, at)
+                if known is not None:
+                    continue
+                needs = () if ready else self._needs(wanted, at)
+                if needs:
+                    pending.append((wanted, at, True))
+                    pending += [(operand, inner, False) for operand, inner in reversed(needs)]
+                else:
+                    known = self._known[wanted, at] = self._evaluate(wanted, at)
+            assert known is not None
+        return known
+
+    def _lookup(self, value: Value, index: Index) -> Register | None:
+        known = self._known.get((value, index))
+        if known is None or known.block is self.b.block or self.b.sees(known.block):
+            return known
+        return None
+
+    def _needs(self, value: Value, index: Index) -> Sequence[tuple[Value, Index]]:
+        """What `_evaluate` will ask for, where that is known without evaluating a start."""
+        op = value.op
+        if value in self.bound or value in self.memory:
+            return ()
+        if op.definition.is_elementwise:
+            return [(operand, index) for operand in op.operands]
+        if op.definition.is_view and len(op.operands) == 1:
+            return [(op.operands[0], self._pull(op, index))]
+        return ()
+
+    def _pull(self, op: Op, index: Index) -> Index:
+        """The index into the operand of a view; dynamic starts are read."""
+        if len(op.operands) > 1:
+            return pull_view(op, index, start=self.start)
+        pulled = self._pulled.get((op, index))
+        if pulled is None:
+            pulled = self._pulled[op, index] = pull_view(op, index)
+        return pulled
+
+    def _evaluate(self, value: Value, index: Index) -> Register:
+        if value in self.bound:
+            return self.bound[value](index)
+        if value in self.memory:
+            return self.load(value, index)
+        op = value.op
+        if op.definition.is_view:
+            return self.value(op.operands[0], self._pull(op, index))
+        if op.definition.is_splat:
+            return self.value(op.operands[0], ())
+        if op.kind == "map":
+            return self._map(op, index)
+        if op.definition.is_conversion:
+            return self._converted(op.operands[0], index, value.type.dtype)
+        if op.kind == "bitcast":
+            return vmath.bitcast(self.b, self.value(op.operands[0], index), value.type.dtype)
+        if op.definition.counts:
+            return self._iota(index[op.attrs["axis"]], value.type.dtype)
+        if op.definition.is_constant:
+            return self._constant(value)
+        if op.definition.is_gather:
+            return gather_element(self, op, index)
+        raise InternalError(
+            f"{op} cannot be evaluated element by element", step="codegen", loc=op.loc
+        )
+
+    def _converted(self, value: Value, index: Index, dtype: DType) -> Register:
+        return vmath.convert(self.b, self.value(value, index), value.type.dtype, dtype)
+
+    def _map(self, op: Op, index: Index) -> Register:
+        args = [self.value(operand, index) for operand in op.operands]
+        lanes = max(arg.type.lanes for arg in args)
+        if lanes:
+            args = [self.b.splat(arg, lanes) for arg in args]
+        # The dtype that decides signedness and width: select's is that of its cases.
+        dtype = op.operands[-1].type.dtype
+        return vmath.emit(self.b, op.attrs["fn"], dtype, args, op.attrs)
+
+    def _iota(self, part: Affine, dtype: DType) -> Register:
+        narrow = part.range()[1] < 2**31
+        number = self.lane_index(part, narrow=narrow)
+        return vmath.convert(self.b, number, i32 if narrow else i64, dtype)
+
+    def _constant(self, value: Value) -> Register:
+        array = value.op.attrs["value"]
+        if array.size != 1:
+            raise InternalError("a constant array must be a buffer", step="codegen")
+        dtype, number = value.type.dtype, array.reshape(1)
+        if dtype.is_float and math.isnan(number.item()):  # a kernel spells one, a program any
+            bits = dtype_named(f"u{dtype.bits}")
+            word, usual = number.view(bits.numpy), np.full(1, np.nan, dtype.numpy).view(bits.numpy)
+            if word != usual:
+                return vmath.bitcast(self.b, self.b.const(word.item(), element_type(bits)), dtype)
+        return self.b.const(number.item(), element_type(dtype))
+
+    def start(self, op: Op, operand: int, extent: int) -> Affine:
+        """A dynamic start of a slice: read, clamped to `[0, extent)`, and given a variable."""
+        number = self._converted(op.operands[operand], (), i64)
+        clamped = self.b.binary("smax", self.b.binary("smin", number, extent - 1), 0)
+        return self.dynamic(clamped, extent)
+
+    def with_starts(self, store: Store, index: Index, offset: Affine) -> Affine:
+        """`offset` of element `index` in `store.into`, with positions for the dynamic starts of its
+        box, which a dry run cannot know."""
+        if all(var.kind != "dynamic" for var in offset.vars()):
+            return offset
+        for insert in store.inserts:
+            index = place(insert, index, self.start)
+        return linearize(index, store.into.shape)
+
+    # ---------------------------------------------------------------- memory
+
+    def behind(self, value: Value) -> tuple[Value, Memory]:
+        """What a value in memory, or a view of one, is read from."""
+        while value not in self.memory:
+            value = value.op.operands[0]
+        return value, self.memory[value]
+
+    def load(self, value: Value, index: Index) -> Register:
+        """The element of a value in memory."""
+        return self.load_at(value, self.memory[value], linearize(index, value.shape))
+
+    def load_at(self, value: Value, memory: Memory, offset: Affine) -> Register:
+        """The element at `offset` of the array at `memory`, which holds `value`."""
+        raw = self._fetch(value, memory, offset - memory.base)
+        return self.b.compare("ne", raw, 0) if value.type.dtype.kind == "bool" else raw
+
+    def _fetch(self, value: Value, memory: Memory, offset: Affine) -> Register:
+        coeff, uniform, varying = self.split(offset)
+        lanes, mask, tile = self.position.lanes, self.position.mask, self.position.tile
+        buffer = memory.buffer
+        if not coeff and not varying:
+            return self.b.load(buffer, self.scalar_index(uniform))
+        if varying or coeff not in (1, -1):
+            if tile and not varying and uniform.coeff(tile.var) == 1:
+                return self._transposed(value, buffer, uniform, coeff, tile)
+            if (
+                not varying
+                and (used := self._used_lanes()) is not None
+                and is_dealt(coeff, lanes, shared=coeff == self.position.stride)
+            ):
+                first, phase = self._phase(uniform, coeff)
+                lo, hi = first.range()
+                if lo >= 0 and hi + coeff <= value.type.size - memory.base:
+                    return self._dealt(buffer, first, phase, coeff, used)
+            return self.b.gather(buffer, self._lane_offset(offset), mask=mask)
+        if coeff == 1:
+            return self.b.load(buffer, self.scalar_index(uniform), lanes, mask=mask)
+        if mask is not None:
+            mask = self._reversed(mask)
+        first = uniform - (lanes - 1)
+        return self._reversed(self.b.load(buffer, self.scalar_index(first), lanes, mask=mask))
+
+    def _lane_offset(self, offset: Affine) -> Register:
+        lo, hi = offset.range()
+        return self.lane_index(offset, narrow=lo >= 0 and hi < 2**31)
+
+    def _phase(self, uniform: Affine, stride: int) -> tuple[Affine, int]:
+        """(where lane 0 of phase 0 is, the phase), by the loops whose position is a number. The
+        vector variable stays, so that the range of the form covers all lanes."""
+        number, terms = uniform.const, []
+        for var, coeff in uniform.terms:
+            at = self._scalar_var(var).const if var in self.position.env else None
+            if isinstance(at, int) and var is not self.position.vector:
+                number += coeff * at
+            else:
+                terms.append((var, coeff))
+        return Affine(tuple(terms), number - number % stride), number % stride
+
+    def _dealt(self, buffer: Buffer, first: Affine, phase: int, stride: int, used: int) -> Register:
+        b, lanes = self.b, self.position.lanes
+        at = self.scalar_index(first)
+        if stride <= WIDEST_PICKED:
+            mask = None if used == lanes else b.active(used * stride, lanes * stride)
+            return dealt(b, b.load(buffer, at, lanes * stride, mask=mask), stride, phase)
+        # Equal ops are one op, so all phases of a square share the loads, and so the transpose.
+        start, width = next(s for s in squares(stride, lanes) if phase < sum(s))
+        mask = None if width == lanes else b.active(width, lanes)
+        rows = [
+            b.load(buffer, at + (row * stride + start), lanes, mask=mask) for row in range(used)
+        ]
+        key = (lanes, *(row.id for row in rows))
+        columns = self._squares.get(key)
+        if columns is None or not b.sees(columns[0].block):
+            columns = self._squares[key] = transpose_registers(b, rows, lanes)
+        return columns[phase - start]
+
+    def _used_lanes(self) -> int | None:
+        """How many lanes exist, the first ones; None where a mask does not tell."""
+        mask, lanes = self.position.mask, self.position.lanes
+        if mask is None:
+            return lanes
+        if mask.op is None or mask.op.opcode != "mask_below":
+            return None
+        first, limit = (operand.const for operand in mask.op.operands)
+        if first is None or limit is None:
+            return None
+        return max(0, min(lanes, int(limit) - int(first)))
+
+    def _transposed(
+        self, value: Value, buffer: Buffer, uniform: Affine, coeff: int, tile: Tile
+    ) -> Register:
+        lanes = self.position.lanes
+
+        def rows() -> list[Register]:
+            mask = None if tile.count == lanes else self.b.active(tile.count, lanes)
+            with self.tile_step(0):
+                first = self.scalar_index(uniform)
+                columns = [
+                    self.b.load(buffer, first + coeff * r, lanes, mask=mask)
+                    for r in range(tile.lanes_used)
+                ]
+            return transpose_registers(self.b, columns, lanes)
+
+        return tile.row(self.b, (value, uniform), buffer.elem.with_lanes(lanes), rows)
+
+    def store(
+        self,
+        register: Register,
+        dtype: DType,
+        memory: Memory,
+        offset: Affine,
+        *,
+        nontemporal: bool = False,
+    ) -> None:
+        """Write `register` at element `offset` of the array at `memory`; a scalar where the offset
+        varies per lane is splatted."""
+        coeff, uniform, varying = self.split(offset - memory.base)
+        lanes, mask = self.position.lanes, self.position.mask
+        if dtype.kind == "bool":
+            register = self.b.cast("zext", register, "i8")
+        if not coeff and not varying:
+            if register.type.lanes:
+                raise InternalError("a store of a vector to one element", step="codegen")
+            self.b.store(register, memory.buffer, self.scalar_index(uniform))
+            return
+        register = self.b.splat(register, lanes)
+        apart = not varying and coeff == self.position.stride
+        if apart and is_dealt(coeff, lanes, shared=True):  # it waits for those between its lanes
+            used = self._used_lanes()
+            if used is not None:
+                first, phase = self._phase(uniform, coeff)
+                place = Place(memory.buffer, self.scalar_index(first), lanes, used, nontemporal)
+                self._waiting.add(place, phase, register)
+                return
+        if varying or coeff not in (1, -1):
+            at = self._lane_offset(offset - memory.base)
+            self.b.scatter(register, memory.buffer, at, mask=mask)
+            return
+        if coeff == -1:
+            register, mask = self._reversed(register), mask and self._reversed(mask)
+            uniform = uniform - (lanes - 1)
+        width = register.type.lanes * memory.buffer.elem.bits // 8
+        self.b.store(
+            register,
+            memory.buffer,
+            self.scalar_index(uniform),
+            mask=mask,
+            alignment=width if nontemporal else 0,
+            nontemporal=nontemporal,
+        )
+
+    def _reversed(self, register: Register) -> Register:
+        return self.b.shuffle(register, None, tuple(reversed(range(register.type.lanes))))

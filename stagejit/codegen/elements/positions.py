@@ -1,0 +1,160 @@
+"""`Positions`: where the loops of a kernel stand, and index arithmetic there.
+
+Input: an environment from index variables to IR values. Output: affine indices as IR values.
+Invariant: a position holds for as long as its `with` block is open.
+
+Note [Lanes]: one index variable may be the vector variable; lane k stands at `env[var] + k`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from stagejit.codegen.elements.register_tiles import Tile
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.nodes import I32, I64
+from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.errors import InternalError
+from stagejit.graph.ir import Value
+from stagejit.index.affine import Affine, Index, Var
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where the loops stand. `mask`: lanes that exist (None: all). `stride`: see `interleaving`."""
+
+    env: Mapping[Var, Register] = field(default_factory=dict)
+    vector: Var | None = None
+    lanes: int = 0
+    mask: Register | None = None
+    tile: Tile | None = None
+    stride: int = 0
+
+
+class Positions:
+    """A builder, and where it writes."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.b = builder
+        self.position = Position()
+        self._known: dict[tuple[Value, Index], Register] = {}  # what was evaluated here
+
+    @contextmanager
+    def at(
+        self,
+        env: Mapping[Var, Register] | None = None,
+        *,
+        vector: Var | None = None,
+        lanes: int = 0,
+        mask: Register | None = None,
+        tile: Tile | None = None,
+        known: dict[tuple[Value, Index], Register] | None = None,
+    ) -> Iterator[None]:
+        """Evaluate at another position: `env` is added, the rest replaces what it was if given.
+
+        known: what was evaluated at this position before, to which this adds."""
+        before, outside = self.position, self._known
+        self.position = replace(
+            before,
+            env={**before.env, **(env or {})},
+            vector=vector or before.vector,
+            lanes=lanes or before.lanes,
+            mask=before.mask if mask is None else mask,
+            tile=tile or before.tile,
+        )
+        self._known = {} if known is None else known
+        try:
+            yield
+        finally:
+            self.position, self._known = before, outside
+
+    @contextmanager
+    def tile_step(self, step: int | Register) -> Iterator[None]:
+        """Evaluate row `step` of the current tile."""
+        tile = self.position.tile
+        if tile is None:
+            raise InternalError("no tile is open", step="codegen")
+        with self.at(tile=replace(tile, step=step)):
+            yield
+
+    def scalar_index(self, affine: Affine) -> Register:
+        """A uniform index as an i64 scalar. Terms are added from the outermost loop inwards, so
+        that partial sums leave the inner loops."""
+        terms = [self._scalar_var(var) * coeff for var, coeff in affine.terms]
+        terms.sort(key=lambda register: register.block.depth)
+        total = self.b.const(affine.const)
+        for term in terms:
+            total = total + term
+        return total
+
+    def _scalar_var(self, var: Var) -> Register:
+        tile = self.position.tile
+        if var in self.position.env:
+            register = self.position.env[var]
+            return register + tile.step if tile and var is tile.var else register
+        if var.operand is None:
+            raise InternalError(f"index variable {var} has no position", step="codegen")
+        operand = self.scalar_index(var.operand)
+        return (self.b.udiv if var.kind == "div" else self.b.urem)(operand, var.divisor)
+
+    def lane_index(self, affine: Affine, *, narrow: bool = False) -> Register:
+        """An index as i64 (i32 if `narrow`): a scalar if uniform, one number per lane otherwise."""
+        coeff, uniform, varying = self.split(affine)
+        elem = I32 if narrow else I64
+        base = self.scalar_index(uniform)
+        if narrow:
+            base = self.b.cast("trunc", base, "i32")
+        if not coeff and not varying:
+            return base
+        lanes = self.position.lanes
+        total = self.b.splat(base, lanes)
+        if coeff:
+            total = total + self.b.lane_ids(lanes, elem) * coeff
+        for var, factor in varying:
+            register = self._lane_var(var)
+            if register.type.elem != elem.elem:
+                register = self.b.cast("trunc" if narrow else "sext", register, elem.elem)
+            total = total + register * factor
+        return total
+
+    def _lane_var(self, var: Var) -> Register:
+        if var in self.position.env:
+            return self.position.env[var]
+        assert var.operand is not None
+        narrow = var.operand.range()[1] < 2**31
+        operand = self.lane_index(var.operand, narrow=narrow)
+        divided = (self.b.udiv if var.kind == "div" else self.b.urem)(operand, var.divisor)
+        return self.b.cast("zext", divided, "i64") if narrow else divided
+
+    def split(self, affine: Affine) -> tuple[int, Affine, list[tuple[Var, int]]]:
+        """(coefficient of the vector variable, uniform part, terms that vary per lane otherwise).
+
+        The vector variable's own position is part of the uniform part.
+        """
+        vector = self.position.vector
+        coeff, uniform, varying = 0, [], []
+        for var, factor in affine.terms:
+            if var is vector:
+                coeff = factor
+                uniform.append((var, factor))
+            elif self._varies(var):
+                varying.append((var, factor))
+            else:
+                uniform.append((var, factor))
+        return coeff, Affine(tuple(uniform), affine.const), varying
+
+    def _varies(self, var: Var) -> bool:
+        if var in self.position.env:
+            return self.position.env[var].type.lanes > 0
+        vector = self.position.vector
+        return var.operand is not None and any(
+            inner is vector or self._varies(inner) for inner in var.operand.vars()
+        )
+
+    def dynamic(self, register: Register, extent: int) -> Affine:
+        """An index variable standing at `register` (scalar or per lane)."""
+        var = Var(extent, "s", "dynamic")
+        self.position = replace(self.position, env={**self.position.env, var: register})
+        return Affine.of(var)

@@ -1,0 +1,3 @@
+"""The loop-nest IR. To read in this order: `nodes.py`, `hoisting.py`, `builder.py`, `verifier.py`;
+then `shared_code.py` (calls), `strides.py` and `transposes.py` (shuffles).
+"""

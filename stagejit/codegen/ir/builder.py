@@ -1,0 +1,341 @@
+"""Builds loop-nest IR: the ops that there are, with constants folded and scalars splatted.
+
+Input: calls from the kernel generators. Output: a `Function`. Invariant: see `Hoisting`, which
+hoists and numbers values as they are written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stagejit.codegen.ir.folding import folded_comparison, never_runs, simplified
+from stagejit.codegen.ir.hoisting import Hoisting
+from stagejit.codegen.ir.nodes import I1, I32, I64, Buffer, Callee, Type, Value
+
+Number = int | float | bool
+Operand = Value | Number
+
+_FLOAT_NAMES = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_INT_NAMES = {"div": "sdiv", "rem": "srem"}
+
+
+class Builder(Hoisting):
+    """Writes one kernel. Vector and scalar operands mix: scalars are splatted as needed. `calls`
+    and `is_callee`: see `shared_code`."""
+
+    def __init__(self, *, calls: bool = False, is_callee: bool = False) -> None:
+        super().__init__()
+        self.calls, self.is_callee = calls, is_callee
+        self.written: Counter[Any] = Counter()  # places, by code that could be called
+
+    # ---------------------------------------------------------------- arguments and memory
+
+    def buffer(self, name: str, elem: Type, *, readonly: bool = False) -> Buffer:
+        """The next buffer argument."""
+        index = sum(b.space == "arg" for b in self._buffers)
+        return self._declared(f"{name}.{index}", elem, "arg", index=index, readonly=readonly)
+
+    def _declared(self, name: str, elem: Type, space: str, **rest: Any) -> Buffer:
+        made = Buffer(name, elem, space, **rest)
+        self._buffers.append(made)
+        return made
+
+    def param(self) -> Value:
+        """The next run-time `i64` parameter."""
+        value = self._value(I64, self.body)
+        self._params.append(value)
+        return value
+
+    def scratch(self, name: str, elem: Type, size: int, *, once: bool = False) -> Buffer:
+        """`size` elements of the worker's scratch, 64-byte aligned; contents undefined at entry.
+        once: see `Buffer`; such a buffer starts with a `forget`."""
+        offset = self._scratch_nbytes
+        self._scratch_nbytes += -(-size * (elem.bits // 8) // 64) * 64
+        return self._declared(
+            f"{name}.s{len(self._buffers)}", elem, "scratch",
+            size=size, offset_nbytes=offset, once=once,
+        )  # fmt: skip
+
+    def stack(self, name: str, elem: Type, size: int) -> Buffer:
+        """A small array (at most a few KiB) in the kernel's frame."""
+        return self._declared(f"{name}.s{len(self._buffers)}", elem, "stack", size=size)
+
+    def table(self, name: str, elem: Type, data: Sequence[Number]) -> Buffer:
+        """Constants in memory, for lookups by a computed index; equal tables are one."""
+        values = tuple(data)
+        for known in self._buffers:
+            if known.space == "table" and (known.elem, known.data) == (elem, values):
+                return known
+        return self._declared(
+            f"{name}.t{len(self._buffers)}", elem, "table",
+            size=len(values), readonly=True, data=values,
+        )  # fmt: skip
+
+    # ---------------------------------------------------------------- constants and arithmetic
+
+    def const(self, number: Number, type: Type = I64) -> Value:
+        """A constant of `type`; a vector type gives a splat. Floats round to the type."""
+        number = float(number) if type.is_float else int(number)
+        key = number.hex() if isinstance(number, float) else repr(number)
+        known = self._constants.get((type, key))
+        if known is None:
+            known = self._constants[type, key] = self._pure("const", (), type, value=key)
+            known.const = number
+        return known
+
+    def as_value(self, operand: Operand, like: Type) -> Value:
+        """`operand` with the lanes of `like`: numbers become constants, scalars splats."""
+        if not isinstance(operand, Value):
+            return self.const(operand, like)
+        if like.lanes and not operand.type.lanes:
+            return self.splat(operand, like.lanes)
+        return operand
+
+    def _unify(self, operands: Sequence[Operand]) -> list[Value]:
+        if len(operands) == 2:
+            a, b = operands
+            if isinstance(a, Value) and not (isinstance(b, Value) and b.type.lanes != a.type.lanes):
+                return [a, self.as_value(b, a.type)]
+        types = [o.type for o in operands if isinstance(o, Value)]
+        widest = max(types, key=lambda t: t.lanes)
+        return [self.as_value(o, widest) for o in operands]
+
+    def arith(self, name: str, a: Operand, b: Operand) -> Value:
+        """add, sub, mul, div, rem, and, or, xor, shl, lshr, ashr; `div` and `rem` are signed for
+        integers (see `udiv`, `urem`; `math/` has the remainder of floats). Folds index arithmetic
+        on constants and neutral elements."""
+        x, y = self._unify((a, b))
+        opcode = (_FLOAT_NAMES if x.type.is_float else _INT_NAMES).get(name, name)
+        return self._folded(opcode, x, y) or self._pure(opcode, (x, y), x.type)
+
+    def _folded(self, opcode: str, x: Value, y: Value) -> Value | None:
+        if x.type.is_float or x.type.elem != "i64":
+            return None
+        found = simplified(opcode, x.const, y.const)
+        if found is None:
+            return None
+        return self.const(found, x.type) if isinstance(found, int) else (x, y)[found == "second"]
+
+    def udiv(self, a: Operand, b: Operand) -> Value:
+        return self.arith("udiv", a, b)
+
+    def urem(self, a: Operand, b: Operand) -> Value:
+        return self.arith("urem", a, b)
+
+    def ashr(self, a: Operand, b: Operand) -> Value:
+        return self.arith("ashr", a, b)
+
+    def neg(self, a: Value) -> Value:
+        return self.unary("fneg", a) if a.type.is_float else self.arith("sub", 0, a)
+
+    def unary(self, opcode: str, a: Value) -> Value:
+        """fneg fabs sqrt floor ceil trunc roundeven | ctpop ctlz cttz bitreverse abs."""
+        return self._pure(opcode, (a,), a.type)
+
+    def binary(self, opcode: str, a: Operand, b: Operand) -> Value:
+        """copysign; smin smax umin umax; fmin fmax (x86 semantics: `a < b ? a : b`); fminimum
+        fmaximum (NaN propagates, -0 < +0); umulh (upper half of the unsigned product)."""
+        x, y = self._unify((a, b))
+        return self._folded(opcode, x, y) or self._pure(opcode, (x, y), x.type)
+
+    def fma(self, a: Operand, b: Operand, c: Operand, *, exact: bool = False) -> Value:
+        """a * b + c, rounded once. A target without it lowers to mul and add or, where `exact`
+        asks for it because the rounding error of a * b matters, to a longer emulation."""
+        x, y, z = self._unify((a, b, c))
+        return self._pure("fma", (x, y, z), x.type, **({"exact": True} if exact else {}))
+
+    def scalef(self, a: Value, exponent: Value) -> Value:
+        """a * 2^exponent for integral float `exponent` and |a| in [1/4, 4], with correct over- and
+        underflow. NaN in either gives NaN."""
+        return self._pure("scalef", (a, self.as_value(exponent, a.type)), a.type)
+
+    def compare(self, predicate: str, a: Operand, b: Operand, *, signed: bool = True) -> Value:
+        """eq ne lt le gt ge -> i1 lanes. For floats: ordered, except `ne`, which is true for NaN.
+        `uno` (either is NaN) is for floats only."""
+        x, y = self._unify((a, b))
+        if x.type.is_float:
+            name = {"ne": "une", "uno": "uno"}.get(predicate, "o" + predicate)
+            return self._pure("fcmp", (x, y), x.type.with_elem("i1"), predicate=name)
+        ordered = predicate in ("lt", "le", "gt", "ge")
+        name = ("s" if signed else "u") + predicate if ordered else predicate
+        if x.type.elem == "i64" and isinstance(x.const, int) and isinstance(y.const, int):
+            known = folded_comparison(name, x.const, y.const)
+            if known is not None:
+                return self.const(known, x.type.with_elem("i1"))
+        return self._pure("icmp", (x, y), x.type.with_elem("i1"), predicate=name)
+
+    def select(self, condition: Value, a: Operand, b: Operand) -> Value:
+        """a where condition holds, else b; `condition` may be scalar for vector values."""
+        like = next(o.type for o in (a, b) if isinstance(o, Value))
+        lanes = max([condition.type.lanes, *(o.type.lanes for o in (a, b) if isinstance(o, Value))])
+        like = like.with_lanes(lanes)
+        x, y = self.as_value(a, like), self.as_value(b, like)
+        return self._pure("select", (condition, x, y), like)
+
+    def cast(self, opcode: str, a: Value, elem: str) -> Value:
+        """trunc zext sext fptrunc fpext fptosi fptoui sitofp uitofp bitcast; `fptosi`/`fptoui`
+        saturate and send NaN to 0."""
+        to = a.type.with_elem(elem)
+        return a if a.type == to else self._pure(opcode, (a,), to)
+
+    # ---------------------------------------------------------------- vectors
+
+    def splat(self, a: Operand, lanes: int, elem: Type = I64) -> Value:
+        if not isinstance(a, Value):
+            return self.const(a, elem.with_lanes(lanes))
+        if a.type.lanes:
+            return a
+        if a.const is not None:
+            return self.const(a.const, a.type.with_lanes(lanes))
+        return self._pure("splat", (a,), a.type.with_lanes(lanes))
+
+    def lane_ids(self, lanes: int, elem: Type = I64) -> Value:
+        """<0, 1, 2, ...>"""
+        return self._pure("lane_ids", (), elem.with_lanes(lanes))
+
+    def extract(self, a: Value, lane: int) -> Value:
+        return self._pure("extract", (a,), a.type.scalar, lane=lane)
+
+    def insert(self, a: Value, scalar: Value, lane: int) -> Value:
+        return self._pure("insert", (a, scalar), a.type, lane=lane)
+
+    def shuffle(self, a: Value, b: Value | None, lanes: Sequence[int]) -> Value:
+        """Lanes of `a` (0..n) and `b` (n..2n); -1 leaves a lane undefined."""
+        operands = (a,) if b is None else (a, b)
+        return self._pure("shuffle", operands, a.type.with_lanes(len(lanes)), lanes=tuple(lanes))
+
+    def reduce(self, opcode: str, a: Value) -> Value:
+        """Horizontal add mul and or xor smin smax umin umax fadd fmul fminimum fmaximum; float sums
+        are reassociated as a tree."""
+        return self._pure("reduce", (a,), a.type.scalar, op=opcode)
+
+    def mask_below(self, index: Operand, limit: Operand, lanes: int) -> Value:
+        """Lane k is on where `index + k < limit`."""
+        i, n = self.as_value(index, I64), self.as_value(limit, I64)
+        return self._pure("mask_below", (i, n), I1.with_lanes(lanes))
+
+    def active(self, count: int, lanes: int) -> Value:
+        """A constant mask with the first `count` of `lanes` lanes on."""
+        return self.mask_below(0, count, lanes)
+
+    # ---------------------------------------------------------------- memory
+
+    def load(
+        self,
+        buffer: Buffer,
+        index: Operand,
+        lanes: int = 0,
+        *,
+        mask: Value | None = None,
+        alignment: int = 0,
+    ) -> Value:
+        """Element `index`, or `lanes` consecutive ones; lanes that are masked off are zero."""
+        alignment = alignment or buffer.elem.bits // 8
+        type = buffer.elem.with_lanes(lanes)
+        return self._memory("load", self._at(index, mask), buffer, type, alignment=alignment)
+
+    def _at(self, index: Operand, mask: Value | None) -> tuple[Value, ...]:
+        where = self.as_value(index, I64)
+        return (where,) if mask is None else (where, mask)
+
+    def store(
+        self,
+        value: Value,
+        buffer: Buffer,
+        index: Operand,
+        *,
+        mask: Value | None = None,
+        alignment: int = 0,
+        nontemporal: bool = False,
+    ) -> None:
+        alignment = alignment or buffer.elem.bits // 8
+        self._append(
+            "store", (value, *self._at(index, mask)), None,
+            buffer=buffer, alignment=alignment, nontemporal=nontemporal,
+        )  # fmt: skip
+
+    def gather(self, buffer: Buffer, indices: Value, *, mask: Value | None = None) -> Value:
+        """One element per lane of `indices` (i64 or i32); masked-off lanes are zero."""
+        type = buffer.elem.with_lanes(indices.type.lanes)
+        return self._memory("gather", self._at(indices, mask), buffer, type)
+
+    def scatter(
+        self, value: Value, buffer: Buffer, indices: Value, *, mask: Value | None = None
+    ) -> None:
+        """Stores lane by lane, in lane order."""
+        self._append("scatter", (value, *self._at(indices, mask)), None, buffer=buffer)
+
+    def forget(self, buffer: Buffer) -> None:
+        """From here on the contents of a `once` buffer are undefined. Costs nothing; with `verify`
+        it is checked that nothing reads them."""
+        self._append("forget", (), None, buffer=buffer)
+
+    def prefetch(
+        self, buffer: Buffer, index: Operand, *, write: bool = False, locality: int = 3
+    ) -> None:
+        """A hint; `index` may lie outside the buffer. locality: 3 = L1, 2 = L2, 0 = streaming."""
+        at = (self.as_value(index, I64),)
+        self._append("prefetch", at, None, buffer=buffer, write=write, locality=locality)
+
+    # ---------------------------------------------------------------- control flow
+
+    def loop(
+        self,
+        lo: Operand,
+        hi: Operand,
+        step: Operand,
+        carried: Sequence[Value],
+        body: Callable[..., Sequence[Value] | None],
+        *,
+        runs: bool | None = None,
+    ) -> tuple[Value, ...]:
+        """`for i in range(lo, hi, step): carried = body(i, *carried)`; returns the final values.
+
+        runs: True where at least one iteration is certain; found by itself for constant bounds.
+        """
+        start, stop, stride = (self.as_value(v, I64) for v in (lo, hi, step))
+        bounds = (start.const, stop.const, stride.const)
+        if None not in bounds and never_runs(*map(int, bounds)):  # type: ignore[arg-type]
+            return tuple(carried)
+        if runs is None:
+            known = start.const is not None and stop.const is not None
+            runs = known and start.const < stop.const  # type: ignore[operator]
+        with self._nested(bool(runs), is_loop=True) as block:
+            block.args = tuple(self._value(t, block) for t in (I64, *(c.type for c in carried)))
+            block.yields = tuple(body(*block.args) or ())
+        if [y.type for y in block.yields] != [c.type for c in carried]:
+            types = [c.type for c in carried], [y.type for y in block.yields]
+            raise TypeError(f"loop carries {types[0]}, body returned {types[1]}")
+        return self._structured(
+            "for", (start, stop, stride, *carried), block.yields, (block,), runs=bool(runs)
+        )
+
+    def if_(
+        self,
+        condition: Value,
+        then: Callable[[], Sequence[Value] | None],
+        otherwise: Callable[[], Sequence[Value] | None] | None = None,
+    ) -> tuple[Value, ...]:
+        """Scalar conditional; the values of the arm that ran. No `otherwise`: no values."""
+        if condition.const is not None:
+            return tuple((then if condition.const else otherwise or (lambda: ()))() or ())
+        arms = []
+        for arm in (then, otherwise or (lambda: ())):
+            with self._nested(False) as block:
+                block.yields = tuple(arm() or ())
+            arms.append(block)
+        return self._structured("if", (condition,), arms[0].yields, tuple(arms))
+
+    # ---------------------------------------------------------------- shared code
+
+    def argument(self, type: Type) -> Value:
+        """A register that whoever calls this code passes, see `shared_code`."""
+        return self._value(type, self.body)
+
+    def call(self, callee: Callee, args: Sequence[Value]) -> Value:
+        return self._pure("call", tuple(args), callee.result.type, callee=callee)
+
+
+__all__ = ["I1", "I32", "I64", "Builder", "Number", "Operand"]

@@ -1,0 +1,149 @@
+"""Where the ops of a kernel go: hoisted as they are written, and each value made once.
+
+Input: ops, from `Builder`. Output: blocks of them, and the `Function` around. A pure op is not
+appended to the current block but just outside the loops that it does not depend on: loop-invariant
+code leaves its loops the moment it is written, and equal ops become one. So kernels need no
+optimizer afterwards.
+
+Invariant: an op that may fault (a load, an integer division) never leaves a block that may not run;
+an op that reads or writes mutable memory stays where it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from stagejit.codegen.ir.nodes import I64, Block, Buffer, Callee, Function, Op, Type, Value
+from stagejit.codegen.ir.nodes import numbering_key as _key
+
+_MAY_FAULT = {"sdiv", "udiv", "srem", "urem", "load", "gather"}
+
+
+class Hoisting:
+    """The blocks of one kernel, and what it declares."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._written = 0  # stores so far, and all else that loads must not pass
+        self._buffers: list[Buffer] = []
+        self._params: list[Value] = []
+        self._scratch_nbytes = 0
+        self._constants: dict[tuple[Type, str], Value] = {}
+        self.callees: dict[Any, Callee] = {}
+        self.body = Block()
+        self.block = self.body
+        self.lo, self.hi = self._value(I64, self.body), self._value(I64, self.body)
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        return tuple(self._buffers)
+
+    def finish(self) -> Function:
+        buffers, params, callees = tuple(self._buffers), tuple(self._params), self.callees.values()
+        nbytes = self._scratch_nbytes
+        return Function(buffers, params, self.lo, self.hi, self.body, nbytes, tuple(callees))
+
+    # ---------------------------------------------------------------- blocks
+
+    @contextmanager
+    def inside(self, block: Block) -> Iterator[None]:
+        """Write to `block`, which is around the current one: before the loop that is open in it."""
+        current, self.block = self.block, block
+        try:
+            yield
+        finally:
+            self.block = current
+
+    def sees(self, block: Block) -> bool:
+        """Whether a value of `block` may be used where this writes."""
+        here: Block | None = self.block
+        while here is not None and here.depth > block.depth:
+            here = here.parent
+        return here is block
+
+    @contextmanager
+    def _nested(self, always_runs: bool, *, is_loop: bool = False) -> Iterator[Block]:
+        parent = self.block
+        self.block = Block(parent, parent.depth + 1, always_runs, is_loop)
+        try:
+            yield self.block
+        finally:
+            self.block = parent
+
+    def _structured(
+        self,
+        opcode: str,
+        operands: tuple[Value, ...],
+        like: Sequence[Value],
+        blocks: tuple[Block, ...],
+        **attrs: Any,
+    ) -> tuple[Value, ...]:
+        results = tuple(self._value(v.type, self.block) for v in like)
+        self._put(Op(opcode, operands, results, attrs, blocks))
+        return results
+
+    # ---------------------------------------------------------------- ops
+
+    def _value(self, type: Type, block: Block) -> Value:
+        self._count += 1
+        return Value(type, self._count, block, self)
+
+    def _append(
+        self, opcode: str, operands: tuple[Value, ...], type: Type | None, **attrs: Any
+    ) -> Value | None:
+        self._written += 1
+        results = () if type is None else (self._value(type, self.block),)
+        self._put(Op(opcode, operands, results, attrs))
+        return results[0] if results else None
+
+    def _put(self, op: Op) -> None:
+        self.block.ops.append(op)
+        for result in op.results:
+            result.op = op
+
+    def _memory(
+        self, opcode: str, operands: tuple[Value, ...], buffer: Buffer, type: Type, **attrs: Any
+    ) -> Value:
+        if buffer.readonly:
+            return self._pure(opcode, operands, type, buffer=buffer, **attrs)
+        # Until something is written, and in this block: one around it may be a loop that stores.
+        written, attrs = self._written, {"buffer": buffer, **attrs}
+        key = (*_key(opcode, operands, type, attrs), written)
+        known = self.block.numbering.get(key) or self._append(opcode, operands, type, **attrs)
+        assert known is not None
+        self._written, self.block.numbering[key] = written, known
+        return known
+
+    def _pure(self, opcode: str, operands: tuple[Value, ...], type: Type, **attrs: Any) -> Value:
+        key = _key(opcode, operands, type, attrs)
+        depth = 0
+        for operand in operands:
+            depth = max(depth, operand.block.depth)
+        home = self.body if not operands else self._home(depth, opcode in _MAY_FAULT)
+        block: Block | None = home
+        while block is not None and block.depth >= depth:
+            known = block.numbering.get(key)
+            if known is not None:
+                return known
+            block = block.parent
+        value = self._value(type, home)
+        value.op = Op(opcode, operands, (value,), attrs)
+        home.ops.append(value.op)
+        home.numbering[key] = value
+        return value
+
+    def _home(self, depth: int, may_fault: bool) -> Block:
+        """Where an op goes whose deepest operand stands at `depth`: see Note [Hoisting]."""
+        # Note [Hoisting]: all operand blocks are ancestors of the current block. Leaving a loop
+        # pays, leaving an arm of an `if` alone does not (the arm may be the rare one), so the op
+        # goes just outside the outermost loop that it can leave. An open loop is appended to its
+        # parent only when it closes, so appending to an outer block places the op before the loop.
+        home = block = self.block
+        while block.depth > depth and (block.always_runs or not may_fault):
+            assert block.parent is not None
+            if block.is_loop:
+                home = block.parent
+            block = block.parent
+        return home

@@ -1,0 +1,321 @@
+"""The loop-nest IR: structured SSA over scalars, fixed-width vectors and buffers.
+
+One kernel is a `Function`: buffers, run-time `i64` parameters, the chunk `[lo, hi)` of its parallel
+loop, and a body of nested blocks. Loops, conditionals, masked vector memory operations, shuffles
+and prefetches are ops; a target lowers them one by one (`codegen/llvm/`) without looking back at
+the program they came from. Nothing here knows a target; widths were chosen when the kernel was
+built.
+
+Invariant: a value is used only inside the block that defines it or blocks nested in that one.
+Integers are signless, as in LLVM; signedness is part of the opcode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from stagejit.types import DType
+
+_FLOATS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
+_INTS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
+
+
+@dataclass(frozen=True)
+class Type:
+    """An element type and a number of lanes; `lanes == 0` is a scalar."""
+
+    elem: str
+    lanes: int = 0
+
+    def __str__(self) -> str:
+        return f"<{self.lanes} x {self.elem}>" if self.lanes else self.elem
+
+    __repr__ = __str__
+
+    @property
+    def is_float(self) -> bool:
+        return self.elem in _FLOATS
+
+    @property
+    def bits(self) -> int:
+        """Bits of one lane."""
+        return _FLOATS.get(self.elem) or _INTS[self.elem]
+
+    @property
+    def scalar(self) -> Type:
+        return Type(self.elem)
+
+    def with_elem(self, elem: str) -> Type:
+        return Type(elem, self.lanes)
+
+    def with_lanes(self, lanes: int) -> Type:
+        return Type(self.elem, lanes)
+
+    @property
+    def as_int(self) -> Type:
+        """The integer type of the same width and lanes."""
+        return Type(f"i{self.bits}", self.lanes)
+
+
+I1, I8, I16, I32, I64 = (Type(name) for name in _INTS)
+F16, BF16, F32, F64 = (Type(name) for name in _FLOATS)
+
+
+def element_type(dtype: DType) -> Type:
+    """The scalar type that arithmetic on `dtype` uses: a bool is `i1` in registers."""
+    if dtype.kind == "bool":
+        return I1
+    return Type(dtype.name) if dtype.is_float else Type(f"i{dtype.bits}")
+
+
+def storage_type(dtype: DType) -> Type:
+    """The scalar type of one element in memory: a bool is a byte."""
+    return I8 if dtype.kind == "bool" else element_type(dtype)
+
+
+def _operator(name: str, *, swap: bool = False) -> Callable[[Value, Any], Value]:
+    def written(self: Value, other: Any) -> Value:
+        x, y = (other, self) if swap else (self, other)
+        return self.builder.arith(name, x, y)  # type: ignore[no-any-return]
+
+    return written
+
+
+def _comparison(predicate: str) -> Callable[[Value, Any], Value]:
+    def written(self: Value, other: Any) -> Value:
+        return self.builder.compare(predicate, self, other)  # type: ignore[no-any-return]
+
+    return written
+
+
+class Value:
+    """The result of one op. Arithmetic operators build ops through the builder that made it."""
+
+    __slots__ = ("block", "builder", "const", "id", "op", "type")
+
+    def __init__(self, type: Type, id: int, block: Block, builder: Any) -> None:
+        self.type, self.id, self.block, self.builder = type, id, block, builder
+        self.op: Op | None = None
+        self.const: int | float | None = None  # the number, where this is a (splat) constant
+
+    def forget_place(self) -> None:
+        """See `forget_places`."""
+        self.op = None
+        del self.block, self.builder
+
+    def __str__(self) -> str:
+        return f"%{self.id}"
+
+    __repr__ = __str__
+
+    def __neg__(self) -> Value:
+        return self.builder.neg(self)  # type: ignore[no-any-return]
+
+    __add__, __radd__ = _operator("add"), _operator("add", swap=True)
+    __sub__, __rsub__ = _operator("sub"), _operator("sub", swap=True)
+    __mul__, __rmul__ = _operator("mul"), _operator("mul", swap=True)
+    __truediv__, __rtruediv__ = _operator("div"), _operator("div", swap=True)
+    __and__, __or__, __xor__ = _operator("and"), _operator("or"), _operator("xor")
+    __lshift__ = _operator("shl")
+    __rshift__ = _operator("lshr")  # `builder.ashr` keeps the sign
+    __lt__, __le__ = _comparison("lt"), _comparison("le")
+    __gt__, __ge__ = _comparison("gt"), _comparison("ge")
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Memory that a kernel reads or writes, addressed in elements from its base.
+
+    space: "arg" (the `index`-th pointer of the call), "scratch" (`offset_nbytes` into the worker's
+    scratch), "stack" (fixed `size` elements in the frame, 64-byte aligned) or "table" (the
+    constants `data`, part of the kernel's object code).
+    readonly: nothing in this kernel writes it, so its loads may move and merge.
+    once: between two `forget`s of it each element is written at most once, and read after that.
+    """
+
+    name: str
+    elem: Type
+    space: str
+    index: int = 0
+    offset_nbytes: int = 0
+    size: int = 0
+    readonly: bool = False
+    once: bool = False
+    data: tuple[int | float, ...] = ()
+
+    def __str__(self) -> str:
+        return f"@{self.name}"
+
+    def as_text(self) -> str:
+        """The line that declares it, if it is no argument."""
+        place = f"{self.elem}[{self.size}] on stack"
+        if self.space == "table":
+            place = f"{self.elem} = [{', '.join(map(repr, self.data))}]"
+        if self.space == "scratch":
+            once = " once" if self.once else ""
+            place = f"{self.elem}[{self.size}] at scratch + {self.offset_nbytes}{once}"
+        return f"  {self}: {place}"
+
+
+@dataclass(eq=False)
+class Op:
+    """`results = opcode operands {attrs} (blocks)`. Buffers are attributes, not operands."""
+
+    opcode: str
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    blocks: tuple[Block, ...] = ()
+
+
+@dataclass(eq=False)
+class Block:
+    """A straight list of ops; `args` are the loop variable and the carried values.
+
+    `yields` are the values handed to the next iteration (or out of an `if` arm).
+    `always_runs` is False for blocks that may not run at all although their parent runs: values
+    that could fault must not leave them.
+    `is_loop` tells a loop's body from an arm of an `if`, which values have no reason to leave.
+    """
+
+    parent: Block | None = None
+    depth: int = 0
+    always_runs: bool = True
+    is_loop: bool = False
+    args: tuple[Value, ...] = ()
+    ops: list[Op] = field(default_factory=list)
+    yields: tuple[Value, ...] = ()
+    numbering: dict[Any, Value] = field(default_factory=dict, repr=False)
+
+
+def numbering_key(
+    opcode: str, operands: tuple[Value, ...], type: Type, attrs: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """Equal for ops that give equal values."""
+    key: tuple[Any, ...] = (opcode, type, *[operand.id for operand in operands])
+    if attrs:
+        key += tuple(
+            (name, id(value) if isinstance(value, Buffer) else value)
+            for name, value in sorted(attrs.items())
+        )
+    return key
+
+
+CalleeKind = Literal["repeated", "rare", "long"]
+
+
+@dataclass(eq=False)
+class Callee:
+    """Code that a kernel has once and calls from several places: a pure function of registers.
+    `buffers`: tables and stack of its own. `kind`: why it is called, see `shared_code`."""
+
+    name: str
+    params: tuple[Value, ...]
+    body: Block
+    result: Value
+    buffers: tuple[Buffer, ...]
+    kind: CalleeKind = "repeated"
+
+    def __str__(self) -> str:
+        return f"@{self.name}"
+
+    def as_text(self) -> str:
+        names = _numbered(self.params, self.body)
+        params = ", ".join(f"{names[p]}: {p.type}" for p in self.params)
+        lines = [f"function {self}({params}) {{", *(b.as_text() for b in self.buffers)]
+        lines += [text for text, _ in _printed(self.body, names)]
+        return "\n".join([*lines, f"  return {names[self.result]}", "}"])
+
+
+@dataclass(eq=False)
+class Function:
+    """One kernel. `params` are `i64` values read from the call's parameter array."""
+
+    buffers: tuple[Buffer, ...]
+    params: tuple[Value, ...]
+    lo: Value
+    hi: Value
+    body: Block
+    scratch_nbytes: int = 0
+    callees: tuple[Callee, ...] = ()
+
+    def walk(self) -> Iterator[Op]:
+        """All ops, outer before inner."""
+        for block in _blocks(self.body):
+            yield from block.ops
+
+    def as_text(self) -> str:
+        """The stable text form; equal text means an equal kernel."""
+        lines = [text for text, _ in self.lines()]
+        return "\n".join([*lines, *(callee.as_text() for callee in self.callees)])
+
+    def lines(self) -> Iterator[tuple[str, Op | None]]:
+        """The lines of the text, without callees, each with the op that it shows, if any."""
+        names = _numbered((*self.params, self.lo, self.hi), self.body)
+        arguments = [
+            f"{b}: {b.elem}{' readonly' if b.readonly else ''}"
+            for b in self.buffers
+            if b.space == "arg"
+        ]
+        arguments += [f"{names[p]}: i64" for p in self.params]
+        yield f"kernel({', '.join(arguments)}) for [{names[self.lo]}, {names[self.hi]}) {{", None
+        for buffer in self.buffers:
+            if buffer.space != "arg":
+                yield buffer.as_text(), None
+        yield from _printed(self.body, names)
+        yield "}", None
+
+
+def forget_places(code: Function | Callee) -> None:
+    """Makes values and blocks forget where they were made, which only a builder asks.
+
+    What is left refers to nothing that refers to it, so it is freed when nobody holds it, and does
+    not wait for Python's search for cycles: a process that compiles much does not grow by them.
+    """
+    given = (code.lo, code.hi) if isinstance(code, Function) else ()
+    for value in (*code.params, *given, *_defined(code.body)):
+        value.forget_place()
+    for block in _blocks(code.body):
+        block.parent, block.numbering = None, {}
+
+
+def _numbered(given: Iterable[Value], body: Block) -> dict[Value, str]:
+    """The names of all values, in the order of printing."""
+    return {value: f"%{number}" for number, value in enumerate((*given, *_defined(body)))}
+
+
+def _defined(block: Block) -> Iterator[Value]:
+    yield from block.args
+    for op in block.ops:
+        for inner in op.blocks:
+            yield from _defined(inner)
+        yield from op.results
+
+
+def _blocks(block: Block) -> Iterator[Block]:
+    yield block
+    for op in block.ops:
+        for inner in op.blocks:
+            yield from _blocks(inner)
+
+
+def _printed(
+    block: Block, names: dict[Value, str], indent: str = "  "
+) -> Iterator[tuple[str, Op | None]]:
+    """The lines of a block, with the op that a line shows, if any."""
+    for op in block.ops:
+        results = ", ".join(f"{names[r]}: {r.type}" for r in op.results)
+        operands = ", ".join(names.get(o, "%undefined") for o in op.operands)
+        attrs = " ".join(f"{key}={value}" for key, value in sorted(op.attrs.items()))
+        text = " ".join(filter(None, (op.opcode, operands, f"{{{attrs}}}" if attrs else "")))
+        yield f"{indent}{results} = {text}" if results else f"{indent}{text}", op
+        for inner in op.blocks:
+            args = ", ".join(f"{names[a]}: {a.type}" for a in inner.args)
+            yield f"{indent}({args}) {{", None
+            yield from _printed(inner, names, indent + "  ")
+            yield f"{indent}}}", None
+    if block.yields:
+        yields = ", ".join(names.get(y, "%undefined") for y in block.yields)
+        yield f"{indent}yield {yields}", None

@@ -1,0 +1,83 @@
+"""Lanes that stand a few elements apart: whole vectors cross memory, shuffles deal out their lanes.
+
+Input: a wide register of `stride` vectors, or `stride` registers. Output: the lanes of one phase,
+or the wide register in which the phases alternate. Invariant: element k of phase p is at `k *
+stride + p`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.nodes import Value
+
+# The widest stride at which each phase is picked from the vectors by shuffles of two of them;
+# beyond it, squares of rows are transposed.
+WIDEST_PICKED = 4
+# The widest stride at which the phases between two lanes share whole vectors: so many registers
+# wait, and the code of a square grows with the number of lanes.
+MOST_LANES_APART = 16
+
+
+def is_dealt(stride: int, lanes: int, *, shared: bool) -> bool:
+    """Whether whole vectors pay. shared: the phases between two lanes are wanted too."""
+    return lanes > 1 and 1 < stride <= (MOST_LANES_APART if shared else min(lanes, WIDEST_PICKED))
+
+
+def squares(stride: int, lanes: int) -> Iterator[tuple[int, int]]:
+    """(first phase, number of phases) of each square of rows that the phases fill."""
+    for first in range(0, stride, lanes):
+        yield first, min(lanes, stride - first)
+
+
+def dealing_cost(stride: int, lanes: int, *, shared: bool) -> float:
+    """Loads and shuffles for one vector of a phase."""
+    if not shared:
+        return 2.0 * stride - 1
+    if stride <= WIDEST_PICKED:
+        return float(stride)
+    return -(-stride // lanes) * lanes * (1 + math.log2(lanes)) / stride
+
+
+def dealt(b: Builder, wide: Value, stride: int, phase: int) -> Value:
+    """Every `stride`-th lane of `wide`, from lane `phase` on."""
+    lanes = wide.type.lanes // stride
+    return b.shuffle(wide, None, [lane * stride + phase for lane in range(lanes)])
+
+
+def interleaved(b: Builder, phases: Sequence[Value]) -> Value:
+    """The register whose lanes are lane 0 of every phase, then lane 1, and so on."""
+    count, lanes = len(phases), phases[0].type.lanes
+    whole = list(phases)
+    while len(whole) > 1:
+        if len(whole) % 2:
+            whole.append(whole[-1])  # its copy is never picked
+        whole = [_joined(b, whole[k], whole[k + 1]) for k in range(0, len(whole), 2)]
+    return b.shuffle(
+        whole[0], None, [phase * lanes + lane for lane in range(lanes) for phase in range(count)]
+    )
+
+
+def _joined(b: Builder, first: Value, second: Value) -> Value:
+    return b.shuffle(first, second, range(2 * first.type.lanes))
+
+
+def every(b: Builder, parts: Sequence[Value], first: int) -> Value:
+    """Elements `first`, `first + n`, `first + 2 n`, ... of n vectors end to end."""
+    lanes, count = parts[0].type.lanes, len(parts)
+    picks = [lane * count + first for lane in range(lanes)]
+    result = parts[0]
+    for number, part in enumerate(parts):
+        if number == 0:
+            continue
+        # Lanes that earlier vectors filled stay; those of this one come in.
+        here = [pick - number * lanes for pick in picks]
+        before = [pick if number == 1 and pick < lanes else lane for lane, pick in enumerate(picks)]
+        choice = [
+            lanes + at if 0 <= at < lanes else earlier
+            for at, earlier in zip(here, before, strict=True)
+        ]
+        result = b.shuffle(result, part, [lane if lane < 2 * lanes else -1 for lane in choice])
+    return result

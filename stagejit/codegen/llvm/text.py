@@ -1,0 +1,246 @@
+"""Writes the text of one LLVM IR function: names, constants, intrinsic declarations, basic blocks.
+
+Input: types and values of the loop-nest IR. Output: lines of LLVM IR. Invariant: every name is
+numbered in the order of writing, so equal kernels give equal text; constants are always literals.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from stagejit.codegen.ir.nodes import I1, Type, Value
+from stagejit.codegen.target import Target
+from stagejit.errors import InternalError
+
+# LLVM scalarizes what it does to vectors of bfloat, bitcasts included, on CPUs without instructions
+# for them: their bits travel as integers, and only conversions look at the value.
+_LLVM_FLOATS = {"f16": "half", "bf16": "i16", "f32": "float", "f64": "double"}
+
+
+def type_text(type: Type) -> str:
+    """`Type` in LLVM's syntax: <16 x float>, i64, ..."""
+    name = _LLVM_FLOATS.get(type.elem, type.elem)
+    return f"<{type.lanes} x {name}>" if type.lanes else name
+
+
+def mangled(type: Type) -> str:
+    """The suffix that names `type` in an overloaded intrinsic: v16f32, i64, ..."""
+    elem = "i16" if type.elem == "bf16" else type.elem
+    return f"v{type.lanes}{elem}" if type.lanes else elem
+
+
+def literal(number: int | float, type: Type) -> str:
+    """A constant operand; a vector type gives a splat."""
+    text = _float_literal(float(number), type.elem) if type.is_float else _int_literal(number, type)
+    return f"splat ({type_text(type.scalar)} {text})" if type.lanes else text
+
+
+def _int_literal(number: int | float, type: Type) -> str:
+    if type.elem == "i1":
+        return "true" if number else "false"
+    wrapped = int(number) & ((1 << type.bits) - 1)
+    return str(wrapped - (1 << type.bits) if wrapped >> (type.bits - 1) else wrapped)
+
+
+def _float_literal(number: float, elem: str) -> str:
+    if elem == "f16":
+        with np.errstate(over="ignore"):
+            return f"0xH{int(np.float16(number).view(np.uint16)):04X}"
+    if elem == "bf16":
+        return str(int(np.array(number, ml_dtypes.bfloat16).view(np.int16)))
+    if elem == "f32" and abs(number) < math.inf:  # LLVM writes floats as the double of equal value
+        try:
+            (number,) = struct.unpack("<f", struct.pack("<f", number))
+        except OverflowError:
+            number = math.copysign(math.inf, number)
+    bits = (
+        0x7FF8000000000000
+        if math.isnan(number)
+        else struct.unpack("<Q", struct.pack("<d", number))[0]
+    )
+    return f"0x{bits:016X}"
+
+
+@dataclass(frozen=True)
+class Ref:
+    """An operand: a local name or a literal, with its type."""
+
+    type: Type
+    text: str
+
+    def __str__(self) -> str:
+        return f"{type_text(self.type)} {self.text}"
+
+
+class Emitter:
+    """Collects the lines of one function and what they need at module level."""
+
+    def __init__(self, symbol: str, target: Target, *, verify: bool) -> None:
+        self.symbol, self.target, self.verify = symbol, target, verify
+        self.lines: list[str] = []
+        self.declarations: dict[str, str] = {}
+        self.block = "entry"
+        self.uses_nontemporal = False
+        self._refs: dict[Value, Ref] = {}
+        self._count = 0
+
+    # ---------------------------------------------------------------- values of the loop-nest IR
+
+    def ref(self, value: Value) -> Ref:
+        """The operand for a value: its literal if it is a constant."""
+        known = self._refs.get(value)
+        if known is None:
+            if value.const is None:
+                raise InternalError(f"{value} is used before it is made", step="llvm")
+            known = self._refs[value] = Ref(value.type, literal(value.const, value.type))
+        return known
+
+    def bind(self, value: Value, ref: Ref) -> None:
+        self._refs[value] = ref
+
+    # ---------------------------------------------------------------- lines
+
+    def fresh(self) -> str:
+        self._count += 1
+        return f"%v{self._count}"
+
+    def fresh_label(self, stem: str) -> str:
+        self._count += 1
+        return f"{stem}{self._count}"
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " + text)
+
+    def op(self, text: str, type: Type) -> Ref:
+        name = self.fresh()
+        self.line(f"{name} = {text}")
+        return Ref(type, name)
+
+    def start(self, label: str) -> None:
+        """Begin the basic block `label`."""
+        self.lines.append(f"{label}:")
+        self.block = label
+
+    def jump(self, label: str) -> None:
+        self.line(f"br label %{label}")
+
+    def branch(self, condition: Ref, then: str, otherwise: str, metadata: str = "") -> None:
+        self.line(f"br i1 {condition.text}, label %{then}, label %{otherwise}{metadata}")
+
+    def phi(self, type: Type, incoming: Sequence[tuple[Ref, str]]) -> Ref:
+        pairs = ", ".join(f"[ {ref.text}, %{block} ]" for ref, block in incoming)
+        return self.op(f"phi {type_text(type)} {pairs}", type)
+
+    # ---------------------------------------------------------------- instructions
+
+    def const(self, number: int | float, type: Type) -> Ref:
+        return Ref(type, literal(number, type))
+
+    def binary(self, opcode: str, a: Ref, b: Ref | int | float) -> Ref:
+        other = b if isinstance(b, Ref) else self.const(b, a.type)
+        return self.op(f"{opcode} {a}, {other.text}", a.type)
+
+    def compare(self, predicate: str, a: Ref, b: Ref | int | float) -> Ref:
+        other = b if isinstance(b, Ref) else self.const(b, a.type)
+        opcode = "fcmp" if a.type.is_float else "icmp"
+        return self.op(f"{opcode} {predicate} {a}, {other.text}", a.type.with_elem("i1"))
+
+    def select(self, condition: Ref, a: Ref, b: Ref | int | float) -> Ref:
+        other = b if isinstance(b, Ref) else self.const(b, a.type)
+        return self.op(f"select {condition}, {a}, {other}", a.type)
+
+    def cast(self, opcode: str, a: Ref, type: Type) -> Ref:
+        if a.type == type:
+            return a
+        return self.op(f"{opcode} {a} to {type_text(type)}", type)
+
+    def bits(self, a: Ref) -> Ref:
+        return self.cast("bitcast", a, a.type.as_int)
+
+    def splat(self, a: Ref, lanes: int) -> Ref:
+        type = a.type.with_lanes(lanes)
+        text = type_text(type)
+        first = self.op(f"insertelement {text} poison, {a}, i64 0", type)
+        zeros = f"<{lanes} x i32> zeroinitializer"
+        return self.op(f"shufflevector {first}, {text} poison, {zeros}", type)
+
+    def shuffle(self, a: Ref, b: Ref | None, lanes: Sequence[int]) -> Ref:
+        picks = ", ".join(f"i32 {lane}" if lane >= 0 else "i32 poison" for lane in lanes)
+        other = str(b) if b is not None else f"{type_text(a.type)} poison"
+        return self.op(
+            f"shufflevector {a}, {other}, <{len(lanes)} x i32> <{picks}>",
+            a.type.with_lanes(len(lanes)),
+        )
+
+    def lane_ids(self, type: Type) -> Ref:
+        items = ", ".join(
+            f"{type_text(type.scalar)} {literal(k, type.scalar)}" for k in range(type.lanes)
+        )
+        return Ref(type, f"<{items}>")
+
+    def intrinsic(
+        self,
+        name: str,
+        result: Type | None,
+        args: Sequence[Ref | str],
+        mangle: Sequence[Type] | None = None,
+        *,
+        flags: str = "",
+        hints: str = "",
+    ) -> Ref | None:
+        """Call `@llvm.<name>.<mangled types>`. Text arguments are written as they are: "ptr %p".
+        flags: fast-math flags before the type; hints: metadata after the call."""
+        types = ([result] if result else []) if mangle is None else mangle
+        full = "@llvm." + ".".join([name, *map(mangled, types)])
+        returns = type_text(result) if result else "void"
+        if full not in self.declarations:
+            kinds = ", ".join(
+                type_text(a.type) if isinstance(a, Ref) else a.rsplit(" ", 1)[0] for a in args
+            )
+            self.declarations[full] = f"declare {returns} {full}({kinds})"
+        call = f"call {flags}{returns} {full}({', '.join(map(str, args))}){hints}"
+        if result:
+            return self.op(call, result)
+        self.line(call)
+        return None
+
+    def call(
+        self,
+        name: str,
+        result: Type,
+        args: Sequence[Ref | str],
+        mangle: Sequence[Type] | None = None,
+        *,
+        flags: str = "",
+        hints: str = "",
+    ) -> Ref:
+        """An intrinsic that gives a value."""
+        ref = self.intrinsic(name, result, args, mangle, flags=flags, hints=hints)
+        assert ref is not None
+        return ref
+
+    def unary_intrinsic(self, name: str, a: Ref) -> Ref:
+        return self.call(name, a.type, [a])
+
+    def any(self, mask: Ref) -> Ref:
+        return self.call("vector.reduce.or", I1, [mask], [mask.type]) if mask.type.lanes else mask
+
+    def pointer(self, base: str, elem: Type, index: Ref) -> str:
+        """The element of `base` at `index`; a vector of them for a vector of indices."""
+        name = self.fresh()
+        self.line(f"{name} = getelementptr {type_text(elem)}, ptr {base}, {index}")
+        return name
+
+    def address(self, base: str, elem: Type, index: Ref) -> str:
+        """The same with its type: `ptr %p`."""
+        pointer = self.pointer(base, elem, index)
+        return f"<{index.type.lanes} x ptr> {pointer}" if index.type.lanes else f"ptr {pointer}"
+
+
+__all__ = ["Emitter", "Ref", "literal", "mangled", "type_text"]

@@ -1,0 +1,182 @@
+"""Every scalar function of the op set as loop-nest IR, by JAX primitive name.
+
+Input: a primitive's name, its operands' `DType` (signedness is not in the values), values of any
+lane count, the primitive's parameters. Output: the result's value: bools are `i1`. Invariants:
+XLA's semantics (see `number.py`), at most 2 units in the last place in f32, 16-bit floats
+computed in f32 and rounded once per op.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.nodes import Value, element_type
+from stagejit.codegen.ir.shared_code import shared
+from stagejit.codegen.math import erf, exp, log, number, threefry, trig
+from stagejit.codegen.math.core import F32, F64
+from stagejit.codegen.math.cost import cost
+from stagejit.errors import InternalError
+from stagejit.types import DType
+
+Attrs = Mapping[str, Any]
+Args = Sequence[Value]
+ScalarFunction = Callable[[Builder, DType, Args, Attrs], Value]
+
+# Flop equivalents from which on a function has enough code to be worth a call.
+_LONG = 10.0
+# On 16-bit floats these work on the bits themselves; all other functions compute in f32.
+_ON_BITS = frozenset(("select", "nextafter"))
+# What the CPU's instructions take denormals for, a constant among the operands of a function is
+# before any code is made from it: comparisons and extrema of constants are decided while compiling.
+_KEEPING_DENORMALS = _ON_BITS | {"sign", "neg", "abs"}
+
+
+def emit(b: Builder, fn_name: str, dtype: DType, args: Args, attrs: Attrs | None = None) -> Value:
+    """The result of primitive `fn_name` on operands of `dtype`."""
+    function = SCALAR_FUNCTIONS.get(fn_name)
+    if function is None:
+        raise InternalError(f"no scalar function for primitive `{fn_name}`", step="codegen")
+    attrs = attrs or {}
+    if dtype.is_float and fn_name not in _KEEPING_DENORMALS:
+        args = [_flushed(b, arg) for arg in args]
+    if is_long(fn_name, dtype):
+        function = _with_calls(function, fn_name)
+    if fn_name in _ON_BITS or not (dtype.is_float and dtype.bits == 16):
+        return function(b, dtype, args, attrs)
+    result = function(b, dtype, [_widened(b, arg) for arg in args], attrs)
+    return b.cast("fptrunc", result, dtype.name) if result.type.elem == "f32" else result
+
+
+def is_long(fn_name: str, dtype: DType) -> bool:
+    """Whether the primitive has so much code that it is called where a kernel repeats it."""
+    return dtype.is_float and cost(fn_name, dtype) >= _LONG
+
+
+def _with_calls(function: ScalarFunction, name: str) -> ScalarFunction:
+    """The function, called where a kernel has its code many times already."""
+
+    def emitted(b: Builder, dtype: DType, args: Args, attrs: Attrs) -> Value:
+        if any(arg.const is not None for arg in args) or set(attrs) - {"fn", "dtype"}:
+            return function(b, dtype, args, attrs)
+        return shared(b, name, args, lambda b, *args: function(b, dtype, args, attrs), dtype)
+
+    return emitted
+
+
+def _flushed(b: Builder, value: Value) -> Value:
+    """A constant that is a denormal where it is computed with, as the zero that CPUs take it for;
+    those of f16 are normal numbers in f32."""
+    if value.const is None or not value.type.is_float or value.type.elem == "f16":
+        return value
+    tiny = F64.tiny if value.type.elem == "f64" else F32.tiny
+    if not 0 < abs(value.const) < tiny:
+        return value
+    return b.const(math.copysign(0.0, value.const), value.type)
+
+
+def _widened(b: Builder, value: Value) -> Value:
+    return b.cast("fpext", value, "f32") if value.type.elem in ("f16", "bf16") else value
+
+
+# -------------------------------------------------------------------- conversions
+
+
+def convert(b: Builder, value: Value, from_dtype: DType, to_dtype: DType) -> Value:
+    """XLA's convert: to integers saturating with NaN to 0, to bool `!= 0`, floats rounded once."""
+    to = element_type(to_dtype)
+    if value.type.elem == to.elem:
+        return value
+    if to_dtype.kind == "bool":
+        return b.compare("ne", _widened(b, value), 0)
+    if from_dtype.is_float and to_dtype.is_float:
+        if value.type.bits == to.bits:  # one 16-bit format to the other
+            value = _widened(b, value)
+        opcode = "fpext" if value.type.bits < to.bits else "fptrunc"
+    elif from_dtype.is_float:
+        opcode = "fptosi" if to_dtype.is_signed else "fptoui"
+    elif to_dtype.is_float:
+        opcode = "sitofp" if from_dtype.is_signed else "uitofp"
+    elif value.type.bits > to.bits:
+        opcode = "trunc"
+    else:
+        opcode = "sext" if from_dtype.is_signed else "zext"
+    return b.cast(opcode, value, to.elem)
+
+
+def bitcast(b: Builder, value: Value, to_dtype: DType) -> Value:
+    """The same bits read as another dtype of equal width."""
+    return b.cast("bitcast", value, element_type(to_dtype).elem)
+
+
+# -------------------------------------------------------------------- the functions
+
+
+def _of_values(function: Callable[..., Value]) -> ScalarFunction:
+    return lambda b, dtype, args, attrs: function(b, *args)
+
+
+def _of_dtype(function: Callable[..., Value]) -> ScalarFunction:
+    return lambda b, dtype, args, attrs: function(b, dtype, *args)
+
+
+def _arith(name: str, of_bools: str = "") -> ScalarFunction:
+    def arith(b: Builder, dtype: DType, args: Args, attrs: Attrs) -> Value:
+        return b.arith(of_bools if of_bools and dtype.kind == "bool" else name, *args)
+
+    return arith
+
+
+def _unary(opcode: str) -> ScalarFunction:
+    return lambda b, dtype, args, attrs: b.unary(opcode, args[0])
+
+
+def _shift(opcode: str) -> ScalarFunction:
+    return lambda b, dtype, args, attrs: number.shift(b, opcode, *args)
+
+
+def _extremum(which: str) -> ScalarFunction:
+    return lambda b, dtype, args, attrs: number.extremum(b, dtype, which, *args)
+
+
+def _compare(predicate: str) -> ScalarFunction:
+    return lambda b, dtype, args, attrs: b.compare(predicate, *args, signed=dtype.is_signed)
+
+
+def _integer_pow(b: Builder, dtype: DType, args: Args, attrs: Attrs) -> Value:
+    return number.power(b, args[0], attrs["y"])
+
+
+def _round(b: Builder, dtype: DType, args: Args, attrs: Attrs) -> Value:
+    """`rounding`: "away" takes halves away from zero, "even" to the even neighbour."""
+    if attrs["rounding"] == "away":
+        return number.round_away(b, args[0])
+    return b.unary("roundeven", args[0])
+
+
+def _threefry(b: Builder, dtype: DType, args: Args, attrs: Attrs) -> Value:
+    return threefry.threefry(b, args, attrs["word"])
+
+
+_FAMILIES = (exp, log, trig, erf)
+SCALAR_FUNCTIONS: dict[str, ScalarFunction] = {
+    "add": _arith("add", "or"), "sub": _arith("sub"), "mul": _arith("mul", "and"),
+    "div": _of_dtype(number.quotient), "rem": _of_dtype(number.remainder),
+    "max": _extremum("max"), "min": _extremum("min"), "clamp": _of_dtype(number.clamp),
+    "neg": _of_values(Builder.neg), "abs": _of_dtype(number.size),
+    "sign": _of_dtype(number.sign), "square": _of_values(lambda b, x: x * x),
+    "integer_pow": _integer_pow, "nextafter": _of_values(number.next_after),
+    "floor": _unary("floor"), "ceil": _unary("ceil"), "round": _round,
+    "sqrt": _unary("sqrt"), "rsqrt": _of_values(lambda b, x: 1.0 / b.unary("sqrt", x)),
+    "is_finite": _of_values(number.is_finite), "threefry2x32": _threefry,
+    "not": _of_values(number.boolean_not), "and": _arith("and"), "or": _arith("or"),
+    "xor": _arith("xor"), "population_count": _unary("ctpop"), "clz": _unary("ctlz"),
+    "shift_left": _shift("shl"), "shift_right_logical": _shift("lshr"),
+    "shift_right_arithmetic": _shift("ashr"), "select": _of_values(Builder.select),
+    **{name: _compare(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{f.__name__: _of_values(f) for family in _FAMILIES for f in family.FUNCTIONS},
+}  # fmt: skip
+
+__all__ = ["SCALAR_FUNCTIONS", "Attrs", "ScalarFunction", "bitcast", "convert", "cost", "emit"]

@@ -1,0 +1,131 @@
+"""The monoids of `reduce`: identity, accumulation, and merging of partial results.
+
+Input: registers (scalar or vector). Output: accumulators as tuples of registers. Invariant:
+merging is associative and commutative up to float rounding; maxima and minima propagate NaN, as
+NumPy does, and argmax/argmin return the first of equal elements, the first NaN before all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.nodes import I32, I64, Type, Value, element_type
+from stagejit.codegen.math import functions as vmath
+from stagejit.graph.functions import identity
+from stagejit.types import DType, i32, i64
+
+Accumulator = tuple[Value, ...]
+
+
+def identity_of(fn: str, dtype: DType) -> int | float:
+    """The neutral element of a monoid in `dtype`; of float sums it is -0, since 0 + -0 is +0."""
+    if fn == "add" and dtype.is_float:
+        return -0.0
+    if dtype.kind == "bool" and fn in ("argmax", "argmin"):
+        return int(fn == "argmin")
+    number = identity(fn.removeprefix("arg"), dtype)
+    return float(number) if dtype.is_float else int(number)
+
+
+@dataclass(frozen=True)
+class Reducer:
+    """One reduction: `fn` over elements of `dtype`; argmax and argmin give `index_dtype`."""
+
+    fn: str
+    dtype: DType
+    index_dtype: DType | None = None
+
+    @property
+    def is_arg(self) -> bool:
+        return self.fn in ("argmax", "argmin")
+
+    @property
+    def accumulator_dtype(self) -> DType:
+        """16-bit floats are kept in f32: sums round once, and CPUs compare f32."""
+        return self.dtype.accumulator
+
+    def initial(self, b: Builder, lanes: int) -> Accumulator:
+        elem = element_type(self.accumulator_dtype).with_lanes(lanes)
+        first = b.const(identity_of(self.fn, self.dtype), elem)
+        if not self.is_arg:
+            return (first,)
+        index = self._index_type.with_lanes(lanes)
+        return first, b.const(2 ** (index.bits - 1) - 1, index)
+
+    @property
+    def narrow_index(self) -> bool:
+        """Whether positions are i32."""
+        return self.index_dtype is not None and self.index_dtype.bits <= 32
+
+    @property
+    def _index_type(self) -> Type:
+        return I32 if self.narrow_index else I64
+
+    def lift(
+        self, b: Builder, element: Value, position: Value | None, lanes: int, mask: Value | None
+    ) -> Accumulator:
+        """One element a lane as an accumulator, neutral in lanes that are masked off; `position`
+        is for argmax and argmin."""
+        element = vmath.convert(b, element, self.dtype, self.accumulator_dtype)
+        parts: Accumulator = (element,)
+        if self.is_arg:
+            assert position is not None
+            parts = (element, position)
+        if not lanes:
+            return parts
+        parts = tuple(b.splat(part, lanes) for part in parts)
+        if mask is None:
+            return parts
+        neutral = self.initial(b, lanes)
+        return tuple(b.select(mask, x, y) for x, y in zip(parts, neutral, strict=True))
+
+    def merge(self, b: Builder, first: Accumulator, second: Accumulator) -> Accumulator:
+        if not self.is_arg:
+            return (vmath.emit(b, self.fn, self.accumulator_dtype, [first[0], second[0]]),)
+        better = self._better(b, second, first)
+        return tuple(b.select(better, y, x) for x, y in zip(first, second, strict=True))
+
+    def across_lanes(self, b: Builder, accumulator: Accumulator) -> Accumulator:
+        """The merge of all lanes, by halving."""
+        lanes = accumulator[0].type.lanes
+        while lanes > 1:
+            half = lanes // 2
+            low = tuple(b.shuffle(part, None, range(half)) for part in accumulator)
+            high = tuple(b.shuffle(part, None, range(half, lanes)) for part in accumulator)
+            accumulator = self.merge(b, low, high)
+            lanes = half
+        return tuple(b.extract(part, 0) for part in accumulator) if lanes else accumulator
+
+    def result(self, b: Builder, accumulator: Accumulator) -> Value:
+        """The reduce's result in its own dtype."""
+        if not self.is_arg:
+            return vmath.convert(b, accumulator[0], self.accumulator_dtype, self.dtype)
+        assert self.index_dtype is not None
+        held = i32 if self.narrow_index else i64
+        return vmath.convert(b, accumulator[1], held, self.index_dtype)
+
+    def _better(self, b: Builder, new: Accumulator, old: Accumulator) -> Value:
+        (x, i), (y, j) = new, old
+        dtype = self.dtype
+        wins = "gt" if self.fn == "argmax" else "lt"
+        ahead = b.compare(wins, x, y, signed=dtype.is_signed)
+        tie = b.compare("eq", x, y)
+        if dtype.is_float:
+            new_nan, old_nan = b.compare("uno", x, x), b.compare("uno", y, y)
+            one = b.const(1, old_nan.type)
+            ahead = ahead | (new_nan & (old_nan ^ one))
+            tie = tie | (new_nan & old_nan)
+        return ahead | (tie & b.compare("lt", i, j))
+
+
+def merge_all(b: Builder, reducer: Reducer, parts: Sequence[Accumulator]) -> Accumulator:
+    """Pairwise, so that rounding errors grow with the logarithm of the number of parts."""
+    current = list(parts)
+    while len(current) > 1:
+        paired = [
+            reducer.merge(b, current[k], current[k + 1]) for k in range(0, len(current) - 1, 2)
+        ]
+        current = paired + current[len(paired) * 2 :]
+    return current[0]

@@ -1,0 +1,99 @@
+"""The dry run: what a region's evaluation reads, and where its stores go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from stagejit.codegen.elements.accesses import read_cost, vector_cost, write_cost
+from stagejit.codegen.elements.footprint import Footprint
+from stagejit.codegen.elements.space import Space
+from stagejit.index.affine import Affine, Var
+from stagejit.trace.translate import graph_of
+from tests.codegen.regions import region_of
+
+
+def footprint_of(fn: Any, *args: Any) -> tuple[Footprint, Space, list[Affine]]:
+    region = region_of(graph_of(fn, *args))
+    footprint = Footprint(region)
+    space = Space(region.stores[0].value.shape)
+    for store in region.stores:
+        footprint.visit(store.value, space.index)
+    offsets = [footprint.store_offset(store, space.index) for store in region.stores]
+    return footprint, space, offsets
+
+
+def zeros(*shape: int) -> np.ndarray[Any, Any]:
+    return np.zeros(shape, np.float32)
+
+
+def test_reads_through_views() -> None:
+    footprint, space, _ = footprint_of(lambda x: x[2:, ::3].T + 1, zeros(10, 20))
+    (read,) = footprint.reads
+    column, row = space.vars
+    assert (read[1].coeff(row), read[1].coeff(column), read[1].const) == (20, 3, 40)
+
+
+def test_each_read_once() -> None:
+    footprint, *_ = footprint_of(lambda x: x * x + x, zeros(10, 20))
+    assert len(footprint.reads) == 1
+
+
+def test_broadcasts_have_no_coefficient() -> None:
+    footprint, space, _ = footprint_of(lambda x, b: x + b, zeros(10, 20), zeros(20))
+    bias = footprint.reads[1][1]
+    assert bias.coeff(space.vars[0]) == 0
+    assert bias.coeff(space.vars[1]) == 1
+
+
+def test_numbers_of_an_iota() -> None:
+    footprint, space, _ = footprint_of(lambda: lax.broadcasted_iota(np.int32, (3, 5), 1))
+    assert Affine.of(space.vars[1]) in footprint.numbers
+
+
+def test_store_offsets() -> None:
+    _, space, (offset,) = footprint_of(
+        lambda x, y: x.at[1:5, 3:7].set(y * 2), zeros(10, 20), zeros(4, 4)
+    )
+    assert offset.const == 23
+    assert [offset.coeff(var) for var in space.vars] == [20, 1]
+
+
+def test_dynamic_starts_are_bounded() -> None:
+    _, _, (offset,) = footprint_of(
+        lambda x, y, i: lax.dynamic_update_slice(x, y * 2, (i, 0)),
+        zeros(10, 20),
+        zeros(4, 20),
+        np.int32(0),
+    )
+    assert offset.range() == (0, 199)
+
+
+def test_a_gather_reads_its_indices_and_every_place() -> None:
+    footprint, *_ = footprint_of(
+        lambda x, i: jnp.take(x, i, axis=0, mode="clip") + 1, zeros(10, 20), np.zeros(3, np.int32)
+    )
+    ranges = sorted(form.range() for _, form in footprint.reads)
+    assert ranges == [(0, 2), (0, 199)]
+
+
+def test_costs_rank_accesses() -> None:
+    u, v = Var(100, "u"), Var(64, "v")
+    form = Affine.of(u) * 64 + Affine.of(v)
+    assert read_cost(form, v, 16) < read_cost(form, u, 16)
+    assert read_cost(Affine.of(u), v, 16) < read_cost(form, v, 16)
+    pairs = Affine.of(v) * 2
+    assert read_cost(form, v, 16) < read_cost(pairs, v, 16) < read_cost(form, u, 16)
+    assert write_cost(pairs, v, 16) == 16, "the other half is not there"
+    assert write_cost(pairs, v, 16, neighbours=2) == 2
+    assert vector_cost([form], [form], v, 16) < vector_cost([form], [form], u, 16)
+
+
+def test_unused_lanes_cost() -> None:
+    short, long = Var(3, "s"), Var(64, "l")
+    assert vector_cost([Affine.of(short)], [], short, 16) > vector_cost(
+        [Affine.of(long)], [], long, 16
+    )
