@@ -134,10 +134,6 @@ class Affine:
             return self
         return Affine(tuple((v, c * factor) for v, c in self.terms), self.const * factor)
 
-    @property
-    def is_const(self) -> bool:
-        return not self.terms
-
     def coeff(self, var: Var) -> int:
         return next((c for v, c in self.terms if v is var), 0)
 

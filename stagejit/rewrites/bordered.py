@@ -49,15 +49,6 @@ class _Window:
     high: Sizes
 
     @property
-    def size(self) -> int:
-        """Elements that it reads, without border."""
-        return math.prod(self.sizes)
-
-    @property
-    def bordered_size(self) -> int:
-        return math.prod(_sum(self.sizes, self.low, self.high))
-
-    @property
     def border(self) -> int | float:
         value: int | float = self.conv.attrs.get("border", 0)
         return value
@@ -102,7 +93,7 @@ def border_buffers(log: Log) -> None:
         if reason:
             log.decline(NAME, buffer.last, reason)
         else:
-            log.apply(NAME, buffer.last, f"its windows read it with its border: {_model(buffer)}")
+            log.apply(NAME, buffer.last, "its windows read it with its border")
             _rebuild(log.graph, buffer)
 
 
@@ -227,18 +218,6 @@ def _refuse(log: Log, buffer: _Buffer) -> str:
 def _bordered(buffer: _Buffer) -> Sizes:
     """The shape with its border."""
     return _sum(buffer.type.shape, *buffer.border())
-
-
-def _model(buffer: _Buffer) -> str:
-    """Note [When it pays]."""
-    windows, itemsize = buffer.all_windows(), buffer.type.dtype.itemsize
-    again = sum(window.size for window in windows) - buffer.type.size
-    saved = 2 * itemsize * max(again, 0)
-    around = math.prod(_bordered(buffer)) - buffer.type.size
-    lost = itemsize * (around + sum(w.bordered_size - w.size for w in windows))
-    if not buffer.inserts:  # windows could compute it where they copy it
-        lost += itemsize * buffer.type.size
-    return f"{saved} bytes less are copied into blocks, {lost} bytes more are written and read"
 
 
 def _other_uses(graph: Graph, buffer: _Buffer) -> Iterable[Use]:

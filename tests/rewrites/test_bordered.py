@@ -64,10 +64,7 @@ def test_two_windows_read_what_has_their_border() -> None:
     bordered = next(buffer for buffer in plan.buffers if buffer.kind == "transient")
     assert bordered.shape == (1, 3, 32, 64)  # rows of 256 bytes
     assert fills_and_copies(plan) == (0, 0)
-    assert decisions(twice, *args, options=ALWAYS) == [
-        "its windows read it with its border: 44640 bytes less are copied into blocks, "
-        "29088 bytes more are written and read"
-    ]
+    assert decisions(twice, *args, options=ALWAYS) == ["its windows read it with its border"]
     producer = plan.dispatches[0]
     assert sum(write.nbytes for write in producer.writes) == bordered.nbytes  # each byte once
     off = plan_of(twice, *args, options=Options(disable=(NAME,)))
