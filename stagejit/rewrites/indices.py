@@ -7,8 +7,6 @@ anything (see `ranges.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from stagejit.graph.dims import GatherDims, ScatterDims
@@ -16,7 +14,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.rewrites.driver import Outcome, declined, rewrite
 from stagejit.rewrites.insert_chains import is_placed
-from stagejit.rewrites.intervals import Interval, hull, within
+from stagejit.rewrites.intervals import Interval, hull, operand_given, within
 from stagejit.rewrites.ranges import is_counted, range_of, range_where
 from stagejit.types import TensorType, bool_
 
@@ -38,46 +36,10 @@ def known_number(graph: Graph, op: Op) -> Outcome:
 @rewrite(NAME, roots="map", functions="max min clamp rem abs and")
 def bound_that_holds(graph: Graph, op: Op) -> Outcome:
     """map max %x, %low  -->  %x, where %x is never less; so min, clamp, rem, abs, and"""
-    fn = op.attrs["fn"]
     if not all(map(is_counted, op.operands)):
         return None
-    ranges = [range_of(graph, x) for x in op.operands]
-    at = _HOLDS[fn](*ranges)
+    at = operand_given(op.attrs["fn"], [range_of(graph, x) for x in op.operands])
     return None if at is None else op.operands[at]
-
-
-def _larger(a: Interval, b: Interval) -> int | None:
-    return 0 if a[0] >= b[1] else 1 if b[0] >= a[1] else None
-
-
-def _smaller(a: Interval, b: Interval) -> int | None:
-    return 0 if a[1] <= b[0] else 1 if b[1] <= a[0] else None
-
-
-def _clamped(low: Interval, x: Interval, high: Interval) -> int | None:
-    return 1 if low[1] <= x[0] and x[1] <= high[0] else None
-
-
-def _rest(x: Interval, divisor: Interval) -> int | None:
-    return 0 if x[0] >= 0 and x[1] < divisor[0] else None
-
-
-def _masked(x: Interval, mask: Interval) -> int | None:
-    """all bits of a mask up to some bit"""
-    for at, (value, bits) in enumerate(((x, mask), (mask, x))):
-        if bits[0] == bits[1] and not bits[0] & (bits[0] + 1) and within(value, (0, bits[0])):
-            return at
-    return None
-
-
-_HOLDS: dict[str, Callable[..., int | None]] = {
-    "max": _larger,
-    "min": _smaller,
-    "clamp": _clamped,
-    "rem": _rest,
-    "abs": lambda x: 0 if x[0] >= 0 else None,
-    "and": _masked,
-}
 
 
 @rewrite(NAME, roots="map", functions="and")

@@ -86,6 +86,23 @@ def _at_ends(fn: Callable[..., int], *operands: Interval) -> Interval:
     return min(found), max(found)
 
 
+def operand_given(fn: str, operands: Sequence[Interval]) -> int | None:
+    """Which operand the result always is, where `fn` bounds, clamps or masks; None if that is not
+    certain."""
+    if fn == "rem":
+        x, divisor = operands
+        return 0 if x[0] >= 0 and x[1] < divisor[0] else None
+    if fn == "and":  # with all bits up to some bit
+        for at, (low, high) in enumerate(operands[::-1]):
+            if low == high and not low & (low + 1) and within(operands[at], (0, low)):
+                return at
+        return None
+    bound = abs if fn == "abs" else _MONOTONE[fn]
+    always = ({at for at, end in enumerate(ends) if bound(*ends) == end}
+              for ends in itertools.product(*operands))  # fmt: skip
+    return min(set.intersection(*always), default=None)
+
+
 def _equal(a: Interval, b: Interval) -> Interval:
     apart = _at_ends(operator.sub, a, b)
     return int(apart == (0, 0)), int(apart[0] <= 0 <= apart[1])
