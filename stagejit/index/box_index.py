@@ -11,6 +11,7 @@ into trees of doubling size (Bentley and Saxe, "Decomposable searching problems"
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -150,7 +151,11 @@ def fill_box(boxes: Sequence[Box], whole: Box) -> bool:
 
 
 def are_disjoint(boxes: Sequence[Box]) -> bool:
-    """Whether no two of them overlap."""
+    """Whether no two of them overlap: of parts side by side one axis tells."""
+    for axis in range(len(boxes[0].sizes) if boxes else 0):
+        lines = sorted((box.ends[0][axis], box.ends[1][axis]) for box in boxes)
+        if all(a[1] < b[0] for a, b in itertools.pairwise(lines)):
+            return True
     before: BoxIndex[None] = BoxIndex()
     for box in boxes:
         if before.any_overlaps(box):
