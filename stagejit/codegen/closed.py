@@ -18,7 +18,7 @@ import numpy as np
 
 from stagejit.dispatch.regions import Region, Store
 from stagejit.errors import InternalError
-from stagejit.graph.ir import Op, Value
+from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import memory_of
 from stagejit.graph.ops.dispatches import destination
 from stagejit.graph.printer import op_text
@@ -99,14 +99,20 @@ def text_of(region: Region, made: ClosedRegion) -> str:
     dispatch, without inputs that it does not use."""
     if region.part is None:
         raise InternalError(f"{region.name} has no kernel", step="codegen", loc=region.loc)
-    part = region.part
+    first = region.alike or region
+    if not first.text:
+        object.__setattr__(first, "text", _text_of(region.part, made, region.aligned))
+    return first.text
+
+
+def _text_of(part: Graph, made: ClosedRegion, aligned: bool) -> str:
     names = {value: f"%a{at}" for at, value in enumerate(made.inputs)}
     reads = ", ".join(f"{name}: {value.type}" for value, name in names.items())
     ends = (destination(part, number) for number in range(len(part.outputs)))
     into = [value for value in ends if value is not None]
     names |= {value: f"%d{at}" for at, value in enumerate(into)}
     writes = ", ".join(f"{names[value]}: {value.type}" for value in into)
-    lines = [f"({reads}) into ({writes}){'' if region.aligned else ' anywhere'}"]
+    lines = [f"({reads}) into ({writes}){'' if aligned else ' anywhere'}"]
     for op in part.ops():
         _require_text(op)
         for result in op.results:

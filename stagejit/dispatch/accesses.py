@@ -143,6 +143,7 @@ def indices_read(region: Region, value: Value) -> set[Index]:
 def _indices(region: Region) -> Mapping[Value, dict[Index, None]]:
     """At which indices each input is read for what is stored. A region keeps it, for who asks what
     it reads asks what it may overwrite, too."""
+    region = region.alike or region
     known: Mapping[Value, dict[Index, None]] | None = region.indices
     if known is None:
         walk = _Walk(region)

@@ -7,11 +7,12 @@ that its edges allow is right, for who overwrites what others use, too, overwrit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from stagejit.dispatch.forming.group import Group, Grouping
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.isomorphic import attribute_key
 from stagejit.graph.ops import build
 from stagejit.graph.ops.control import destination_of
 from stagejit.graph.ops.dispatches import add_dispatch, kind_of
@@ -27,13 +28,14 @@ def assemble(grouping: Grouping) -> tuple[Graph, dict[Group, Op]]:
 
 class _Assembly:
     """`values`: what stands for each value that lies in memory; `copies`: by results of updates,
-    what they start from if that is a copy."""
+    what they start from if that is a copy; `parts`: what equal groups evaluate."""
 
     def __init__(self, grouping: Grouping) -> None:
         self.grouping, graph = grouping, grouping.graph
         self.made = Graph(graph.name)
         self.launched: dict[Group, Op] = {}
         self.copies: dict[Value, Value] = {}
+        self.parts: dict[Hashable, Graph] = {}
         self.values = {
             value: self.made.add_input(name, value.type, donated=graph.is_donated(value))
             for value, name in zip(graph.inputs, graph.input_names, strict=True)
@@ -115,24 +117,54 @@ class _Assembly:
 
     def _dispatch(self, group: Group) -> Op:
         """What a group evaluates, as the only part of a dispatch."""
-        part = Graph(kind_of([op for op in group.ops if not op.definition.is_insert]))
         operands = [self._read(value) for value in group.reads]
-        made = {value: part.add_input(f"a{at}", value.type) for at, value in enumerate(group.reads)}
         anchor = group.anchor
         if anchor is not None and anchor.definition.updates:
             operands.append(self._start(anchor.result))
-            into = part.add_input("d0", anchor.result.type, donated=True)
-            made = appended(part, group.ops[:-1], made)
-            tied = anchor.definition.tied_operand(anchor, 0)
-            given = [into if at == tied else made[v] for at, v in enumerate(anchor.operands)]
-            update = part.add(anchor.kind, given, into.type, anchor.loc, **anchor.attrs)
-            part.set_outputs(update.results)
-        else:
-            made = appended(part, group.ops, made)
-            part.set_outputs([made[value] for value in group.stores])
-        op = add_dispatch(self.made, operands, [part])
+        key = _key(group) or group
+        if key not in self.parts:
+            self.parts[key] = _part(group)
+        op = add_dispatch(self.made, operands, [self.parts[key]])
         if group.copies_for is None:
             self.values.update(zip(group.stores, op.results, strict=True))
         else:
             self.copies[group.copies_for] = op.result
         return op
+
+
+def _key(group: Group) -> Hashable:
+    """Groups of equal keys evaluate the same, made of the same lines: floats, of which the host
+    knows nothing, so that whatever is said of one part holds for each dispatch of it."""
+    if not all(value.type.dtype.is_float for value in group.reads):
+        return None
+    numbers = {value: at for at, value in enumerate(group.reads)}
+    ops = []
+    for op in group.ops:
+        if op.definition.updates:
+            return None
+        attrs = [(name, attribute_key(value)) for name, value in op.attrs.items()]
+        operands = [numbers[value] for value in op.operands]
+        types = [result.type for result in op.results]
+        ops.append((op.kind, op.loc, *attrs, *operands, *types))
+        for result in op.results:
+            numbers[result] = len(numbers)
+    stores = [numbers[value] for value in group.stores]
+    return tuple(value.type for value in group.reads), tuple(ops), tuple(stores)
+
+
+def _part(group: Group) -> Graph:
+    """What a group evaluates."""
+    part = Graph(kind_of([op for op in group.ops if not op.definition.is_insert]))
+    made = {value: part.add_input(f"a{at}", value.type) for at, value in enumerate(group.reads)}
+    anchor = group.anchor
+    if anchor is not None and anchor.definition.updates:
+        into = part.add_input("d0", anchor.result.type, donated=True)
+        made = appended(part, group.ops[:-1], made)
+        tied = anchor.definition.tied_operand(anchor, 0)
+        given = [into if at == tied else made[v] for at, v in enumerate(anchor.operands)]
+        update = part.add(anchor.kind, given, into.type, anchor.loc, **anchor.attrs)
+        part.set_outputs(update.results)
+    else:
+        made = appended(part, group.ops, made)
+        part.set_outputs([made[value] for value in group.stores])
+    return part

@@ -10,7 +10,7 @@ arguments.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from stagejit.dispatch.bodies import has_slices_anywhere, known_inside
@@ -88,6 +88,7 @@ class Region:
     bodies: of a loop the body, then its condition if it has one; of a branch all branches.
     scalars: the offsets that the host knows.
     aligned: False where memory may start at any element, because it is a slice of a larger buffer.
+    alike: the first region of the same part, of which is remembered what the part alone says.
 
     Kinds `map`, `copy`, `fill`: all stored values have one shape. A map may write a buffer that it
     reads, the same elements at the same index or others.
@@ -117,9 +118,11 @@ class Region:
     bodies: tuple[Body, ...] = ()
     scalars: Scalars = NOTHING
     aligned: bool = True
+    alike: Region | None = None
 
-    # What `accesses.py` remembers of it.
+    # What `accesses.py` and `closed.py` remember of it.
     indices: ClassVar[Mapping[Value, dict[Index, None]] | None] = None
+    text: ClassVar[str] = ""
 
     @property
     def definition(self) -> OpDef:
@@ -189,9 +192,16 @@ def regions_of(
     given = known_arguments(graph) if known is None else known
     scalars = Scalars(graph.ops(), given) if options.enabled("host-offsets") else NOTHING
     regions: list[Region] = []
+    of_parts: dict[tuple[Graph, ...], Region] = {}
     for op in graph.ops():
         if op.definition.is_dispatch:
-            regions.append(view_of(op, len(regions), scalars, aligned))
+            first = of_parts.get(parts_of(op))
+            number = len(regions)
+            made = (
+                view_of(op, number, scalars, aligned) if first is None else _like(first, op, number)
+            )
+            of_parts.setdefault(parts_of(op), made)
+            regions.append(made)
         elif op.definition.stands_alone:
             regions.append(_of_others(op, len(regions), options, scalars, aligned))
     return regions
@@ -233,6 +243,18 @@ def view_of(op: Op, number: int, scalars: Scalars, aligned: bool = True) -> Regi
         for at, border in enumerate(others)
     )
     return _of_part(op, first, ops, name, scalars, aligned, borders)
+
+
+def _like(first: Region, op: Op, number: int) -> Region:
+    """The view of a further dispatch of one part."""
+    return replace(
+        first,
+        op=op,
+        name=f"{first.name.rpartition('.')[0]}.{number}",
+        operands=tuple(op.operands[value.op.attrs["index"]] for value in first.inputs),
+        results=tuple(op.results[value.index] for value in first.results),
+        alike=first,
+    )
 
 
 def _of_part(
