@@ -52,8 +52,8 @@ def rewrite_dispatches(
         if not op.definition.is_dispatch and op.definition.has_bodies:
             for number, body in enumerate(bodies_of(op)):
                 inside = known_inside(op, number, views.scalars)
-                carried = carried_inputs(op, number)
-                decisions, replaced = rewrite_dispatches(body, options, inside, carried)
+                pairs = carried_inputs(op, number)
+                decisions, replaced = rewrite_dispatches(body, options, inside, pairs)
                 log.decisions += decisions
                 views.replaced |= replaced
     for name, step in STEPS:

@@ -112,7 +112,7 @@ class _Copies:
                 taken += found
                 for read in found:
                     reader = self.views.now(read[0])
-                    if reader is copying or reader not in self.graph.nx:
+                    if reader is copying or reader not in self.graph:
                         continue
                     reason = self._refuse(update, reader, read[1])
                     if reason:

@@ -28,7 +28,7 @@ from stagejit.dispatch.rewrites.targets import Target, behind_after, find_target
 from stagejit.dispatch.rewrites.views import Views, users_of
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import destination_of
-from stagejit.graph.ops.dispatches import anchor_of, destination, evaluated, parts_of, written
+from stagejit.graph.ops.dispatches import parts_of, written
 from stagejit.rewrites.cloning import appended
 from stagejit.rewrites.driver import Log
 
@@ -74,12 +74,10 @@ def copy_of(graph: Graph, op: Op) -> Copy | None:
     """The copy that a dispatch is: of a value into a box, or of the first contents of a buffer."""
     if not op.definition.is_dispatch or len(op.results) > 1 or len(parts_of(op)) > 1:
         return None
-    if op not in graph:
-        return None
     (part,) = parts_of(op)
     made = written(part, 0)
     own = made[0].value
-    if len(made) > 1 or not own.op.definition.is_input or part.is_donated(own):
+    if len(made) > 1 or not own.op.definition.is_input:
         return None
     if not made[0].inserts and users_of(graph, op.result).update is None:
         return None
@@ -225,13 +223,7 @@ class _Inserts:
     def _maker(self, copy: Copy) -> Op | None:
         """The dispatch that computes what is copied, if it could store it elsewhere, too."""
         maker = copy.source.op
-        if not maker.definition.is_dispatch:
-            return None
-        part = parts_of(maker)[0]
-        anchor = anchor_of(evaluated(part))
-        if destination(part, copy.source.index) is not None:
-            return None
-        return None if anchor is not None and anchor.definition.stands_alone else maker
+        return maker if maker.definition.is_dispatch and not _is_tied(copy.source) else None
 
     # -------------------------------------------------------------------- how
 

@@ -46,9 +46,9 @@ _LAST_PIECES = 4  # of those made so far, where room for a target is looked for
 
 def limit_operands(log: Log, views: Views) -> None:
     """%r = f %a, %b, ...  -->  %1 = f' %a, ...; %r = f'' %1, %b, ..."""
-    graph, limit, is_shared = log.graph, views.options.operand_limit, _is_shared(log.graph)
+    graph, limit, is_shared = log.graph, views.options.operand_limit, None
     for op in graph.ops():
-        if not op.definition.stands_alone:
+        if not op.definition.stands_alone or _most_operands(graph, op) <= limit:
             continue
         more = _placed_later(graph, op) if graph.nx.out_degree(op) > 1 else {}
         operands = operands_of(op) + sum(more.values())
@@ -57,6 +57,8 @@ def limit_operands(log: Log, views: Views) -> None:
         if not op.definition.is_dispatch:
             log.decline(NAME, op, _alone(op, operands, limit))
             continue
+        if is_shared is None:
+            is_shared = _is_shared(graph)
         if is_shared or len(parts_of(op)) > 1:
             log.decline(NAME, op, _SHARED if is_shared else _BORDER)
             continue
@@ -67,6 +69,13 @@ def limit_operands(log: Log, views: Views) -> None:
         if len(split.pieces) > 1:
             log.apply(NAME, op, _FULL.format(operands, limit))
             log.put(op, _Pieces(graph, op, split).put())
+
+
+def _most_operands(graph: Graph, op: Op) -> int:
+    """As many as it could take, at a glance."""
+    ops = len(parts_of(op)[0]) if op.definition.is_dispatch else 0
+    users: int = graph.nx.out_degree(op)
+    return len(op.operands) + len(op.results) + ops + users
 
 
 def _is_shared(graph: Graph) -> bool:

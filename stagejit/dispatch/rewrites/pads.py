@@ -70,8 +70,8 @@ class _Pads:
             if _reads(op):
                 self._finish()  # who overwrites that has to be known
             users = users_of(self.graph, op.result)
-            next = users.update.op.kind if users.update is not None else ""
-            if next != "dispatch" and destination_of(op.result) is None:
+            placing = users.update is not None and users.update.op.definition.is_dispatch
+            if not placing and destination_of(op.result) is None:
                 continue  # no dispatch writes there, so it is no pad
             try:
                 reason = self._fuse(op, users)

@@ -164,12 +164,6 @@ class Views:
             self._order = Order(self.graph)
         return self._order
 
-    def forget(self) -> None:
-        """Ops have become several: what is known of buffers and of the order holds no longer."""
-        self._chains.clear()
-        self._earlier.clear()
-        self._order = None
-
     def now(self, op: Op) -> Op:
         """What was put in place of `op`, itself by default."""
         while op in self.replaced:

@@ -263,14 +263,49 @@ def test_dont_move_in_front_of_who_is_read_between() -> None:
     assert said == [PLACED, DEPENDS]
 
 
+BETWEEN = """
+    graph @f(%x: f32[2], %d: f32[6] donated) {
+      %0: f32[2] = dispatch map %x : EXP
+      %1: f32[2] = dispatch cumulative %0 : SUM
+      %2: f32[6] = dispatch copy %1 into %d [0:2] : AT0
+      %3: f32[2] = dispatch map %d, %2 : reader
+      %4: f32[6] = after %2, %3
+      %5: f32[6] = dispatch copy %1 into %4 [4:6] : AT4
+      %6: f32[6] = dispatch copy %0 into %5 [2:4] : AT2
+      return %6, %3
+    }"""
+
+
+@pytest.mark.parametrize("state", ["the older", "the newer"])
+def test_dont_move_in_front_of_who_reads_a_state_later(state: str) -> None:
+    """The reader needs what the other update wrote, and what this one overwrites."""
+    before = BETWEEN.replace("copy %1 into %4", "copy %x into %4")
+    reader = part("f32[2] = extract_slice %a0 at (2)", "f32[2] = extract_slice %a1 at (0)",
+                  "f32[2] = map add %0, %1", "%2", a0="f32[6]", a1="f32[6]")  # fmt: skip
+    if state == "the newer":
+        before = before.replace("map %d, %2", "map %2")
+        reader = part("f32[2] = extract_slice %a0 at (2)", "f32[2] = map exp %0", "%1", a0="f32[6]")
+    assert changed(before, reader=reader)[1] == [PLACED, NOBODY, DEPENDS]
+
+
+def test_dont_move_in_front_of_whom_it_waits_for() -> None:
+    lines = BETWEEN.replace("map %d, %2 : reader", "map %2 : reader").splitlines()
+    lines[7:9] = ["      %5: f32[6] = dispatch copy %0 into %4 [2:4] : AT2"]
+    before = "\n".join(lines).replace("return %6", "return %5")
+    reader = part("f32[2] = extract_slice %a0 at (0)", "f32[2] = map exp %0", "%1", a0="f32[6]")
+    assert changed(before, reader=reader)[1] == [PLACED, DEPENDS]
+
+
 def test_dont_move_in_front_of_a_loop() -> None:
+    """It reads what the update would overwrite."""
     body = plain("""
         graph @body(%c: f32[6] donated) {
-          %0: f32[6] = dispatch map %c into %c [0:6]
+          %0: f32[6] = dispatch map %c into %c [0:2]
             graph @map(%a0: f32[6], %d0: f32[6] donated) {
-              %0: f32[6] = map neg %a0
-              %1: f32[6] = insert_slice %0 into %d0 at (0)
-              return %1
+              %0: f32[2] = extract_slice %a0 at (2)
+              %1: f32[2] = map neg %0
+              %2: f32[6] = insert_slice %1 into %d0 at (0)
+              return %2
             }
           return %0
         }""")
@@ -357,7 +392,9 @@ def test_what_a_buffer_held_before_is_placed_first() -> None:
     assert said == [PLACED]
 
 
-@pytest.mark.parametrize("use", ["reader", "barrier", "state", "order", "argument", "border"])
+@pytest.mark.parametrize(
+    "use", ["reader", "barrier", "state", "order", "argument", "border", "update"]
+)
 def test_dont_place_a_buffer_that_somebody_else_uses(use: str) -> None:
     before, writers = ASSEMBLED, dict(WRITERS)
     if use == "reader":
@@ -382,6 +419,10 @@ def test_dont_place_a_buffer_that_somebody_else_uses(use: str) -> None:
                      "      %5: f32[8] = dispatch copy %4 into %d [1:5] : place",
                      "      return %5, %2", "    }"]  # fmt: skip
         before = "\n".join(lines)
+    elif use == "update":
+        before = before.replace("  return %3", "  %4: f32[4] = after %2, %3\n"
+                                "      %5: f32[4] = dispatch map %x into %4 [0:2] : low\n"
+                                "      return %3, %5")  # fmt: skip
     elif use == "argument":
         before = "\n".join(line for line in before.splitlines() if "empty" not in line)
         for old, new in ((1, 0), (2, 1), (3, 2)):
@@ -424,3 +465,31 @@ def test_dont_place_a_buffer_in_what_is_made_of_it() -> None:
                  "f32[8] = insert_slice %0 into %d0 at (0)", "%1", a0="f32[2]",
                  d0="f32[8]")  # fmt: skip
     assert declined(before, low=low, other=other, place=WRITERS["place"]) == [DEPENDS]
+
+
+def test_dont_place_a_buffer_in_what_its_writer_updates() -> None:
+    before = """
+        graph @f(%x: f32[2], %d: f32[8] donated) {
+          %0: f32[4] = empty
+          %1: f32[4], %2: f32[8] = dispatch map %x into %0 [0:2], %d [6:8] : low
+          %3: f32[8] = dispatch copy %1 into %2 [1:5] : place
+          return %3
+        }"""
+    low = part("f32[2] = map exp %a0", "f32[4] = insert_slice %0 into %d0 at (0)",
+               "f32[8] = insert_slice %0 into %d1 at (6)", "%1, %2", a0="f32[2]", d0="f32[4]",
+               d1="f32[8]")  # fmt: skip
+    assert declined(before, low=low, place=WRITERS["place"]) == [DEPENDS]
+
+
+def test_dont_place_a_buffer_that_becomes_another_one() -> None:
+    """Its copy is a whole buffer, which somebody updates."""
+    before = """
+        graph @f(%x: f32[2]) {
+          %0: f32[4] = empty
+          %1: f32[4] = dispatch map %x into %0 [0:2] : low
+          %2: f32[4] = dispatch cumulative %x into %1 [2:4] : mid
+          %3: f32[4] = dispatch copy %2 : same
+          %4: f32[4] = dispatch cumulative %x into %3 [2:4] : mid
+          return %4
+        }"""
+    assert declined(before, **WRITERS, same=part("%a0", a0="f32[4]")) == []
