@@ -207,21 +207,15 @@ def _gather_operands_at(op: Op, index: Index, scalars: Scalars) -> Iterator[tupl
     mode."""
     dims = GatherDims.of(op.attrs)
     operand, indices = op.operands
-    batch = [index[axis] for axis in dims.batch_axes(len(index))]
-    vector = Affine.of(Var(len(dims.start_axes), "c"))
-    yield indices, (*batch, vector)
-    parts: list[Affine] = [Affine()] * operand.type.rank
+    yield indices, (*dims.batch_of(index), Affine.of(Var(len(dims.start_axes), "c")))
+    starts: dict[int, Affine] = {}
     known = scalars.starts(dims, indices, operand.shape, dims.sizes, "clip")
     for axis in dims.start_axes:
         room = max(operand.shape[axis] - dims.sizes[axis] + 1, 1)
         start = known[axis] if known is not None else None
         source = indices if start is None else start
-        parts[axis] = Affine.of(Var(room, "s", "dynamic", source=source))
-    for axis, of_indices in zip(dims.operand_batch_axes, dims.index_batch_axes, strict=True):
-        parts[axis] = batch[of_indices]
-    for axis, own in zip(dims.offset_axes, dims.window_axes, strict=True):
-        parts[own] = parts[own] + index[axis]
-    yield operand, tuple(parts)
+        starts[axis] = Affine.of(Var(room, "s", "dynamic", source=source))
+    yield operand, dims.operand_index(index, starts)
 
 
 def _window_index(op: Op) -> Index:

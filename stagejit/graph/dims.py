@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Self
 
+from stagejit.index.affine import Affine, Index
+
 Axes = tuple[int, ...]
 Shape = tuple[int, ...]
 
@@ -106,6 +108,20 @@ class GatherDims(_FromAttributes):
     def batch_axes(self, result_rank: int) -> Axes:
         """Axes of the result that are axes of `indices`, in order."""
         return tuple(axis for axis in range(result_rank) if axis not in self.offset_axes)
+
+    def batch_of(self, index: Index) -> Index:
+        """Which index vector is that of element `index` of the result."""
+        return tuple(index[axis] for axis in self.batch_axes(len(index)))
+
+    def operand_index(self, index: Index, starts: Mapping[int, Affine]) -> Index:
+        """Where in x element `index` of the result lies; starts: of its window, by axes of x."""
+        batch = self.batch_of(index)
+        parts = [starts.get(axis, Affine()) for axis in range(len(self.sizes))]
+        for axis, of_indices in zip(self.operand_batch_axes, self.index_batch_axes, strict=True):
+            parts[axis] = batch[of_indices]
+        for axis, own in zip(self.offset_axes, self.window_axes, strict=True):
+            parts[own] = parts[own] + index[axis]
+        return tuple(parts)
 
     def result_shape(self, x: Shape, indices: Shape) -> Shape:
         """Raises ValueError where operand shapes do not fit the fields."""

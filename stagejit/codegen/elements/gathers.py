@@ -7,13 +7,14 @@ in all modes, and mode "fill" replaces what was out of bounds afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Protocol
 
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.math import functions as vmath
+from stagejit.graph.dims import GatherDims
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var
 from stagejit.types import DType, i32, i64
@@ -34,28 +35,28 @@ class Evaluator(Protocol):
 def gather_reads(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
     """The operand indices that element `index` of the gather reads; starts are unknown
     variables."""
-    operand, indices = op.operands
+    (operand, indices), dims = op.operands, GatherDims.of(op.attrs)
     starts = {}
-    for component, axis in enumerate(op.attrs["start_axes"]):
-        yield indices, _vector_index(op, index, component)
+    for component, axis in enumerate(dims.start_axes):
+        yield indices, (*dims.batch_of(index), Affine((), component))
         starts[axis] = Affine.of(Var(_room(op, axis), "s", "dynamic", source=indices))
-    yield operand, _operand_index(op, index, starts)
+    yield operand, dims.operand_index(index, starts)
 
 
 def gather_element(elements: Evaluator, op: Op, index: Index) -> Register:
     """The gathered element; vectors of starts become a vector gather."""
-    b, (operand, indices) = elements.b, op.operands
+    b, (operand, indices), dims = elements.b, op.operands, GatherDims.of(op.attrs)
     dtype = indices.type.dtype
     starts, inside = {}, None
-    for component, axis in enumerate(op.attrs["start_axes"]):
-        raw = elements.value(indices, _vector_index(op, index, component))
+    for component, axis in enumerate(dims.start_axes):
+        raw = elements.value(indices, (*dims.batch_of(index), Affine((), component)))
         start = start_of(b, raw, dtype)
         room = _room(op, axis)
         if op.attrs["mode"] == "fill":
             within = is_inside(b, start, room)
             inside = within if inside is None else inside & within
         starts[axis] = elements.dynamic(clamped(b, start, room), room)
-    element = elements.value(operand, _operand_index(op, index, starts))
+    element = elements.value(operand, dims.operand_index(index, starts))
     if inside is None:
         return element
     lanes = max(element.type.lanes, inside.type.lanes)
@@ -89,32 +90,3 @@ def _room(op: Op, axis: int) -> int:
     """Number of positions at which the window may start along an operand axis."""
     size: int = op.attrs["sizes"][axis]
     return max(op.operands[0].shape[axis] - size + 1, 1)
-
-
-def _batch_index(op: Op, index: Index) -> list[Affine]:
-    """The result index without the window axes: an index into `indices` without its last axis."""
-    return [part for axis, part in enumerate(index) if axis not in op.attrs["offset_axes"]]
-
-
-def _vector_index(op: Op, index: Index, component: int) -> Index:
-    return (*_batch_index(op, index), Affine((), component))
-
-
-def _operand_index(op: Op, index: Index, starts: dict[int, Affine]) -> Index:
-    batch = _batch_index(op, index)
-    from_batch = dict(
-        zip(
-            op.attrs["operand_batch_axes"],
-            (batch[axis] for axis in op.attrs["index_batch_axes"]),
-            strict=True,
-        )
-    )
-    window: Sequence[Affine] = [index[axis] for axis in op.attrs["offset_axes"]]
-    remaining = iter(window)
-    parts = []
-    for axis in range(op.operands[0].type.rank):
-        part = from_batch.get(axis, starts.get(axis, Affine()))
-        if axis not in op.attrs["collapsed_axes"] and axis not in from_batch:
-            part = part + next(remaining)
-        parts.append(part)
-    return tuple(parts)
