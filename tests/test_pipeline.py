@@ -13,7 +13,6 @@ from jax import lax
 
 import stagejit
 from stagejit.codegen.elements.elements import Elements
-from stagejit.dispatch.forming.group import Group
 from stagejit.dispatch.forming.state import State
 from stagejit.index.coordinates import coordinates, variables
 from stagejit.runtime.loader import call_count
@@ -74,7 +73,7 @@ def test_a_compile_is_the_same_whatever_is_forgotten_meanwhile(
         monkeypatch.setattr(owner, name, call)
 
     expected = compiled()
-    for owner, name in ((State, "settle"), (Group, "claim"), (Elements, "value")):
+    for owner, name in ((State, "settle"), (Elements, "value")):
         forgetting(owner, name)
     assert compiled() == expected
 

@@ -201,9 +201,7 @@ def _store(state: State, op: Op, wanted: dict[Group, _Demand]) -> Group:
             continue
         if demand.location is not None and _may_store(state, group, op, demand.location, wanted):
             home = group
-            home.located[op.result] = demand.location
-            home.members.add(op)
-            state.settle(op, home)
+            state.settle(op, home, demand.location)
             break
     if home is None:
         home = store_in_map(state, op, wanted)

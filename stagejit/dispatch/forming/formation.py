@@ -127,7 +127,8 @@ class _Former:
         elif op.definition.is_reduce:
             self._reduce(op)
         elif op.definition.accumulates:
-            self._anchor(op)
+            group = state.new_group(op, op.result.shape, state.deps_of_all(op.operands))
+            state.settle(op, group, "out")
         elif op.definition.updates:
             update(state, op)
         elif op.definition.forwards:
@@ -158,13 +159,7 @@ class _Former:
         elif required or refuse_length(state, op):
             store(state, op)
 
-    # --------------------------------------------------------------- anchors
-
-    def _anchor(self, op: Op) -> None:
-        state = self.state
-        group = state.new_group(op, op.result.shape, state.deps_of_all(op.operands))
-        group.claim(op, "out")
-        state.settle(op, group)
+    # ------------------------------------------------------------- reductions
 
     def _reduce(self, op: Op) -> None:
         state, operand = self.state, op.operands[0]
@@ -174,8 +169,7 @@ class _Former:
         if group is None:
             group = state.new_group(op, operand.shape, needed, key[1])
             self.reductions.setdefault(key, []).append(group)
-        group.claim(op, "kept")
-        state.settle(op, group)
+        state.settle(op, group, "kept")
         self.rows_from.setdefault(group, set()).update(state.origins_of([operand]))
 
     def _same_rows(self, op: Op, needed: int) -> Group | None:

@@ -15,7 +15,7 @@ from stagejit.graph.definition import OpDef
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.index.affine import Index
 from stagejit.index.bit_sets import bits
-from stagejit.index.coordinates import Shape, coordinates, without
+from stagejit.index.coordinates import Shape, without
 
 Space = Literal["out", "row", "kept"]
 
@@ -98,11 +98,6 @@ class Group:
         """The kept-space index of a row-space index."""
         return without(row, self.axes)
 
-    def claim(self, op: Op, space: Space) -> None:
-        """`op` is evaluated here, at its own coordinates."""
-        self.members.add(op)
-        self.located[op.result] = Location(space, coordinates(op.result.shape))
-
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
@@ -139,10 +134,6 @@ class Reach:
     def reaches_any(self, first: int, groups: int) -> bool:
         """Whether `first` has to come before one of the groups of the bit set, or is one."""
         return bool(self.closure(groups) >> first & 1)
-
-    def first_of(self, groups: int) -> int:
-        """Those of the bit set that come after none of the others."""
-        return sum(1 << group for group in bits(groups) if not self.before[group] & groups)
 
     def order(self, groups: int, after: int) -> None:
         """From now on all of the bit set `groups` come before `after`."""

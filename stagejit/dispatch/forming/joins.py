@@ -40,9 +40,7 @@ def join(state: State, op: Op) -> Group | None:
             if refusal:
                 state.decide(switch, op, False, refusal)
             continue
-        group.members.add(op)
-        group.located[op.result] = place
-        state.settle(op, group)
+        state.settle(op, group, place)
         _close_if_long(state, op, group)
         state.decide(switch, op, True, f"applied where {group.kind} stores")
         return group
@@ -86,8 +84,7 @@ def store_in_map(state: State, op: Op, readers: Collection[Group] = ()) -> Group
     if group is None:
         group = state.new_group(None, op.result.shape, state.deps[op])
         state.maps.setdefault(op.result.shape, []).append(group)
-    group.claim(op, "out")
-    state.settle(op, group)
+    state.settle(op, group, "out")
     _close_if_long(state, op, group)
     return group
 

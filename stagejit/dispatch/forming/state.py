@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from stagejit.decisions import Decision
-from stagejit.dispatch.forming.group import Group, Reach
+from stagejit.dispatch.forming.group import Group, Location, Reach, Space
 from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.graph.ir import Graph, Op, Value, in_memory
 from stagejit.graph.ops.control import updates_of
+from stagejit.index.coordinates import coordinates
 from stagejit.options import Options
 from stagejit.symbolic import Int
 
@@ -110,8 +111,13 @@ class State:
         self.groups.append(group)
         return group
 
-    def settle(self, op: Op, group: Group) -> None:
-        """`op` is evaluated in `group` from now on; its operands' groups come before."""
+    def settle(self, op: Op, group: Group, at: Location | Space | None = None) -> None:
+        """`op` is evaluated in `group` from now on; its operands' groups come before. at: where in
+        its space, a name for the op's own coordinates; None for what nobody may follow there."""
+        if at is not None:
+            at = at if isinstance(at, Location) else Location(at, coordinates(op.result.shape))
+            group.located[op.result] = at
+        group.members.add(op)
         before = self.deps_of_all(op.operands) & ~(1 << group.id)
         self.reach.order(before, group.id)
         self.home[op] = group

@@ -46,8 +46,8 @@ def _ordered(state: State) -> list[Group]:
 
 def _finish(state: State, group: Group) -> int:
     """Program position of the last op that the group evaluates, or copies for."""
-    ops = [*group.members, *([group.anchor] if group.anchor else [])]
-    ops += [group.copies_for.op] if group.copies_for else []
+    after = group.copies_for.op if group.copies_for is not None else group.anchor
+    ops = group.members if after is None else {*group.members, after}
     return max((state.position[op] for op in ops), default=-1)
 
 
