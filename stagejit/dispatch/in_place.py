@@ -42,7 +42,12 @@ def refuse_in_place(region: Region, operand: Value, store: Store) -> str:
         reason = _refuse_epilogue(region, operand, store)
     else:
         reason = ""
-    return reason or _refuse_elsewhere(region, operand, store)
+    if reason:
+        return reason
+    read = {linearize(index, operand.shape) for index in indices_read(region, operand)}
+    if read == {linearize(store_index(store), into.shape)}:
+        return ""
+    return "the dispatch reads other elements of the operand than it writes"
 
 
 def refuse_updates(region: Region, operands: Container[Value], result: Value) -> str:
@@ -92,18 +97,6 @@ def says_where(region: Region, value: Value) -> bool:
     stores."""
     inserts = [insert for store in region.stores for insert in store.inserts]
     return _reaches(region, [start for insert in inserts for start in insert.operands[2:]], value)
-
-
-def _refuse_elsewhere(region: Region, operand: Value, store: Store) -> str:
-    """Elements are read where the one that takes their place is made."""
-    written = linearize(store_index(store), store.into.shape)
-    if _offsets_read(region, operand) == {written}:
-        return ""
-    return "the dispatch reads other elements of the operand than it writes"
-
-
-def _offsets_read(region: Region, operand: Value) -> set[Affine]:
-    return {linearize(index, operand.shape) for index in indices_read(region, operand)}
 
 
 def _refuse_rows(region: Region, operand: Value, store: Store) -> str:

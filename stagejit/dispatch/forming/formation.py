@@ -96,18 +96,14 @@ class _Former:
             if kept:
                 self.state.required.update(kept)
                 early[op] = [value.op for value in kept]
-            if op.definition.is_left or op.definition.forwards:
+            known, placed = op.definition, [destination_of(result) for result in op.results]
+            if known.is_left or known.forwards:
                 self.state.required.update(op.operands)
-            elif op.definition.is_call:
-                self.state.required.update(map(without_reshapes, op.operands))
-            elif op.definition.has_bodies:
-                updated = [value for value in map(destination_of, op.results) if value is not None]
-                self.state.required.update(value for value in updated if not is_free(value))
+            elif known.is_call or known.has_bodies:
                 self.state.required.update(map(without_reshapes, read_operands(op)))
-            elif op.definition.is_insert:
-                self.state.required.update(v for v in op.operands[:2] if not is_free(v))
-            elif op.definition.is_scatter and not is_free(op.operands[0]):
-                self.state.required.add(op.operands[0])
+            elif known.is_insert:
+                placed.append(op.operands[0])
+            self.state.required.update(v for v in placed if v is not None and not is_free(v))
         return early
 
     def _visit_for_all_sizes(self, op: Op) -> None:
@@ -177,36 +173,23 @@ class _Former:
         state, operand = self.state, op.operands[0]
         for number in reversed(list(bits(needed))):
             group = state.groups[number]
-            if (
-                not group.definition.is_reduce
-                or group.shape != operand.shape
-                or (group.axes != tuple(op.attrs["axes"]))
-            ):
+            rows = group.shape, group.axes
+            if not group.definition.is_reduce or rows != (operand.shape, tuple(op.attrs["axes"])):
                 continue
-            place = locate(state, group, operand)
-            reason = _refuse_same_rows(state, group, place, needed)
-            state.decide(
-                "fuse-rows",
-                op,
-                not reason,
-                reason or f"reduces rows that %{_anchor_id(group)} reduces too",
-            )
-            if not reason:
+            refusal = _refuse_same_rows(state, group, locate(state, group, operand), needed)
+            reason = f"reduces rows that %{_anchor_id(group)} reduces too"
+            if state.accept("fuse-rows", op, refusal, reason):
                 return group
         return None
 
     def _neighbour(
-        self,
-        op: Op,
-        needed: int,
-        key: tuple[tuple[int, ...], tuple[int, ...]],
+        self, op: Op, needed: int, key: tuple[tuple[int, ...], tuple[int, ...]]
     ) -> Group | None:
         """A group that reads the same array along the same rows."""
         state, operand = self.state, op.operands[0]
         origins = state.origins_of([operand])
         light = 4 * sum(value.type.nbytes for value in origins) <= operand.type.nbytes
         for group in reversed(self.reductions.get(key, [])[-_NEIGHBOURS:]):
-            assert group.anchor is not None
             shared = [
                 value
                 for value in origins & self.rows_from[group]
@@ -214,17 +197,10 @@ class _Former:
             ]
             if needed >> group.id & 1 or not (shared or light):
                 continue
-            reason = "" if state.enabled("fuse-rows") else "fuse-rows is disabled"
-            reason = reason or refuse_order(state, group, needed) or ""
-            state.decide(
-                "fuse-rows",
-                op,
-                not reason,
-                reason
-                or f"reads {'what' if shared else 'little while'} "
-                f"%{_anchor_id(group)} reads, along the same rows",
-            )
-            if not reason:
+            refusal = "" if state.enabled("fuse-rows") else "fuse-rows is disabled"
+            what = f"{'what' if shared else 'little while'} %{_anchor_id(group)} reads"
+            if state.accept("fuse-rows", op, refusal or refuse_order(state, group, needed),
+                            f"reads {what}, along the same rows"):  # fmt: skip
                 return group
         return None
 

@@ -128,13 +128,8 @@ def refuse_prologue(state: State, op: Op) -> Refusal | None:
     flops, reason = _chain_flops(state, op)
     if not reason and flops > cost.PROLOGUE_FLOPS:
         reason = f"{flops:g} flops an element, more than once where {product.kind} packs"
-    state.decide(
-        "fuse-producers",
-        op,
-        not reason,
-        reason or f"evaluated where {product.kind} packs its operand, once an item",
-    )
-    return Refusal(reason) if reason else None
+    otherwise = f"evaluated where {product.kind} packs its operand, once an item"
+    return None if state.accept("fuse-producers", op, reason, otherwise) else Refusal(reason)
 
 
 def _product_of(state: State, op: Op) -> Op | None:

@@ -134,6 +134,11 @@ class State:
     def decide(self, rewrite: str, op: Op, applied: bool, reason: str) -> None:
         self._decided[rewrite, op, applied, reason] = None
 
+    def accept(self, rewrite: str, op: Op, refusal: str | None, reason: str) -> bool:
+        """Whether nothing refuses it; says so, and why."""
+        self.decide(rewrite, op, not refusal, refusal or reason)
+        return not refusal
+
     @property
     def decisions(self) -> list[Decision]:
         return [
