@@ -73,7 +73,7 @@ class Group:
     @property
     def kind(self) -> str:
         """As decisions name it."""
-        return "map" if self.definition.is_insert else self.definition.kind
+        return self.definition.kind
 
     @property
     def definition(self) -> OpDef:
@@ -83,7 +83,7 @@ class Group:
     @property
     def stands_alone(self) -> bool:
         """Whether it evaluates nothing but its anchor, and stores nothing but its results."""
-        return self.definition.stands_alone
+        return self.definition.stands_alone or self.definition.updates
 
     @property
     def has_kernel(self) -> bool:

@@ -103,15 +103,14 @@ def _neighbour(state: State, op: Op, readers: Collection[Group]) -> Group | None
         if not together or waiting or state.deps[op] >> group.id & 1:
             continue
         if refuse_order(state, group, state.deps[op]) is None:
-            state.decide(
-                "fuse-producers", op, True, "stored beside a result that reads the same array"
-            )
+            reason = "stored beside a result that reads the same array"
+            state.decide("fuse-producers", op, True, reason)
             return group
     return None
 
 
 def _switch(group: Group, place: Location | Refusal | None) -> str:
-    if group.anchor is None or group.definition.is_insert:
+    if group.anchor is None:
         return "fuse-producers"
     row = isinstance(place, Location) and place.space == "row"
     return "fuse-rows" if row else "fuse-epilogues"

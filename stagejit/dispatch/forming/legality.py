@@ -37,24 +37,22 @@ def locate(state: State, group: Group, value: Value) -> Place:
     """Where the elements of `value` lie in the space of `group`."""
     pending = [value]  # operands first: a chain of converts or views may be longer than the stack
     while pending:
-        current = pending[-1]
-        if current in group.places or _is_placed(state, group, current):
+        if _is_placed(state, group, pending[-1]):
             pending.pop()
             continue
-        behind = [v for v in _through(current.op)
-                  if v not in group.places and not _is_placed(state, group, v)]  # fmt: skip
-        if behind:
-            pending += behind
-        else:
-            pending.pop()
-            group.places[current] = _locate_pointwise(state, group, current.op)
+        op = pending[-1].op
+        behind = [v for v in _through(op) if not _is_placed(state, group, v)]
+        if not behind:
+            group.places[pending.pop()] = _locate_pointwise(state, group, op)
+        pending += behind
     return _place(state, group, value)
 
 
 def _is_placed(state: State, group: Group, value: Value) -> bool:
-    """Whether nothing but the value itself tells where it lies."""
+    """Whether its place is known, or nothing but the value itself tells it."""
     return (
-        value in group.located
+        value in group.places
+        or value in group.located
         or value.op in state.home
         or not state.deps.get(value.op, 0) >> group.id & 1
         or not state.is_floating(value)
@@ -62,19 +60,15 @@ def _is_placed(state: State, group: Group, value: Value) -> bool:
 
 
 def _place(state: State, group: Group, value: Value) -> Place:
-    """The place of a value whose operands' places are known."""
-    known = group.located.get(value)
-    if known is not None:
-        return known
+    """The place of a value that is placed."""
+    if value in group.located:
+        return group.located[value]
     if value.op in state.home:
-        if state.home[value.op] is group:
-            return Refusal()
-        return None
+        return Refusal() if state.home[value.op] is group else None
     if not state.deps.get(value.op, 0) >> group.id & 1:
         return None
-    if not state.is_floating(value):
-        return Refusal()  # through memory: there is nothing to fuse
-    return group.places[value]
+    # Through memory, there is nothing to fuse.
+    return group.places[value] if state.is_floating(value) else Refusal()
 
 
 def _through(op: Op) -> Sequence[Value]:
@@ -89,13 +83,10 @@ def _locate_pointwise(state: State, group: Group, op: Op) -> Place:
     if not op.definition.is_elementwise:
         return Refusal(f"{op.kind} reads elements of {group.kind} at computed places")
     places = [_place(state, group, operand) for operand in op.operands]
-    found: list[Location] = []
-    for place in places:
-        if isinstance(place, Refusal):
-            return place
-        if place is not None:
-            found.append(place)
-    return _combine(group, op, found)
+    refused = next((place for place in places if isinstance(place, Refusal)), None)
+    if refused is not None:
+        return refused
+    return _combine(group, op, [place for place in places if isinstance(place, Location)])
 
 
 def _locate_view(state: State, group: Group, op: Op) -> Place:
@@ -134,12 +125,9 @@ def _combine(group: Group, op: Op, found: list[Location]) -> Place:
     exact = [place for place in found if place.one_to_one]
     row = next((place for place in exact if place.space == "row"), None)
     if row is None and len(exact) == len(found):
-        first = exact[0]
-        return (
-            first
-            if all(place is first or place == first for place in exact)
-            else Refusal(f"its operands are different elements of {group.kind}")
-        )
+        if all(place is exact[0] or place == exact[0] for place in exact):
+            return exact[0]
+        return Refusal(f"its operands are different elements of {group.kind}")
     if row is None and not exact and op.result.shape == group.shape:
         row = Location("row", coordinates(group.shape))
     if row is None:

@@ -61,7 +61,7 @@ def _store(state: State, value: Value) -> None:
 
 def _stores(state: State, group: Group) -> list[Value]:
     anchor = group.anchor
-    if anchor is not None and (anchor.definition.updates or group.stands_alone):
+    if anchor is not None and group.stands_alone:
         return list(anchor.results)
     copied = destination_of(group.copies_for) if group.copies_for is not None else None
     stores = [value for value in (*group.stores, copied) if value is not None and value.type.size]
