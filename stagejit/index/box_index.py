@@ -12,13 +12,15 @@ into trees of doubling size (Bentley and Saxe, "Decomposable searching problems"
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from stagejit.index.bit_sets import bits
 from stagejit.index.box import Box
 
 _LEAF = 8  # boxes that are compared one by one
+_FEW = 8  # numbers that are looked up one by one
 
 Item = TypeVar("Item")
 Point = tuple[int, ...]
@@ -138,6 +140,32 @@ class BoxIndex(Generic[Item]):
         kept = [entry for entry in entries if not entry.gone]
         if kept:
             self._trees[at], self._roots[at] = kept, _tree(kept)
+
+
+@dataclass(eq=False)
+class NumberedBoxes:
+    """Boxes, each with a number, to be found by a bit set of numbers."""
+
+    numbers: int = 0
+    boxes: dict[int, list[Box]] = field(default_factory=dict)
+    index: BoxIndex[tuple[int, Box]] = field(default_factory=BoxIndex)
+
+    def add(self, number: int, boxes: Sequence[Box]) -> None:
+        self.numbers |= 1 << number
+        self.boxes.setdefault(number, []).extend(boxes)
+        for box in boxes:
+            self.index.add(box, (number, box))
+
+    def around(self, box: Box, numbers: int) -> Iterator[Box]:
+        """Boxes with one of these numbers, among them all that overlap `box`."""
+        known = self.numbers & numbers
+        if known.bit_count() <= _FEW:
+            for number in bits(known):
+                yield from self.boxes[number]
+            return
+        for number, one in self.index.overlapping(box):
+            if numbers >> number & 1:
+                yield one
 
 
 def cover(boxes: Sequence[Box], shape: Sequence[int]) -> bool:

@@ -14,12 +14,12 @@ t[2:64] of the first.
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from stagejit.index.bit_sets import bits
 from stagejit.index.box import Box
-from stagejit.index.box_index import BoxIndex
+from stagejit.index.box_index import BoxIndex, NumberedBoxes
 from stagejit.schedule.access import Barrier, Buffer, Hazard
 from stagejit.schedule.hazards import Conflict, HazardGraph, Touching, ancestors, predecessors
 
@@ -27,8 +27,6 @@ from stagejit.schedule.hazards import Conflict, HazardGraph, Touching, ancestors
 _MOST_PIECES = 64
 # So many barriers of a source only settle a part more; see Note [Many parts].
 _MOST_BESIDES = 4
-# So many barriers of a source are looked at one by one, more through an index.
-_FEW = 8
 _RANK: dict[Hazard, int] = {"ORDER": 0, "RAW": 1, "WAW": 2, "WAR": 3, "FULL": 4}
 
 
@@ -51,7 +49,8 @@ class _Reduction:
         self.graph = graph
         self.after: list[int] | None = None  # ancestors by conflicts
         self.before: list[int] = []  # by barriers
-        self.settled: dict[tuple[int, str], _Settled] = {}
+        # By source and buffer: what barriers name, by their targets.
+        self.settled: dict[tuple[int, str], NumberedBoxes] = defaultdict(NumberedBoxes)
         self.besides: dict[int, int] = {}  # barriers of a source that order nothing new
         self.closed: dict[int, int] = {}  # after which nothing of a source is left to wait for
 
@@ -76,7 +75,7 @@ class _Reduction:
                     self.closed[first] = self.closed.get(first, 0) | 1 << second
             for conflict in kept:
                 key = first, conflict.buffer
-                self.settled.setdefault(key, _Settled()).add(second, conflict.ranges)
+                self.settled[key].add(second, conflict.ranges)
                 yield conflict if conflict.second == second else replace(conflict, second=second)
             if kept:
                 reached |= self.before[first] | 1 << first
@@ -84,21 +83,19 @@ class _Reduction:
 
     def _kept(self, first: int, found: Iterable[Conflict], reached: int) -> Iterator[Conflict]:
         """What is not settled yet of conflicts with one source."""
-        kept: dict[str, list[Box]] = {}
+        kept: dict[str, BoxIndex[Box]] = {}
         for conflict in sorted(found, key=lambda c: (_RANK[c.hazard], c.buffer, c.second)):
+            mine = kept.setdefault(conflict.buffer, BoxIndex())
             if conflict.hazard == "ORDER":
                 if not reached >> first & 1:
-                    kept.setdefault(conflict.buffer, []).extend(conflict.ranges)
+                    for box in conflict.ranges:
+                        mine.add(box, box)
                     yield conflict
                 continue
-            known = self.settled.get((first, conflict.buffer))
-            mine = kept.setdefault(conflict.buffer, [])
-            rest = _rest(conflict.ranges, mine, known, reached)
-            mine += rest
-            if rest:
-                ranges = tuple(rest)
-                same = ranges == conflict.ranges
-                yield conflict if same else replace(conflict, ranges=ranges)
+            known = self.settled[first, conflict.buffer]
+            ranges = tuple(_rest(conflict.ranges, mine, known, reached))
+            if ranges:
+                yield conflict if ranges == conflict.ranges else replace(conflict, ranges=ranges)
 
     def _later(self, first: int, second: int) -> Iterator[Conflict]:
         """What those wait for that come after `second`, whatever barriers there will be."""
@@ -124,54 +121,24 @@ def _together(conflicts: Iterable[Conflict]) -> list[Conflict]:
 
 
 def _rest(
-    ranges: Iterable[Box], mine: Sequence[Box], known: _Settled | None, reached: int
-) -> list[Box]:
-    """Disjoint boxes of what is not settled by `mine`, nor by a barrier to one of `reached`."""
-    rest: list[Box] = []
+    ranges: Iterable[Box], mine: BoxIndex[Box], known: NumberedBoxes, reached: int
+) -> Iterator[Box]:
+    """Disjoint boxes of what is not settled by `mine`, to which they are added, nor by a barrier to
+    one of `reached`."""
     for box in ranges:
         pieces = [box]
-        others = known.around(box, reached) if known is not None else ()
-        for other in itertools.chain(mine, rest, others):
+        for other in itertools.chain(mine.overlapping(box), known.around(box, reached)):
             pieces = [part for piece in pieces for part in piece.minus(other)]
             if not pieces or len(pieces) > _MOST_PIECES:
                 break
-        rest += [box] if len(pieces) > _MOST_PIECES else pieces
-    return rest
+        for piece in [box] if len(pieces) > _MOST_PIECES else pieces:
+            mine.add(piece, piece)
+            yield piece
 
 
 def disjoint(boxes: Iterable[Box]) -> list[Box]:
     """Boxes of the same elements, none of them twice."""
-    return _rest((box for box in boxes if box.count), (), None, 0)
-
-
-@dataclass(eq=False)
-class _Settled:
-    """What barriers name of one buffer as settled by one source. targets: their other ends, as a
-    bit set."""
-
-    targets: int = 0
-    boxes: dict[int, list[Box]] = field(default_factory=dict)
-    index: BoxIndex[tuple[int, Box]] = field(default_factory=BoxIndex)
-    indexed: int = 0
-
-    def add(self, target: int, boxes: Sequence[Box]) -> None:
-        self.targets |= 1 << target
-        self.boxes.setdefault(target, []).extend(boxes)
-
-    def around(self, box: Box, reached: int) -> Iterator[Box]:
-        """What the barriers to one of `reached` name, as far as it may overlap the box."""
-        known = self.targets & reached
-        if known.bit_count() <= _FEW:
-            for target in bits(known):
-                yield from self.boxes[target]
-            return
-        for target in itertools.islice(list(self.boxes), self.indexed, None):
-            for one in self.boxes[target]:
-                self.index.add(one, (target, one))
-        self.indexed = len(self.boxes)
-        for target, one in self.index.overlapping(box):
-            if reached >> target & 1:
-                yield one
+    return list(_rest((box for box in boxes if box.count), BoxIndex(), NumberedBoxes(), 0))
 
 
 def barriers(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagejit.index.box import Box
-from stagejit.index.box_index import BoxIndex, cover
+from stagejit.index.box_index import BoxIndex, NumberedBoxes, cover
 
 
 @st.composite
@@ -88,3 +89,19 @@ def test_boxes_that_lie_apart_are_compared_with_few_others(
     assert cover(tiles, shape)
     assert not cover([*tiles[1:], tiles[1]], shape)
     assert compared < 4 * count
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_boxes_of_some_numbers_are_found(seed: int) -> None:
+    """All that overlap, and nothing of another number."""
+    draw = random.Random(seed)
+    made, known = NumberedBoxes(), []
+    for _ in range(60):
+        number, box = draw.randrange(30), Box((draw.randrange(50),), (draw.randrange(1, 9),), (1,))
+        made.add(number, [box])
+        known.append((number, box))
+        asked, numbers = Box((draw.randrange(50),), (4,), (1,)), draw.getrandbits(30)
+        wanted = [one for n, one in known if numbers >> n & 1]
+        found = list(made.around(asked, numbers))
+        assert all(one in wanted for one in found)
+        assert all(one in found for one in wanted if one.overlaps(asked))

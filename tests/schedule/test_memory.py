@@ -15,11 +15,11 @@ from stagejit.schedule.memory.packing import (
     ALIGNMENT,
     Life,
     Slot,
-    apart,
     finished_before,
     overwrites,
     pack,
 )
+from tests.schedule.lives import apart
 from tests.schedule.planning import check, plan_of
 
 

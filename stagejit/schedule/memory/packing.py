@@ -106,11 +106,6 @@ def overwrites(
     return taken
 
 
-def apart(a: Life, b: Life, finished: Mapping[str, int]) -> bool:
-    """Whether one of the two is over before the other begins."""
-    return not (a.users & ~finished[b.name] and b.users & ~finished[a.name])
-
-
 def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 

@@ -91,24 +91,21 @@ class _Memory:
 
     def __init__(self, buffers: int) -> None:
         self.buffers = buffers
-        self.read: BoxIndex[_Touch] = BoxIndex()
-        self.written: BoxIndex[_Touch] = BoxIndex()
+        self.touched: BoxIndex[_Touch] = BoxIndex()
 
     def meets(self, touch: _Touch) -> Iterator[_Touch]:
         """Earlier touches of other buffers, one of the two writing."""
         for others in (touch.among(0, touch.number), touch.among(touch.number + 1, self.buffers)):
-            yield from self.written.overlapping(others)
-            if touch.writes:
-                yield from self.read.overlapping(others)
+            for earlier in self.touched.overlapping(others):
+                if earlier.writes or touch.writes:
+                    yield earlier
 
     def overwrite(self, touch: _Touch) -> None:
         """Who waits for this touch has waited for those that it covers."""
-        for touched in (self.read, self.written):
-            touched.cut(touch.among(0, self.buffers))
+        self.touched.cut(touch.among(0, self.buffers))
 
     def add(self, touch: _Touch) -> None:
-        touched = self.written if touch.writes else self.read
-        touched.add(touch.among(touch.number, touch.number + 1), touch)
+        self.touched.add(touch.among(touch.number, touch.number + 1), touch)
 
 
 def shared(places: Mapping[str, Place]) -> dict[str, Place]:
