@@ -149,12 +149,12 @@ class NumberedBoxes:
     numbers: int = 0
     boxes: dict[int, list[Box]] = field(default_factory=dict)
     index: BoxIndex[tuple[int, Box]] = field(default_factory=BoxIndex)
+    waiting: list[tuple[int, Box]] = field(default_factory=list)  # nobody has needed an index yet
 
     def add(self, number: int, boxes: Sequence[Box]) -> None:
         self.numbers |= 1 << number
         self.boxes.setdefault(number, []).extend(boxes)
-        for box in boxes:
-            self.index.add(box, (number, box))
+        self.waiting += [(number, box) for box in boxes]
 
     def around(self, box: Box, numbers: int) -> Iterator[Box]:
         """Boxes with one of these numbers, among them all that overlap `box`."""
@@ -163,6 +163,9 @@ class NumberedBoxes:
             for number in bits(known):
                 yield from self.boxes[number]
             return
+        for item in self.waiting:
+            self.index.add(item[1], item)
+        self.waiting = []
         for number, one in self.index.overlapping(box):
             if numbers >> number & 1:
                 yield one
