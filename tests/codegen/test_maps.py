@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 from stagejit.codegen import maps
-from stagejit.codegen.elements.elements import register_tiles
+from stagejit.codegen.elements import register_tiles
 from stagejit.codegen.target import Target
 from tests.codegen.regions import Runner
 

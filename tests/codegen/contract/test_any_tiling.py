@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 from jax import Array, lax
 
-from stagejit.codegen.contract.kernels import tile_blocks
+from stagejit.codegen.contract import tile_blocks
 from stagejit.codegen.contract.tiling import Tiling
 from tests.codegen.contract.test_contract import TARGETS, array
 from tests.codegen.regions import Runner
