@@ -18,13 +18,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
+
+from stagejit.codegen.target import Target
+from stagejit.runtime.engine import engine
 
 _ACCUMULATORS = 12  # latency 4 on two pipes needs 8; 12 and two constants still fit 16 registers
 _TRIAD_ELEMENTS = 16 << 20
 _PAGE = 4096
-_engines: list[Any] = []  # a collected engine would unmap code that threads may still run
 
 
 @dataclass(frozen=True)
@@ -115,23 +116,12 @@ def _aligned(elements: int) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 @functools.cache
 def _kernels() -> _Kernels:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    features = llvm.get_host_cpu_features()
-    lanes = 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=3
-    )
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(_module(lanes)), machine)
-    engine.finalize_object()
-    _engines.append(engine)
+    host = Target.host()
+    lanes = 16 if host.has_avx512 else 8 if host.has("avx2") else 4
+    found = engine().load({"fma": _module(lanes)})
     fma = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)
     triad = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
-    return _Kernels(
-        lanes,
-        fma(engine.get_function_address("fma")),
-        triad(engine.get_function_address("triad")),
-    )
+    return _Kernels(lanes, fma(found["fma"]), triad(found["triad"]))
 
 
 def _module(lanes: int) -> str:

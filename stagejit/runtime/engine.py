@@ -59,10 +59,9 @@ def machine() -> str:
 
 @dataclass(eq=False)
 class Module:
-    """Code in memory; it stays there as long as this object. `uses` is what it calls."""
+    """Code in memory; it stays there as long as this object."""
 
     addresses: dict[str, int]
-    uses: tuple[Module, ...]
     _packed: bytes
 
     @property
@@ -92,7 +91,7 @@ class Engine:
     ) -> dict[str, Module]:
         """The module of each symbol of `texts`, compiled and linked unless it is in memory.
 
-        imports: address of each symbol that a module declares and none of `texts` defines.
+        imports: address of each symbol that a module declares.
         cache: where compiled objects are kept; None compiles in this process only.
         Raises InternalError when LLVM refuses a module or a symbol is missing.
         """
@@ -221,10 +220,8 @@ def _link(objects: Mapping[str, bytes], imports: Mapping[str, int]) -> dict[str,
         raise InternalError(f"cannot link {', '.join(objects)}: {error}", step="link") from error
     modules = {}
     for name, image in zip(objects, images, strict=True):
-        module = modules[name] = Module(image.addresses, (), zlib.compress(objects[name], 1))
+        module = modules[name] = Module(image.addresses, zlib.compress(objects[name], 1))
         weakref.finalize(module, image.free).atexit = False  # at exit, XLA's threads still run
-    for (name, module), image in zip(modules.items(), images, strict=True):
-        module.uses = tuple(modules[n] for n in modules if n != name and n in image.imports)
     return modules
 
 

@@ -8,7 +8,7 @@ Input: nothing but XLA's FFI and the type that XLA gives our state. Output: addr
     void sj_program_release(record)           one reference less
     ptr  sj_program_next_dead()               a record without references, which is no longer found
     void sj_programs_lock(), sj_programs_unlock()
-    i64  sj_type_id, ptr sj_type_info, ptr sj_reload, ptr sj_dead    variables
+    i64  sj_type_id, ptr sj_type_info, ptr sj_dead    variables
 
 Invariants: nothing here waits for Python; a record with references is in the table and its code
 (the words that `sj_call` runs) is in memory; a record is returned by `sj_program_next_dead` at most
@@ -23,7 +23,6 @@ record; at each call it is read again, which costs some nanoseconds.
 
 Note [No Python below]: XLA destroys executables on any thread, with or without the interpreter's
 lock. So the last release only puts the record in a list, from which Python takes it at leisure.
-Instantiation calls Python (`sj_reload`) only for a key that nobody has loaded.
 """
 
 from __future__ import annotations
@@ -76,7 +75,6 @@ declare i32 @sched_yield()
 @sj_dead = global ptr null
 @sj_type_id = global i64 0
 @sj_type_info = global {{i64, ptr, ptr}} {{i64 24, ptr null, ptr @sj_program_release}}
-@sj_reload = global ptr null
 """
 
 _LOCK = """
@@ -256,20 +254,10 @@ keyed:
   %value = load ptr, ptr %values
 {abi.load("%key.at", "ptr", "%value", abi.SCALAR_VALUE)}\
   %key = load i64, ptr %key.at
-  %known = call ptr @sj_program_acquire(i64 %key)
-  %is.known = icmp ne ptr %known, null
-  br i1 %is.known, label %found, label %unknown
-unknown:
-  %reload = load ptr, ptr @sj_reload
-  %can = icmp ne ptr %reload, null
-  br i1 %can, label %again, label %lost
-again:
-  call void %reload(i64 %key)
-  %reloaded = call ptr @sj_program_acquire(i64 %key)
-  %is.there = icmp ne ptr %reloaded, null
+  %record = call ptr @sj_program_acquire(i64 %key)
+  %is.there = icmp ne ptr %record, null
   br i1 %is.there, label %found, label %lost
 found:
-  %record = phi ptr [%known, %keyed], [%reloaded, %again]
 {_call_with_state_ir("%set", abi.API_STATE_SET, "%record")}\
   br i1 %fine, label %done, label %refused
 refused:

@@ -1,8 +1,8 @@
 """Objects -> code in memory that can be called.
 
 Input: object files, each of which defines the symbols that it is asked for, and what they import.
-Output: an `Image` for each. Invariants: images of one call may refer to each other; an image's
-memory lives until `free`; nothing is linked by halves: an error frees what was allocated.
+Output: an `Image` for each. Invariants: an image's memory lives until `free`; nothing is linked by
+halves: an error frees what was allocated.
 
 Objects for x86-64 are linked here, into `code_memory`. Whatever else this machine runs goes through
 LLVM's own linker, whose mappings are more and whose libraries leave some kilobytes behind.
@@ -35,14 +35,10 @@ _OF_THE_C_LIBRARY = ("memcpy", "memmove", "memset")
 
 @dataclass(frozen=True)
 class Image:
-    """Addresses of the global symbols of one object. Call `free` once, when nobody calls them.
-
-    imports: symbols of other objects that its code refers to, so that these have to stay, too.
-    """
+    """Addresses of the global symbols of one object. Call `free` once, when nobody calls them."""
 
     addresses: dict[str, int]
     free: Callable[[], None]
-    imports: frozenset[str] = frozenset()
 
 
 def link(
@@ -55,17 +51,16 @@ def link(
     try:
         for data, _ in objects:
             parts.append(_Part(elf.parse(data)))
-        defined = {name: at for part in parts for name, at in part.defined.items()}
         for part, (_, wanted) in zip(parts, objects, strict=True):
             missing = [name for name in wanted if name not in part.defined]
             if missing:
                 raise ObjectError(f"it does not define {', '.join(missing)}")
-            part.relocate({**imports, **defined})
+            part.relocate(imports)
     except BaseException:
         for part in parts:
             part.free()
         raise
-    return [Image(part.defined, part.free, part.imports) for part in parts]
+    return [Image(part.defined, part.free) for part in parts]
 
 
 class _Part:
@@ -95,12 +90,6 @@ class _Part:
             for symbol in source.symbols
             if symbol.is_global and symbol.section is not None
         }
-
-    @property
-    def imports(self) -> frozenset[str]:
-        """Names that the object uses and does not define."""
-        used = (relocation.symbol for relocation in self.source.relocations)
-        return frozenset(symbol.name for symbol in used if symbol.section is None)
 
     def free(self) -> None:
         code_memory().free(self.block)
@@ -208,8 +197,7 @@ _library_numbers = itertools.count()
 def _link_by_llvm(
     objects: Sequence[tuple[bytes, tuple[str, ...]]], imports: Mapping[str, int]
 ) -> list[Image]:
-    """All objects as one library, which goes when the last of its images is freed; so none of them
-    has to be kept by another."""
+    """All objects as one library, which goes when the last of its images is freed."""
     library = llvm.JITLibraryBuilder()
     wanted = {name for _, names in objects for name in names}
     for data, _ in objects:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from collections import Counter
 from collections.abc import Callable
@@ -93,7 +92,7 @@ def test_modules_that_were_linked_together_leave_no_cycles() -> None:
         gc.enable()
 
 
-def test_modules_that_do_not_call_each_other_go_one_by_one() -> None:
+def test_modules_go_one_by_one() -> None:
     """Else programs that share one kernel keep all others of each, which nobody can find."""
     texts = {
         f"test_freed_alone_{k}": f"define i64 @test_freed_alone_{k}() {{\n  ret i64 {k}\n}}\n"
@@ -107,18 +106,3 @@ def test_modules_that_do_not_call_each_other_go_one_by_one() -> None:
     assert code_memory().used_nbytes < together
     assert engine.module("test_freed_alone_2") is last
     assert engine.module("test_freed_alone_0") is None
-
-
-def test_modules_stay_as_long_as_who_calls_them() -> None:
-    caller = (
-        "declare i64 @test_freed_called()\ndefine i64 @test_freed_caller() {\n"
-        "  %r = call i64 @test_freed_called()\n  ret i64 %r\n}\n"
-    )
-    called = "define i64 @test_freed_called() {\n  ret i64 5\n}\n"
-    engine = Engine()
-    modules = engine.modules({"test_freed_caller": caller, "test_freed_called": called})
-    kept = modules["test_freed_caller"]
-    del modules
-    assert engine.module("test_freed_called") is kept.uses[0]
-    address = kept.addresses["test_freed_caller"]
-    assert ctypes.CFUNCTYPE(ctypes.c_int64)(address)() == 5

@@ -106,11 +106,8 @@ def linked(request: Any) -> Any:
 def test_every_kind_of_reference(linked: Any) -> None:
     external = ctypes.c_int64(10_000)
     imports = {"labs": libc_address("labs"), "lk_external": ctypes.addressof(external)}
-    objects = [
-        (_compile(ALL_KINDS), ("lk_all", "lk_count")),
-        (_compile(NEAR), ("lk_near",)),
-    ]
-    images = linked(objects, imports)
+    imports |= linked([(_compile(NEAR), ("lk_near",))], {})[0].addresses
+    images = linked([(_compile(ALL_KINDS), ("lk_all", "lk_count"))], imports)
     address = images[0].addresses["lk_all"]
     assert call(address, 2) == 5 + 0 + 3500 + 10_000 + 200
     assert call(address, 3) == 6 + 0 + 4500 + 10_000 + 90_000
