@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import stagejit
-from stagejit.runtime.loader import call_count
+from stagejit.runtime.cpu.loader import call_count
 
 
 @contextlib.contextmanager

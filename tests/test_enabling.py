@@ -15,7 +15,7 @@ import stagejit
 from stagejit.errors import OptionsError
 from stagejit.options import Options
 from stagejit.runtime import embedding
-from stagejit.runtime.loader import call_count
+from stagejit.runtime.cpu.loader import call_count
 from tests.runtime.toy_compiler import ToyCompiler
 
 X = np.arange(1, 7, dtype=np.float32).reshape(2, 3)

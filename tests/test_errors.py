@@ -30,7 +30,7 @@ from stagejit.errors import (
     UnsupportedOpError,
 )
 from stagejit.options import Options
-from stagejit.runtime.object_cache import CacheWarning
+from stagejit.runtime.objects.object_cache import CacheWarning
 
 X = np.ones((4, 3), np.float32)
 

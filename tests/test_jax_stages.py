@@ -18,7 +18,7 @@ from jax.experimental.serialize_executable import deserialize_and_load, serializ
 
 import stagejit
 from stagejit.options import Options
-from stagejit.runtime.loader import call_count, loaded_programs
+from stagejit.runtime.cpu.loader import call_count, loaded_programs
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
 TREE = {"a": X, "b": (X + 1, 2.0)}
@@ -157,7 +157,7 @@ def test_a_serialized_executable_is_all_that_a_new_process_needs(tmp_path: Path)
         folder = pathlib.Path(sys.argv[1])
         f = deserialize_and_load(*pickle.loads((folder / "stored").read_bytes()))
         np.save(folder / "y.npy", f(np.load(folder / "x.npy")))
-        print(sys.modules["stagejit.runtime.loader"].call_count() > 0)
+        print(sys.modules["stagejit.runtime.cpu.loader"].call_count() > 0)
     """
     done = subprocess.run(
         [sys.executable, "-c", program, tmp_path],
@@ -220,7 +220,7 @@ def test_the_plan_of_what_is_left_to_xla_says_so() -> None:
         import jax, numpy as np
         from jax.sharding import NamedSharding, PartitionSpec as P
         import stagejit
-        from stagejit.runtime.loader import call_count
+        from stagejit.runtime.cpu.loader import call_count
         mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
         x = np.ones((4, 4), np.float32)
         sharded = jax.device_put(x, NamedSharding(mesh, P("i")))

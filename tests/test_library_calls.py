@@ -16,7 +16,7 @@ from jax import lax
 
 import stagejit
 from stagejit.options import SWITCHES
-from stagejit.runtime.loader import call_count
+from stagejit.runtime.cpu.loader import call_count
 
 RNG = np.random.default_rng(7)
 

@@ -15,7 +15,7 @@ import stagejit
 from stagejit.codegen.elements.elements import Elements
 from stagejit.dispatch.forming.state import State
 from stagejit.index.coordinates import coordinates, variables
-from stagejit.runtime.loader import call_count
+from stagejit.runtime.cpu.loader import call_count
 from tests.agreement import agrees, close, native_calls
 
 RNG = np.random.default_rng(0)

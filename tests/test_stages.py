@@ -22,9 +22,9 @@ import stagejit
 from stagejit.graph.parser import parse as parse_graph
 from stagejit.graph.printer import as_text as graph_text
 from stagejit.options import SWITCHES, Options
-from stagejit.runtime.arenas import ARENA_ALIGNMENT_NBYTES
-from stagejit.runtime.loader import call_count, trim_arenas
-from stagejit.runtime.support import addresses
+from stagejit.runtime.cpu.arenas import ARENA_ALIGNMENT_NBYTES
+from stagejit.runtime.cpu.loader import call_count, trim_arenas
+from stagejit.runtime.cpu.support import addresses
 from stagejit.schedule.parser import parse_plan
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3) / 5

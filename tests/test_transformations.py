@@ -183,7 +183,7 @@ def run_with_two_devices(body: str) -> None:
     setup = """
         import jax, jax.numpy as jnp, numpy as np, stagejit
         from jax.sharding import PartitionSpec as P
-        from stagejit.runtime.loader import call_count
+        from stagejit.runtime.cpu.loader import call_count
         x = np.arange(12, dtype=np.float32).reshape(4, 3) / 7
         def close(a, b): np.testing.assert_allclose(a, b, rtol=1e-5)
         assert jax.device_count() == 2

@@ -18,7 +18,7 @@ import stagejit
 from stagejit.errors import FallbackWarning
 from stagejit.other_threads import on_other_threads
 from stagejit.pipeline import Compilation
-from stagejit.runtime.object_cache import CacheWarning
+from stagejit.runtime.objects.object_cache import CacheWarning
 from stagejit.users_line import warn
 
 X = np.arange(5, dtype=np.float32)

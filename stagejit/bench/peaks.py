@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from stagejit.codegen.target import Target
-from stagejit.runtime.engine import engine
+from stagejit.runtime.objects.engine import engine
 
 _ACCUMULATORS = 12  # latency 4 on two pipes needs 8; 12 and two constants still fit 16 registers
 _TRIAD_ELEMENTS = 16 << 20

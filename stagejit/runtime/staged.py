@@ -13,7 +13,7 @@ from stagejit.options import Options
 from stagejit.types import TensorType
 
 if TYPE_CHECKING:  # LLVM is not loaded before something is compiled
-    from stagejit.runtime.loader import LoadedProgram
+    from stagejit.runtime.cpu.loader import LoadedProgram
 
 
 @dataclass(frozen=True)

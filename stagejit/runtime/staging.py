@@ -14,8 +14,8 @@ from jax.extend.core import Literal
 
 from stagejit.graph.ir import Value
 from stagejit.options import Options
+from stagejit.runtime.cpu.loader import LoadedProgram
 from stagejit.runtime.left_bodies import BODIES
-from stagejit.runtime.loader import LoadedProgram
 from stagejit.runtime.marks import enclose
 from stagejit.runtime.staged import DelegatedEquation, NativeCall, Reshape, Staged
 from stagejit.schedule.plan import Buffer

@@ -12,7 +12,7 @@ from stagejit.bench.compiling import table
 from stagejit.bench.compiling.program import Made, Program, equation_count
 from stagejit.bench.compiling.programs import PROGRAMS, SEEDS
 from stagejit.fuzz.programs.generate import random_program
-from stagejit.runtime.engine import engine
+from stagejit.runtime.objects.engine import engine
 
 
 def test_programs_have_some_300_equations() -> None:

@@ -13,7 +13,7 @@ from stagejit.bench.compiling.large import LARGE_PROGRAMS
 from stagejit.bench.compiling.program import equation_count
 from stagejit.errors import OptionsError
 from stagejit.pipeline import STEPS
-from stagejit.runtime.engine import engine
+from stagejit.runtime.objects.engine import engine
 
 
 def test_programs_are_as_long_as_asked() -> None:

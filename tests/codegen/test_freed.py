@@ -19,8 +19,8 @@ from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Block, Op, Value
 from stagejit.codegen.target import Target
 from stagejit.codegen.templates import Templates
-from stagejit.runtime.code_memory import code_memory
-from stagejit.runtime.engine import Engine
+from stagejit.runtime.objects.code_memory import code_memory
+from stagejit.runtime.objects.engine import Engine
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import region_of
 

@@ -15,7 +15,7 @@ import pytest
 
 import stagejit
 from stagejit.bench.ecosystem.catalogue import missing, programs
-from stagejit.runtime.loader import call_count
+from stagejit.runtime.cpu.loader import call_count
 
 # Loops may stay with XLA for what they sort or compute with complex numbers, never for these.
 NEVER = ("hidden state of random keys", "matrix decomposition", "calls Python", "key<")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import stagejit
-from stagejit.runtime.loader import call_count
+from stagejit.runtime.cpu.loader import call_count
 from tests.ecosystem.harness import agree, check, require
 
 require("equinox", "optax")

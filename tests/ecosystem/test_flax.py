@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import stagejit
-from stagejit.runtime.loader import call_count
+from stagejit.runtime.cpu.loader import call_count
 from tests.ecosystem.harness import agree, check, require, staged
 
 require("flax", "optax")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import stagejit
-from stagejit.runtime.loader import call_count
+from stagejit.runtime.cpu.loader import call_count
 from tests.ecosystem.harness import check, require
 
 require("numpyro")

@@ -13,7 +13,7 @@ import os
 
 import jax
 import jax.numpy as jnp
-import stagejit.runtime.loader as loader
+import stagejit.runtime.cpu.loader as loader
 
 STAGED = os.environ["STAGEJIT_SUITE_MODE"] == "staged"
 

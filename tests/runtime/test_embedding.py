@@ -18,7 +18,7 @@ from jax.extend import core as jex_core
 
 import stagejit
 from stagejit.options import Options
-from stagejit.runtime.loader import call_count, loaded_programs
+from stagejit.runtime.cpu.loader import call_count, loaded_programs
 from stagejit.runtime.marks import enclose
 
 X = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
@@ -193,7 +193,7 @@ def test_two_devices() -> None:
         import stagejit
         from toy_compiler import ToyCompiler
         from stagejit.runtime import embedding
-        from stagejit.runtime.loader import call_count, loaded_programs
+        from stagejit.runtime.cpu.loader import call_count, loaded_programs
         toy = ToyCompiler()
         embedding.install(toy)
         mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -16,7 +16,7 @@ from stagejit.errors import FallbackWarning, InternalError, UnsupportedOpError
 from stagejit.options import Options
 from stagejit.pipeline import STEPS, Compilation
 from stagejit.runtime import embedding, emission
-from stagejit.runtime.loader import call_count
+from stagejit.runtime.cpu.loader import call_count
 
 X = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
 

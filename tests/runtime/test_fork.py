@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 import stagejit
-from stagejit.runtime import engine as engine_module
 from stagejit.runtime.embedding import stage
-from stagejit.runtime.engine import Engine, engine
 from stagejit.runtime.gate import Gate
+from stagejit.runtime.objects import engine as engine_module
+from stagejit.runtime.objects.engine import Engine, engine
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -37,8 +37,8 @@ FORKS = textwrap.dedent("""
     warnings.simplefilter("ignore")
     import jax, jax.numpy as jnp, numpy as np, stagejit
     from stagejit.pipeline import compile_request
-    from stagejit.runtime import loader
-    from stagejit.runtime.engine import engine
+    from stagejit.runtime.cpu import loader
+    from stagejit.runtime.objects.engine import engine
     from stagejit.runtime.program import BufferRef, HostProgram, Launch
 
     how, count = sys.argv[1], int(sys.argv[2])

@@ -23,7 +23,8 @@ from llvmlite.binding import ffi
 import stagejit
 from stagejit import enabling, locks
 from stagejit.importing import importing
-from stagejit.runtime import embedding, loader
+from stagejit.runtime import embedding
+from stagejit.runtime.cpu import loader
 from stagejit.runtime.staged import Request
 
 X = np.linspace(0, 1, 20, dtype=np.float32)

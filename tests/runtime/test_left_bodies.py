@@ -14,7 +14,7 @@ from jax import lax
 import stagejit
 from stagejit.decisions import Decision
 from stagejit.options import Options
-from stagejit.runtime.loader import call_count
+from stagejit.runtime.cpu.loader import call_count
 
 RNG = np.random.default_rng(3)
 STAGED = Options(disable=("leave-bodies",))

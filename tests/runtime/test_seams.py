@@ -21,7 +21,7 @@ import pytest
 import stagejit
 from stagejit.options import Options
 from stagejit.runtime import seams
-from stagejit.runtime.loader import call_count
+from stagejit.runtime.cpu.loader import call_count
 from stagejit.runtime.marks import Mark, enclose, mark_of
 
 X = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
@@ -191,7 +191,7 @@ def test_jax_jit_may_be_replaced_by_ours() -> None:
     program = """
         import jax, jax.numpy as jnp, numpy as np
         import stagejit
-        from stagejit.runtime.loader import call_count
+        from stagejit.runtime.cpu.loader import call_count
         jax.jit = stagejit.jit
         f = jax.jit(lambda x: x * 2 + 1)
         assert f(np.float32(2)) == 5 and call_count() == 1

@@ -12,8 +12,8 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from stagejit import types
-from stagejit.runtime.loader import load_program
-from stagejit.runtime.object_cache import digest
+from stagejit.runtime.cpu.loader import load_program
+from stagejit.runtime.objects.object_cache import digest
 from stagejit.runtime.program import BufferRef, HostProgram, Launch
 from stagejit.runtime.staged import DelegatedEquation, NativeCall, Request, Staged
 

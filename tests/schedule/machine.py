@@ -20,7 +20,7 @@ import numpy as np
 from stagejit.codegen.generate import Generated, kernel_cache
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
-from stagejit.runtime.engine import engine
+from stagejit.runtime.objects.engine import engine
 from stagejit.schedule.schedule import Step
 from tests.schedule.executor import POISON, Array, Executor, declared
 

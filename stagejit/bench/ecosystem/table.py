@@ -20,7 +20,7 @@ import stagejit
 from stagejit.bench.ecosystem.program import LibraryProgram
 from stagejit.bench.report import program_table
 from stagejit.bench.timing import Timing, geometric_mean, interleave
-from stagejit.runtime.loader import call_count
+from stagejit.runtime.cpu.loader import call_count
 
 _LOOPS = ("scan", "while")
 

@@ -21,9 +21,9 @@ import llvmlite.binding as llvm
 
 from stagejit.codegen.target import Target
 from stagejit.other_threads import on_another_thread
-from stagejit.runtime import elf
-from stagejit.runtime.code_memory import Block, code_memory
-from stagejit.runtime.elf import Object, ObjectError, Relocation, Symbol
+from stagejit.runtime.objects import elf
+from stagejit.runtime.objects.code_memory import Block, code_memory
+from stagejit.runtime.objects.elf import Object, ObjectError, Relocation, Symbol
 
 _ABSOLUTE64, _RELATIVE32, _CALL32 = 1, 2, 4
 _GOT_RELATIVE32 = (9, 41, 42)  # GOTPCREL, GOTPCRELX, REX_GOTPCRELX: a table entry, relative

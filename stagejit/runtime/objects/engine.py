@@ -35,10 +35,10 @@ from stagejit.codegen.target import Target
 from stagejit.errors import InternalError
 from stagejit.locks import free_in_child, new_lock
 from stagejit.other_threads import on_another_thread, on_other_threads
-from stagejit.runtime import linker
-from stagejit.runtime.elf import ObjectError
 from stagejit.runtime.gate import Gate
-from stagejit.runtime.object_cache import ObjectCache, digest
+from stagejit.runtime.objects import linker
+from stagejit.runtime.objects.elf import ObjectError
+from stagejit.runtime.objects.object_cache import ObjectCache, digest
 
 # Part of each cache key: raise it when the meaning of cached objects changes (the kernel ABI, say).
 ABI_VERSION = 2

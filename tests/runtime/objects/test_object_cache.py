@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stagejit.runtime.object_cache import (
+from stagejit.runtime.objects.object_cache import (
     CacheWarning,
     ObjectCache,
     cache_in,

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from stagejit.runtime import code_memory, elf, linker
-from stagejit.runtime.code_memory import PAGE_NBYTES, CodeMemory
-from stagejit.runtime.elf import ObjectError
-from stagejit.runtime.engine import _compile
-from stagejit.runtime.linker import Image, libc_address, link
+from stagejit.runtime.objects import code_memory, elf, linker
+from stagejit.runtime.objects.code_memory import PAGE_NBYTES, CodeMemory
+from stagejit.runtime.objects.elf import ObjectError
+from stagejit.runtime.objects.engine import _compile
+from stagejit.runtime.objects.linker import Image, libc_address, link
 
 ALL_KINDS = """
 declare i64 @lk_near(i64)

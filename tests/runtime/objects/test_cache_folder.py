@@ -25,10 +25,10 @@ from typing import Any
 
 import pytest
 
-from stagejit.runtime import engine as engine_module
-from stagejit.runtime import private_folder
-from stagejit.runtime.engine import Engine, cache_key
-from stagejit.runtime.object_cache import (
+from stagejit.runtime.objects import engine as engine_module
+from stagejit.runtime.objects import private_folder
+from stagejit.runtime.objects.engine import Engine, cache_key
+from stagejit.runtime.objects.object_cache import (
     CacheWarning,
     ObjectCache,
     cache_in,
@@ -36,7 +36,7 @@ from stagejit.runtime.object_cache import (
     digest,
 )
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 KEY, OTHER = digest("one"), digest("another")
 BODY = b"object code" * 50
 
@@ -266,7 +266,7 @@ def test_a_write_that_fails_half_way_leaves_nothing(folder: Path) -> None:
     program = textwrap.dedent("""
         import resource, sys, warnings
         from pathlib import Path
-        from stagejit.runtime.object_cache import ObjectCache
+        from stagejit.runtime.objects.object_cache import ObjectCache
         warnings.simplefilter("ignore")
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         ObjectCache(Path(sys.argv[1])).put(sys.argv[2], bytes(100_000))
@@ -371,7 +371,7 @@ def test_without_a_home_there_is_one_warning_and_no_cache(monkeypatch: pytest.Mo
     for name in ("STAGEJIT_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", nobody)
-    monkeypatch.setattr("stagejit.runtime.object_cache._CACHES", {})
+    monkeypatch.setattr("stagejit.runtime.objects.object_cache._CACHES", {})
     with pytest.warns(CacheWarning, match="no folder"):
         assert cache_in(None) is None
     with warnings.catch_warnings():
@@ -427,7 +427,7 @@ WHOLE = textwrap.dedent("""
     warnings.filterwarnings("default", message="stagejit")
     import os, sys
     import jax, numpy as np, stagejit
-    from stagejit.runtime.engine import engine
+    from stagejit.runtime.objects.engine import engine
     stagejit.jit(jax.numpy.sin, options=stagejit.Options(cache_dir=""))(1.0)  # loads the compiler
     if "nobody" in sys.argv:
         os.setuid(54321)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stagejit.locks import new_lock
-from stagejit.runtime import private_folder
-from stagejit.runtime.private_folder import RefusedError, opened_folder
+from stagejit.runtime.objects import private_folder
+from stagejit.runtime.objects.private_folder import RefusedError, opened_folder
 from stagejit.users_line import warn
 
 # An entry is `magic + HMAC-SHA256(secret, magic, key, object) + object`. So a file that was cut

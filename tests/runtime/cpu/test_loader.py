@@ -17,10 +17,10 @@ import pytest
 
 import stagejit
 from stagejit.errors import InternalError
-from stagejit.runtime.loader import call_count, load_program, loaded_programs, trim_arenas
+from stagejit.runtime.cpu.loader import call_count, load_program, loaded_programs, trim_arenas
 from stagejit.runtime.program import BufferRef, HostProgram, Launch
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def resident_nbytes() -> int:
@@ -121,7 +121,7 @@ PROGRAM = textwrap.dedent("""
     import stagejit
     from toy_compiler import ToyCompiler
     from stagejit.runtime import embedding
-    from stagejit.runtime.loader import call_count, loaded_programs
+    from stagejit.runtime.cpu.loader import call_count, loaded_programs
     embedding.install(ToyCompiler())
     f = stagejit.jit(lambda x: x * 2)
     assert np.array_equal(f(np.ones(8, np.float32)), np.full(8, 2.0))
@@ -133,7 +133,7 @@ PROGRAM = textwrap.dedent("""
 
 def test_persistent_compilation_cache(tmp_path: Path) -> None:
     """The second process takes XLA's executable from JAX's cache; the names in it still hold."""
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     outputs = [
         subprocess.run(

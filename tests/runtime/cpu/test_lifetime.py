@@ -19,9 +19,9 @@ import pytest
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 import stagejit
-from stagejit.runtime import loader
-from stagejit.runtime.code_memory import code_memory
-from stagejit.runtime.engine import engine
+from stagejit.runtime.cpu import loader
+from stagejit.runtime.objects.code_memory import code_memory
+from stagejit.runtime.objects.engine import engine
 from stagejit.runtime.program import BufferRef, HostProgram, Launch
 
 X = np.linspace(0, 1, 24, dtype=np.float32)

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 import pytest
 
-from stagejit.runtime.encoding import encoded
-from stagejit.runtime.loader import LoadedProgram, load_program
+from stagejit.runtime.cpu.encoding import encoded
+from stagejit.runtime.cpu.loader import LoadedProgram, load_program
 from stagejit.runtime.program import (
     Branch,
     BufferRef,

@@ -22,8 +22,8 @@ the start of the step):
 
 from __future__ import annotations
 
-from stagejit.runtime import ffi_abi as abi
-from stagejit.runtime import foreign
+from stagejit.runtime.cpu import ffi_abi as abi
+from stagejit.runtime.cpu import foreign
 
 KINDS = (
     "launch", "region", "call", "copy", "advise", "loop", "again", "unless", "branch", "jump",

@@ -26,10 +26,11 @@ import numpy as np
 from stagejit.errors import InternalError, StagejitError
 from stagejit.graph import python_functions
 from stagejit.locks import new_lock
-from stagejit.runtime import entry, foreign, seams, support
-from stagejit.runtime.encoding import Code, encoded
-from stagejit.runtime.engine import Module, engine, machine
-from stagejit.runtime.object_cache import ObjectCache
+from stagejit.runtime import seams
+from stagejit.runtime.cpu import entry, foreign, support
+from stagejit.runtime.cpu.encoding import Code, encoded
+from stagejit.runtime.objects.engine import Module, engine, machine
+from stagejit.runtime.objects.object_cache import ObjectCache
 from stagejit.runtime.program import HostProgram
 
 TARGET = "stagejit"

@@ -30,9 +30,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from stagejit.runtime import ffi_abi as abi
-from stagejit.runtime.engine import engine
-from stagejit.runtime.object_cache import ObjectCache
+from stagejit.runtime.cpu import ffi_abi as abi
+from stagejit.runtime.objects.engine import engine
+from stagejit.runtime.objects.object_cache import ObjectCache
 
 # A record: the next of its bucket, the next in the list of the dead, key, references, whether it is
 # in the list, code; a line further the count of calls, which every call writes.

@@ -25,9 +25,9 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from stagejit.runtime import foreign, support
-from stagejit.runtime.interpreter import HEADER, KINDS
-from stagejit.runtime.object_cache import digest
+from stagejit.runtime.cpu import foreign, support
+from stagejit.runtime.cpu.interpreter import HEADER, KINDS
+from stagejit.runtime.objects.object_cache import digest
 from stagejit.runtime.program import (
     LINE_NBYTES,
     Branch,

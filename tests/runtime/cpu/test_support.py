@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from stagejit.codegen.target import Target
-from stagejit.runtime import entry, support
-from stagejit.runtime import ffi_abi as abi
-from stagejit.runtime.engine import engine
+from stagejit.runtime.cpu import entry, support
+from stagejit.runtime.cpu import ffi_abi as abi
+from stagejit.runtime.objects.engine import engine
 
 TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 API_CALL = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)

@@ -27,12 +27,12 @@ from __future__ import annotations
 import functools
 
 from stagejit.codegen.target import Target
-from stagejit.runtime import ffi_abi as abi
-from stagejit.runtime import interpreter
-from stagejit.runtime.arenas import arena_ir
-from stagejit.runtime.engine import engine
-from stagejit.runtime.linker import libc_address
-from stagejit.runtime.object_cache import ObjectCache
+from stagejit.runtime.cpu import ffi_abi as abi
+from stagejit.runtime.cpu import interpreter
+from stagejit.runtime.cpu.arenas import arena_ir
+from stagejit.runtime.objects.engine import engine
+from stagejit.runtime.objects.linker import libc_address
+from stagejit.runtime.objects.object_cache import ObjectCache
 
 JOB_NBYTES = 48
 # glibc recycles smaller blocks, whose pages are then already there (KERNELS.md, "Large outputs").

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from stagejit.errors import InternalError
-from stagejit.runtime.engine import Engine, disassemble, engine
-from stagejit.runtime.linker import libc_address
-from stagejit.runtime.object_cache import ObjectCache
+from stagejit.runtime.objects.engine import Engine, disassemble, engine
+from stagejit.runtime.objects.linker import libc_address
+from stagejit.runtime.objects.object_cache import ObjectCache
 
 _numbers = itertools.count(1000)
 

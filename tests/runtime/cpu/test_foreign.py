@@ -8,7 +8,7 @@ import pytest
 
 from stagejit.compat import foreign_address
 from stagejit.errors import InternalError
-from stagejit.runtime.loader import load_program
+from stagejit.runtime.cpu.loader import load_program
 from stagejit.runtime.program import BufferRef, Call, ForeignArray, HostProgram, as_text, verify
 
 UPPER = (("uplo", "u8", ord("U")),)

@@ -1,0 +1,1 @@
+"""What runs host programs on this machine, for XLA: the words, what reads them, memory, loading."""

@@ -1,0 +1,1 @@
+"""Machine code: compiled, linked, held in memory and on disk."""
