@@ -149,6 +149,13 @@ def bounds(value: Int) -> tuple[int, int]:
     """Between what the value lies for certain, both included."""
     if not isinstance(value, Expr):
         return value, value
+    if all(len(product) < 2 for product, _ in value.terms):  # most: decided without a new sum
+        low = high = 0
+        for product, coefficient in value.terms:
+            ends = (product[0].low, product[0].high) if product else (1, 1)
+            low += coefficient * ends[coefficient < 0]
+            high += coefficient * ends[coefficient > 0]
+        return low, high
     # In terms of what each symbol is above its low bound, all products are at least 0.
     above = {symbol: _sum(expr(symbol), symbol.low, 1) for symbol in symbols_in(value)}
     low = high = 0
