@@ -76,9 +76,9 @@ def find_target(
             return DEPENDS
     elif needs(version.op):
         return DEPENDS
-    if passed is not None:
+    if early or passed is not None:  # who reads may come first by what only one host makes
         found = _readers(views, version, box)
-        if found is None or any(_follows(views, one, passed) for one in found):
+        if found is None or any(passed and _follows(views, one, passed) for one in found):
             return DEPENDS
         waits += found
     waits = [other for other in dict.fromkeys(waits) if order.home(other) not in hosts]

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 
 from stagejit.dispatch.rewrites.inserts import fuse_inserts
@@ -114,3 +115,16 @@ def test_a_dynamic_box_of_an_assembled_buffer() -> None:
 
     plan = check(f, f32(20), f32(3), f32(4), np.int32(5), donated=[True, False, False, False])
     assert kinds(plan) == ["map", "cumulative"]
+
+
+@pytest.mark.parametrize("donated", [False, True])
+def test_who_reads_what_several_hosts_overwrite_comes_before_all_of_them(donated: bool) -> None:
+    def turned(x: Any) -> Any:
+        return x.at[0:4].set(jnp.concatenate([x[3:4], x[0:3]]))
+
+    def of_a_product(x: Any) -> Any:
+        return turned(x * 2)
+
+    x = np.arange(48, dtype=np.float32).reshape(6, 8)
+    for fn in (turned, of_a_product):
+        check(fn, x, donated=[donated])
