@@ -2,7 +2,7 @@
 
 Input: dispatches in execution order with their accesses. Output: the hazard graph. Invariant: two
 dispatches conflict iff boxes of theirs overlap on one buffer and one of them writes.
-`shared_memory.py` adds those that meet in memory of two buffers, `reduction.py` makes barriers.
+`memory/shared.py` adds those that meet in memory of two buffers, `reduction.py` makes barriers.
 
 Note [Optimization barriers]: what reads behind one comes after its operands, and after all else
 that is before it in program order, too: `jax.checkpoint` computes again in order to save memory,

@@ -1,6 +1,6 @@
 """From text back to a `Plan`: the inverse of `Plan.as_text`.
 
-Input: the text form. Output: the plan; locations, decisions and kernels are not in the text.
+Input: the text form. Output: the plan; locations and decisions are not in the text.
 Invariant: `parse_plan(text).as_text() == text`. Raises ParseError with the line for anything else.
 """
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import networkx as nx
 
@@ -96,8 +97,8 @@ class Dispatch:
     """One launch: the ops it evaluates and the boxes it touches.
 
     ops: what it evaluates, in order, as text. flops: arithmetic operations, a multiply-add counting
-    two. nbytes: bytes read plus bytes written. kernel: name of the kernel, once there is one.
-    bodies: of a loop the body, then its condition if it has one; of a branch all branches.
+    two. nbytes: bytes read plus bytes written. bodies: of a loop the body, then its condition if it
+    has one; of a branch all branches.
     """
 
     name: str
@@ -107,7 +108,6 @@ class Dispatch:
     writes: tuple[Access, ...]
     flops: int = 0
     loc: Loc = UNKNOWN
-    kernel: str = ""
     bodies: tuple[Body, ...] = ()
 
     @property
@@ -158,7 +158,7 @@ class Plan:
 
     scalars: what the symbols in offsets stand for; see `at`.
     peak_nbytes: memory that a call allocates for transients, those that share memory counted once.
-    What lies in results is not allocated, nor is an arena of up to `memory.FRAME_NBYTES`, which is
+    What lies in results is not allocated, nor is an arena of up to `packing.FRAME_NBYTES`, which is
     on the stack. Scratch of kernels comes on top: see `Compiled.memory_analysis`.
     """
 
@@ -262,18 +262,11 @@ class Plan:
 
     def buffer(self, name: str) -> Buffer:
         """The buffer of that name. Raises KeyError."""
-        for buffer in self.buffers:
-            if buffer.name == name:
-                return buffer
-        raise KeyError(name)
+        return self._by_name[name]
 
-    def with_kernels(self, kernels: Sequence[str]) -> Plan:
-        """The plan with the name of each dispatch's kernel."""
-        named = tuple(
-            replace(dispatch, kernel=kernel)
-            for dispatch, kernel in zip(self.dispatches, kernels, strict=True)
-        )
-        return replace(self, dispatches=named)
+    @cached_property
+    def _by_name(self) -> Mapping[str, Buffer]:
+        return {buffer.name: buffer for buffer in self.buffers}
 
     def to_networkx(self) -> nx.DiGraph[str]:
         """Dispatches by name (attribute `dispatch`); an edge has the list of its `barriers`."""

@@ -2,7 +2,7 @@
 
 Input: what each position touches, the order that barriers enforce, the segments. Output: the
 buffers with their places. Invariant: a buffer has a slot iff all that touches it is one native run;
-see `memory.py` for which of them may overlap.
+see `packing.py` for which of them may overlap.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input: a plan, and the order that its barriers imply. Output: a VerificationError for a conflict
 that they leave open. Invariant: what a barrier names counts for its other end and for those that
-come after that one by barriers; see Note [What has settled] in `hazards.py`.
+come after that one by barriers; see Note [What has settled] in `reduction.py`.
 """
 
 from __future__ import annotations
