@@ -31,7 +31,6 @@ CONSTANTS: dict[str, tuple[Any, ...]] = {
     "dispatch.forming.legality:ROW_NBYTES": (1, 64),
     "dispatch.forming.legality:SMALL_SPACE_NBYTES": (1, 64),
     "dispatch.forming.legality:_ROWS_ABREAST": (1, 4),
-    "dispatch.rewrites.inserts:_MOST_STORES": (1, 2, 3),
     "dispatch.rewrites.limits:_LAST_PIECES": (1,),
     "dispatch.rewrites.placed:SHORTEST_RUN_NBYTES": (1,),
     "dispatch.rewrites.targets:_FARTHEST": (1, 2),
