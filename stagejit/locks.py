@@ -26,7 +26,10 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
 
 _all: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -57,3 +60,18 @@ def _free() -> None:
 
 
 os.register_at_fork(after_in_child=_free)
+
+
+class remembered(Generic[T]):
+    """A property that is worked out once. As `functools.cached_property`, but for the lock that
+    Python 3.11's has for all objects of a class: two threads may both work it out."""
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self.make, self.name, self.__doc__ = make, make.__name__, make.__doc__
+
+    def __get__(self, instance: Any, owner: type[Any] | None = None) -> T:
+        if instance is None:
+            raise AttributeError(self.name)
+        value: T = self.make(instance)
+        instance.__dict__[self.name] = value
+        return value

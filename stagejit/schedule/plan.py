@@ -11,7 +11,6 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import networkx as nx
 
@@ -19,6 +18,7 @@ from stagejit.decisions import Decision
 from stagejit.errors import OptionsError
 from stagejit.index.box import Box
 from stagejit.loc import UNKNOWN, Loc
+from stagejit.locks import remembered
 from stagejit.schedule import hazards, reduction
 from stagejit.schedule.access import Access, Barrier, Buffer, BufferKind, Hazard, HostScalar
 from stagejit.schedule.memory.packing import FRAME_NBYTES
@@ -264,7 +264,7 @@ class Plan:
         """The buffer of that name. Raises KeyError."""
         return self._by_name[name]
 
-    @cached_property
+    @remembered
     def _by_name(self) -> Mapping[str, Buffer]:
         return {buffer.name: buffer for buffer in self.buffers}
 

@@ -55,8 +55,10 @@ CONSTANTS: dict[str, tuple[Any, ...]] = {
 def turned(rng: random.Random) -> Iterator[dict[str, Any]]:
     """Half of the constants have another value in the block, which is given by name."""
     found = {key: rng.choice(values) for key, values in CONSTANTS.items() if rng.random() < 0.5}
-    before = {key: _set(key, value) for key, value in found.items()}
+    before: dict[str, Any] = {}
     try:
+        for key, value in found.items():
+            before[key] = _set(key, value)
         yield found
     finally:
         for key, value in before.items():

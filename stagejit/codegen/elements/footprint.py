@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.gathers import gather_reads
@@ -24,6 +23,7 @@ from stagejit.index.affine import (
     reshape_index,
     watching_divisions,
 )
+from stagejit.locks import remembered
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Footprint:
     divided: list[tuple[Affine, int]] = field(default_factory=list)
     visited: dict[tuple[Value, Index], None] = field(default_factory=dict)  # in order
 
-    @cached_property
+    @remembered
     def _inputs(self) -> frozenset[Value]:
         return frozenset(self.region.inputs)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 
 from stagejit.dispatch.in_place import refuse_updates
 from stagejit.dispatch.operands import operands_of, read_by, stores_of
@@ -29,6 +29,7 @@ from stagejit.dispatch.rewrites.views import Views, users_of
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import destination_of
 from stagejit.graph.ops.dispatches import parts_of, written
+from stagejit.locks import remembered
 from stagejit.rewrites.cloning import appended
 from stagejit.rewrites.driver import Log
 
@@ -99,13 +100,13 @@ class _Group:
         reads = {*read_by(self.host), *self._more}
         return len(reads) + len(stores_of(self.host)) + len(self.copies) - dropped
 
-    @cached_property
+    @remembered
     def _more(self) -> dict[Value, None]:
         """What the copies read that the host does not make."""
         reads = (read for copy in self.copies for read in read_by(copy.op))
         return {read: None for read in reads if read.op is not self.host}
 
-    @cached_property
+    @remembered
     def _dropped(self) -> set[Value]:
         """Results that are only made to be copied."""
         copies = {copy.op for copy in self.copies}
@@ -115,7 +116,7 @@ class _Group:
             if source.op is self.host and all(u.user in copies for u in self.graph.uses(source))
         }
 
-    @cached_property
+    @remembered
     def _outputs(self) -> dict[Value, int]:
         """The number of the output that each result becomes, of those dropped, too."""
         numbers = {value: value.index for value in self.host.results}

@@ -145,7 +145,9 @@ def _region_jobs(
     rng = random.Random(case.setting.seed * 1000 + number)
     over = _taken_over(region, rng) if rng.random() < 0.5 else {}
     shift = 0 if region.aligned else rng.randrange(16)
-    scene = Scene(region, reference, over=over, poison=rng.choice(_POISONS), shift=shift)
+    scene = Scene(
+        region, reference.seen_by(region), over=over, poison=rng.choice(_POISONS), shift=shift
+    )
     overwritten, verify = frozenset(over.values()), rng.random() < 0.1
     for target in targets:
         try:

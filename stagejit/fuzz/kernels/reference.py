@@ -10,13 +10,15 @@ and bools are exact.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
 
+from stagejit.dispatch.regions import Region
 from stagejit.graph.evaluator import Precision
 from stagejit.graph.interpreter import evaluate_op
-from stagejit.graph.ir import Graph, Value
+from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.dispatches import parts_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -41,6 +43,15 @@ class Reference:
         names = {value.type.dtype.name for value in self.declared}
         self._floor = next((_FLOOR[name] for name in _COARSEST if name in names), 0.0)
 
+    def seen_by(self, region: Region) -> Reference:
+        """The same, with what the part of `region` gives for its operands: parts are shared."""
+        op, seen = region.op, copy(self)
+        seen.declared, seen._wide = dict(self.declared), dict(self._wide)
+        for part in parts_of(op) if op.definition.is_dispatch else ():
+            _evaluate_part(op, part, seen.declared, "declared")
+            _evaluate_part(op, part, seen._wide, "f64")
+        return seen
+
     def tolerance(self, value: Value) -> Array | None:
         """For each element the distance that is allowed; infinite where rounding alone decides
         whether it is finite. None where elements have to be equal."""
@@ -62,7 +73,11 @@ def _evaluate(graph: Graph, known: dict[Value, Array], precision: Precision) -> 
     """Adds to `known` all that ops of the graph, and of the parts of its dispatches, give."""
     for op in graph.ops():
         for part in parts_of(op) if op.definition.is_dispatch else ():
-            known.update(zip(part.inputs, (known[v] for v in op.operands), strict=True))
-            _evaluate(part, known, precision)
+            _evaluate_part(op, part, known, precision)
         results = evaluate_op(op, [known[value] for value in op.operands], precision)
         known.update(zip(op.results, results, strict=True))
+
+
+def _evaluate_part(op: Op, part: Graph, known: dict[Value, Array], precision: Precision) -> None:
+    known.update(zip(part.inputs, (known[v] for v in op.operands), strict=True))
+    _evaluate(part, known, precision)

@@ -20,9 +20,7 @@ def footprint_of(fn: Any, *args: Any) -> tuple[Footprint, Space, list[Affine]]:
     region = region_of(graph_of(fn, *args))
     footprint = Footprint(region)
     space = Space(region.stores[0].value.shape)
-    for store in region.stores:
-        footprint.visit(store.value, space.index)
-    offsets = [footprint.store_offset(store, space.index) for store in region.stores]
+    offsets = [footprint.write(store, space.index) for store in region.stores]
     return footprint, space, offsets
 
 
