@@ -75,6 +75,7 @@ def reached(made: ClosedRegion) -> Iterator[Op]:
 
 
 def text_of(region: Region, overwritten: frozenset[Value] = frozenset()) -> str:
+    region = replace(region, alike=None)  # which remembers nothing
     return key_of(region, closed(region, overwritten))
 
 
