@@ -17,6 +17,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.dispatches import inside, parts_of
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.graph.ops.slices import boxed, source_of_element
+from stagejit.graph.ops.views import is_alias
 from stagejit.index.affine import Affine, delinearize, linearize
 from stagejit.index.box import Box
 from stagejit.rewrites.intervals import of_function, whole, within
@@ -40,7 +41,7 @@ class Scalars:
         """Takes in an op whose operands are known as far as they can be."""
         if op.definition.is_dispatch:
             self._look_into(op)
-        elif op.definition.forwards and op.definition.keeps_order:
+        elif is_alias(op):
             self._pass(op.operands[0], op.result)  # whatever it comes after
         elif len(op.results) == 1 and op.result.shape == () and _is_integer(op.result.type.dtype):
             value = self._evaluate(op)
@@ -66,7 +67,7 @@ class Scalars:
         """The value that an op computes which is `value`, in whatever dispatch."""
         while True:
             passed = self._operand.get(value) or inside(value)
-            if passed.op.definition.keeps_order and passed.op.definition.forwards:
+            if is_alias(passed.op):
                 passed = passed.op.operands[0]
             if passed is value:
                 return value

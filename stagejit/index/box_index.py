@@ -111,14 +111,14 @@ class BoxIndex(Generic[Item]):
             near = list(near)
             while pending:
                 node = pending.pop()
-                if meet(node.low, node.high, low, high):
+                if ends_meet(node.low, node.high, low, high):
                     pending += node.parts
                     near += node.entries
         found = [
             entry
             for entry in near
             if not entry.gone
-            and meet(entry.low, entry.high, low, high)
+            and ends_meet(entry.low, entry.high, low, high)
             and ((box.is_solid and entry.box.is_solid) or entry.box.overlaps(box))
         ]
         if near is not self._recent:
@@ -195,7 +195,7 @@ def are_disjoint(boxes: Sequence[Box]) -> bool:
     return True
 
 
-def meet(a_low: Point, a_high: Point, low: Point, high: Point) -> bool:
+def ends_meet(a_low: Point, a_high: Point, low: Point, high: Point) -> bool:
     """Whether two bounding boxes overlap; both ends included."""
     # A loop, which takes half the time of a generator: this is what is asked most.
     for a, b, c, d in zip(a_low, a_high, low, high, strict=True):  # noqa: SIM110

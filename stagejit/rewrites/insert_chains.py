@@ -22,7 +22,7 @@ from stagejit.graph.ir import Graph, Op, Value, in_memory
 from stagejit.graph.ops import build
 from stagejit.graph.ops.slices import known_box
 from stagejit.index.box import Box
-from stagejit.index.box_index import cover, meet
+from stagejit.index.box_index import cover, ends_meet
 from stagejit.rewrites.driver import Log
 from stagejit.symbolic import Undecided
 
@@ -57,7 +57,7 @@ def untouched_before(graph: Graph, value: Value, box: Box) -> Value:
     jumps = _JUMPS.setdefault(graph, {})
     while is_placed(value.op):
         jump = _jump_from(jumps, value)
-        if not meet(*jump.ends, *box.ends) and jump.to.op in graph.nx:
+        if not ends_meet(*jump.ends, *box.ends) and jump.to.op in graph.nx:
             value = jump.to
         elif not jump.box.overlaps(box):
             value = jump.parent

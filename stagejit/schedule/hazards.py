@@ -19,6 +19,7 @@ from typing import Protocol, TypeAlias
 
 import networkx as nx
 
+from stagejit.index.bit_sets import bits
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
 from stagejit.schedule.access import Access, Hazard
@@ -142,13 +143,9 @@ def ancestors(count: int, edges: Mapping[int, int]) -> list[int]:
     predecessors."""
     before = [0] * count
     for position in range(count):
-        direct = edges.get(position, 0)
-        total = direct
-        while direct:
-            lowest = direct & -direct
-            total |= before[lowest.bit_length() - 1]
-            direct ^= lowest
-        before[position] = total
+        before[position] = direct = edges.get(position, 0)
+        for earlier in bits(direct):
+            before[position] |= before[earlier]
     return before
 
 

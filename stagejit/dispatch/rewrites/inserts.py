@@ -24,7 +24,7 @@ from stagejit.dispatch.in_place import refuse_updates
 from stagejit.dispatch.operands import operands_of, read_by, stores_of
 from stagejit.dispatch.rewrites.assembled import Assembled, versions_of
 from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of, same
-from stagejit.dispatch.rewrites.targets import Target, behind_after, find_target, updated
+from stagejit.dispatch.rewrites.targets import Target, find_target, updated, version_before
 from stagejit.dispatch.rewrites.views import Views, users_of
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import destination_of
@@ -60,7 +60,7 @@ class Copy:
     @property
     def version(self) -> Value | None:
         """What it updates, None if it makes a buffer."""
-        return behind_after(updated(self.op.result))[0] if _is_tied(self.op.result) else None
+        return version_before(self.op.result)
 
     def append(self, graph: Graph, value: Value, reads: Inputs, into: Value | None) -> Value:
         """Appends what it does to a part: stores `value`, such as into a destination."""
@@ -249,8 +249,8 @@ class _Inserts:
         """Has the copy update the target, when all who have to come first have run."""
         order, waits, version = self.views.order, target.waits, target.version
         first: Value | None = None  # of the updates of the buffer that the host makes
-        while order.home(version.op) is host and _is_tied(version):
-            first, version = version, behind_after(updated(version))[0]
+        while order.home(version.op) is host and (earlier := version_before(version)) is not None:
+            first, version = version, earlier
         if first is not None:
             order.put_first(waits, first)
             waits = ()

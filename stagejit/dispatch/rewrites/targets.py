@@ -18,6 +18,7 @@ from stagejit.dispatch.operands import read_by
 from stagejit.dispatch.rewrites.views import Views, users_of
 from stagejit.graph.ir import Op, Use, Value
 from stagejit.graph.ops.control import destination_of
+from stagejit.graph.ops.views import is_alias
 from stagejit.index.box import Box
 
 _FARTHEST = 64  # updates that one moves in front of, and that are looked at for readers
@@ -94,24 +95,22 @@ def _follows(views: Views, op: Op, first: Op) -> bool:
 
 def _written_by(views: Views, host: Op, version: Value) -> Iterator[Box]:
     """What `host` writes of a buffer, up to a version."""
-    while views.order.home(version.op) is host:
-        yield from views.boxes_of(version)
-        into = destination_of(version)
-        if into is None:
-            return
-        version = behind_after(into)[0]
+    earlier: Value | None = version
+    while earlier is not None and views.order.home(earlier.op) is host:
+        yield from views.boxes_of(earlier)
+        earlier = version_before(earlier)
 
 
 def _before(views: Views, version: Value, box: Box) -> Value | None:
     """The version before this one, if an update of `box` may as well start from that."""
-    into = destination_of(version)
-    if into is None or not version.op.definition.is_dispatch:
+    earlier = version_before(version)
+    if earlier is None or not version.op.definition.is_dispatch:
         return None
     if any(map(box.overlaps, views.boxes_of(version))):
         return None
     if views.read_of(users_of(views.graph, version), box):
         return None
-    return behind_after(into)[0]
+    return earlier
 
 
 def _readers(views: Views, version: Value, box: Box) -> list[Op] | None:
@@ -122,16 +121,16 @@ def _readers(views: Views, version: Value, box: Box) -> list[Op] | None:
         if users.passed:
             return None
         found += [op for op, read in views.readers(users) if read.overlaps(box)]
-        earlier = destination_of(version)
+        earlier = version_before(version)
         if earlier is None:
             return found
-        version = behind_after(earlier)[0]
+        version = earlier
     return None
 
 
 def is_after(op: Op) -> bool:
     """Whether it is an `after`: what it passes on it waits with."""
-    return op.definition.forwards and op.definition.keeps_order and len(op.operands) > 1
+    return is_alias(op) and len(op.operands) > 1
 
 
 def updated(result: Value) -> Value:
@@ -141,14 +140,16 @@ def updated(result: Value) -> Value:
     return into
 
 
+def version_before(version: Value) -> Value | None:
+    """What a version is an update of; None for the first one of a buffer."""
+    into = destination_of(version)
+    return None if into is None else behind_after(into)[0]
+
+
 def behind_after(value: Value) -> tuple[Value, list[Op]]:
     """The version that a value is, in the same shape, and whom it waits for."""
     waits: list[Op] = []
-    while (
-        len(value.op.operands) > 1
-        and value.op.definition.forwards
-        and value.op.definition.keeps_order
-    ):
+    while is_after(value.op):
         waits += [operand.op for operand in value.op.operands[1:]]
         value = value.op.operands[0]
     return value, waits

@@ -21,7 +21,7 @@ from stagejit.dispatch.updates import updated_boxes
 from stagejit.graph.ir import Graph, Op, Use, Value
 from stagejit.graph.ops.control import before, destination_of
 from stagejit.graph.ops.dispatches import parts_of, written
-from stagejit.graph.ops.views import behind_aliases
+from stagejit.graph.ops.views import behind_aliases, is_alias
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
 from stagejit.options import Options
@@ -311,8 +311,7 @@ def reshaped(box: Box, value: Value, memory: Value) -> Box:
 
 def waits(use: Use) -> bool:
     """Whether nothing of a value is used but that it is there: an `after` names who comes first."""
-    definition = use.user.definition
-    return use.operand > 0 and definition.forwards and definition.keeps_order
+    return use.operand > 0 and is_alias(use.user)
 
 
 def places(update: Value | None) -> TypeGuard[Value]:

@@ -1,15 +1,15 @@
 """What the values of a graph of dispatches should be, and how far a kernel may be from that.
 
-Input: a graph of dispatches and its inputs. Output: for each value, those inside of dispatches too,
-the interpreter's array, and a tolerance for it. Invariant: the tolerance follows from what rounding
-does to this very value: eight times the distance between the interpreter's result with every op
-rounded and with none, and a floor of a few roundings in the coarsest type of the graph. Integers
-and bools are exact.
+Input: a graph of dispatches and its inputs. Output: for each value the interpreter's array, and a
+tolerance for it; those inside of a dispatch as that sees them. Invariant: the tolerance follows
+from what rounding does to this very value: eight times the distance between the interpreter's
+result with every op rounded and with none, and a floor of a few roundings in the coarsest type of
+the graph. Integers and bools are exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from stagejit.dispatch.regions import Region
 from stagejit.graph.evaluator import Precision
 from stagejit.graph.interpreter import evaluate_op
-from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops.dispatches import parts_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -40,16 +40,18 @@ class Reference:
         }
         _evaluate(graph, self.declared, "declared")
         _evaluate(graph, self._wide, "f64")
-        names = {value.type.dtype.name for value in self.declared}
+        names = {value.type.dtype.name for value in (*graph.inputs, *_computed(graph))}
         self._floor = next((_FLOOR[name] for name in _COARSEST if name in names), 0.0)
 
     def seen_by(self, region: Region) -> Reference:
-        """The same, with what the part of `region` gives for its operands: parts are shared."""
+        """The same, with what is inside of `region`; its part may be that of other dispatches."""
         op, seen = region.op, copy(self)
         seen.declared, seen._wide = dict(self.declared), dict(self._wide)
         for part in parts_of(op) if op.definition.is_dispatch else ():
-            _evaluate_part(op, part, seen.declared, "declared")
-            _evaluate_part(op, part, seen._wide, "f64")
+            for known in (seen.declared, seen._wide):
+                known.update(zip(part.inputs, (known[v] for v in op.operands), strict=True))
+            _evaluate(part, seen.declared, "declared")
+            _evaluate(part, seen._wide, "f64")
         return seen
 
     def tolerance(self, value: Value) -> Array | None:
@@ -70,14 +72,15 @@ class Reference:
 
 
 def _evaluate(graph: Graph, known: dict[Value, Array], precision: Precision) -> None:
-    """Adds to `known` all that ops of the graph, and of the parts of its dispatches, give."""
+    """Adds to `known` all that ops of the graph give."""
     for op in graph.ops():
-        for part in parts_of(op) if op.definition.is_dispatch else ():
-            _evaluate_part(op, part, known, precision)
         results = evaluate_op(op, [known[value] for value in op.operands], precision)
         known.update(zip(op.results, results, strict=True))
 
 
-def _evaluate_part(op: Op, part: Graph, known: dict[Value, Array], precision: Precision) -> None:
-    known.update(zip(part.inputs, (known[v] for v in op.operands), strict=True))
-    _evaluate(part, known, precision)
+def _computed(graph: Graph) -> Iterator[Value]:
+    """What ops of the graph, and of the parts of its dispatches, give."""
+    for op in graph.ops():
+        yield from op.results
+        for part in parts_of(op) if op.definition.is_dispatch else ():
+            yield from _computed(part)

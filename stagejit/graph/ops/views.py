@@ -138,9 +138,14 @@ def _value_of_after(evaluator: Evaluator, op: Op, x: Array, *others: Array) -> A
     return x
 
 
+def is_alias(op: Op) -> bool:
+    """Whether it is an `alias` or an `after`: memory that is there already."""
+    return op.definition.forwards and op.definition.keeps_order
+
+
 def behind_aliases(value: Value) -> Value:
     """The value whose memory an `alias`, or an `after`, is."""
-    while value.op.definition.forwards and value.op.definition.keeps_order:
+    while is_alias(value.op):
         value = value.op.operands[0]
     return value
 

@@ -403,17 +403,11 @@ def test_dont_place_a_buffer_that_somebody_else_uses(use: str) -> None:
     elif use == "barrier":
         before = before.replace("  return %3", "  %4: f32[4] = optimization_barrier %2\n"
                                 "      return %3, %4")  # fmt: skip
-    elif use == "state":  # who reads an earlier version comes before the next update
+    elif use in ("state", "order"):  # who reads an earlier version comes before the next update
+        first = {"state": "f32[4] = dispatch cumulative %1 : ALL4",
+                 "order": "f32[2] = dispatch map %x : EXP"}  # fmt: skip
         lines = before.splitlines()
-        lines[4:] = ["      %2: f32[4] = dispatch cumulative %1 : ALL4",
-                     "      %3: f32[4] = after %1, %2",
-                     "      %4: f32[4] = dispatch cumulative %x into %3 [2:4] : mid",
-                     "      %5: f32[8] = dispatch copy %4 into %d [1:5] : place",
-                     "      return %5, %2", "    }"]  # fmt: skip
-        before = "\n".join(lines)
-    elif use == "order":
-        lines = before.splitlines()
-        lines[4:] = ["      %2: f32[2] = dispatch map %x : EXP",
+        lines[4:] = [f"      %2: {first[use]}",
                      "      %3: f32[4] = after %1, %2",
                      "      %4: f32[4] = dispatch cumulative %x into %3 [2:4] : mid",
                      "      %5: f32[8] = dispatch copy %4 into %d [1:5] : place",
