@@ -47,15 +47,16 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("stages",),
     ("api",),
     ("__init__",),
-    ("fuzz",),
     ("bench",),
     ("__main__",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 MAX_LINES = 500
+OURS = ("stagejit", "tests")
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "misc", "common", "manager"}
 
 FILES = sorted(PACKAGE.rglob("*.py"))
+FUZZ = sorted((PACKAGE.parent / "tests" / "fuzz").rglob("*.py"))  # held to the same sizes and names
 
 
 def module_name(path: Path) -> str:
@@ -69,7 +70,8 @@ def layer_of(module: str) -> str:
     return parts[1] if len(parts) > 1 else "__init__"
 
 
-MODULES = {module_name(path): path for path in FILES}
+MODULES = {module_name(path): path for path in (*FILES, *FUZZ)}
+OF_THE_PACKAGE = sorted(map(module_name, FILES))
 
 
 def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
@@ -80,12 +82,12 @@ def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                if alias.name.split(".")[0] == "stagejit":
+                if alias.name.split(".")[0] in OURS:
                     yield alias.name, node.lineno
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             target = ".".join([*base, *([node.module] if node.module else [])])
-            if target.split(".")[0] != "stagejit":
+            if target.split(".")[0] not in OURS:
                 continue
             for alias in node.names:
                 submodule = f"{target}.{alias.name}"
@@ -93,10 +95,16 @@ def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def test_the_package_was_found() -> None:
-    assert {"stagejit.types", "stagejit.options"} <= MODULES.keys()
+    assert {"stagejit.types", "stagejit.options", "tests.fuzz.session"} <= MODULES.keys()
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
+@pytest.mark.parametrize("module", OF_THE_PACKAGE)
+def test_the_package_imports_nothing_of_its_tests(module: str) -> None:
+    found = [target for target, _ in imported_modules(MODULES[module])]
+    assert [target for target in found if target.split(".")[0] == "tests"] == []
+
+
+@pytest.mark.parametrize("module", OF_THE_PACKAGE)
 def test_imports_point_from_later_layers_to_earlier_ones(module: str) -> None:
     own = layer_of(module)
     backwards = [
@@ -123,7 +131,9 @@ def test_top_level_names_are_those_of_the_design() -> None:
     assert names | folders <= RANK.keys()
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path", [*FILES, *FUZZ], ids=lambda path: str(path.relative_to(PACKAGE.parent))
+)
 def test_file_is_short_and_named_for_its_content(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").count("\n")
     assert lines <= MAX_LINES, f"{path} has {lines} lines; is it still one thing?"

@@ -1,4 +1,4 @@
-"""The command line: `python -m stagejit demo | bench | compiling | growth | explain | fuzz`.
+"""The command line: `python -m stagejit demo | bench | compiling | growth | explain`.
 
 Input: arguments. Output: text on stdout, progress on stderr. Invariant: exit status 0 means that
 every result was right; 1 that one was not; 2 that the request could not be carried out, with the
@@ -266,33 +266,6 @@ def explain(
         if len(chosen) > 1:
             typer.echo(f"== {workload.name}")
         typer.echo(str(stagejit.jit(workload.function).explain(*workload.make_args())))
-
-
-@app.command()
-def fuzz(
-    minutes: Annotated[float, typer.Option(min=0.0, help="How long.")] = 10.0,
-    seed: Annotated[
-        int | None, typer.Option(help="Repeats a run; by default a new one, which is printed.")
-    ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option(help="kernels, programs or order; by default all.")
-    ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes for programs.")] = 1,
-) -> None:
-    """Run random kernels and random programs, and compare them with what they mean."""
-    import secrets
-
-    from stagejit.fuzz import session
-
-    unknown = [name for name in only or () if name not in session.PARTS]
-    if unknown:
-        raise OptionsError(
-            f"there is no part {unknown[0]!r}", next_step=f"one of {', '.join(session.PARTS)}"
-        )
-    chosen = tuple(part for part in session.PARTS if part in (only or session.PARTS))
-    first = secrets.randbelow(1 << 30) if seed is None else seed
-    if not session.run(first, minutes, chosen, _console(), jobs=jobs):
-        raise typer.Exit(1)
 
 
 def _console() -> Console:

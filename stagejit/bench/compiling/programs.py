@@ -15,7 +15,6 @@ import numpy as np
 from jax import lax
 
 from stagejit.bench.compiling.program import Made, Program, constant, floats
-from stagejit.fuzz.programs.generate import random_program
 
 
 def _sine_chain(variant: int, links: int = 670) -> Made:
@@ -346,19 +345,6 @@ def _convolutions(variant: int) -> Made:
     return jax.value_and_grad(loss), (weights, floats(2, 3, 16, 16))
 
 
-def _random(seeds: tuple[int, ...]) -> Callable[[int], Made]:
-    """Of random programs a variant is another seed."""
-
-    def make(variant: int) -> Made:
-        defined = random_program(seeds[variant % len(seeds)], steps=90).defined
-        return defined["f"], defined["args"]()
-
-    return make
-
-
-# Without x64, which is a setting of the process: 250 to 470 equations each.
-SEEDS = (0, 12, 13, 19, 22, 23)
-
 PROGRAMS = (
     Program("sine chain", _sine_chain),
     Program("elementwise", _elementwise),
@@ -380,5 +366,4 @@ PROGRAMS = (
     Program("associative scan gradient", _associative_gradient),
     Program("nested, mapped", _nested),
     Program("random keys", _random_keys),
-    Program("random programs", _random(SEEDS)),
 )

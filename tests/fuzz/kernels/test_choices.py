@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stagejit.fuzz.kernels.choices import Choices
+from tests.fuzz.kernels.choices import Choices
 
 
 def test_a_replay_gives_the_same_and_then_the_simplest() -> None:

@@ -7,14 +7,14 @@ from contextlib import suppress
 import pytest
 
 from stagejit.codegen import scatter
-from stagejit.fuzz.kernels import indexing
-from stagejit.fuzz.kernels.case import Case, Setting
-from stagejit.fuzz.kernels.choices import Choices
-from stagejit.fuzz.kernels.draft import Draft, NothingFits
-from stagejit.fuzz.kernels.targets import find_targets
-from stagejit.fuzz.kernels.verdict import fault_of
 from stagejit.graph.verifier import verify
 from stagejit.types import f32
+from tests.fuzz.kernels import indexing
+from tests.fuzz.kernels.case import Case, Setting
+from tests.fuzz.kernels.choices import Choices
+from tests.fuzz.kernels.draft import Draft, NothingFits
+from tests.fuzz.kernels.targets import find_targets
+from tests.fuzz.kernels.verdict import fault_of
 
 CASES = 60
 

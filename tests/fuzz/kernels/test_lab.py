@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stagejit.fuzz.kernels import TARGETS, run_kernels
-from stagejit.fuzz.kernels.case import draw_case, read_case
-from stagejit.fuzz.kernels.check import Caches, Job, jobs_of
-from stagejit.fuzz.kernels.choices import Choices
-from stagejit.fuzz.kernels.targets import Targets, find_targets
 from stagejit.graph.verifier import verify
+from tests.fuzz.kernels.case import draw_case, read_case
+from tests.fuzz.kernels.check import Caches, Job, jobs_of
+from tests.fuzz.kernels.choices import Choices
+from tests.fuzz.kernels.lab import run_kernels
+from tests.fuzz.kernels.targets import ALL, Targets, find_targets
 
 SEED = 7
 
@@ -104,10 +104,10 @@ def test_targets_that_are_not_here_are_named() -> None:
 
 @pytest.mark.timeout(900)
 def test_random_kernels_give_what_they_mean() -> None:
-    """The first 600 cases of a run; `python -m stagejit fuzz` goes on from other seeds."""
-    report = run_kernels(seed=SEED, count=600, targets=TARGETS)
+    """The first 600 cases of a run; `python -m tests.fuzz` goes on from other seeds."""
+    report = run_kernels(seed=SEED, count=600, targets=ALL)
     assert report.ok, report.as_text()
-    assert report.kernels.total() > 0 or len(report.skipped) == len(TARGETS)
+    assert report.kernels.total() > 0 or len(report.skipped) == len(ALL)
 
 
 def test_a_budget_is_needed() -> None:
