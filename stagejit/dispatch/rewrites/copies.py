@@ -87,10 +87,8 @@ class _Copies:
         cannot all come first."""
         views, version = self.views, behind_aliases(copied)
         users, chain = users_of(self.graph, version), views.chain(copy.version)
-        if is_passed(version) or users.passed or chain.is_passed:
-            return "a barrier passes it on"
         earlier = views.chain(version)
-        if is_passed(earlier.versions[0]):
+        if users.passed or chain.is_passed or is_passed(earlier.versions[0]):
             return "a barrier passes it on"
         if users.update is not None:
             return "another update overwrites what is copied"
@@ -152,8 +150,7 @@ class _Copies:
             for box in self.views.boxes_of(version) if number else ():
                 index.taken(box)
             for reader, box in self.views.readers(users_of(self.graph, version)):
-                if reader is not self.graph.return_op:
-                    index.add(box, (reader, version, box))
+                index.add(box, (reader, version, box))
 
     def _elide(self, result: Value, copied: Value, first: First) -> Op | None:
         """Has the updates of a copy overwrite what is copied; returns what is left of who

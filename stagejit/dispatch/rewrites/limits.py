@@ -134,8 +134,6 @@ class _Piece:
 
     def suits(self, target: _Target, ops: Iterable[Op]) -> bool:
         """Whether a kernel can store the target, which takes `ops` more, beside the others."""
-        if not self.targets:
-            return True
         if self.is_anchored:
             return target.native
         shape = self.targets[0].made.value.shape

@@ -67,8 +67,6 @@ class _Pads:
         for op in reversed(self.graph.ops()):
             if not _is_fill(op):
                 continue
-            if _reads(op):
-                self._finish()  # who overwrites that has to be known
             users = users_of(self.graph, op.result)
             placing = users.update is not None and users.update.op.definition.is_dispatch
             if not placing and destination_of(op.result) is None:
@@ -168,8 +166,6 @@ class _Pads:
     def _finish(self, late: Sequence[Value] = ()) -> None:
         """Gives dispatches their borders; late: who overwrites what these read comes after them."""
         for old, pieces in self.pieces.items():
-            if not pieces:
-                continue  # what is placed covers all that a fill wrote
             launch = Launch(old)
             launch.parts = [(part.name, same(old, part)) for part in parts_of(old)]
             carried = dict(old.attrs["carried"])
@@ -182,20 +178,9 @@ class _Pads:
                 if value in self.covered:
                     self.covered[now] = self.covered.pop(value)
             self.views.put(self.log, old, new, new.results)
-            for fill in dict.fromkeys(piece.fill for piece in pieces if _reads(piece.fill)):
-                self._note_reads(fill)
             for other in late:
                 self.views.order.put_first([new], other)
         self.pieces.clear()
-
-    def _note_reads(self, fill: Op) -> None:
-        """Somebody reads later what a fill read."""
-        for touch in reads_of(self.views.region(fill)):
-            version = behind_aliases(touch.value)
-            chain = self.views.chain(version)
-            if chain in self.events:
-                box = touch.box.reshaped(touch.value.shape, version.shape)[0]
-                self.events[chain].read.add(box, (chain.number[version], box))
 
 
 class _Events:

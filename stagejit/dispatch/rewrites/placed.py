@@ -79,8 +79,8 @@ def _another(log: Log, views: Views, users: Users) -> tuple[Value, Box] | None:
 
 def _refuse(views: Views, users: Users, placed: Touch) -> str:
     """Why the readers of a result cannot read it in the box `placed`."""
-    shape, box = users.version.shape, placed.box
-    if not placed.exact or box.static_offsets is None or box.sizes != shape:
+    box = placed.box
+    if not placed.exact or box.static_offsets is None:
         return "where it is placed is known at run time only"
     for reader, value in users.readers:
         if not reader.definition.is_dispatch or value is not users.version or views.region(

@@ -260,10 +260,12 @@ def test_dont_elide_what_is_no_copy_or_is_not_updated() -> None:
         }""")
         == []
     )
+    before = before.replace("copy %x", "copy into %x")
+    assert declined(before, turn=part("%d0", d0="f32[4]")) == []
 
 
 def test_who_reads_is_not_forgotten_when_a_copy_stays() -> None:
-    """The loop needs its copy; the update after it waits for all three who read %x."""
+    """The loop needs its copy; the update after it waits for all three who read %0."""
     body = plain("""
         graph @body(%c: f32[4] donated, %k: f32[4]) {
           %0: f32[4] = dispatch map %c, %k into %c [0:4]
@@ -274,13 +276,60 @@ def test_who_reads_is_not_forgotten_when_a_copy_stays() -> None:
             }
           return %0
         }""")
-    after, _ = changed("""
-        graph @f(%x: f32[4] donated, %v: f32[2]) {
-          %0: f32[4] = dispatch copy %x : COPY
-          %1: f32[4] = loop %0, %x carries=1 reverse=false trip=2 xs=0 : body
-          %2: f32[4] = dispatch copy %x : COPY
-          %3: f32[4] = dispatch copy %v into %2 [0:2] : FIRST
-          %4: f32[4] = dispatch map %x : EXP
-          return %3, %1, %4
+    after, said = changed("""
+        graph @f(%x: f32[4], %v: f32[2]) {
+          %0: f32[4] = dispatch map %x : EXP
+          %1: f32[4] = dispatch copy %0 : COPY
+          %2: f32[4] = loop %1, %0 carries=1 reverse=false trip=2 xs=0 : body
+          %3: f32[4] = dispatch copy %0 : COPY
+          %4: f32[4] = dispatch copy %v into %3 [0:2] : FIRST
+          %5: f32[4] = dispatch map %0 : EXP
+          return %4, %2, %5
         }""", body=body)  # fmt: skip
-    assert "dispatch map %x" in after.split("after")[0]  # it comes before who overwrites
+    assert "%4: f32[4] = after %0, %2, %3" in after
+    assert said == ["- the loop reads what it overwrites", ELIDED]
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (
+            "%0: f32[n,n], %1: i32[] = call %x column_major=((true), (true, false))"
+            ' attributes=(("uplo", "u8", 85)) target="lapack_spotrf_ffi"',
+            "it is the result of a library call",
+        ),
+        (
+            '%0: f32[n,n], %1: i32[] = delegate %x effects=() reason="none"',
+            "it is the result of a delegated equation",
+        ),
+    ],
+)
+def test_dont_overwrite_what_others_made(made: str, reason: str) -> None:
+    """Sizes are symbols, so that nobody evaluates it."""
+    put = part("f32[n,n] = insert_slice %a0 into %d0 at (0, 0)", "%0", a0="f32[1,n]",
+               d0="f32[n,n]")  # fmt: skip
+    before = f"""
+        graph @f(%x: f32[n,n], %v: f32[1,n]) {{
+          {made}
+          %2: f32[n,n] = dispatch copy %0 : COPY
+          %3: f32[n,n] = dispatch copy %v into %2 [0:1, 0:n] : put
+          return %3, %1
+        }}"""
+    text = expanded(before, COPY=part("%a0", a0="f32[n,n]"), put=put)
+    assert rewritten(text, elide_copies)[1] == [f"- {reason}"]
+
+
+def test_nobody_waits_for_a_copy_that_is_gone() -> None:
+    """%2, which overwrites nothing, waited for nobody who reads %0."""
+    none = part("f32[4] = insert_slice %a0 into %d0 at (0)", "%0", a0="f32[0]", d0="f32[4]")
+    after, _ = changed("""
+        graph @f(%x: f32[4], %v: f32[2], %z: f32[0]) {
+          %0: f32[4] = dispatch map %x : EXP
+          %1: f32[4] = dispatch copy %0 : COPY
+          %2: f32[4] = dispatch copy %z into %1 [0:0] : none
+          %3: f32[4] = dispatch copy %2 : COPY
+          %4: f32[4] = dispatch copy %v into %3 [2:4] : LAST
+          %5: f32[4] = dispatch map %2 : EXP
+          return %4, %5
+        }""", none=none)  # fmt: skip
+    assert "%3: f32[4] = after %1, %2" in after

@@ -301,6 +301,53 @@ def test_dont_take_apart_what_writes_a_border() -> None:
     assert limited(text, 3) == (text, ["- a border is written beside what it computes"])
 
 
+@pytest.mark.parametrize("first", ["cumulative", "exp"])
+def test_dont_keep_a_value_beside_what_computes_it_in_another_order(first: str) -> None:
+    """The sum is stored before what is made of it, and what it is made of before it."""
+    sums = "f32[4] = cumulative add {} axis=0 reverse=false"
+    if first == "exp":
+        both = part("f32[4] = map exp %a0", "f32[4] = map mul %0, %a1", sums.format("%0"),
+                    "f32[4] = map mul %2, %a2", "%1, %3", a0="f32[4]", a1="f32[4]",
+                    a2="f32[4]")  # fmt: skip
+    else:
+        both = part(sums.format("%a0"), "f32[4] = map exp %0", "f32[4] = map mul %1, %a1",
+                    "f32[4] = map mul %1, %a2", "%2, %3", a0="f32[4]", a1="f32[4]",
+                    a2="f32[4]")  # fmt: skip
+    text, _ = limited(
+        expanded("""
+            graph @f(%a: f32[4], %c: f32[4], %d: f32[4]) {
+              %0: f32[4], %1: f32[4] = dispatch cumulative %a, %c, %d : both
+              return %0, %1
+            }""", both=both), 4)  # fmt: skip
+    assert (
+        outline(text).splitlines()[1:-2]
+        == {
+            "exp": [
+                "  %0: f32[4], %1: f32[4] = dispatch map %a, %c",
+                "  %2: f32[4] = dispatch cumulative %d, %0",
+            ],
+            "cumulative": [
+                "  %0: f32[4] = dispatch cumulative %a",
+                "  %1: f32[4], %2: f32[4] = dispatch map %c, %0",
+                "  %3: f32[4] = dispatch map %d, %1",
+            ],
+        }[first]
+    )
+
+
+def test_dont_keep_a_value_beside_those_of_another_shape() -> None:
+    both = part("f32[4] = map exp %a0", "f32[2,4] = broadcast %0 axes=(1)",
+                "f32[2,4] = map mul %1, %a1", "f32[2,4] = map mul %1, %a2", "%2, %3", a0="f32[4]",
+                a1="f32[2,4]", a2="f32[2,4]")  # fmt: skip
+    text, _ = limited(
+        expanded("""
+            graph @f(%a: f32[4], %c: f32[2,4], %d: f32[2,4]) {
+              %0: f32[2,4], %1: f32[2,4] = dispatch map %a, %c, %d : both
+              return %0, %1
+            }""", both=both), 4)  # fmt: skip
+    assert outline(text).splitlines()[1] == "  %0: f32[4] = dispatch map %a"
+
+
 # ------------------------------------------------------------------ programs
 
 

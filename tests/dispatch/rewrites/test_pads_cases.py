@@ -254,6 +254,7 @@ def test_c11_dont_exceed_the_operands_of_a_dispatch() -> None:
     assert declined(before, 2, filled=filled) == [reason]
     after, _ = changed(before, 3, filled=filled)
     assert "dispatch map %x, %v into %0 [2:6] [0:2] [6:8]" in after
+    assert changed(BEFORE, 1)[1] == [FUSED]  # it needs no operand more
 
 
 def test_c4_several_writers_share_a_border_which_the_first_one_writes() -> None:
@@ -291,8 +292,17 @@ def test_dont_delay_a_fill_that_is_read_or_passed_on() -> None:
           %2: f32[8] = dispatch map %x into %1 [2:6] : PUT
           return %2
         }"""
-    said = declined(before, filled=fill("f32[8]", "4", "0"))
-    assert said == ["- no dispatch places anything in it"]
+    filled = fill("f32[8]", "4", "0")
+    assert declined(before, filled=filled) == ["- no dispatch places anything in it"]
+    assert declined("""
+        graph @f(%x: f32[4], %d: f32[8] donated) {
+          %0: f32[8] = dispatch fill into %d [0:4] : filled
+          %1: f32[8] = optimization_barrier %0
+          %2: f32[8] = dispatch cumulative %1 : SUM
+          %3: f32[8] = after %0, %2
+          %4: f32[8] = dispatch map %x into %3 [2:6] : PUT
+          return %4, %2
+        }""", filled=filled) == [READ]  # fmt: skip
 
 
 def test_dont_move_what_is_no_fill() -> None:
@@ -306,6 +316,23 @@ def test_dont_move_what_is_no_fill() -> None:
           return %2, %1
         }"""
     assert declined(before, two=two) == []
+    total = part("f32[] = reduce add %a0 axes=(0)", "f32[8] = fill %0", "%1", a0="f32[4]")
+    assert declined(BEFORE.replace("dispatch fill", "dispatch reduce %x"), FILL=total) == []
+
+
+def test_dont_move_what_fills_more_than_one_box() -> None:
+    before = """
+        graph @f(%x: f32[4], %d: f32[8] donated) {
+          %0: f32[8] = dispatch fill into %d [0:3] [5:8] : two
+          %1: f32[8] = dispatch map %x into %0 [2:6] : PUT
+          return %1
+        }"""
+    two = part("f32[] = const 1.0", "f32[3] = fill %0", "f32[8] = insert_slice %1 into %d0 at (0)",
+               "f32[8] = insert_slice %1 into %2 at (5)", "%3", d0="f32[8]")  # fmt: skip
+    assert declined(before, two=two) == []
+    inner, border = fill("f32[8]", "6", "2"), fill("f32[8]", "2", "0").replace("@p", "@border")
+    before = before.replace("[0:3] [5:8] : two", "[2:8] [0:2] : two")
+    assert declined(before, two=f"{inner}\n{border}") == []
 
 
 def test_dont_fill_with_what_is_overwritten_before() -> None:
@@ -323,3 +350,73 @@ def test_dont_fill_with_what_is_overwritten_before() -> None:
           %3: f32[8] = dispatch map %x, %2 into %0 [2:6] : placed
           return %3, %2
         }""", filled=filled, change=change, placed=placed) == [reason]  # fmt: skip
+
+
+def test_dont_delay_a_fill_that_its_overwriter_comes_after() -> None:
+    before = """
+        graph @f(%x: f32[4] donated, %v: f32[4], %d: f32[8] donated) {
+          %0: f32[8] = dispatch fill into %d [0:8] : filled
+          %1: f32[4] = after %x, %0
+          %2: f32[4] = dispatch copy %v into %1 [0:4] : copied
+          %3: f32[8] = dispatch map %2 into %0 [2:6] : PUT
+          return %3, %2
+        }"""
+    copied = part("f32[4] = insert_slice %a0 into %d0 at (0)", "%0", a0="f32[4]", d0="f32[4]")
+    assert declined(before, copied=copied, filled=fill("f32[8]", "8", "0")) == [
+        "- what it is filled with is overwritten before anything is placed"
+    ]
+
+
+def test_dont_fill_with_what_a_barrier_passes_on() -> None:
+    assert declined("""
+        graph @f(%x: f32[4], %y: f32[]) {
+          %0: f32[] = dispatch map %y : exp
+          %1: f32[8] = dispatch fill %0 : filled
+          %2: f32[] = optimization_barrier %0
+          %3: f32[8] = dispatch map %x into %1 [2:6] : PUT
+          return %3, %2
+        }""", exp=part("f32[] = map exp %a0", "%0", a0="f32[]"),
+        filled=part("f32[8] = fill %a0", "%0", a0="f32[]")) == [
+        "- what it is filled with is overwritten before anything is placed"]  # fmt: skip
+
+
+def test_what_is_placed_behind_a_barrier_is_in_the_border() -> None:
+    after, _ = changed("""
+        graph @f(%x: f32[4], %y: f32[2], %d: f32[8] donated) {
+          %0: f32[8] = dispatch fill into %d [0:8] : filled
+          %1: f32[8] = dispatch map %x into %0 [2:6] : PUT
+          %2: f32[8] = optimization_barrier %1
+          %3: f32[8] = dispatch cumulative %2 : SUM
+          %4: f32[8] = after %1, %3
+          %5: f32[8] = dispatch map %y into %4 [6:8] : last
+          return %5, %3
+        }""", filled=fill("f32[8]", "8", "0"), last=put("f32[2]", "f32[8]", "6"))  # fmt: skip
+    assert "dispatch map %x into %d [2:6] [0:2] [6:8]" in after
+
+
+@pytest.mark.parametrize("disable", [(), ("host-offsets",)])
+def test_what_is_placed_somewhere_is_in_the_border(disable: tuple[str, ...]) -> None:
+    somewhere = part("f32[2] = map exp %a0", "f32[8] = insert_slice %0 into %d0 at (%a1)", "%1",
+                     a0="f32[2]", a1="i32[]", d0="f32[8]")  # fmt: skip
+    before = expanded("""
+        graph @f(%x: f32[4], %y: f32[2], %i: i32[]) {
+          %0: f32[8] = dispatch fill : FILL
+          %1: f32[8] = dispatch map %x into %0 [2:6] : PUT
+          %2: f32[8] = dispatch map %y, %i into %1 ~[0:8] : somewhere
+          return %2
+        }""", FILL=FILL, PUT=PUT, somewhere=somewhere)  # fmt: skip
+    after, _ = rewritten(before, fuse_pads, Options(disable=disable))
+    assert "dispatch map %x into %0 [2:6] [0:2] [6:8]" in after
+
+
+def test_dont_compare_places_of_any_size() -> None:
+    """Of how much of the box of %x that of %y overwrites, nothing is known."""
+    assert declined("""
+        graph @f(%x: f32[n], %y: f32[4]) {
+          %0: f32[n+8] = dispatch fill : filled
+          %1: f32[n+8] = dispatch map %x into %0 [2:n+2] : first
+          %2: f32[n+8] = dispatch map %y into %1 [0:4] : second
+          return %2
+        }""", filled=part("f32[] = const 1.0", "f32[n+8] = fill %0", "%1"),
+        first=put("f32[n]", "f32[n+8]", "2"), second=put("f32[4]", "f32[n+8]", "0")
+        ) == ["- whether n+1 > 3 depends on the sizes"]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stagejit.dispatch.rewrites.placed import read_where_placed
+from stagejit.options import Options
 from tests.dispatch.rewrites.texts import expanded, outline, part, plain, rewritten
 
 HERE = "its readers read it where it is placed"
@@ -298,3 +299,54 @@ def test_dont_read_another_shape_of_it() -> None:
           %3: f32[4] = dispatch cumulative %2 : rows
           return %1, %3
         }""", rows=rows) == ["- a reader wants it in memory of its own"]  # fmt: skip
+
+
+INDEXED = (
+    'index_batch_axes=() inserted_axes=(0) mode="fill" operand_batch_axes=() sorted=false'
+    " start_axes=(0) unique=false window_axes=()"
+)
+
+
+def test_dont_take_away_what_is_an_update_itself() -> None:
+    both = part(f"f32[4] = scatter add %d0, %a0, %a1 {INDEXED}",
+                "f32[8] = insert_slice %0 into %d1 at (0)", "%0, %1", a0="i32[2,1]", a1="f32[2]",
+                d0="f32[4]", d1="f32[8]")  # fmt: skip
+    assert declined("""
+        graph @f(%i: i32[2,1], %x: f32[2], %c: f32[4] donated, %d: f32[8] donated) {
+          %0: f32[4], %1: f32[8] = dispatch scatter %i, %x into %c ~[0:4], %d [0:4] : both
+          %2: f32[4] = dispatch cumulative %0 : SUM
+          return %1, %2
+        }""", both=both) == []  # fmt: skip
+
+
+def test_dont_give_a_scatter_a_box() -> None:
+    add = part(f"f32[8] = scatter add %d0, %a0, %a1 {INDEXED}", "%0", a0="i32[4,1]", a1="f32[4]",
+               d0="f32[8]")  # fmt: skip
+    assert declined("""
+        graph @f(%x: f32[4], %i: i32[4,1], %d: f32[8] donated, %e: f32[8] donated) {
+          %0: f32[4], %1: f32[8] = dispatch map %x into %d [0:4] : TWICE
+          %2: f32[8] = dispatch scatter %i, %0 into %e ~[0:8] : add
+          return %1, %2
+        }""", add=add) == ["- a reader wants it in memory of its own"]  # fmt: skip
+
+
+def test_dont_look_into_loops() -> None:
+    assert declined("""
+        graph @f(%c: f32[4] donated, %d: f32[4] donated) {
+          %0: f32[4], %1: f32[4] = loop %c, %d carries=2 reverse=false trip=2 xs=0 : body
+          return %0, %1
+        }""", body=plain("""
+        graph @body(%c: f32[4] donated, %d: f32[4] donated) {
+          return %c, %d
+        }""")) == []  # fmt: skip
+
+
+@pytest.mark.parametrize("disable", [(), ("host-offsets",)])
+def test_dont_read_at_a_place_that_is_known_at_run_time_only(disable: tuple[str, ...]) -> None:
+    moved = part("f32[4] = map exp %a0", "f32[8] = insert_slice %0 into %d0 at (%a1)", "%0, %1",
+                 a0="f32[4]", a1="i32[]", d0="f32[8]")  # fmt: skip
+    before = BEFORE.replace("%d:", "%i: i32[], %d:").replace("%x into %d [0:4]",
+                                                             "%x, %i into %d ~[0:8]")  # fmt: skip
+    text = expanded(before, TWICE=moved, SUM=SUM)
+    said = ["- where it is placed is known at run time only"]
+    assert rewritten(text, read_where_placed, Options(disable=disable)) == (text, said)
