@@ -53,14 +53,18 @@ class ClosedRegion:
         return self.anchor
 
 
-def closed(region: Region, overwritten: frozenset[Value] = frozenset()) -> ClosedRegion:
+def closed(
+    region: Region,
+    overwritten: frozenset[Value] = frozenset(),
+    memories: dict[Value, Value] | None = None,
+) -> ClosedRegion:
     """What a generator sees of `region`; stores may take over the memory of the operands
-    `overwritten`."""
-    held = {memory_of(value) for value in region.results}
+    `overwritten`. memories: what is known of the values of all regions, see `memory_of`."""
+    held = {memory_of(value, memories) for value in region.results}
     mutable = (
         own
         for own, value in zip(region.inputs, region.operands, strict=True)
-        if value in overwritten or memory_of(value) in held
+        if value in overwritten or memory_of(value, memories) in held
     )
     results = list(dict.fromkeys(region.results))
     return ClosedRegion(

@@ -89,7 +89,8 @@ class KernelCache:
 
         Maps that differ in nothing else have one kernel, that of the one with the most of such
         operands: it counts on less, and is the same code."""
-        made = {region: closed(region, overwritten) for region, overwritten in wanted.items()}
+        memories: dict[Value, Value] = {}
+        made = {region: closed(region, taken, memories) for region, taken in wanted.items()}
         texts = {region: text_of(region, one) for region, one in made.items()}
         written: dict[str, set[int]] = {}  # numbers of inputs
         for region, one in made.items():

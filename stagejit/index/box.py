@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import le
 from typing import Any, ClassVar, cast
 
 from stagejit.symbolic import (
@@ -34,6 +35,7 @@ from stagejit.symbolic import (
     symbols_in,
 )
 
+Point = tuple[int, ...]
 Dim = tuple[Int, Any, int]  # offset, size, stride
 _MOST_PHASES = 16  # of what is left between the elements of a strided box
 
@@ -47,7 +49,7 @@ class Box:
     strides: tuple[int, ...]
     _count: ClassVar[int | None] = None
     _solid: ClassVar[bool | None] = None
-    _ends: ClassVar[tuple[tuple[int, ...], tuple[int, ...]] | None] = None
+    _ends: ClassVar[tuple[Point, Point] | None] = None
 
     def __post_init__(self) -> None:
         if self.strides.count(1) == len(self.strides):
@@ -92,12 +94,12 @@ class Box:
         return known
 
     @property
-    def ends(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def ends(self) -> tuple[Point, Point]:
         """The smallest and the largest index along each dimension, whatever symbols are."""
         known = self._ends
         if known is None:
             if self.is_solid:
-                low = cast(tuple[int, ...], self.offsets)
+                low = cast(Point, self.offsets)
                 known = low, tuple(o + n - 1 for o, n in zip(low, self.sizes, strict=True))
             else:
                 low = tuple(bounds(offset)[0] for offset in self.offsets)
@@ -141,18 +143,21 @@ class Box:
         """Whether some element is, or may be, in both."""
         if not self.count or not other.count:
             return False
+        if self.is_solid and other.is_solid:
+            return ends_meet(*self.ends, *other.ends)
         return self == other or not any(
             _apart(*a, *b) for a, b in zip(self.dims(), other.dims(), strict=True)
         )
 
     def contains(self, other: Box) -> bool:
         """Whether every element of `other` is, for certain, in this box."""
-        return (
-            not other.count
-            or self == other
-            or all(
-                _progression_within(*b, *a) for a, b in zip(self.dims(), other.dims(), strict=True)
-            )
+        if not other.count:
+            return True
+        if self.is_solid and other.is_solid:
+            (low, high), (other_low, other_high) = self.ends, other.ends
+            return all(map(le, low, other_low)) and all(map(le, other_high, high))
+        return self == other or all(
+            _progression_within(*b, *a) for a, b in zip(self.dims(), other.dims(), strict=True)
         )
 
     def inside(self, outer: Box) -> Box:
@@ -164,6 +169,11 @@ class Box:
         """The elements in both; empty boxes have a zero size."""
         if self == other:
             return self
+        if self.is_solid and other.is_solid:
+            low = tuple(map(max, self.ends[0], other.ends[0]))
+            high = map(min, self.ends[1], other.ends[1])
+            sizes = tuple(max(b - a + 1, 0) for a, b in zip(low, high, strict=True))
+            return Box(low, sizes, self.strides)
         return Box.of([_common(*a, *b) for a, b in zip(self.dims(), other.dims(), strict=True)])
 
     def hull(self, other: Box) -> tuple[Box, bool]:
@@ -226,20 +236,17 @@ class Box:
     def minus(self, other: Box) -> list[Box]:
         """Disjoint boxes of all elements of this box that are not, for certain, in `other`; this
         box itself where symbols leave that open, or where too many boxes would be left."""
-        if self == other:
-            return []
         if not self.overlaps(other):
             return [self] if self.count else []
         if other.contains(self):
             return []
-        pairs = list(zip(self.dims(), other.dims(), strict=True))
-        if any(
+        if not (self.is_solid and other.is_solid) and any(
             not (isinstance(b - a, int) and isinstance(n, int) and isinstance(m, int))
             and (b - a, m, t) != (0, n, s)
-            for (a, n, s), (b, m, t) in pairs
+            for (a, n, s), (b, m, t) in zip(self.dims(), other.dims(), strict=True)
         ):
             return [self]
-        common = Box.of([a if a == b else _common(*a, *b) for a, b in pairs])
+        common = self.intersection(other)
         steps = zip(common.strides, self.strides, strict=True)
         return [self] if any(t > _MOST_PHASES * s for t, s in steps) else self.without(common)
 
@@ -248,6 +255,15 @@ class Box:
         for (first, _, stride), last in zip(self.dims(), self.last, strict=True):
             parts.append(f"{first}:{last + 1}" + (f":{stride}" if stride != 1 else ""))
         return f"[{', '.join(parts)}]"
+
+
+def ends_meet(a_low: Point, a_high: Point, low: Point, high: Point) -> bool:
+    """Whether two bounding boxes overlap; both ends included."""
+    # A loop, which takes half the time of a generator: this is what is asked most.
+    for a, b, c, d in zip(a_low, a_high, low, high, strict=True):  # noqa: SIM110
+        if a > d or c > b:
+            return False
+    return True
 
 
 def _position(offset: int, shape: Sequence[int]) -> list[int]:
@@ -262,11 +278,12 @@ def _position(offset: int, shape: Sequence[int]) -> list[int]:
 def _apart(a: Int, n: int, s: int, b: Int, m: int, t: int) -> bool:
     """Whether two arithmetic progressions (offset, size, stride), not empty, have for certain no
     element in common."""
-    if isinstance(b - a, int) and isinstance(n, int) and isinstance(m, int):
-        return not _common(a, n, s, b, m, t)[1]
-    if residue(b - a, math.gcd(s, t)) not in (None, 0):
+    between = b - a
+    if isinstance(between, int) and isinstance(n, int) and isinstance(m, int):
+        return not _common_from_zero(n, s, between, m, t)[1]
+    if residue(between, math.gcd(s, t)) not in (None, 0):
         return True
-    return at_most(a + (n - 1) * s + 1, b) or at_most(b + (m - 1) * t + 1, a)
+    return bounds(between - (n - 1) * s)[0] > 0 or bounds(between + (m - 1) * t)[1] < 0
 
 
 def _common(a: Int, n: int, s: int, b: Int, m: int, t: int) -> Dim:

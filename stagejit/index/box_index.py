@@ -12,25 +12,27 @@ into trees of doubling size (Bentley and Saxe, "Decomposable searching problems"
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from stagejit.index.bit_sets import bits
-from stagejit.index.box import Box
+from stagejit.index.box import Box, Point, ends_meet
 
 _LEAF = 8  # boxes that are compared one by one
+MOST_PIECES = 64  # more are not told apart: what they are pieces of is named instead
 _FEW = 8  # numbers that are looked up one by one
 
 Item = TypeVar("Item")
-Point = tuple[int, ...]
 
 
 @dataclass(eq=False, slots=True)
 class Entry(Generic[Item]):
-    """A box of an index, to be handed back to `remove`."""
+    """What is left of the box `whole` of an index, or a part of it; to be handed back to `remove`.
+    number: how many were added before the whole one."""
 
     box: Box
+    whole: Box
     item: Item
     number: int
     low: Point
@@ -61,11 +63,9 @@ class BoxIndex(Generic[Item]):
         """Adds a box; one without elements overlaps nothing, and has no entry."""
         if not box.count:
             return None
-        entry = Entry(box, item, self._added, *box.ends)
-        self._recent.append(entry)
+        entry = Entry(box, box, item, self._added, *box.ends)
         self._added += 1
-        if len(self._recent) > _LEAF:
-            self._merge()
+        self._insert(entry)
         return entry
 
     def remove(self, entry: Entry[Item] | None) -> None:
@@ -74,7 +74,7 @@ class BoxIndex(Generic[Item]):
             entry.gone = True
 
     def overlapping(self, box: Box) -> list[Item]:
-        """Items of the boxes that overlap `box`."""
+        """Items of the boxes that overlap `box`, one for each part that is left of a box."""
         return [entry.item for entry in self._found(box)]
 
     def taken(self, box: Box) -> list[Item]:
@@ -88,32 +88,40 @@ class BoxIndex(Generic[Item]):
         """Whether one of the boxes overlaps `box`."""
         return bool(self._found(box))
 
-    def remove_within(self, box: Box) -> None:
-        """Forgets those of the boxes that lie within `box`."""
-        for entry in self._found(box):
-            entry.gone = box.contains(entry.box)
+    def common(self, box: Box) -> Iterator[tuple[Item, Box]]:
+        """The items of `overlapping`, with boxes of what they have in common with `box`."""
+        for _, entries in itertools.groupby(self._found(box), key=lambda entry: entry.number):
+            parts = list(entries)
+            item, whole = parts[0].item, parts[0].whole
+            told_apart = box.is_solid and len(parts) <= MOST_PIECES
+            for part in (part.box for part in parts) if told_apart else (whole,):
+                yield item, part.intersection(box)
 
-    def cut(self, box: Box, chosen: Callable[[Item], bool] = lambda _: True) -> None:
-        """Forgets what lies within `box`, of boxes whose items are chosen."""
+    def cut(self, box: Box) -> None:
+        """Forgets what lies within `box`; of two that are not both solid, all of it or nothing:
+        where they meet may be known at run time only."""
         for entry in self._found(box):
-            if chosen(entry.item):
+            if (box.is_solid and entry.whole.is_solid) or box.contains(entry.whole):
                 entry.gone = True
                 for rest in entry.box.minus(box):
-                    self.add(rest, entry.item)
+                    self._insert(Entry(rest, entry.whole, entry.item, entry.number, *rest.ends))
+
+    def _insert(self, entry: Entry[Item]) -> None:
+        self._recent.append(entry)
+        if len(self._recent) > _LEAF:
+            self._merge()
 
     def _found(self, box: Box) -> list[Entry[Item]]:
         if not self._added or not box.count:
             return []
         low, high = box.ends
-        near: Sequence[Entry[Item]] = self._recent
+        near = list(self._recent)
         pending = [root for root in self._roots if root is not None]
-        if pending:
-            near = list(near)
-            while pending:
-                node = pending.pop()
-                if ends_meet(node.low, node.high, low, high):
-                    pending += node.parts
-                    near += node.entries
+        while pending:
+            node = pending.pop()
+            if ends_meet(node.low, node.high, low, high):
+                pending += node.parts
+                near += node.entries
         found = [
             entry
             for entry in near
@@ -121,8 +129,7 @@ class BoxIndex(Generic[Item]):
             and ends_meet(entry.low, entry.high, low, high)
             and ((box.is_solid and entry.box.is_solid) or entry.box.overlaps(box))
         ]
-        if near is not self._recent:
-            found.sort(key=lambda entry: entry.number)
+        found.sort(key=lambda entry: (entry.number, entry.low))
         return found
 
     def _merge(self) -> None:
@@ -192,15 +199,6 @@ def are_disjoint(boxes: Sequence[Box]) -> bool:
         if before.any_overlaps(box):
             return False
         before.add(box, None)
-    return True
-
-
-def ends_meet(a_low: Point, a_high: Point, low: Point, high: Point) -> bool:
-    """Whether two bounding boxes overlap; both ends included."""
-    # A loop, which takes half the time of a generator: this is what is asked most.
-    for a, b, c, d in zip(a_low, a_high, low, high, strict=True):  # noqa: SIM110
-        if a > d or c > b:
-            return False
     return True
 
 

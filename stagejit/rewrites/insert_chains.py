@@ -21,8 +21,8 @@ from weakref import WeakKeyDictionary
 from stagejit.graph.ir import Graph, Op, Value, in_memory
 from stagejit.graph.ops import build
 from stagejit.graph.ops.slices import known_box
-from stagejit.index.box import Box
-from stagejit.index.box_index import cover, ends_meet
+from stagejit.index.box import Box, ends_meet
+from stagejit.index.box_index import cover
 from stagejit.rewrites.driver import Log
 from stagejit.symbolic import Undecided
 

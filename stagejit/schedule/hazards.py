@@ -13,6 +13,7 @@ such barrier come before its readers already.
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
@@ -51,32 +52,28 @@ HazardGraph: TypeAlias = "nx.DiGraph[int]"  # of positions; an edge has its `con
 
 
 def hazard_graph(dispatches: Sequence[Touching]) -> HazardGraph:
-    """Who conflicts with whom on one buffer; but those that meet in elements which a dispatch
-    between them has overwritten: both conflict with that one."""
+    """Who conflicts with whom on one buffer, but for elements that a dispatch between them has
+    overwritten: there both conflict with that one."""
     graph: HazardGraph = nx.DiGraph()
     graph.add_nodes_from(range(len(dispatches)))
-    touched: dict[str, _Touched] = {}
+    touched: dict[str, _Touched] = defaultdict(_Touched)
     for position, dispatch in enumerate(dispatches):
         ranges: Ranges = {}
-        for access in (*dispatch.reads, *dispatch.writes):
-            if access.buffer not in touched:
-                touched[access.buffer] = _Touched()
         for access in dispatch.reads:
-            for first, box in touched[access.buffer].written.overlapping(access.box):
-                note(ranges, (first, access.buffer, "RAW"), box.intersection(access.box))
+            for first, common in touched[access.buffer].written.common(access.box):
+                note(ranges, (first, access.buffer, "RAW"), common)
         for access in dispatch.writes:
-            of_buffer = touched[access.buffer]
-            for first, box in of_buffer.read.overlapping(access.box):
-                note(ranges, (first, access.buffer, "WAR"), box.intersection(access.box))
-            for first, box in of_buffer.written.overlapping(access.box):
-                note(ranges, (first, access.buffer, "WAW"), box.intersection(access.box))
+            for first, common in touched[access.buffer].read.common(access.box):
+                note(ranges, (first, access.buffer, "WAR"), common)
+            for first, common in touched[access.buffer].written.common(access.box):
+                note(ranges, (first, access.buffer, "WAW"), common)
         for access in dispatch.writes:
-            touched[access.buffer].read.remove_within(access.box)
-            touched[access.buffer].written.remove_within(access.box)
+            touched[access.buffer].read.cut(access.box)
+            touched[access.buffer].written.cut(access.box)
         for access in dispatch.writes:
-            touched[access.buffer].written.add(access.box, (position, access.box))
+            touched[access.buffer].written.add(access.box, position)
         for access in dispatch.reads:
-            touched[access.buffer].read.add(access.box, (position, access.box))
+            touched[access.buffer].read.add(access.box, position)
         add_edges(graph, position, ranges)
     return graph
 
@@ -85,8 +82,8 @@ def hazard_graph(dispatches: Sequence[Touching]) -> HazardGraph:
 class _Touched:
     """What has been read and written of one buffer since it was last overwritten, and by whom."""
 
-    read: BoxIndex[tuple[int, Box]] = field(default_factory=BoxIndex)
-    written: BoxIndex[tuple[int, Box]] = field(default_factory=BoxIndex)
+    read: BoxIndex[int] = field(default_factory=BoxIndex)
+    written: BoxIndex[int] = field(default_factory=BoxIndex)
 
 
 Ranges = dict[tuple[int, str, Hazard], list[Box]]  # by first position, buffer and hazard

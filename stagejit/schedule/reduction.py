@@ -19,12 +19,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from stagejit.index.box import Box
-from stagejit.index.box_index import BoxIndex, NumberedBoxes
+from stagejit.index.box_index import MOST_PIECES, BoxIndex, NumberedBoxes
 from stagejit.schedule.access import Barrier, Buffer, Hazard
 from stagejit.schedule.hazards import Conflict, HazardGraph, Touching, ancestors, predecessors
 
-# More pieces than this are not told apart: the range that they come from is named instead.
-_MOST_PIECES = 64
 # So many barriers of a source only settle a part more; see Note [Many parts].
 _MOST_BESIDES = 4
 _RANK: dict[Hazard, int] = {"ORDER": 0, "RAW": 1, "WAW": 2, "WAR": 3, "FULL": 4}
@@ -129,9 +127,9 @@ def _rest(
         pieces = [box]
         for other in itertools.chain(mine.overlapping(box), known.around(box, reached)):
             pieces = [part for piece in pieces for part in piece.minus(other)]
-            if not pieces or len(pieces) > _MOST_PIECES:
+            if not pieces or len(pieces) > MOST_PIECES:
                 break
-        for piece in [box] if len(pieces) > _MOST_PIECES else pieces:
+        for piece in [box] if len(pieces) > MOST_PIECES else pieces:
             mine.add(piece, piece)
             yield piece
 

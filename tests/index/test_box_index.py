@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -31,9 +32,6 @@ def test_it_finds_what_looking_at_every_box_finds(added: list[Box], data: Any) -
     for number, box in enumerate(added):
         other = added[data.draw(st.integers(0, number))]
         if data.draw(st.integers(0, 9)) == 0:
-            index.remove_within(other)
-            kept = {at: known for at, known in kept.items() if not other.contains(known)}
-        if data.draw(st.integers(0, 9)) == 0:
             taken = [at for at, known in kept.items() if known.overlaps(other)]
             assert index.taken(other) == taken
             kept = {at: known for at, known in kept.items() if at not in taken}
@@ -49,20 +47,32 @@ def test_it_finds_what_looking_at_every_box_finds(added: list[Box], data: Any) -
 
 @given(many_boxes(), st.data())
 def test_it_forgets_parts_of_boxes(added: list[Box], data: Any) -> None:
+    """Of solid ones, element by element; all of others, or nothing."""
     index: BoxIndex[int] = BoxIndex()
-    kept: list[tuple[int, Box]] = []
+    wholes: dict[int, Box] = {}
+    kept: dict[int, set[tuple[int, ...]]] = {}
     for number, box in enumerate(added):
         index.add(box, number)
-        kept.append((number, box))
+        wholes[number], kept[number] = box, elements(box)
         gone = added[data.draw(st.integers(0, len(added) - 1))]
-        index.cut(gone, lambda item: item % 2 == 0)
-        kept = [
-            (at, piece)
-            for at, known in kept
-            for piece in (known.minus(gone) if at % 2 == 0 else [known])
-        ]
+        index.cut(gone)
+        for at, whole in wholes.items():
+            if (gone.is_solid and whole.is_solid) or gone.contains(whole):
+                kept[at] -= elements(gone)
     for box in added:
-        assert set(index.overlapping(box)) == {at for at, known in kept if known.overlaps(box)}
+        wanted = {at: left & elements(box) for at, left in kept.items() if left & elements(box)}
+        found: dict[int, set[tuple[int, ...]]] = {}
+        for at, common in index.common(box):
+            found[at] = found.get(at, set()) | elements(common)
+        assert list(found) == list(wanted)
+        assert set(index.overlapping(box)) == set(wanted)
+        for at, common in found.items():
+            assert wanted[at] <= common <= elements(wholes[at].intersection(box))
+            assert common == wanted[at] or not box.is_solid
+
+
+def elements(box: Box) -> set[tuple[int, ...]]:
+    return set(itertools.product(*(range(o, o + n * s, s) for o, n, s in box.dims())))
 
 
 @pytest.mark.parametrize("axis", [0, 1])

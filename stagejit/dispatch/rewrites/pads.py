@@ -102,7 +102,7 @@ class _Pads:
         if operands + len(added) > max(limit, operands):
             return f"the producer has the {limit} operands that one dispatch may have"
         covered = self.covered.setdefault(update, BoxIndex())
-        covered.remove_within(filled.box)
+        covered.cut(filled.box)
         covered.add(filled.box, filled.box)
         self._replace(fill, update, pieces, late)
         return ""

@@ -105,11 +105,16 @@ def before(value: Value) -> Value | None:
     return op.operands[value.index] if op.definition.forwards else destination_of(value)
 
 
-def memory_of(value: Value) -> Value:
-    """The earliest value that lay in the memory of `value`."""
-    while (earlier := before(value)) is not None:
+def memory_of(value: Value, known: dict[Value, Value] | None = None) -> Value:
+    """The earliest value that lay in the memory of `value`. known: that of others, to be added to
+    by who asks for many, as memory may have as many versions as a program has ops."""
+    known, later = {} if known is None else known, []
+    while value not in known and (earlier := before(value)) is not None:
+        later.append(value)
         value = earlier
-    return value
+    first = known.get(value, value)
+    known.update(dict.fromkeys(later, first))
+    return first
 
 
 def updates_of(op: Op, destination: Value) -> list[Value]:

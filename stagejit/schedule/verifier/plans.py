@@ -106,14 +106,14 @@ def _check_conflicts(plan: Plan, before: Sequence[int]) -> None:
         for writes, accesses in ((False, dispatch.reads), (True, dispatch.writes)):
             for access in accesses:
                 touches.setdefault(access.buffer, []).append((at, writes, access))
-    for first, second in (pair for each in touches.values() for pair in _in_conflict(each)):
-        hazard = ("WAW" if second[1] else "RAW") if first[1] else "WAR"
-        common = first[2].box.intersection(second[2].box)
-        settled.check(first[0], second[0], hazard, first[2].buffer, common)
+    for buffer, of_buffer in touches.items():
+        for first, second, common in _in_conflict(of_buffer):
+            hazard = ("WAW" if second[1] else "RAW") if first[1] else "WAR"
+            settled.check(first[0], second[0], hazard, buffer, common)
 
 
-def _in_conflict(touches: Sequence[_Touch]) -> Iterator[tuple[_Touch, _Touch]]:
-    """Overlapping touches of one buffer by two dispatches, at least one of which writes.
+def _in_conflict(touches: Sequence[_Touch]) -> Iterator[tuple[_Touch, _Touch, Box]]:
+    """Overlapping touches of one buffer by two dispatches, at least one of which writes, and where.
 
     touches: in order of the dispatches. What a later dispatch overwrites is left out from then on:
     whoever waits for that dispatch has waited for those before it."""
@@ -122,13 +122,13 @@ def _in_conflict(touches: Sequence[_Touch]) -> Iterator[tuple[_Touch, _Touch]]:
     for _, group in itertools.groupby(touches, key=lambda touch: touch[0]):
         of_dispatch = list(group)
         for touch in of_dispatch:
-            yield from ((earlier, touch) for earlier in written.overlapping(touch[2].box))
-            if touch[1]:
-                yield from ((earlier, touch) for earlier in read.overlapping(touch[2].box))
+            for index in (written, read) if touch[1] else (written,):
+                for earlier, common in index.common(touch[2].box):
+                    yield earlier, touch, common
         for touch in of_dispatch:
             if touch[1]:
-                read.remove_within(touch[2].box)
-                written.remove_within(touch[2].box)
+                read.cut(touch[2].box)
+                written.cut(touch[2].box)
         for touch in of_dispatch:
             (written if touch[1] else read).add(touch[2].box, touch)
 
