@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -200,10 +201,13 @@ class Graph:
         """Ops that read `value`, each once."""
         return list(dict.fromkeys(use.user for use in self.uses(value)))
 
-    def used_results(self, op: Op) -> set[int]:
-        """The numbers of the results of `op` that any op reads: one look at each use."""
-        users = self._users[op].values()
-        return {data["result"] for edges in users for data in edges.values()}
+    def uses_by_result(self, op: Op) -> dict[int, list[Use]]:
+        """The uses of each result of `op` that has any, by number: one look at each use."""
+        found: dict[int, list[Use]] = {}
+        for user, edges in sorted(self._users[op].items(), key=lambda item: item[0].id):
+            for data in sorted(edges.values(), key=itemgetter("operand")):
+                found.setdefault(data["result"], []).append(Use(user, data["operand"]))
+        return found
 
     def dissolve(self) -> None:
         """The end of the graph: ops and values let go of each other, so that nothing waits for a

@@ -43,7 +43,7 @@ def update_branches(log: Log) -> None:
 def _simplify(log: Log, op: Op) -> None:
     graph, branches = log.graph, op.attrs["branches"]
     values: list[Value | None] = [_same_operand(op, at) for at in range(len(op.results))]
-    used = graph.used_results(op)
+    used = graph.uses_by_result(op)
     first: dict[tuple[Value, ...], int] = {}
     for at in range(len(op.results)):
         if values[at] is None and at in used:

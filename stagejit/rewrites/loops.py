@@ -72,7 +72,7 @@ class _Loop:
             inputs[at]: self.parts.inits[at] for at in self.fixed
         }
         self.fixed_ops = self._fixed_ops()
-        self.used = self.graph.used_results(op)
+        self.used = self.graph.uses_by_result(op)
         self.ready = dict(self._ready())
 
     def _read_once(self) -> None:

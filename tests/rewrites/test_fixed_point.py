@@ -132,7 +132,7 @@ def calls(function: Callable[..., Any], seen: set[Any]) -> set[str]:
 
 @pytest.mark.parametrize("rule", SIMPLIFY.rules, ids=lambda rule: rule.function.__name__)
 def test_rules_that_count_users_say_so(rule: Rule) -> None:
-    asked = calls(rule.function, set()) & {"uses", "users", "is_used", "used_results"}
+    asked = calls(rule.function, set()) & {"uses", "users", "is_used", "uses_by_result"}
     assert rule.counts == bool(asked)
 
 

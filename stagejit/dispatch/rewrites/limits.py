@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 
 from stagejit.dispatch.forming import cost
 from stagejit.dispatch.operands import operands_of, starts_of, stores_of
@@ -81,20 +81,22 @@ def _most_operands(graph: Graph, op: Op) -> int:
 def _is_shared(graph: Graph) -> bool:
     """Whether anybody overwrites what others read."""
     updated = (destination_of(value) for op in graph.ops() for value in op.results)
+    reads = cache(graph.uses_by_result)
     return any(
-        value is not None and value.type.size and len(graph.uses(value)) > 1 for value in updated
+        value is not None and value.type.size and len(reads(value.op)[value.index]) > 1
+        for value in updated
     )
 
 
 def _placed_later(graph: Graph, op: Op) -> dict[int | None, int]:
     """How many stores more it takes to place a result where it is copied, by results."""
     more: dict[int | None, int] = {}
-    for result in op.results:
-        users = graph.users(result)
+    for number, uses in graph.uses_by_result(op).items():
+        result, users = op.results[number], dict.fromkeys(use.user for use in uses)
         copies = [copy for copy in (copy_of(graph, user) for user in users)
                   if copy is not None and copy.source is result]  # fmt: skip
         if len(copies) > 1 or len(users) > len(copies) > 0:
-            more[result.index] = len(copies) - (len(copies) == len(users))
+            more[number] = len(copies) - (len(copies) == len(users))
     return more
 
 
