@@ -23,7 +23,7 @@ from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.forming.formation import form
 from stagejit.dispatch.forming.group import Group, Grouping
 from stagejit.dispatch.operands import verify_operands
-from stagejit.dispatch.partition import explain_producers
+from stagejit.dispatch.producers import explain_producers
 from stagejit.dispatch.regions import Region, regions_of, with_inner
 from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties

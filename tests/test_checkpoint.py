@@ -14,7 +14,6 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.dispatch.partition import dispatches_of
 from stagejit.dispatch.regions import regions_of
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.parser import parse
@@ -27,6 +26,7 @@ from stagejit.schedule.build import schedule
 from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.plan import Plan
 from stagejit.trace.translate import graph_of
+from tests.dispatches import dispatches_of
 from tests.schedule.planning import check, plan_of
 
 DEPTH = 12

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from stagejit.bench.programs import Arguments, Function
+from stagejit.runtime.seams import subjaxprs
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def _equation_flops(eqn: Any) -> int:
         return 2 * _size(eqn.outvars[0]) * _product(lhs[axis] for axis in contracting)
     if name == "conv_general_dilated":
         return _conv_flops(eqn)
-    nested = [_jaxpr_flops(jaxpr) for value in params.values() for jaxpr in _jaxprs_in(value)]
+    nested = list(map(_jaxpr_flops, subjaxprs(eqn)))
     if name == "cond":
         return max(nested, default=0)
     return sum(nested) * (params["length"] if name == "scan" else 1)
@@ -73,13 +73,3 @@ def _size(var: Any) -> int:
 
 def _product(sizes: Iterable[int]) -> int:
     return math.prod(sizes)
-
-
-def _jaxprs_in(value: Any) -> list[Any]:
-    if isinstance(value, ClosedJaxpr):
-        return [value.jaxpr]
-    if isinstance(value, Jaxpr):
-        return [value]
-    if isinstance(value, tuple | list):
-        return [jaxpr for item in value for jaxpr in _jaxprs_in(item)]
-    return []

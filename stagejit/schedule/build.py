@@ -24,7 +24,7 @@ from stagejit.schedule import hazards, reuse
 from stagejit.schedule.bufferize import Bufferized, Launch, Memory, bufferize, equation_name
 from stagejit.schedule.hazards import HazardGraph
 from stagejit.schedule.memory.shared import add_shared
-from stagejit.schedule.memory.slots import slots_for
+from stagejit.schedule.memory.slots import Transients
 from stagejit.schedule.order import BESIDE, brought_together, execution_order, readers_first, runs
 from stagejit.schedule.plan import Delegated, Plan
 from stagejit.schedule.reduction import barriers
@@ -148,9 +148,10 @@ class _Function:
         made, graph = self._bufferized(launches, reused) if again else first
         segment = runs([launch.delegated for launch in launches])
         before = hazards.predecessors(graph)
-        slots = slots_for(
+        transients = Transients(
             made.steps, made.buffers, before, segment, self.options, whole_function=not self.is_body
         )
+        slots = transients.slots()
         add_shared(graph, made.dispatches, slots.shared())
         for wait in slots.waits:
             hazards.add_conflict(graph, wait)

@@ -17,7 +17,6 @@ import stagejit
 from stagejit.codegen.closed import ClosedRegion, closed, key_of
 from stagejit.codegen.generate import GENERATORS, KernelCache, kernel_of
 from stagejit.codegen.target import Target
-from stagejit.dispatch.partition import dispatches_of
 from stagejit.dispatch.regions import Region, regions_of
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Graph, Op, Value
@@ -26,6 +25,7 @@ from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.normal_form import normalize
 from stagejit.trace.translate import graph_of
+from tests.dispatches import dispatches_of
 
 X = np.linspace(-1, 1, 60, dtype=np.float32).reshape(5, 12)
 AT = np.array([[1], [3]], np.int32)

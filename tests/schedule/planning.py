@@ -13,7 +13,7 @@ from stagejit.decisions import Decision
 from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.forming.formation import form
 from stagejit.dispatch.operands import verify_operands
-from stagejit.dispatch.partition import explain_producers
+from stagejit.dispatch.producers import explain_producers
 from stagejit.dispatch.regions import Region, regions_of
 from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties

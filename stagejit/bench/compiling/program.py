@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
+
+from stagejit.runtime.seams import subjaxprs
 
 Made = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -37,12 +38,6 @@ def equation_count(jaxpr: Any) -> int:
     """Equations of a jaxpr and all that it calls."""
     found = 0
     for equation in jaxpr.eqns:
-        inner = [
-            leaf
-            for leaf in jax.tree.leaves(
-                list(equation.params.values()), is_leaf=lambda v: hasattr(v, "eqns") or v is None
-            )
-            if hasattr(leaf, "eqns")
-        ]
+        inner = list(subjaxprs(equation))
         found += sum(map(equation_count, inner)) if inner else 1
     return found

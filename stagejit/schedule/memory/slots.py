@@ -52,22 +52,6 @@ class Slots:
         return shared(places)
 
 
-def slots_for(
-    steps: Sequence[Step],
-    buffers: Mapping[str, Buffer],
-    edges: Mapping[int, int],
-    segment: Sequence[int],
-    options: Options,
-    *,
-    whole_function: bool,
-) -> Slots:
-    """edges: for each position those that come first, as bit sets. segment[p]: the number of the
-    run or delegated equation. whole_function: False for the body of a loop or a branch, whose
-    results may lie at any element of a buffer outside."""
-    memory = _Memory(steps, buffers, edges, segment, options, whole_function=whole_function)
-    return memory.slots()
-
-
 @dataclass(frozen=True)
 class _Placed:
     """slots: of each transient. over: which buffers are written over which. waits: what has to wait
@@ -79,8 +63,12 @@ class _Placed:
     arena_nbytes: int
 
 
-class _Memory:
-    """The transients of one plan, what else there is to place them in, and who touches them."""
+class Transients:
+    """The transients of one plan, what else there is to place them in, and who touches them.
+
+    edges: for each position those that come first, as bit sets. segment[p]: the number of the run
+    or delegated equation. whole_function: False for the body of a loop or a branch, whose results
+    may lie at any element of a buffer outside."""
 
     def __init__(
         self,

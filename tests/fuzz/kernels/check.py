@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from stagejit.codegen.generate import Generated, KernelCache
 from stagejit.codegen.target import Target
 from stagejit.dispatch.in_place import refuse_in_place
-from stagejit.dispatch.partition import dispatches_of
 from stagejit.dispatch.regions import Region, regions_of
 from stagejit.errors import UnsupportedOpError
 from stagejit.graph.interpreter import interpret
@@ -25,6 +24,7 @@ from stagejit.graph.verifier import verify as verify_graph
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.normal_form import normalize
+from tests.dispatches import dispatches_of
 from tests.fuzz.kernels.case import Case
 from tests.fuzz.kernels.inputs import inputs_of
 from tests.fuzz.kernels.reference import Reference

@@ -6,9 +6,9 @@ import gc
 
 from stagejit.codegen.generate import KernelCache
 from stagejit.codegen.target import Target
-from stagejit.dispatch.partition import dispatches_of
 from stagejit.dispatch.regions import regions_of
 from stagejit.graph.parser import parse
+from tests.dispatches import dispatches_of
 
 KEEPS_SEVERAL = """
 graph @case(%x0: f32[9,64]) {

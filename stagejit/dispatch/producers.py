@@ -1,7 +1,7 @@
-"""From a graph to its graph of dispatches, in one call; `pipeline.py` goes the same way in steps.
+"""Where elementwise ops without a dispatch of their own are evaluated.
 
-Input: a graph in normal form. Output: its graph of dispatches, and decisions. Invariant: `explain`
-says of each elementwise op that has no dispatch of its own where it is evaluated.
+Input: groups, the ops that they became, regions. Output: decisions. Invariant: `explain` has one
+for each such op.
 """
 
 from __future__ import annotations
@@ -10,23 +10,12 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 
 from stagejit.decisions import Decision
-from stagejit.dispatch.assembly import assemble
-from stagejit.dispatch.forming.formation import form
 from stagejit.dispatch.forming.group import Group, Grouping
 from stagejit.dispatch.forming.state import describe
 from stagejit.dispatch.regions import Region
-from stagejit.dispatch.rewrites import rewrite_dispatches
-from stagejit.graph.ir import Graph, Op
-from stagejit.options import Options
+from stagejit.graph.ir import Op
 
 _MOST_NAMED = 8  # dispatches, where a decision says which ones evaluate something
-
-
-def dispatches_of(graph: Graph, options: Options | None = None) -> tuple[Graph, list[Decision]]:
-    """The graph of dispatches of a graph in normal form."""
-    grouping, decisions = form(graph, options)
-    dispatches, _ = assemble(grouping)
-    return dispatches, [*decisions, *rewrite_dispatches(dispatches, options)[0]]
 
 
 def explain_producers(
