@@ -306,8 +306,8 @@ def test_dont_keep_a_value_beside_what_computes_it_in_another_order(first: str) 
     """The sum is stored before what is made of it, and what it is made of before it."""
     sums = "f32[4] = cumulative add {} axis=0 reverse=false"
     if first == "exp":
-        both = part("f32[4] = map exp %a0", "f32[4] = map mul %0, %a1", sums.format("%0"),
-                    "f32[4] = map mul %2, %a2", "%1, %3", a0="f32[4]", a1="f32[4]",
+        both = part("f32[4] = map exp %a0", sums.format("%0"), "f32[4] = map mul %0, %a1",
+                    "f32[4] = map mul %1, %a2", "%2, %3", a0="f32[4]", a1="f32[4]",
                     a2="f32[4]")  # fmt: skip
     else:
         both = part(sums.format("%a0"), "f32[4] = map exp %0", "f32[4] = map mul %1, %a1",

@@ -420,3 +420,46 @@ def test_dont_compare_places_of_any_size() -> None:
         }""", filled=part("f32[] = const 1.0", "f32[n+8] = fill %0", "%1"),
         first=put("f32[n]", "f32[n+8]", "2"), second=put("f32[4]", "f32[n+8]", "0")
         ) == ["- whether n+1 > 3 depends on the sizes"]  # fmt: skip
+
+
+def test_dont_fill_with_what_who_places_waits_for_a_change_of() -> None:
+    """%4 comes after the fill because it waits for %2, which reads elsewhere in the buffer."""
+    reason = "- what it is filled with is overwritten before anything is placed"
+    assert declined(
+        """
+        graph @f(%z: f32[] donated, %v: f32[], %x: f32[4], %d: f32[8] donated) {
+          %0: f32[8] = dispatch fill %z into %d [0:6] : filled
+          %1: f32[2] = dispatch copy %0 : read
+          %2: f32[] = after %z, %1
+          %3: f32[] = dispatch copy %v into %2 [] : change
+          %4: f32[8] = dispatch map %x, %3 into %0 [2:6] : placed
+          return %4, %3, %1
+        }""",
+        filled=part("f32[6] = fill %a0", "f32[8] = insert_slice %0 into %d0 at (0)", "%1",
+                    a0="f32[]", d0="f32[8]"),
+        read=part("f32[2] = extract_slice %a0 at (6)", "%0", a0="f32[8]"),
+        change=part("f32[] = insert_slice %a0 into %d0 at ()", "%0", a0="f32[]", d0="f32[]"),
+        placed=part("f32[4] = fill %a1", "f32[4] = map add %a0, %0",
+                    "f32[8] = insert_slice %1 into %d0 at (2)", "%2", a0="f32[4]", a1="f32[]",
+                    d0="f32[8]"),
+    ) == [reason]  # fmt: skip
+
+
+def test_who_waits_for_a_fill_waits_for_the_border() -> None:
+    """%3 may overwrite %z when %0 has read it, which the fill waits for."""
+    after, _ = changed(
+        """
+        graph @f(%z: f32[] donated, %v: f32[], %x: f32[4], %d: f32[8] donated) {
+          %0: f32[] = dispatch map %z : exp
+          %1: f32[8] = dispatch fill %0 into %d [0:8] : filled
+          %2: f32[] = after %z, %1
+          %3: f32[] = dispatch copy %v into %2 [] : change
+          %4: f32[8] = dispatch map %x into %1 [2:6] : PUT
+          return %4, %3
+        }""",
+        exp=part("f32[] = map exp %a0", "%0", a0="f32[]"),
+        filled=part("f32[8] = fill %a0", "f32[8] = insert_slice %0 into %d0 at (0)", "%1",
+                    a0="f32[]", d0="f32[8]"),
+        change=part("f32[] = insert_slice %a0 into %d0 at ()", "%0", a0="f32[]", d0="f32[]"),
+    )  # fmt: skip
+    assert "%2: f32[] = after %z, %1" in after
