@@ -1,6 +1,6 @@
 """stagejit: a compiler for JAX programs that shows every decision it takes.
 
-    jaxpr --trace--> program --graph--> networkx graph --rewrites--> graph --dispatch--> regions
+    jaxpr --trace--> graph --rewrites--> graph --dispatch--> graph of dispatches
       --schedule--> plan --codegen--> loop-nest IR --llvm--> kernels --runtime--> XLA FFI call
 
 Use `stagejit.jit` where you would use `jax.jit`:

@@ -53,8 +53,6 @@ SWITCHES: dict[str, str] = {
     "reuse-arguments": "write a result into a donated argument",
 }
 
-Target = Literal["native"]
-
 
 @dataclass(frozen=True)
 class Options:

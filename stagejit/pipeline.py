@@ -4,7 +4,7 @@ Input: a `Request`, a marked function's jaxpr with its options. Output: a `Stage
 the embedding. Invariant: data flows one way; a step reads what earlier steps made and adds its
 own; verifiers run between steps under `Options(verify=True)`, never inside one.
 
-    jaxpr --trace--> Graph --rewrite--> Graph --normalize--> Graph --form--> Groups
+    jaxpr --trace--> Graph --rewrite--> Graph --normalize--> Graph --leave, form--> Groups
       --assemble--> Graph of dispatches --place--> Graph of dispatches --schedule--> Plan
       --codegen--> loop-nest IR, LLVM IR --host--> HostPrograms --load--> machine code, FFI targets
 """
@@ -172,6 +172,11 @@ def _verify_normal_form(c: Compilation) -> None:
     verify_normal_form(c.graph)
 
 
+def _leave(c: Compilation) -> None:
+    c.left, decisions = left_bodies(c.graph, c.request.options)
+    c.decisions += decisions
+
+
 def _form(c: Compilation) -> None:
     c.grouping, decisions = form(c.graph, c.request.options)
     c.decisions += decisions
@@ -193,11 +198,6 @@ def _place(c: Compilation) -> None:
     c.regions = regions_of(c.dispatches, c.request.options)
     c.decisions += decisions
     c.decisions += explain_producers(c.grouping, c.launched, replaced, c.regions)
-
-
-def _leave(c: Compilation) -> None:
-    c.left, decisions = left_bodies(c.graph, c.request.options)
-    c.decisions += decisions
 
 
 def _verify_dispatches(c: Compilation) -> None:

@@ -1,8 +1,8 @@
-"""The command line: `python -m stagejit demo | bench | compiling | growth | explain`.
+"""The command line: `python -m stagejit demo | bench | compiling | growth | ecosystem | explain`.
 
 Input: arguments. Output: text on stdout, progress on stderr. Invariant: exit status 0 means that
-every result was right; 1 that one was not; 2 that the request could not be carried out, with the
-next step.
+every result was right and no ratio of `--against` was missed; 1 that one was; 2 that the request
+could not be carried out, with the next step.
 
 The heavy imports wait until a command runs, so that `--help` answers at once.
 """

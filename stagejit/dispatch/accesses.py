@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from stagejit.dispatch.regions import Region, Store
 from stagejit.dispatch.scalars import NOTHING, Scalars
+from stagejit.dispatch.updates import MOST_BOXES
 from stagejit.graph.dims import ConvDims, GatherDims, dilated
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import destination_of
@@ -26,9 +27,6 @@ from stagejit.index.affine import Affine, Index, Var, linearize
 from stagejit.index.box import Box, Dim
 from stagejit.index.coordinates import coordinates
 from stagejit.symbolic import Expr, Int, at_most, bounds
-
-# More separate boxes of one value than this become one hull.
-MOST_BOXES = 4
 
 _DYNAMIC = "an offset is computed from arrays"
 _HULL = "the hull of several ranges"

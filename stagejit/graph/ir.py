@@ -360,3 +360,8 @@ def in_memory(value: Value) -> bool:
     if value.op.definition.is_constant:
         return value.type.size != 1 or not value.type.dtype.is_native
     return value.op.definition.is_input or value.op.definition.forwards
+
+
+def is_free(value: Value) -> bool:
+    """Whether every reader makes the value itself, at no cost."""
+    return value.op.definition.is_free and not in_memory(value)

@@ -11,7 +11,7 @@ tells (`shape`, `dtype`) are not repeated, and values are spelled so that every 
       return %2
     }
 
-The graphs inside a `loop` or `branch` follow its line, indented.
+The graphs inside of an op (a `loop`, `branch` or `dispatch`) follow its line, indented.
 """
 
 from __future__ import annotations

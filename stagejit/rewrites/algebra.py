@@ -36,8 +36,6 @@ _ABSORBERS: dict[str, Callable[[Any], bool]] = {
 
 # x -> fn(fn(x)) is x.
 _INVOLUTIONS = frozenset({"neg", "not"})
-# fn(fn(x)) is fn(x).
-_IDEMPOTENT = frozenset({"abs", "floor", "ceil", "round"})
 
 
 def scalar_of(value: Value) -> Any:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from stagejit.graph.ir import Graph, Op, Value, in_memory
+from stagejit.graph.ir import Graph, Op, Value, is_free
 from stagejit.graph.ops import build
 from stagejit.graph.ops.slices import known_box
 from stagejit.index.box import Box, ends_meet
@@ -108,16 +108,11 @@ def _around(*ends: Ends) -> Ends:
 def elide_covered_fills(log: Log) -> None:
     """insert_slice ... into (insert_slice %x into (fill %v)) that cover it  -->  ... into empty"""
     for op in log.graph.ops():
-        if is_placed(op) and _is_free(op.operands[1]) and _covers(log.graph, op):
+        if is_placed(op) and is_free(op.operands[1]) and _covers(log.graph, op):
             type = op.result.type
             empty = build(log.graph, "empty", (), op.loc, shape=type.shape, dtype=type.dtype)
             log.graph.set_operand(op, 1, empty)
             log.apply(NAME, op, "the inserts cover the destination: no fill")
-
-
-def _is_free(value: Value) -> bool:
-    """Whether it is stored only to be written into."""
-    return value.op.definition.is_free and not in_memory(value)
 
 
 def _covers(graph: Graph, first: Op) -> bool:

@@ -48,7 +48,7 @@ class Lifetimes:
                 self.last[value] = self._last_reader(value)
         self.life = {chain: self._life_of(chain) for chain in chains.values()}
         steps = np.zeros(self.end + 2, np.int64)
-        for life in (*self._values(ops, chains), *self.life.values()):
+        for life in (*self._values(ops), *self.life.values()):
             steps[life.birth] += life.nbytes
             steps[life.death + 1] -= life.nbytes
         self.bytes_at = np.cumsum(steps)
@@ -85,7 +85,7 @@ class Lifetimes:
         transient = death < self.end
         return Life(birth, max(birth, min(death, self.end)), chain.result.type.nbytes * transient)
 
-    def _values(self, ops: Sequence[Op], chains: Mapping[Value, Chain]) -> list[Life]:
+    def _values(self, ops: Sequence[Op]) -> list[Life]:
         found = []
         for op in ops:
             for value in op.results:

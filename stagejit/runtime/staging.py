@@ -12,7 +12,6 @@ from typing import Any
 
 from jax.extend.core import Literal
 
-from stagejit.graph.ir import Value
 from stagejit.options import Options
 from stagejit.runtime.cpu.loader import LoadedProgram
 from stagejit.runtime.left_bodies import BODIES
@@ -126,15 +125,12 @@ class _Staging:
             )
         )  # a token, the last operand, only orders
         results = tuple(
-            self._result(value, name)
+            self._define(name, value.type)
             for _, value, name in zip(
                 equation.outvars, op.results, delegation.results, strict=False
             )
         )
         self.items.append(DelegatedEquation(equation, operands, results))
-
-    def _result(self, value: Value, name: str) -> int:
-        return self._define(name, value.type)
 
 
 def staged_bodies(equation: Any, options: Options) -> Any:

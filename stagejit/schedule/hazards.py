@@ -1,7 +1,8 @@
 """Which dispatch has to wait for which: conflicts over subranges.
 
 Input: dispatches in execution order with their accesses. Output: the hazard graph. Invariant: two
-dispatches conflict iff boxes of theirs overlap on one buffer and one of them writes.
+dispatches conflict iff boxes of theirs overlap on one buffer and one of them writes, but for
+elements that a dispatch between them overwrites: there both conflict with that one.
 `memory/shared.py` adds those that meet in memory of two buffers, `reduction.py` makes barriers.
 
 Note [Optimization barriers]: what reads behind one comes after its operands, and after all else

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any
 
 CONSTANTS: dict[str, tuple[Any, ...]] = {
-    "dispatch.accesses:MOST_BOXES": (1, 2),
     "dispatch.rewrites.pads:MOST_PIECES": (1, 3, 50),
     "dispatch.forming.cost:BYTES_PER_FLOP": (0.01, 50.0),
     "dispatch.forming.cost:DISPATCH_NBYTES": (1,),
@@ -32,7 +31,6 @@ CONSTANTS: dict[str, tuple[Any, ...]] = {
     "dispatch.forming.legality:SMALL_SPACE_NBYTES": (1, 64),
     "dispatch.forming.legality:_ROWS_ABREAST": (1, 4),
     "dispatch.rewrites.limits:_LAST_PIECES": (1,),
-    "dispatch.rewrites.placed:SHORTEST_RUN_NBYTES": (1,),
     "dispatch.rewrites.targets:_FARTHEST": (1, 2),
     "dispatch.forming.recompute:_CHEAP_FLOPS": (0.0, 2.0, 100.0),
     "dispatch.scalars:LONGEST_FORMULA": (5, 40),

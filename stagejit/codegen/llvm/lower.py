@@ -23,7 +23,7 @@ _NAMELESS = "sj_k_nameless"
 
 def lower(function: Function, symbol: str, target: Target, *, verify: bool = False) -> str:
     """LLVM IR of `function` for `target`. With `verify`, accesses to arguments and scratch are
-    checked, which takes `checked_scratch_nbytes` of scratch."""
+    checked; callers then give the scratch that `shadow.with_shadows` says."""
     lowering = _Lowering(function, symbol, target, verify=verify)
     return lowering.module()
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from stagejit.dispatch.forming.state import State
 from stagejit.dispatch.updates import updated_boxes
-from stagejit.graph.ir import Op, Value, in_memory
+from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import destination_of, updates_of
 from stagejit.index.box import Box
 
@@ -87,7 +87,8 @@ def _is_worth_keeping(state: State, op: Op, read: Op) -> bool:
     if 2 * read.result.type.size > read.operands[0].type.size:
         return False
     destination = read.operands[0]
-    box, written = _box_read(state, read, destination), _overwritten(state, op, destination)
+    box = state.scalars.box(read) if state.scalars.knows(read) else None
+    written = _overwritten(state, op, destination)
     if box is not None and not any(box.overlaps(other) for other in written):
         return _is_overwritten_after(state, op, destination, box)
     if not op.definition.is_insert:
@@ -127,18 +128,3 @@ def _is_overwritten_after(state: State, op: Op, destination: Value, box: Box) ->
         if any(box.overlaps(other) for other in _overwritten(state, op, destination)):
             return True
     return False
-
-
-def _box_read(state: State, user: Op, value: Value) -> Box | None:
-    """What an `extract_slice` reads of `value`, where the host knows its offsets. None where it
-    starts at `value`."""
-    if not user.definition.is_extract or user.operands[0] is not value:
-        return None
-    if not state.scalars.knows(user):
-        return None
-    return state.scalars.box(user)
-
-
-def is_free(value: Value) -> bool:
-    """Whether every reader makes the value itself, at no cost."""
-    return value.op.definition.is_free and not in_memory(value)

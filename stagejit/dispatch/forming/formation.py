@@ -5,10 +5,11 @@ Invariant: everything is decided from shapes, bytes and flops, so every target g
 groups; each fusion that is possible but not done leaves a decision with its reason.
 
 Note [Steps]: the forward walk makes a group of each anchor (reduce, contract, conv, cumulative,
-scatter, delegate) and lets elementwise consumers join it, so that they are applied before the
-result reaches memory. What joins nothing floats: it is evaluated by whoever reads it. `recompute`
-lets results float again that readers make cheaply. `demand` walks backwards and stores those
-floating values that would cost more to evaluate again. `stored` says what each group stores then.
+scatter, loop, branch, call, delegate) and lets elementwise consumers join it, so that they are
+applied before the result reaches memory. What joins nothing floats: it is evaluated by whoever
+reads it. `recompute` lets results float again that readers make cheaply. `demand` walks backwards
+and stores those floating values that would cost more to evaluate again. `stored` says what each
+group stores then.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Mapping
 from stagejit.decisions import Decision
 from stagejit.dispatch.bodies import known_inside
 from stagejit.dispatch.forming.demand import store_what_is_dear
-from stagejit.dispatch.forming.destinations import is_free, reads_to_keep, update
+from stagejit.dispatch.forming.destinations import reads_to_keep, update
 from stagejit.dispatch.forming.group import Group, Grouping, Location, Refusal
 from stagejit.dispatch.forming.joins import join, refuse_length, refuse_prologue, store
 from stagejit.dispatch.forming.legality import locate, refuse_order, refuse_rows
@@ -29,7 +30,7 @@ from stagejit.dispatch.forming.stored import store_what_is_read
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.scalars import known_arguments
 from stagejit.errors import InternalError, UnsupportedOpError
-from stagejit.graph.ir import Graph, Op, Value, in_memory
+from stagejit.graph.ir import Graph, Op, Value, in_memory, is_free
 from stagejit.graph.ops.control import (
     bodies_of,
     destination_of,

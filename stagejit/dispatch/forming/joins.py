@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from stagejit.dispatch.forming import cost
 from stagejit.dispatch.forming.group import Group, Location, Refusal
-from stagejit.dispatch.forming.legality import locate, refuse_join, refuse_order
+from stagejit.dispatch.forming.legality import locate, refuse_join, refuse_order, switch_of
 from stagejit.dispatch.forming.state import State
 from stagejit.graph.ir import Op
 from stagejit.index.bit_sets import bits
@@ -35,7 +35,7 @@ def join(state: State, op: Op) -> Group | None:
         refusal = place if isinstance(place, Refusal) else None
         if isinstance(place, Location):
             refusal = refuse_join(state, group, op, place)
-        switch = _switch(group, place)
+        switch = switch_of(group, place)
         if refusal is not None or not isinstance(place, Location):
             if refusal:
                 state.decide(switch, op, False, refusal)
@@ -107,13 +107,6 @@ def _neighbour(state: State, op: Op, readers: Collection[Group]) -> Group | None
             state.decide("fuse-producers", op, True, reason)
             return group
     return None
-
-
-def _switch(group: Group, place: Location | Refusal | None) -> str:
-    if group.anchor is None:
-        return "fuse-producers"
-    row = isinstance(place, Location) and place.space == "row"
-    return "fuse-rows" if row else "fuse-epilogues"
 
 
 def refuse_prologue(state: State, op: Op) -> Refusal | None:

@@ -139,12 +139,19 @@ def _combine(group: Group, op: Op, found: list[Location]) -> Place:
     return row
 
 
+def switch_of(group: Group, place: Location | Refusal | None) -> str:
+    """The rewrite that evaluating an op in `group` is."""
+    if group.anchor is None:
+        return "fuse-producers"
+    row = isinstance(place, Location) and place.space == "row"
+    return "fuse-rows" if row else "fuse-epilogues"
+
+
 def refuse_join(state: State, group: Group, op: Op, place: Location) -> Refusal | None:
     """Why a pointwise `op` at `place` must not be evaluated in `group`; None if it may."""
     if not place.one_to_one:
         return Refusal("it repeats elements of a row")
-    switch = "fuse-rows" if place.space == "row" else "fuse-epilogues"
-    switch = "fuse-producers" if group.anchor is None else switch
+    switch = switch_of(group, place)
     if not state.enabled(switch):
         return Refusal(f"{switch} is disabled")
     if group.closed:

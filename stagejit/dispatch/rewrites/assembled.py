@@ -78,6 +78,7 @@ class Assembled:
             made = self._launch(version, current).put(views.graph, version.op)
             current = made.results[version.index]
             views.put(log, version.op, made, made.results)
+            views.moved(current)
         views.use(current, uses)
         if first.op.definition.is_empty:
             views.take_over(self.copy, made, current)

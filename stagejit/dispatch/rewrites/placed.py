@@ -21,11 +21,9 @@ from stagejit.graph.ops.dispatches import destination, parts_of, written
 from stagejit.index.box import Box
 from stagejit.rewrites.cloning import appended
 from stagejit.rewrites.driver import Log
+from stagejit.rewrites.prefixes import SHORTEST_RUN_NBYTES
 
 NAME = "read-placed"
-
-# Shorter contiguous runs than a cache line would waste most of what each one loads.
-SHORTEST_RUN_NBYTES = 64
 
 
 def read_where_placed(log: Log, views: Views) -> None:

@@ -195,6 +195,11 @@ class Views:
                 if not self.graph.is_used(maker) and not maker.definition.is_input
             ]
 
+    def moved(self, value: Value) -> None:
+        """From now on `value` lies where its destination lies, a memory of another chain."""
+        self._chains.clear()
+        self._earlier.pop(value, None)
+
     def drop(self, log: Log, result: Value) -> Op:
         """Puts a dispatch that gives all the others in place of one of several results, which
         nobody reads."""

@@ -128,3 +128,22 @@ def test_who_reads_what_several_hosts_overwrite_comes_before_all_of_them(donated
     x = np.arange(48, dtype=np.float32).reshape(6, 8)
     for fn in (turned, of_a_product):
         check(fn, x, donated=[donated])
+
+
+@pytest.mark.parametrize("assembled", ["updated", "joined"])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_what_an_assembled_buffer_is_placed_in_is_not_overwritten_while_it_is_read(
+    assembled: str, stride: int, shift: int
+) -> None:
+    def f(d: Any) -> Any:
+        n = jnp.concatenate([d[:6], jnp.sin(d[6:])])
+        if assembled == "updated":
+            n = d.at[11:14:2].add(d[7:5:-1])
+        whole = lax.pad(n, jnp.float32(1), ((1, 1, stride - 1), (1, 0, 0)))
+        changed = whole.at[:, 0].set(whole[:, 3])
+        size = whole.shape[0] - 7
+        moved = whole[2 : 2 + size, shift : shift + 2] - changed[2 : 2 + size, 1::-1]
+        return changed.at[7 : 7 + size, 0:2].add(moved)
+
+    check(f, f32(16, 5))

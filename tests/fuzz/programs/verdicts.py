@@ -39,13 +39,13 @@ _PERTURBED = 3  # runs with other roundings
 # jax.jit as it is, but for LLVM's optimizations, which take half of its time here.
 _QUICKLY = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True}
 
-GOOD = ("right", "jax is wrong", "unstable", "refused")
 BAD = ("wrong", "crash", "differs between calls")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """kind: one of `GOOD` or `BAD`. detail: what differs, or the error."""
+    """kind: one of `BAD`, or "right", "jax is wrong", "unstable", "refused". detail: what differs,
+    or the error."""
 
     kind: str
     detail: str = ""
