@@ -21,6 +21,7 @@ from stagejit.graph.ops.views import behind_aliases
 from stagejit.index.box import Box
 from stagejit.schedule.plan import Access, Buffer
 from stagejit.schedule.schedule import Delegation, Run, Schedule, Step
+from tests.placing import slices_of
 from tests.schedule.bodies import run_bodies
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -163,7 +164,7 @@ class Executor:
             before = target.copy()
             part = target
             for insert in reversed(store.inserts):
-                part = part[_slices(insert, part.shape, values)]
+                part = part[slices_of(insert, part.shape, values)]
             part[...] = values[store.value]
             self._check_written(name, before, target, now.writes)
 
@@ -289,19 +290,3 @@ def declared(buffer: Buffer, shape: tuple[int, ...], accesses: Sequence[Access])
 
 def box_slices(box: Box) -> tuple[slice, ...]:
     return tuple(slice(o, o + (n - 1) * s + 1 if n else o, s) for o, n, s in box.dims())
-
-
-def _slices(insert: Op, shape: tuple[int, ...], values: dict[Value, Any]) -> tuple[slice, ...]:
-    starts = iter(values[start] for start in insert.operands[2:])
-    box = []
-    for offset, stride, extent, size in zip(
-        insert.attrs["offsets"],
-        insert.attrs["strides"],
-        shape,
-        insert.operands[0].shape,
-        strict=True,
-    ):
-        span = (size - 1) * stride + 1 if size else 0
-        start = min(max(int(next(starts)), 0), extent - span) if offset is None else offset
-        box.append(slice(start, start + span, stride))
-    return tuple(box)

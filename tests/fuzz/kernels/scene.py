@@ -16,9 +16,10 @@ import numpy as np
 
 from stagejit.codegen.kernel import Kernel
 from stagejit.dispatch.regions import Region, Store
-from stagejit.graph.ir import Op, Value
+from stagejit.graph.ir import Value
 from stagejit.graph.ops.control import memory_of
 from tests.fuzz.kernels.reference import Reference
+from tests.placing import slices_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -135,7 +136,7 @@ class Scene:
         if buffer.allowed is not None:
             views.append(buffer.allowed.reshape(shape))
         for insert in reversed(store.inserts):
-            place = _slices(insert, views[0].shape, self._reference)
+            place = slices_of(insert, views[0].shape, self._reference.declared)
             views = [view[place] for view in views]
         news: list[Any] = [self._reference.declared[value], True, self._reference.tolerance(value)]
         for view, new in zip(views, news, strict=False):
@@ -218,19 +219,3 @@ def _wrong(buffer: _Buffer, after: Array) -> str:
         f"{int(bad.sum())} of {int(buffer.written.sum())} elements of {buffer.value.type} are "
         f"wrong, first {where}: {got[first]} instead of {want[first]}"
     )
-
-
-def _slices(insert: Op, shape: tuple[int, ...], reference: Reference) -> tuple[slice, ...]:
-    starts = iter(reference.declared[start] for start in insert.operands[2:])
-    box = []
-    for offset, stride, extent, size in zip(
-        insert.attrs["offsets"],
-        insert.attrs["strides"],
-        shape,
-        insert.operands[0].shape,
-        strict=True,
-    ):
-        span = (size - 1) * stride + 1 if size else 0
-        start = min(max(int(next(starts)), 0), extent - span) if offset is None else offset
-        box.append(slice(start, start + span, stride))
-    return tuple(box)
