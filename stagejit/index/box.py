@@ -184,7 +184,7 @@ class Box:
             return other, True
         dims, exact, differing = [], True, 0
         for a, b in zip(self.dims(), other.dims(), strict=True):
-            dims.append(_union(*a, *b))
+            dims.append(a if a == b else _union(*a, *b))
             if a != b:
                 differing += 1
                 exact = _is_union(dims[-1], a, b)
@@ -235,18 +235,18 @@ class Box:
 
     def minus(self, other: Box) -> list[Box]:
         """Disjoint boxes of all elements of this box that are not, for certain, in `other`; this
-        box itself where symbols leave that open, or where too many boxes would be left."""
+        box itself where too many boxes would be left."""
         if not self.overlaps(other):
             return [self] if self.count else []
         if other.contains(self):
             return []
-        if not (self.is_solid and other.is_solid) and any(
-            not (isinstance(b - a, int) and isinstance(n, int) and isinstance(m, int))
-            and (b - a, m, t) != (0, n, s)
-            for (a, n, s), (b, m, t) in zip(self.dims(), other.dims(), strict=True)
-        ):
-            return [self]
-        common = self.intersection(other)
+        if self.is_solid and other.is_solid:
+            common = self.intersection(other)
+        else:
+            pairs = zip(self.dims(), other.dims(), strict=True)
+            common = Box.of([_certainly_common(*a, *b) for a, b in pairs])
+            if not common.count:
+                return [self]
         steps = zip(common.strides, self.strides, strict=True)
         return [self] if any(t > _MOST_PHASES * s for t, s in steps) else self.without(common)
 
@@ -304,6 +304,22 @@ def _common(a: Int, n: int, s: int, b: Int, m: int, t: int) -> Dim:
     if fewer[0] != fewer[1]:
         return other if fewer[0] else one
     return min(one, other, key=str)  # whichever comes first
+
+
+def _certainly_common(a: Int, n: int, s: int, b: Int, m: int, t: int) -> Dim:
+    """Offset, size and stride of elements of the first progression that are in the second one
+    whatever symbols are: all of them, but where strides or sizes hide some."""
+    between = b - a
+    numbers = isinstance(n, int) and isinstance(m, int)
+    if numbers and isinstance(between, int):
+        return _common(a, n, s, b, m, t)
+    if _progression_within(a, n, s, b, m, t):
+        return a, n, s
+    if not numbers or s % t or residue(between, t) != 0:
+        return a, 0, 1
+    low, high = bounds(between)
+    first, last = max(-(-high // s), 0), min((low + (m - 1) * t) // s, n - 1)
+    return a + first * s, max(last - first + 1, 0), s
 
 
 def _common_from_zero(n: int, s: int, b: int, m: int, t: int) -> tuple[int, int, int]:

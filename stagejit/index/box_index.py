@@ -12,7 +12,8 @@ into trees of doubling size (Bentley and Saxe, "Decomposable searching problems"
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -176,6 +177,32 @@ class NumberedBoxes:
         for number, one in self.index.overlapping(box):
             if numbers >> number & 1:
                 yield one
+
+
+def left_of(box: Box, others: Iterable[Box], most: float = math.inf) -> list[Box]:
+    """Disjoint boxes of all elements of `box` that are not, for certain, in one of `others`; the
+    box itself where these would be more than `most`.
+
+    In any order of `others`: a strided one that may leave too much comes when little is left. What
+    lies in one of two others, but in which is known at run time only, lies around its box."""
+    ordered = sorted(others, key=lambda other: not other.is_solid)
+    pieces = _without(box, ordered, most)
+    return [
+        piece
+        for piece in pieces
+        if piece.static_offsets is not None or _without(piece.widened(), ordered, most)
+    ]
+
+
+def _without(box: Box, others: Sequence[Box], most: float) -> list[Box]:
+    pieces = [box] if box.count else []
+    for other in others:
+        pieces = [part for piece in pieces for part in piece.minus(other)]
+        if not pieces:
+            break
+        if len(pieces) > most:
+            return [box]
+    return pieces
 
 
 def cover(boxes: Sequence[Box], shape: Sequence[int]) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from stagejit.index.box import Box
-from stagejit.index.box_index import MOST_PIECES, BoxIndex, NumberedBoxes
+from stagejit.index.box_index import MOST_PIECES, BoxIndex, NumberedBoxes, left_of
 from stagejit.schedule.access import Barrier, Buffer, Hazard
 from stagejit.schedule.hazards import Conflict, HazardGraph, Touching, ancestors, predecessors
 
@@ -124,12 +124,8 @@ def _rest(
     """Disjoint boxes of what is not settled by `mine`, to which they are added, nor by a barrier to
     one of `reached`."""
     for box in ranges:
-        pieces = [box]
-        for other in itertools.chain(mine.overlapping(box), known.around(box, reached)):
-            pieces = [part for piece in pieces for part in piece.minus(other)]
-            if not pieces or len(pieces) > MOST_PIECES:
-                break
-        for piece in [box] if len(pieces) > MOST_PIECES else pieces:
+        others = itertools.chain(mine.overlapping(box), known.around(box, reached))
+        for piece in left_of(box, others, MOST_PIECES):
             mine.add(piece, piece)
             yield piece
 

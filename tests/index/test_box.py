@@ -195,6 +195,19 @@ def test_the_byte_hull_of_a_symbolic_box_holds_for_all_values(box: Box) -> None:
     assert not offsets or (start, stop) == (min(offsets), max(offsets) + 1)
 
 
+@given(symbolic_boxes(), symbolic_boxes())
+def test_a_box_without_a_symbolic_one_loses_what_is_in_it_for_all_values(a: Box, b: Box) -> None:
+    pieces = a.minus(b)
+    calls = list(in_all_calls(a, b, *pieces))
+    for x, y, *rest in calls:
+        left = [elements(piece) for piece in rest]
+        assert sum(map(len, left)) == len(set().union(*left))
+        assert elements(x) - elements(y) <= set().union(*left) <= elements(x)
+    if a.static_offsets is not None and set(b.strides) == {1}:
+        certain = set.intersection(*(elements(y) for _, y, *_ in calls))
+        assert set().union(*map(elements, pieces)) == elements(a) - certain
+
+
 def test_dont_call_equal_symbols_unequal() -> None:
     row = Box((expr(S), 0), (1, 4), (1, 1))
     assert row.contains(Box((expr(S), 1), (1, 2), (1, 1)))
@@ -251,3 +264,8 @@ def test_equal_sizes_are_equal_and_others_are_not_assumed_to_be() -> None:
     assert fill_box([first, Box.of([(n, n, 1)])], Box.of([(0, n * 2, 1)]))
     assert not fill_box([first, Box.of([(n, m, 1)])], Box.of([(0, n * 2, 1)]))
     assert first.hull(Box.of([(n, m, 1)])) == (Box.of([(0, n + m, 1)]), True)
+    strided = Box.of([(0, n, 2), (0, n, 1)])
+    assert strided.hull(Box.of([(0, n, 2), (n, 1, 1)])) == (
+        Box.of([(0, n, 2), (0, n + 1, 1)]),
+        True,
+    )

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagejit.index.box import Box
-from stagejit.index.box_index import BoxIndex, NumberedBoxes, cover
+from stagejit.index.box_index import BoxIndex, NumberedBoxes, cover, left_of
+from stagejit.symbolic import Symbol, expr
 
 
 @st.composite
@@ -43,6 +44,37 @@ def test_it_finds_what_looking_at_every_box_finds(added: list[Box], data: Any) -
         expected = [at for at, known in kept.items() if known.overlaps(other)]
         assert index.overlapping(other) == expected
         assert index.any_overlaps(other) == bool(expected)
+
+
+FIRST, SECOND = Symbol("s", 0, 3), Symbol("t", 1, 4)
+S, T, ZERO = expr(FIRST), expr(SECOND), {FIRST: 0, SECOND: 1}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0, S, T, S + T]), st.integers(0, 9), st.integers(1, 9)),
+        max_size=6,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_what_is_left_of_a_box_does_not_depend_on_the_order_of_others(
+    made: list[Any], rng: random.Random
+) -> None:
+    others = [Box((at + more,), (size,), (1,)) for at, more, size in made]
+    shuffled = rng.sample(others, len(others))
+    for box in (Box((2,), (12,), (1,)), Box((S + 2,), (6,), (1,))):
+        found = [left_of(box, each) for each in (others, shuffled)]
+        here = [set().union(*(elements(box.at(ZERO)) for box in each)) for each in found]
+        assert here[0] == here[1]
+
+
+def test_what_is_left_of_a_box_may_lie_in_several_others() -> None:
+    """Between them at a strided one of many phases, or in which of them the call decides."""
+    sparse, between = Box((0,), (4,), (20,)), [Box((n,), (19,), (1,)) for n in (1, 21, 41)]
+    assert left_of(Box.whole((61,)), [sparse, *between]) == []
+    halves = [Box((0,), (3,), (1,)), Box((3,), (2,), (1,))]
+    assert left_of(Box((S,), (2,), (1,)), halves) == []
+    assert left_of(Box((S,), (3,), (1,)), halves) != []
 
 
 @given(many_boxes(), st.data())

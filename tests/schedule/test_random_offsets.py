@@ -87,3 +87,18 @@ def test_a_call_touches_what_its_plan_says(
     check(program(made), *args, donated=[donated], options=options)
     with turned(rng):
         check(program(made), *args, donated=[donated], options=options)
+
+
+def test_what_comes_after_reads_at_unknown_offsets_has_been_waited_for() -> None:
+    """What a slice at an unknown offset leaves out of a buffer has settled by updates around it,
+    and the whole by both: see `left_of`."""
+
+    def fn(c: Any, b: Any, i: Any) -> Any:
+        o = c.at[0:4, 0:3].set(c[3:7, 0:3])
+        w = o.at[0:8].set(lax.dynamic_slice(o, (i + 1, 0), (8, 4)) * 2)
+        u = b.at[0:8].set(lax.dynamic_slice(w, (i - 1, 0), (8, 4)) * 2)
+        t = jnp.concatenate((w, u, b))
+        s = t.at[15:30:2].set(t[15:30:2].sum(1, keepdims=True))
+        return s.at[0:28].set(t[2:30])
+
+    check(fn, D[:10], A[:10], np.int32(1))

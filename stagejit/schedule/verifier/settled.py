@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from stagejit.errors import VerificationError
 from stagejit.index.box import Box
-from stagejit.index.box_index import NumberedBoxes
+from stagejit.index.box_index import NumberedBoxes, left_of
 from stagejit.schedule.plan import Plan
 
 
@@ -31,12 +31,8 @@ class Settled:
     def check(self, first: int, second: int, hazard: str, buffer: str, box: Box) -> None:
         """Raises VerificationError if a part of what `first` touches is open when `second`
         starts."""
-        open_parts = [box] if box.count else []
         reached = self.before[second] | 1 << second
-        for settled in self.settled[first, buffer].around(box, reached):
-            open_parts = [part for piece in open_parts for part in piece.minus(settled)]
-            if not open_parts:
-                return
+        open_parts = left_of(box, self.settled[first, buffer].around(box, reached))
         if open_parts:
             where = ", ".join(f"{buffer}{part}" for part in open_parts)
             src, dst = self.names[first], self.names[second]
