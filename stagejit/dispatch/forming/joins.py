@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from stagejit.dispatch.forming import cost
+from stagejit.dispatch.forming.chains import LONGEST_CHAIN
 from stagejit.dispatch.forming.group import Group, Location, Refusal
 from stagejit.dispatch.forming.legality import locate, refuse_join, refuse_order, switch_of
 from stagejit.dispatch.forming.state import State
@@ -17,12 +18,6 @@ from stagejit.graph.ir import Op
 from stagejit.index.bit_sets import bits
 
 _NEIGHBOURS = 4  # how many earlier maps of a shape are looked at for a merge
-
-# Kernels take time to compile and registers to run; derived indices are walked recursively.
-LONGEST_CHAIN = 240
-# From here on a chain that gets too long ends at the first value that several ops read: each of
-# these would be stored further on, by a dispatch that evaluates all of the chain for it.
-_END_WHERE_SHARED = 64
 
 
 def join(state: State, op: Op) -> Group | None:
@@ -41,32 +36,24 @@ def join(state: State, op: Op) -> Group | None:
                 state.decide(switch, op, False, refusal)
             continue
         state.settle(op, group, place)
-        _close_if_long(state, op, group)
+        _close_if_long(state, op)
         state.decide(switch, op, True, f"applied where {group.kind} stores")
         return group
     return None
 
 
-def _is_end(state: State, op: Op) -> bool:
-    """Whether a chain of ops that is evaluated in a row ends here."""
-    depth = state.depth[op]
-    return depth >= LONGEST_CHAIN or (
-        depth >= _END_WHERE_SHARED
-        and depth + state.height[op] >= LONGEST_CHAIN
-        and len(state.users[op.result]) > 1
-    )
-
-
-def _close_if_long(state: State, op: Op, group: Group) -> None:
-    """Who reads a result at the end of a long chain reads it from memory."""
-    if _is_end(state, op):
-        group.closed = True
-        state.depth[op] = 0
+def _close_if_long(state: State, op: Op) -> None:
+    """What comes after the end of a long chain reads it from memory, from a group of its own."""
+    cut = state.ends.get(op, ())
+    if cut and op is cut[-1]:
+        for end in cut:
+            if end in state.home:
+                state.home[end].closed = True
 
 
 def refuse_length(state: State, op: Op) -> Refusal | None:
     """Why `op` must be stored: readers would evaluate too many ops in a row."""
-    if not _is_end(state, op):
+    if op not in state.ends:
         return None
     reason = Refusal(f"{LONGEST_CHAIN} ops in a row are enough for one dispatch")
     state.decide("fuse-producers", op, False, reason)
@@ -85,7 +72,7 @@ def store_in_map(state: State, op: Op, readers: Collection[Group] = ()) -> Group
         group = state.new_group(None, op.result.shape, state.deps[op])
         state.maps.setdefault(op.result.shape, []).append(group)
     state.settle(op, group, "out")
-    _close_if_long(state, op, group)
+    _close_if_long(state, op)
     return group
 
 

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stagejit.dispatch.forming import cost
+from stagejit.dispatch.forming.chains import steps
 from stagejit.dispatch.forming.group import Group
-from stagejit.dispatch.forming.state import State, steps
+from stagejit.dispatch.forming.state import State
 from stagejit.graph.ir import Op, Value
 
 # Most flops an element that a reader spends to save reading a value.

@@ -7,10 +7,11 @@ is evaluated by every group that reads it; every other value lies in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from stagejit.decisions import Decision
+from stagejit.dispatch.forming.chains import ends_of_chains
 from stagejit.dispatch.forming.group import Group, Location, Reach, Space
 from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.graph.ir import Graph, Op, Value, in_memory
@@ -20,10 +21,6 @@ from stagejit.options import Options
 from stagejit.symbolic import Int
 
 _MOST_ORIGINS = 24
-# What a reshape counts in a chain of ops: each may double the divisions of an index, so six fill
-# `joins.LONGEST_CHAIN`, and four are all that `recompute._MOST_STEPS` lets a reader add.
-_RESHAPE_STEPS = 40
-
 _Choice = tuple[str, Op, bool, str]  # a decision, as long as nobody asks for its text
 
 
@@ -32,6 +29,7 @@ class State:
 
     deps[op]: bit set of the groups that must have run before `op` can be evaluated elsewhere.
     required: values that have to be stored, whoever reads them.
+    ends: ops that end a chain, and with which others, see `ends_of_chains`.
     scalars: offsets that the host knows; inputs: those of the inputs that it does.
     """
 
@@ -47,8 +45,7 @@ class State:
         self.reach = Reach()
         self.home: dict[Op, Group] = {}
         self.deps: dict[Op, int] = {}
-        self.depth: dict[Op, int] = {}  # ops in a row that evaluating this one takes
-        self.height = _heights(self.order, self.users)  # pointwise ops in a row from its readers on
+        self.ends = ends_of_chains(self.order, self.users)
         self.origins: dict[Op, frozenset[Value]] = {}
         self._settled: dict[Group, list[Op]] = {}  # since `_read_by` was last asked for
         self._read_by: dict[Group, set[Value]] = {}
@@ -76,17 +73,20 @@ class State:
         return total
 
     def origins_of(self, values: Iterable[Value]) -> frozenset[Value]:
-        """Values in memory that evaluating `values` reads, those behind elementwise results too."""
+        """Values in memory that evaluating `values` reads, those behind elementwise results too,
+        as long as their groups grow."""
         found: set[Value] = set()
         for value in values:
-            found |= self.origins.get(value.op) or {value}
+            home = self.home.get(value.op)
+            ended = home is not None and home.closed
+            found |= {value} if ended else self.origins.get(value.op) or {value}
         return frozenset(found)
 
     def read_by(self, group: Group) -> AbstractSet[Value]:
         """The origins of all that is evaluated in a group."""
         known = self._read_by.setdefault(group, set())
         for op in self._settled.pop(group, ()):
-            known |= self.origins_of(op.results)
+            known |= self.origins.get(op) or set(op.results)
         return known
 
     def update_of(self, value: Value) -> Op | None:
@@ -127,7 +127,6 @@ class State:
     def note_pointwise(self, op: Op) -> None:
         """Remember what lies behind a pointwise op."""
         self.deps[op] = self.deps_of_all(op.operands)
-        self.depth[op] = steps(op) + max((self.depth.get(v.op, 0) for v in op.operands), default=0)
         behind = self.origins_of(op.operands)
         self.origins[op] = behind if len(behind) <= _MOST_ORIGINS else frozenset(op.results)
 
@@ -148,24 +147,6 @@ class State:
 
     def enabled(self, switch: str) -> bool:
         return self.options.enabled(switch)
-
-
-def steps(op: Op) -> int:
-    """A reshape that merges or splits axes may divide indices, by what divides them further on."""
-    if not op.definition.keeps_order:
-        return 1
-    before, after = ([n for n in v.shape if n != 1] for v in (op.operands[0], op.result))
-    return 1 if before == after else _RESHAPE_STEPS
-
-
-def _heights(order: Sequence[Op], users: Mapping[Value, Sequence[Op]]) -> dict[Op, int]:
-    """For each pointwise op how many others follow it in a row, by the longest way."""
-    heights: dict[Op, int] = {}
-    for op in reversed(order):
-        if op.definition.is_pointwise:
-            after = (user for user in users[op.result] if user in heights)
-            heights[op] = max((steps(user) + heights[user] for user in after), default=0)
-    return heights
 
 
 def describe(op: Op) -> str:

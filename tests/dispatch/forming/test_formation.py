@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.dispatch.forming.joins import LONGEST_CHAIN
+from stagejit.dispatch.forming.chains import LONGEST_CHAIN
 from stagejit.options import SWITCHES, Options
 from stagejit.schedule.plan import Plan
 from tests.schedule.planning import check
