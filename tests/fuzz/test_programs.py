@@ -8,6 +8,7 @@ import functools
 import re
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,6 +17,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from stagejit import pipeline
+from stagejit.errors import VerificationError
 from stagejit.options import Options
 from tests.fuzz.__main__ import app
 from tests.fuzz.programs import order, verdicts, workers
@@ -89,6 +92,20 @@ def test_programs_update_buffers_and_carry_large_ones() -> None:
     assert large > 4
 
 
+def test_programs_update_what_is_padded_or_joined() -> None:
+    """Before and after, with a part of what it was."""
+    found = dict.fromkeys(("lax.pad", "jnp.concatenate"), 0)
+    for program in drawn():
+        for line in re.finditer(r"(v\d+) = (lax\.pad|jnp\.concatenate)\(\[?(v\d+)", program.source):
+            made, how, of = line.groups()
+            before = re.search(rf"\b{of} = (\w+)\.at\[", program.source)
+            after = re.search(rf"(v\d+) = {made}\.at\[", program.source)
+            if before and after:
+                moved = rf"= {after[1]}\.at\[.*\]\.\w+\((?:{made}|{after[1]})\["
+                found[how] += re.search(moved, program.source) is not None
+    assert min(found.values()) > 3
+
+
 def test_programs_read_elements_that_lie_apart() -> None:
     text = "\n".join(program.source for program in drawn())
     assert len(re.findall(r"jnp\.resize\(.*\)\[.*\d\]\.transpose\(\(1, ", text)) > 10
@@ -100,6 +117,7 @@ def test_programs_run_with_options_that_decide_which_plan_is_made() -> None:
     assert len({options.memory_budget for options in chosen}) > 3
     assert {options.borders for options in chosen} == {"blocks", "always"}
     assert sum(options == Options() for options in chosen) > 200
+    assert sum(options.verify for options in chosen) > 40
 
 
 # ---------------------------------------------------------------------- the judge
@@ -126,6 +144,21 @@ def test_the_judge_sees_one_wrong_element(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_judge_knows_what_jax_computes_in_float32() -> None:
     body = "w = jnp.sin(x)[None, :, None, None]\nreturn jax.nn.dot_product_attention(w, w, w)"
     assert judge(program(body, "jnp.arange(5.0, dtype=jnp.float64),", x64=True)).kind == "right"
+
+
+def test_the_judge_sees_that_a_verifier_refuses_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside of `workers.become_worker`, where XLA would cover it."""
+
+    def refuse(plan: Any) -> None:
+        raise VerificationError("plan: refused")
+
+    monkeypatch.setattr(pipeline, "verify_plan", refuse)
+    monkeypatch.delenv("STAGEJIT_STRICT")
+    right = program("return jnp.sin(x)")
+    assert judge(right).kind == "right"
+    verdict = judge(replace(right, options=Options(verify=True)))
+    assert verdict.kind == "crash"
+    assert "VerificationError: plan: refused" in verdict.detail
 
 
 def test_the_judge_sees_a_wrong_type(monkeypatch: pytest.MonkeyPatch) -> None:

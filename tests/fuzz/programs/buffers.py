@@ -1,5 +1,5 @@
-"""Statements about one buffer: many updates, fills and reads of it, one after the other, and large
-ones that loops carry.
+"""Statements about one buffer: many updates, fills and reads of it, one after the other; buffers
+that become parts of larger ones; and large ones that loops carry.
 
 Input: a draft. Output: a few lines, whose last values are the buffer and what was read of it.
 Invariant: what is written is a small number, a part of an earlier state of the buffer, or another
@@ -8,9 +8,12 @@ value in scope: as exact as they are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.fuzz.programs.draft import Draft, Known
 
 _MOST_ADDITIONS = 6  # of a buffer to itself: more would outgrow what is exact
+_MOST_JOINED = 300  # elements of what becomes larger
 _LARGE = ((33, 40), (1100,), (2, 520), (5, 17, 13), (1025,), (64, 17), (2048,))
 
 
@@ -38,6 +41,27 @@ def updates(draft: Draft) -> None:
             additions += adds
             _update(draft, buffer, rng.choice(names[-3:]), "add" if adds else "set")
             names.append(_latest(draft))
+
+
+def assembled(draft: Draft) -> None:
+    """An updated buffer is padded or joined with others, and what that gives is updated, too, with
+    parts of its states that lie elsewhere. Hardly anybody reads what the buffer was before."""
+    rng = draft.rng
+    states = [
+        draft.pick(
+            lambda known: known.is_plain and known.rank > 0 and 2 < known.size <= _MOST_JOINED
+        )
+    ]
+    unknown = rng.choice((0.0, 0.0, 0.3, 0.7))  # how often a part lies where a scalar says
+    for _ in range(rng.randint(1, 2)):
+        for step in (_change, rng.choice((_padded, _padded, _joined)), _change):
+            for _ in range(rng.randint(1, 3) if step is _change else 1):
+                step(draft, states, unknown)
+                states.append(_latest(draft))
+                if not states[-1].size or states[-1].size > _MOST_JOINED:
+                    return
+            if step is not _change and rng.random() < 0.8:
+                del states[:-1]
 
 
 def large(draft: Draft) -> None:
@@ -154,3 +178,70 @@ def _placed(draft: Draft, buffer: Known, state: Known) -> None:
         piece, exact = f"jnp.resize({state.name}, {sizes})", state.exact
     text = f"lax.dynamic_update_slice({buffer.name}, {piece}, ({', '.join(starts)},))"
     draft.let(text, buffer.exact and exact)
+
+
+# ---------------------------------------------------------------------- parts of larger buffers
+
+
+def _change(draft: Draft, states: Sequence[Known], unknown: float) -> None:
+    if draft.rng.random() < 0.4:
+        _fill(draft, states[-1])
+    else:
+        _shifted(draft, states[-1], draft.rng.choice((states[0], *states[-2:])), unknown)
+
+
+def _padded(draft: Draft, states: Sequence[Known], _: float) -> None:
+    """At its edges, between its elements, or by negative widths."""
+    rng, buffer = draft.rng, states[-1]
+    widths = tuple(
+        (rng.randint(-1, 2), rng.randint(-1, 2), rng.choice((0, 0, 1, 2))) for _ in buffer.shape
+    )
+    number = f"jnp.{buffer.dtype}({rng.choice((0, 1))})"
+    draft.let(f"lax.pad({buffer.name}, {number}, {widths})", buffer.exact)
+
+
+def _joined(draft: Draft, states: Sequence[Known], _: float) -> None:
+    """With other states, as far as they fit, or with its own first elements."""
+    rng, buffer = draft.rng, states[-1]
+    axis = rng.randrange(buffer.rank)
+    others = [state for state in states[:-1] if state.shape == buffer.shape][-2:]
+    names = [buffer.name, *(other.name for other in others if rng.random() < 0.4)]
+    if len(names) < 2:
+        names.append(f"{buffer.name}[{':, ' * axis}:{rng.randint(1, 3)}]")
+    rng.shuffle(names)
+    exact = all(known.exact for known in (buffer, *others))
+    draft.let(f"jnp.concatenate([{', '.join(names)}], {axis})", exact)
+
+
+def _shifted(draft: Draft, buffer: Known, state: Known, unknown: float) -> None:
+    """A part of a state is written into the buffer, or added there, a little beside its place."""
+    rng = draft.rng
+    strides, sizes, places, starts = [], [], [], []
+    for extent, other in zip(buffer.shape, state.shape, strict=True):
+        room = min(extent, other)
+        shift = rng.choice((0, 0, 1, -1, rng.randint(-5, 5)))
+        shift = max(min(shift, room - 1), 1 - room)
+        stride = rng.choice((1, 1, 1, 1, 1, 2))
+        most = -(-(room - abs(shift)) // stride)
+        sizes.append(rng.choice((rng.randint(1, most), most)))
+        first = rng.randint(0, room - abs(shift) - 1 - (sizes[-1] - 1) * stride)
+        places.append(first + max(-shift, 0))
+        starts.append(first + max(shift, 0))
+        strides.append(stride)
+    box = _subscript(places, sizes, strides)
+    piece = f"{state.name}[{_subscript(starts, sizes, strides)}]"
+    scalars = [k.name for k in draft.scope.values() if k.shape == () and k.dtype == "int32"]
+    if scalars and set(strides) == {1} and rng.random() < unknown:
+        offsets = [f"{rng.choice(scalars)} + {rng.randint(-2, 2)}", *map(str, starts[1:])]
+        piece = f"lax.dynamic_slice({state.name}, ({', '.join(offsets)},), {tuple(sizes)})"
+    exact = buffer.exact and state.exact
+    if not buffer.is_bool:
+        piece += rng.choice(("", " * 2", " + 1", ".max(-1, keepdims=True)"))
+    fn = "set" if buffer.is_bool or rng.random() < 0.5 else "add"
+    draft.let(f"{buffer.name}.at[{box}].{fn}({piece})", exact)
+
+
+def _subscript(starts: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> str:
+    ends = (start + (n - 1) * by + 1 for start, n, by in zip(starts, sizes, strides, strict=True))
+    parts = zip(starts, ends, strides, strict=True)
+    return ", ".join(f"{a}:{b}" + (f":{by}" if by != 1 else "") for a, b, by in parts)

@@ -47,7 +47,7 @@ STEPS: tuple[tuple[float, Callable[[Draft], None]], ...] = (
     (9, seldom.seldom), (0.7, seldom.custom_vjp), (0.7, seldom.static), (0.7, seldom.jacobian),
     (0.7, seldom.trees),
     (1.2, stateful.references), (2.5, stateful.ordered),
-    (2.5, buffers.updates), (0.8, buffers.large),
+    (2.5, buffers.updates), (2.5, buffers.assembled), (0.8, buffers.large),
     (4, control.fori), (4, control.while_), (5, control.scan), (4, control.mapped),
     (1, control.associative), (5, control.cond), (3, control.called), (5, control.derivative),
 )  # fmt: skip
