@@ -166,7 +166,8 @@ class Box:
         return Box.of([((a - b) // t, n, s // t or 1) for (a, n, s), (b, _, t) in pairs])
 
     def intersection(self, other: Box) -> Box:
-        """The elements in both; empty boxes have a zero size."""
+        """The elements in both, or more of this box where only a run knows which these are; empty
+        boxes have a zero size."""
         if self == other:
             return self
         if self.is_solid and other.is_solid:
@@ -279,16 +280,20 @@ def _apart(a: Int, n: int, s: int, b: Int, m: int, t: int) -> bool:
     """Whether two arithmetic progressions (offset, size, stride), not empty, have for certain no
     element in common."""
     between = b - a
-    if isinstance(between, int) and isinstance(n, int) and isinstance(m, int):
+    numbers = isinstance(n, int) and isinstance(m, int)
+    if numbers and isinstance(between, int):
         return not _common_from_zero(n, s, between, m, t)[1]
     if residue(between, math.gcd(s, t)) not in (None, 0):
         return True
+    if numbers:
+        low, high = bounds(between)
+        return low > (n - 1) * s or high < (1 - m) * t
     return bounds(between - (n - 1) * s)[0] > 0 or bounds(between + (m - 1) * t)[1] < 0
 
 
 def _common(a: Int, n: int, s: int, b: Int, m: int, t: int) -> Dim:
-    """Offset, size and stride of the elements common to two arithmetic progressions, or a little
-    more where that is not known."""
+    """Offset, size and stride of the elements common to two arithmetic progressions, or all of the
+    first one where that is not known: what of it has settled, for one, has settled for all."""
     between = b - a
     if isinstance(between, int) and isinstance(n, int) and isinstance(m, int):
         first, count, stride = _common_from_zero(n, s, between, m, t)
@@ -300,10 +305,7 @@ def _common(a: Int, n: int, s: int, b: Int, m: int, t: int) -> Dim:
         return one
     if _progression_within(*other, *one):
         return other
-    fewer = at_most(m, n), at_most(n, m)
-    if fewer[0] != fewer[1]:
-        return other if fewer[0] else one
-    return min(one, other, key=str)  # whichever comes first
+    return one
 
 
 def _certainly_common(a: Int, n: int, s: int, b: Int, m: int, t: int) -> Dim:
@@ -338,9 +340,10 @@ def _common_from_zero(n: int, s: int, b: int, m: int, t: int) -> tuple[int, int,
 
 def _progression_within(a: Int, n: int, s: int, b: Int, m: int, t: int) -> bool:
     """Whether `a + s*i` (n items) lies for certain within `b + t*j` (m items)."""
-    if residue(a - b, t) != 0 or (s % t and not at_most(n, 1)):
+    above = a - b
+    if residue(above, t) != 0 or (s % t and not at_most(n, 1)):
         return False
-    return at_most(b, a) and at_most(a + (n - 1) * s, b + (m - 1) * t)
+    return at_most(0, above) and at_most(above + (n - 1) * s, (m - 1) * t)
 
 
 def _progressions_beside(a: Int, n: int, s: int, b: Int, m: int, t: int) -> list[Dim]:

@@ -9,6 +9,10 @@ Note [Optimization barriers]: what reads behind one comes after its operands, an
 that is before it in program order, too: `jax.checkpoint` computes again in order to save memory,
 which it does only if the memory of what came before can be used again. Positions before the last
 such barrier come before its readers already.
+
+Note [Unknown offsets]: of boxes at offsets that only a run knows, each may meet each, so that many
+of them have a conflict a pair. After some of them the next write waits for all of these, whole, and
+whoever might meet one of them comes after that write: by then it has settled.
 """
 
 from __future__ import annotations
@@ -23,8 +27,10 @@ import networkx as nx
 
 from stagejit.index.bit_sets import bits
 from stagejit.index.box import Box
-from stagejit.index.box_index import BoxIndex
+from stagejit.index.box_index import BoxIndex, Entry
 from stagejit.schedule.access import Access, Hazard
+
+_MOST_UNKNOWN = 32  # boxes at unknown offsets of one buffer before a write waits for all of them
 
 
 class Touching(Protocol):
@@ -61,33 +67,69 @@ def hazard_graph(dispatches: Sequence[Touching]) -> HazardGraph:
     for position, dispatch in enumerate(dispatches):
         ranges: Ranges = {}
         for access in dispatch.reads:
-            for first, common in touched[access.buffer].written.common(access.box):
-                note(ranges, (first, access.buffer, "RAW"), common)
+            touched[access.buffer].written.note(ranges, access, "RAW")
         for access in dispatch.writes:
-            for first, common in touched[access.buffer].read.common(access.box):
-                note(ranges, (first, access.buffer, "WAR"), common)
-            for first, common in touched[access.buffer].written.common(access.box):
-                note(ranges, (first, access.buffer, "WAW"), common)
+            touched[access.buffer].read.note(ranges, access, "WAR")
+            touched[access.buffer].written.note(ranges, access, "WAW")
         for access in dispatch.writes:
-            touched[access.buffer].read.cut(access.box)
-            touched[access.buffer].written.cut(access.box)
+            touched[access.buffer].read.overwrite(ranges, access, position, "WAR")
+            touched[access.buffer].written.overwrite(ranges, access, position, "WAW")
         for access in dispatch.writes:
-            touched[access.buffer].written.add(access.box, position)
+            touched[access.buffer].written.add(access, position)
         for access in dispatch.reads:
-            touched[access.buffer].read.add(access.box, position)
+            touched[access.buffer].read.add(access, position)
         add_edges(graph, position, ranges)
     return graph
 
 
+Ranges = dict[tuple[int, str, Hazard], list[Box]]  # by first position, buffer and hazard
+
+
+@dataclass(eq=False)
+class _Boxes:
+    """What has been read, or written, of one buffer since it was last overwritten, and by whom.
+    `unknown`: those of which only a run knows where they are. `behind`: where more of these are,
+    with the write that waits for them, and its box."""
+
+    boxes: BoxIndex[int] = field(default_factory=BoxIndex)
+    unknown: list[Entry[int]] = field(default_factory=list)
+    behind: BoxIndex[tuple[int, Box]] = field(default_factory=BoxIndex)
+
+    def note(self, ranges: Ranges, access: Access, hazard: Hazard) -> None:
+        """What `access` has to wait for."""
+        for first, common in self.boxes.common(access.box):
+            note(ranges, (first, access.buffer, hazard), common)
+        for first, box in self.behind.overlapping(access.box):
+            note(ranges, (first, access.buffer, "ORDER"), box)
+
+    def overwrite(self, ranges: Ranges, access: Access, position: int, hazard: Hazard) -> None:
+        """Forgets what a write overwrites; see Note [Unknown offsets]."""
+        self.boxes.cut(access.box)
+        self.behind.cut(access.box)
+        if len(self.unknown) > _MOST_UNKNOWN:
+            self.unknown = [entry for entry in self.unknown if not entry.gone]
+        if len(self.unknown) > _MOST_UNKNOWN:
+            hull = self.unknown[0].whole.widened()
+            for entry in self.unknown:
+                hull, _ = hull.hull(entry.whole.widened())
+                note(ranges, (entry.item, access.buffer, hazard), entry.whole)
+                self.boxes.remove(entry)
+            self.behind.add(hull, (position, access.box))
+            self.unknown = []
+
+    def add(self, access: Access, position: int) -> None:
+        """What is touched from now on."""
+        entry = self.boxes.add(access.box, position)
+        if entry is not None and access.box.static_offsets is None:
+            self.unknown.append(entry)
+
+
 @dataclass(frozen=True, eq=False)
 class _Touched:
-    """What has been read and written of one buffer since it was last overwritten, and by whom."""
+    """Of one buffer."""
 
-    read: BoxIndex[int] = field(default_factory=BoxIndex)
-    written: BoxIndex[int] = field(default_factory=BoxIndex)
-
-
-Ranges = dict[tuple[int, str, Hazard], list[Box]]  # by first position, buffer and hazard
+    read: _Boxes = field(default_factory=_Boxes)
+    written: _Boxes = field(default_factory=_Boxes)
 
 
 def note(ranges: Ranges, key: tuple[int, str, Hazard], common: Box) -> None:

@@ -13,6 +13,7 @@ t[2:64] of the first.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -115,7 +116,16 @@ def _together(conflicts: Iterable[Conflict]) -> list[Conflict]:
             hull, exact = boxes[-1].hull(box) if boxes else (box, False)
             boxes[-1:] = [hull] if exact else [*boxes[-1:], box]
         made.setdefault((conflict.buffer, conflict.hazard), conflict)
-    return [replace(conflict, ranges=tuple(found[key])) for key, conflict in made.items()]
+    return [replace(made[key], ranges=_fewer(boxes)) for key, boxes in found.items()]
+
+
+def _fewer(boxes: Sequence[Box]) -> tuple[Box, ...]:
+    """The same elements, and a few more where only a run knows what many of the boxes are."""
+    unknown = [box for box in boxes if box.static_offsets is None]
+    if len(unknown) <= MOST_PIECES:
+        return tuple(boxes)
+    hull = functools.reduce(lambda all, box: all.hull(box)[0], (box.widened() for box in unknown))
+    return (hull, *(box for box in boxes if box.static_offsets is not None))
 
 
 def _rest(

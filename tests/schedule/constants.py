@@ -43,6 +43,7 @@ CONSTANTS: dict[str, tuple[Any, ...]] = {
     "rewrites.prefixes:SHORTEST_RUN_NBYTES": (1,),
     "rewrites.repeats:SHORTEST_RUN_NBYTES": (1,),
     "schedule.order:_MOST_BESIDE": (1, 2),
+    "schedule.hazards:_MOST_UNKNOWN": (0, 1, 3),
     "schedule.bodies:ALTERNATE_FROM_NBYTES": (1, 64),
     "schedule.bodies:MOST_DISPATCHES_TWICE": (1, 1000),
     "schedule.memory.packing:_MOST_TRIED": (1,),

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from jax import lax
 
 from stagejit.options import SWITCHES, Options
+from stagejit.schedule import hazards
 from tests.schedule.constants import turned
-from tests.schedule.planning import check
+from tests.schedule.planning import check, plan_of
 
 ROWS, COLUMNS = 12, 4
 D = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32)
@@ -87,6 +88,48 @@ def test_a_call_touches_what_its_plan_says(
     check(program(made), *args, donated=[donated], options=options)
     with turned(rng):
         check(program(made), *args, donated=[donated], options=options)
+
+
+@pytest.mark.fuzz
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(STEPS), st.sampled_from(("i", "i + 2", "near i", "j")),
+                  st.integers(1, 3)),
+        min_size=8, max_size=24,
+    ),
+    scalars, scalars, st.sampled_from([0, 1, 2, 5]), st.booleans(),
+)  # fmt: skip
+def test_many_updates_at_unknown_offsets(
+    made: list[Step], i: int, j: int, most: int, donated: bool
+) -> None:
+    """After some of them one waits for all, and the others for that one."""
+    args = [D, A, np.int32(i), np.int32(j), np.zeros(2, np.int32)]
+    before, hazards._MOST_UNKNOWN = hazards._MOST_UNKNOWN, most
+    try:
+        check(program(made), *args, donated=[donated])
+    finally:
+        hazards._MOST_UNKNOWN = before
+
+
+def conflicts(updates: int) -> tuple[int, int]:
+    """How many pairs of dispatches are looked at, and how many boxes barriers name, for one update
+    after the other at an offset of a call."""
+
+    def fn(d: Any, a: Any, i: Any) -> Any:
+        for k in range(updates):
+            d = lax.dynamic_update_slice(d, jnp.exp(a[k : k + 1]), (i + k, 0))
+        return d
+
+    cache, new = np.zeros((2 * updates, 4), np.float32), np.zeros((updates, 4), np.float32)
+    plan = plan_of(fn, cache, new, np.int32(1))
+    edges = hazards.hazard_graph(plan.dispatches).number_of_edges()
+    return edges, sum(len(barrier.ranges) for barrier in plan.barriers)
+
+
+def test_updates_at_unknown_offsets_have_no_conflict_a_pair() -> None:
+    (edges, boxes), (more_edges, more_boxes) = conflicts(100), conflicts(200)
+    assert more_edges <= 2.2 * edges < 2.2 * 100 * (hazards._MOST_UNKNOWN + 4)
+    assert more_boxes <= 2.2 * boxes
 
 
 def test_what_comes_after_reads_at_unknown_offsets_has_been_waited_for() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from stagejit.bench.compiling.program import Made, Program, constant, floats
 
@@ -98,6 +99,19 @@ def _updates(equations: int, variant: int) -> Made:
     return f, (floats(4 * count, 16), floats(4, 16))
 
 
+def _decoding(equations: int, variant: int) -> Made:
+    """One buffer that is written row by row, from a row on that a call names."""
+    c = constant(variant)
+    count = equations // 9
+
+    def f(cache: Any, new: Any, start: Any) -> Any:
+        for k in range(count):
+            cache = jax.lax.dynamic_update_slice(cache, new[k : k + 1] * c, (start + k, 0))
+        return cache
+
+    return f, (floats(4 * count, 16), floats(count, 16), np.int32(3))
+
+
 def _alternating(equations: int, variant: int) -> Made:
     """One buffer that is summed up, and written by what that gives, in turns."""
     c = constant(variant)
@@ -156,6 +170,7 @@ LARGE_PROGRAMS = (
     LargeProgram("tree of sums", _tree, in_xla=False),
     LargeProgram("layers", _layers),
     LargeProgram("updates of one buffer", _updates),
+    LargeProgram("updates at offsets of a call", _decoding),
     LargeProgram("sums and updates", _alternating),
     LargeProgram("optimizer step", _optimizer),
     LargeProgram("solver steps", _solver),
