@@ -133,12 +133,17 @@ class _Touched:
 
 
 def note(ranges: Ranges, key: tuple[int, str, Hazard], common: Box) -> None:
-    """Adds a box to the ranges of a conflict."""
+    """Adds a box to the ranges of a conflict. Those that lie within a solid one stay away. Of one
+    at an unknown place other boxes may be left than have all that is left of what lies in it."""
     boxes = ranges.get(key)
     if boxes is None:
         ranges[key] = [common]
-    elif not any(known.contains(common) for known in boxes):
-        boxes[:] = [known for known in boxes if not common.contains(known)] + [common]
+    elif not any(_covers(known, common) for known in boxes):
+        boxes[:] = [known for known in boxes if not _covers(common, known)] + [common]
+
+
+def _covers(box: Box, other: Box) -> bool:
+    return box == other or (box.is_solid and box.contains(other))
 
 
 def add_edges(graph: HazardGraph, second: int, ranges: Ranges) -> None:

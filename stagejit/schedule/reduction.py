@@ -132,8 +132,9 @@ def _rest(
     ranges: Iterable[Box], mine: BoxIndex[Box], known: NumberedBoxes, reached: int
 ) -> Iterator[Box]:
     """Disjoint boxes of what is not settled by `mine`, to which they are added, nor by a barrier to
-    one of `reached`."""
-    for box in ranges:
+    one of `reached`. Boxes at unknown places first: they take away more of others than these of
+    them."""
+    for box in sorted(ranges, key=lambda box: box.static_offsets is not None):
         others = itertools.chain(mine.overlapping(box), known.around(box, reached))
         for piece in left_of(box, others, MOST_PIECES):
             mine.add(piece, piece)

@@ -145,3 +145,15 @@ def test_what_comes_after_reads_at_unknown_offsets_has_been_waited_for() -> None
         return s.at[0:28].set(t[2:30])
 
     check(fn, D[:10], A[:10], np.int32(1))
+
+
+def test_what_lies_in_a_read_at_an_unknown_offset_is_waited_for_by_itself() -> None:
+    """Rows 1 to 7 lie in the slice, whatever i is, but of what is left of the slice behind the
+    updates no part has them for certain."""
+
+    def fn(d: Any, i: Any) -> Any:
+        d = d.at[1:8, 2:3].set(lax.dynamic_slice(d, (i - 1, 0), (7, 1)) * 2)
+        d = d.at[:, 1:3].set(2)
+        return d.at[0:11, 0:3].add(lax.dynamic_slice(d, (i, 0), (11, 3)))
+
+    check(fn, D[:, :3], np.int32(5))
