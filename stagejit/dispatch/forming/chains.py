@@ -18,12 +18,17 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from stagejit.dispatch.forming import cost
 from stagejit.graph.ir import Op, Value, is_free
+from stagejit.symbolic import at_most
 
 # Kernels take time to compile and registers to run; derived indices are walked recursively.
 LONGEST_CHAIN = 240
-# The shortest chain for which a program is cut, if it would get too long.
+# The shortest chain for which a program is cut, if it would get too long: of values that stay in a
+# cache, and of larger ones, which take as long to be stored and read again as so many ops.
 _LONG_ENOUGH = 64
+_LONG_ENOUGH_IN_MEMORY = 160
+_MANY_SCALARS = 5  # each of them is an operand
 # How many ops before and after a cut have no fewer values alive.
 _NEAR = 64
 # What a reshape counts in a chain of ops: each may double the divisions of an index, so six fill
@@ -44,23 +49,29 @@ def ends_of_chains(order: Sequence[Op], users: Users) -> dict[Op, tuple[Op, ...]
     depth: dict[Op, int] = {}  # pointwise ops in a row that evaluating one takes
     whole: dict[Op, int] = {}  # as it would be if no chain ended
     behind: dict[Op, None] = {}  # half as long as what is cut, or longer, since the last cut
-    deepest = 0  # of those
+    is_long = False  # enough, an op of a chain that is too long
+    spread = 0  # how many computed scalars have been copied into arrays since the last cut
     for at, op in enumerate(order):
         if op.definition.is_pointwise:
             made = [value.op for value in op.operands]
             depth[op] = steps(op) + max((depth.get(each, 0) for each in made), default=0)
             whole[op] = steps(op) + max((whole.get(each, 0) for each in made), default=0)
-            long = 2 * depth[op] >= _LONG_ENOUGH and whole[op] + heights[op] >= LONGEST_CHAIN
-            if long or depth[op] >= LONGEST_CHAIN:
+            if 2 * depth[op] >= min(_LONG_ENOUGH, LONGEST_CHAIN):
                 behind[op] = None
-                deepest = max(deepest, depth[op])
-        if deepest >= LONGEST_CHAIN or (narrow[at] and deepest >= _LONG_ENOUGH):
-            behind = dict.fromkeys(each for each in behind if last_use[each] > at)
-            deepest = max((depth[each] for each in behind), default=0)
-            if deepest >= _LONG_ENOUGH:
-                _cut(behind, depth, ends)
-                behind, deepest = {}, 0
+            spread += op.definition.is_splat and not is_free(op.operands[0])
+            if depth[op] >= _enough(op, spread) and whole[op] + heights[op] >= LONGEST_CHAIN:
+                is_long = True
+        if (is_long and narrow[at]) or depth.get(op, 0) >= LONGEST_CHAIN:
+            _cut([each for each in behind if last_use[each] > at], depth, ends)
+            behind, is_long, spread = {}, False, 0
     return ends
+
+
+def _enough(op: Op, spread: int) -> int:
+    """How long a chain has to be for a cut: what is small is stored in a near cache, and of many
+    operands none may be left for more."""
+    small = at_most(op.result.type.nbytes, cost.SMALL_SPACE_NBYTES)
+    return _LONG_ENOUGH if small or spread >= _MANY_SCALARS else _LONG_ENOUGH_IN_MEMORY
 
 
 def _cut(behind: Collection[Op], depth: dict[Op, int], ends: dict[Op, tuple[Op, ...]]) -> None:
@@ -74,8 +85,8 @@ def _cut(behind: Collection[Op], depth: dict[Op, int], ends: dict[Op, tuple[Op, 
 
 
 def _source(op: Op) -> Op:
-    """What an op is a view of."""
-    while op.definition.is_view:
+    """What an op is a view of, or a copy of."""
+    while op.definition.is_view or op.definition.is_splat:
         op = op.operands[0].op
     return op
 

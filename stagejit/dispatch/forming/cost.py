@@ -15,6 +15,8 @@ from stagejit.graph.ir import Op
 
 BYTES_PER_FLOP = 0.5
 DISPATCH_NBYTES = 4096
+# What is no larger stays in a near cache, and is not worth spreading over workers.
+SMALL_SPACE_NBYTES = 64 << 10
 
 # Most flops an element of a contraction's operand may cost where it is packed, see
 # `fuse-producers`.

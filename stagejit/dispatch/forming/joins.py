@@ -55,7 +55,7 @@ def refuse_length(state: State, op: Op) -> Refusal | None:
     """Why `op` must be stored: readers would evaluate too many ops in a row."""
     if op not in state.ends:
         return None
-    reason = Refusal(f"{LONGEST_CHAIN} ops in a row are enough for one dispatch")
+    reason = Refusal(f"{LONGEST_CHAIN} ops in a row are too many for one dispatch")
     state.decide("fuse-producers", op, False, reason)
     return reason
 

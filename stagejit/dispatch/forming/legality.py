@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from stagejit.dispatch.forming import cost
 from stagejit.dispatch.forming.group import Group, Location, Place, Refusal
 from stagejit.dispatch.forming.state import State
 from stagejit.graph.ir import Op, Value
@@ -23,8 +24,6 @@ from stagejit.index.affine import Index
 from stagejit.index.coordinates import coordinates, keeps_row_major_order, variables
 from stagejit.symbolic import at_most
 
-# A space of this size is not worth spreading over workers.
-SMALL_SPACE_NBYTES = 64 << 10
 # The largest row that is read again from a near cache.
 ROW_NBYTES = 256 << 10
 # Fewer rows (or blocks of rows that are reduced together) than this would leave workers idle.
@@ -181,7 +180,7 @@ def refuse_rows(group: Group) -> Refusal | None:
     assert group.anchor is not None
     itemsize = group.anchor.operands[0].type.dtype.itemsize
     size = math.prod(group.shape)
-    if at_most(size * itemsize, SMALL_SPACE_NBYTES):
+    if at_most(size * itemsize, cost.SMALL_SPACE_NBYTES):
         return None
     rows = math.prod(group.kept_shape)
     abreast = 1 if len(group.shape) - 1 in group.axes else _ROWS_ABREAST

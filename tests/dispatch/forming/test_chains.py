@@ -177,14 +177,80 @@ def test_a_long_chain_of_views_ends() -> None:
     assert ("reshape",) in cuts(f, f32(60), f32(60))
 
 
-def test_a_short_chain_beside_a_long_one_does_not_end() -> None:
-    def f(x: Any, y: Any) -> Any:
+def test_chains_across_a_cut_end_there_if_they_are_long_at_all() -> None:
+    """One that would not get too long does, too: what it ends in is read by all that comes. One of
+    ten ops does not."""
+
+    def f(x: Any, y: Any, z: Any) -> Any:
         for k in range(100):
             x = jnp.sin(jnp.cos(x)) + x
-            y = jnp.maximum(jnp.abs(y) * 2, y) if k < 22 else y
-        return x, y
+            y = jnp.maximum(jnp.abs(y) * 2, y)[::-1] if k % 2 else y
+            z = jnp.tanh(jnp.exp(z)) if k < 5 else z
+        return x, y, z
 
-    assert cuts(f, f32(32), f32(32)) == {("add",)}
+    ends = {fn for ends in cuts(f, f32(32), f32(32), f32(32)) for fn in ends}
+    assert ends == {"add", "max"}
+
+
+def test_what_is_copied_from_one_element_is_no_end() -> None:
+    def f(x: Any, s: Any) -> Any:
+        for k in range(150):
+            s = jnp.sin(s) * 0.9 if k % 2 else s + 0.5
+        y = x * s
+        for k in range(30):
+            y = y + 0.5 if k % 2 else y * 0.99
+        return y
+
+    plan = check(f, f32(64, 64), f32())
+    assert not any("fill" in d.ops for d in plan.dispatches)
+
+
+def momentum(state: State) -> State:
+    x, m = state
+    m = 0.9 * m + jnp.sin(x)
+    return x - 0.01 * m, m
+
+
+def average(state: State) -> State:
+    x, e, s = state
+    x = x - 0.1 * jnp.sin(x) * s
+    return x, 0.9 * e + 0.1 * x, s
+
+
+def series(state: State) -> State:
+    x, power, total, sign = state
+    return x, power * x * 0.1, total + sign * power, -sign
+
+
+def rate(state: State) -> State:
+    x, by = state
+    return x - by * x * 0.5, by * 0.99 + 0.0001
+
+
+def leapfrog(state: State) -> State:
+    q, p, t = state
+    p = p - 0.05 * jnp.sin(q) * jnp.cos(t)
+    return q + 0.1 * p, p, t + 0.1
+
+
+BIG = f32(256, 256)
+MOVED: dict[str, tuple[Step, State, float]] = {  # at most how many arrays are moved a step
+    "momentum": (momentum, (BIG, BIG), 0.2),
+    "average": (average, (BIG, BIG, f32()), 0.2),
+    "series": (series, (BIG, BIG, BIG, f32()), 0.15),
+    "rate": (rate, (BIG, f32()), 0.3),
+    "leapfrog": (leapfrog, (BIG, BIG, f32()), 1.8),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_how_much_is_moved_grows_with_the_steps(name: str) -> None:
+    """However many of them, also where a chain beside is a little shorter than what is cut."""
+    step, args, most = MOVED[name]
+    for times in (50, 60, 70, 80, 90, 120):
+        plan = stagejit.jit(repeated(step, times)).plan(*args)
+        moved = sum(d.nbytes for d in plan.dispatches) / BIG.nbytes
+        assert moved <= 4 + most * times, times
 
 
 def test_what_is_read_far_behind_counts_nowhere() -> None:

@@ -343,7 +343,7 @@ def test_long_chains_are_cut() -> None:
     plan = check(chain, f32(7))
     assert len(plan.dispatches) == -(-600 // LONGEST_CHAIN)
     reasons = {d.reason for d in plan.decisions if not d.applied}
-    assert f"{LONGEST_CHAIN} ops in a row are enough for one dispatch" in reasons
+    assert f"{LONGEST_CHAIN} ops in a row are too many for one dispatch" in reasons
     assert "map is followed by enough ops in a row" in reasons
 
 
