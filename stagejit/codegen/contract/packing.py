@@ -39,7 +39,7 @@ class Dim:
 
 
 class Packing:
-    """Scratch for one operand, and the code that fills it."""
+    """Scratch for one operand; `pack_fill.Fill` fills it."""
 
     def __init__(
         self,

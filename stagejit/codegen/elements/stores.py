@@ -1,7 +1,7 @@
 """The buffers of a kernel, and what it writes to them.
 
 Input: a region, what it reads, the offset of each of its stores. Output: the builder's buffers with
-the kernel's arguments; `Stores`, which writes elements. Invariant: see `ClosedRegion.overwritten`.
+the kernel's arguments; `Stores`, which writes elements. Invariant: see `ClosedRegion.mutable`.
 """
 
 from __future__ import annotations

@@ -15,14 +15,14 @@ _SIGNIFICANT_BITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
 _DIRECT = ("trunc", "zext", "sext", "bitcast")
 
 
-def cast(e: Emitter, opcode: str, a: Ref, to: Type) -> Ref:
-    """The value of `opcode a` in type `to`."""
+def cast(e: Emitter, opcode: str, a: Ref, to: Type, *, flushed: bool = False) -> Ref:
+    """The value of `opcode a` in type `to`. flushed: `a` is no denormal."""
     if opcode in _DIRECT:
         return e.cast(opcode, a, to)
     if opcode == "fpext":
         return _extend(e, a, to)
     if opcode == "fptrunc":
-        return _truncate(e, a, to)
+        return _truncate(e, a, to, flushed)
     if opcode in ("fptosi", "fptoui"):
         return _float_to_int(e, a, to, signed=opcode == "fptosi")
     return _int_to_float(e, opcode, a, to)
@@ -50,11 +50,11 @@ def _extend(e: Emitter, a: Ref, to: Type) -> Ref:
     return e.cast("fpext", a, to)
 
 
-def _truncate(e: Emitter, a: Ref, to: Type) -> Ref:
+def _truncate(e: Emitter, a: Ref, to: Type, flushed: bool) -> Ref:
     if a.type.elem == "f64" and to.bits == 16:
         a = _round_to_odd(e, a)
     if to.elem == "bf16":
-        return _f32_to_bf16(e, a)
+        return _f32_to_bf16(e, a, flushed)
     if to.elem == "f16" and not _has_f16(e):
         return _f32_to_f16(e, a)
     return e.cast("fptrunc", a, to)
@@ -77,12 +77,14 @@ def _round_to_odd(e: Emitter, a: Ref) -> Ref:
     return e.cast("bitcast", odd, near.type)
 
 
-def _f32_to_bf16(e: Emitter, a: Ref) -> Ref:
+def _f32_to_bf16(e: Emitter, a: Ref, flushed: bool) -> Ref:
+    """The CPU's instruction takes denormals for zeros, in whatever mode it is."""
     result = a.type.with_elem("bf16")
-    if e.target.has_avx512 and e.target.has("avx512bf16") and a.type.lanes * 32 >= 128:
-        native = f"<{a.type.lanes} x bfloat>"
-        narrow = e.op(f"fptrunc {a} to {native}", result)
-        return e.op(f"bitcast {native} {narrow.text} to {type_text(result)}", result)
+    native = e.target.has_avx512 and e.target.has("avx512bf16") and a.type.lanes * 32 >= 128
+    if native and flushed:
+        vector = f"<{a.type.lanes} x bfloat>"
+        narrow = e.op(f"fptrunc {a} to {vector}", result)
+        return e.op(f"bitcast {vector} {narrow.text} to {type_text(result)}", result)
     bits = e.bits(a)
     upper = e.binary("lshr", bits, 16)
     bias = e.binary("add", e.binary("and", upper, 1), 0x7FFF)
@@ -166,7 +168,7 @@ def _int_to_float(e: Emitter, opcode: str, a: Ref, to: Type) -> Ref:
         wide = _int_to_float(e, opcode, a, to.with_elem("f32" if a.type.bits <= 16 else "f64"))
         if a.type.bits == 64:
             wide = _int64_to_f64_odd(e, opcode, a, wide)
-        return _truncate(e, wide, to)
+        return _truncate(e, wide, to, flushed=True)
     if a.type.bits < 32:
         wider = "sext" if opcode == "sitofp" else "zext"
         return e.cast("sitofp", e.cast(wider, a, _i32(a)), to)

@@ -18,6 +18,8 @@ CASTS = frozenset(("trunc", "zext", "sext", "fptrunc", "fpext", "fptosi", "fptou
                    "uitofp", "bitcast"))  # fmt: skip
 INSTRUCTIONS = frozenset(("add", "sub", "mul", "sdiv", "udiv", "srem", "urem", "and", "or", "xor",
                           "shl", "lshr", "ashr", "fadd", "fsub", "fmul", "fdiv"))  # fmt: skip
+# Results of these are no denormals: kernels run where the CPU makes them zeros.
+FLUSHING = frozenset(("fadd", "fsub", "fmul", "fdiv", "fma", "sqrt"))
 ROUNDINGS = frozenset(("floor", "ceil", "trunc", "roundeven"))
 ZERO_FLAGGED = frozenset(("ctlz", "cttz", "abs"))  # intrinsics that take a second, constant operand
 INTRINSICS = frozenset(("fabs", "sqrt", "ctpop", "bitreverse", "smin", "smax", "umin", "umax"))
@@ -31,7 +33,9 @@ def lower_pure(e: Emitter, op: Op) -> Ref:
     if opcode == "trunc" and result.is_float:
         return _rounded(e, opcode, args[0])
     if opcode in CASTS:
-        return cast(e, opcode, args[0], result)
+        made = op.operands[0].op
+        flushed = made is not None and made.opcode in FLUSHING
+        return cast(e, opcode, args[0], result, flushed=flushed)
     if opcode in INSTRUCTIONS:
         return e.binary(opcode, args[0], args[1])
     if opcode in INTRINSICS:

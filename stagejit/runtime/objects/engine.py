@@ -41,7 +41,7 @@ from stagejit.runtime.objects.elf import ObjectError
 from stagejit.runtime.objects.object_cache import ObjectCache, digest
 
 # Part of each cache key: raise it when the meaning of cached objects changes (the kernel ABI, say).
-ABI_VERSION = 2
+ABI_VERSION = 3
 _LEVEL = 2
 
 

@@ -131,6 +131,38 @@ def test_special_values(compile_kernel: Compile, name: str, dtype: DType, target
         check(f"{name} {dtype} lanes={lanes} flush={flush}", args, actual, truth, right)
 
 
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("name", ["neg", "abs"])
+def test_signs_change_and_nothing_else(
+    compile_kernel: Compile, name: str, dtype: DType, target: Target
+) -> None:
+    """Denormals stay, in any number of lanes."""
+    x = specials(dtype)
+    bits = np.dtype(f"u{x.itemsize}")
+    for lanes, flush in itertools.product((0, 2, 4, target.lanes(dtype)), (False, True)):
+        with flushing(flush):
+            actual = apply(compile_kernel, name, dtype, x, target=target, lanes=lanes)
+        truth = (-x if name == "neg" else np.abs(x)).view(bits)
+        right = (actual.view(bits) == truth) | np.isnan(x)
+        check(f"{name} {dtype} lanes={lanes} flush={flush}", [x], actual, truth, right)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+def test_what_becomes_a_bfloat16_keeps_denormals(compile_kernel: Compile, target: Target) -> None:
+    x = np.concatenate([specials(types.f32), specials(types.bf16).astype(np.float32)])
+    x = np.append(x, np.float32(1.1754942e-38))  # rounds to the smallest normal number
+    for lanes, flush in itertools.product((0, 2, 4, target.lanes(types.f32)), (False, True)):
+        kernel = elementwise(
+            lambda b, v: b.cast("fptrunc", v, "bf16"), [types.f32], types.bf16, lanes
+        )
+        with flushing(flush):
+            actual = evaluate(compile_kernel, kernel, types.bf16, x, target=target)
+        truth = x.astype(types.bf16.numpy)
+        right = (actual.view("u2") == truth.view("u2")) | np.isnan(x)
+        check(f"bf16 lanes={lanes} flush={flush}", [x], actual, truth, right)
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", [name for name in NAMES if arity(name) > 1])
 def test_constants_among_the_operands(compile_kernel: Compile, name: str, dtype: DType) -> None:
