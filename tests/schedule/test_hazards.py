@@ -254,6 +254,29 @@ def test_s7_all_has_settled_in_long_programs_too(rng: random.Random) -> None:
     assert _all_settled(steps, _named(made))
 
 
+def conflicts_of_buffers_in_one_place(count: int) -> int:
+    """Each of the buffers is written in two parts, with the bytes of one between those of the
+    other, and read after that."""
+    shape = (4, 6)
+    names = [f"b{n}" for n in range(count)]
+    buffers = {n: Buffer(n, shape, f32, "transient", None) for n in names}
+    steps = []
+    for name in names:
+        edges = Access.of(buffers[name], Box((0, 0), (4, 2), (1, 5)))
+        inside = Access.of(buffers[name], Box((0, 1), (4, 4), (1, 1)))
+        whole = Access.of(buffers[name], Box((0, 0), (4, 6), (1, 1)))
+        steps += [dispatch(f"{name}e", (), (edges,)), dispatch(f"{name}i", (), (inside,))]
+        steps.append(dispatch(f"{name}r", (whole,)))
+    graph = hazards.hazard_graph(steps)
+    add_shared(graph, steps, {name: Place("m", 0, 96) for name in names})
+    return graph.number_of_edges()
+
+
+def test_buffers_in_one_place_wait_for_those_before_only() -> None:
+    assert conflicts_of_buffers_in_one_place(40) <= 40 * 10
+    assert conflicts_of_buffers_in_one_place(80) <= 80 * 10
+
+
 def test_many_readers_of_many_parts() -> None:
     """More barriers of one source than are looked at one by one, and more pieces than are told
     apart."""

@@ -2,8 +2,8 @@
 
 Input: dispatches in execution order, and where their buffers lie. Output: conflicts, added to a
 hazard graph. Invariant: two dispatches conflict iff bytes of theirs meet in memory that two buffers
-share, and one of them writes, but where another one between them has written those bytes: both
-conflict with that one.
+share, and one of them writes, but where another one between them has written around those bytes:
+both conflict with that one.
 
 Note [Shared memory]: a transient may lie where another buffer was before. All of what an access of
 the older one touches has to settle before the newer one is touched there: the bytes that the two
@@ -13,6 +13,7 @@ buffer.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -48,9 +49,10 @@ class _Touch:
         """Whether it writes every byte between its first and its last one."""
         return self.writes and self.stop - self.start == self.access.nbytes
 
-    def among(self, first: int, last: int) -> Box:
-        """The same bytes of the buffers whose numbers are in `range(first, last)`."""
-        return Box((first, self.start), (last - first, self.stop - self.start), (1, 1))
+    def box(self, of: range, by: range) -> Box:
+        """Its bytes, as touches of buffers `of` have them that those of buffers `by` wait for."""
+        sizes = len(of), len(by), self.stop - self.start
+        return Box((of.start, by.start, self.start), sizes, (1, 1, 1))
 
 
 def add_shared(
@@ -73,7 +75,7 @@ def add_shared(
                 key = earlier.position, earlier.access.buffer, hazard
                 note(ranges, key, earlier.access.box)
         for touch in touches:
-            if touch.leaves_nothing:
+            if touch.writes:
                 memories[touch.memory].overwrite(touch)
         for touch in touches:
             memories[touch.memory].add(touch)
@@ -86,26 +88,37 @@ def _touch(position: int, access: Access, place: Place, number: int, *, writes: 
 
 
 class _Memory:
-    """What has been touched of one memory since it was overwritten, by buffer and byte. Accesses of
-    the same buffer conflict by their boxes, which `hazard_graph` compares."""
+    """What has been touched of one memory since it was overwritten: by its buffer, by the buffers
+    whose accesses still have to wait for it, and by byte. Accesses of the same buffer conflict by
+    their boxes, which `hazard_graph` compares."""
 
     def __init__(self, buffers: int) -> None:
-        self.buffers = buffers
+        self.all = range(buffers)
         self.touched: BoxIndex[_Touch] = BoxIndex()
 
     def meets(self, touch: _Touch) -> Iterator[_Touch]:
         """Earlier touches of other buffers, one of the two writing."""
-        for others in (touch.among(0, touch.number), touch.among(touch.number + 1, self.buffers)):
-            for earlier in self.touched.overlapping(others):
-                if earlier.writes or touch.writes:
-                    yield earlier
+        own = range(touch.number, touch.number + 1)
+        for earlier in self.touched.overlapping(touch.box(self.all, own)):
+            if earlier.writes or touch.writes:
+                yield earlier
 
     def overwrite(self, touch: _Touch) -> None:
-        """Who waits for this touch has waited for those that it covers."""
-        self.touched.cut(touch.among(0, self.buffers))
+        """Who waits for this write has waited for what it has waited for. Others of its buffer may
+        touch elements between those that it writes, and do not wait for it."""
+        if touch.leaves_nothing:
+            self.touched.cut(touch.box(self.all, self.all))
+            return
+        for of, by in itertools.product(self._others(touch), repeat=2):
+            self.touched.cut(touch.box(of, by))
 
     def add(self, touch: _Touch) -> None:
-        self.touched.add(touch.among(touch.number, touch.number + 1), touch)
+        own = range(touch.number, touch.number + 1)
+        for by in self._others(touch):
+            self.touched.add(touch.box(own, by), touch)
+
+    def _others(self, touch: _Touch) -> tuple[range, range]:
+        return self.all[: touch.number], self.all[touch.number + 1 :]
 
 
 def shared(places: Mapping[str, Place]) -> dict[str, Place]:
