@@ -102,7 +102,7 @@ def _updates(equations: int, variant: int) -> Made:
 def _decoding(equations: int, variant: int) -> Made:
     """One buffer that is written row by row, from a row on that a call names."""
     c = constant(variant)
-    count = equations // 9
+    count = equations // 7
 
     def f(cache: Any, new: Any, start: Any) -> Any:
         for k in range(count):
