@@ -192,6 +192,19 @@ def test_chains_across_a_cut_end_there_if_they_are_long_at_all() -> None:
     assert ends == {"add", "max"}
 
 
+def test_a_chain_that_fits_ends_where_others_do_only() -> None:
+    """However long it is, if it would not get too long: with what comes after it."""
+
+    def f(x: Any, y: Any) -> Any:
+        for _ in range(33):
+            y = jnp.maximum(jnp.abs(y) * jnp.cos(y), y)
+        for _ in range(100):
+            x = jnp.sin(jnp.cos(x)) + x
+        return x, y
+
+    assert {ends for ends in cuts(f, f32(32), f32(32)) if "max" in ends} == {("max", "add")}
+
+
 def test_what_is_copied_from_one_element_is_no_end() -> None:
     def f(x: Any, s: Any) -> Any:
         for k in range(150):
