@@ -24,7 +24,7 @@ from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import destination_of
 from stagejit.graph.ops.slices import place, pull_view
 from stagejit.index.affine import Affine, Index, Var, linearize
-from stagejit.index.box import Box, Dim
+from stagejit.index.box import Box, Dim, hull_of
 from stagejit.index.coordinates import coordinates
 from stagejit.symbolic import Expr, Int, at_most, bounds
 
@@ -369,9 +369,7 @@ def joined(touches: Sequence[Touch]) -> list[Touch]:
         boxes = [*kept, merged]
     if len(boxes) <= MOST_BOXES:
         return sorted(boxes, key=lambda touch: [bounds(x) for x in touch.box.offsets])
-    hull = boxes[0].box
-    for touch in boxes[1:]:
-        hull, _ = hull.hull(touch.box)
+    hull = hull_of(touch.box for touch in boxes)
     reason = next((t.reason for t in boxes if t.reason), _HULL)
     return [Touch(boxes[0].value, hull, reason, all(t.may for t in boxes))]
 

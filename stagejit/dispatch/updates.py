@@ -10,7 +10,7 @@ from stagejit.dispatch.scalars import NOTHING
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops.control import before, bodies_of, carried_inputs, destination_of
 from stagejit.graph.ops.dispatches import destination
-from stagejit.index.box import Box
+from stagejit.index.box import Box, hull_of
 
 MOST_BOXES = 4  # more become their hull
 
@@ -36,10 +36,7 @@ def updated_boxes(value: Value) -> list[Box]:
     boxes = [box for box in dict.fromkeys(boxes) if box.count]
     if len(boxes) <= MOST_BOXES:
         return boxes
-    hull = boxes[0]
-    for box in boxes[1:]:
-        hull, _ = hull.hull(box)
-    return [hull]
+    return [hull_of(boxes)]
 
 
 def _changed(body: Graph, output: int, start: int) -> list[Box]:

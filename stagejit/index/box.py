@@ -258,6 +258,14 @@ class Box:
         return f"[{', '.join(parts)}]"
 
 
+def hull_of(boxes: Iterable[Box]) -> Box:
+    """The smallest box around all of them, of which there is at least one."""
+    first, *others = boxes
+    for box in others:
+        first, _ = first.hull(box)
+    return first
+
+
 def ends_meet(a_low: Point, a_high: Point, low: Point, high: Point) -> bool:
     """Whether two bounding boxes overlap; both ends included."""
     # A loop, which takes half the time of a generator: this is what is asked most.

@@ -17,7 +17,7 @@ from stagejit.formulas import bare, renamed
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import before
 from stagejit.graph.ops.elementwise import function_of
-from stagejit.index.box import Box
+from stagejit.index.box import Box, hull_of
 from stagejit.index.box_index import fill_box
 from stagejit.schedule.bodies import Bodies, placed_bodies, touches_of
 from stagejit.schedule.plan import Access, Buffer, Dispatch, HostScalar
@@ -232,9 +232,7 @@ def _united(accesses: Iterable[Access], buffers: Mapping[str, Buffer]) -> tuple[
         by_buffer.setdefault(access.buffer, []).append(access)
     for name, of_buffer in by_buffer.items():
         boxes = [access.box for access in of_buffer if access.nbytes]
-        hull = boxes[0] if boxes else of_buffer[0].box
-        for box in boxes:
-            hull, _ = hull.hull(box)
+        hull = hull_of(boxes or [of_buffer[0].box])
         if all(access.must for access in of_buffer) and fill_box(boxes, hull):
             of_buffer = [Access.of(buffers[name], hull)]
         made += of_buffer

@@ -26,7 +26,7 @@ from typing import Protocol, TypeAlias
 import networkx as nx
 
 from stagejit.index.bit_sets import bits
-from stagejit.index.box import Box
+from stagejit.index.box import Box, hull_of
 from stagejit.index.box_index import BoxIndex, Entry
 from stagejit.schedule.access import Access, Hazard
 
@@ -109,9 +109,8 @@ class _Boxes:
         if len(self.unknown) > _MOST_UNKNOWN:
             self.unknown = [entry for entry in self.unknown if not entry.gone]
         if len(self.unknown) > _MOST_UNKNOWN:
-            hull = self.unknown[0].whole.widened()
+            hull = hull_of(entry.whole.widened() for entry in self.unknown)
             for entry in self.unknown:
-                hull, _ = hull.hull(entry.whole.widened())
                 note(ranges, (entry.item, access.buffer, hazard), entry.whole)
                 self.boxes.remove(entry)
             self.behind.add(hull, (position, access.box))

@@ -13,13 +13,12 @@ t[2:64] of the first.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from stagejit.index.box import Box
+from stagejit.index.box import Box, hull_of
 from stagejit.index.box_index import MOST_PIECES, BoxIndex, NumberedBoxes, left_of
 from stagejit.schedule.access import Barrier, Buffer, Hazard
 from stagejit.schedule.hazards import Conflict, HazardGraph, Touching, ancestors, predecessors
@@ -124,7 +123,7 @@ def _fewer(boxes: Sequence[Box]) -> tuple[Box, ...]:
     unknown = [box for box in boxes if box.static_offsets is None]
     if len(unknown) <= MOST_PIECES:
         return tuple(boxes)
-    hull = functools.reduce(lambda all, box: all.hull(box)[0], (box.widened() for box in unknown))
+    hull = hull_of(box.widened() for box in unknown)
     return (hull, *(box for box in boxes if box.static_offsets is not None))
 
 

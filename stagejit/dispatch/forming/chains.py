@@ -48,7 +48,7 @@ def ends_of_chains(order: Sequence[Op], users: Users) -> dict[Op, tuple[Op, ...]
     ends: dict[Op, tuple[Op, ...]] = {}
     depth: dict[Op, int] = {}  # pointwise ops in a row that evaluating one takes
     whole: dict[Op, int] = {}  # as it would be if no chain ended
-    behind: dict[Op, None] = {}  # half as long as what is cut, or longer, since the last cut
+    behind: list[Op] = []  # half as long as what is cut, or longer, since the last cut
     is_long = False  # enough, an op of a chain that is too long
     spread = 0  # how many computed scalars have been copied into arrays since the last cut
     for at, op in enumerate(order):
@@ -57,13 +57,13 @@ def ends_of_chains(order: Sequence[Op], users: Users) -> dict[Op, tuple[Op, ...]
             depth[op] = steps(op) + max((depth.get(each, 0) for each in made), default=0)
             whole[op] = steps(op) + max((whole.get(each, 0) for each in made), default=0)
             if 2 * depth[op] >= min(_LONG_ENOUGH, LONGEST_CHAIN):
-                behind[op] = None
+                behind.append(op)
             spread += op.definition.is_splat and not is_free(op.operands[0])
             if depth[op] >= _enough(op, spread) and whole[op] + heights[op] >= LONGEST_CHAIN:
                 is_long = True
         if (is_long and narrow[at]) or depth.get(op, 0) >= LONGEST_CHAIN:
             _cut([each for each in behind if last_use[each] > at], depth, ends)
-            behind, is_long, spread = {}, False, 0
+            behind, is_long, spread = [], False, 0
     return ends
 
 

@@ -45,6 +45,11 @@ class _Touch:
     stop: int
 
     @property
+    def own(self) -> range:
+        """The number of its buffer alone."""
+        return range(self.number, self.number + 1)
+
+    @property
     def leaves_nothing(self) -> bool:
         """Whether it writes every byte between its first and its last one."""
         return self.writes and self.stop - self.start == self.access.nbytes
@@ -98,8 +103,7 @@ class _Memory:
 
     def meets(self, touch: _Touch) -> Iterator[_Touch]:
         """Earlier touches of other buffers, one of the two writing."""
-        own = range(touch.number, touch.number + 1)
-        for earlier in self.touched.overlapping(touch.box(self.all, own)):
+        for earlier in self.touched.overlapping(touch.box(self.all, touch.own)):
             if earlier.writes or touch.writes:
                 yield earlier
 
@@ -113,9 +117,8 @@ class _Memory:
             self.touched.cut(touch.box(of, by))
 
     def add(self, touch: _Touch) -> None:
-        own = range(touch.number, touch.number + 1)
         for by in self._others(touch):
-            self.touched.add(touch.box(own, by), touch)
+            self.touched.add(touch.box(touch.own, by), touch)
 
     def _others(self, touch: _Touch) -> tuple[range, range]:
         return self.all[: touch.number], self.all[touch.number + 1 :]
