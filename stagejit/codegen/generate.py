@@ -87,19 +87,18 @@ class KernelCache:
     def generate_all(self, wanted: Mapping[Region, frozenset[Value]]) -> dict[Region, Generated]:
         """The kernels of regions, of which stores take over the memory of some operands.
 
-        Maps that differ in nothing else have one kernel, that of the one with the most of such
-        operands: it counts on less, and is the same code."""
+        Regions that differ in nothing else have one kernel, that of the one with the most of such
+        operands: it counts on less, and hardly differs (a few loads stay behind stores)."""
         memories: dict[Value, Value] = {}
         made = {region: closed(region, taken, memories) for region, taken in wanted.items()}
         texts = {region: text_of(region, one) for region, one in made.items()}
         written: dict[str, set[int]] = {}  # numbers of inputs
         for region, one in made.items():
-            if one.anchor is None:
-                numbers = {at for at, value in enumerate(one.inputs) if value in one.mutable}
-                written.setdefault(texts[region], set()).update(numbers)
+            numbers = {at for at, value in enumerate(one.inputs) if value in one.mutable}
+            written.setdefault(texts[region], set()).update(numbers)
         found = {}
         for region, one in made.items():
-            numbers = written.get(texts[region], set())
+            numbers = written[texts[region]]
             if len(numbers) > len(one.mutable):
                 one = replace(one, mutable=frozenset(one.inputs[at] for at in numbers))
             found[region] = self._generate(region, one, texts[region])

@@ -121,9 +121,10 @@ class _Assembly:
         anchor = group.anchor
         if anchor is not None and anchor.definition.updates:
             operands.append(self._start(anchor.result))
-        key = _key(group) or group
+        ops = _in_order(group)
+        key = _key(group, ops) or group
         if key not in self.parts:
-            self.parts[key] = _part(group)
+            self.parts[key] = _part(group, ops)
         op = add_dispatch(self.made, operands, [self.parts[key]])
         if group.copies_for is None:
             self.values.update(zip(group.stores, op.results, strict=True))
@@ -132,14 +133,38 @@ class _Assembly:
         return op
 
 
-def _key(group: Group) -> Hashable:
+def _in_order(group: Group) -> Sequence[Op]:
+    """The group's ops, but what depends on nothing that it reads right before who reads it first:
+    where constants stand in a program is different in the first one of steps that repeat."""
+    free: set[Value] = set()
+    for op in group.ops:
+        if free.issuperset(op.operands):
+            free.update(op.results)
+    if not free:
+        return group.ops
+    ordered: dict[Op, None] = {}
+    bound = [op for op in group.ops if free.isdisjoint(op.results)]
+    for last in (*bound, *group.ops):
+        pending = [last]
+        while pending:
+            op = pending[-1]
+            before = (v.op for v in op.operands if v in free and v.op not in ordered)
+            first = next(before, None)
+            if first is None:
+                ordered[pending.pop()] = None
+            else:
+                pending.append(first)
+    return list(ordered)
+
+
+def _key(group: Group, given: Sequence[Op]) -> Hashable:
     """Groups of equal keys evaluate the same, made of the same lines: floats, of which the host
     knows nothing, so that whatever is said of one part holds for each dispatch of it."""
     if not all(value.type.dtype.is_float for value in group.reads):
         return None
     numbers = {value: at for at, value in enumerate(group.reads)}
     ops = []
-    for op in group.ops:
+    for op in given:
         if op.definition.updates:
             return None
         attrs = [(name, attribute_key(value)) for name, value in op.attrs.items()]
@@ -152,19 +177,19 @@ def _key(group: Group) -> Hashable:
     return tuple(value.type for value in group.reads), tuple(ops), tuple(stores)
 
 
-def _part(group: Group) -> Graph:
+def _part(group: Group, ops: Sequence[Op]) -> Graph:
     """What a group evaluates."""
-    part = Graph(kind_of([op for op in group.ops if not op.definition.is_insert]))
+    part = Graph(kind_of([op for op in ops if not op.definition.is_insert]))
     made = {value: part.add_input(f"a{at}", value.type) for at, value in enumerate(group.reads)}
     anchor = group.anchor
     if anchor is not None and anchor.definition.updates:
         into = part.add_input("d0", anchor.result.type, donated=True)
-        made = appended(part, group.ops[:-1], made)
+        made = appended(part, ops[:-1], made)
         tied = anchor.definition.tied_operand(anchor, 0)
         given = [into if at == tied else made[v] for at, v in enumerate(anchor.operands)]
         update = part.add(anchor.kind, given, into.type, anchor.loc, **anchor.attrs)
         part.set_outputs(update.results)
     else:
-        made = appended(part, group.ops, made)
+        made = appended(part, ops, made)
         part.set_outputs([made[value] for value in group.stores])
     return part

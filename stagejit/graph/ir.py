@@ -98,7 +98,8 @@ class Use:
 class Graph:
     """A program: typed inputs, ops, and returned values.
 
-    `donated[i]` says that the caller gives up input i, so its memory may hold a result.
+    `donated[i]` says that the caller gives up input i, so its memory may hold a result. `filled`
+    has values that are all of one number, by type and bits, of which some may have been erased.
     """
 
     def __init__(self, name: str = "f") -> None:
@@ -107,6 +108,7 @@ class Graph:
         self.inputs: list[Value] = []
         self.input_names: list[str] = []
         self.donated: list[bool] = []
+        self.filled: dict[tuple[TensorType, bytes], Value] = {}
         self._made: list[Op] = []  # by id, erased ones included
         self._order: list[Op] | None = None  # what `ops` found, until the next change
         self._all_live = False  # what `eliminate_dead` left, until the next change
@@ -212,8 +214,10 @@ class Graph:
     def dissolve(self) -> None:
         """The end of the graph: ops and values let go of each other, so that nothing waits for a
         garbage collection (a constant may be a large array of the user's)."""
-        made, self._made, self._order = self._made, [], None
-        self._linked = None
+        made, self._made, self._order, self.filled = self._made, [], None, {}
+        if self._linked is not None:
+            self._linked.clear()  # networkx keeps views of it, which refer to it
+            self._linked = None
         for op in made:
             for body in op.definition.bodies(op):
                 body.dissolve()

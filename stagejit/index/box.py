@@ -87,8 +87,8 @@ class Box:
         """Whether it has every element between its ends, which are numbers."""
         known = self._solid
         if known is None:
-            known = self.strides.count(1) == len(self.strides) and all(
-                isinstance(number, int) for number in (*self.offsets, *self.sizes)
+            known = self.strides.count(1) == len(self.strides) and _are_numbers(
+                (*self.offsets, *self.sizes)
             )
             object.__setattr__(self, "_solid", known)
         return known
@@ -100,7 +100,7 @@ class Box:
         if known is None:
             if self.is_solid:
                 low = cast(Point, self.offsets)
-                known = low, tuple(o + n - 1 for o, n in zip(low, self.sizes, strict=True))
+                known = low, tuple([o + n - 1 for o, n in zip(low, self.sizes, strict=True)])
             else:
                 low = tuple(bounds(offset)[0] for offset in self.offsets)
                 known = low, tuple(bounds(last)[1] for last in self.last)
@@ -110,8 +110,7 @@ class Box:
     @property
     def static_offsets(self) -> tuple[int, ...] | None:
         """The offsets, None where one of them is a number at run time only."""
-        offsets = tuple(offset for offset in self.offsets if isinstance(offset, int))
-        return offsets if len(offsets) == len(self.offsets) else None
+        return cast(Point, self.offsets) if _are_numbers(self.offsets) else None
 
     def at(self, values: Mapping[Symbol, Int]) -> Box:
         """The box with `values` in place of symbols."""
@@ -256,6 +255,14 @@ class Box:
         for (first, _, stride), last in zip(self.dims(), self.last, strict=True):
             parts.append(f"{first}:{last + 1}" + (f":{stride}" if stride != 1 else ""))
         return f"[{', '.join(parts)}]"
+
+
+_NUMBERS = {int}
+
+
+def _are_numbers(sizes: Iterable[Int]) -> bool:
+    """Whether none of them is symbolic. What is asked of each new box is asked of C."""
+    return set(map(type, sizes)) <= _NUMBERS
 
 
 def hull_of(boxes: Iterable[Box]) -> Box:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from stagejit.index.bit_sets import bits
@@ -25,6 +26,7 @@ MOST_PIECES = 64  # more are not told apart: what they are pieces of is named in
 _FEW = 8  # numbers that are looked up one by one
 
 Item = TypeVar("Item")
+_BY_AGE = attrgetter("number", "low")
 
 
 @dataclass(eq=False, slots=True)
@@ -98,10 +100,12 @@ class BoxIndex(Generic[Item]):
             for part in (part.box for part in parts) if told_apart else (whole,):
                 yield item, part.intersection(box)
 
-    def cut(self, box: Box) -> None:
+    def cut(self, box: Box, unless: Callable[[Item], bool] = lambda item: False) -> None:
         """Forgets what lies within `box`; of two that are not both solid, all of it or nothing:
-        where they meet may be known at run time only."""
+        where they meet may be known at run time only. unless: whose boxes stay."""
         for entry in self._found(box):
+            if unless(entry.item):
+                continue
             if (box.is_solid and entry.whole.is_solid) or box.contains(entry.whole):
                 entry.gone = True
                 for rest in entry.box.minus(box):
@@ -116,21 +120,23 @@ class BoxIndex(Generic[Item]):
         if not self._added or not box.count:
             return []
         low, high = box.ends
-        near = list(self._recent)
+        near = self._recent
         pending = [root for root in self._roots if root is not None]
         while pending:
             node = pending.pop()
             if ends_meet(node.low, node.high, low, high):
                 pending += node.parts
-                near += node.entries
+                near = [*near, *node.entries]
+        is_solid = box.is_solid
         found = [
             entry
             for entry in near
             if not entry.gone
             and ends_meet(entry.low, entry.high, low, high)
-            and ((box.is_solid and entry.box.is_solid) or entry.box.overlaps(box))
+            and ((is_solid and entry.box.is_solid) or entry.box.overlaps(box))
         ]
-        found.sort(key=lambda entry: (entry.number, entry.low))
+        if len(found) > 1:
+            found.sort(key=_BY_AGE)
         return found
 
     def _merge(self) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.ops import build
+from stagejit.graph.ops import build, filled
 from stagejit.rewrites.driver import Outcome, declined, rewrite
-from stagejit.types import DType, TensorType, bool_
+from stagejit.types import DType, bool_
 
 NAME = "simplify-algebra"
 
@@ -129,9 +129,7 @@ def division_by_power_of_two(graph: Graph, op: Op) -> Outcome:
     reciprocal = _reciprocal(float(number), dtype)
     if reciprocal is None:
         return declined("the reciprocal of the divisor is no normal number")
-    factor = graph.add("const", (), TensorType(dtype, ()), op.loc, value=reciprocal).result
-    if x.shape:
-        factor = build(graph, "fill", [factor], shape=x.shape)
+    factor = filled(graph, reciprocal, x.type, op.loc)
     return build(graph, "map", [x, factor], fn="mul", dtype=dtype)
 
 
@@ -142,7 +140,6 @@ def _reciprocal(number: float, dtype: DType) -> np.ndarray[Any, Any] | None:
         reciprocal = np.asarray(1 / np.float64(number)).astype(dtype.numpy)
     if not float(np.finfo(_finite_like(dtype)).tiny) <= abs(float(reciprocal)) < np.inf:
         return None
-    reciprocal.flags.writeable = False
     return reciprocal
 
 

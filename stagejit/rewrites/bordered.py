@@ -24,11 +24,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from stagejit.graph.ir import Graph, Op, Use, Value
 from stagejit.graph.isomorphic import attribute_key
-from stagejit.graph.ops import build
+from stagejit.graph.ops import build, filled
 from stagejit.rewrites.chains import wants_memory
 from stagejit.rewrites.driver import Log
 from stagejit.types import TensorType
@@ -236,11 +234,8 @@ def _other_uses(graph: Graph, buffer: _Buffer) -> Iterable[Use]:
 def _rebuild(graph: Graph, buffer: _Buffer) -> None:
     low, high = buffer.border()
     shape = _sum(buffer.type.shape, low, high)
-    number = np.asarray(buffer.all_windows()[0].border).astype(buffer.type.dtype.numpy)
-    number.flags.writeable = False
-    loc = buffer.last.loc
-    scalar = graph.add("const", (), TensorType(buffer.type.dtype, ()), loc, value=number).result
-    whole = build(graph, "fill", [scalar], loc, shape=shape)
+    number, loc = buffer.all_windows()[0].border, buffer.last.loc
+    whole = filled(graph, number, TensorType(buffer.type.dtype, shape), loc)
     if not buffer.inserts:
         (value,) = buffer.values
         inner = build(graph, "insert_slice", (value, whole), loc, offsets=low,

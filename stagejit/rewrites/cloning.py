@@ -74,4 +74,6 @@ def _in_order(ops: Set[Op]) -> list[Op]:
     graph.add_nodes_from(ops)
     for op in ops:
         graph.add_edges_from((value.op, op) for value in op.operands if value.op in ops)
-    return list(nx.lexicographical_topological_sort(graph, key=lambda op: op.id))
+    ordered = list(nx.lexicographical_topological_sort(graph, key=lambda op: op.id))
+    graph.clear()  # networkx keeps views of it, which refer to it
+    return ordered

@@ -7,16 +7,14 @@ anything (see `ranges.py`).
 
 from __future__ import annotations
 
-import numpy as np
-
 from stagejit.graph.dims import GatherDims, ScatterDims
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.ops import build
+from stagejit.graph.ops import build, filled
 from stagejit.rewrites.driver import Outcome, declined, rewrite
 from stagejit.rewrites.insert_chains import is_placed
 from stagejit.rewrites.intervals import Interval, hull, operand_given, within
 from stagejit.rewrites.ranges import is_counted, range_of, range_where
-from stagejit.types import TensorType, bool_
+from stagejit.types import bool_
 
 NAME = "known-ranges"
 
@@ -30,7 +28,7 @@ def known_number(graph: Graph, op: Op) -> Outcome:
     if not is_counted(op.result) or not all(map(is_counted, op.operands)):
         return None
     low, high = range_of(graph, op.result)
-    return _filled(graph, op, low) if low == high else None
+    return filled(graph, low, op.result.type, op.loc) if low == high else None
 
 
 @rewrite(NAME, roots="map", functions="max min clamp rem abs and")
@@ -101,15 +99,6 @@ def _component(graph: Graph, value: Value, at: int, depth: int = 0) -> Interval:
         part = value.op.attrs["value"][..., at]
         return hull(*found, (int(part.min()), int(part.max())))
     return hull(*found, range_of(graph, value))
-
-
-def _filled(graph: Graph, op: Op, number: int) -> Value:
-    """A value of the type of the result of `op`, all of one number."""
-    type = op.result.type
-    array = np.array(number, type.dtype.numpy)
-    array.flags.writeable = False
-    scalar = graph.add("const", (), TensorType(type.dtype, ()), op.loc, value=array).result
-    return build(graph, "fill", [scalar], op.loc, shape=type.shape) if type.shape else scalar
 
 
 RULES = (

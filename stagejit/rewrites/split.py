@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.ops import build
+from stagejit.graph.ops import build, filled
 from stagejit.rewrites.driver import Outcome, declined, rewrite
 from stagejit.types import DType, TensorType, bool_, u8
 
@@ -140,14 +140,14 @@ def _split_arg(graph: Graph, op: Op, axis: int, parts: int) -> Value:
         axes=tuple(k for k in range(len(values.shape)) if k != merge),
     )
     wins = _wins(graph, values, everywhere)
-    farthest = _full(graph, int(np.iinfo(dtype.numpy).max), TensorType(dtype, places.shape))
+    farthest = filled(graph, int(np.iinfo(dtype.numpy).max), TensorType(dtype, places.shape))
     candidates = _map(graph, "select", wins, places, farthest)
     place = build(graph, "reduce", (candidates,), fn="min", axes=(merge,))
     if rest is None:
         return place
     last = build(graph, "reduce", (rest,), fn=best, axes=(axis,))
     there = build(graph, "reduce", (rest,), fn=fn, axes=(axis,), dtype=dtype)
-    offset = _full(graph, x.shape[axis] - rest.shape[axis], there.type)
+    offset = filled(graph, x.shape[axis] - rest.shape[axis], there.type)
     later = _map(graph, "add", there, offset)
     return _map(graph, "select", _beats(graph, best, last, value), later, place)
 
@@ -183,11 +183,4 @@ def _converted(graph: Graph, x: Value, dtype: DType) -> Value:
 
 
 def _scaled(graph: Graph, x: Value, factor: int, dtype: DType) -> Value:
-    return _map(graph, "mul", x, _full(graph, factor, TensorType(dtype, x.shape)))
-
-
-def _full(graph: Graph, number: int, type: TensorType) -> Value:
-    array = np.asarray(number, type.dtype.numpy)
-    array.flags.writeable = False
-    scalar = build(graph, "const", (), value=array)
-    return build(graph, "fill", (scalar,), shape=type.shape) if type.shape else scalar
+    return _map(graph, "mul", x, filled(graph, factor, TensorType(dtype, x.shape)))

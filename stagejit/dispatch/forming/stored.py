@@ -41,7 +41,9 @@ def _ordered(state: State) -> list[Group]:
     for group, before in zip(state.groups, state.reach.direct, strict=True):
         order.add_edges_from((state.groups[other], group) for other in before)
     finish = {group: _finish(state, group) for group in state.groups}
-    return list(nx.lexicographical_topological_sort(order, key=finish.__getitem__))
+    ordered = list(nx.lexicographical_topological_sort(order, key=finish.__getitem__))
+    order.clear()  # networkx keeps views of it, which refer to it
+    return ordered
 
 
 def _finish(state: State, group: Group) -> int:

@@ -90,6 +90,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from stagejit.errors import VerificationError
 from stagejit.graph.definition import Attrs, Types, definition_of
 from stagejit.graph.ir import Graph, Value
@@ -140,3 +142,18 @@ def build(
     if types is None:
         raise ValueError(f"{kind} states its own result types; use Graph.add")
     return graph.add(kind, operands, types, loc, **attrs).result
+
+
+def filled(graph: Graph, number: Any, type: TensorType, loc: Loc = UNKNOWN) -> Value:
+    """A value of `type`, all of one number; what the graph has of that already, if it has."""
+    array = np.array(number, type.dtype.numpy)
+    key = type, array.tobytes()
+    known = graph.filled.get(key)
+    if known is not None and known.op in graph:
+        return known
+    array.flags.writeable = False
+    value = graph.add("const", (), TensorType(type.dtype, ()), loc, value=array).result
+    if type.shape:
+        value = build(graph, "fill", [value], loc, shape=type.shape)
+    graph.filled[key] = value
+    return value
