@@ -121,11 +121,13 @@ class Graph:
         """The graph itself, for networkx. Many a graph is only made, read and compiled, such as
         those of dispatches: they have edges from the moment that somebody asks for them."""
         if self._linked is None:
+            self._order = self.ops()  # that of their ids, as long as nothing has gone
             self._linked = nx.MultiDiGraph()
-            self._linked.add_nodes_from(self._made)
             after, before = self._linked._succ, self._linked._pred
+            for nodes in (self._linked._node, after, before):  # as `add_nodes_from` and `_link`,
+                nodes.update((op, {}) for op in self._made)  # in a third of the time
             for op in self._made:
-                for index, value in enumerate(op.operands):  # as `_link`, in a third of the time
+                for index, value in enumerate(op.operands):
                     if value.op not in after:  # of another graph, a fault that a verifier finds
                         self._linked.add_node(value.op)
                     edges = after[value.op].get(op)
@@ -166,7 +168,7 @@ class Graph:
         if self._linked is None:  # ops came after their operands
             return [op for op in self._made if op.definition.is_step]
         order = []
-        waiting = {op: len({operand.op for operand in op.operands}) for op in self.nx}
+        waiting = {op: len(before) for op, before in self._linked._pred.items()}
         ready = [(op.place, op.id, op) for op, missing in waiting.items() if not missing]
         heapq.heapify(ready)
         while ready:
@@ -219,8 +221,9 @@ class Graph:
             self._linked.clear()  # networkx keeps views of it, which refer to it
             self._linked = None
         for op in made:
-            for body in op.definition.bodies(op):
-                body.dissolve()
+            if op.definition.has_bodies:
+                for body in op.definition.bodies(op):
+                    body.dissolve()
             if len(op.results) == 1:
                 del op.result
             op.attrs, op.operands, op.results = _NOTHING, (), ()
@@ -320,8 +323,8 @@ class Graph:
             self.nx.remove_node(op)
             dead += 1
             todo += {operand.op for operand in op.operands if not users[operand.op]}
-        if dead:
-            self._order = None
+        if dead and self._order is not None:  # nobody else waited for them
+            self._order = [op for op in self._order if op in users]
         return dead
 
     def _insert(
