@@ -32,7 +32,7 @@ from stagejit.errors import UnsupportedOpError
 from stagejit.formulas import evaluate, names_in
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.symbolic import size_named
-from stagejit.types import DType, Storage, TensorType, storage_of
+from stagejit.types import DType, TensorType, storage_of
 from stagejit.users_line import is_ours
 
 Literal = jex_core.Literal
@@ -73,14 +73,14 @@ def type_of(aval: Any) -> TensorType:
     shape, dtype = getattr(aval, "shape", None), getattr(aval, "dtype", None)
     if shape is None or dtype is None:
         return TensorType(DType(type(aval).__name__, "opaque", 0, 0), ())
-    element = _element_of(dtype)
     sizes = shape if _INTEGERS.issuperset(map(type, shape)) else tuple(map(size_of, shape))
-    return TensorType(element.dtype, sizes + element_shape(aval) + element.shape)
+    return _type_of(dtype, sizes + element_shape(aval))
 
 
-@functools.lru_cache(maxsize=256)
-def _element_of(dtype: Any) -> Storage:
-    return storage_of(physical_aval(core.ShapedArray((), dtype)).dtype)
+@functools.lru_cache(maxsize=4096)
+def _type_of(dtype: Any, shape: tuple[int, ...]) -> TensorType:
+    element = storage_of(physical_aval(core.ShapedArray((), dtype)).dtype)
+    return TensorType(element.dtype, shape + element.shape)
 
 
 def is_extended(aval: Any) -> bool:
@@ -130,13 +130,12 @@ def has_static_shape(type: TensorType | jax.core.ShapedArray) -> bool:
     )
 
 
-def constant_array(value: Any, aval: Any) -> Any:
-    """A read-only NumPy array of a jaxpr constant or literal, in its physical type.
+def constant_array(value: Any, aval: Any, type: TensorType) -> Any:
+    """A read-only NumPy array of a jaxpr constant or literal, in its physical type, `type`.
 
     JAX's own arrays are viewed, not copied; what the user could still write to is copied. A
     constant of an opaque type has no NumPy form and is returned as it is.
     """
-    type = type_of(aval)
     if type.dtype.kind == "opaque":
         return value
     array = np.asarray(words_of(value) if is_extended(aval) else value)

@@ -8,6 +8,7 @@ A `cond` whose index is known (a choice by platform) is a call of that branch, a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from stagejit.compat import ClosedJaxpr, Jaxpr
@@ -72,10 +73,11 @@ def call_operands(equation: Any, operands: list[Value]) -> list[Value]:
     return [*operands[first : first + counts.solve], *operands[right:]]
 
 
-def known_branch(equation: Any, index: Any) -> ClosedJaxpr | None:
-    """The branch that a `cond` with this known `index` takes; None where it is not known, or for
-    any other equation."""
-    if index is None or jax_name(equation.primitive) != "cond":
+def known_branch(equation: Any, first: Value, known: Callable[[Value], Any]) -> ClosedJaxpr | None:
+    """The branch that a `cond` takes, whose index is its `first` operand; None where that is not
+    known, or for any other equation. known: the number that a value is, None for one of a call."""
+    index = known(first) if jax_name(equation.primitive) == "cond" else None
+    if index is None:
         return None
     branches = equation.params["branches"]
     return branches[min(max(int(index), 0), len(branches) - 1)]  # type: ignore[no-any-return]

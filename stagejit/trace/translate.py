@@ -160,7 +160,7 @@ class _Tracer:
                 continue
             called = called_jaxpr(equation)
             if called is None and operands:
-                called = known_branch(equation, self.emit.known(operands[0]))
+                called = known_branch(equation, operands[0], self.emit.known)
                 operands = operands if called is None else operands[1:]
             if called is not None:
                 operands = call_operands(equation, self._held(equation, operands))
@@ -275,7 +275,8 @@ class _Tracer:
         return results
 
     def _constant(self, value: Any, aval: Any) -> Value:
-        array, type = constant_array(value, aval), type_of(aval)
+        type = type_of(aval)
+        array = constant_array(value, aval, type)
         if type.dtype.kind == "opaque":
             return self.emit.opaque_const(array, type)
         return self.emit.const(array, type.dtype)
