@@ -28,14 +28,14 @@ def assemble(grouping: Grouping) -> tuple[Graph, dict[Group, Op]]:
 
 class _Assembly:
     """`values`: what stands for each value that lies in memory; `copies`: by results of updates,
-    what they start from if that is a copy; `parts`: what equal groups evaluate."""
+    what they start from if that is a copy; `first`: the first dispatch of equal groups."""
 
     def __init__(self, grouping: Grouping) -> None:
         self.grouping, graph = grouping, grouping.graph
         self.made = Graph(graph.name)
         self.launched: dict[Group, Op] = {}
         self.copies: dict[Value, Value] = {}
-        self.parts: dict[Hashable, Graph] = {}
+        self.first: dict[Hashable, Op] = {}
         self.values = {
             value: self.made.add_input(name, value.type, donated=graph.is_donated(value))
             for value, name in zip(graph.inputs, graph.input_names, strict=True)
@@ -123,9 +123,12 @@ class _Assembly:
             operands.append(self._start(anchor.result))
         ops = _in_order(group)
         key = _key(group, ops) or group
-        if key not in self.parts:
-            self.parts[key] = _part(group, ops)
-        op = add_dispatch(self.made, operands, [self.parts[key]])
+        first = self.first.get(key)
+        if first is None:
+            op = self.first[key] = add_dispatch(self.made, operands, [_part(group, ops)])
+        else:
+            types = [value.type for value in first.results]
+            op = self.made.add(first.kind, operands, types, first.loc, **first.attrs)
         if group.copies_for is None:
             self.values.update(zip(group.stores, op.results, strict=True))
         else:
@@ -145,7 +148,7 @@ def _in_order(group: Group) -> Sequence[Op]:
     ordered: dict[Op, None] = {}
     bound = [op for op in group.ops if free.isdisjoint(op.results)]
     for last in (*bound, *group.ops):
-        pending = [last]
+        pending = [last] if last not in ordered else []
         while pending:
             op = pending[-1]
             before = (v.op for v in op.operands if v in free and v.op not in ordered)

@@ -69,7 +69,7 @@ def attribute_key(value: Any) -> Any:
     if type(value) in (str, int, bool):
         return type(value).__name__, value
     if isinstance(value, np.ndarray):
-        return str(value.dtype), value.shape, value.tobytes()
+        return value.dtype, value.shape, value.tobytes()
     if isinstance(value, Graph):
         return "graph", as_text(value)
     if isinstance(value, tuple):

@@ -17,6 +17,7 @@ when it is first asked for, and reads all fields of such an object in four times
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,7 +62,8 @@ class Box:
 
     @staticmethod
     def whole(shape: Sequence[int]) -> Box:
-        return Box((0,) * len(shape), tuple(shape), (1,) * len(shape))
+        """All elements; one box for all that have the shape, so that it is measured once."""
+        return _whole(tuple(shape))
 
     @staticmethod
     def of(dims: Sequence[Dim]) -> Box:
@@ -236,10 +238,10 @@ class Box:
     def minus(self, other: Box) -> list[Box]:
         """Disjoint boxes of all elements of this box that are not, for certain, in `other`; this
         box itself where too many boxes would be left."""
-        if not self.overlaps(other):
-            return [self] if self.count else []
         if other.contains(self):
             return []
+        if not self.overlaps(other):
+            return [self]
         if self.is_solid and other.is_solid:
             common = self.intersection(other)
         else:
@@ -255,6 +257,11 @@ class Box:
         for (first, _, stride), last in zip(self.dims(), self.last, strict=True):
             parts.append(f"{first}:{last + 1}" + (f":{stride}" if stride != 1 else ""))
         return f"[{', '.join(parts)}]"
+
+
+@functools.lru_cache(maxsize=4096)
+def _whole(shape: tuple[int, ...]) -> Box:
+    return Box((0,) * len(shape), shape, (1,) * len(shape))
 
 
 _NUMBERS = {int}

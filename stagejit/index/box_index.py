@@ -192,6 +192,8 @@ def left_of(box: Box, others: Iterable[Box], most: float = math.inf) -> list[Box
     In any order of `others`: a strided one that may leave too much comes when little is left. What
     lies in one of two others, but in which is known at run time only, lies around its box."""
     ordered = sorted(others, key=lambda other: not other.is_solid)
+    if not ordered:
+        return [box] if box.count else []
     pieces = _without(box, ordered, most)
     return [
         piece

@@ -63,10 +63,12 @@ def hazard_graph(dispatches: Sequence[Touching]) -> HazardGraph:
     overwritten: there both conflict with that one."""
     graph: HazardGraph = nx.DiGraph()
     graph.add_nodes_from(range(len(dispatches)))
+    written = {access.buffer for dispatch in dispatches for access in dispatch.writes}
     touched: dict[str, _Touched] = defaultdict(_Touched)
     for position, dispatch in enumerate(dispatches):
         ranges: Ranges = {}
-        for access in dispatch.reads:
+        reads = [access for access in dispatch.reads if access.buffer in written]
+        for access in reads:
             touched[access.buffer].written.note(ranges, access, "RAW")
         for access in dispatch.writes:
             touched[access.buffer].read.note(ranges, access, "WAR")
@@ -76,7 +78,7 @@ def hazard_graph(dispatches: Sequence[Touching]) -> HazardGraph:
             touched[access.buffer].written.overwrite(ranges, access, position, "WAW")
         for access in dispatch.writes:
             touched[access.buffer].written.add(access, position)
-        for access in dispatch.reads:
+        for access in reads:
             touched[access.buffer].read.add(access, position)
         add_edges(graph, position, ranges)
     return graph

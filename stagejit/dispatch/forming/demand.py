@@ -62,7 +62,10 @@ class _Demands:
     def add(
         self, op: Op, group: Group, at: Mapping[_Place, float], location: Location | None
     ) -> None:
-        demand = self.of.setdefault(op, {}).setdefault(group, _Demand({}))
+        of_op = self.of.setdefault(op, {})
+        demand = of_op.get(group)
+        if demand is None:
+            demand = of_op[group] = _Demand({})
         for place, evaluations in at.items():
             if place not in demand.at and len(demand.at) >= _MOST_KNOWN:
                 place = next(iter(demand.at))
@@ -86,9 +89,9 @@ def store_what_is_dear(state: State) -> None:
                 state.decide("fuse-producers", op, False, reason)
         if home is not None:
             # Its own group may want it elsewhere, too: there it is evaluated again.
-            again = demands.of.get(op, {}).get(home, _Demand({}))
-            stored = _Demand({**again.at, **_once(op.results[0])})
-            _demand_operands(state, op, home, stored, demands)
+            again = demands.of.get(op, {}).get(home)
+            at = _once(op.results[0])
+            _demand_operands(state, op, home, _Demand({**again.at, **at} if again else at), demands)
         else:
             for group, demand in demands.of[op].items():
                 _demand_operands(state, op, group, demand, demands)

@@ -21,7 +21,13 @@ from stagejit.dispatch.bodies import known_inside
 from stagejit.dispatch.forming.demand import store_what_is_dear
 from stagejit.dispatch.forming.destinations import reads_to_keep, update
 from stagejit.dispatch.forming.group import Group, Grouping, Location, Refusal
-from stagejit.dispatch.forming.joins import join, refuse_length, refuse_prologue, store
+from stagejit.dispatch.forming.joins import (
+    join,
+    refuse_length,
+    refuse_prologue,
+    store,
+    store_in_map,
+)
 from stagejit.dispatch.forming.legality import locate, refuse_order, refuse_rows
 from stagejit.dispatch.forming.offsets import explain_offsets
 from stagejit.dispatch.forming.recompute import drop_what_is_cheap
@@ -152,7 +158,7 @@ class _Former:
                 or refuse_prologue(state, op)
                 or refuse_length(state, op)
             ):
-                store(state, op)
+                store_in_map(state, op)
         elif required or refuse_length(state, op):
             store(state, op)
 

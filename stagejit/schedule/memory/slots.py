@@ -7,6 +7,7 @@ see `packing.py` for which of them may overlap.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -184,6 +185,7 @@ def _pairs(
     """Who may write which buffer over which other, if nobody else needed that."""
     old = {life.name: life for life in transients}
     new = old | {life.name: life for life in hosts}
+    refused = functools.cache(refuse_in_place)  # steps that are alike ask the same
     return [
         (at, source, target)
         for at, step in enumerate(steps)
@@ -193,7 +195,7 @@ def _pairs(
         if target in new
         and target not in step.reads
         and new[target].nbytes == old[source].nbytes == own.type.nbytes
-        and not refuse_in_place(step.region, own, store)
+        and not refused(step.region.alike or step.region, own, store)
     ]
 
 
