@@ -121,11 +121,10 @@ class _Assembly:
         anchor = group.anchor
         if anchor is not None and anchor.definition.updates:
             operands.append(self._start(anchor.result))
-        ops = _in_order(group)
-        key = _key(group, ops) or group
+        key = _key(group) or group
         first = self.first.get(key)
         if first is None:
-            op = self.first[key] = add_dispatch(self.made, operands, [_part(group, ops)])
+            op = self.first[key] = add_dispatch(self.made, operands, [_part(group)])
         else:
             types = [value.type for value in first.results]
             op = self.made.add(first.kind, operands, types, first.loc, **first.attrs)
@@ -136,38 +135,14 @@ class _Assembly:
         return op
 
 
-def _in_order(group: Group) -> Sequence[Op]:
-    """The group's ops, but what depends on nothing that it reads right before who reads it first:
-    where constants stand in a program is different in the first one of steps that repeat."""
-    free: set[Value] = set()
-    for op in group.ops:
-        if free.issuperset(op.operands):
-            free.update(op.results)
-    if not free:
-        return group.ops
-    ordered: dict[Op, None] = {}
-    bound = [op for op in group.ops if free.isdisjoint(op.results)]
-    for last in (*bound, *group.ops):
-        pending = [last] if last not in ordered else []
-        while pending:
-            op = pending[-1]
-            before = (v.op for v in op.operands if v in free and v.op not in ordered)
-            first = next(before, None)
-            if first is None:
-                ordered[pending.pop()] = None
-            else:
-                pending.append(first)
-    return list(ordered)
-
-
-def _key(group: Group, given: Sequence[Op]) -> Hashable:
+def _key(group: Group) -> Hashable:
     """Groups of equal keys evaluate the same, made of the same lines: floats, of which the host
     knows nothing, so that whatever is said of one part holds for each dispatch of it."""
     if not all(value.type.dtype.is_float for value in group.reads):
         return None
     numbers = {value: at for at, value in enumerate(group.reads)}
     ops = []
-    for op in given:
+    for op in group.ops:
         if op.definition.updates:
             return None
         attrs = [(name, attribute_key(value)) for name, value in op.attrs.items()]
@@ -180,19 +155,19 @@ def _key(group: Group, given: Sequence[Op]) -> Hashable:
     return tuple(value.type for value in group.reads), tuple(ops), tuple(stores)
 
 
-def _part(group: Group, ops: Sequence[Op]) -> Graph:
+def _part(group: Group) -> Graph:
     """What a group evaluates."""
-    part = Graph(kind_of([op for op in ops if not op.definition.is_insert]))
+    part = Graph(kind_of([op for op in group.ops if not op.definition.is_insert]))
     made = {value: part.add_input(f"a{at}", value.type) for at, value in enumerate(group.reads)}
     anchor = group.anchor
     if anchor is not None and anchor.definition.updates:
         into = part.add_input("d0", anchor.result.type, donated=True)
-        made = appended(part, ops[:-1], made)
+        made = appended(part, group.ops[:-1], made)
         tied = anchor.definition.tied_operand(anchor, 0)
         given = [into if at == tied else made[v] for at, v in enumerate(anchor.operands)]
         update = part.add(anchor.kind, given, into.type, anchor.loc, **anchor.attrs)
         part.set_outputs(update.results)
     else:
-        made = appended(part, ops, made)
+        made = appended(part, group.ops, made)
         part.set_outputs([made[value] for value in group.stores])
     return part

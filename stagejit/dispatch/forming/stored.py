@@ -25,9 +25,7 @@ def store_what_is_read(state: State) -> list[Group]:
         group.stores = dict.fromkeys(_stores(state, group))
         if group.stores or group.definition.is_left:
             ops, reads = _walk(state, group)
-            at = state.position
-            group.ops = sorted(ops, key=lambda op: at[op])
-            group.reads = sorted(reads, key=lambda v: (at.get(v.op, -1), v.op.id, v.index))
+            group.ops, group.reads = list(ops), list(reads)
             for value in group.reads:
                 _store(state, value)
             kept.append(group)
@@ -70,23 +68,26 @@ def _stores(state: State, group: Group) -> list[Value]:
     return sorted(stores, key=lambda value: (state.position.get(value.op, -1), value.index))
 
 
-def _walk(state: State, group: Group) -> tuple[set[Op], dict[Value, None]]:
-    """Ops that the group evaluates for what it stores, and the values that it reads from memory."""
+def _walk(state: State, group: Group) -> tuple[dict[Op, None], dict[Value, None]]:
+    """Ops that the group evaluates for what it stores, and the values that it reads from memory,
+    both right before who needs them first: where constants, and what is made of what all steps
+    read, stand in a program is different in the first one of steps that repeat."""
     anchor = group.anchor
     if anchor is not None and not group.has_kernel:
         operands = read_operands(anchor)
         plain = operands if anchor.definition.is_left else map(without_reshapes, operands)
-        return {anchor}, dict.fromkeys(plain)
-    ops: set[Op] = set()
+        return {anchor: None}, dict.fromkeys(plain)
+    ops: dict[Op, None] = {}
     reads: dict[Value, None] = {}
-    pending: list[Value] = list(group.stores)
+    pending = list(reversed(group.stores))
     while pending:
-        value = pending.pop()
-        if value.op in ops or value in reads:
+        value = pending[-1]
+        op = value.op
+        if not (op is anchor or state.is_floating(value) or state.home.get(op) is group):
+            reads[pending.pop()] = None
             continue
-        if value.op is anchor or state.is_floating(value) or state.home.get(value.op) is group:
-            ops.add(value.op)
-            pending.extend(read_operands(value.op))
-        else:
-            reads[value] = None
+        missing = [v for v in read_operands(op) if v.op not in ops and v not in reads]
+        pending += reversed(missing)
+        if not missing:
+            ops[pending.pop().op] = None
     return ops, reads
