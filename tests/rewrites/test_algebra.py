@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from stagejit.graph.interpreter import interpret
+from stagejit.graph.ir import Graph
+from stagejit.graph.ops import build, filled
 from stagejit.graph.parser import parse
 from stagejit.options import Options
 from stagejit.rewrites import algebra
 from stagejit.rewrites.driver import LocalStep, Rule, run_steps
-from stagejit.types import dtype_named
+from stagejit.rewrites.subexpressions import SHARING
+from stagejit.types import TensorType, dtype_named, f32
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged
 
 
@@ -152,6 +155,21 @@ def test_division_by_a_power_of_two_is_a_multiplication(
     (before,) = interpret(graph, [x])
     run_steps(graph, (LocalStep("test", algebra.RULES),), Options(verify=True))
     np.testing.assert_array_equal(before, interpret(graph, [x])[0])
+
+
+def test_many_divisions_have_one_factor() -> None:
+    """Nothing is left to eliminate-common-subexpressions."""
+    graph = Graph()
+    for shape in ((4,), (2, 3), ()):
+        type = TensorType(f32, shape)
+        x, sixteen = graph.add_input("x", type), filled(graph, 16, type)
+        for _ in range(20):
+            quotient = build(graph, "map", [x, sixteen], fn="div", dtype=f32)
+            x = build(graph, "map", [quotient], fn="sin", dtype=f32)
+        graph.set_outputs([*graph.outputs, x])
+    decisions = run_steps(graph, [LocalStep("both", algebra.RULES, SHARING)], Options(verify=True))
+    assert {decision.rewrite for decision in decisions} == {algebra.NAME}
+    assert [op.attrs["value"] for op in graph if op.kind == "const"] == [1 / 16]
 
 
 @pytest.mark.parametrize(

@@ -151,9 +151,11 @@ def filled(graph: Graph, number: Any, type: TensorType, loc: Loc = UNKNOWN) -> V
     known = graph.filled.get(key)
     if known is not None and known.op in graph:
         return known
-    array.flags.writeable = False
-    value = graph.add("const", (), TensorType(type.dtype, ()), loc, value=array).result
     if type.shape:
-        value = build(graph, "fill", [value], loc, shape=type.shape)
+        scalar = filled(graph, array, TensorType(type.dtype, ()), loc)
+        value = build(graph, "fill", [scalar], loc, shape=type.shape)
+    else:
+        array.flags.writeable = False
+        value = graph.add("const", (), type, loc, value=array).result
     graph.filled[key] = value
     return value

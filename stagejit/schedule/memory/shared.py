@@ -98,7 +98,7 @@ class _Memory:
         """Earlier touches of other buffers, one of the two writing."""
         own = self.all[touch.number : touch.number + 1]
         for earlier in self.touched.overlapping(touch.box(own)):
-            if earlier.number != touch.number and (earlier.writes or touch.writes):
+            if earlier.writes or touch.writes:
                 yield earlier
 
     def overwrite(self, touch: _Touch) -> None:
@@ -107,11 +107,15 @@ class _Memory:
         if touch.leaves_nothing:
             self.touched.cut(touch.box(self.all))
             return
-        for by in (self.all[: touch.number], self.all[touch.number + 1 :]):
+        for by in self._others(touch):
             self.touched.cut(touch.box(by), unless=lambda other: other.number == touch.number)
 
     def add(self, touch: _Touch) -> None:
-        self.touched.add(touch.box(self.all), touch)
+        for by in self._others(touch):
+            self.touched.add(touch.box(by), touch)
+
+    def _others(self, touch: _Touch) -> tuple[range, range]:
+        return self.all[: touch.number], self.all[touch.number + 1 :]
 
 
 def shared(places: Mapping[str, Place]) -> dict[str, Place]:
