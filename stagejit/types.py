@@ -15,6 +15,9 @@ from typing import Any, ClassVar, Literal
 import ml_dtypes
 import numpy as np
 
+from stagejit.index.affine import Affine, Index
+from stagejit.index.layout import ROW_MAJOR, Layout
+
 Kind = Literal["bool", "int", "uint", "float", "opaque"]
 
 
@@ -156,17 +159,18 @@ def storage_of(dtype: Any) -> Storage:
 
 @dataclass(frozen=True)
 class TensorType:
-    """Element type and shape of a value."""
+    """Element type and shape of a value, and where its elements lie if it is in memory."""
 
     dtype: DType
     shape: tuple[int, ...]
+    layout: Layout = ROW_MAJOR
     _text: ClassVar[str] = ""  # once it is known
     _size: ClassVar[int | None] = None
 
     def __str__(self) -> str:
         known = self._text
         if not known:
-            known = f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
+            known = f"{self.dtype.name}[{','.join(map(str, self.shape))}]{self.layout}"
             object.__setattr__(self, "_text", known)
         return known
 
@@ -189,5 +193,15 @@ class TensorType:
         return known
 
     @property
+    def room(self) -> int:
+        """Elements that its memory has room for."""
+        return self.size if self.layout is ROW_MAJOR else self.layout.room(self.shape)
+
+    @property
     def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
+        """Of its memory."""
+        return self.room * self.dtype.itemsize
+
+    def offset(self, index: Index, *, strict: bool = False) -> Affine:
+        """Where in its memory the element at `index` lies. strict: as in `Affine.divmod`."""
+        return self.layout.offset(index, self.shape, strict=strict)

@@ -18,7 +18,6 @@ PACKAGE = Path(__file__).resolve().parent.parent / "stagejit"
 # From the bottom up; a module may import from its own row and from the rows above it in this list.
 LAYERS: tuple[tuple[str, ...], ...] = (
     (
-        "types",
         "loc",
         "errors",
         "options",
@@ -30,11 +29,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "decisions",
         "symbolic",
         "formulas",
-        "compat",
-        "crossing",
         "users_line",
     ),
     ("index",),
+    ("types", "compat", "crossing"),
     ("graph",),
     ("trace",),
     ("rewrites",),

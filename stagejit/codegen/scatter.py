@@ -39,7 +39,7 @@ from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.target import Target
 from stagejit.graph.dims import ScatterDims
 from stagejit.graph.ir import Op, Value
-from stagejit.index.affine import Affine, Index, Var, linearize
+from stagejit.index.affine import Affine, Index, Var
 
 _BLOCK = 8  # vectors of a window that one item takes, where windows are shared out
 
@@ -81,7 +81,7 @@ def scatter_kernel(region: ClosedRegion, target: Target) -> Kernel:
 def _plan(region: ClosedRegion, target: Target) -> _Nest:
     op = region.anchor_op
     _, indices, updates = op.operands
-    dims, shape = ScatterDims.of(op.attrs), op.result.shape
+    dims = ScatterDims.of(op.attrs)
     space = Space(updates.shape, "u")
     starts = {
         axis: Affine.of(Var(room, "s", "dynamic", source=indices))
@@ -94,9 +94,8 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
         for component in range(len(dims.start_axes)):
             footprint.visit(indices, _vector_index(op, space.index, component))
         place = _place(op, space.index)
-        offset = linearize(
-            [part + starts.get(axis, Affine()) for axis, part in enumerate(place)], shape
-        )
+        moved = [part + starts.get(axis, Affine()) for axis, part in enumerate(place)]
+        offset = op.result.type.offset(tuple(moved))
         footprint.numbers.append(offset)
         return footprint, offset
 
@@ -235,7 +234,7 @@ class _Writer:
         with self.elements.at():
             starts, inside = self._starts()
             place = [part + starts.get(axis, Affine()) for axis, part in enumerate(self.nest.place)]
-            offset = linearize(place, self.op.result.shape)
+            offset = self.op.result.type.offset(tuple(place))
             if inside is None:
                 self._window(block, offset)
             else:

@@ -18,7 +18,7 @@ from collections.abc import Container, Sequence
 from stagejit.dispatch.accesses import indices_read, store_index, touch_of
 from stagejit.dispatch.regions import Region, Store
 from stagejit.graph.ir import Value
-from stagejit.index.affine import Affine, linearize
+from stagejit.index.affine import Affine
 
 
 def refuse_in_place(region: Region, operand: Value, store: Store) -> str:
@@ -44,8 +44,8 @@ def refuse_in_place(region: Region, operand: Value, store: Store) -> str:
         reason = ""
     if reason:
         return reason
-    read = {linearize(index, operand.shape) for index in indices_read(region, operand)}
-    if read == {linearize(store_index(store), into.shape)}:
+    read = {operand.type.offset(index) for index in indices_read(region, operand)}
+    if read == {into.type.offset(store_index(store))}:
         return ""
     return "the dispatch reads other elements of the operand than it writes"
 
@@ -75,10 +75,10 @@ def _refuse_update(region: Region, operand: Value, store: Store) -> str:
         return "the operand says where something is placed"
     index = store_index(store)
     written = touch_of(store.into, index, region.scalars).box
-    place = _terms(linearize(index, store.into.shape))
+    place = _terms(store.into.type.offset(index))
     for read in indices_read(region, operand):
         overlaps = touch_of(operand, read, region.scalars).box.overlaps(written)
-        if overlaps and _terms(linearize(read, operand.shape)) != place:
+        if overlaps and _terms(operand.type.offset(read)) != place:
             return "the dispatch reads other elements of the operand than it writes"
     return ""
 

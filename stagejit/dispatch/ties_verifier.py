@@ -4,7 +4,8 @@ Input: a graph of dispatches. Output: nothing, or a VerificationError. Invariant
 updated at most once, and only what nobody outside counts on; returned values have memory of their
 own; until somebody has read a version of a buffer, nobody overwrites the elements that are read,
 in whatever order that the edges allow; parts of one dispatch, which run at once, do not read what
-another one writes. What one kernel writes over its own operands is the matter of `in_place.py`.
+another one writes; only dispatches touch memory that is not row-major. What one kernel writes over
+its own operands is the matter of `in_place.py`.
 
 A tie is an op whose result is an update: it overwrites boxes of the memory of its destination. A
 version is made from a tie if it is that tie's result, or an update of a version that is.
@@ -41,6 +42,7 @@ def verify_ties(
 def _verify_outputs(graph: Graph, carried: Mapping[int, int]) -> None:
     taken: set[Value] = set()
     for number, value in enumerate(graph.outputs):
+        _require_row_major(value, f"the return of {graph.name}")
         memory = memory_of(value)
         if not value.type.size:
             continue
@@ -51,6 +53,12 @@ def _verify_outputs(graph: Graph, carried: Mapping[int, int]) -> None:
         unchanged = number in carried and value is graph.inputs[carried[number]]
         if (of_caller or memory.op.definition.is_constant) and not unchanged:
             raise VerificationError(f"{graph.name} returns {value}, which lies in {memory}")
+
+
+def _require_row_major(value: Value, who: str) -> None:
+    """Who hands memory on, or looks at it in another shape, knows no other layout."""
+    if not value.type.layout.is_row_major:
+        raise VerificationError(f"{who} takes {value} for row-major", loc=value.op.loc)
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,9 @@ class _Check:
         kind = op.definition
         if not (kind.stands_alone or kind.forwards or kind.is_constant or kind.is_empty):
             raise VerificationError(f"{op} is no dispatch", loc=op.loc)
+        if not (kind.is_dispatch or kind.is_empty):
+            for value in (*op.operands, *op.results):
+                _require_row_major(value, f"{op}")
         known = 1 << op.id
         for operand in op.operands:
             known |= self.after.get(operand.op, 0)

@@ -61,7 +61,7 @@ class OpDef:
 
     How it is written (see `syntax.py`):
 
-    implied: attributes that the result type tells: among shape, sizes, dtype.
+    implied: attributes that the result type tells: among shape, sizes, dtype, layout.
     write: (op, names) --> the text after the kind. None: operands, then attributes by name.
     read: (tokens, definition, values, types) --> operands and attributes; the inverse.
 

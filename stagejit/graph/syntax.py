@@ -57,8 +57,11 @@ def implied_attributes(tokens: Line, definition: OpDef, types: Types) -> dict[st
         return {}
     if len(types) != 1:
         raise tokens.error(f"{definition.kind} has one result, not {len(types)}")
-    known = {"shape": types[0].shape, "sizes": types[0].shape, "dtype": types[0].dtype}
-    return {name: known[name] for name in sorted(definition.implied)}
+    (type,) = types
+    known: dict[str, Any] = {"shape": type.shape, "sizes": type.shape, "dtype": type.dtype}
+    if not type.layout.is_row_major:
+        known["layout"] = type.layout
+    return {name: known[name] for name in sorted(definition.implied & known.keys())}
 
 
 def operands_text(op: Op, names: Names) -> str:

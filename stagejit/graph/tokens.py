@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from stagejit.errors import ParseError
 from stagejit.formulas import evaluate, names_in
 from stagejit.graph.ir import Value
+from stagejit.index.layout import ROW_MAJOR, Layout
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.symbolic import size_named
 from stagejit.types import DType, TensorType, dtype_named
@@ -30,10 +31,22 @@ _TOKEN = re.compile(
     | (?P<number>-?(?:0x[0-9a-f]+|\d[\d.]*(?:e[+-]?\d+)?|inf\b|nan\b)(?![\w*+-]))
     | (?P<size>-?\w+(?:[*+-]\w+)+)
     | (?P<name>[A-Za-z_@][\w<>.]*)
+    | (?P<layout>\{[\d;][\d,;]*\})
     | (?P<mark>[()\[\]{}=:,~])
     )""",
     re.VERBOSE,
 )
+
+
+def read_layout(text: str, shape: Sequence[int], error: Callable[[str], ParseError]) -> Layout:
+    """The layout of arrays of this shape that the text says. Raises the error for any other."""
+    try:
+        layout = Layout.of_text(text)
+    except ValueError:
+        raise error(f"{text} is no layout") from None
+    if not layout.fits(shape):
+        raise error(f"{text} is no layout of that shape")
+    return layout
 
 
 class Line:
@@ -120,7 +133,11 @@ class Line:
     def type(self) -> TensorType:
         dtype = dtype_named(self.take("name"))
         self.expect("[")
-        return TensorType(dtype, tuple(self.list_until("]", self.integer)))
+        shape = tuple(self.list_until("]", self.integer))
+        layout = ROW_MAJOR
+        if self.kind() == "layout":
+            layout = read_layout(self.take("layout"), shape, self.error)
+        return TensorType(dtype, shape, layout)
 
     def attributes(self) -> dict[str, Any]:
         attrs = {}

@@ -16,6 +16,7 @@ import numpy as np
 from stagejit.errors import VerificationError
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.ops import infer
+from stagejit.index.layout import Layout
 from stagejit.symbolic import Expr
 from stagejit.types import DType
 
@@ -80,7 +81,7 @@ def _verify_attributes(op: Op) -> None:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(_is_plain(item) for item in value)
-    return value is None or isinstance(value, (bool, int, float, str, DType, Graph, Expr))
+    return value is None or isinstance(value, (bool, int, float, str, DType, Layout, Graph, Expr))
 
 
 def _verify_bodies(op: Op) -> None:

@@ -14,10 +14,12 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from stagejit.locks import new_lock
 from stagejit.symbolic import Expr, at_most, is_multiple
+
+T = TypeVar("T")
 
 _ids = itertools.count()
 
@@ -72,7 +74,7 @@ class _Watch(threading.local):
 _watch = _Watch()
 
 
-def watching_divisions(make: Callable[[], Index]) -> tuple[Index, list[tuple[Affine, int]]]:
+def watching_divisions(make: Callable[[], T]) -> tuple[T, list[tuple[Affine, int]]]:
     """What `make` gives, and all that it divides by more than 1: forms and divisors."""
     outer, _watch.divided = _watch.divided, []
     try:

@@ -234,7 +234,7 @@ class _Hosting:
         params = kernel.params
         if self.verify:
             self._require_readonly(kernel, names, step)
-            sizes = [arg.value.type.size - arg.offset for arg in kernel.args]
+            sizes = [arg.value.type.room - arg.offset for arg in kernel.args]
             params = (*params, *sizes, len(self.faults))
             refs.append(BufferRef("fault"))
             self.faults += [

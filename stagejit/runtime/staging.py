@@ -86,11 +86,13 @@ class _Staging:
         return tuple(array for array, _ in arrays.values())
 
     def _type_of(self, name: str) -> TensorType:
-        """The type under which a run's result is known to XLA."""
+        """The type under which a run's result is known to XLA, whose arrays are row-major."""
         buffer = self.buffers[name]
         if buffer.kind == "result":
             return self.output_types[name]
-        return TensorType(buffer.dtype, buffer.shape)
+        if buffer.layout.is_row_major:
+            return TensorType(buffer.dtype, buffer.shape)
+        return TensorType(buffer.dtype, (buffer.layout.room(buffer.shape),))
 
     def _as_type(self, name: str, type: TensorType) -> int:
         """The latest value of a buffer, under a shape of the same elements."""

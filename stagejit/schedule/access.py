@@ -12,6 +12,7 @@ from typing import Literal, cast
 
 from stagejit.formulas import evaluate, names_in
 from stagejit.index.box import Box, Dim
+from stagejit.index.layout import ROW_MAJOR, Layout
 from stagejit.symbolic import Int, Symbol, substitute, symbols_in
 from stagejit.types import DType
 
@@ -21,7 +22,7 @@ Hazard = Literal["RAW", "WAR", "WAW", "FULL", "ORDER"]
 
 @dataclass(frozen=True)
 class Buffer:
-    """Contiguous row-major memory.
+    """Contiguous memory. Arguments, results and constants are row-major.
 
     shape: numbers, or sums of products of symbolic sizes, which count as numbers; a transient of
     such a shape has no slot before its size is a number.
@@ -41,13 +42,11 @@ class Buffer:
     result: int | None = None
     host: str = ""
     over: str = ""
+    layout: Layout = ROW_MAJOR
 
     @property
     def nbytes(self) -> int:
-        size = self.dtype.itemsize
-        for extent in self.shape:
-            size *= extent
-        return size
+        return self.dtype.itemsize * self.layout.room(self.shape)
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Access:
 
     @staticmethod
     def of(buffer: Buffer, box: Box, *, exact: bool = True, may: bool = False) -> Access:
-        start, stop = box.hull_elements(buffer.shape)
+        start, stop = buffer.layout.hull(box, buffer.shape)
         size = buffer.dtype.itemsize
         hull = start * size, stop * size
         return Access(buffer.name, box, hull, box.count * size, exact, may)

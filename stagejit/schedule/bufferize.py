@@ -156,7 +156,8 @@ class _Buffers:
     def _new(self, home: Value) -> Buffer:
         dtype = home.type.dtype
         if not home.op.definition.is_constant:
-            return Buffer(self.names.new("t"), home.shape, dtype, "transient")
+            name = self.names.new("t")
+            return Buffer(name, home.shape, dtype, "transient", layout=home.type.layout)
         self._constants += 1
         return Buffer(self.names.new("c"), home.shape, dtype, "constant", self._constants - 1)
 

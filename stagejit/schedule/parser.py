@@ -13,6 +13,7 @@ from typing import cast
 
 from stagejit.errors import ParseError
 from stagejit.formulas import evaluate
+from stagejit.graph.tokens import read_layout
 from stagejit.index.box import Box
 from stagejit.schedule.plan import (
     Access,
@@ -37,8 +38,8 @@ _SIZE = re.compile(r"size (\w+)")
 _SYMBOL = re.compile(r"symbol (\w+) in (-?\d+):(-?\d+) = (.+?)(?: counts (-?\d+) ([+-]) (\d+)\*i)?")
 _HEADER = re.compile(r"plan @(\S+) \{")
 _BUFFER = re.compile(
-    rf"buffer ({_NAME}): ([\w.<>]+)\[([\w,+*-]*)\] (argument|result|transient|constant)"
-    r"(?: (\d+))?(?: (?:slot (\d+)|(passed|unplaced)))?"
+    rf"buffer ({_NAME}): ([\w.<>]+)\[([\w,+*-]*)\]({{[\d,;]+}})?"
+    r" (argument|result|transient|constant)(?: (\d+))?(?: (?:slot (\d+)|(passed|unplaced)))?"
     rf"(?: of ({_NAME}))?(?: over ({_NAME}))?(?: result (\d+))?"
 )
 _DISPATCH = re.compile(
@@ -154,10 +155,13 @@ def _match(pattern: re.Pattern[str], number: int, line: str) -> tuple[str, ...]:
 
 
 def _buffer(number: int, line: str, sizes: _Values) -> Buffer:
-    name, dtype, shape, kind, index, slot, _, host, over, result = _match(_BUFFER, number, line)
+    name, dtype, shape, layout, kind, index, slot, _, host, over, result = _match(
+        _BUFFER, number, line
+    )
+    extents = tuple(_evaluated(number, size, sizes) for size in shape.split(",") if size)
     return Buffer(
         name,
-        tuple(_evaluated(number, size, sizes) for size in shape.split(",") if size),
+        extents,
         dtype_named(dtype),
         cast(BufferKind, kind),
         _int(index),
@@ -165,6 +169,7 @@ def _buffer(number: int, line: str, sizes: _Values) -> Buffer:
         _int(result),
         host or "",
         over or "",
+        read_layout(layout or "", extents, lambda fault: ParseError(f"line {number}: {fault}")),
     )
 
 

@@ -361,7 +361,7 @@ def _body_lines(dispatch: Dispatch, body: Body) -> list[str]:
 
 def _buffer_text(buffer: Buffer) -> str:
     shape = ",".join(map(str, buffer.shape))
-    parts = [f"buffer {buffer.name}: {buffer.dtype}[{shape}] {buffer.kind}"]
+    parts = [f"buffer {buffer.name}: {buffer.dtype}[{shape}]{buffer.layout} {buffer.kind}"]
     if buffer.index is not None:
         parts.append(str(buffer.index))
     if buffer.kind == "transient":

@@ -33,7 +33,7 @@ from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.slices import place, pull_view
-from stagejit.index.affine import Affine, Index, linearize
+from stagejit.index.affine import Affine, Index
 from stagejit.types import DType, dtype_named, i32, i64
 
 
@@ -181,11 +181,11 @@ class Elements(Positions):
     def with_starts(self, store: Store, index: Index, offset: Affine) -> Affine:
         """`offset` of element `index` in `store.into`, with positions for the dynamic starts of its
         box, which a dry run cannot know."""
-        if all(var.kind != "dynamic" for var in offset.vars()):
+        if not any(insert.operands[2:] for insert in store.inserts):
             return offset
         for insert in store.inserts:
             index = place(insert, index, self.start)
-        return linearize(index, store.into.shape)
+        return store.into.type.offset(index)
 
     # ---------------------------------------------------------------- memory
 
@@ -197,7 +197,7 @@ class Elements(Positions):
 
     def load(self, value: Value, index: Index) -> Register:
         """The element of a value in memory."""
-        return self.load_at(value, self.memory[value], linearize(index, value.shape))
+        return self.load_at(value, self.memory[value], value.type.offset(index))
 
     def load_at(self, value: Value, memory: Memory, offset: Affine) -> Register:
         """The element at `offset` of the array at `memory`, which holds `value`."""
@@ -220,7 +220,7 @@ class Elements(Positions):
             ):
                 first, phase = self._phase(uniform, coeff)
                 lo, hi = first.range()
-                if lo >= 0 and hi + coeff <= value.type.size - memory.base:
+                if lo >= 0 and hi + coeff <= value.type.room - memory.base:
                     return self._dealt(buffer, first, phase, coeff, used)
             return self.b.gather(buffer, self._lane_offset(offset), mask=mask)
         if coeff == 1:

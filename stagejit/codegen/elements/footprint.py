@@ -69,7 +69,7 @@ class Footprint:
             self.asked.append((value, index))
             return []
         if value in self._inputs:
-            self.reads.append((value, linearize(index, value.shape)))
+            self.reads.append((value, self._offset(value, index)))
             return []
         if op.definition.is_view:
             pulled, divided = watching_divisions(lambda: pull_view(op, index, strict=self.strict))
@@ -96,6 +96,14 @@ class Footprint:
             index = place(insert, index)
             for start in insert.operands[2:]:
                 self.visit(start, ())
-        offset = linearize(index, store.into.shape)
+        offset = self._offset(store.into, index)
         self.numbers.append(offset)
+        return offset
+
+    def _offset(self, value: Value, index: Index) -> Affine:
+        """Where an element lies in memory; what that divides is recorded."""
+        if value.type.layout.is_row_major:
+            return linearize(index, value.shape)
+        offset, divided = watching_divisions(lambda: value.type.offset(index, strict=self.strict))
+        self.divided += divided
         return offset

@@ -12,6 +12,7 @@ from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.literals import array_text
 from stagejit.graph.tokens import Line, Values
+from stagejit.index.layout import ROW_MAJOR
 from stagejit.types import TensorType, from_numpy
 
 _SHAPED = frozenset({"shape", "dtype"})
@@ -47,8 +48,9 @@ def _read_const(
 
 
 def _iota(operands: Types, attrs: Attrs) -> TensorType:
+    require(not operands, "takes no operands")
     require(0 <= attrs["axis"] < len(attrs["shape"]), f"no axis {attrs['axis']}")
-    return _empty(operands, attrs)
+    return TensorType(attrs["dtype"], attrs["shape"])
 
 
 def _value_of_iota(evaluator: Evaluator, op: Op) -> Array:
@@ -59,7 +61,9 @@ def _value_of_iota(evaluator: Evaluator, op: Op) -> Array:
 
 def _empty(operands: Types, attrs: Attrs) -> TensorType:
     require(not operands, "takes no operands")
-    return TensorType(attrs["dtype"], attrs["shape"])
+    layout = attrs.get("layout", ROW_MAJOR)
+    require(layout.fits(attrs["shape"]), f"{layout} is no layout of that shape")
+    return TensorType(attrs["dtype"], attrs["shape"], layout)
 
 
 def _value_of_empty(evaluator: Evaluator, op: Op) -> Array:
@@ -109,7 +113,15 @@ define(
         counts=True,
     )
 )
-define(OpDef(kind="empty", infer=_empty, interpret=_value_of_empty, implied=_SHAPED, is_empty=True))
+define(
+    OpDef(
+        kind="empty",
+        infer=_empty,
+        interpret=_value_of_empty,
+        implied=_SHAPED | {"layout"},
+        is_empty=True,
+    )
+)
 define(
     OpDef(
         kind="fill",

@@ -108,11 +108,12 @@ class _Check:
             f"{pair}: the new one is touched before",
         )
         dispatch = self.plan.dispatches[at]
-        read = {(a.hull, a.must) for a in dispatch.reads if a.buffer == old.name}
-        written = {(a.hull, a.must) for a in dispatch.writes if a.buffer == new.name}
-        whole = {((0, new.nbytes), True)}
+        read = {(a.box, a.must) for a in dispatch.reads if a.buffer == old.name}
+        written = {(a.box, a.must) for a in dispatch.writes if a.buffer == new.name}
         _require(
-            read == written == whole and not any(a.buffer == old.name for a in dispatch.writes),
+            read == {(Box.whole(old.shape), True)}
+            and written == {(Box.whole(new.shape), True)}
+            and not any(a.buffer == old.name for a in dispatch.writes),
             f"{pair}: @{dispatch.name} does not read all of one and write all of the other",
         )
 

@@ -1,0 +1,129 @@
+"""`Layout`: where the elements of an array lie in its memory.
+
+Input: a shape, an index or a box of it. Output: offsets in elements from the start of the memory.
+Invariant: elements of different indices lie at different offsets, all of them below `room`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stagejit.index.affine import Affine, Index, linearize
+from stagejit.index.box import Box
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Tiles one after the other, in each of them its elements one after the other, both with the
+    axes in one order. The default has no tiles: it is row-major.
+
+    order: the axes from the slowest to the fastest; empty for those of the shape as they are.
+    tiles: elements of a tile along each axis; empty for 1 along all of them. An axis whose extent
+        is no multiple of that has its last tiles filled up.
+    padding: elements of room behind the end of each axis, before it is cut; empty for none.
+    """
+
+    order: tuple[int, ...] = ()
+    tiles: tuple[int, ...] = ()
+    padding: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Layouts that say the same are equal."""
+        if self.order == tuple(range(len(self.order))):
+            object.__setattr__(self, "order", ())
+        if set(self.tiles) == {1}:
+            object.__setattr__(self, "tiles", ())
+        if not any(self.padding):
+            object.__setattr__(self, "padding", ())
+
+    @property
+    def is_row_major(self) -> bool:
+        """Whether it is the layout of arguments and results, of which there is one."""
+        return not (self.order or self.tiles or self.padding)
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Whether it is a layout of arrays of this shape."""
+        rank, numbers = len(shape), all(isinstance(extent, int) for extent in shape)
+        lengths = {len(self.order), len(self.tiles), len(self.padding)}
+        return self.is_row_major or (
+            numbers
+            and lengths <= {0, rank}
+            and sorted(self.order) == list(range(len(self.order)))
+            and all(tile >= 1 for tile in self.tiles)
+            and all(more >= 0 for more in self.padding)
+        )
+
+    def room(self, shape: Sequence[int]) -> int:
+        """Elements that the memory of an array of this shape has room for."""
+        if self.is_row_major:
+            return math.prod(shape)
+        return math.prod(self._extents(shape)) if math.prod(shape) else 0
+
+    def offset(self, index: Index, shape: Sequence[int], *, strict: bool = False) -> Affine:
+        """Where the element at `index` lies. strict: as in `Affine.divmod`."""
+        if self.is_row_major:
+            return linearize(index, shape)
+        tiles, inside = [], []
+        for axis, tile in self._axes(len(shape)):
+            if tile == 1:
+                tiles.append(index[axis])
+            else:
+                number, element = index[axis].divmod(tile, strict=strict)
+                tiles.append(number)
+                inside.append(element)
+        return linearize((*tiles, *inside), self._extents(shape))
+
+    def hull(self, box: Box, shape: Sequence[int]) -> tuple[int, int]:
+        """Half-open range around the offsets of the elements of a box, whatever symbols are."""
+        if self.is_row_major:
+            return box.hull_elements(shape)
+        if not box.count:
+            return 0, 0
+        low, high = box.ends
+        ends: list[tuple[int, int]] = []
+        inside: list[tuple[int, int]] = []
+        for axis, tile in self._axes(len(shape)):
+            first, last = max(low[axis], 0), min(high[axis], shape[axis] - 1)
+            ends.append((first // tile, last // tile))
+            if tile > 1:
+                together = first // tile == last // tile
+                inside.append((first % tile, last % tile) if together else (0, tile - 1))
+        dims = zip(*ends, *inside, strict=True) if ends else ((), ())
+        extents = self._extents(shape)
+        start, stop = (linearize([Affine((), n) for n in dim], extents).const for dim in dims)
+        return start, stop + 1
+
+    def _axes(self, rank: int) -> list[tuple[int, int]]:
+        """The axes in order, with their tiles."""
+        order, tiles = self.order or range(rank), self.tiles or (1,) * rank
+        return [(axis, tiles[axis]) for axis in order]
+
+    def _extents(self, shape: Sequence[int]) -> list[int]:
+        """Of the tiles, then of the elements in one, where it has more than one along an axis."""
+        padding = self.padding or (0,) * len(shape)
+        axes = self._axes(len(shape))
+        tiles = [-(-(shape[axis] + padding[axis]) // tile) for axis, tile in axes]
+        return [*tiles, *(tile for _, tile in axes if tile > 1)]
+
+    def __str__(self) -> str:
+        """`{1,0}`, with tiles `{1,0;4,1}`, with padding `{1,0;4,1;0,8}`; empty if row-major."""
+        parts = [",".join(map(str, part)) for part in (self.order, self.tiles, self.padding)]
+        return f"{{{';'.join(_without_last_empty(parts))}}}" if any(parts) else ""
+
+    @staticmethod
+    def of_text(text: str) -> Layout:
+        """The inverse of `str`. Raises ValueError for any other text."""
+        parts = text.removeprefix("{").removesuffix("}").split(";") if text else []
+        if len(parts) > 3:
+            raise ValueError(f"{text} is no layout")
+        return Layout(*(tuple(map(int, part.split(","))) if part else () for part in parts))
+
+
+def _without_last_empty(parts: list[str]) -> list[str]:
+    return list(reversed([*itertools.dropwhile(lambda part: not part, reversed(parts))]))
+
+
+ROW_MAJOR = Layout()
