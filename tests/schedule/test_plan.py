@@ -34,7 +34,7 @@ plan @two_products {
   dispatch @contract.0 contract (contract, tanh)  reads arg0[0:4, 0:8], arg1[0:8, 0:8]  \
 writes t0[0:4, 0:8]  flops 544
   barrier t0[0:4, 0:8]  // RAW @contract.0 -> @contract.1
-  dispatch @contract.1 contract (contract)  reads arg1[0:8, 0:8], t0[0:4, 0:8]  \
+  dispatch @contract.1 contract (contract)  reads t0[0:4, 0:8], arg1[0:8, 0:8]  \
 writes r0[0:4, 0:8]  flops 512
 }"""
 
