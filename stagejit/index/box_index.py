@@ -58,8 +58,7 @@ class BoxIndex(Generic[Item]):
 
     def __init__(self) -> None:
         self._recent: list[Entry[Item]] = []
-        self._trees: list[list[Entry[Item]]] = []  # by size, with the tree over each in `_roots`
-        self._roots: list[_Node[Item] | None] = []
+        self._trees: list[tuple[list[Entry[Item]], _Node[Item]] | None] = []  # by size
         self._added = 0
 
     def add(self, box: Box, item: Item) -> Entry[Item] | None:
@@ -121,7 +120,7 @@ class BoxIndex(Generic[Item]):
             return []
         low, high = box.ends
         near = self._recent
-        pending = [root for root in self._roots if root is not None]
+        pending = [tree[1] for tree in self._trees if tree is not None]
         while pending:
             node = pending.pop()
             if ends_meet(node.low, node.high, low, high):
@@ -142,18 +141,17 @@ class BoxIndex(Generic[Item]):
     def _merge(self) -> None:
         """Moves the recent boxes, and all trees up to the first free size, into one tree."""
         entries, self._recent = self._recent, []
-        for at, root in enumerate(self._roots):
-            if root is None:
+        for at, tree in enumerate(self._trees):
+            if tree is None:
                 break
-            entries += self._trees[at]
-            self._trees[at], self._roots[at] = [], None
+            entries += tree[0]
+            self._trees[at] = None
         else:
-            at = len(self._roots)
-            self._trees.append([])
-            self._roots.append(None)
+            at = len(self._trees)
+            self._trees.append(None)
         kept = [entry for entry in entries if not entry.gone]
         if kept:
-            self._trees[at], self._roots[at] = kept, _tree(kept)
+            self._trees[at] = kept, _tree(kept)
 
 
 @dataclass(eq=False)

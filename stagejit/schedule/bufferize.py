@@ -138,8 +138,14 @@ class _Buffers:
         self.workspaces: list[Buffer] = []
         for value, name in zip(graph.inputs, self.names.given, strict=True):
             number = value.op.attrs["index"]
-            made = Buffer(name, value.shape, value.type.dtype, "argument", number)
-            self.by_home[value] = replace(made, result=results.get(value))
+            self.by_home[value] = Buffer(
+                name,
+                value.shape,
+                value.type.dtype,
+                "argument",
+                number,
+                result=results.get(value),
+            )
         for value, number in sorted(results.items(), key=lambda item: item[1]):
             if value not in self.by_home:
                 name = self.names.new("r")

@@ -121,7 +121,7 @@ class _Function:
         """The launches in execution order, and in another one in which small dispatches run beside
         others."""
         before = hazards.predecessors(graph)
-        if self.options.enabled(reuse.NAME):
+        if self.pairs and self.options.enabled(reuse.NAME):
             reading, writing = reuse.touching(self.memory, self.launches)
             for number, argument in self.pairs.items():
                 value = self.graph.inputs[argument]
@@ -132,16 +132,18 @@ class _Function:
         order = execution_order(delegated, before)
         if any(delegated) or self.options.full_barriers or not self.options.enabled(BESIDE):
             return order, order
-        if not all(isinstance(made.nbytes, int) for made in made.dispatches):
+        sizes = [step.dispatch.nbytes for step in made.steps]
+        if not all(isinstance(nbytes, int) for nbytes in sizes):
             return order, order  # nothing says which ones are small
-        return order, brought_together(order, before, [_is_small(step) for step in made.steps])
+        small = [_is_small(*each) for each in zip(made.steps, sizes, strict=True)]
+        return order, brought_together(order, before, small)
 
     def _in_order(self, order: Sequence[int], first: tuple[Bufferized, HazardGraph]) -> Schedule:
         """first: buffers and hazards in program order."""
         launches = [self.launches[at] for at in order]
         decisions = self.decisions
         reused: dict[Value, Value] = {}
-        if self.options.enabled(reuse.NAME):
+        if self.pairs and self.options.enabled(reuse.NAME):
             reused, more = reuse.reused_arguments(self.graph, self.memory, launches, self.pairs)
             decisions = [*decisions, *more]
         again = reused or launches != self.launches
@@ -190,10 +192,10 @@ class _Function:
         return found
 
 
-def _is_small(step: Step) -> bool:
+def _is_small(step: Step, nbytes: int) -> bool:
     """Whether a dispatch has too little work for all cores."""
-    made = step.dispatch
-    return step.region.has_kernel and made.flops <= _MOST_FLOPS and made.nbytes <= _MOST_NBYTES
+    few = step.dispatch.flops <= _MOST_FLOPS and nbytes <= _MOST_NBYTES
+    return few and step.region.has_kernel
 
 
 def _delegated(steps: Iterable[Step]) -> Iterator[Delegated]:

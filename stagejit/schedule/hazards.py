@@ -90,24 +90,25 @@ Ranges = dict[tuple[int, str, Hazard], list[Box]]  # by first position, buffer a
 @dataclass(eq=False)
 class _Boxes:
     """What has been read, or written, of one buffer since it was last overwritten, and by whom.
-    `unknown`: those of which only a run knows where they are. `behind`: where more of these are,
-    with the write that waits for them, and its box."""
+    `unknown`: those of which only a run knows where they are. `behind`: where more of these are, if
+    they are too many, with the write that waits for them, and its box."""
 
     boxes: BoxIndex[int] = field(default_factory=BoxIndex)
     unknown: list[Entry[int]] = field(default_factory=list)
-    behind: BoxIndex[tuple[int, Box]] = field(default_factory=BoxIndex)
+    behind: BoxIndex[tuple[int, Box]] | None = None
 
     def note(self, ranges: Ranges, access: Access, hazard: Hazard) -> None:
         """What `access` has to wait for."""
         for first, common in self.boxes.common(access.box):
             note(ranges, (first, access.buffer, hazard), common)
-        for first, box in self.behind.overlapping(access.box):
+        for first, box in self.behind.overlapping(access.box) if self.behind else ():
             note(ranges, (first, access.buffer, "ORDER"), box)
 
     def overwrite(self, ranges: Ranges, access: Access, position: int, hazard: Hazard) -> None:
         """Forgets what a write overwrites; see Note [Unknown offsets]."""
         self.boxes.cut(access.box)
-        self.behind.cut(access.box)
+        if self.behind:
+            self.behind.cut(access.box)
         if len(self.unknown) > _MOST_UNKNOWN:
             self.unknown = [entry for entry in self.unknown if not entry.gone]
         if len(self.unknown) > _MOST_UNKNOWN:
@@ -115,6 +116,7 @@ class _Boxes:
             for entry in self.unknown:
                 note(ranges, (entry.item, access.buffer, hazard), entry.whole)
                 self.boxes.remove(entry)
+            self.behind = self.behind or BoxIndex()
             self.behind.add(hull, (position, access.box))
             self.unknown = []
 

@@ -79,10 +79,12 @@ class _Reduction:
                 reached |= self.before[first] | 1 << first
         self.before.append(reached)
 
-    def _kept(self, first: int, found: Iterable[Conflict], reached: int) -> Iterator[Conflict]:
+    def _kept(self, first: int, found: Sequence[Conflict], reached: int) -> Iterator[Conflict]:
         """What is not settled yet of conflicts with one source."""
         kept: dict[str, BoxIndex[Box]] = {}
-        for conflict in sorted(found, key=lambda c: (_RANK[c.hazard], c.buffer, c.second)):
+        if len(found) > 1:
+            found = sorted(found, key=lambda c: (_RANK[c.hazard], c.buffer, c.second))
+        for conflict in found:
             mine = kept.setdefault(conflict.buffer, BoxIndex())
             if conflict.hazard == "ORDER":
                 if not reached >> first & 1:
@@ -128,12 +130,14 @@ def _fewer(boxes: Sequence[Box]) -> tuple[Box, ...]:
 
 
 def _rest(
-    ranges: Iterable[Box], mine: BoxIndex[Box], known: NumberedBoxes, reached: int
+    ranges: Sequence[Box], mine: BoxIndex[Box], known: NumberedBoxes, reached: int
 ) -> Iterator[Box]:
     """Disjoint boxes of what is not settled by `mine`, to which they are added, nor by a barrier to
     one of `reached`. Boxes at unknown places first: they take away more of others than these of
     them."""
-    for box in sorted(ranges, key=lambda box: box.static_offsets is not None):
+    if len(ranges) > 1:
+        ranges = sorted(ranges, key=lambda box: box.static_offsets is not None)
+    for box in ranges:
         others = itertools.chain(mine.overlapping(box), known.around(box, reached))
         for piece in left_of(box, others, MOST_PIECES):
             mine.add(piece, piece)
@@ -142,7 +146,7 @@ def _rest(
 
 def disjoint(boxes: Iterable[Box]) -> list[Box]:
     """Boxes of the same elements, none of them twice."""
-    return list(_rest((box for box in boxes if box.count), BoxIndex(), NumberedBoxes(), 0))
+    return list(_rest([box for box in boxes if box.count], BoxIndex(), NumberedBoxes(), 0))
 
 
 def barriers(

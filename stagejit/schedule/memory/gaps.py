@@ -69,10 +69,13 @@ class _Block:
 
     def _measure(self) -> None:
         """Gaps between the ranges, in order."""
-        self.stop, self.widest_gap = self.ranges[0].stop, -1
-        for each in self.ranges[1:]:
-            self.widest_gap = max(self.widest_gap, each.start - self.stop)
-            self.stop = max(self.stop, each.stop)
+        end, widest = self.ranges[0].stop, -1
+        for start, stop, _, _ in self.ranges[1:]:
+            if start - end > widest:
+                widest = start - end
+            if stop > end:
+                end = stop
+        self.stop, self.widest_gap = end, widest
 
     def is_unused_beside(self, users: int, finished: int) -> bool:
         """Whether none of the ranges is in use while the positions of the bit set are."""

@@ -58,7 +58,8 @@ def add_shared(
 ) -> None:
     """places: of the buffers that share memory with another one."""
     numbers = {name: number for number, name in enumerate(places)}
-    memories = {place.memory: _Memory(len(places)) for place in places.values()}
+    memory_names = {place.memory for place in places.values()}
+    memories = {name: _Memory(len(places)) for name in memory_names}
     for position, dispatch in enumerate(dispatches):
         touches = [
             _touch(position, access, places[access.buffer], numbers[access.buffer], writes=writes)
