@@ -74,13 +74,14 @@ def type_of(aval: Any) -> TensorType:
     if shape is None or dtype is None:
         return TensorType(DType(type(aval).__name__, "opaque", 0, 0), ())
     sizes = shape if _INTEGERS.issuperset(map(type, shape)) else tuple(map(size_of, shape))
-    return _type_of(dtype, sizes + element_shape(aval))
+    return _type_of(dtype, sizes)
 
 
 @functools.lru_cache(maxsize=4096)
 def _type_of(dtype: Any, shape: tuple[int, ...]) -> TensorType:
-    element = storage_of(physical_aval(core.ShapedArray((), dtype)).dtype)
-    return TensorType(element.dtype, shape + element.shape)
+    scalar = core.ShapedArray((), dtype)
+    element = storage_of(physical_aval(scalar).dtype)
+    return TensorType(element.dtype, shape + element_shape(scalar) + element.shape)
 
 
 def is_extended(aval: Any) -> bool:

@@ -53,11 +53,11 @@ def scalar_of(value: Value) -> Any:
 def operand_and_identity(graph: Graph, op: Op) -> Outcome:
     """map fn %x, (fill identity of fn)  -->  %x"""
     fn = op.attrs["fn"]
-    if len(op.operands) != 2 or op.result.type != op.operands[0].type:
+    if len(op.operands) != 2:
         return None
     for x, other in _orders(op):
         number = scalar_of(other)
-        if number is None:
+        if number is None or x.type != op.result.type:
             continue
         if _is_identity(fn, number, x.type.dtype):
             return x

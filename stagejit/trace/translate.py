@@ -283,12 +283,12 @@ class _Tracer:
 
 
 def _site(equation: Any) -> Site:
-    avals_out = tuple(variable.aval for variable in equation.outvars)
+    avals_out = tuple([variable.aval for variable in equation.outvars])
     name = jax_name(equation.primitive) or f"{equation.primitive} (not JAX's)"
     return Site(
         *reductions.on_one_device(name, equation.params),
         tuple(map(type_of, avals_out)),
-        tuple(atom.aval for atom in equation.invars),
+        tuple([atom.aval for atom in equation.invars]),
         avals_out,
     )
 
@@ -323,7 +323,7 @@ def _typed(site: Site, made: Value | Sequence[Value], loc: Loc) -> Sequence[Valu
     """What a translation made. Raises InternalError unless it has the types of the equation."""
     results = (made,) if isinstance(made, Value) else made
     for result, type in zip(results, site.results, strict=True):
-        if result.type != type and has_static_shape(type):
+        if result.type is not type and result.type != type and has_static_shape(type):
             what = f"`{site.primitive}` was translated to {result.type} instead of {type}"
             raise InternalError(what, step="trace", loc=loc)
     return results

@@ -102,10 +102,11 @@ def steps(op: Op) -> int:
 def _heights(order: Sequence[Op], users: Users) -> dict[Op, int]:
     """For each pointwise op how many others follow it in a row, by the longest way."""
     heights: dict[Op, int] = {}
+    with_own: dict[Op, int] = {}
     for op in reversed(order):
         if op.definition.is_pointwise:
-            after = (user for user in users[op.result] if user in heights)
-            heights[op] = max((steps(user) + heights[user] for user in after), default=0)
+            heights[op] = max([with_own.get(user, 0) for user in users[op.result]], default=0)
+            with_own[op] = heights[op] + steps(op)
     return heights
 
 

@@ -143,11 +143,10 @@ def _row_size(gather: Op) -> int:
 
 def _too_dear(state: State, op: Op, wanted: dict[Group, _Demand]) -> str:
     """Why `op` should be evaluated once and stored; empty if its readers evaluate it."""
+    if not op.definition.element_flops(op):
+        return ""
     if op in state.recomputed or any(state.deps[op] >> group.id & 1 for group in wanted):
         return ""  # a reader computes what this is made of: it cannot come in between
-    flops = op.definition.element_flops(op)
-    if not flops:
-        return ""
     total = sum(demand.evaluations for demand in wanted.values())
     size, nbytes = op.result.type.size, op.result.type.nbytes
     places = max(len(demand.at) for demand in wanted.values())

@@ -15,6 +15,7 @@ group stores then.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 from stagejit.decisions import Decision
 from stagejit.dispatch.bodies import known_inside
@@ -85,7 +86,7 @@ class _Former:
         seen: set[Op] = set()
         for op in self.state.order:
             for each in (*early.get(op, ()), op):
-                if each not in seen and seen.issuperset(v.op for v in each.operands if _is_made(v)):
+                if each not in seen and (each is op or _is_ready(each, seen)):
                     seen.add(each)
                     self._visit_for_all_sizes(each)
         if self.state.enabled("fuse-producers"):
@@ -212,9 +213,9 @@ class _Former:
         return None
 
 
-def _is_made(value: Value) -> bool:
-    """Whether an op of the graph makes a value, so that it has to be visited before its users."""
-    return not value.op.definition.is_input
+def _is_ready(op: Op, seen: AbstractSet[Op]) -> bool:
+    """Whether all that makes its operands has been visited; arguments nobody makes."""
+    return all(v.op in seen or v.op.definition.is_input for v in op.operands)
 
 
 def _refuse_same_rows(

@@ -131,9 +131,8 @@ def _combine(group: Group, op: Op, found: list[Location]) -> Place:
         row = Location("row", coordinates(group.shape))
     if row is None:
         return Refusal(f"it is not in the row space of {group.kind}")
-    kept = group.kept_index(row.index)
     for place in found:
-        if place.index != (row.index if place.space == "row" else kept):
+        if place.index != (row.index if place.space == "row" else group.kept_index(row.index)):
             return Refusal(f"its operands are different elements of {group.kind}")
     return row
 
