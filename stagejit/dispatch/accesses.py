@@ -71,18 +71,29 @@ def reads_of(region: Region) -> list[Touch]:
         ]
     touches: dict[Value, list[Touch]] = {}
     for part in region.parts:
-        evaluated, starts = _indices(part), _Walk(part)
-        for store in part.stores:
-            for insert in store.inserts:
-                for start in insert.operands[2:]:
-                    starts.visit(start, ())
+        of_part = _touches(part)
         for own, value in zip(part.inputs, part.operands, strict=True):
-            indices = evaluated.get(own, {}) | starts.indices.get(own, {})
-            touches.setdefault(value, []).extend(
-                [touch_of(own, index, part.scalars).of(value) for index in indices]
-            )
+            touches.setdefault(value, []).extend([touch.of(value) for touch in of_part[own]])
     reads = dict.fromkeys(region.reads)
     return [touch for value in reads for touch in joined(touches.get(value, []))]
+
+
+def _touches(region: Region) -> Mapping[Value, list[Touch]]:
+    """What a part touches of each input, be it to place a store. The first region that is alike
+    keeps it: so do all others touch what they have in its place."""
+    region = region.alike or region
+    known: Mapping[Value, list[Touch]] | None = region.touches
+    if known is None:
+        evaluated, starts = _indices(region), _Walk(region)
+        inserts = [insert for store in region.stores for insert in store.inserts]
+        for start in (start for insert in inserts for start in insert.operands[2:]):
+            starts.visit(start, ())
+        known = {}
+        for own in region.inputs:
+            indices = evaluated.get(own, {}) | starts.indices.get(own, {})
+            known[own] = [touch_of(own, index, region.scalars) for index in indices]
+        object.__setattr__(region, "touches", known)
+    return known
 
 
 def rereads_of(region: Region) -> list[Touch]:
@@ -114,6 +125,8 @@ def write_of(region: Region, store: Store, result: Value) -> Touch:
 def store_index(store: Store) -> Index:
     """Where element `coordinates` of the stored value goes in `store.into`."""
     index = coordinates(store.value.shape)
+    if not store.inserts:
+        return index
     steps = [(1, 0)] * len(index)  # stride and offset of the inserts since `index`
     for insert in store.inserts:
         offsets, strides = insert.attrs["offsets"], insert.attrs["strides"]

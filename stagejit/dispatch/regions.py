@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from stagejit.dispatch.bodies import has_slices_anywhere, known_inside
 from stagejit.dispatch.scalars import NOTHING, Scalars, known_arguments
@@ -122,6 +122,7 @@ class Region:
 
     # What `accesses.py` and `closed.py` remember of it.
     indices: ClassVar[Mapping[Value, dict[Index, None]] | None] = None
+    touches: ClassVar[Any] = None
     text: ClassVar[str] = ""
 
     @property

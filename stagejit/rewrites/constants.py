@@ -7,6 +7,7 @@ what is cheaper to make than to read (`fill`, `iota`, `broadcast`) stays as it i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -58,10 +59,10 @@ def constant_start(graph: Graph, op: Op) -> Outcome:
     for axis, offset in enumerate(op.attrs["offsets"]):
         if offset is None:
             start = next(starts)
-            value = _constant(start)
-            if value is None:
+            if not _is_known(start):
                 kept.append(start)
             else:
+                value = _constant(start)
                 extent = (sizes[axis] - 1) * op.attrs["strides"][axis] + 1 if sizes[axis] else 0
                 offset = min(max(int(value), 0), x.shape[axis] - extent)
         offsets.append(offset)
@@ -74,28 +75,31 @@ def constant_start(graph: Graph, op: Op) -> Outcome:
 
 def _constants(op: Op) -> list[Array] | None:
     """The values of all operands, if they are constants."""
-    known = []
-    for value in op.operands:
-        array = _constant(value)
-        if array is None:
-            return None
-        known.append(array)
-    return known
+    return [_constant(value) for value in op.operands] if _are_known(op.operands) else None
 
 
-def _constant(value: Value) -> Array | None:
-    """The value of a constant, or of a small array that ops without cost make from constants."""
+def _are_known(values: Iterable[Value]) -> bool:
+    return all(map(_is_known, values))
+
+
+def _is_known(value: Value) -> bool:
+    """Whether it is a constant, or a small array that ops without cost make from constants."""
     op = value.op
     if op.definition.is_constant:
-        array = op.attrs["value"]
-        return array if isinstance(array, np.ndarray) and value.type.dtype.is_native else None
+        return isinstance(op.attrs["value"], np.ndarray) and value.type.dtype.is_native
     # Made again at no cost wherever it is read; a constant only together with another operand.
     kind = op.definition
     remade = kind.is_free or kind.keeps_order or kind.repeats
-    if not remade or not at_most(value.type.nbytes, SMALL_NBYTES):
-        return None
-    known = _constants(op)
-    return None if known is None else evaluate_op(op, known)[0]
+    return remade and at_most(value.type.nbytes, SMALL_NBYTES) and _are_known(op.operands)
+
+
+def _constant(value: Value) -> Array:
+    """The value of what is known."""
+    op = value.op
+    if op.definition.is_constant:
+        array: Array = op.attrs["value"]
+        return array
+    return evaluate_op(op, [_constant(operand) for operand in op.operands])[0]
 
 
 def _frozen(array: Array) -> Array:

@@ -53,9 +53,9 @@ def ends_of_chains(order: Sequence[Op], users: Users) -> dict[Op, tuple[Op, ...]
     spread = 0  # how many computed scalars have been copied into arrays since the last cut
     for at, op in enumerate(order):
         if op.definition.is_pointwise:
-            made = [value.op for value in op.operands]
-            depth[op] = steps(op) + max((depth.get(each, 0) for each in made), default=0)
-            whole[op] = steps(op) + max((whole.get(each, 0) for each in made), default=0)
+            made, own = [value.op for value in op.operands], steps(op)
+            depth[op] = own + max([depth.get(each, 0) for each in made], default=0)
+            whole[op] = own + max([whole.get(each, 0) for each in made], default=0)
             if 2 * depth[op] >= min(_LONG_ENOUGH, LONGEST_CHAIN):
                 behind.append(op)
             spread += op.definition.is_splat and not is_free(op.operands[0])

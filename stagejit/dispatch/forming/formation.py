@@ -100,11 +100,12 @@ class _Former:
         early: dict[Op, list[Op]] = {}
         for op in self.state.order:
             explain_offsets(self.state, op)
-            kept = reads_to_keep(self.state, op)
+            known = op.definition
+            kept = reads_to_keep(self.state, op) if known.updates else []
             if kept:
                 self.state.required.update(kept)
                 early[op] = [value.op for value in kept]
-            known, placed = op.definition, [destination_of(result) for result in op.results]
+            placed = [destination_of(result) for result in op.results if known.updates]
             if known.is_left or known.forwards:
                 self.state.required.update(op.operands)
             elif known.is_call or known.has_bodies:
