@@ -87,8 +87,8 @@ class KernelCache:
     def generate_all(self, wanted: Mapping[Region, frozenset[Value]]) -> dict[Region, Generated]:
         """The kernels of regions, of which stores take over the memory of some operands.
 
-        Regions that differ in nothing else have one kernel, that of the one with the most of such
-        operands: it counts on less, and hardly differs (a few loads stay behind stores)."""
+        Regions that differ in nothing else have one kernel, which counts on no operand that one of
+        them overwrites: it hardly differs (a few loads stay behind stores)."""
         memories: dict[Value, Value] = {}
         made = {region: closed(region, taken, memories) for region, taken in wanted.items()}
         texts = {region: text_of(region, one) for region, one in made.items()}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Generic, TypeVar
@@ -99,12 +99,10 @@ class BoxIndex(Generic[Item]):
             for part in (part.box for part in parts) if told_apart else (whole,):
                 yield item, part.intersection(box)
 
-    def cut(self, box: Box, unless: Callable[[Item], bool] = lambda item: False) -> None:
+    def cut(self, box: Box) -> None:
         """Forgets what lies within `box`; of two that are not both solid, all of it or nothing:
-        where they meet may be known at run time only. unless: whose boxes stay."""
+        where they meet may be known at run time only."""
         for entry in self._found(box):
-            if unless(entry.item):
-                continue
             if (box.is_solid and entry.whole.is_solid) or box.contains(entry.whole):
                 entry.gone = True
                 for rest in entry.box.minus(box):

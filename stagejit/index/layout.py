@@ -31,7 +31,7 @@ class Layout:
     padding: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Layouts that say the same are equal."""
+        """A part that changes nothing is empty."""
         if self.order == tuple(range(len(self.order))):
             object.__setattr__(self, "order", ())
         if set(self.tiles) == {1}:
@@ -119,7 +119,10 @@ class Layout:
         parts = text.removeprefix("{").removesuffix("}").split(";") if text else []
         if len(parts) > 3:
             raise ValueError(f"{text} is no layout")
-        return Layout(*(tuple(map(int, part.split(","))) if part else () for part in parts))
+        made = Layout(*(tuple(map(int, part.split(","))) if part else () for part in parts))
+        if str(made) != text:
+            raise ValueError(f"{text} is no layout")
+        return made
 
 
 def _without_last_empty(parts: list[str]) -> list[str]:

@@ -103,21 +103,6 @@ def test_it_forgets_parts_of_boxes(added: list[Box], data: Any) -> None:
             assert common == wanted[at] or not box.is_solid
 
 
-@given(many_boxes(), st.data())
-def test_whose_boxes_stay_is_not_cut(added: list[Box], data: Any) -> None:
-    """As if the others had been cut alone; numbers of three are told apart by the rest."""
-    index, others, kept = (BoxIndex[int](), BoxIndex[int](), BoxIndex[int]())
-    for number, box in enumerate(added):
-        for each in (index, others if number % 3 else kept):
-            each.add(box, number)
-        gone = added[data.draw(st.integers(0, number))]
-        index.cut(gone, unless=lambda number: number % 3 == 0)
-        others.cut(gone)
-    for box in added:
-        expected = [*others.common(box), *kept.common(box)]
-        assert sorted(index.common(box), key=repr) == sorted(expected, key=repr)
-
-
 def elements(box: Box) -> set[tuple[int, ...]]:
     return set(itertools.product(*(range(o, o + n * s, s) for o, n, s in box.dims())))
 

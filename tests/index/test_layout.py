@@ -93,7 +93,7 @@ def test_what_fits_no_shape_of_three_axes(layout: Layout) -> None:
     assert not layout.fits((2, 3, 4))
 
 
-@pytest.mark.parametrize("text", ["{a}", "{1;2;3;4}", "{1,,0}"])
+@pytest.mark.parametrize("text", ["{a}", "{1;2;3;4}", "{1,,0}", "{0,1}", "{;1,1}", "{;;0}", "{}"])
 def test_what_is_no_text(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 -- Python's own, of `int`, for some
         Layout.of_text(text)

@@ -51,7 +51,7 @@ def _cumulative(operands: Types, attrs: Attrs) -> TensorType:
     )
     require_axes((attrs["axis"],), x.rank)
     require(isinstance(attrs["reverse"], bool), "reverse is a bool")
-    return x
+    return TensorType(x.dtype, x.shape)
 
 
 def _value_of_reduce(evaluator: Evaluator, op: Op, x: Array) -> Array:

@@ -84,7 +84,7 @@ def _pull_transpose(op: Op, index: Index, strict: bool, start: DynamicStart) -> 
 def _reverse(operands: Types, attrs: Attrs) -> TensorType:
     (x,) = operands
     require_axes(attrs["axes"], x.rank)
-    return x
+    return TensorType(x.dtype, x.shape)
 
 
 def _value_of_reverse(evaluator: Evaluator, op: Op, x: Array) -> Array:

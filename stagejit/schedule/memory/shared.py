@@ -13,6 +13,7 @@ buffer.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,13 +45,19 @@ class _Touch:
     stop: int
 
     @property
+    def own(self) -> range:
+        """The number of its buffer alone."""
+        return range(self.number, self.number + 1)
+
+    @property
     def leaves_nothing(self) -> bool:
         """Whether it writes every byte between its first and its last one."""
         return self.writes and self.stop - self.start == self.access.nbytes
 
-    def box(self, by: range) -> Box:
-        """Its bytes, as touches of buffers `by` wait for them."""
-        return Box((by.start, self.start), (len(by), self.stop - self.start), (1, 1))
+    def box(self, of: range, by: range) -> Box:
+        """Its bytes, as touches of buffers `of` have them that those of buffers `by` wait for."""
+        sizes = len(of), len(by), self.stop - self.start
+        return Box((of.start, by.start, self.start), sizes, (1, 1, 1))
 
 
 def add_shared(
@@ -87,9 +94,9 @@ def _touch(position: int, access: Access, place: Place, number: int, *, writes: 
 
 
 class _Memory:
-    """What has been touched of one memory since it was overwritten: by the buffers whose accesses
-    still have to wait for it, and by byte. Accesses of the same buffer conflict by their boxes,
-    which `hazard_graph` compares."""
+    """What has been touched of one memory since it was overwritten: by its buffer, by the buffers
+    whose accesses still have to wait for it, and by byte. Accesses of the same buffer conflict by
+    their boxes, which `hazard_graph` compares."""
 
     def __init__(self, buffers: int) -> None:
         self.all = range(buffers)
@@ -97,8 +104,7 @@ class _Memory:
 
     def meets(self, touch: _Touch) -> Iterator[_Touch]:
         """Earlier touches of other buffers, one of the two writing."""
-        own = self.all[touch.number : touch.number + 1]
-        for earlier in self.touched.overlapping(touch.box(own)):
+        for earlier in self.touched.overlapping(touch.box(self.all, touch.own)):
             if earlier.writes or touch.writes:
                 yield earlier
 
@@ -106,14 +112,14 @@ class _Memory:
         """Who waits for this write has waited for what it has waited for. Others of its buffer may
         touch elements between those that it writes, and do not wait for it."""
         if touch.leaves_nothing:
-            self.touched.cut(touch.box(self.all))
+            self.touched.cut(touch.box(self.all, self.all))
             return
-        for by in self._others(touch):
-            self.touched.cut(touch.box(by), unless=lambda other: other.number == touch.number)
+        for of, by in itertools.product(self._others(touch), repeat=2):
+            self.touched.cut(touch.box(of, by))
 
     def add(self, touch: _Touch) -> None:
         for by in self._others(touch):
-            self.touched.add(touch.box(by), touch)
+            self.touched.add(touch.box(touch.own, by), touch)
 
     def _others(self, touch: _Touch) -> tuple[range, range]:
         return self.all[: touch.number], self.all[touch.number + 1 :]
