@@ -6,7 +6,6 @@ Invariant: elements of different indices lie at different offsets, all of them b
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -110,8 +109,9 @@ class Layout:
 
     def __str__(self) -> str:
         """`{1,0}`, with tiles `{1,0;4,1}`, with padding `{1,0;4,1;0,8}`; empty if row-major."""
-        parts = [",".join(map(str, part)) for part in (self.order, self.tiles, self.padding)]
-        return f"{{{';'.join(_without_last_empty(parts))}}}" if any(parts) else ""
+        parts = (self.order, self.tiles, self.padding)
+        text = ";".join(",".join(map(str, part)) for part in parts).rstrip(";")
+        return f"{{{text}}}" if text else ""
 
     @staticmethod
     def of_text(text: str) -> Layout:
@@ -123,10 +123,6 @@ class Layout:
         if str(made) != text:
             raise ValueError(f"{text} is no layout")
         return made
-
-
-def _without_last_empty(parts: list[str]) -> list[str]:
-    return list(reversed([*itertools.dropwhile(lambda part: not part, reversed(parts))]))
 
 
 ROW_MAJOR = Layout()

@@ -102,8 +102,6 @@ class Footprint:
 
     def _offset(self, value: Value, index: Index) -> Affine:
         """Where an element lies in memory; what that divides is recorded."""
-        if value.type.layout.is_row_major:
-            return linearize(index, value.shape)
         offset, divided = watching_divisions(lambda: value.type.offset(index, strict=self.strict))
         self.divided += divided
         return offset
