@@ -10,8 +10,6 @@ from __future__ import annotations
 _FAMILIES: dict[str, str] = {
     "scan while cond": "native control flow is disabled",
     "sort top_k approx_top_k": "no kernels for sorting yet",
-    "reduce_window reduce_window_sum reduce_window_max reduce_window_min select_and_scatter"
-    " select_and_scatter_add select_and_gather_add": "no kernels for windowed reductions yet",
     "cholesky cholesky_update eig eigh hessenberg householder_product lu qr svd schur"
     " triangular_solve tridiagonal tridiagonal_solve geqrf geqp3 ormqr"
     " lu_pivots_to_permutation": "a matrix decomposition is a library call",

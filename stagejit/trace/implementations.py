@@ -1,4 +1,5 @@
-"""Primitives that are computed by other primitives: JAX's on random keys, and those of libraries.
+"""Primitives that are computed by others: JAX's on random keys and on windows, and those of
+libraries.
 
 Input: an equation whose primitive is no op of ours. Output: a closed jaxpr that takes its operands,
 physical ones where the primitive works on keys, and gives its results. Invariant: a jaxpr whose
@@ -14,6 +15,7 @@ from stagejit.compat import ClosedJaxpr, key_function, physical_aval, traced, ty
 from stagejit.trace.delegation import is_explained, why_not_native
 from stagejit.trace.primitives import implementation
 from stagejit.trace.translation import Site, Unsupported
+from stagejit.trace.windows.primitives import FUNCTIONS as ON_WINDOWS
 
 _ON_KEYS = frozenset({"random_seed", "random_split", "random_fold_in", "random_bits"})
 
@@ -26,8 +28,9 @@ def implemented(equation: Any, site: Site) -> ClosedJaxpr:
         function: Any = key_function(site.primitive, site.params, site.inputs)
         avals, params = [physical_aval(aval) for aval in site.inputs], {}
     else:
-        known = is_explained(site.primitive)
-        function = None if known else implementation(equation.primitive)
+        function = ON_WINDOWS.get(site.primitive)
+        if function is None and not is_explained(site.primitive):
+            function = implementation(equation.primitive)
         if function is None:
             raise Unsupported(why_not_native(site.primitive))
         avals, params = list(site.inputs), dict(site.params)

@@ -1,0 +1,148 @@
+"""Windows reduced by any function, and selections in windows.
+
+Input: operands, `Windows` and functions of scalars. Output: the results. Invariant: such a function
+is given the taps of a window in row-major order, for it may be neither associative nor commutative.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from stagejit.trace.windows.geometry import MOST_TAPS, Windows
+
+Body = Callable[..., Sequence[Any]]
+
+
+def reduced_by(body: Body, xs: Sequence[Any], inits: Sequence[Any], windows: Windows) -> list[Any]:
+    """Each window reduced by a function of accumulators and elements, in row-major order."""
+    if not math.prod(windows.counts):
+        return [jnp.zeros(windows.counts, x.dtype) for x in xs]
+    padded = [windows.padded(x, 0) for x in xs]
+    known = None if windows.are_whole else windows.inside()
+    body = _mapped(body, len(windows.shape))
+    start = [jnp.broadcast_to(init, windows.counts) for init in inits]
+
+    def step(made: Sequence[Any], taps: Sequence[Any], inside: Any) -> list[Any]:
+        new = body(*made, *taps)
+        if inside is None:
+            return list(new)
+        return [lax.select(inside, a, b) for a, b in zip(new, made, strict=True)]
+
+    return _over_taps(step, start, padded, known, windows)
+
+
+def _over_taps(
+    step: Callable[..., list[Any]],
+    start: list[Any],
+    padded: Sequence[Any],
+    known: Any,
+    windows: Windows,
+) -> list[Any]:
+    """`step` of what it made, the next tap of each operand, and which of the taps exist."""
+    every = [*padded] if known is None else [*padded, known]
+    count = len(padded)
+
+    def taken(made: list[Any], tap: Callable[[Any], Any]) -> list[Any]:
+        taps = [tap(x) for x in every]
+        return step(made, taps[:count], taps[count] if known is not None else None)
+
+    if math.prod(windows.sizes) > MOST_TAPS:
+        made: list[Any] = lax.fori_loop(
+            0,
+            math.prod(windows.sizes),
+            lambda k, made: taken(made, lambda x: windows.tap_in_loop(x, k)),
+            start,
+        )
+        return made
+    for number in windows.taps:
+        start = taken(start, functools.partial(windows.tap, number=number))
+    return start
+
+
+def _mapped(body: Body, rank: int) -> Body:
+    """A function of scalars for arrays."""
+    for _ in range(rank):
+        body = jax.vmap(body)
+    return body
+
+
+def body_of(jaxpr: Any, consts: Sequence[Any]) -> Body:
+    return functools.partial(jax.core.eval_jaxpr, jaxpr, consts)
+
+
+def selected(select: Body, x: Any, windows: Windows) -> Any:
+    """The number of the selected tap of each window, in row-major order: the first, unless a later
+    one takes its place. Where no tap is an element of `x`, -1."""
+    if not math.prod(windows.counts):
+        return jnp.zeros(windows.counts, np.int32)
+    padded = windows.padded(x, 0)
+    known = None if windows.are_whole else windows.inside()
+    select = _mapped(select, x.ndim)
+    best = jnp.zeros(windows.counts, x.dtype)
+    chosen, number = jnp.full(windows.counts, -1, np.int32), jnp.zeros((), np.int32)
+
+    def step(made: Sequence[Any], taps: Sequence[Any], inside: Any) -> list[Any]:
+        best, chosen, number = made
+        (keeps,) = select(best, taps[0])
+        takes = ~keeps | (chosen < 0)
+        if inside is not None:
+            takes &= inside
+        return [
+            jnp.where(takes, taps[0], best),
+            jnp.where(takes, number, chosen),
+            number + 1,
+        ]
+
+    return _over_taps(step, [best, chosen, number], [padded], known, windows)[1]
+
+
+def scattered(scatter: Body, chosen: Any, source: Any, init: Any, windows: Windows) -> Any:
+    """For each element the init value combined with the source of those windows that chose it.
+
+    Position p of the padded operand, q * stride + r, is tap r + j * stride of window q - j: so the
+    windows that may have chosen it are one of each j, and for each of them all elements ask
+    together, as an array [q, r] for each axis."""
+    rank, strides = len(windows.shape), windows.strides
+    ends = [max(low + extent, 1) for (low, _), extent in zip(windows.padding, windows.shape)]  # noqa: B905
+    rows = [-(-end // stride) for end, stride in zip(ends, strides, strict=True)]
+    grid = [size for pair in zip(rows, strides, strict=True) for size in pair]
+    made = jnp.broadcast_to(init, grid)
+    scatter = _mapped(scatter, 2 * rank)
+    last = [(size - 1) // stride for size, stride in zip(windows.sizes, strides, strict=True)]
+    for back in itertools.product(*(range(most, -1, -1) for most in last)):
+        config = [
+            (j, row - count - j, 0)
+            for j, row, count in zip(back, rows, windows.counts, strict=True)
+        ]
+        own, numbers = _tap_at(back, grid, windows)
+        shape = [size for row in rows for size in (row, 1)]
+        which = lax.pad(chosen, np.int32(-1), config).reshape(shape)
+        what = lax.pad(source, jnp.zeros((), source.dtype), config).reshape(shape)
+        hit = own & (which == numbers)
+        (new,) = scatter(made, jnp.broadcast_to(what, grid))
+        made = jnp.where(hit, new, made)
+    made = made.reshape([row * stride for row, stride in zip(rows, strides, strict=True)])
+    crop = [
+        (-low, low + extent - size, 0)
+        for (low, _), extent, size in zip(windows.padding, windows.shape, made.shape, strict=True)
+    ]
+    return lax.pad(made, init, crop)
+
+
+def _tap_at(back: Sequence[int], grid: Sequence[int], windows: Windows) -> tuple[Any, Any]:
+    """For each [q, r], ... whether window q - back has a tap there, and its number."""
+    own, numbers = jnp.ones((), bool), jnp.zeros((), np.int32)
+    for axis, (size, stride) in enumerate(zip(windows.sizes, windows.strides, strict=True)):
+        at = lax.broadcasted_iota(np.int32, grid, 2 * axis + 1) + back[axis] * stride
+        own = own if (back[axis] + 1) * stride <= size else own & (at < size)
+        numbers = numbers * size + at
+    return own, numbers

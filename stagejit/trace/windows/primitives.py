@@ -1,0 +1,49 @@
+"""Which function computes which primitive.
+
+Input: a primitive's name. Output: a JAX function of its operands and parameters. Invariant: what
+JAX itself makes of these primitives (`select_and_gather_add`, `select_and_scatter_add`) is not
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from stagejit.trace.windows.bodies import body_of, reduced_by, scattered, selected
+from stagejit.trace.windows.geometry import Windows
+from stagejit.trace.windows.monoids import COMBINES, monoid_of, reduced
+
+
+def _reduce_window(*operands: Any, jaxpr: Any, consts: Sequence[Any], **params: Any) -> list[Any]:
+    xs, inits = operands[: len(operands) // 2], operands[len(operands) // 2 :]
+    windows = Windows.of(xs[0].shape, params)
+    fn = monoid_of(jaxpr)
+    if fn is not None and not jnp.issubdtype(xs[0].dtype, np.complexfloating):
+        return [COMBINES[fn](inits[0], reduced(fn, xs[0], windows))]
+    return reduced_by(body_of(jaxpr, consts), xs, inits, windows)
+
+
+def _of_monoid(fn: str) -> Callable[..., Any]:
+    return lambda x, **params: reduced(fn, x, Windows.of(x.shape, params))
+
+
+def _select_and_scatter(
+    operand: Any, source: Any, init: Any, *,
+    select_jaxpr: Any, select_consts: Any, scatter_jaxpr: Any, scatter_consts: Any, **params: Any,
+) -> Any:  # fmt: skip
+    windows = Windows.of(operand.shape, params)
+    chosen = selected(body_of(select_jaxpr, select_consts), operand, windows)
+    return scattered(body_of(scatter_jaxpr, scatter_consts), chosen, source, init, windows)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "reduce_window": _reduce_window,
+    "reduce_window_sum": _of_monoid("add"),
+    "reduce_window_max": _of_monoid("max"),
+    "reduce_window_min": _of_monoid("min"),
+    "select_and_scatter": _select_and_scatter,
+}
