@@ -40,9 +40,18 @@ class Config:
         return tuple(counts)
 
     def elements(self, shape: tuple[int, ...], window: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """The elements of one window, in row-major order; with None for what is outside."""
+        """The elements of one window, in row-major order."""
+        return [at for _, at in self._taps(shape, window)]
+
+    def taps_inside(self, shape: tuple[int, ...], window: tuple[int, ...]) -> list[int]:
+        """The numbers of the taps that those are."""
+        return [tap for tap, _ in self._taps(shape, window)]
+
+    def _taps(
+        self, shape: tuple[int, ...], window: tuple[int, ...]
+    ) -> list[tuple[int, tuple[int, ...]]]:
         found = []
-        for tap in itertools.product(*map(range, self.sizes)):
+        for number, tap in enumerate(itertools.product(*map(range, self.sizes))):
             at = [
                 o * stride + k * step - low
                 for o, k, stride, step, (low, _) in zip(
@@ -54,7 +63,8 @@ class Config:
                 for position, hole, extent in zip(at, self.holes, shape, strict=True)
             )
             if inside:
-                found.append(tuple(p // hole for p, hole in zip(at, self.holes, strict=True)))
+                place = tuple(p // hole for p, hole in zip(at, self.holes, strict=True))
+                found.append((number, place))
         return found
 
 

@@ -22,6 +22,8 @@ def region_flops(region: ClosedRegion) -> float:
     for op in region.ops:
         if function := function_of(op):
             total += vmath.cost(function, op.result.type.dtype) * op.result.type.size
+        elif op.definition.is_window:
+            total += op.definition.flops(op)
         elif op.kind in ("reduce", "cumulative", "convert"):
             total += op.operands[0].type.size
     return total
@@ -36,7 +38,7 @@ def element_code(region: ClosedRegion) -> float:
     return sum(
         min(vmath.cost(function, dtype), called) if function else 1.0
         for function, dtype in functions
-    )
+    ) + sum(op.definition.element_flops(op) for op in region.ops if op.definition.is_window)
 
 
 def region_nbytes(region: ClosedRegion) -> int:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from stagejit.dispatch.regions import Region, Store
 from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.dispatch.updates import MOST_BOXES
-from stagejit.graph.dims import ConvDims, GatherDims, dilated
+from stagejit.graph.dims import ConvDims, GatherDims, WindowDims, dilated
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import destination_of
 from stagejit.graph.ops.slices import place, pull_view
@@ -205,6 +205,8 @@ def _operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
         if math.prod(op.result.shape):
             yield op.operands[0], _window_index(op)
             yield op.operands[1], coordinates(op.operands[1].shape)
+    elif op.definition.is_window:
+        yield from _tap_index(op, index)
     elif op.definition.accumulates:
         yield from ((operand, coordinates(operand.shape)) for operand in op.operands)
     elif op.definition.is_scatter:
@@ -251,6 +253,23 @@ def _window_index(op: Op) -> Index:
         position = Affine.of(Var(count, "w", "loop" if even else "uneven"))
         index[axis] = Affine((), first) + position * stride
     return tuple(index)
+
+
+def _tap_index(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
+    """What windows at `index` read of their operand: along an axis where none of them leaves it
+    their taps, along others a range."""
+    dims, x, found = WindowDims.of(op.attrs), op.operands[0], []
+    for axis, extent in enumerate(x.shape):
+        tap = Affine.of(Var(dims.sizes[axis], "w")) * dims.dilation[axis]
+        part = index[axis] * dims.strides[axis] + tap - dims.padding[axis][0]
+        low, high = part.range()
+        if low < 0 or high >= extent:
+            (low, high), stride, even = _progression(part)
+            first = low + -(low // stride) * stride if low < 0 else low
+            count = max((min(high, extent - 1) - first) // stride + 1, 0)
+            part = Affine.of(Var(count, "w", "loop" if even else "uneven")) * stride + first
+        found.append(part)
+    yield x, tuple(found)
 
 
 # ------------------------------------------------------------------- boxes

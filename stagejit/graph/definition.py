@@ -92,6 +92,8 @@ class OpDef:
     accumulates: an element is a sum (a maximum, ...) over many elements of operands.
     is_product: of those: of products of elements of operands 0 and 1.
     is_windowed: of those: operand 1 moves over operand 0, in the dimension numbers of `conv`.
+    is_window: an element is made of the elements of operand 0 in a window, in the dimension numbers
+        of `WindowDims`; whoever needs it may evaluate it.
     is_foreign: code that is not ours runs it: XLA, or a library.
     stands_alone: its dispatch evaluates nothing else, and stores nothing but its results.
     forwards: result k is operand k, in its memory, though no pass may say that they are equal.
@@ -108,7 +110,8 @@ class OpDef:
         those that reduce the same rows may share a dispatch.
     boxed: the operand of which the attributes `offsets` and `strides` name a box. An offset may be
         None: the operands after that one are these offsets, read at run time.
-    is_pointwise: a view, elementwise, free or a gather: whoever needs an element may evaluate it.
+    is_pointwise: a view, elementwise, free, a window or a gather: whoever needs an element may
+        evaluate it.
     has_bodies, updates: whether there may be bodies, or ties.
     is_extract: the result is the box; is_insert: it is the boxed operand, operand 0 being the box.
     is_gather, is_scatter: an element is one of operand 0, at an index; operand 0, with elements of
@@ -147,6 +150,7 @@ class OpDef:
     accumulates: bool = False
     is_product: bool = False
     is_windowed: bool = False
+    is_window: bool = False
     is_foreign: bool = False
     is_loop: bool = False
     is_branch: bool = False
@@ -182,7 +186,7 @@ class OpDef:
     def __post_init__(self) -> None:
         is_view, updates = self.pull is not None, self.tied_operand is not no_ties
         is_gather = self.is_indexed and not updates
-        few = is_view or self.is_elementwise or self.is_free or is_gather
+        few = is_view or self.is_elementwise or self.is_free or is_gather or self.is_window
         derived = {
             "is_view": is_view,
             "is_pointwise": few,

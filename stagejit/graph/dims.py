@@ -1,13 +1,14 @@
-"""The dimension attributes of `conv`, `gather` and `scatter`, as typed values.
+"""The dimension attributes of `conv`, `window`, `gather` and `scatter`, as typed values.
 
-Input: an op's attributes, which hold the fields by name. Output: `ConvDims`, `GatherDims` and
-`ScatterDims`, and the result shapes that they imply. Invariant: axis numbers are plain ints,
-counted from the front.
+Input: an op's attributes, which hold the fields by name. Output: `ConvDims`, `WindowDims`,
+`GatherDims` and `ScatterDims`, and the result shapes that they imply. Invariant: axis numbers are
+plain ints, counted from the front.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Self
 
@@ -77,6 +78,44 @@ class ConvDims(_FromAttributes):
         shape = [0] * len(sizes)
         for axis, size in zip(self.out_spec, sizes, strict=True):
             shape[axis] = size
+        return tuple(shape)
+
+
+@dataclass(frozen=True)
+class WindowDims(_FromAttributes):
+    """`window x`: for each axis the size of the windows, their stride, what is added (or, where
+    negative, removed) before and after the elements, and the distance of elements in a window.
+
+    What is added is no element of any window. Elements of a window are its taps, in row-major
+    order."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+
+    @property
+    def taps(self) -> Iterator[tuple[int, ...]]:
+        return itertools.product(*map(range, self.sizes))
+
+    def offsets(self, tap: Sequence[int]) -> tuple[int, ...]:
+        """Where that tap of the first window lies in x."""
+        return tuple(
+            at * step - low
+            for at, step, (low, _) in zip(tap, self.dilation, self.padding, strict=True)
+        )
+
+    def result_shape(self, x: Shape) -> Shape:
+        """Raises ValueError where the fields do not fit the operand."""
+        fields = self.sizes, self.strides, self.padding, self.dilation
+        if any(len(field) != len(x) for field in fields):
+            raise ValueError(f"windows of {len(self.sizes)} axes over an array of {len(x)}")
+        if min((*self.sizes, *self.strides, *self.dilation), default=1) < 1:
+            raise ValueError("sizes, strides and distances are at least 1")
+        shape = []
+        for extent, size, stride, (low, high), step in zip(x, *fields, strict=True):
+            room = extent + low + high - dilated(size, step)
+            shape.append(room // stride + 1 if room >= 0 else 0)
         return tuple(shape)
 
 

@@ -98,6 +98,11 @@ CUMULATIVE_FUNCTIONS: dict[str, frozenset[str]] = {
     "add": _NUMBER, "mul": _NUMBER, "max": _NUMBER, "min": _NUMBER, "logaddexp": _FLOAT,
 }  # fmt: skip
 
+WINDOW_FUNCTIONS: dict[str, frozenset[str]] = {
+    "add": _NUMBER, "mul": _NUMBER, "max": _NUMBER, "min": _NUMBER,
+    "and": _BITS, "or": _BITS, "xor": _BITS, "first_max": _NUMBER, "first_min": _NUMBER,
+}  # fmt: skip
+
 SCATTER_FUNCTIONS: dict[str, frozenset[str]] = {
     "set": _ANY, "add": _NUMBER, "mul": _NUMBER, "min": _ANY, "max": _ANY,
 }  # fmt: skip

@@ -196,7 +196,9 @@ def _grows(use: Use) -> bool:
 def _refuse(log: Log, buffer: _Buffer) -> str:
     """Why the buffer gets no border; "" where it may."""
     last = buffer.last.definition
-    computed = last.is_elementwise or last.is_gather or last.accumulates  # where it is wanted
+    computed = (
+        last.is_elementwise or last.is_gather or last.is_window or last.accumulates
+    )  # where it is wanted
     if not buffer.inserts and not computed:
         return f"a copy would have to place it in a border: it is the result of {last.kind}"
     borders = {attribute_key(window.border) for window in buffer.all_windows()}

@@ -29,7 +29,7 @@ _MODULES = (
     "jax._src.lax.lax", "jax._src.lax.linalg", "jax._src.lax.parallel", "jax._src.lax.slicing",
     "jax._src.lax.special", "jax._src.lax.windowed_reductions", "jax._src.pjit",
     "jax._src.random.core", "jax._src.random.prng", "jax._src.random.threefry2x32",
-    "jax._src.shard_map", "jax._src.state.primitives",
+    "jax._src.shard_map", "jax._src.state.primitives", "stagejit.trace.windows.window",
 )  # fmt: skip
 _LOADED_ON_DEMAND = ("jax._src.pallas.pallas_call",)  # imported by who uses them, not by us
 

@@ -46,6 +46,7 @@ from stagejit.trace.implementations import implemented
 from stagejit.trace.inline import call_operands, called_jaxpr, held_operands, known_branch
 from stagejit.trace.primitives import jax_name
 from stagejit.trace.translation import Site, Translation, Unsupported
+from stagejit.trace.windows import window
 from stagejit.types import DType, TensorType
 
 TRANSLATIONS: dict[str, Translation] = {
@@ -56,6 +57,7 @@ TRANSLATIONS: dict[str, Translation] = {
     **indexing.TRANSLATIONS,
     **special.TRANSLATIONS,
     **foreign.TRANSLATIONS,
+    **window.TRANSLATIONS,
 }
 
 # What can be planned for symbolic sizes: ops whose boxes are sums of products of them.

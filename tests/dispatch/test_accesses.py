@@ -122,6 +122,23 @@ def test_a_convolution_of_a_dilated_operand_stays_inside() -> None:
     assert reads(transposed, f32(1, 2, 5, 5), f32(4, 2, 3, 3))[0] == "arg0[0:1, 0:2, 0:5, 0:5]"
 
 
+def pooled(*window: Any) -> Any:
+    return lambda x: lax.reduce_window(x, -jnp.inf, lax.max, *window)
+
+
+def test_windows_read_what_their_taps_reach() -> None:
+    assert reads(pooled((2, 3), (2, 3), "VALID"), f32(9, 8)) == ["arg0[0:8, 0:6]"]
+    assert reads(pooled((1, 2), (1, 4), "VALID"), f32(9, 8)) == ["~arg0[0:9, 0:6]"]
+    assert reads(pooled((1, 1), (1, 3), "VALID"), f32(9, 8)) == ["arg0[0:9, 0:7:3]"]
+
+
+def test_windows_with_a_border_stay_inside() -> None:
+    assert reads(pooled((3, 3), (2, 2), "SAME"), f32(9, 8)) == ["arg0[0:9, 0:8]"]
+    assert reads(pooled((2, 2), (1, 1), ((-2, 1), (0, -3))), f32(9, 8)) == ["arg0[2:9, 0:5]"]
+    part = reads(lambda x: pooled((2, 2), (1, 1), "VALID")(x)[:3, 2:4] * 2, f32(9, 8))
+    assert part == ["arg0[0:4, 2:5]"]
+
+
 def test_a_dynamic_insert_writes_its_columns() -> None:
     def fn(x: Any, u: Any, i: Any) -> Any:
         return lax.dynamic_update_slice(x * 2, u * 3, (0, i))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stagejit.graph.dims import ConvDims, GatherDims, ScatterDims, dilated
+from stagejit.graph.dims import ConvDims, GatherDims, ScatterDims, WindowDims, dilated
 
 CONV: dict[str, Any] = {
     "lhs_spec": (0, 1, 2), "rhs_spec": (0, 1, 2), "out_spec": (0, 1, 2), "strides": (1,),
@@ -99,3 +99,32 @@ def test_scatters_that_do_not_fit(
 
 def test_dilation() -> None:
     assert [dilated(size, 3) for size in (0, 1, 2, 4)] == [0, 1, 4, 10]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "padding", "dilation", "expected"),
+    [
+        ((2, 3), (1, 1), ((0, 0), (0, 0)), (1, 1), (6, 6)),
+        ((2, 3), (2, 3), ((1, 1), (0, 2)), (1, 2), (4, 2)),
+        ((7, 1), (2, 1), ((-1, -1), (0, 0)), (1, 1), (0, 8)),
+        ((3, 8), (1, 4), ((0, 0), (0, 0)), (3, 1), (1, 1)),
+    ],
+)
+def test_window_shapes(
+    sizes: Any, strides: Any, padding: Any, dilation: Any, expected: tuple[int, ...]
+) -> None:
+    dims = WindowDims(sizes, strides, padding, dilation)
+    assert dims.result_shape((7, 8)) == expected
+
+
+def test_taps_are_in_row_major_order() -> None:
+    dims = WindowDims((2, 2), (1, 1), ((1, 0), (0, 3)), (1, 2))
+    assert list(dims.taps) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [dims.offsets(tap) for tap in dims.taps] == [(-1, 0), (-1, 2), (0, 0), (0, 2)]
+
+
+def test_windows_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match="windows of 1 axes over an array of 2"):
+        WindowDims((2,), (1,), ((0, 0),), (1,)).result_shape((7, 8))
+    with pytest.raises(ValueError, match="at least 1"):
+        WindowDims((2,), (0,), ((0, 0),), (1,)).result_shape((7,))

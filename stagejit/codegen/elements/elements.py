@@ -23,6 +23,7 @@ from stagejit.codegen.elements.gathers import gather_element
 from stagejit.codegen.elements.phases import Place, WaitingStores
 from stagejit.codegen.elements.positions import Positions
 from stagejit.codegen.elements.register_tiles import Tile
+from stagejit.codegen.elements.windows import window_element
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Buffer, element_type
 from stagejit.codegen.ir.nodes import Value as Register
@@ -139,6 +140,8 @@ class Elements(Positions):
             return self._constant(value)
         if op.definition.is_gather:
             return gather_element(self, op, index)
+        if op.definition.is_window:
+            return window_element(self, op, index)
         raise InternalError(
             f"{op} cannot be evaluated element by element", step="codegen", loc=op.loc
         )
@@ -220,8 +223,11 @@ class Elements(Positions):
             ):
                 first, phase = self._phase(uniform, coeff)
                 lo, hi = first.range()
-                if lo >= 0 and hi + coeff <= value.type.room - memory.base:
+                room = value.type.room - memory.base
+                if lo >= 0 and hi + coeff <= room:
                     return self._dealt(buffer, first, phase, coeff, used)
+                if self.position.within and coeff <= WIDEST_PICKED:
+                    return self._dealt_at_edge(buffer, uniform, coeff, used, room)
             return self.b.gather(buffer, self._lane_offset(offset), mask=mask)
         if coeff == 1:
             return self.b.load(buffer, self.scalar_index(uniform), lanes, mask=mask)
@@ -263,6 +269,16 @@ class Elements(Positions):
         if columns is None or not b.sees(columns[0].block):
             columns = self._squares[key] = transpose_registers(b, rows, lanes)
         return columns[phase - start]
+
+    def _dealt_at_edge(
+        self, buffer: Buffer, uniform: Affine, stride: int, used: int, room: int
+    ) -> Register:
+        """The same where what lies behind the last element may be no memory of the buffer."""
+        b, lanes = self.b, self.position.lanes
+        at = self.scalar_index(uniform)
+        end = b.binary("smin", at + used * stride, room)
+        loaded = b.load(buffer, at, lanes * stride, mask=b.mask_below(at, end, lanes * stride))
+        return dealt(b, loaded, stride, 0)
 
     def _used_lanes(self) -> int | None:
         """How many lanes exist, the first ones; None where a mask does not tell."""

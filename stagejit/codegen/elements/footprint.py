@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.gathers import gather_reads
+from stagejit.codegen.elements.windows import window_numbers, window_reads
 from stagejit.dispatch.regions import Store
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.slices import place, pull_view
@@ -82,6 +83,9 @@ class Footprint:
             return [(op.operands[0], ())]
         if op.definition.is_gather:
             return list(gather_reads(op, index))
+        if op.definition.is_window:
+            self.numbers += window_numbers(op, index)
+            return [(op.operands[0], read) for read in window_reads(op, index)]
         return [(operand, index) for operand in op.operands]
 
     def reshaped(self, index: Index, to: Sequence[int], of: Sequence[int]) -> Index:

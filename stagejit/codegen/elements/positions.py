@@ -23,7 +23,8 @@ from stagejit.index.affine import Affine, Index, Var
 
 @dataclass(frozen=True)
 class Position:
-    """Where the loops stand. `mask`: lanes that exist (None: all). `stride`: see `interleaving`."""
+    """Where the loops stand. `mask`: lanes that exist (None: all). `stride`: see `interleaving`.
+    `within`: whether what is wanted is known to exist, though the loops' ranges do not say so."""
 
     env: Mapping[Var, Register] = field(default_factory=dict)
     vector: Var | None = None
@@ -31,6 +32,7 @@ class Position:
     mask: Register | None = None
     tile: Tile | None = None
     stride: int = 0
+    within: bool = False
 
 
 class Positions:
@@ -69,6 +71,16 @@ class Positions:
             yield
         finally:
             self.position, self._known = before, outside
+
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        """Evaluate where a branch has made certain that all that is wanted exists."""
+        before = self.position
+        self.position = replace(before, within=True)
+        try:
+            yield
+        finally:
+            self.position = before
 
     @contextmanager
     def tile_step(self, step: int | Register) -> Iterator[None]:

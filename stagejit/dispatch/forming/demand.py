@@ -11,6 +11,7 @@ doubles with each level. So an op whose code would be at many places is stored, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -119,6 +120,8 @@ def _wanted(op: Op, number: int, demand: _Demand) -> Mapping[_Place, float]:
         return {coordinates(operand.shape): demand.evaluations}
     if known.is_elementwise:
         return demand.at
+    if known.is_window:
+        return _at_taps(op, demand)
     times = operand.shape[-1] / _row_size(op) if known.is_gather and number == 1 else 1
     reader = f"{op!r} {number}"
     at: dict[_Place, float] = {}
@@ -127,6 +130,17 @@ def _wanted(op: Op, number: int, demand: _Demand) -> Mapping[_Place, float]:
         before: _Place = (reader, place) if computed else pull_view(op, place)
         at[before] = at.get(before, 0.0) + evaluations * times
     return at
+
+
+def _at_taps(window: Op, demand: _Demand) -> Mapping[_Place, float]:
+    """The code of a tap is at a place of its own, as far as places are counted."""
+    taps = math.prod(window.attrs["sizes"])
+    known = min(taps, MOST_PLACES + 1)
+    return {
+        (f"{window!r} {tap}", place): evaluations * taps / known
+        for place, evaluations in demand.at.items()
+        for tap in range(known)
+    }
 
 
 def _row_size(gather: Op) -> int:

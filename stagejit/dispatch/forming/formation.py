@@ -152,7 +152,8 @@ class _Former:
             return
         state.note_pointwise(op)
         required = op.result in state.required
-        computes = op.definition.is_elementwise or op.definition.is_gather
+        known = op.definition
+        computes = known.is_elementwise or known.is_gather or known.is_window
         if computes and not op.definition.is_conversion:
             if not join(state, op) and (
                 required

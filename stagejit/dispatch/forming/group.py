@@ -68,7 +68,8 @@ class Group:
     def floating(self) -> list[Op]:
         """What it computes, as others may, too."""
         others = [op for op in self.ops if op not in self.members]
-        return [op for op in others if op.definition.is_elementwise or op.definition.is_gather]
+        computing = ("is_elementwise", "is_gather", "is_window")
+        return [op for op in others if any(getattr(op.definition, name) for name in computing)]
 
     @property
     def kind(self) -> str:

@@ -128,8 +128,8 @@ def _chain_flops(state: State, op: Op) -> tuple[float, str]:
     total, pending, seen = 0.0, [op], {op}
     while pending:
         current = pending.pop()
-        if current.definition.is_gather:
-            return total, "a gather is done once"
+        if current.definition.is_gather or current.definition.is_window:
+            return total, f"a {current.kind} is done once"
         if cost.is_transcendental(current):
             function = current.attrs.get("fn", current.kind)
             return total, f"{function} is evaluated once for each element"

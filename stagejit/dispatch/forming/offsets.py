@@ -44,7 +44,8 @@ def explain_offsets(state: State, op: Op) -> None:
 
 def _passes(op: Op) -> bool:
     """Whether what the host knows of an element is what it knows of elements of the operands."""
-    return op.definition.is_insert or (op.definition.is_pointwise and not op.definition.is_gather)
+    known = op.definition
+    return known.is_insert or (known.is_pointwise and not known.is_gather and not known.is_window)
 
 
 def _maker(start: Value, scalars: Scalars) -> str:

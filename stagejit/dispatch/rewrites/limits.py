@@ -188,7 +188,7 @@ class _Split:
             uses[made.value] = uses.get(made.value, 0) + 1
         for op in reversed(self.ops):
             result, count = op.result, uses.get(op.result, 0)
-            dear = op.definition.is_gather or cost.is_transcendental(op)
+            dear = op.definition.is_gather or op.definition.is_window or cost.is_transcendental(op)
             anchor = not op.definition.is_pointwise
             if (anchor or (dear and count > 1)) and self._may_keep(result):
                 self.kept[result] = None

@@ -40,6 +40,11 @@ cumulative         x                           fn (add mul max min logaddexp), a
 contract           lhs, rhs of one dtype       contracting ((l...), (r...)), batch ((l...), (r...)),
                                                dtype; result dims: batch, lhs free, rhs free
 conv               lhs, rhs of one dtype       the fields of `dims.ConvDims`, dtype
+window             x                           fn (add mul max min and or xor; first_max, first_min:
+                                               i32, the number of the tap that is chosen, -1 where
+                                               there is none: the first, unless a later one takes
+                                               its place, which it does if the chosen one is not
+                                               >= or <=); the fields of `dims.WindowDims`
 gather             x, indices                  the fields of `dims.GatherDims`, mode ("clip": starts
                                                are clamped, "promise": they are in bounds, "fill": a
                                                window not within x is fill_value), fill_value
@@ -106,13 +111,14 @@ from stagejit.graph.ops import (
     slices,
     sources,
     views,
+    windows,
 )
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.types import TensorType
 
 FAMILIES = (
     sources, elementwise, views, slices, reductions, products, indexing, control, dispatches,
-    foreign,
+    foreign, windows,
 )  # fmt: skip
 
 

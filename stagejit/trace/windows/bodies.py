@@ -17,7 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from stagejit.trace.primitives import jax_name
 from stagejit.trace.windows.geometry import MOST_TAPS, Windows
+from stagejit.trace.windows.window import is_native
 
 Body = Callable[..., Sequence[Any]]
 
@@ -77,6 +79,16 @@ def _mapped(body: Body, rank: int) -> Body:
 
 def body_of(jaxpr: Any, consts: Sequence[Any]) -> Body:
     return functools.partial(jax.core.eval_jaxpr, jaxpr, consts)
+
+
+def chosen(jaxpr: Any, x: Any, windows: Windows) -> str:
+    """The function of a window that selects as the body does; empty where there is none."""
+    if len(jaxpr.eqns) != 1 or not is_native(x) or set(windows.holes) != {1}:
+        return ""
+    (equation,) = jaxpr.eqns
+    if [*equation.invars] != [*jaxpr.invars] or [*equation.outvars] != [*jaxpr.outvars]:
+        return ""
+    return {"ge": "first_max", "le": "first_min"}.get(jax_name(equation.primitive) or "", "")
 
 
 def selected(select: Body, x: Any, windows: Windows) -> Any:

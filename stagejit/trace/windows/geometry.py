@@ -83,6 +83,19 @@ class Windows:
         ]
         return lax.pad(x, jnp.asarray(value, x.dtype), config) if any(map(any, config)) else x
 
+    def with_holes(self, x: Any, value: Any) -> Any:
+        """`x` with its holes and no border."""
+        config = [(0, 0, hole - 1) for hole in self.holes]
+        return lax.pad(x, jnp.asarray(value, x.dtype), config) if any(map(any, config)) else x
+
+    def without_holes(self) -> Windows:
+        """These windows over an operand that has been given its holes."""
+        shape = [
+            (extent - 1) * hole + 1 for extent, hole in zip(self.shape, self.holes, strict=True)
+        ]
+        ones = (1,) * len(shape)
+        return Windows(tuple(shape), self.sizes, self.strides, self.padding, ones, self.steps)
+
     def tap(self, padded: Any, number: Sequence[int]) -> Any:
         """Tap `number` of all windows; `padded` is their operand, with borders."""
         first = [k * step for k, step in zip(number, self.steps, strict=True)]

@@ -18,6 +18,7 @@ from jax import lax
 from stagejit.graph.functions import identity
 from stagejit.trace.primitives import jax_name
 from stagejit.trace.windows.geometry import MOST_TAPS, Windows
+from stagejit.trace.windows.window import is_native, window
 from stagejit.types import from_numpy
 
 
@@ -28,6 +29,8 @@ def reduced(fn: str, x: Any, windows: Windows) -> Any:
     dtype = x.dtype
     if dtype == np.bool_:
         fn = {"max": "or", "min": "and"}.get(fn, fn)
+    if math.prod(windows.sizes) <= MOST_TAPS and is_native(x):
+        return _window(fn, x, windows)
     x = x.astype(_accumulator(dtype))
     if math.prod(windows.sizes) <= MOST_TAPS:
         made = _by_taps(fn, x, windows)
@@ -36,12 +39,20 @@ def reduced(fn: str, x: Any, windows: Windows) -> Any:
     return made.astype(dtype)
 
 
+def _window(fn: str, x: Any, windows: Windows) -> Any:
+    """As an op; holes are filled, as the op has none."""
+    x = windows.with_holes(x, _identity(fn, x.dtype))
+    return window(fn, x, windows.without_holes())
+
+
 def _accumulator(dtype: Any) -> Any:
     return np.float32 if jnp.issubdtype(dtype, np.floating) and dtype.itemsize < 4 else dtype
 
 
 def _by_taps(fn: str, x: Any, windows: Windows) -> Any:
     """Tap with tap, in pairs: the sum of many is as exact as that of a tree."""
+    if is_native(x):
+        return _window(fn, x, windows)
     parts = windows.taps_of(windows.padded(x, _identity(fn, x.dtype)))
     while len(parts) > 1:
         pairs = zip(parts[::2], parts[1::2])  # noqa: B905, an odd one stays

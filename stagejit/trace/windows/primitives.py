@@ -13,9 +13,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from stagejit.trace.windows.bodies import body_of, reduced_by, scattered, selected
+from stagejit.trace.windows.bodies import body_of, chosen, reduced_by, scattered, selected
 from stagejit.trace.windows.geometry import Windows
 from stagejit.trace.windows.monoids import COMBINES, monoid_of, reduced
+from stagejit.trace.windows.window import window
 
 
 def _reduce_window(*operands: Any, jaxpr: Any, consts: Sequence[Any], **params: Any) -> list[Any]:
@@ -36,8 +37,12 @@ def _select_and_scatter(
     select_jaxpr: Any, select_consts: Any, scatter_jaxpr: Any, scatter_consts: Any, **params: Any,
 ) -> Any:  # fmt: skip
     windows = Windows.of(operand.shape, params)
-    chosen = selected(body_of(select_jaxpr, select_consts), operand, windows)
-    return scattered(body_of(scatter_jaxpr, scatter_consts), chosen, source, init, windows)
+    fn = chosen(select_jaxpr, operand, windows)
+    if fn and 0 not in windows.counts:
+        numbers = window(fn, operand, windows)
+    else:
+        numbers = selected(body_of(select_jaxpr, select_consts), operand, windows)
+    return scattered(body_of(scatter_jaxpr, scatter_consts), numbers, source, init, windows)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

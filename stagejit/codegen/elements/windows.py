@@ -1,0 +1,303 @@
+"""Elements of a `window`: the taps of a window, combined where they are wanted.
+
+Input: the op and the index at which its result is wanted. Output: the element, or for a dry run
+the reads that it takes. Invariant: what is no element of the operand is never read: a uniform index
+is clamped, a lane is masked, and what comes of it is left out.
+
+Note [Inside and border]: nearly all windows lie within the operand. So where a window may leave it,
+one uniform branch decides about all lanes together: inside, there are no masks and no clamps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from stagejit.codegen.elements.gathers import clamped, is_inside
+from stagejit.codegen.elements.positions import Position
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.nodes import I32, element_type
+from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.math import functions as vmath
+from stagejit.codegen.rows.reducers import Accumulator, Reducer
+from stagejit.graph.dims import WindowDims
+from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.windows import chooses
+from stagejit.index.affine import Affine, Index, Var
+
+# Taps that stand in the code one by one; beyond them a loop goes over them.
+MOST_STRAIGHT = 64
+MOST_STRAIGHT_AT_BORDER = 16
+
+
+class Evaluator(Protocol):
+    """What a window needs of `Elements`, which in turn needs windows."""
+
+    b: Builder
+    position: Position
+
+    def value(self, value: Value, index: Index) -> Register: ...
+
+    def dynamic(self, register: Register, extent: int) -> Affine: ...
+
+    def scalar_index(self, affine: Affine) -> Register: ...
+
+    def lane_index(self, affine: Affine, *, narrow: bool = False) -> Register: ...
+
+    def split(self, affine: Affine) -> tuple[int, Affine, list[tuple[Var, int]]]: ...
+
+    def at(
+        self, env: Mapping[Var, Register] | None = None, *, mask: Register | None = None
+    ) -> AbstractContextManager[None]: ...
+
+    def within(self) -> AbstractContextManager[None]: ...
+
+
+def window_reads(op: Op, index: Index) -> Iterator[Index]:
+    """The indices at which the operand is read, for all taps; those that leave it moved inside."""
+    dims = WindowDims.of(op.attrs)
+    ends = [{0, size - 1} for size in dims.sizes]
+    many = math.prod(dims.sizes) > MOST_STRAIGHT
+    for tap in itertools.product(*ends) if many else dims.taps:
+        yield tuple(
+            part * stride + min(max(first, 0), extent - 1)
+            for part, stride, first, extent in zip(
+                index, dims.strides, dims.offsets(tap), op.operands[0].shape, strict=True
+            )
+        )
+
+
+def window_numbers(op: Op, index: Index) -> Iterator[Affine]:
+    """The parts of the index that are compared with the bounds of the operand."""
+    return (index[axis] for axis in _open_axes(op))
+
+
+def window_element(elements: Evaluator, op: Op, index: Index) -> Register:
+    """The element of a window at `index`."""
+    return _Window(elements, op, index).value()
+
+
+def _open_axes(op: Op) -> list[int]:
+    """Axes along which some window leaves the operand. Not by the range of an index: that of loops
+    which have become one reaches beyond an axis, and goes on in the next row."""
+    dims, found = WindowDims.of(op.attrs), []
+    for axis, (extent, count) in enumerate(zip(op.operands[0].shape, op.result.shape, strict=True)):
+        first = -dims.padding[axis][0]
+        last = first + (count - 1) * dims.strides[axis]
+        if first < 0 or last + (dims.sizes[axis] - 1) * dims.dilation[axis] >= extent:
+            found.append(axis)
+    return found
+
+
+class _Window:
+    """One window of one op, for all lanes."""
+
+    def __init__(self, elements: Evaluator, op: Op, index: Index) -> None:
+        self.elements, self.b, self.op = elements, elements.b, op
+        self.dims = WindowDims.of(op.attrs)
+        self.operand = op.operands[0]
+        self.first = [
+            part * stride - low
+            for part, stride, (low, _) in zip(
+                index, self.dims.strides, self.dims.padding, strict=True
+            )
+        ]
+        self.open = _open_axes(op)
+        varies = any(self._varies(part) for part in index)
+        self.lanes = elements.position.lanes if varies else 0
+        self.reducer = _Choice(op) if chooses(op) else _Monoid(op)
+
+    def _varies(self, part: Affine) -> bool:
+        coeff, _, varying = self.elements.split(part)
+        return bool(coeff or varying)
+
+    def value(self) -> Register:
+        if not self.open:
+            return self._made(border=False)
+        inside = self._all_inside()
+        if inside is None:
+            return self._made(border=True)
+
+        def within() -> tuple[Register]:
+            with self.elements.within():
+                return (self._made(border=False),)
+
+        (made,) = self.b.if_(inside, within, lambda: (self._made(border=True),))
+        return made
+
+    def _all_inside(self) -> Register | None:
+        """Whether every tap of every lane is an element; None where one would have to ask all."""
+        holds = self.b.const(1, I32.with_elem("i1"))
+        for axis in self.open:
+            coeff, uniform, varying = self.elements.split(self.first[axis])
+            if varying:
+                return None
+            reach = (self.dims.sizes[axis] - 1) * self.dims.dilation[axis]
+            last = self.operand.shape[axis] - 1 - reach
+            low = self.elements.scalar_index(uniform)
+            high = low + self._last_lane() * coeff if coeff else low
+            if coeff < 0:
+                low, high = high, low
+            holds = holds & self.b.compare("ge", low, 0) & self.b.compare("le", high, last)
+        return holds
+
+    def _last_lane(self) -> Register:
+        """The number of the last lane that exists."""
+        position = self.elements.position
+        assert position.vector is not None
+        rest = self.b.const(position.vector.extent - 1) - position.env[position.vector]
+        return self.b.binary("smin", rest, position.lanes - 1)
+
+    # ------------------------------------------------------------------ taps
+
+    def _made(self, *, border: bool) -> Register:
+        """All taps combined. border: they may lie outside."""
+        most = MOST_STRAIGHT_AT_BORDER if border else MOST_STRAIGHT
+        if math.prod(self.dims.sizes) <= most:
+            made = None if not border else self.reducer.initial(self.b, self.lanes)
+            for number, tap in enumerate(self.dims.taps):
+                taken = [Affine((), k) for k in tap]
+                made = self._with_tap(made, taken, self.b.const(number, I32), border=border)
+            assert made is not None
+        else:
+            made = self._looped([], self.reducer.initial(self.b, self.lanes), border=border)
+        return self._wide(self.reducer.result(self.b, made))
+
+    def _looped(
+        self, tap: list[tuple[Affine, Register]], made: Accumulator, *, border: bool
+    ) -> Accumulator:
+        """The taps that begin with `tap`, by a loop for each axis that is left."""
+        axis = len(tap)
+        if axis == len(self.dims.sizes):
+            number = self.b.const(0)
+            for size, (_, register) in zip(self.dims.sizes, tap, strict=True):
+                number = number * size + register
+            at = [part for part, _ in tap]
+            return self._with_tap(made, at, self.b.cast("trunc", number, "i32"), border=border)
+        size = self.dims.sizes[axis]
+        if size == 1:
+            return self._looped([*tap, (Affine(), self.b.const(0))], made, border=border)
+        var = Var(size, "k")
+
+        def body(position: Register, *carried: Register) -> Accumulator:
+            with self.elements.at({var: position}):
+                return self._looped([*tap, (Affine.of(var), position)], carried, border=border)
+
+        return self.b.loop(0, size, 1, made, body)
+
+    def _with_tap(
+        self, made: Accumulator | None, tap: Sequence[Affine], number: Register, *, border: bool
+    ) -> Accumulator:
+        at = [
+            first + k * step
+            for first, k, step in zip(self.first, tap, self.dims.dilation, strict=True)
+        ]
+        if border:
+            element, inside = self._at_border(at)
+        else:
+            element, inside = self.elements.value(self.operand, tuple(at)), None
+        element = self._wide(element)
+        return self.reducer.add(self.b, made, element, number, inside)
+
+    def _at_border(self, at: list[Affine]) -> tuple[Register, Register | None]:
+        """The element at an index that may be outside, and whether it is one."""
+        elements, b, holds, lanes = self.elements, self.b, None, None
+        for axis in self.open:
+            part, extent = at[axis], self.operand.shape[axis]
+            low, high = part.range()
+            if low >= 0 and high < extent:
+                continue
+            if self._varies(part):
+                where = elements.lane_index(part, narrow=max(-low, high) < 2**31)
+                lanes = _both(lanes, is_inside(b, where, extent))
+            else:
+                where = elements.scalar_index(part)
+                holds = _both(holds, is_inside(b, where, extent))
+                at[axis] = elements.dynamic(clamped(b, where, extent), extent)
+        if lanes is None:
+            return elements.value(self.operand, tuple(at)), holds
+        mask = elements.position.mask
+        with elements.at(mask=lanes if mask is None else mask & lanes):
+            element = elements.value(self.operand, tuple(at))
+        if holds is not None:
+            lanes = lanes & b.splat(holds, self.lanes)
+        return element, lanes
+
+    def _wide(self, register: Register) -> Register:
+        """In all lanes where the index varies."""
+        return self.b.splat(register, self.lanes) if self.lanes else register
+
+
+def _both(first: Register | None, second: Register) -> Register:
+    return second if first is None else first & second
+
+
+class _Monoid:
+    """Taps combined by a function."""
+
+    def __init__(self, op: Op) -> None:
+        self._reducer = Reducer(op.attrs["fn"], op.operands[0].type.dtype)
+
+    def initial(self, b: Builder, lanes: int) -> Accumulator:
+        return self._reducer.initial(b, lanes)
+
+    def add(
+        self,
+        b: Builder,
+        made: Accumulator | None,
+        element: Register,
+        number: Register,
+        inside: Register | None,
+    ) -> Accumulator:
+        new = self._reducer.lift(b, element, None, 0, None)
+        if made is None:
+            return new
+        merged = self._reducer.merge(b, made, new)
+        if inside is None:
+            return merged
+        return tuple(b.select(inside, x, y) for x, y in zip(merged, made, strict=True))
+
+    def result(self, b: Builder, made: Accumulator) -> Register:
+        return self._reducer.result(b, made)
+
+
+class _Choice:
+    """The element that is chosen, in its own type, and the number of its tap."""
+
+    def __init__(self, op: Op) -> None:
+        self._dtype = op.operands[0].type.dtype
+        self._keeps = "ge" if op.attrs["fn"] == "first_max" else "le"
+        self._may_be_none = True
+
+    def initial(self, b: Builder, lanes: int) -> Accumulator:
+        self._may_be_none = True
+        elem = element_type(self._dtype.accumulator).with_lanes(lanes)
+        return b.const(0, elem), b.const(-1, I32.with_lanes(lanes))
+
+    def add(
+        self,
+        b: Builder,
+        made: Accumulator | None,
+        element: Register,
+        number: Register,
+        inside: Register | None,
+    ) -> Accumulator:
+        wide = vmath.convert(b, element, self._dtype, self._dtype.accumulator)
+        number = b.splat(number, wide.type.lanes) if wide.type.lanes else number
+        if made is None:
+            self._may_be_none = False
+            return wide, number
+        best, chosen = made
+        keeps = b.compare(self._keeps, best, wide, signed=self._dtype.is_signed)
+        if self._may_be_none:
+            keeps = keeps & b.compare("ge", chosen, 0)
+        new = b.select(keeps, best, wide), b.select(keeps, chosen, number)
+        if inside is None:
+            return new
+        return b.select(inside, new[0], best), b.select(inside, new[1], chosen)
+
+    def result(self, b: Builder, made: Accumulator) -> Register:
+        return made[1]

@@ -1,0 +1,118 @@
+"""Windows inside kernels, against the interpreter, on every target that this machine can run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from stagejit.trace.windows.geometry import Windows
+from stagejit.trace.windows.window import window
+from tests import windows
+from tests.codegen.regions import Runner
+
+FUNCTIONS = ("add", "max", "min", "first_max", "first_min")
+
+
+def made(
+    fn: str,
+    shape: tuple[int, ...],
+    sizes: tuple[int, ...],
+    strides: tuple[int, ...] | None = None,
+    padding: tuple[tuple[int, int], ...] | None = None,
+    steps: tuple[int, ...] | None = None,
+) -> Callable[[Any], Any]:
+    ones = (1,) * len(shape)
+    none = tuple((0, 0) for _ in shape)
+    over = Windows(shape, sizes, strides or ones, padding or none, ones, steps or ones)
+    return lambda x: window(fn, x, over)
+
+
+def numbers(*shape: int, dtype: Any = np.float32, seed: int = 0, special: bool = False) -> Any:
+    return windows.elements(random.Random(seed), shape, np.dtype(dtype), special=special)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_windows(runner: Runner, seed: int) -> None:
+    rng = random.Random(seed)
+    shape, config = windows.drawn(rng)
+    shape = tuple(size + rng.choice((0, 0, 9)) for size in shape)
+    if not all(shape) or 0 in config.counts(shape):
+        shape = tuple(size + 30 for size in shape[:2])
+    rank, ones = len(shape), (1,) * len(shape)
+    over = Windows(
+        shape, config.sizes[:rank], config.strides[:rank], config.padding[:rank], ones,
+        config.steps[:rank],
+    )  # fmt: skip
+    dtype = rng.choice([np.float32, np.float32, np.int8, np.uint16, np.float16, np.float64])
+    fn = rng.choice(FUNCTIONS)
+    special = fn in ("max", "min") and np.dtype(dtype).kind == "f"
+    x = numbers(*shape, dtype=dtype, seed=seed, special=special)
+    runner.check(lambda x: window(fn, x, over), x, rtol=1e-2 if dtype == np.float16 else None)
+
+
+@pytest.mark.parametrize("fn", ["max", "add", "first_max"])
+@pytest.mark.parametrize("padding", [(0, 0), (1, 1), (0, 2), (2, 0), (-1, 3)])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_windows_along_lanes(
+    runner: Runner, fn: str, padding: tuple[int, int], stride: int
+) -> None:
+    """Whole vectors, and rows whose ends are borders."""
+    pads = ((1, 0), padding)
+    f = made(fn, (5, 75), (3, 3), (1, stride), pads)
+    runner.check(f, numbers(5, 75, special=fn == "max"))
+
+
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+@pytest.mark.parametrize("same", [False, True])
+def test_pooling(runner: Runner, layout: str, same: bool) -> None:
+    def f(x: Any) -> Any:
+        sizes = (1, 3, 3, 1) if layout == "nhwc" else (1, 1, 3, 3)
+        strides = (1, 2, 2, 1) if layout == "nhwc" else (1, 1, 2, 2)
+        return lax.reduce_window(x, -jnp.inf, lax.max, sizes, strides, "SAME" if same else "VALID")
+
+    runner.check(f, numbers(2, 9, 37, 20, special=True))
+
+
+@pytest.mark.parametrize("size", [(65,), (5, 14), (20, 1, 4)])
+@pytest.mark.parametrize("fn", ["max", "add", "first_min"])
+def test_many_taps_are_a_loop(runner: Runner, fn: str, size: tuple[int, ...]) -> None:
+    shape = tuple(extent + 19 for extent in size)
+    pads = tuple((2, 1) for _ in size)
+    runner.check(made(fn, shape, size, None, pads), numbers(*shape), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS)
+def test_what_stands_before_and_after(runner: Runner, fn: str) -> None:
+    """Computed operands, views that divide, and what is computed from the result."""
+
+    def f(x: Any) -> Any:
+        y = jnp.flip((x * 2 + 1).reshape(6, 34, 2), 1).transpose(2, 0, 1)[:, :, 1:31]
+        pooled = made(fn, (2, 6, 30), (1, 2, 3), (1, 2, 2), ((0, 0), (1, 1), (0, 2)))(y)
+        return jnp.transpose(pooled, (1, 2, 0)) * 3
+
+    runner.check(f, numbers(34, 12))
+
+
+def test_windows_over_windows(runner: Runner) -> None:
+    def f(x: Any) -> Any:
+        pool = made("max", (9, 40), (3, 3), None, ((1, 1), (1, 1)))
+        return pool(pool(x)) - x
+
+    runner.check(f, numbers(9, 40))
+
+
+def test_all_of_a_window_is_outside(runner: Runner) -> None:
+    for fn in FUNCTIONS:
+        runner.check(made(fn, (4, 3), (2, 2), (1, 1), ((3, 4), (2, 5))), numbers(4, 3))
+
+
+@pytest.mark.parametrize("extent", [1, 2, 15, 16, 17, 33])
+def test_short_rows(runner: Runner, extent: int) -> None:
+    for fn in ("max", "first_max"):
+        runner.check(made(fn, (3, extent), (1, 2), (1, 1), ((0, 0), (1, 1))), numbers(3, extent))
