@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextvars
 import difflib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -34,7 +34,7 @@ SWITCHES: dict[str, str] = {
     "simplify-algebra": "x * 1, x + 0, convert to the same dtype, double negation",
     "eliminate-common-subexpressions": "one op for equal ops on equal operands",
     "sum-to-contract": "a sum of products whose factors repeat is a contraction",
-    "split-reduce": "reduce parts of a large array apart, where there are few results",
+    "split-reduce": "sum parts of long axes apart, where there are few results",
     "spread-repeats": "what is inserted repeated is stored several times by its producer",
     "share-prefixes": "a concatenation that lies within another one is read from its buffer",
     "border-buffers": "what convolutions read with a border lies in memory with that border",
@@ -68,6 +68,10 @@ class Options:
     memory_budget: bytes of intermediate results that should be enough at any one time. A rewrite
         that moves fewer bytes is then given up where, as far as it can know, memory grows over the
         budget by it. None: fewer bytes moved always win.
+    split: into how many parts sums are split, in place of what the machine would gain most by; 1:
+        not at all. By kind ("reduce", "contract", "conv"), by kind and function ("reduce max"), or
+        by the line that it comes from ("model.py:12"), which counts first: {"contract": 77}. The
+        outermost axis that is summed over, and long enough, is split; no part is empty.
     export: what `jax.export` writes calls our kernels, and runs in processes that have loaded them
         (pass their names to its `disabled_checks`). False exports the function as JAX does.
 
@@ -93,6 +97,7 @@ class Options:
     memory_budget: int | None = None
     borders: Literal["blocks", "always"] = "blocks"
     export: bool = False
+    split: Mapping[str, int] | tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         disable = (self.disable,) if isinstance(self.disable, str) else self.disable
@@ -107,6 +112,7 @@ class Options:
                     next_step=_suggest(name, list(SWITCHES)),
                 )
         object.__setattr__(self, "disable", tuple(sorted(set(disable))))
+        object.__setattr__(self, "split", _split_pairs(self.split))
         if isinstance(self.cache_dir, os.PathLike):
             object.__setattr__(self, "cache_dir", os.fspath(self.cache_dir))
         for name, (fits, next_step) in _FITTING.items():
@@ -121,6 +127,14 @@ class Options:
     def enabled(self, switch: str) -> bool:
         """True unless the rewrite named `switch` is disabled."""
         return switch not in self.disable
+
+    def asked_parts(self, kind: str, fn: str, loc: str) -> int | None:
+        """The number of parts that `split` asks for: of a sum of this kind and function, at this
+        line; None where it does not say."""
+        pairs = dict(self.split)
+        lines = [key for key in pairs if ":" in key and f"/{loc}".endswith(f"/{key}")]
+        found = (pairs.get(key) for key in (*lines, f"{kind} {fn}", kind))
+        return next((parts for parts in found if parts is not None), None)
 
     def __enter__(self) -> Options:
         entered = _context(self)
@@ -154,6 +168,23 @@ def checked(options: Any) -> Options | None:
         return options
     next_step = "give stagejit.Options(...), or None for those of `with Options(...)`"
     raise _wrong("options", options, next_step)
+
+
+_SPLIT_KINDS = ("reduce", "contract", "conv")
+
+
+def _split_pairs(split: Any) -> tuple[tuple[str, int], ...]:
+    """What `split` says, as a hashable value. Raises OptionsError."""
+    next_step = 'give numbers of parts by kind or line, such as split={"contract": 77}'
+    try:
+        pairs = dict(split)
+    except (TypeError, ValueError):
+        raise _wrong("split", split, next_step) from None
+    for key, parts in pairs.items():
+        kind = key.partition(" ")[0] if isinstance(key, str) else ""
+        if not (kind in _SPLIT_KINDS or ":" in kind) or not _is_int(parts) or parts < 1:
+            raise _wrong("split", split, next_step)
+    return tuple(sorted(pairs.items()))
 
 
 def _is_int(value: Any) -> bool:

@@ -160,7 +160,7 @@ def _trace(c: Compilation) -> None:
 
 
 def _rewrite(c: Compilation) -> None:
-    c.decisions += rewrite_graph(c.graph, c.request.options)
+    c.decisions += rewrite_graph(c.graph, c.request.options, c.target.machine)
 
 
 def _normalize(c: Compilation) -> None:

@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "enabling",
         "importing",
         "locks",
+        "machine",
         "collector",
         "other_threads",
         "decisions",

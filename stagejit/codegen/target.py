@@ -16,6 +16,7 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
+from stagejit.machine import Machine
 from stagejit.other_threads import on_another_thread
 
 _SYSFS = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -56,6 +57,13 @@ class Target:
     def lanes(self, elem: object) -> int:
         """Elements of one vector register; `elem` is anything whose text names an element type."""
         return self.vector_nbytes // _ELEM_NBYTES[str(elem)]
+
+    @property
+    def machine(self) -> Machine:
+        """What the steps above kernels know of it."""
+        return Machine(
+            self.cores, self.vector_nbytes, self.l2_nbytes, self.bandwidth, self.peak_flops
+        )
 
     @classmethod
     def host(cls) -> Target:

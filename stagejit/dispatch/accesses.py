@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from stagejit.dispatch.progressions import covers_as_rows, independent, progression
 from stagejit.dispatch.regions import Region, Store
 from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.dispatch.updates import MOST_BOXES
@@ -23,10 +24,10 @@ from stagejit.graph.dims import ConvDims, GatherDims, WindowDims, dilated
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import destination_of
 from stagejit.graph.ops.slices import place, pull_view
-from stagejit.index.affine import Affine, Index, Var, linearize
+from stagejit.index.affine import Affine, Index, Var
 from stagejit.index.box import Box, Dim, hull_of
 from stagejit.index.coordinates import coordinates
-from stagejit.symbolic import Expr, Int, at_most, bounds
+from stagejit.symbolic import Int, bounds
 
 _DYNAMIC = "an offset is computed from arrays"
 _HULL = "the hull of several ranges"
@@ -84,7 +85,7 @@ def _touches(region: Region) -> Mapping[Value, list[Touch]]:
     region = region.alike or region
     known: Mapping[Value, list[Touch]] | None = region.touches
     if known is None:
-        evaluated, starts = _indices(region), _Walk(region)
+        evaluated, starts = _indices(region), Walk(region)
         inserts = [insert for store in region.stores for insert in store.inserts]
         for start in (start for insert in inserts for start in insert.operands[2:]):
             starts.visit(start, ())
@@ -157,7 +158,7 @@ def _indices(region: Region) -> Mapping[Value, dict[Index, None]]:
     region = region.alike or region
     known: Mapping[Value, dict[Index, None]] | None = region.indices
     if known is None:
-        walk = _Walk(region)
+        walk = Walk(region)
         for store in region.stores:
             walk.visit(store.value, coordinates(store.value.shape))
         known = walk.indices
@@ -165,7 +166,7 @@ def _indices(region: Region) -> Mapping[Value, dict[Index, None]]:
     return known
 
 
-class _Walk:
+class Walk:
     """Pulls indices through a region to its inputs."""
 
     def __init__(self, region: Region) -> None:
@@ -186,9 +187,9 @@ class _Walk:
             elif value.op.definition.is_elementwise:  # most are
                 pending += [(operand, index) for operand in value.op.operands]
             else:
-                pending += self._operands_at(value.op, index)
+                pending += self.operands_at(value.op, index)
 
-    def _operands_at(self, op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
+    def operands_at(self, op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
         if op.definition.is_gather:
             return _gather_operands_at(op, index, self.scalars)
         return _operands_at(op, index)
@@ -196,7 +197,9 @@ class _Walk:
 
 def _operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
     """What evaluating `op` at `index` reads; of an anchor, what evaluating all of it reads."""
-    if op.definition.is_view:
+    if op.definition.splits:
+        yield op.operands[0], without_missing(pull_view(op, index), op.operands[0].shape)
+    elif op.definition.is_view:
         yield op.operands[0], pull_view(op, index)
         yield from ((start, ()) for start in op.operands[1:])
     elif op.definition.is_splat:
@@ -213,6 +216,19 @@ def _operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
         yield from ((operand, coordinates(operand.shape)) for operand in op.operands[1:])
     else:
         yield from ((operand, index) for operand in op.operands)
+
+
+def without_missing(index: Index, shape: Sequence[int]) -> Index:
+    """An index that may run over the end of an axis, as far as there are elements."""
+    kept = list(index)
+    for axis, (part, whole) in enumerate(zip(index, coordinates(tuple(shape)), strict=True)):
+        (first, last), stride, even = progression(part)
+        if last >= shape[axis]:
+            count = (shape[axis] - 1 - first) // stride + 1
+            own = count == shape[axis] and even  # all of it: as if nobody had split the axis
+            rest = whole if own else Affine.of(Var(count, "x", "loop" if even else "uneven"))
+            kept[axis] = rest * stride + first
+    return tuple(kept)
 
 
 def _gather_operands_at(op: Op, index: Index, scalars: Scalars) -> Iterator[tuple[Value, Index]]:
@@ -243,7 +259,7 @@ def _window_index(op: Op) -> Index:
         reached = Affine((), -low)
         for extent, coeff in ((outputs, stride), (window, hole)):
             reached = reached + Affine.of(Var(extent, "w")) * coeff
-        offsets, stride, even = _progression(reached)
+        offsets, stride, even = progression(reached)
         even = even and (step == 1 or stride == 1)
         first, last = max(offsets[0], 0), min(offsets[1], dilated(lhs[axis], step) - 1)
         first += -(first - offsets[0]) % stride
@@ -264,7 +280,7 @@ def _tap_index(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
         part = index[axis] * dims.strides[axis] + tap - dims.padding[axis][0]
         low, high = part.range()
         if low < 0 or high >= extent:
-            (low, high), stride, even = _progression(part)
+            (low, high), stride, even = progression(part)
             first = low + -(low // stride) * stride if low < 0 else low
             count = max((min(high, extent - 1) - first) // stride + 1, 0)
             part = Affine.of(Var(count, "w", "loop" if even else "uneven")) * stride + first
@@ -284,7 +300,7 @@ def touch_of(value: Value, index: Index, scalars: Scalars = NOTHING) -> Touch:
     reason = ""
     for part in index:
         offset, rest = _known_offset(part, scalars)
-        (first, last), stride, even = _progression(rest)
+        (first, last), stride, even = progression(rest)
         dims.append((offset + first, (last - first) // stride + 1 if last >= first else 0, stride))
         moving.append(rest)
         if any(_is_dynamic(var) for var in rest.vars()):
@@ -292,7 +308,11 @@ def touch_of(value: Value, index: Index, scalars: Scalars = NOTHING) -> Touch:
         elif not even or any(var.kind == "uneven" for var in rest.vars()):
             reason = reason or _UNEVEN
     box = Box.of(dims)
-    if not reason and not _independent(moving) and not _covers_as_rows(value, moving, box):
+    if (
+        not reason
+        and not independent(moving)
+        and not covers_as_rows(value.shape, moving, box.count)
+    ):
         reason = _UNEVEN
     return Touch(value, box, reason)
 
@@ -315,71 +335,6 @@ def _is_dynamic(var: Var) -> bool:
     if var.operand is not None:
         return any(_is_dynamic(inner) for inner in var.operand.vars())
     return var.kind == "dynamic"
-
-
-def _independent(index: Sequence[Affine]) -> bool:
-    """Whether the variables of the index take all combinations of their values."""
-    seen: set[object] = set()
-    divided: dict[Var, object] = {}
-    for var in (var for part in index for var in part.vars()):
-        key, divisor = _split_of(var)
-        bases = {var} if var.operand is None else var.operand.loop_vars()
-        if key in seen or any(divided.setdefault(base, divisor) != divisor for base in bases):
-            return False
-        seen.add(key)
-    return True
-
-
-def _split_of(var: Var) -> tuple[object, object]:
-    """An identity of `var`, and of the division that it comes from. Quotient and remainder of a
-    number that runs over all of `range(n * divisor)` take every combination: two variables, one
-    division."""
-    if var.operand is None:
-        return var, None
-    (first, last), stride, even = _progression(var.operand)
-    if even and stride == 1 and first == 0 and (last + 1) % var.divisor == 0:
-        return (var.kind, var.divisor, var.operand), (var.divisor, var.operand)
-    return var, var
-
-
-def _progression(part: Affine) -> tuple[tuple[int, int], int, bool]:
-    """First and last value, the step between values, and whether every step of it is taken."""
-    if any(var.extent == 0 for var in part.vars()):
-        return (0, -1), 1, True
-    if any(var.kind == "dynamic" for var in part.vars()):
-        return part.range(), 1, False
-    if any(isinstance(coeff, Expr) for _, coeff in part.terms):
-        return part.range(), 1, _takes_every_step(part)
-    steps = sorted((abs(coeff), var.extent) for var, coeff in part.terms)
-    stride = math.gcd(*(step for step, _ in steps)) or 1
-    covered, even = 1, True
-    for step, extent in steps:
-        even = even and step <= covered * stride
-        covered += step // stride * (extent - 1)
-    return part.range(), stride, even
-
-
-def _takes_every_step(part: Affine) -> bool:
-    """Whether every number between the least and the greatest value is taken for certain, also
-    where coefficients are sizes, which nobody can sort."""
-    rest = {var: coeff if at_most(0, coeff) else -coeff for var, coeff in part.terms}
-    covered: Int = 1
-    while rest:
-        var = next((var for var, step in rest.items() if at_most(step, covered)), None)
-        if var is None:
-            return False
-        covered = rest.pop(var) * (var.extent - 1) + covered
-    return True
-
-
-def _covers_as_rows(value: Value, index: Sequence[Affine], box: Box) -> bool:
-    """Whether the row-major offsets, in which reshapes are affine, touch each element of the
-    box."""
-    offset = linearize(index, value.shape)
-    if any(var.operand is not None for var in offset.vars()):
-        return False
-    (first, last), stride, even = _progression(offset)
-    return even and (last - first) // stride + 1 == box.count
 
 
 def joined(touches: Sequence[Touch]) -> list[Touch]:

@@ -89,6 +89,8 @@ class OpDef:
     counts: a source of elements, each its own index along the attribute `axis`.
     repeats: of a view: an element of operand 0 is there once for each index along the axes that
         the attribute `axes`, which has one for each of operand 0, does not name.
+    splits: of a view: its axis 0 numbers the parts of an axis of operand 0, of which the last may
+        be shorter; what that lacks nobody evaluates (see `ops/splits.py`).
     accumulates: an element is a sum (a maximum, ...) over many elements of operands.
     is_product: of those: of products of elements of operands 0 and 1.
     is_windowed: of those: operand 1 moves over operand 0, in the dimension numbers of `conv`.
@@ -147,6 +149,7 @@ class OpDef:
     is_indexed: bool = False
     counts: bool = False
     repeats: bool = False
+    splits: bool = False
     accumulates: bool = False
     is_product: bool = False
     is_windowed: bool = False

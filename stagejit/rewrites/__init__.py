@@ -18,6 +18,7 @@ from __future__ import annotations
 from stagejit.decisions import Decision
 from stagejit.graph.ir import Graph
 from stagejit.graph.ops.control import bodies_of
+from stagejit.machine import SMALL_SERVER, Machine
 from stagejit.options import Options
 from stagejit.rewrites import (
     algebra,
@@ -68,17 +69,19 @@ STEPS: tuple[Step, ...] = (
     LocalStep("repeats", repeats.RULES),
     GraphStep(prefixes.NAME, share_prefixes),
     GraphStep(bordered.NAME, border_buffers),
-    LocalStep("split", (split.split_reduce,)),
+    split.STEP,
     GraphStep(insert_chains.NAME, elide_covered_fills),
 )
 
 
-def rewrite_graph(graph: Graph, options: Options) -> list[Decision]:
+def rewrite_graph(
+    graph: Graph, options: Options, machine: Machine = SMALL_SERVER
+) -> list[Decision]:
     """Run all steps on `graph`, in place, after those of the bodies of its loops and branches."""
     decisions = []
     for op in graph.ops():
         if op.definition.has_bodies:
             assume(graph, op)
             for body in bodies_of(op):
-                decisions += rewrite_graph(body, options)
-    return [*decisions, *run_steps(graph, STEPS, options)]
+                decisions += rewrite_graph(body, options, machine)
+    return [*decisions, *run_steps(graph, STEPS, options, machine)]

@@ -30,6 +30,7 @@ from stagejit.errors import InternalError, VerificationError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.printer import as_text
 from stagejit.graph.verifier import verify
+from stagejit.machine import SMALL_SERVER, Machine
 from stagejit.options import Options
 from stagejit.symbolic import Undecided
 
@@ -150,13 +151,15 @@ class GraphStep:
 Step = LocalStep | GraphStep
 
 
-def run_steps(graph: Graph, steps: Sequence[Step], options: Options) -> list[Decision]:
+def run_steps(
+    graph: Graph, steps: Sequence[Step], options: Options, machine: Machine = SMALL_SERVER
+) -> list[Decision]:
     """Run the steps in order on `graph` and return their decisions.
 
     Under Options(verify=True) the verifier runs before the first and after each step; a fault is an
     InternalError that names the step.
     """
-    log = Log(graph, options)
+    log = Log(graph, options, machine)
     if options.verify:
         _verified(graph, "trace")
     graph.eliminate_dead()
@@ -174,6 +177,7 @@ class Log:
 
     graph: Graph
     options: Options = field(default_factory=Options)
+    machine: Machine = field(default_factory=Machine)
     decisions: list[Decision] = field(default_factory=list)
     less_used: dict[Op, None] = field(default_factory=dict)  # as users of them went
     _seen: set[Decision] = field(default_factory=set)

@@ -148,6 +148,36 @@ class HostScalar:
         return self.symbol.low <= min(ends) and max(ends) <= self.symbol.high
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Parts `first`, `first + 1`, ..., `count` of them, of a sum that a dispatch splits. They wait
+    for nobody: none touches what another one writes. Where they are several, they touch boxes at
+    `offset + stride * number`."""
+
+    first: int
+    count: int
+    number: Symbol
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+
+    def at(self, number: int, buffers: Mapping[str, Buffer]) -> Parts:
+        """One of them, with a number in the offsets."""
+        values = {self.number: number}
+        reads, writes = (
+            tuple(access.at(buffers[access.buffer], values) for access in accesses)
+            for accesses in (self.reads, self.writes)
+        )
+        return Parts(number, 1, self.number, reads, writes)
+
+    def __str__(self) -> str:
+        several = f"{self.number} in {self.first}:{self.first + self.count}"
+        texts = [f"parts {several if self.count > 1 else self.first}"]
+        for word, accesses in (("reads", self.reads), ("writes", self.writes)):
+            if accesses:
+                texts.append(f"{word} {', '.join(map(str, accesses))}")
+        return "  ".join(texts)
+
+
 def swept(box: Box, scalars: Iterable[HostScalar], trip: int) -> tuple[Box, bool]:
     """What a box of a body touches in `trip` iterations: a box of numbers around it, and whether
     every element of that is touched."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from stagejit.dispatch.accesses import Touch, reads_of, rereads_of, writes_of
 from stagejit.dispatch.regions import Region
+from stagejit.dispatch.splits import TouchedParts, parts_of_region
 from stagejit.formulas import bare, renamed
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import before
@@ -20,7 +21,7 @@ from stagejit.graph.ops.elementwise import function_of
 from stagejit.index.box import Box, hull_of
 from stagejit.index.box_index import fill_box
 from stagejit.schedule.bodies import Bodies, placed_bodies, touches_of
-from stagejit.schedule.plan import Access, Buffer, Dispatch, HostScalar
+from stagejit.schedule.plan import Access, Buffer, Dispatch, HostScalar, Parts
 from stagejit.schedule.schedule import Schedule, Step
 from stagejit.symbolic import Int, Symbol, expr
 from stagejit.types import u8
@@ -34,13 +35,15 @@ class Launch:
     reads: tuple[Touch, ...]
     writes: tuple[Touch, ...]
     bodies: Bodies | None = None
+    parts: tuple[TouchedParts, ...] = ()
 
     @staticmethod
     def of(region: Region, inner: Sequence[Schedule]) -> Launch:
         """inner: the schedules of the bodies of a loop or branch."""
         if not inner:
             reads = (*reads_of(region), *rereads_of(region))
-            return Launch(region, reads, tuple(writes_of(region)))
+            parts = tuple(parts_of_region(region))
+            return Launch(region, reads, tuple(writes_of(region)), parts=parts)
         bodies = placed_bodies(region, inner)
         return Launch(region, *touches_of(region, bodies), bodies)
 
@@ -181,12 +184,13 @@ class _Symbols:
         self.names, self.counts = names, counts
         self.scalars: dict[Symbol, HostScalar] = {}
         self.values: dict[Symbol, Int] = {}
+        self.own: set[Symbol] = set()  # numbers of parts, which no formula gives
 
     def short(self, box: Box) -> Box:
         """The box in terms of short names."""
         symbols = box.symbols()
         for symbol in symbols:
-            if symbol not in self.scalars:
+            if symbol not in self.scalars and symbol not in self.own:
                 formula = renamed(bare(symbol.name), self.names.given)
                 short = Symbol(self.names.new("s"), symbol.low, symbol.high)
                 self.scalars[symbol] = HostScalar(short, formula, self.counts.get(formula))
@@ -212,6 +216,8 @@ def _step(launch: Launch, buffers: _Buffers, symbols: _Symbols) -> Step:
         sum(op.definition.flops(op) for op in region.ops),
         region.loc,
     )
+    if launch.parts:
+        made = replace(made, parts=tuple(_parts(each, buffers, symbols) for each in launch.parts))
     if bodies is None:
         return Step(made, region, read, written, stored)
     workspace = ""
@@ -222,6 +228,17 @@ def _step(launch: Launch, buffers: _Buffers, symbols: _Symbols) -> Step:
     made = replace(made, bodies=bodies.named(lambda value: buffers.of(value).name, workspace))
     inner = tuple(body.schedule for body in bodies.each)
     return Step(made, region, read, written, stored, inner)
+
+
+def _parts(touched: TouchedParts, buffers: _Buffers, symbols: _Symbols) -> Parts:
+    number = touched.number
+    if touched.count > 1:
+        number = Symbol(symbols.names.new("k"), number.low, number.high)
+        symbols.values[touched.number] = expr(number)
+    symbols.own.add(touched.number)
+    reads = dict.fromkeys(_access(touch, buffers, symbols) for touch in touched.reads)
+    writes = dict.fromkeys(_access(touch, buffers, symbols) for touch in touched.writes)
+    return Parts(touched.first, touched.count, number, tuple(reads), tuple(writes))
 
 
 def _access(touch: Touch, buffers: _Buffers, symbols: _Symbols) -> Access:
@@ -252,7 +269,13 @@ def _op_names(region: Region) -> tuple[str, ...]:
     return tuple(
         _op_name(op)
         for op, known in ((op, op.definition) for op in region.ops)
-        if not (known.is_constant or known.repeats or known.is_insert or known.keeps_order)
+        if not (
+            known.is_constant
+            or known.repeats
+            or known.is_insert
+            or known.keeps_order
+            or known.splits
+        )
         and (fills or not known.is_splat)
     )
 

@@ -27,6 +27,7 @@ from stagejit.schedule.plan import (
     Dispatch,
     Hazard,
     HostScalar,
+    Parts,
     Plan,
 )
 from stagejit.symbolic import Int, Symbol, expr, size_named
@@ -45,6 +46,7 @@ _BUFFER = re.compile(
 _DISPATCH = re.compile(
     r"dispatch @(\S+) (\w+) \((.*?)\)(?:  reads (.*?))?(?:  writes (.*?))?(?:  flops ([\w+*-]+))?"
 )
+_PARTS = re.compile(r"parts (?:(\w+) in )?(\d+)(?::(\d+))?(?:  reads (.*?))?(?:  writes (.*?))?")
 _BARRIER = re.compile(r"barrier (.*?)  // (RAW|WAR|WAW|FULL|ORDER) @(\S+) -> @(\S+)")
 _DELEGATED = re.compile(r"delegated @(\S+) (.*?)  // (.*)")
 _BODY = re.compile(
@@ -103,6 +105,9 @@ def _plan(
             scalars[scalar.symbol.name] = scalar
         elif word == "dispatch":
             dispatches.append(_dispatch(number, line, buffers, sizes | _values(scalars)))
+        elif word == "parts" and dispatches:
+            parts = _parts(number, line, buffers, sizes | _values(scalars))
+            dispatches[-1] = replace(dispatches[-1], parts=(*dispatches[-1].parts, parts))
         elif word == "barrier":
             barriers.append(_barrier(number, line, buffers, sizes | _values(scalars)))
         elif word == "delegated":
@@ -195,6 +200,16 @@ def _dispatch(number: int, line: str, buffers: dict[str, Buffer], values: _Value
         tuple(_accesses(number, writes or "", buffers, values)),
         _evaluated(number, flops or "0", values),
     )
+
+
+def _parts(number: int, line: str, buffers: dict[str, Buffer], values: _Values) -> Parts:
+    name, first, stop, reads, writes = _match(_PARTS, number, line)
+    count = 1 if stop is None else int(stop) - int(first)
+    symbol = Symbol(name or "part", int(first), int(first) + count - 1)
+    if name:
+        values = {**values, name: expr(symbol)}
+    touched = (tuple(_accesses(number, text or "", buffers, values)) for text in (reads, writes))
+    return Parts(int(first), count, symbol, *touched)
 
 
 def _accesses(

@@ -20,7 +20,7 @@ from stagejit.index.box import Box
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.locks import remembered
 from stagejit.schedule import hazards, reduction
-from stagejit.schedule.access import Access, Barrier, Buffer, BufferKind, Hazard, HostScalar
+from stagejit.schedule.access import Access, Barrier, Buffer, BufferKind, Hazard, HostScalar, Parts
 from stagejit.schedule.memory.packing import FRAME_NBYTES
 from stagejit.symbolic import Symbol, symbols_in
 
@@ -36,6 +36,7 @@ __all__ = [
     "Dispatch",
     "Hazard",
     "HostScalar",
+    "Parts",
     "Plan",
     "exchanged",
 ]
@@ -98,7 +99,8 @@ class Dispatch:
 
     ops: what it evaluates, in order, as text. flops: arithmetic operations, a multiply-add counting
     two. nbytes: bytes read plus bytes written. bodies: of a loop the body, then its condition if it
-    has one; of a branch all branches.
+    has one; of a branch all branches. parts: what each part of a split sum touches of `reads` and
+    `writes`; see `Plan.part`.
     """
 
     name: str
@@ -109,6 +111,7 @@ class Dispatch:
     flops: int = 0
     loc: Loc = UNKNOWN
     bodies: tuple[Body, ...] = ()
+    parts: tuple[Parts, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -221,6 +224,13 @@ class Plan:
         barriers = tuple(map(at_values, self.barriers))
         return replace(self, dispatches=dispatches, barriers=barriers, scalars=())
 
+    def part(self, dispatch: Dispatch, number: int) -> Parts:
+        """Part `number` of a split sum, with numbers for offsets. Raises IndexError."""
+        for parts in dispatch.parts:
+            if parts.first <= number < parts.first + parts.count:
+                return parts.at(number, self._by_name)
+        raise IndexError(f"@{dispatch.name} has no part {number}")
+
     def all_dispatches(self) -> Iterator[Dispatch]:
         """The dispatches, each before those inside of it."""
         for dispatch in self.dispatches:
@@ -294,6 +304,7 @@ class Plan:
         for dispatch in self.dispatches:
             lines += [f"  {barrier}" for barrier in waits.get(dispatch.name, ())]
             lines.append(f"  {dispatch}")
+            lines += [f"    {parts}" for parts in dispatch.parts]
             for body in dispatch.bodies:
                 lines += [f"    {line}" for line in _body_lines(dispatch, body)]
             if dispatch.name in delegated:

@@ -22,7 +22,8 @@ from stagejit.codegen.contract.plan import ContractPlan
 from stagejit.codegen.contract.tiling import Split
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.elements.elements import Elements, Memory
-from stagejit.codegen.elements.stores import bind_memory
+from stagejit.codegen.elements.items import own_items
+from stagejit.codegen.elements.stores import bind_memory, lowest_offsets
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
@@ -38,12 +39,7 @@ def emit_contraction(plans: Sequence[ContractPlan], target: Target) -> Kernel:
     region = plans[0].region
     builder = Builder(calls=region.calls)
     reads = [read for plan in plans for read in plan.reads]
-    # Views may run backwards, so a store begins at its lowest offset.
-    lowest = [
-        Affine((), min(plan.offsets[number].range()[0] for plan in plans))
-        for number in range(len(region.stores))
-    ]
-    memory, stores, args = bind_memory(builder, region, reads, lowest)
+    memory, stores, args = bind_memory(builder, region, reads, lowest_offsets(plans))
     elements = Elements(builder, memory)
     total = 0
     for plan in plans:
@@ -99,13 +95,8 @@ class _Emitter:
 
     def run(self, before: int, *, last: bool) -> None:
         """The items of this nest within the chunk; `before` items belong to earlier nests."""
-        b = self.b
-        if not before and last:
-            b.loop(b.lo, b.hi, 1, (), self._item, runs=True)
-            return
-        low = b.binary("smax", b.lo, before)
-        high = b.hi if last else b.binary("smin", b.hi, before + self.tiling.items)
-        b.loop(low, high, 1, (), lambda number: self._item(number - before))
+        among = (before, self.tiling.items) if before or not last else None
+        own_items(self.b, among, self._item, last=last)
 
     def _item(self, number: Register) -> None:
         ranges = self._ranges(number)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contract.conv_nest import conv_nests
 from stagejit.codegen.contract.emit import emit_contraction
-from stagejit.codegen.contract.nest import contract_nest
+from stagejit.codegen.contract.nest import contract_nest, without_missing
 from stagejit.codegen.contract.plan import make_plan
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
@@ -19,7 +19,9 @@ from stagejit.codegen.target import Target
 
 def contract_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region around a `contract`."""
-    return emit_contraction([make_plan(region, contract_nest(region.anchor_op), target)], target)
+    nest = contract_nest(region.anchor_op)
+    plans = [make_plan(region, part, target) for part in without_missing(nest)]
+    return emit_contraction(plans, target)
 
 
 def conv_kernel(region: ClosedRegion, target: Target) -> Kernel:

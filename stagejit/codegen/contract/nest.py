@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.splits import is_uneven, last_part
 from stagejit.index.affine import Affine, Index, Var
 from stagejit.types import DType, dtype_named
 
@@ -174,6 +175,27 @@ def contract_nest(op: Op) -> Nest:
         Operand(rhs, tuple(Affine.of(right[dim]) for dim in range(len(rhs.shape)))),
         accumulator(lhs.type.dtype, op.result.type.dtype),
     )
+
+
+def without_missing(nest: Nest) -> list[Nest]:
+    """The nest; where it sums over parts, of which the last is shorter, a nest over all parts but
+    that one, and one over that."""
+    split = nest.left.value.op
+    if not is_uneven(split):
+        return [nest]
+    parts, steps = nest.left.index[0], nest.left.index[split.attrs["axis"] + 1]
+    ((part, _),) = parts.terms
+    ((step, _),) = steps.terms
+    fewer, short = Var(part.extent - 1, part.name), Var(last_part(split), step.name)
+    last = {part: Affine((), part.extent - 1), step: Affine.of(short)}
+    return [
+        nest.substitute(_with(nest.axes, part, fewer), nest.reduce, {part: Affine.of(fewer)}),
+        nest.substitute(_with(nest.axes, part), _with(nest.reduce, step, short), last),
+    ]
+
+
+def _with(variables: Sequence[Var], old: Var, *new: Var) -> list[Var]:
+    return [each for var in variables for each in (new if var is old else (var,))]
 
 
 def loops(variables: Sequence[Var]) -> tuple[Var, ...]:

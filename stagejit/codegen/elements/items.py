@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stagejit.codegen.elements.elements import Elements
+from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.index.affine import Var
 
@@ -108,6 +109,24 @@ def span(elements: Elements, loop: Loop, lanes: int) -> tuple[Register, Register
     return start, stop, stop - b.urem(stop, lanes) if extent % lanes else stop
 
 
+def own_items(
+    b: Builder,
+    among: tuple[int, int] | None,
+    item: Callable[[Register], None],
+    *,
+    last: bool = True,
+) -> None:
+    """The loop over those of this call's items that are a nest's own. among: how many items of
+    other nests come first, and how many are its own; None where it is the only nest of a kernel."""
+    if among is None:
+        b.loop(b.lo, b.hi, 1, (), item, runs=True)
+        return
+    before, count = among
+    low = b.binary("smax", b.lo, before)
+    high = b.hi if last else b.binary("smin", b.hi, before + count)
+    b.loop(low, high, 1, (), lambda number: item(number - before))
+
+
 @dataclass(frozen=True)
 class Items:
     """The loops before `inner` are flattened into items, outermost slowest; `inner` loops run
@@ -129,16 +148,23 @@ class Items:
     def total(self) -> int:
         return math.prod(loop.trips for loop in self.leading)
 
-    def emit(self, elements: Elements, body: Callable[[], Sequence[Register] | None]) -> None:
+    def emit(
+        self,
+        elements: Elements,
+        body: Callable[[], Sequence[Register] | None],
+        before: int | None = None,
+        *,
+        last: bool = True,
+    ) -> None:
         """The loop over this call's items, with `body` inside all loops; positions are in the
-        environment of `elements`."""
-        b = elements.b
+        environment of `elements`. before: items of the kernel that come first; None where it has
+        no others, last: whether none follow."""
 
         def item(number: Register) -> None:
             with elements.at(self._positions(elements, number)):
                 nested(elements, self.inner, body)
 
-        b.loop(b.lo, b.hi, 1, (), item, runs=True)
+        own_items(elements.b, None if before is None else (before, self.total), item, last=last)
 
     def _positions(self, elements: Elements, number: Register) -> dict[Var, Register]:
         b = elements.b

@@ -19,11 +19,11 @@ _MOST_SPLITS = 32
 class Space:
     """Loop variables in row-major order, and the index of the shape that they stand for.
 
-    `dims[i]` are the variables of dimension i, outermost first.
+    `dims[i]` are the variables of dimension i, outermost first; `first[i]` is where they start.
     """
 
-    def __init__(self, shape: Sequence[int], name: str = "i") -> None:
-        self.name = name
+    def __init__(self, shape: Sequence[int], name: str = "i", first: Sequence[int] = ()) -> None:
+        self.name, self.first = name, tuple(first) or (0,) * len(shape)
         self.dims = [[Var(extent, name)] for extent in shape]
 
     @property
@@ -33,7 +33,8 @@ class Space:
 
     @property
     def index(self) -> Index:
-        return tuple(_dim_index(dim) for dim in self.dims)
+        pairs = zip(self.dims, self.first, strict=True)
+        return tuple(_dim_index(dim) + first for dim, first in pairs)
 
     def split(self, var: Var, inner: int) -> bool:
         """Iterate `var` as (extent // inner, inner); False if it is not a variable of this

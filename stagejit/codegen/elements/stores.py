@@ -7,6 +7,7 @@ the kernel's arguments; `Stores`, which writes elements. Invariant: see `ClosedR
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.elements import Elements, Memory
@@ -48,6 +49,20 @@ def bind_memory(
         stores.append(buffers.setdefault(number, made))
         args.append(KernelArg(store.into, bases[number], written=True))
     return memory, stores, tuple(args)
+
+
+class _Nest(Protocol):
+    @property
+    def offsets(self) -> tuple[Affine, ...]: ...
+
+
+def lowest_offsets(nests: Sequence[_Nest]) -> list[Affine]:
+    """Where each store of a region begins, of which several nests write parts. Views may run
+    backwards, so that is its lowest offset."""
+    if len(nests) == 1:
+        return list(nests[0].offsets)
+    stores = zip(*(nest.offsets for nest in nests), strict=True)
+    return [Affine((), min(form.range()[0] for form in forms)) for forms in stores]
 
 
 class Stores:

@@ -25,11 +25,12 @@ _SHORTEST_RUN = 8  # iterations along the vector variable that are a run, inside
 class RowWriter(RowEmitter):
     """Emits one nest, row by row."""
 
-    def emit(self) -> int:
-        """Writes the kernel's body; returns the number of items."""
+    def emit(self, before: int | None = None, *, last: bool = True) -> int:
+        """Writes the kernel's body; returns the number of items. before, last: see `Items.emit`."""
         self.bind()
         items = Items.over([Loop(var) for var in self.nest.kept])
-        items.emit(self.elements, self.straight_row if self.nest.straight else self._row)
+        row = self.straight_row if self.nest.straight else self._row
+        items.emit(self.elements, row, before, last=last)
         return items.total
 
     def _row(self) -> None:

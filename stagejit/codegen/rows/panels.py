@@ -37,8 +37,8 @@ class PanelWriter(RowEmitter):
     _accumulators: _Sums  # of the run, if sums are long
     _totals: _Sums
 
-    def emit(self, width: int) -> int:
-        """Writes the kernel's body; returns the number of items."""
+    def emit(self, width: int, before: int | None = None, *, last: bool = True) -> int:
+        """Writes the kernel's body; returns the number of items. before, last: see `Items.emit`."""
         self.width = width
         self.bind()
         outer = [Loop(var) for var in self.nest.kept if var is not self._vector]
@@ -46,9 +46,8 @@ class PanelWriter(RowEmitter):
         if not self.nest.straight:
             self._accumulators = self._declared()
             self._totals = self._declared() if self._long_sums() else self._accumulators
-        items.emit(
-            self.elements, self._columns_of_short_rows if self.nest.straight else self._panel
-        )
+        panel = self._columns_of_short_rows if self.nest.straight else self._panel
+        items.emit(self.elements, panel, before, last=last)
         return items.total
 
     @property

@@ -20,11 +20,11 @@ from dataclasses import replace
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements.accesses import lanes_of, vector_cost
-from stagejit.codegen.elements.elements import Elements
+from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.items import panel_width
 from stagejit.codegen.elements.space import Space, merge, refine
-from stagejit.codegen.elements.stores import bind_memory
+from stagejit.codegen.elements.stores import bind_memory, lowest_offsets
 from stagejit.codegen.elements.streaming import streamed_stores
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.kernel import Kernel
@@ -37,6 +37,7 @@ from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.elementwise import function_of
+from stagejit.graph.ops.splits import is_uneven, last_part
 from stagejit.index.affine import Affine, Index, Var
 
 _ACROSS_LANES = 6.0  # what merging the lanes of one row costs, in memory operations
@@ -45,25 +46,53 @@ _WORTH_KEEPING = 8.0  # flops of a value that is cheaper to reload than to compu
 
 def reduce_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `reduce`."""
-    nest = _plan(region, target)
+    nests = [_plan(region, space, target) for space in _spaces(region.anchor_op.operands[0])]
     builder = Builder(calls=region.calls)
-    memory, stores, args = bind_memory(builder, region, nest.reads, nest.offsets)
+    reads = [read for nest in nests for read in nest.reads]
+    memory, stores, args = bind_memory(builder, region, reads, lowest_offsets(nests))
     elements = Elements(builder, memory)
-    if _lanes_are_rows(nest):
-        total = PanelWriter(region, nest, elements, stores).emit(_panel_width(nest, target))
-    else:
-        total = RowWriter(region, nest, elements, stores).emit()
-    elements.bound.clear()  # a cycle: they read through the writer
+    total = 0
+    for nest in nests:
+        before = total if len(nests) > 1 else None
+        total += _emit(region, nest, elements, stores, target, before, last=nest is nests[-1])
+        elements.bound.clear()  # a cycle: they read through the writer
     return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
+
+
+def _emit(
+    region: ClosedRegion,
+    nest: RowNest,
+    elements: Elements,
+    stores: Sequence[Memory],
+    target: Target,
+    before: int | None,
+    *,
+    last: bool,
+) -> int:
+    """Writes the loops of one nest; the number of its items."""
+    if _lanes_are_rows(nest):
+        panels = PanelWriter(region, nest, elements, stores)
+        return panels.emit(_panel_width(nest, target), before, last=last)
+    return RowWriter(region, nest, elements, stores).emit(before, last=last)
 
 
 # -------------------------------------------------------------------- planning
 
 
-def _plan(region: ClosedRegion, target: Target) -> RowNest:
+def _spaces(operand: Value) -> list[Space]:
+    """The rows: in one space, or all parts but the last, and that one, where it is shorter."""
+    split, (parts, *inner) = operand.op, operand.shape or (1,)
+    if not is_uneven(split):
+        return [Space(operand.shape, "r")]
+    axis, short = split.attrs["axis"], last_part(split)
+    rest = (*inner[:axis], short, *inner[axis + 1 :])
+    first = (parts - 1, *(0 for _ in inner))
+    return [Space((parts - 1, *inner), "r"), Space((1, *rest), "r", first)]
+
+
+def _plan(region: ClosedRegion, space: Space, target: Target) -> RowNest:
     reduces = [op for op in region.ops if op.definition.is_reduce]
     shape, axes = reduces[0].operands[0].shape, reduces[0].attrs["axes"]
-    space = Space(shape, "r")
     stages = _stages(region, reduces)
     bound = {op.result for op in reduces}
 

@@ -122,7 +122,9 @@ def _wanted(op: Op, number: int, demand: _Demand) -> Mapping[_Place, float]:
         return demand.at
     if known.is_window:
         return _at_taps(op, demand)
-    times = operand.shape[-1] / _row_size(op) if known.is_gather and number == 1 else 1
+    times = operand.shape[-1] / _row_size(op) if known.is_gather and number == 1 else 1.0
+    if known.splits:  # what the last part lacks is not evaluated
+        times = operand.type.size / op.result.type.size
     reader = f"{op!r} {number}"
     at: dict[_Place, float] = {}
     for place, evaluations in demand.at.items():

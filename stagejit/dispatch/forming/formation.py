@@ -43,12 +43,15 @@ from stagejit.graph.ops.control import (
     destination_of,
     read_operands,
 )
+from stagejit.graph.ops.splits import is_uneven, last_part
 from stagejit.index.bit_sets import bits
 from stagejit.index.coordinates import coordinates
 from stagejit.options import Options
 from stagejit.symbolic import Int, Undecided
 
 _NEIGHBOURS = 8  # how many earlier reductions of a shape are looked at for a merge
+# What is reduced: a shape, its axes, and how long the last part is where it is shorter than others.
+_Rows = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 def form(
@@ -78,7 +81,7 @@ class _Former:
     def __init__(self, graph: Graph, options: Options, known: Mapping[Value, Int]) -> None:
         self.state = State(graph, options, known)
         self.state.required.update(stored_outputs(graph).values())
-        self.reductions: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Group]] = {}
+        self.reductions: dict[_Rows, list[Group]] = {}
         self.rows_from: dict[Group, set[Value]] = {}  # origins of what a group's reduces read
 
     def run(self) -> tuple[list[Group], list[Decision]]:
@@ -170,7 +173,7 @@ class _Former:
     def _reduce(self, op: Op) -> None:
         state, operand = self.state, op.operands[0]
         needed = state.deps_of(operand)
-        key = (operand.shape, tuple(op.attrs["axes"]))
+        key = (operand.shape, tuple(op.attrs["axes"]), _short_part(operand))
         group = self._same_rows(op, needed) or self._neighbour(op, needed, key)
         if group is None:
             group = state.new_group(op, operand.shape, needed, key[1])
@@ -192,9 +195,7 @@ class _Former:
                 return group
         return None
 
-    def _neighbour(
-        self, op: Op, needed: int, key: tuple[tuple[int, ...], tuple[int, ...]]
-    ) -> Group | None:
+    def _neighbour(self, op: Op, needed: int, key: _Rows) -> Group | None:
         """A group that reads the same array along the same rows."""
         state, operand = self.state, op.operands[0]
         origins = state.origins_of([operand])
@@ -232,6 +233,10 @@ def _refuse_same_rows(
     if place is None or place.space != "row" or place.index != coordinates(group.shape):
         return f"it does not reduce the rows of {group.kind}"
     return refuse_rows(group) or refuse_order(state, group, needed) or ""
+
+
+def _short_part(operand: Value) -> int:
+    return last_part(operand.op) if is_uneven(operand.op) else 0
 
 
 def _anchor_id(group: Group) -> int:

@@ -20,6 +20,7 @@ from stagejit.dispatch.forming.group import Group, Location, Place, Refusal
 from stagejit.dispatch.forming.state import State
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.slices import pull_view
+from stagejit.graph.ops.splits import is_uneven
 from stagejit.index.affine import Index
 from stagejit.index.coordinates import coordinates, keeps_row_major_order, variables
 from stagejit.symbolic import at_most
@@ -177,6 +178,8 @@ def refuse_order(state: State, group: Group, needed: int) -> Refusal | None:
 def refuse_rows(group: Group) -> Refusal | None:
     """Why results of a reduction must not be read again by the dispatch that reduces."""
     assert group.anchor is not None
+    if is_uneven(group.anchor.operands[0].op):
+        return Refusal("the last of its rows is shorter")
     itemsize = group.anchor.operands[0].type.dtype.itemsize
     size = math.prod(group.shape)
     if at_most(size * itemsize, cost.SMALL_SPACE_NBYTES):

@@ -28,6 +28,8 @@ after              x, *others                  x in its memory, once the others 
 transpose          x                           permutation: result dim i is operand dim
                                                permutation[i]
 reverse            x                           axes, ascending
+split_axis         x                           axis, shape, fill: parts of that axis, numbered by
+                                               axis 0, the last filled up; see `splits.py`
 extract_slice      x, *starts                  offsets, sizes (of the result), strides; an offset of
                                                None takes the next of `starts` (i32/i64 scalars),
                                                clamped as in JAX so that the box fits
@@ -110,6 +112,7 @@ from stagejit.graph.ops import (
     reductions,
     slices,
     sources,
+    splits,
     views,
     windows,
 )
@@ -117,8 +120,8 @@ from stagejit.loc import UNKNOWN, Loc
 from stagejit.types import TensorType
 
 FAMILIES = (
-    sources, elementwise, views, slices, reductions, products, indexing, control, dispatches,
-    foreign, windows,
+    sources, elementwise, views, splits, slices, reductions, products, indexing, control,
+    dispatches, foreign, windows,
 )  # fmt: skip
 
 

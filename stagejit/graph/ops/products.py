@@ -17,6 +17,7 @@ from stagejit.graph.dims import ConvDims, dilated
 from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Op
 from stagejit.graph.ops.reductions import signed
+from stagejit.graph.ops.splits import present
 from stagejit.types import DType, TensorType, bool_
 
 
@@ -170,7 +171,10 @@ def _product_operands(op: Op, lhs: Array, rhs: Array) -> tuple[Array, Array]:
 
 def _contract_flops(op: Op) -> int:
     axes: tuple[int, ...] = op.attrs["contracting"][0]
-    depth = math.prod(op.operands[0].shape[axis] for axis in axes)
+    lhs, whole = op.operands[0], present(op.operands[0])
+    depth = math.prod(lhs.shape[axis] for axis in axes)
+    if lhs is not whole and lhs.type.size:  # the last part lacks some steps
+        return 2 * op.result.type.size * depth * whole.type.size // lhs.type.size
     return 2 * op.result.type.size * depth
 
 

@@ -12,6 +12,7 @@ from stagejit.graph.definition import Attrs, OpDef, Types, define, require
 from stagejit.graph.evaluator import Array, Evaluator, accumulated
 from stagejit.graph.functions import CUMULATIVE_FUNCTIONS, REDUCE_FUNCTIONS, identity
 from stagejit.graph.ir import Op
+from stagejit.graph.ops.splits import present
 from stagejit.graph.ops.views import require_axes
 from stagejit.graph.syntax import Parts, read_function, write_function
 from stagejit.graph.tokens import Line, Values
@@ -98,7 +99,7 @@ def _read_reduce(tokens: Line, definition: OpDef, values: Values, types: list[Te
 
 
 def _flops(op: Op) -> int:
-    return op.operands[0].type.size
+    return present(op.operands[0]).type.size
 
 
 define(

@@ -1,0 +1,29 @@
+"""`Machine`: what the steps above kernels know of the machine that a program is compiled for.
+
+Input: numbers. Output: a frozen value that `codegen/target.py` fills in. Invariant: it says how
+much work is worth sharing, and with how many workers; of what is computed only the order of sums
+depends on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Machine:
+    """cores: workers of a parallel loop. vector_nbytes: bytes of a vector register. l2_nbytes: the
+    cache of one core. bandwidth: bytes a second from memory of all cores. peak_flops: f32
+    operations a second of one core.
+
+    The defaults are those of a small server, for graphs that are rewritten for no machine.
+    """
+
+    cores: int = 2
+    vector_nbytes: int = 64
+    l2_nbytes: int = 1 << 20
+    bandwidth: float = 40e9
+    peak_flops: float = 112e9
+
+
+SMALL_SERVER = Machine()

@@ -1,0 +1,180 @@
+"""How many parts a sum is split into: what the user asks for, or what the machine gains by.
+
+Input: an op that sums, options, a machine. Output: a `Cut`, or why there is none. Invariant: any
+number of parts of any axis is right, so nothing here is about divisors.
+
+Note [When splitting pays]: a sum is split where it has fewer results than workers could share, or a
+product where they would stream through its operands again and again. A part is worth an item of its
+own from a quarter of a core's cache on, or from some microseconds of arithmetic. There are several
+parts a core, so that a late worker finds some, as long as writing and reading the partial results
+takes little of the time that reading the operands does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stagejit.graph.ir import Op
+from stagejit.graph.ops.splits import tile_of
+from stagejit.machine import Machine
+from stagejit.options import Options
+
+_PARTS_PER_CORE = 16
+_ITEMS_PER_CORE = 4  # of results alone, that keep workers busy
+_PART_SECONDS = 10e-6  # what a part takes at least: claiming it costs a hundredth
+_MOST_PARTIAL = 0.125  # bytes of partial results, to bytes that are read
+_ROWS_ABREAST = 128  # rows along a kept innermost dimension that one item takes
+_TILE_ROWS, _TILE_VECTORS = 8, 2  # results of a product that one core keeps in registers
+
+
+@dataclass(frozen=True)
+class Many:
+    """A sum of many elements.
+
+    axes: pairs of axes of the operands, or axes of the only one, that are summed over; extents: how
+    long. partial_nbytes: of the results of one part. nbytes: of what is read. flops: all of it.
+    items: how many workers could share it as it is. again_nbytes: of what is read when all cores
+    share it as it is: some read the same.
+    """
+
+    axes: tuple[tuple[int, ...], ...]
+    extents: tuple[int, ...]
+    partial_nbytes: int
+    nbytes: int
+    flops: int
+    items: int
+    again_nbytes: int
+
+    @staticmethod
+    def of(op: Op, machine: Machine) -> Many | str | None:
+        """None of what is not ours to look at; a reason for what cannot be split."""
+        known = op.definition
+        if not all(isinstance(size, int) for value in op.operands for size in value.shape):
+            return None
+        if not op.result.type.size or not all(value.type.size for value in op.operands):
+            return None
+        if known.is_reduce:
+            return _reduced(op)
+        if known.is_product and not known.is_windowed:
+            return _contracted(op, machine)
+        if known.is_product:
+            return None
+        return f"each result of {op.kind} needs those before it"
+
+
+def _reduced(op: Op) -> Many:
+    (x,) = op.operands
+    axes = op.attrs["axes"]
+    rows = op.result.type.size
+    items = rows if x.type.rank - 1 in axes else -(-rows // _ROWS_ABREAST)
+    accumulated = x.type.dtype.accumulator.itemsize
+    if "dtype" in op.attrs and op.attrs["fn"] in ("argmax", "argmin"):
+        accumulated += op.attrs["dtype"].itemsize
+    return Many(
+        tuple((axis,) for axis in axes),
+        tuple(x.shape[axis] for axis in axes),
+        rows * accumulated,
+        x.type.nbytes,
+        x.type.size,
+        items,
+        x.type.nbytes,
+    )
+
+
+def _contracted(op: Op, machine: Machine) -> Many:
+    lhs, rhs = op.operands
+    pairs = sorted(zip(*op.attrs["contracting"], strict=True))
+    wide = max(op.result.type.dtype.accumulator, lhs.type.dtype.accumulator, key=lambda d: d.bits)
+    batch = math.prod(lhs.shape[axis] for axis in op.attrs["batch"][0])
+    sharing = -(-machine.cores // batch)  # cores that share a product of the batch
+    sides = lhs.type.nbytes, rhs.type.nbytes
+    tile = _TILE_ROWS * _TILE_VECTORS * machine.vector_nbytes // wide.itemsize
+    return Many(
+        tuple(pairs),
+        tuple(lhs.shape[axis] for axis, _ in pairs),
+        op.result.type.size * wide.itemsize,
+        lhs.type.nbytes + rhs.type.nbytes,
+        op.definition.flops(op),
+        -(-op.result.type.size // tile),
+        sum(sides) + (sharing - 1) * min(sides),
+    )
+
+
+@dataclass(frozen=True)
+class Cut:
+    """`parts` of `tile` elements of the axis of `extent` elements that is axis `axes[k]` of operand
+    k; the last part may be shorter."""
+
+    axes: tuple[int, ...]
+    extent: int
+    tile: int
+    why: str
+
+    @property
+    def parts(self) -> int:
+        return -(-self.extent // self.tile)
+
+    def __str__(self) -> str:
+        last = self.extent - (self.parts - 1) * self.tile
+        uneven = f", the last of {last}" if last < self.tile else ""
+        return f"{self.parts} parts of {self.tile}{uneven}: {self.why}"
+
+
+def cut_of(many: Many, op: Op, options: Options, machine: Machine) -> Cut | str:
+    """How to split an op, or why not."""
+    asked = options.asked_parts(op.kind, op.attrs.get("fn", ""), str(op.loc))
+    if asked is not None:
+        wanted, why = asked, f"{asked} asked for"
+    else:
+        modelled = _wanted(many, machine)
+        if isinstance(modelled, str):
+            return modelled
+        wanted, why = modelled
+    if wanted < 2:
+        return f"{why}: one part is the whole"
+    budget = options.memory_budget
+    if budget is not None and wanted * many.partial_nbytes > budget:
+        fewer = budget // many.partial_nbytes
+        if fewer < 2:
+            return f"two partial results are over the memory budget of {budget} bytes"
+        wanted, why = fewer, f"{why}, no more are within the memory budget of {budget} bytes"
+    at = _axis(many.extents, wanted)
+    extent = many.extents[at]
+    if extent < 2:
+        return "the axes that are summed over have one element"
+    return Cut(many.axes[at], extent, tile_of(extent, wanted), why)
+
+
+def _axis(extents: Sequence[int], wanted: int) -> int:
+    """The outermost axis that is long enough, so that parts are contiguous; else the longest."""
+    long = [at for at, extent in enumerate(extents) if extent >= wanted]
+    return long[0] if long else max(range(len(extents)), key=lambda at: extents[at])
+
+
+# ------------------------------------------------------------------- the model
+
+
+def _wanted(many: Many, machine: Machine) -> tuple[int, str] | str:
+    """The number of parts that the machine gains most by, with the reason; or why it gains none."""
+    seconds = many.flops / machine.peak_flops  # of one core
+    most = int(_MOST_PARTIAL * many.nbytes / many.partial_nbytes)
+    apart_nbytes = many.nbytes + 2 * machine.cores * many.partial_nbytes
+    streams = many.again_nbytes / machine.bandwidth > seconds / machine.cores
+    if streams and 2 * apart_nbytes < many.again_nbytes:
+        why = f"{machine.cores} cores would read {many.again_nbytes} bytes"
+        return min(_PARTS_PER_CORE * machine.cores, max(most, machine.cores)), why
+    if many.items >= _ITEMS_PER_CORE * machine.cores:
+        return f"its {many.items} blocks of results are enough for {machine.cores} cores"
+    worth = max(4 * many.nbytes // machine.l2_nbytes, int(seconds / _PART_SECONDS))
+    parts = min(worth, _PARTS_PER_CORE * machine.cores) // many.items
+    if min(parts, most) < 2:
+        return f"{many.nbytes} bytes are too few to share out"
+    blocks = "1 block" if many.items == 1 else f"{many.items} blocks"
+    return min(parts, most), f"{blocks} of results for {machine.cores} cores"
+
+
+def too_small(many: Many, machine: Machine) -> bool:
+    """Whether nobody would expect it to be split."""
+    return many.nbytes < machine.l2_nbytes // 8
