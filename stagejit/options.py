@@ -28,7 +28,7 @@ SWITCHES: dict[str, str] = {
     "simplify-branches": "fewer results and operands of branches",
     "update-branches": "a branch writes into the operand that its result is an update of",
     "fold-views": "compose and cancel transposes, reshapes, broadcasts and slices",
-    "fold-pads": "a pad joins the pad around it, or the padding of a convolution",
+    "fold-pads": "a pad joins the pad around it, or the padding of a convolution or a window",
     "fold-constants": "evaluate ops whose operands are small constants",
     "known-ranges": "what integers cannot be is not compared, wrapped, clamped or masked",
     "simplify-algebra": "x * 1, x + 0, convert to the same dtype, double negation",

@@ -35,6 +35,7 @@ from stagejit.rewrites import (
     split,
     subexpressions,
     views,
+    windows,
 )
 from stagejit.rewrites.bordered import border_buffers
 from stagejit.rewrites.branches import simplify_branches, update_branches
@@ -46,7 +47,14 @@ from stagejit.rewrites.ranges import assume
 
 SIMPLIFY = LocalStep(
     "simplify",
-    (*views.RULES, *pads.RULES, *algebra.RULES, *constants.RULES, *indices.RULES),
+    (
+        *views.RULES,
+        *pads.RULES,
+        *windows.RULES,
+        *algebra.RULES,
+        *constants.RULES,
+        *indices.RULES,
+    ),
     subexpressions.SHARING,
 )
 

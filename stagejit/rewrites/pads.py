@@ -17,7 +17,7 @@ from stagejit.rewrites.driver import Outcome, declined, rewrite
 NAME = "fold-pads"
 
 
-class _Pad(NamedTuple):
+class Pad(NamedTuple):
     """`source` inside a fill: `low` elements before, `strides - 1` between, `high` after."""
 
     op: Op
@@ -28,7 +28,8 @@ class _Pad(NamedTuple):
     high: tuple[int, ...]
 
 
-def _pad_of(value: Value) -> _Pad | None:
+def pad_of(value: Value) -> Pad | None:
+    """The pad that made a value; None for another value, or where it lies at an unknown place."""
     op = value.op
     if not op.definition.is_insert or not op.operands[1].op.definition.is_splat:
         return None
@@ -39,7 +40,7 @@ def _pad_of(value: Value) -> _Pad | None:
     strides = tuple(1 if size == 1 else stride for size, stride in pairs)
     high = tuple(extent - first - (size - 1) * stride - 1 for extent, first, size, stride
                  in zip(whole, low, source.shape, strides, strict=True))  # fmt: skip
-    return _Pad(op, source, op.operands[1].op.operands[0], low, strides, high)
+    return Pad(op, source, op.operands[1].op.operands[0], low, strides, high)
 
 
 def _same_border(first: Value, second: Value) -> bool:
@@ -52,8 +53,8 @@ def _same_border(first: Value, second: Value) -> bool:
 @rewrite(NAME, roots="insert_slice", counts=True)
 def pad_of_pad(graph: Graph, op: Op) -> Outcome:
     """insert_slice (insert_slice %x into fill %v) into fill %v --> insert_slice %x into fill %v"""
-    outer = _pad_of(op.result)
-    inner = _pad_of(outer.source) if outer else None
+    outer = pad_of(op.result)
+    inner = pad_of(outer.source) if outer else None
     if outer is None or inner is None:
         return None
     if not _same_border(inner.border, outer.border):
@@ -69,7 +70,7 @@ def pad_of_pad(graph: Graph, op: Op) -> Outcome:
 @rewrite(NAME, roots="conv", counts=True)
 def pad_into_conv(graph: Graph, op: Op) -> Outcome:
     """conv (insert_slice %x into fill %v), %w  -->  conv %x, %w, with more padding, border=%v"""
-    pad = _pad_of(op.operands[0])
+    pad = pad_of(op.operands[0])
     if pad is None:
         return None
     border = scalar_of(pad.border)
