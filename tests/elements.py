@@ -199,8 +199,9 @@ def wrapped(move: Program, around: str) -> Program:
             ]
         case "fori of delegated":  # a loop that stays with XLA, whose body is ours
             return lambda x: lax.fori_loop(
-                0, 3, lambda i, c: (x, move(c[0]), jnp.sort(c[2]) + i), (x, move(x), jnp.arange(3))
-            )
+                0, 3, lambda i, c: (x, move(c[0]), jnp.fft.irfft(c[2], 3) + i),
+                (x, move(x), jnp.arange(3.0)),
+            )  # fmt: skip
         case "checkpoint":
             return lambda x: jax.checkpoint(move)(x)
     return move

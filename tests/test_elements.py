@@ -105,7 +105,7 @@ def test_one_value_read_under_two_types() -> None:
     def program(x: Any) -> Any:
         z = jnp.zeros((4,), jnp.complex64)
         f = jnp.zeros((4, 2), jnp.float32)
-        return jnp.fft.fft(z + x), jnp.sort(f + 0), z, f
+        return jnp.fft.fft(z + x), jnp.fft.rfft(f + 0), z, f
 
     check(program, array_of("complex64", (4,), np.random.default_rng(4)), native=False)
 

@@ -26,6 +26,7 @@ from stagejit.codegen.math.functions import is_long
 from stagejit.codegen.rows.cumulative import cumulative_kernel
 from stagejit.codegen.rows.reduce import reduce_kernel
 from stagejit.codegen.scatter import scatter_kernel
+from stagejit.codegen.sorting.kernel import sort_kernel
 from stagejit.codegen.target import Target
 from stagejit.codegen.templates import Templates
 from stagejit.dispatch.regions import Region
@@ -45,6 +46,7 @@ GENERATORS: dict[str, Callable[[ClosedRegion, Target], Kernel]] = {
     "conv": conv_kernel,
     "cumulative": cumulative_kernel,
     "scatter": scatter_kernel,
+    "sort": sort_kernel,
 }
 
 

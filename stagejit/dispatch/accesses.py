@@ -214,6 +214,8 @@ def _operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
         yield from ((operand, coordinates(operand.shape)) for operand in op.operands)
     elif op.definition.is_scatter:
         yield from ((operand, coordinates(operand.shape)) for operand in op.operands[1:])
+    elif op.definition.stands_alone:
+        yield from ((operand, coordinates(operand.shape)) for operand in op.operands)
     else:
         yield from ((operand, index) for operand in op.operands)
 

@@ -75,11 +75,11 @@ class Region:
 
     op: the op of the graph of dispatches that it is, or is a part of.
     kind: `map` (no anchor), `reduce` (one or more reduces over the same rows), `contract`, `conv`,
-        `cumulative`, `scatter`, `delegate`, `call`, `loop`, `branch`; `copy` and `fill` are maps
-        that compute nothing.
+        `cumulative`, `scatter`, `sort`, `delegate`, `call`, `loop`, `branch`; `copy` and `fill`
+        are maps that compute nothing.
     ops: evaluated ops in topological order, `insert_slice`s that only place a store included.
-    anchor: the contract, conv, cumulative, scatter, delegate, call, loop or branch op; the first
-        reduce for `reduce`.
+    anchor: the contract, conv, cumulative, scatter, sort, delegate, call, loop or branch op; the
+        first reduce for `reduce`.
     inputs: what is read from memory, each once: values that `ops` refer to.
     stores: what is written.
     operands, results: for each input and for each store the value of the graph of dispatches whose

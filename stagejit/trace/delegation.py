@@ -9,7 +9,6 @@ from __future__ import annotations
 
 _FAMILIES: dict[str, str] = {
     "scan while cond": "native control flow is disabled",
-    "sort top_k approx_top_k": "no kernels for sorting yet",
     "cholesky cholesky_update eig eigh hessenberg householder_product lu qr svd schur"
     " triangular_solve tridiagonal tridiagonal_solve geqrf geqp3 ormqr"
     " lu_pivots_to_permutation": "a matrix decomposition is a library call",

@@ -35,9 +35,9 @@ from stagejit.trace import (
     indexing,
     linalg,
     products,
-    ranking,
     reductions,
     shapes,
+    sorting,
     special,
 )
 from stagejit.trace.delegation import why_not_native
@@ -55,6 +55,7 @@ TRANSLATIONS: dict[str, Translation] = {
     **reductions.TRANSLATIONS,
     **products.TRANSLATIONS,
     **indexing.TRANSLATIONS,
+    **sorting.TRANSLATIONS,
     **special.TRANSLATIONS,
     **foreign.TRANSLATIONS,
     **window.TRANSLATIONS,
@@ -155,7 +156,7 @@ class _Tracer:
             loc = call if self.is_ours else loc_of(equation) or call
             self.emit.loc = loc
             operands = [read(atom) for atom in equation.invars]
-            implementation = linalg.implementation(equation) or ranking.implementation(equation)
+            implementation = linalg.implementation(equation)
             if implementation is not None:
                 results: Sequence[Value] = self._implemented(implementation, operands, loc)
                 env.update(zip(equation.outvars, results, strict=True))

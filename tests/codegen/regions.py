@@ -42,7 +42,7 @@ def region_of(graph: Graph) -> Region:
     into = {first: first.op.operands[_tied(first.op)] for first in map(_first, graph.outputs) if (
         first.op.kind in _UPDATES)}  # fmt: skip
     outside = {value.op for value in into.values() if value.op.kind in ("empty", "fill")}
-    inside = [op for op in ops if op.result not in arrays and op not in outside]
+    inside = [op for op in ops if op.results[0] not in arrays and op not in outside]
     made, part = Graph(), Graph()
     given = {
         value: made.add_input(name, value.type)

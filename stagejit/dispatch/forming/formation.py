@@ -5,9 +5,9 @@ Invariant: everything is decided from shapes, bytes and flops, so every target g
 groups; each fusion that is possible but not done leaves a decision with its reason.
 
 Note [Steps]: the forward walk makes a group of each anchor (reduce, contract, conv, cumulative,
-scatter, loop, branch, call, delegate) and lets elementwise consumers join it, so that they are
-applied before the result reaches memory. What joins nothing floats: it is evaluated by whoever
-reads it. `recompute` lets results float again that readers make cheaply. `demand` walks backwards
+scatter, sort, loop, branch, call, delegate) and lets elementwise consumers join it, so that they
+are applied before the result reaches memory. What joins nothing floats: whoever reads it evaluates
+it. `recompute` lets results float again that readers make cheaply. `demand` walks backwards
 and stores those floating values that would cost more to evaluate again. `stored` says what each
 group stores then.
 """
@@ -141,7 +141,7 @@ class _Former:
             update(state, op)
         elif op.definition.forwards:
             state.deps[op] = state.deps_of_all(op.operands)
-        elif op.definition.is_foreign:
+        elif op.definition.is_foreign or op.definition.stands_alone:
             group = state.new_group(op, (), state.deps_of_all(op.operands))
             state.settle(op, group)
         elif not op.definition.is_empty:

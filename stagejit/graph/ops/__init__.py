@@ -54,6 +54,10 @@ scatter            x, indices, updates         the fields of `dims.ScatterDims`,
                                                max), mode ("clip": starts are clamped, others: a
                                                window not within x is dropped), unique, sorted
                                                (promises about index vectors)
+sort               n of one shape              axis, keys (how many of the operands, the first
+                                               ones), descending, count (elements of a row of a
+                                               result), results (numbers of operands; n is that of
+                                               positions): rows in the order of their keys
 delegate           those of the equation,      equation (the JAX equation, or None in parsed text),
                    then a token                reason, effects (names; not empty: the op is never
                                                dead, its last result is a token)
@@ -111,6 +115,7 @@ from stagejit.graph.ops import (
     products,
     reductions,
     slices,
+    sorting,
     sources,
     splits,
     views,
@@ -120,7 +125,7 @@ from stagejit.loc import UNKNOWN, Loc
 from stagejit.types import TensorType
 
 FAMILIES = (
-    sources, elementwise, views, splits, slices, reductions, products, indexing, control,
+    sources, elementwise, views, splits, slices, reductions, products, indexing, sorting, control,
     dispatches, foreign, windows,
 )  # fmt: skip
 

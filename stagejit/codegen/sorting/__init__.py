@@ -1,0 +1,3 @@
+"""Sorts. To read in this order: `keys.py` (numbers that order as elements do), `rows.py` (what a
+row reads and writes), `radix.py` (long rows), `kernel.py` (which way a region goes).
+"""

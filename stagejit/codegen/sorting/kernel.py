@@ -1,0 +1,37 @@
+"""Kernels of `sort` regions.
+
+Input: a region whose anchor is a `sort`. Output: its kernel. Invariant: an item has whole rows, so
+the result does not depend on how many threads share them.
+"""
+
+from __future__ import annotations
+
+import math
+
+from stagejit.codegen.closed import ClosedRegion
+from stagejit.codegen.costs import region_seconds
+from stagejit.codegen.elements.items import Items
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.kernel import Kernel
+from stagejit.codegen.sorting.radix import Radix
+from stagejit.codegen.sorting.rows import Rows
+from stagejit.codegen.target import Target
+
+
+def sort_kernel(region: ClosedRegion, target: Target) -> Kernel:
+    """The kernel of a region of kind `sort`."""
+    builder = Builder(calls=region.calls)
+    rows = Rows(region, builder)
+    radix = Radix(rows, target)
+    items = Items.over(rows.loops)
+    items.emit(rows.elements, radix.emit)
+    number = math.prod(loop.trips for loop in rows.loops)
+    seconds = max(
+        number * radix.operations / _scalar_operations(target), region_seconds(region, target)
+    )
+    return Kernel(builder.finish(), rows.args, (), items.total, seconds)
+
+
+def _scalar_operations(target: Target) -> float:
+    """Operations a second of one core that are not in vectors, one a cycle."""
+    return target.peak_flops / (target.vector_nbytes // 4) / 2

@@ -1,0 +1,95 @@
+"""Keys: unsigned integers that order as the elements of a dtype do.
+
+Input: elements in registers. Output: integers of the same width, compared without sign, and back.
+Invariant: the two zeros have one key; all NaN have one, the last (descending: the first). Floats
+are looked at as integers only: threads of XLA take denormals for zeros where they compare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.nodes import Type, element_type
+from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.types import DType
+
+_MANTISSA = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of one operand."""
+
+    dtype: DType
+    descending: bool
+
+    @property
+    def bits(self) -> int:
+        """Width of a key in a register."""
+        return 8 if self.dtype.kind == "bool" else self.dtype.bits
+
+    @property
+    def digits(self) -> int:
+        """How many bits of a key differ, the lowest."""
+        return 1 if self.dtype.kind == "bool" else self.dtype.bits
+
+    @property
+    def type(self) -> Type:
+        return Type(f"i{self.bits}")
+
+    @property
+    def _sign(self) -> int:
+        return -(1 << (self.bits - 1))
+
+    @property
+    def _infinity(self) -> int:
+        """The bits of the largest number, without a sign."""
+        mantissa = _MANTISSA[self.dtype.name]
+        return ((1 << (self.bits - 1 - mantissa)) - 1) << mantissa
+
+    def of(self, b: Builder, element: Register) -> Register:
+        """The keys of elements."""
+        if self.dtype.kind == "bool":
+            key = b.cast("zext", element, "i8")
+            return key ^ 1 if self.descending else key
+        key = self._of_float(b, element) if self.dtype.is_float else element
+        if self.dtype.is_integer and self.dtype.is_signed:
+            key = key ^ self._sign
+        return key ^ -1 if self.descending else key
+
+    def _of_float(self, b: Builder, element: Register) -> Register:
+        bits = b.cast("bitcast", element, self.type.elem)
+        size = bits & ~self._sign
+        negative = b.ashr(bits, self.bits - 1)
+        key = bits ^ (negative | self._sign)  # of a negative number all bits, else the sign
+        key = b.select(b.compare("eq", size, 0), self._sign, key)
+        return b.select(b.compare("gt", size, self._infinity), -1, key)
+
+    def element(self, b: Builder, key: Register) -> Register:
+        """The elements of keys: +0 for a zero, the usual NaN for a NaN."""
+        if self.dtype.kind == "bool":
+            return b.compare("ne", key, 1 if self.descending else 0)
+        key = key ^ -1 if self.descending else key
+        if not self.dtype.is_float:
+            return key ^ self._sign if self.dtype.is_signed else key
+        lowest = b.ashr(key, self.bits - 1)  # of a negative number zeros
+        bits = key ^ ((lowest ^ -1) | self._sign)
+        usual = self._infinity | 1 << (_MANTISSA[self.dtype.name] - 1)
+        bits = b.select(b.compare("eq", key, -1), usual, bits)
+        return b.cast("bitcast", bits, element_type(self.dtype).elem)
+
+    def lost(self, b: Builder, element: Register, key: Register) -> Register:
+        """Lanes that are not zero where the key does not tell the bits of an element: zeros of a
+        sign, and NaN but the usual one."""
+        bits = b.cast("bitcast", element, self.type.elem)
+        return bits ^ b.cast("bitcast", self.element(b, key), self.type.elem)
+
+    @property
+    def of_zero(self) -> int:
+        """The key of zero, as a signed number of its width."""
+        return ~self._sign if self.descending else self._sign
+
+    @property
+    def of_nan(self) -> int:
+        return 0 if self.descending else -1

@@ -1,0 +1,115 @@
+"""`Rows`: what the rows of a sort read and write, element by element.
+
+Input: a region whose anchor is a `sort`. Output: the loops over rows, and elements of the operands
+and the results at a place of a row. Invariant: an operand is evaluated from memory that no store of
+the region writes, so it may be read again after a row is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stagejit.codegen.closed import ClosedRegion
+from stagejit.codegen.elements.elements import Elements
+from stagejit.codegen.elements.footprint import Footprint
+from stagejit.codegen.elements.items import Loop
+from stagejit.codegen.elements.stores import bind_memory
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.kernel import KernelArg
+from stagejit.codegen.sorting.keys import Keys
+from stagejit.graph.ir import Op, Value
+from stagejit.index.affine import Affine, Index, Var
+
+
+@dataclass(frozen=True)
+class Shape:
+    """kept: loops over rows. along: the place in a row of an operand, into: in one of a result.
+    index, place: of an element of an operand, of a result. reads, offsets: see `bind_memory`."""
+
+    kept: tuple[Var, ...]
+    along: Var
+    into: Var
+    index: Index
+    place: Index
+    reads: tuple[tuple[Value, Affine], ...]
+    offsets: tuple[Affine, ...]
+
+
+def shape_of(region: ClosedRegion) -> Shape:
+    """The loops of a sort's region, and the memory that it reaches."""
+    op = region.anchor_op
+    axis, shape = op.attrs["axis"], op.operands[0].shape
+    along, into = Var(shape[axis], "q"), Var(op.attrs["count"], "q")
+    loops = [Var(size, "r") for size in shape]
+    index = [Affine() if var.extent == 1 else Affine.of(var) for var in loops]
+    index[axis] = Affine.of(along)
+    place = [*index[:axis], Affine.of(into), *index[axis + 1 :]]
+    footprint = Footprint(region, set(op.results))
+    for operand in op.operands:
+        footprint.visit(operand, tuple(index))
+    offsets = [footprint.write(store, tuple(place)) for store in region.stores]
+    kept = tuple(var for at, var in enumerate(loops) if at != axis and var.extent != 1)
+    reads = tuple(footprint.reads)
+    return Shape(kept, along, into, tuple(index), tuple(place), reads, tuple(offsets))
+
+
+class Rows:
+    """The elements of the row at which the loops stand."""
+
+    def __init__(self, region: ClosedRegion, builder: Builder) -> None:
+        self.op: Op = region.anchor_op
+        self.region, self.b = region, builder
+        self.shape = shape_of(region)
+        self.args: tuple[KernelArg, ...]
+        memory, self._stores, self.args = bind_memory(
+            builder, region, self.shape.reads, self.shape.offsets
+        )
+        self.elements = Elements(builder, memory)
+        self.extent, self.count = self.shape.along.extent, self.op.attrs["count"]
+        number: int = self.op.attrs["keys"]
+        self.keys = [
+            Keys(x.type.dtype, self.op.attrs["descending"]) for x in self.op.operands[:number]
+        ]
+        self.results: Sequence[int] = self.op.attrs["results"]
+        self.positions = len(self.op.operands)  # the number of the result that has them
+
+    @property
+    def loops(self) -> list[Loop]:
+        return [Loop(var) for var in self.shape.kept]
+
+    @property
+    def is_of_keys_alone(self) -> bool:
+        """Whether the key of an element tells all that the results need, but for `Keys.lost`."""
+        return len(self.op.operands) == 1 and tuple(self.results) == (0,)
+
+    def read(self, operand: int, at: Register, lanes: int = 0, used: int = 0) -> Register:
+        """The element of an operand at a place of the row; lanes: from there on, the first `used`
+        of them (0: all)."""
+        mask = self.b.active(used, lanes) if used else None
+        env = {self.shape.along: at}
+        vector = self.shape.along if lanes else None
+        with self.elements.at(env, vector=vector, lanes=lanes, mask=mask):
+            found = self.elements.value(self.op.operands[operand], self.shape.index)
+        return self.b.splat(found, lanes) if lanes else found
+
+    def pick(self, operand: int, places: Register, used: int = 0) -> Register:
+        """The elements of an operand at places of the row, one or a vector of them."""
+        lanes = places.type.lanes
+        mask = self.b.active(used, lanes) if used else None
+        with self.elements.at(lanes=lanes, mask=mask):
+            found = self.elements.dynamic(places, self.extent)
+            axis = self.op.attrs["axis"]
+            index = (*self.shape.index[:axis], found, *self.shape.index[axis + 1 :])
+            element = self.elements.value(self.op.operands[operand], index)
+        return self.b.splat(element, lanes) if lanes else element
+
+    def write(self, number: int, element: Register, at: Register, used: int = 0) -> None:
+        """An element of a result, or a vector of them."""
+        store, lanes = self.region.stores[number], element.type.lanes
+        mask = self.b.active(used, lanes) if used else None
+        vector = self.shape.into if lanes else None
+        with self.elements.at({self.shape.into: at}, vector=vector, lanes=lanes, mask=mask):
+            offset = self.elements.with_starts(store, self.shape.place, self.shape.offsets[number])
+            self.elements.store(element, store.value.type.dtype, self._stores[number], offset)

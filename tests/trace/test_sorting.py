@@ -1,0 +1,142 @@
+"""Sorts and selections become `sort`; what is compared with is NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.linalg as jsl
+import numpy as np
+import pytest
+from jax import lax
+
+import stagejit
+from stagejit.options import Options
+from stagejit.trace.translate import graph_of
+from tests.sorts import array, assert_same, order
+
+RNG = np.random.default_rng(5)
+
+
+def native(f: Callable[..., Any], *args: Any) -> Any:
+    return stagejit.jit(f, options=Options(delegate=False, verify=True))(*args)
+
+
+def sorts(f: Callable[..., Any], *args: Any) -> list[Any]:
+    return [op for op in graph_of(f, *args) if op.kind == "sort"]
+
+
+@pytest.mark.parametrize("shape", [(1,), (2,), (64,), (0,), (3, 0), (0, 3), (3, 5), (2, 3, 17)])
+def test_sorts(shape: tuple[int, ...]) -> None:
+    x = array(shape, "float32")
+    for axis in range(x.ndim):
+        by = order([x], axis)
+        sort = lambda x: jnp.sort(x, axis)  # noqa: B023, E731
+        assert_same(native(sort, x), np.take_along_axis(x, by, axis))
+        assert_same(native(lambda x: jnp.argsort(x, axis), x), by.astype(np.int32))  # noqa: B023
+
+
+def test_positions_are_no_operand() -> None:
+    x = array((4, 9), "float32")
+    (op,) = sorts(lambda x: lax.sort_key_val(x, jnp.arange(9)[None] + jnp.zeros((4, 1), int)), x)
+    assert len(op.operands) == 2
+    for f in (
+        lambda x: lax.sort_key_val(x, lax.broadcasted_iota(np.int32, x.shape, 1)),
+        lambda x: lax.sort_key_val(x, jnp.broadcast_to(jnp.arange(9), x.shape)),
+    ):
+        (op,) = sorts(f, x)
+        assert (len(op.operands), op.attrs["results"]) == (1, (0, 1))
+        assert_same(native(f, x)[1], order([x], 1).astype(np.int32))
+
+
+def test_counting_across_rows_is_an_operand() -> None:
+    x = array((4, 9), "float32")
+    f = lambda x: lax.sort_key_val(x, lax.broadcasted_iota(np.int32, x.shape, 0), dimension=1)  # noqa: E731
+    (op,) = sorts(f, x)
+    assert len(op.operands) == 2
+    rows = np.broadcast_to(np.arange(4, dtype=np.int32)[:, None], x.shape)
+    assert_same(native(f, x)[1], rows)
+
+
+def test_positions_of_another_type() -> None:
+    x = array((300,), "float32")
+    f = lambda x: lax.sort_key_val(x, lax.iota(np.uint8, 300))  # noqa: E731
+    assert_same(native(f, x)[1], order([x], 0).astype(np.uint8))
+
+
+def test_a_key_that_counts_is_an_operand() -> None:
+    x = array((30,), "float32")
+    f = lambda x: lax.sort((lax.iota(np.int32, 30), x), num_keys=2)  # noqa: E731
+    assert_same(native(f, x)[1], x)
+
+
+@pytest.mark.parametrize("k", [0, 1, 3, 7])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_top_k(axis: int, k: int) -> None:
+    x = array((7, 7), "float32", ties=True)
+    by = np.take(order([x], axis, descending=True), range(k), axis)
+    values, places = native(lambda x: lax.top_k(x, k, axis=axis), x)
+    assert_same(values, np.take_along_axis(x, by, axis))
+    assert_same(places, by.astype(np.int32))
+
+
+@pytest.mark.parametrize("largest", [False, True])
+def test_approximate_ones_are_exact(largest: bool) -> None:
+    x = array((5, 60), "float32", ties=True)
+    by = order([x], 1, descending=largest)[:, :4]
+    f = lax.approx_max_k if largest else lax.approx_min_k
+    values, places = native(lambda x: f(x, 4), x)
+    assert_same(values, np.take_along_axis(x, by, 1))
+    assert_same(places, by.astype(np.int32))
+
+
+def test_what_is_made_of_sorts() -> None:
+    x, y = array((6, 31), "int32", ties=True), array((6, 31), "float16", ties=True)
+    y[np.isnan(y)] = 1
+    assert_same(native(lambda x, y: jnp.lexsort((x, y)), x, y), np.lexsort((x, y)).astype(np.int32))
+    assert_same(native(lambda x: jnp.unique(x, size=5), x), np.unique(x))
+    np.testing.assert_allclose(native(lambda y: jnp.median(y, 1), y), np.median(y, 1))
+    wanted = np.sort(x, 1)[:, ::-1]
+    assert_same(native(lambda x: jnp.sort(x, 1, descending=True), x), wanted)
+
+
+def test_in_a_loop_and_under_vmap() -> None:
+    x = array((5, 33), "int32")
+
+    def f(x: Any) -> Any:
+        return lax.scan(lambda c, row: (jnp.sort(c + row), c[0]), x[0], x)
+
+    for ours, theirs in zip(native(f, x), jax.jit(f)(x), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert_same(native(jax.vmap(jnp.sort), x), np.sort(x, 1))
+
+
+def test_gradients() -> None:
+    x = RNG.standard_normal((4, 20)).astype(np.float32)
+    f = lambda x: (jnp.sort(x, 1) * jnp.arange(20)).sum() + lax.top_k(x, 3)[0].sum()  # noqa: E731
+    np.testing.assert_allclose(native(jax.grad(f), x), jax.grad(f)(x))
+
+
+def test_gradient_of_solves_in_a_loop() -> None:
+    a = (4 * np.eye(4) + RNG.standard_normal((4, 4))).astype(np.float32)
+    b = RNG.standard_normal((4, 2)).astype(np.float32)
+
+    def f(a: Any, b: Any) -> Any:
+        def step(b: Any, _: Any) -> Any:
+            return jsl.lu_solve(jsl.lu_factor(a), b), None
+
+        return jnp.sum(lax.scan(step, b, None, length=3)[0] ** 2)
+
+    ours = native(jax.grad(f, (0, 1)), a, b)
+    with jax.enable_x64(True):
+        exact = jax.grad(f, (0, 1))(a.astype(np.float64), b.astype(np.float64))
+    for x, y in zip(ours, exact, strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * float(np.abs(y).max()))
+
+
+def test_other_element_types_stay_with_xla() -> None:
+    x = array((9,), "float32").astype(np.complex64)
+    (op,) = graph_of(jnp.sort, x)
+    assert op.attrs["reason"] == "sort: element type complex64"
