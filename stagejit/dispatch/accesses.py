@@ -206,7 +206,7 @@ def _operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
         yield op.operands[0], ()
     elif op.definition.is_windowed:
         if math.prod(op.result.shape):
-            yield op.operands[0], _window_index(op)
+            yield op.operands[0], window_index(op)
             yield op.operands[1], coordinates(op.operands[1].shape)
     elif op.definition.is_window:
         yield from _tap_index(op, index)
@@ -249,10 +249,10 @@ def _gather_operands_at(op: Op, index: Index, scalars: Scalars) -> Iterator[tupl
     yield operand, dims.operand_index(index, starts)
 
 
-def _window_index(op: Op) -> Index:
+def window_index(op: Op) -> Index:
     """The part of its left operand that a convolution reads."""
     dims = ConvDims.of(op.attrs)
-    lhs, rhs, out = op.operands[0].shape, op.operands[1].shape, op.result.shape
+    lhs, rhs, out = op.operands[0].shape, op.operands[1].shape, dims.of_one(op.result.shape)
     index = list(coordinates(lhs))
     for d, (low, _) in enumerate(dims.padding):
         axis, window = dims.lhs_spec[2 + d], rhs[dims.rhs_spec[2 + d]]

@@ -11,8 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stagejit.dispatch.accesses import Touch, Walk, joined, store_index, touch_of
+from stagejit.dispatch.accesses import (
+    Touch,
+    Walk,
+    joined,
+    store_index,
+    touch_of,
+    window_index,
+)
 from stagejit.dispatch.regions import Region, Store
+from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.splits import is_uneven, last_part
 from stagejit.index.affine import Affine, Index, Var
@@ -34,26 +42,39 @@ class TouchedParts:
 
 def parts_of_region(region: Region) -> Iterator[TouchedParts]:
     """In order; see the module's docstring."""
-    split = _split_of(region)
-    if split is None or not all(_keeps_parts(region, store) for store in region.stores):
+    known = _parts_of(region)
+    if known is None or not all(_keeps_parts(region, store) for store in region.stores):
         return
-    parts, tile = split.result.shape[0], split.result.shape[split.attrs["axis"] + 1]
-    whole = parts - is_uneven(split)
+    parts, last, is_short = known
+    whole = parts - is_short
     if whole:
-        yield _touched(region, split, 0, whole, tile)
+        yield _touched(region, 0, whole, None)
     if whole < parts:
-        yield _touched(region, split, whole, 1, last_part(split))
+        yield _touched(region, whole, 1, last)
 
 
-def _split_of(region: Region) -> Op | None:
-    """The split whose parts the region sums over, if it has nothing but sums of these."""
+def _parts_of(region: Region) -> tuple[int, int, bool] | None:
+    """How many parts the region sums over, the length of the last one, and whether it is shorter;
+    None if it has anything else than sums of these."""
     sums = [op for op in region.ops if op.definition.accumulates]
     if not sums or region.borders or not region.has_kernel:
         return None
-    operands = [operand for op in sums for operand in op.operands]
-    inside = all(v.op.definition.splits and v not in region.inputs for v in operands)
-    alike = len({(v.shape[0], last_part(v.op)) for v in operands}) == 1 if inside else False
-    return operands[0].op if inside and alike else None
+    found = {each for op in sums for each in _splits_of(region, op)}
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def _splits_of(region: Region, op: Op) -> Iterator[tuple[int, int, bool] | None]:
+    if op.attrs.get("split") is not None:
+        axis, tile = op.attrs["split"]
+        parts, extent = op.result.shape[0], op.operands[1].shape[axis]
+        last = extent - (parts - 1) * tile
+        yield parts, last, last < tile
+        return
+    for operand in op.operands:
+        if not operand.op.definition.splits or operand in region.inputs:
+            yield None
+            return
+        yield operand.shape[0], last_part(operand.op), is_uneven(operand.op)
 
 
 def _keeps_parts(region: Region, store: Store) -> bool:
@@ -80,12 +101,13 @@ def _is_summed(region: Region, value: Value) -> bool:
     return False
 
 
-def _touched(region: Region, split: Op, first: int, count: int, tile: int) -> TouchedParts:
+def _touched(region: Region, first: int, count: int, length: int | None) -> TouchedParts:
+    """length: of the part, where it is shorter than others."""
     number = Symbol("part", first, first + count - 1)
     part = Affine((), first)
     if count > 1:
         part = Affine.of(Var(count, "k", "dynamic", source=expr(number)))
-    walk = _PartWalk(region, part, tile)
+    walk = _PartWalk(region, part, length)
     writes = []
     for store, result in zip(region.stores, region.results, strict=True):
         outermost = {variables(store.value.shape)[0]: part}
@@ -109,18 +131,38 @@ def _touched(region: Region, split: Op, first: int, count: int, tile: int) -> To
 class _PartWalk(Walk):
     """Pulls the index of one part through a region."""
 
-    def __init__(self, region: Region, part: Affine, tile: int) -> None:
+    def __init__(self, region: Region, part: Affine, length: int | None) -> None:
         super().__init__(region)
-        self.part, self.tile = part, tile
+        self.part, self.length = part, length
 
     def operands_at(self, op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
         if not op.definition.accumulates:
             yield from super().operands_at(op, index)
             return
+        if op.definition.is_windowed:
+            yield from self._windowed(op)
+            return
         for operand in op.operands:
             own = list(coordinates(operand.shape))
             axis = operand.op.attrs["axis"] + 1
             own[0] = self.part
-            if self.tile != operand.shape[axis]:
-                own[axis] = Affine.of(Var(self.tile, "r"))
+            if self.length is not None:
+                own[axis] = Affine.of(Var(self.length, "r"))
             yield operand, tuple(own)
+
+    def _windowed(self, op: Op) -> Iterator[tuple[Value, Index]]:
+        """Features are those of the part; of an image nobody says which rows meet its taps."""
+        dims = ConvDims.of(op.attrs)
+        assert dims.split is not None
+        (lhs, rhs), (axis, tile) = op.operands, dims.split
+        own = self.part * tile + Affine.of(Var(self.length or tile, "r"))
+        read, kernel = list(window_index(op)), list(coordinates(rhs.shape))
+        kernel[axis] = own
+        moved = dims.lhs_spec[dims.rhs_spec.index(axis)]
+        if axis == dims.rhs_spec[1]:
+            read[moved] = own
+        else:
+            first, last = read[moved].range()
+            read[moved] = Affine.of(Var(last - first + 1, "w", "uneven")) + first
+        yield lhs, tuple(read)
+        yield rhs, tuple(kernel)

@@ -43,6 +43,8 @@ class ConvDims(_FromAttributes):
         edges with this value, before the dilation, which puts zeros between those elements too.
     feature_groups: input and output features split into as many groups, which do not mix.
     batch_groups: the batch splits into as many groups, each makes its share of output features.
+    split: an axis of the kernel that is summed over, and the elements of a part: sums over the
+        parts of that axis, of which the last may be shorter, are the result's axis 0. None: one.
     """
 
     lhs_spec: Axes
@@ -55,6 +57,15 @@ class ConvDims(_FromAttributes):
     feature_groups: int
     batch_groups: int
     border: int | float = 0
+    split: tuple[int, int] | None = None
+
+    def parts(self, rhs: Shape) -> int:
+        """How many parts the sums are split into."""
+        return 1 if self.split is None else -(-rhs[self.split[0]] // self.split[1])
+
+    def of_one(self, result: Shape) -> Shape:
+        """The shape of one part of a result."""
+        return result if self.split is None else result[1:]
 
     def result_shape(self, lhs: Shape, rhs: Shape) -> Shape:
         """Raises ValueError where operand shapes do not fit each other."""
@@ -78,7 +89,7 @@ class ConvDims(_FromAttributes):
         shape = [0] * len(sizes)
         for axis, size in zip(self.out_spec, sizes, strict=True):
             shape[axis] = size
-        return tuple(shape)
+        return tuple(shape) if self.split is None else (self.parts(rhs), *shape)
 
 
 @dataclass(frozen=True)

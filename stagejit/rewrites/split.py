@@ -1,13 +1,14 @@
 """split-reduce: a sum over many elements with few results becomes two, so that workers share it.
 
-Input: `reduce`s and `contract`s. Output: partial results of P parts of one reduced axis, then a
-reduction of those. Invariant: no part is empty, only the last may be shorter; how many there are
-depends on the op, the options and the machine (`split_counts.py`), never on the threads that run,
-so a given number of parts gives the same bits; 16-bit floats still round once.
+Input: `reduce`s, `contract`s and `conv`s. Output: partial results of P parts of one reduced axis,
+then a reduction of those. Invariant: no part is empty, only the last may be shorter; how many there
+are depends on the op, the options and the machine (`split_counts.py`), never on the threads that
+run, so a given number of parts gives the same bits; 16-bit floats still round once.
 
 Note [Parts outermost]: partial results lie one part after the other, so that each part writes
 memory in one piece. The parts are a view (`ops/splits.py`), so a sum of any size is one dispatch,
-and the merge, with whatever follows, another one.
+and the merge, with whatever follows, another one. The taps of a window overlap, so that a `conv` is
+told itself which axis it splits (`split`, in `dims.ConvDims`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _ARG = ("argmax", "argmin")
 
 
 def split_reductions(log: Log) -> None:
-    """reduce %x  -->  reduce of (reduce of split_axis %x); a contract likewise"""
+    """reduce %x  -->  reduce of (reduce of split_axis %x); products likewise"""
     for op in log.graph.ops():
         if op.definition.accumulates and op in log.graph:
             _visit(log, op)
@@ -43,9 +44,10 @@ def _visit(log: Log, op: Op) -> None:
         return
     if many is None:
         return
-    cut = cut_of(many, op, log.options, log.machine)
+    asked = log.options.asked_parts(op.kind, op.attrs.get("fn", ""), str(op.loc))
+    cut = cut_of(many, asked, log.options.memory_budget, log.machine)
     if isinstance(cut, str):
-        if not too_small(many, log.machine):
+        if asked is not None or not too_small(many, log.machine):
             log.decline(NAME, op, cut)
         return
     first_new = log.graph.next_id
@@ -56,6 +58,8 @@ def _visit(log: Log, op: Op) -> None:
 
 
 def _split(graph: Graph, op: Op, cut: Cut) -> Value:
+    if op.definition.is_windowed:
+        return _split_conv(graph, op, cut)
     if op.definition.is_product:
         return _split_contract(graph, op, cut)
     if op.attrs["fn"] in _ARG:
@@ -77,8 +81,7 @@ def _split_plain(graph: Graph, op: Op, cut: Cut) -> Value:
 
 def _split_contract(graph: Graph, op: Op, cut: Cut) -> Value:
     lhs, rhs = op.operands
-    dtype, own = op.result.type.dtype, lhs.type.dtype
-    wide = max((own, dtype), key=lambda each: each.bits).accumulator if own.is_float else dtype
+    own = lhs.type.dtype
     sides = [
         _parts(graph, side, axis, cut, zero)
         for side, axis, zero in zip(
@@ -87,10 +90,27 @@ def _split_contract(graph: Graph, op: Op, cut: Cut) -> Value:
     ]
     moved = [tuple(axis + 1 for axis in axes) for axes in op.attrs["contracting"]]
     batch = [(0, *(axis + 1 for axis in axes)) for axes in op.attrs["batch"]]
+    wide = _wide(op)
     partial = build(
         graph, "contract", sides, contracting=tuple(moved), batch=tuple(batch), dtype=wide
     )
-    return _converted(graph, build(graph, "reduce", (partial,), fn="add", axes=(0,)), dtype)
+    return _added(graph, op, partial)
+
+
+def _split_conv(graph: Graph, op: Op, cut: Cut) -> Value:
+    attrs = {**op.attrs, "dtype": _wide(op), "split": (cut.axes[0], cut.tile)}
+    return _added(graph, op, build(graph, op.kind, op.operands, **attrs))
+
+
+def _wide(op: Op) -> DType:
+    """The type in which a product is summed."""
+    dtype, own = op.result.type.dtype, op.operands[0].type.dtype
+    return max((own, dtype), key=lambda each: each.bits).accumulator if own.is_float else dtype
+
+
+def _added(graph: Graph, op: Op, partial: Value) -> Value:
+    total = build(graph, "reduce", (partial,), fn="add", axes=(0,))
+    return _converted(graph, total, op.result.type.dtype)
 
 
 def _parts(graph: Graph, x: Value, axis: int, cut: Cut, fill: int | float | bool) -> Value:

@@ -1,7 +1,7 @@
 """How many parts a sum is split into: what the user asks for, or what the machine gains by.
 
-Input: an op that sums, options, a machine. Output: a `Cut`, or why there is none. Invariant: any
-number of parts of any axis is right, so nothing here is about divisors.
+Input: an op that sums, what the user asks for, a machine. Output: a `Cut`, or why there is none.
+Invariant: any number of parts of any axis is right, so nothing here is about divisors.
 
 Note [When splitting pays]: a sum is split where it has fewer results than workers could share, or a
 product where they would stream through its operands again and again. A part is worth an item of its
@@ -16,10 +16,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Op
 from stagejit.graph.ops.splits import tile_of
 from stagejit.machine import Machine
-from stagejit.options import Options
 
 _PARTS_PER_CORE = 16
 _ITEMS_PER_CORE = 4  # of results alone, that keep workers busy
@@ -57,10 +57,10 @@ class Many:
             return None
         if known.is_reduce:
             return _reduced(op)
-        if known.is_product and not known.is_windowed:
-            return _contracted(op, machine)
+        if op.attrs.get("split") is not None:
+            return None  # it is a sum of parts already
         if known.is_product:
-            return None
+            return _product(op, _conv_axes(op) if known.is_windowed else _pairs(op), machine)
         return f"each result of {op.kind} needs those before it"
 
 
@@ -83,19 +83,32 @@ def _reduced(op: Op) -> Many:
     )
 
 
-def _contracted(op: Op, machine: Machine) -> Many:
+def _pairs(op: Op) -> list[tuple[int, ...]]:
+    return sorted(zip(*op.attrs["contracting"], strict=True))
+
+
+def _conv_axes(op: Op) -> list[tuple[int, ...]]:
+    """The axes of a kernel that are summed over, and may be split: of a gradient of weights, the
+    batch, then those of an image."""
+    dims = ConvDims.of(op.attrs)
+    features = [dims.rhs_spec[1]] if dims.feature_groups == 1 else []
+    taps = zip(dims.rhs_spec[2:], dims.lhs_dilation, strict=True)
+    return [(axis,) for axis in (*features, *(axis for axis, step in taps if step == 1))]
+
+
+def _product(op: Op, axes: Sequence[tuple[int, ...]], machine: Machine) -> Many:
     lhs, rhs = op.operands
-    pairs = sorted(zip(*op.attrs["contracting"], strict=True))
+    of = (rhs if op.definition.is_windowed else lhs).shape
     wide = max(op.result.type.dtype.accumulator, lhs.type.dtype.accumulator, key=lambda d: d.bits)
-    batch = math.prod(lhs.shape[axis] for axis in op.attrs["batch"][0])
+    batch = math.prod(lhs.shape[axis] for axis in op.attrs.get("batch", ((),))[0])
     sharing = -(-machine.cores // batch)  # cores that share a product of the batch
     sides = lhs.type.nbytes, rhs.type.nbytes
     tile = _TILE_ROWS * _TILE_VECTORS * machine.vector_nbytes // wide.itemsize
     return Many(
-        tuple(pairs),
-        tuple(lhs.shape[axis] for axis, _ in pairs),
+        tuple(axes),
+        tuple(of[each[0]] for each in axes),
         op.result.type.size * wide.itemsize,
-        lhs.type.nbytes + rhs.type.nbytes,
+        sum(sides),
         op.definition.flops(op),
         -(-op.result.type.size // tile),
         sum(sides) + (sharing - 1) * min(sides),
@@ -122,9 +135,9 @@ class Cut:
         return f"{self.parts} parts of {self.tile}{uneven}: {self.why}"
 
 
-def cut_of(many: Many, op: Op, options: Options, machine: Machine) -> Cut | str:
-    """How to split an op, or why not."""
-    asked = options.asked_parts(op.kind, op.attrs.get("fn", ""), str(op.loc))
+def cut_of(many: Many, asked: int | None, budget: int | None, machine: Machine) -> Cut | str:
+    """How to split a sum, or why not. asked: the number of parts that the user wants, if any;
+    budget: bytes that partial results may take."""
     if asked is not None:
         wanted, why = asked, f"{asked} asked for"
     else:
@@ -134,12 +147,13 @@ def cut_of(many: Many, op: Op, options: Options, machine: Machine) -> Cut | str:
         wanted, why = modelled
     if wanted < 2:
         return f"{why}: one part is the whole"
-    budget = options.memory_budget
     if budget is not None and wanted * many.partial_nbytes > budget:
         fewer = budget // many.partial_nbytes
         if fewer < 2:
             return f"two partial results are over the memory budget of {budget} bytes"
         wanted, why = fewer, f"{why}, no more are within the memory budget of {budget} bytes"
+    if not many.axes:
+        return "no axis that is summed over can be split"
     at = _axis(many.extents, wanted)
     extent = many.extents[at]
     if extent < 2:

@@ -268,6 +268,35 @@ def test_d5_vmapped_products_split_the_same() -> None:
     parts_cover(plan)
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("batch", [16, 1])
+def test_d5_gradients_of_weights(layout: str, batch: int) -> None:
+    """Of a batch its images are shared out; of one image, its rows."""
+    last = layout == "NHWC"
+    x = f32(*((batch, 26, 25, 3) if last else (batch, 3, 26, 25)))
+    ct = f32(*((batch, 26, 25, 4) if last else (batch, 4, 26, 25)), seed=1)
+    w = np.zeros((3, 3, 3, 4) if last else (4, 3, 3, 3), np.float32)
+    numbers = (layout, "HWIO" if last else "OIHW", layout)
+
+    def gradient(x: Any, ct: Any) -> Any:
+        forward = lambda w: lax.conv_general_dilated(  # noqa: E731
+            x, w.astype(x.dtype), (1, 1), "SAME", dimension_numbers=numbers
+        )
+        return jax.linear_transpose(forward, w.astype(x.dtype))(ct)[0] * 2
+
+    with jax.enable_x64(True):
+        wide = np.asarray(gradient(x.astype(np.float64), ct.astype(np.float64)))
+    plan = plan_of(gradient, x, ct, options=asked(7))
+    assert (kinds(plan), plan.fills, plan.copies) == (["conv", "reduce"], (), ())
+    parts_cover(plan)
+    whole, _ = plan.dispatches[0].parts
+    assert whole.count == (5 if batch > 1 else 6)
+    assert str(whole.writes[0]).startswith("t0[k0:k0+1, ")
+    assert whole.reads[0].exact == (batch > 1)
+    found = stagejit.jit(gradient, options=asked(7))(x, ct)
+    np.testing.assert_allclose(found, wide, 0, 1e-5 * np.abs(wide).max())
+
+
 _BITS = """
 import os, sys
 os.sched_setaffinity(0, set(list(os.sched_getaffinity(0))[: int(sys.argv[1])]))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax import lax
 
 from stagejit.errors import OptionsError, VerificationError
 from stagejit.graph.interpreter import interpret
@@ -76,6 +78,34 @@ def test_a_product() -> None:
             "%3: f32[2,3,5] = reduce add %2 axes=(0)",
             "return %3",
         ])  # fmt: skip
+
+
+def test_a_gradient_of_weights() -> None:
+    text = rewritten(STEP, """\
+        graph @f(%x: f16[64,3,30,40], %y: f16[64,5,30,40]) {
+          %0: f16[3,5,3,3] = conv %x, %y batch_groups=1 feature_groups=1 lhs_dilation=(1, 1) \
+lhs_spec=(1, 0, 2, 3) out_spec=(0, 1, 2, 3) padding=((1, 1), (1, 1)) rhs_dilation=(1, 1) \
+rhs_spec=(1, 0, 2, 3) strides=(1, 1)
+          return %0
+        }""")  # fmt: skip
+    first, *rest = text.splitlines()
+    assert first.startswith("%0: f32[16,3,5,3,3] = conv %x, %y batch_groups=1 ")
+    assert "split=(0, 4)" in first
+    assert rest == [
+        "%1: f32[3,5,3,3] = reduce add %0 axes=(0)",
+        "%2: f16[3,5,3,3] = convert %1",
+        "return %2",
+    ]
+
+
+def test_dont_split_windows_with_holes() -> None:
+    assert reasons(STEP, """\
+        graph @f(%x: f32[1,4,30], %y: f32[4,2,9]) {
+          %0: f32[1,4,53] = conv %x, %y batch_groups=1 feature_groups=2 lhs_dilation=(2) \
+lhs_spec=(0, 1, 2) out_spec=(0, 1, 2) padding=((1, 1)) rhs_dilation=(1) rhs_spec=(0, 1, 2) \
+strides=(1)
+          return %0
+        }""", split={"conv": 3}) == ["no axis that is summed over can be split"]  # fmt: skip
 
 
 def test_dont_split_many_rows() -> None:
@@ -223,6 +253,25 @@ def test_parts_that_are_none(shape: tuple[int, ...], axis: int, parts: tuple[int
         infer("split_axis", [TensorType(f32, shape)], {"axis": axis, "shape": parts, "fill": 0.0})
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"split": (0, 2)}, {"split": (1, 4)}, {"split": (1, 0)}, {"split": (2, 2)},
+     {"split": (1, 1), "feature_groups": 2}],
+)  # fmt: skip
+def test_parts_of_windows_that_are_none(wrong: dict[str, Any]) -> None:
+    spec = (0, 1, 2)
+    attrs = {
+        "lhs_spec": spec, "rhs_spec": spec, "out_spec": spec, "strides": (1,), "dtype": f32,
+        "padding": ((0, 0),), "lhs_dilation": (2,), "rhs_dilation": (1,), "feature_groups": 1,
+        "batch_groups": 1,
+    }  # fmt: skip
+    operands = [TensorType(f32, (1, 4, 9)), TensorType(f32, (6, 4, 3))]
+    if "feature_groups" in wrong:
+        operands[1] = TensorType(f32, (6, 2, 3))
+    with pytest.raises(VerificationError):
+        infer("conv", operands, {**attrs, **wrong})
+
+
 def array(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, np.dtype[Any]]:
     rng = np.random.default_rng(0)
     if np.dtype(dtype) == np.bool_:
@@ -230,6 +279,14 @@ def array(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, np.dtype[Any]]:
     if np.dtype(dtype).kind in "iu":
         return rng.integers(0, 100, shape).astype(dtype)
     return rng.standard_normal(shape).astype(dtype)
+
+
+def weights(x: Any) -> Any:
+    """The gradient of the weights of a convolution."""
+    w = jnp.zeros((x.shape[1], x.shape[1], 3, 3), x.dtype)
+    forward = lambda w: lax.conv_general_dilated(x, w, (2, 1), "SAME")  # noqa: E731
+    (made,) = jax.linear_transpose(forward, w)(forward(w + 1))
+    return made
 
 
 CASES = [
@@ -249,6 +306,8 @@ CASES = [
     (lambda x: (x.max(), x.min()), (3007,), np.int16),
     (lambda x: x.T @ x, (1003, 3), np.float16),
     (lambda x: jnp.einsum("abc,abd->cd", x, x), (7, 103, 3), np.int8),
+    (lambda x: weights(x), (9, 2, 12, 11), np.float32),
+    (lambda x: weights(x), (1, 2, 12, 11), np.int32),
 ]
 
 
@@ -258,7 +317,7 @@ def test_results_stay(number: int, parts: int) -> None:
     fn, shape, dtype = CASES[number]
     x = array(shape, dtype)
     plain, split_up = graph_of(fn, x), graph_of(fn, x)
-    options = Options(verify=True, split={"reduce": parts, "contract": parts})
+    options = Options(verify=True, split=dict.fromkeys(("reduce", "contract", "conv"), parts))
     decisions = run_steps(split_up, (STEP,), options)
     assert any(decision.applied for decision in decisions)
     for want, found in zip(interpret(plain, [x]), interpret(split_up, [x]), strict=True):

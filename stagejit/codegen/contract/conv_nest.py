@@ -20,8 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stagejit.codegen.contract.nest import Nest, Operand, Window, accumulator, loops
+from stagejit.codegen.contract.nest import Nest, Operand, Window, accumulator, apart, loops
 from stagejit.errors import InternalError
+from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Op
 from stagejit.index.affine import Affine, Var
 
@@ -46,6 +47,8 @@ def conv_nests(op: Op) -> list[Nest]:
     """The nests of a `conv`: windows join an output axis with a tap axis."""
     lhs, rhs = op.operands
     lhs_spec, rhs_spec, out_spec = (op.attrs[f"{name}_spec"] for name in ("lhs", "rhs", "out"))
+    dims = ConvDims.of(op.attrs)
+    result = dims.of_one(op.result.shape)
     per_dim = []
     for d, (stride, (before, _), base, step) in enumerate(
         zip(
@@ -58,7 +61,7 @@ def conv_nests(op: Op) -> list[Nest]:
     ):
         per_dim.append(
             _phases(
-                op.result.shape[out_spec[2 + d]],
+                result[out_spec[2 + d]],
                 rhs.shape[rhs_spec[2 + d]],
                 lhs.shape[lhs_spec[2 + d]],
                 stride,
@@ -67,7 +70,11 @@ def conv_nests(op: Op) -> list[Nest]:
                 step,
             )
         )
-    return [_nest(op, spatial) for spatial in itertools.product(*per_dim)]
+    nests = [_nest(op, spatial) for spatial in itertools.product(*per_dim)]
+    if dims.split is None:
+        return nests
+    axis, tile = dims.split
+    return [part for nest in nests for part in apart(nest, nest.right.index[axis], tile)]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ exactly one position of `axes`; a window position outside its operand reads as t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.splits import is_uneven, last_part
@@ -192,6 +192,23 @@ def without_missing(nest: Nest) -> list[Nest]:
         nest.substitute(_with(nest.axes, part, fewer), nest.reduce, {part: Affine.of(fewer)}),
         nest.substitute(_with(nest.axes, part), _with(nest.reduce, step, short), last),
     ]
+
+
+def apart(nest: Nest, summed: Affine, tile: int) -> list[Nest]:
+    """A nest over all whole parts of a variable that is summed over, `tile` positions each, and one
+    over the last part, where that is shorter; axis 0 of the result is the number of the part."""
+    ((step, _),) = summed.terms
+    whole, rest = divmod(step.extent, tile)
+    nests = []
+    for first, count, length in ((0, whole, tile), (whole, min(rest, 1), rest)):
+        if count:
+            part, inner = Var(count, "p"), Var(length, step.name)
+            number = Affine.of(part) + first
+            moved = {step: number * tile + Affine.of(inner)}
+            reduce = _with(nest.reduce, step, inner)
+            made = nest.substitute((part, *nest.axes), reduce, moved)
+            nests.append(replace(made, result=(number, *made.result)))
+    return nests
 
 
 def _with(variables: Sequence[Var], old: Var, *new: Var) -> list[Var]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,22 @@ def _conv(operands: Types, attrs: Attrs) -> TensorType:
     _require_product(lhs, rhs, attrs)
     if "border" in attrs:
         _require_border(lhs.dtype, attrs["border"])
-    return TensorType(attrs["dtype"], ConvDims.of(attrs).result_shape(lhs.shape, rhs.shape))
+    dims = ConvDims.of(attrs)
+    if dims.split is not None:
+        _require_split(dims, rhs)
+    return TensorType(attrs["dtype"], dims.result_shape(lhs.shape, rhs.shape))
+
+
+def _require_split(dims: ConvDims, rhs: TensorType) -> None:
+    assert dims.split is not None
+    axis, tile = dims.split
+    require(axis in dims.rhs_spec[1:], f"axis {axis} of the kernel is not summed over")
+    require(0 < tile < rhs.shape[axis], f"{rhs.shape[axis]} elements have no parts of {tile}")
+    summed = dims.rhs_spec.index(axis)
+    if summed == 1:
+        require(dims.feature_groups == 1, "the features of several groups are not split")
+    else:
+        require(dims.lhs_dilation[summed - 2] == 1, "taps that meet holes are not split")
 
 
 def _require_border(dtype: DType, border: Any) -> None:
@@ -102,8 +118,33 @@ def _value_of_conv(evaluator: Evaluator, op: Op, lhs: Array, rhs: Array) -> Arra
     lhs, rhs = _product_operands(op, lhs, rhs)
     x = _spread(lhs.transpose(dims.lhs_spec), dims)
     kernel = rhs.transpose(dims.rhs_spec)
-    shape = dims.result_shape(lhs.shape, rhs.shape)
+    shape = dims.of_one(dims.result_shape(lhs.shape, rhs.shape))
     sizes = tuple(shape[axis] for axis in dims.out_spec)
+    if dims.split is None:
+        return _summed(x, kernel, sizes, dims)
+    parts = [_summed(*part, sizes, dims) for part in _parts(x, kernel, dims)]
+    return np.stack(parts)
+
+
+def _parts(x: Array, kernel: Array, dims: ConvDims) -> Iterator[tuple[Array, Array]]:
+    """What each part of a split convolution sums over."""
+    assert dims.split is not None
+    axis, tile = dims.rhs_spec.index(dims.split[0]), dims.split[1]
+    for start in range(0, kernel.shape[axis], tile):
+        own: list[Any] = [slice(None)] * kernel.ndim
+        own[axis] = slice(start, start + tile)
+        moved: list[Any] = [slice(None)] * x.ndim
+        moved[axis] = own[axis]
+        if axis > 1:  # a window's taps lie where they did
+            count = kernel[tuple(own)].shape[axis]
+            step = dims.rhs_dilation[axis - 2]
+            last = (kernel.shape[axis] - start - count) * step
+            moved[axis] = slice(start * step, x.shape[axis] - last)
+        yield x[tuple(moved)], kernel[tuple(own)]
+
+
+def _summed(x: Array, kernel: Array, sizes: tuple[int, ...], dims: ConvDims) -> Array:
+    """All groups, with the axes of the result in its order."""
     result = np.zeros(sizes, x.dtype)
     groups = max(dims.feature_groups, dims.batch_groups)
     for group in range(groups):
@@ -181,7 +222,8 @@ def _contract_flops(op: Op) -> int:
 def _conv_flops(op: Op) -> int:
     rhs = op.operands[1].type
     features: int = rhs.shape[op.attrs["rhs_spec"][0]]
-    return 2 * op.result.type.size * (rhs.size // features if features else 0)
+    each = op.result.type.size // ConvDims.of(op.attrs).parts(rhs.shape)
+    return 2 * each * (rhs.size // features if features else 0)
 
 
 define(
