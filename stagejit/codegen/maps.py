@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from stagejit.codegen.closed import ClosedRegion
@@ -17,15 +18,16 @@ from stagejit.codegen.costs import element_code, region_seconds, widest_nbytes
 from stagejit.codegen.elements.accesses import lanes_of, vector_cost
 from stagejit.codegen.elements.elements import Elements
 from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.items import Items, Loop, in_vectors, span
 from stagejit.codegen.elements.register_tiles import Tile, best_tile, rows_are_a_loop
 from stagejit.codegen.elements.space import Space, merge, refine
 from stagejit.codegen.elements.stores import Stores, bind_memory
 from stagejit.codegen.elements.streaming import streamed_stores
 from stagejit.codegen.ir.builder import Builder
-from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.strides import is_dealt
 from stagejit.codegen.kernel import Kernel
+from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.items import in_items
+from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, Tail, Within, vectors
 from stagejit.codegen.target import Target
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var
@@ -74,7 +76,8 @@ def map_kernel(region: ClosedRegion, target: Target) -> Kernel:
     if any(streamed):
         nest = replace(nest, masked=False)
     stores = Stores(region, elements, targets, nest.offsets, streamed)
-    total = _Writer(region, nest, elements, stores).emit()
+    tree, total = _Loops(region, nest, elements, stores).tree()
+    Emitter(elements).emit(tree)
     return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
 
 
@@ -160,71 +163,53 @@ def _siblings(region: ClosedRegion) -> int:
     return max(Counter(region.buffers).values())
 
 
-# -------------------------------------------------------------------- emission
+# -------------------------------------------------------------------- the loops
 
 
-class _Writer:
-    """Emits the loops of one map."""
+class _Loops:
+    """The tree of one map."""
 
     def __init__(
         self, region: ClosedRegion, nest: _Nest, elements: Elements, stores: Stores
     ) -> None:
         self.region, self.nest, self.elements, self.stores = region, nest, elements, stores
-        self.b = elements.b
+        self.store = Do("store", self._store)
 
-    def emit(self) -> int:
-        """Writes the kernel's body; returns the number of items."""
-        outer = [Loop(var) for var in self.nest.outer]
+    def tree(self) -> tuple[Node, int]:
+        """All loops, and the number of items."""
+        outer = [(var, 1) for var in self.nest.outer]
         vector, tile = self.nest.vector, self.nest.tile
         if vector is None:
-            items = Items.over(outer)
-            items.emit(self.elements, self._store_all)
-        elif tile is None:
-            block = Loop(vector, min(vector.extent, _BLOCK))
-            items = Items.over([*outer, block])
-            items.emit(self.elements, lambda: self._row(vector, block.step))
-        else:
-            along = Loop(tile, min(tile.extent, _TILE_BLOCK))
-            whole = -(-vector.extent // self.nest.lanes) * self.nest.lanes
-            columns = Loop(
-                vector, min(whole, self._squares_abreast(tile, vector) * self.nest.lanes)
-            )
-            items = Items.over([*outer, columns, along])
-            items.emit(self.elements, lambda: self._tiles(columns, along))
-        return items.total
+            return in_items(outer, self.store)
+        if tile is None:
+            block = min(vector.extent, _BLOCK)
+            return in_items([*outer, (vector, block)], self._row(vector, block))
+        whole = -(-vector.extent // self.nest.lanes) * self.nest.lanes
+        abreast = min(whole, self._squares_abreast(tile, vector) * self.nest.lanes)
+        along = min(tile.extent, _TILE_BLOCK)
+        return in_items([*outer, (vector, abreast), (tile, along)], self._tiles(vector, tile))
 
-    def _row(self, vector: Var, block: int) -> None:
-        """One block along the vector variable: full vectors, then one masked; or all masked."""
-        lanes, loop = self.nest.lanes, Loop(vector, block)
+    def _row(self, vector: Var, block: int) -> Node:
+        """Vectors, and the elements between the lanes of each."""
+        body: Node = self.store
+        between, stride = self.nest.between, self.nest.stride
+        if between:
+            body = tuple(At(((between, number),), body) for number in range(between.extent))
+        if stride > 1:
+            body = Within("interleaved", lambda: self.elements.interleaving(stride), body)
+        straight = self.nest.straight and block == vector.extent
+        tail: Tail = "all masked" if self.nest.masked else "masked"
+        return vectors(vector, self.nest.lanes, body, tail=tail, straight=straight)
 
-        def masked(position: Register) -> None:
-            mask = self.b.mask_below(position, vector.extent, lanes)
-            with self.elements.at({vector: position}, vector=vector, lanes=lanes, mask=mask):
-                self._store_vector()
-
-        if self.nest.masked:
-            start, stop, _ = span(self.elements, loop, lanes)
-            self.b.loop(start, stop, lanes, (), masked, runs=True)
-        else:
-            straight = self.nest.straight and block == vector.extent
-            in_vectors(self.elements, loop, lanes, self._store_vector, straight=straight)
-
-    def _tiles(self, columns: Loop, along: Loop) -> None:
+    def _tiles(self, vector: Var, tile: Var) -> Node:
         """Square tiles of `lanes` by `lanes`, some next to each other along the vector variable,
         then the next ones along the tile variable."""
-        lanes, rest = self.nest.lanes, along.var.extent % self.nest.lanes
-
-        def squares(position: Register, count: int) -> None:
-            with self.elements.at({along.var: position}):
-                self._squares(columns, along.var, count)
-
-        start, stop, full = span(self.elements, along, lanes)
-        if along.var.extent >= lanes:
-            self.b.loop(start, full, lanes, (), lambda position: squares(position, lanes))
-        if rest and along.step == along.var.extent:
-            squares(full, rest)
-        elif rest:
-            self.b.if_(self.b.compare("lt", full, stop), lambda: squares(full, rest))
+        lanes, rest = self.nest.lanes, tile.extent % self.nest.lanes
+        chunks = [Chunk(lanes, vectors(vector, lanes, self._square(vector, tile, lanes)))]
+        if rest:
+            body = vectors(vector, lanes, self._square(vector, tile, rest))
+            chunks.append(Chunk(rest, body, straight=True))
+        return Loop(tile, tuple(chunks))
 
     def _squares_abreast(self, tile: Var, vector: Var) -> int:
         """Squares next to each other before the next ones along the tile variable."""
@@ -239,40 +224,23 @@ class _Writer:
         )
         return _SQUARES if crosses else 1
 
-    def _squares(self, columns: Loop, along: Var, count: int) -> None:
-        """Squares next to each other; `count` steps along the tile variable exist."""
-        lanes = self.nest.lanes
+    def _square(self, vector: Var, tile: Var, count: int) -> Node:
+        """One square; `count` steps along the tile variable exist."""
+        row, looped = Var(count, "row"), self.nest.looped and count > 1
 
-        def square() -> None:
-            whole = self.elements.position.mask is None
-            self._square(along, count, lanes if whole else columns.var.extent % lanes)
+        def square() -> AbstractContextManager[None]:
+            elements, lanes = self.elements, self.nest.lanes
+            used = lanes if elements.position.mask is None else vector.extent % lanes
+            before = elements.b.block if looped else None
+            return elements.at(tile=Tile(tile, count, used, before=before))
 
-        in_vectors(self.elements, columns, lanes, square)
+        def step() -> None:
+            at = self.elements.position.env[row]
+            with self.elements.tile_step(at if at.const is None else int(at.const)):
+                self._store()
 
-    def _square(self, along: Var, count: int, used: int) -> None:
-        if self.nest.looped and count > 1:
-            with self.elements.at(tile=Tile(along, count, used, before=self.b.block)):
-                self.b.loop(0, count, 1, (), self._square_row)
-            return
-        with self.elements.at(tile=Tile(along, count, used)):
-            for step in range(count):
-                with self.elements.tile_step(step):
-                    self._store_all()
+        body = Loop(row, (Chunk(1, Do("store", step), straight=not looped),))
+        return Within("square", square, body)
 
-    def _square_row(self, step: Register) -> None:
-        with self.elements.tile_step(step):
-            self._store_all()
-
-    def _store_vector(self) -> None:
-        """One vector, and the elements between its lanes."""
-        between = self.nest.between
-        if self.nest.stride == 1:
-            self._store_all()
-            return
-        with self.elements.interleaving(self.nest.stride):
-            for number in range(between.extent if between else 1):
-                with self.elements.at({between: self.b.const(number)} if between else {}):
-                    self._store_all()
-
-    def _store_all(self) -> None:
+    def _store(self) -> None:
         self.stores.write([(at, self.nest.index) for at in range(len(self.region.stores))])

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
@@ -29,13 +30,15 @@ from stagejit.codegen.elements.accesses import lanes_of, vector_cost
 from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.gathers import clamped, is_inside, start_of
-from stagejit.codegen.elements.items import Items, Loop, in_vectors, nested
 from stagejit.codegen.elements.space import Space, merge, refine
 from stagejit.codegen.elements.stores import bind_memory
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.math import functions as vmath
+from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.items import in_items
+from stagejit.codegen.nest.tree import Do, Node, When, Within, serial, vectors
 from stagejit.codegen.target import Target
 from stagejit.graph.dims import ScatterDims
 from stagejit.graph.ir import Op, Value
@@ -71,7 +74,9 @@ def scatter_kernel(region: ClosedRegion, target: Target) -> Kernel:
     nest = _plan(region, target)
     builder = Builder(calls=region.calls)
     memory, (into,), args = bind_memory(builder, region, nest.reads, (nest.offset,))
-    total = _Writer(region.anchor_op, nest, Elements(builder, memory), into).emit()
+    elements = Elements(builder, memory)
+    tree, total = _Policy(region.anchor_op, nest, elements, into).tree()
+    Emitter(elements).emit(tree)
     return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
 
 
@@ -199,30 +204,29 @@ def _ranges(
     return axis, min(wanted, shape[axis])
 
 
-# -------------------------------------------------------------------- emission
+# -------------------------------------------------------------------- loops and statements
 
 
-class _Writer:
-    """Emits the loops of one scatter."""
+class _Policy:
+    """The loops of one scatter, and what they do."""
 
     def __init__(self, op: Op, nest: _Nest, elements: Elements, into: Memory) -> None:
         self.op, self.nest, self.elements, self.into = op, nest, elements, into
         self.b = elements.b
         self.range = Var(nest.ranges, "p")
+        self.offset = Affine()  # of the element where the loops stand, in the destination
+        self.inside: Register | None = None  # whether this item applies the window; None: always
 
-    def emit(self) -> int:
-        """Writes the kernel's body; returns the number of items."""
+    def tree(self) -> tuple[Node, int]:
+        """All loops, and the number of items."""
         nest = self.nest
-        loops = [Loop(var) for var in nest.free]
+        loops = [(var, 1) for var in nest.free]
         if nest.owned is not None:
-            loops.append(Loop(self.range))
-        block = Loop(nest.vector, self._block()) if nest.vector else None
-        items = Items.over([*loops, block] if block else loops)
-        ordered = [Loop(var) for var in nest.ordered]  # the loops over the index vectors
-        items.emit(
-            self.elements, lambda: nested(self.elements, ordered, lambda: self._one_window(block))
-        )
-        return items.total
+            loops.append((self.range, 1))
+        if nest.vector:
+            loops.append((nest.vector, self._block()))
+        window = When("inside", lambda: self.inside, self._window())
+        return in_items(loops, serial(nest.ordered, Within("starts", self._started, window)))
 
     def _block(self) -> int:
         """Elements along the vector variable that one item takes: all where windows move."""
@@ -230,15 +234,14 @@ class _Writer:
         whole = -(-self.nest.vector.extent // self.nest.lanes) * self.nest.lanes
         return min(self.nest.lanes * _BLOCK, whole) if self.nest.still else whole
 
-    def _one_window(self, block: Loop | None) -> None:
+    @contextmanager
+    def _started(self) -> Iterator[None]:
+        """One window, whose starts are read."""
         with self.elements.at():
-            starts, inside = self._starts()
+            starts, self.inside = self._starts()
             place = [part + starts.get(axis, Affine()) for axis, part in enumerate(self.nest.place)]
-            offset = self.op.result.type.offset(tuple(place))
-            if inside is None:
-                self._window(block, offset)
-            else:
-                self.b.if_(inside, lambda: self._window(block, offset))
+            self.offset = self.op.result.type.offset(tuple(place))
+            yield
 
     def _starts(self) -> tuple[dict[int, Affine], Register | None]:
         """Where the window starts, and whether this item applies it (None: always)."""
@@ -262,26 +265,21 @@ class _Writer:
         first = self.elements.position.env[self.range] * size
         return self.b.compare("lt", start - first, size, signed=False)
 
-    def _window(self, block: Loop | None, offset: Affine) -> None:
+    def _window(self) -> Node:
         """All elements of the window that belong to this item."""
-        loops = [Loop(var) for var in self.nest.window if var is not self.nest.vector]
+        body: Node = Do("combine", self._combine)
+        if self.nest.vector is not None:
+            body = vectors(self.nest.vector, self.nest.lanes, body)
+        return serial([var for var in self.nest.window if var is not self.nest.vector], body)
 
-        def run() -> None:
-            if block is None:
-                self._combine(offset)
-            else:
-                in_vectors(self.elements, block, self.nest.lanes, lambda: self._combine(offset))
-
-        nested(self.elements, loops, run)
-
-    def _combine(self, offset: Affine) -> None:
+    def _combine(self) -> None:
         """One element, or a vector of them, of the destination."""
         dtype, fn = self.op.result.type.dtype, self.op.attrs["fn"]
         update = self.elements.value(self.op.operands[2], self.nest.index)
         if fn != "set":
-            before = self.elements.load_at(self.op.result, self.into, offset)
+            before = self.elements.load_at(self.op.result, self.into, self.offset)
             lanes = max(update.type.lanes, before.type.lanes)
             if lanes:
                 update, before = self.b.splat(update, lanes), self.b.splat(before, lanes)
             update = vmath.emit(self.b, fn, dtype, [before, update])
-        self.elements.store(update, dtype, self.into, offset)
+        self.elements.store(update, dtype, self.into, self.offset)

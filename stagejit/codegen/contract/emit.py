@@ -22,12 +22,12 @@ from stagejit.codegen.contract.plan import ContractPlan
 from stagejit.codegen.contract.tiling import Split
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.elements.elements import Elements, Memory
-from stagejit.codegen.elements.items import own_items
 from stagejit.codegen.elements.stores import bind_memory, lowest_offsets
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.kernel import Kernel
+from stagejit.codegen.nest.spans import own_items
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
 from stagejit.types import DType
@@ -96,7 +96,9 @@ class _Emitter:
     def run(self, before: int, *, last: bool) -> None:
         """The items of this nest within the chunk; `before` items belong to earlier nests."""
         among = (before, self.tiling.items) if before or not last else None
-        own_items(self.b, among, self._item, last=last)
+        low, high, first = own_items(self.b, among, last=last)
+        runs = True if among is None else None
+        self.b.loop(low, high, 1, (), lambda number: self._item(number - first), runs=runs)
 
     def _item(self, number: Register) -> None:
         ranges = self._ranges(number)

@@ -26,6 +26,9 @@ from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.math import functions as vmath
+from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.spans import Span
+from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, Tail, Within, serial
 from stagejit.index.affine import Var
 
 
@@ -41,7 +44,7 @@ class Range:
 
 
 class Epilogue:
-    """The stores of one item. Positions count from the start of the item's ranges."""
+    """The stores of one item."""
 
     def __init__(
         self,
@@ -63,7 +66,14 @@ class Epilogue:
         axes = sorted(self.plan.nest.axes, key=lambda var: -abs(self._stride(var)))
         if self.vector is not None and self._stride(self.vector) <= 1:
             axes = [*(var for var in axes if var is not self.vector), self.vector]
-        self._loops(axes, {}, None)
+        self.elements.bound[self.result] = lambda _: self._sum()
+        emitter = Emitter(self.elements)
+        with emitter.covering({var: self._elements(var) for var in axes}):
+            emitter.emit(self._loops(axes))
+
+    def _elements(self, var: Var) -> Span:
+        owned = self.ranges[var]
+        return Span.between(owned.start, owned.start + owned.length, owned.length)
 
     def _stride(self, var: Var) -> int:
         """Elements from neighbour to neighbour in the first store."""
@@ -86,37 +96,20 @@ class Epilogue:
 
     # ---------------------------------------------------------------- loops
 
-    def _loops(
-        self, axes: Sequence[Var], at: Mapping[Var, Register], mask: Register | None
-    ) -> None:
+    def _loops(self, axes: Sequence[Var]) -> Node:
         if not axes:
-            with self.elements.at(self._env(at), vector=self.vector, lanes=self._width, mask=mask):
-                self._store_all(at, mask)
-            return
+            return Do("store", self._store_all)
         var, rest = axes[0], axes[1:]
-        if var is self.vector:
-            self._vectors(rest, at)
-            return
-        length = self.ranges[var].length
-        self.b.loop(0, length, 1, (), lambda i: self._loops(rest, {**at, var: i}, mask))
-
-    def _vectors(self, rest: Sequence[Var], at: Mapping[Var, Register]) -> None:
-        """The loop over vectors; `rest`: loops inside of it."""
-        b, var, lanes = self.b, self.vector, self.lanes
-        assert var is not None
-        length = self.ranges[var].length
+        if var is not self.vector:
+            return serial([var], self._loops(rest))
+        lanes, chunks = self.lanes, []
         whole = var.extent % lanes == 0 and self.ranges[var].split.unit == lanes
-
-        def step(i: Register) -> None:
-            mask = None if whole else b.mask_below(i, length, lanes)
-            self._loops(rest, {**at, var: i}, mask)
-
-        first: Register | int = 0
         if self._fills_gaps(rest):
-            first = length if whole else length - b.urem(length, lanes)
-            b.loop(0, first, lanes, (), lambda i: self._gaps(rest, {**at, var: i}))
-        if not (whole and first is length):
-            b.loop(first, length, lanes, (), step)
+            chunks.append(Chunk(lanes, self._gaps(rest), vector=True))
+        if not (whole and chunks):
+            tail: Tail = "none" if whole else "all masked"
+            chunks.append(Chunk(lanes, self._loops(rest), vector=True, tail=tail))
+        return Loop(var, tuple(chunks))
 
     def _fills_gaps(self, inner: Sequence[Var]) -> bool:
         """Whether the positions of `inner` are all the elements between two lanes, in order."""
@@ -126,48 +119,35 @@ class Epilogue:
         whole = all(self.ranges[var].split.parts == 1 for var in between)
         return bool(between) and whole and between == list(inner)
 
-    def _gaps(self, inner: Sequence[Var], at: Mapping[Var, Register]) -> None:
+    def _gaps(self, inner: Sequence[Var]) -> Node:
         """A vector, and all the elements between its lanes."""
         assert self.vector is not None
-        elements, stride = self.elements, self._stride(self.vector)
-        with (
-            elements.at(self._env(at), vector=self.vector, lanes=self.lanes),
-            elements.interleaving(stride),
-        ):
-            for numbers in itertools.product(*(range(var.extent) for var in inner)):
-                here = {
-                    var: self.b.const(number) for var, number in zip(inner, numbers, strict=True)
-                }
-                with elements.at(self._env(here)):
-                    self._store_all({**at, **here}, None)
-
-    @property
-    def _width(self) -> int:
-        return self.lanes if self.vector is not None else 0
-
-    def _env(self, at: Mapping[Var, Register]) -> dict[Var, Register]:
-        return {var: self.ranges[var].start + position for var, position in at.items()}
+        stride, store = self._stride(self.vector), Do("store", self._store_all)
+        places = itertools.product(*(range(var.extent) for var in inner))
+        body = tuple(At(tuple(zip(inner, numbers, strict=True)), store) for numbers in places)
+        return Within("interleaved", lambda: self.elements.interleaving(stride), body)
 
     # ---------------------------------------------------------------- one position
 
-    def _store_all(self, at: Mapping[Var, Register], mask: Register | None) -> None:
-        self.elements.bound[self.result] = lambda _: self._sum(at, mask)
+    def _store_all(self) -> None:
         panel, indices = self.plan.panel, self.plan.indices
         self.stores.write([(n, index) for n, index in enumerate(indices) if n != panel])
 
-    def _sum(self, at: Mapping[Var, Register], mask: Register | None) -> Register:
-        """The finished sums at this position, in the type of the anchor's result."""
+    def _sum(self) -> Register:
+        """The finished sums where the loops stand, in the type of the anchor's result."""
         b, view, lanes, vector = self.b, self.panel, self.lanes, self.vector
-        offset = view.base
-        for var, position in at.items():
-            offset = offset + view.moved(var, position)
+        position, offset = self.elements.position, view.base
+        for var in self.plan.nest.axes:  # the panel starts where the item does
+            offset = offset - view.moved(var, self.ranges[var].start)
+        for var in self.plan.nest.axes:
+            offset = offset + view.moved(var, position.env[var])
         stride = view.strides.get(vector, 0) if vector is not None else 0
         if vector is None or not stride:
             raw = b.load(view.buffer, offset)
         elif stride == 1:
-            raw = b.load(view.buffer, offset, lanes, mask=mask)
+            raw = b.load(view.buffer, offset, lanes, mask=position.mask)
         else:
             raw = b.gather(
-                view.buffer, b.splat(offset, lanes) + b.lane_ids(lanes) * stride, mask=mask
+                view.buffer, b.splat(offset, lanes) + b.lane_ids(lanes) * stride, mask=position.mask
             )
         return vmath.convert(b, raw, self.plan.nest.dtype, self.result.type.dtype)

@@ -7,7 +7,8 @@ that a window reaches outside the operand holds the operand's border.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -18,6 +19,9 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.ir.strides import every, is_dealt
 from stagejit.codegen.math import functions as vmath
+from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.spans import Span
+from stagejit.codegen.nest.tree import At, Cell, Chunk, Do, Loop, Node, Within, serial, vectors
 from stagejit.index.affine import Affine, Var
 
 _MOST_SHUFFLED = 4  # phases that shuffles sort faster than scattered stores
@@ -26,7 +30,7 @@ _NONE: Mapping[Var, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class _Span:
+class _Need:
     """The part of one dimension that a block needs: source positions [first, stop), which lie at
     block positions `source - origin`. The block has `count` positions; with a border, those that no
     position of [0, size) reaches hold the border."""
@@ -38,12 +42,17 @@ class _Span:
     size: int
     border: bool
 
-    def times(self, factor: int) -> _Span:
-        """Of a dimension that runs on into one of `factor` elements, the span of both."""
+    def times(self, factor: int) -> _Need:
+        """Of a dimension that runs on into one of `factor` elements, the need of both."""
         first, stop, origin, count = (
             number * factor for number in (self.first, self.stop, self.origin, self.count)
         )
-        return _Span(first, stop, origin, count, self.size * factor, self.border)
+        return _Need(first, stop, origin, count, self.size * factor, self.border)
+
+    @property
+    def span(self) -> Span:
+        """The source positions."""
+        return Span.between(self.first, self.stop, self.stop - self.first)
 
 
 class Fill:
@@ -58,55 +67,58 @@ class Fill:
         lengths: Mapping[Var, Register],
     ) -> None:
         self.b, self.elements, self.source = packing.b, elements, packing.source
+        self.emitter, self.write = Emitter(elements), Do("pack", self._write)
         self.lanes, self.dtype = packing.tiling.lanes, packing.dtype
         self.buffer, self.size = packing.buffer, packing.size
         self.dims = list(packing.dims)
         self.index, self.memory = packing.source.operand.index, packing.source.memory
         self._border_value = packing.source.operand.border
-        self.spans = {dim.source: self._span(dim, starts, lengths) for dim in self.dims}
+        self.needs = {dim.source: self._need(dim, starts, lengths) for dim in self.dims}
         if self.memory is not None:
             self._merge()
 
     def emit(self) -> None:
+        with self.emitter.covering({dim.source: self.needs[dim.source].span for dim in self.dims}):
+            self.emitter.emit(self._tree())
+
+    def _tree(self) -> Node:
         if not self.dims:
-            self._write()
-            return
+            return self.write
         vector, along = self._directions()
-        others = [dim for dim in self.dims if dim is not vector and dim is not along]
-        phases = 1 < vector.modulus <= _MOST_SHUFFLED and self.lanes > 1
         if self.lanes > 1 and vector.modulus == 1 and along is None:
-            self._walk(0, self.b.const(0))
-            return
-        if any(span.border for span in self.spans.values()):
-            self._border(self.b.const(0), self.b.const(self.size))
-        if phases:
-            self._loops(others, lambda: self._phases(vector))
+            return self._walk(0)
+        others = [dim.source for dim in self.dims if dim is not vector and dim is not along]
+        if 1 < vector.modulus <= _MOST_SHUFFLED and self.lanes > 1:
+            filled = self._phases(vector)
         elif along is not None:
-            self._loops(others, lambda: self._squares(vector, along))
+            filled = self._squares(vector, along)
         else:
-            span = self.spans[vector.source]
-            self._loops(others, lambda: self._rows(vector, span.first, span.stop))
+            filled = self._row(vector)
+        border: Node = ()
+        if any(need.border for need in self.needs.values()):
+            border = self._border(lambda: (self.b.const(0), self.b.const(self.size)))
+        return (border, serial(others, filled))
 
     # ---------------------------------------------------------------- what is walked
 
-    def _span(
+    def _need(
         self, dim: Dim, starts: Mapping[Var, Register], lengths: Mapping[Var, Register]
-    ) -> _Span:
+    ) -> _Need:
         b = self.b
         if not dim.window:
             start, count = starts[dim.source], lengths[dim.source]
-            return _Span(start, start + count, start, count, dim.source.extent, border=False)
+            return _Need(start, start + count, start, count, dim.source.extent, border=False)
         origin, count = b.const(-dim.before), b.const(1)
         for axis, coeff in dim.coeffs.items():
             origin = origin + starts[axis] * coeff
             count = count + (lengths[axis] - 1) * coeff
         window = self.source.operand.windows[dim.source]
         if window.exact:
-            return _Span(origin, origin + count, origin, count, window.size, border=False)
+            return _Need(origin, origin + count, origin, count, window.size, border=False)
         end = origin + count
         first = b.binary("smin", b.binary("smax", origin, 0), end)
         stop = b.binary("smax", b.binary("smin", end, window.size), first)
-        return _Span(first, stop, origin, count, window.size, border=True)
+        return _Need(first, stop, origin, count, window.size, border=True)
 
     def _merge(self) -> None:
         at = len(self.dims) - 2
@@ -120,7 +132,7 @@ class Fill:
                 self.index = tuple(part.substitute(mapping) for part in self.index)
                 assert self.memory is not None
                 self.memory = self.memory.substitute(mapping)
-                self.spans[joint] = self.spans[outer.source].times(extent)
+                self.needs[joint] = self.needs[outer.source].times(extent)
                 length = outer.length * extent
                 self.dims[at : at + 2] = [
                     replace(inner, source=joint, window=outer.window, length=length)
@@ -132,7 +144,7 @@ class Fill:
             return False
         extent = inner.source.extent
         return (
-            self.spans[inner.source].count.const == extent
+            self.needs[inner.source].count.const == extent
             and outer.stride == inner.stride * extent
             and self.memory.coeff(outer.source) == self.memory.coeff(inner.source) * extent
         )
@@ -150,49 +162,68 @@ class Fill:
 
     # ---------------------------------------------------------------- loops
 
-    def _walk(self, depth: int, base: Register) -> None:
-        """The block in storage order, borders included; `base`: where the current row starts."""
+    def _walk(self, depth: int) -> Node:
+        """The block in storage order, borders included."""
         dim = self.dims[depth]
-        span, b = self.spans[dim.source], self.b
+        need = self.needs[dim.source]
         if depth == len(self.dims) - 1:
-            if span.border:
-                self._bordered_row(dim, base)
-            else:
-                self._rows(dim, span.first, span.stop)
-            return
+            return self._bordered_row(dim) if need.border else self._row(dim)
+        inner = serial([dim.source], self._walk(depth + 1))
+        if not need.border:
+            return inner
 
-        def iteration(position: Register) -> None:
-            with self.elements.at({dim.source: position}):
-                self._walk(depth + 1, base + (position - span.origin) * dim.stride)
+        def before() -> tuple[Register, Register]:
+            row = self._row_start(depth)
+            return row, row + (need.first - need.origin) * dim.stride
 
-        if span.border:  # whole vectors of it may reach into the rows that follow
-            self._border(base, base + (span.first - span.origin) * dim.stride)
-        b.loop(span.first, span.stop, 1, (), iteration)
-        if span.border:
-            end = base + (span.stop - span.origin) * dim.stride
-            self._border(end, base + span.count * dim.stride)
+        def after() -> tuple[Register, Register]:
+            row = self._row_start(depth)
+            return row + (need.stop - need.origin) * dim.stride, row + need.count * dim.stride
 
-    def _bordered_row(self, dim: Dim, base: Register) -> None:
+        # Whole vectors of it may reach into the rows that follow.
+        return (self._border(before), inner, self._border(after))
+
+    def _row_start(self, depth: int) -> Register:
+        """Where in scratch the loops over the first dimensions stand."""
+        start = self.b.const(0)
+        for dim in self.dims[:depth]:
+            position = self.elements.position.env[dim.source] - self.needs[dim.source].origin
+            start = start + position * dim.stride
+        return start
+
+    def _bordered_row(self, dim: Dim) -> Node:
         """Vectors over the positions of the block; lanes outside the operand are the border."""
-        b, lanes, span, border = self.b, self.lanes, self.spans[dim.source], self._border_value
+        b, lanes, need, border = self.b, self.lanes, self.needs[dim.source], self._border_value
+        block = Var(dim.length, "block")
         # A masked load gives zeros already.
         reads = self.memory is not None and self.memory.coeff(dim.source) == 1
 
-        def step(position: Register) -> None:
-            at = position + span.origin
-            inside = b.mask_below(at, span.size, lanes) ^ b.mask_below(at, 0, lanes)
+        def step() -> None:
+            position = self.elements.position.env[block]
+            at = position + need.origin
+            inside = b.mask_below(at, need.size, lanes) ^ b.mask_below(at, 0, lanes)
             with self.elements.at({dim.source: at}, vector=dim.source, lanes=lanes, mask=inside):
                 self._prefetch()
                 register = self._element()
             if border != 0 or not reads:
                 register = b.select(inside, register, border)
-            b.store(register, self.buffer, base + position)
+            b.store(register, self.buffer, self._row_start(len(self.dims) - 1) + position)
 
         if dim.length <= _UNROLLED_VECTORS * lanes:  # masks then do not depend on the row
-            for position in range(0, dim.length, lanes):
-                step(b.const(position))
-        else:
-            b.loop(0, span.count, lanes, (), step)
+            return vectors(block, lanes, Do("pack", step), tail="padded", straight=True)
+        row = vectors(block, lanes, Do("pack", step), tail="padded")
+        return self._covering(block, lambda: (b.const(0), need.count), row)
+
+    def _covering(
+        self, var: Var, ends: Callable[[], tuple[Register, Register]], body: Node
+    ) -> Node:
+        """`body`, in which loops over `var` cover what is between two ends."""
+
+        def covering() -> AbstractContextManager[None]:
+            start, stop = ends()
+            return self.emitter.covering({var: Span.between(start, stop, stop - start)})
+
+        return Within("ends", covering, body)
 
     def _prefetch(self) -> None:
         """The same place one step of the outermost dimension ahead: rows are short, and the next
@@ -204,121 +235,88 @@ class Fill:
         here = self.elements.scalar_index(memory - place.base)
         self.b.prefetch(place.buffer, here + memory.coeff(outer.source))
 
-    def _border(self, start: Register, stop: Register) -> None:
-        """Whole vectors of the border, from `start` to `stop` or a little further."""
-        b, lanes = self.b, self.lanes if self.lanes > 1 else 0
-        border = b.const(self._border_value, element_type(self.dtype).with_lanes(lanes))
-        b.loop(start, stop, max(lanes, 1), (), lambda i: b.store(border, self.buffer, i))
+    def _border(self, ends: Callable[[], tuple[Register, Register]]) -> Node:
+        """Whole vectors of the border, from one place in scratch to another or a little further."""
+        b, lanes, at = self.b, self.lanes if self.lanes > 1 else 0, Var(self.size, "border")
 
-    def _loops(self, dims: Sequence[Dim], body: Callable[[], None]) -> None:
-        """The positions of the operand that the block needs."""
-        if not dims:
-            body()
-            return
-        span = self.spans[dims[0].source]
+        def store() -> None:
+            border = b.const(self._border_value, element_type(self.dtype).with_lanes(lanes))
+            b.store(border, self.buffer, self.elements.position.env[at])
 
-        def iteration(position: Register) -> None:
-            with self.elements.at({dims[0].source: position}):
-                self._loops(dims[1:], body)
+        fill = Loop(at, (Chunk(max(lanes, 1), Do("border", store), tail="padded"),))
+        return self._covering(at, ends, fill)
 
-        self.b.loop(span.first, span.stop, 1, (), iteration)
-
-    def _phases(self, vector: Dim) -> None:
+    def _phases(self, vector: Dim) -> Node:
         """As many vectors at once as there are phases, sorted by shuffles; the rest one by one."""
-        b, lanes, count = self.b, self.lanes, vector.modulus
-        first, stop = self.spans[vector.source].first, self.spans[vector.source].stop
-        whole = stop - b.urem(stop - first, lanes * count)
+        b, var, lanes, count = self.b, vector.source, self.lanes, vector.modulus
+        cells = [Cell("phase") for _ in range(count)]
 
-        def chunk(position: Register) -> None:
-            parts = []
-            for number in range(count):
-                with self.elements.at(
-                    {vector.source: position + number * lanes}, vector=vector.source, lanes=lanes
-                ):
-                    parts.append(self._element())
+        def load(cell: Cell) -> Node:
+            def run() -> None:
+                self.emitter.cells[cell] = (self._element(),)
+
+            return Do("load", run, (cell,))
+
+        def sort() -> None:
+            position = self.elements.position.env[var]
+            parts = [self.emitter.cells[cell][0] for cell in cells]
             for phase in range(count):
-                offset = self._offset({vector.source: position + phase})
+                offset = self._offset({var: position + phase})
                 b.store(every(b, parts, phase), self.buffer, offset)
 
-        b.loop(first, whole, lanes * count, (), chunk)
-        self._rows(vector, whole, stop)
+        loads = (
+            At(((var, number * lanes),), load(cell), var, lanes, lanes)
+            for number, cell in enumerate(cells)
+        )
+        together = Chunk(lanes * count, (*loads, Do("sort", sort)))
+        return Loop(var, (together, Chunk(lanes, self.write, vector=True, tail="masked")))
 
-    def _rows(self, vector: Dim, first: Register, stop: Register) -> None:
+    def _row(self, vector: Dim) -> Node:
         """Positions along the innermost dimension."""
         if self.lanes > 1:
-            self._in_vectors(vector, first, stop, self._write)
-            return
+            return vectors(vector.source, self.lanes, self.write)
+        return serial([vector.source], self.write)
 
-        def scalar(position: Register) -> None:
-            with self.elements.at({vector.source: position}):
-                self._write()
-
-        self.b.loop(first, stop, 1, (), scalar)
-
-    def _in_vectors(
-        self, dim: Dim, first: Register, stop: Register, body: Callable[[], None]
-    ) -> None:
-        """`body` at each vector from `first` to `stop`, the last one masked."""
-        b, lanes = self.b, self.lanes
-        whole = stop - b.urem(stop - first, lanes)
-
-        def vector(position: Register, mask: Register | None = None) -> None:
-            with self.elements.at(
-                {dim.source: position}, vector=dim.source, lanes=lanes, mask=mask
-            ):
-                body()
-
-        b.loop(first, whole, lanes, (), vector)
-        mask = b.mask_below(whole, stop, lanes)
-        b.if_(b.compare("lt", whole, stop), lambda: vector(whole, mask))
-
-    def _squares(self, vector: Dim, along: Dim) -> None:
+    def _squares(self, vector: Dim, along: Dim) -> Node:
         """Square register transposes; what is left over goes element by element. Elements that lie
         between the lanes and nowhere else are all loaded with them."""
-        lanes, between = self.lanes, self._is_between(vector, along)
-        first, stop = self.spans[vector.source].first, self.spans[vector.source].stop
-        low, high = self.spans[along.source].first, self.spans[along.source].stop
-        even = high - self.b.urem(high - low, lanes)
+        lanes, var = self.lanes, along.source
+        single = Chunk(1, self.write)
+        if self._is_between(vector, along):
+            whole = self._gaps(along)
+        else:
+            whole = Loop(var, (Chunk(lanes, self._square(var)), single))
+        rest = Chunk(lanes, Loop(var, (single,)), vector=True, tail="all masked")
+        return Loop(vector.source, (Chunk(lanes, whole, vector=True), rest))
 
-        def square(at: Register) -> None:
-            tile = Tile(along.source, lanes, lanes)
-            with self.elements.at({along.source: at}, tile=tile):
-                for row in range(lanes):
-                    with self.elements.tile_step(row):
-                        self._write({along.source: row})
+    def _square(self, along: Var) -> Node:
+        lanes = self.lanes
 
-        def single(at: Register) -> None:
-            with self.elements.at({along.source: at}):
-                self._write()
+        def rows() -> None:
+            for row in range(lanes):
+                with self.elements.tile_step(row):
+                    self._write({along: row})
 
-        def column() -> None:
-            whole = self.elements.position.mask is None
-            if whole and between:
-                self._gaps(along)
-                return
-            if whole:
-                self.b.loop(low, even, lanes, (), square)
-            self.b.loop(even if whole else low, high, 1, (), single)
+        def square() -> AbstractContextManager[None]:
+            return self.elements.at(tile=Tile(along, lanes, lanes))
 
-        self._in_vectors(vector, first, stop, column)
+        return Within("square", square, Do("pack rows", rows))
 
     def _is_between(self, vector: Dim, along: Dim) -> bool:
         """Whether positions of `along` are all the elements from one lane to the next in memory."""
         assert self.memory is not None
-        gap, span = self.memory.coeff(vector.source), self.spans[along.source]
+        gap, need = self.memory.coeff(vector.source), self.needs[along.source]
         return (
             is_dealt(gap, self.lanes, shared=True)
-            and (span.first.const, span.stop.const) == (0, gap)
+            and (need.first.const, need.stop.const) == (0, gap)
             and along.source.extent == gap
         )
 
-    def _gaps(self, along: Dim) -> None:
+    def _gaps(self, along: Dim) -> Node:
         """A vector for each position of `along`, from the same loads."""
-        elements, count = self.elements, along.source.extent
-        with elements.interleaving(count):
-            for number in range(count):
-                with elements.at({along.source: self.b.const(number)}):
-                    self._write()
+        count = along.source.extent
+        body = tuple(At(((along.source, number),), self.write) for number in range(count))
+        return Within("interleaved", lambda: self.elements.interleaving(count), body)
 
     def _element(self) -> Register:
         """The operand where `elements` stands, in the packed type."""
@@ -341,7 +339,7 @@ class Fill:
             if dim is not but:
                 position = at.get(dim.source, self.elements.position.env.get(dim.source))
                 assert position is not None
-                position = position + steps.get(dim.source, 0) - self.spans[dim.source].origin
+                position = position + steps.get(dim.source, 0) - self.needs[dim.source].origin
                 offset = offset + self._along(dim, position)
         return offset
 
@@ -355,7 +353,7 @@ class Fill:
             b.store(register, self.buffer, self._offset({}, steps=steps), mask=position.mask)
             return
         lanes = position.lanes
-        first = position.env[split.source] - self.spans[split.source].origin
+        first = position.env[split.source] - self.needs[split.source].origin
         varying = self._along(split, b.splat(first, lanes) + b.lane_ids(lanes))
         offset = b.splat(self._offset({}, but=split, steps=steps), lanes) + varying
         b.scatter(register, self.buffer, offset, mask=position.mask)

@@ -218,7 +218,7 @@ class Elements(Positions):
                 return self._transposed(value, buffer, uniform, coeff, tile)
             if (
                 not varying
-                and (used := self._used_lanes()) is not None
+                and (used := self.used_lanes()) is not None
                 and is_dealt(coeff, lanes, shared=coeff == self.position.stride)
             ):
                 first, phase = self._phase(uniform, coeff)
@@ -280,7 +280,7 @@ class Elements(Positions):
         loaded = b.load(buffer, at, lanes * stride, mask=b.mask_below(at, end, lanes * stride))
         return dealt(b, loaded, stride, 0)
 
-    def _used_lanes(self) -> int | None:
+    def used_lanes(self) -> int | None:
         """How many lanes exist, the first ones; None where a mask does not tell."""
         mask, lanes = self.position.mask, self.position.lanes
         if mask is None:
@@ -332,7 +332,7 @@ class Elements(Positions):
         register = self.b.splat(register, lanes)
         apart = not varying and coeff == self.position.stride
         if apart and is_dealt(coeff, lanes, shared=True):  # it waits for those between its lanes
-            used = self._used_lanes()
+            used = self.used_lanes()
             if used is not None:
                 first, phase = self._phase(uniform, coeff)
                 place = Place(memory.buffer, self.scalar_index(first), lanes, used, nontemporal)

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.elements.elements import Elements, Memory
-from stagejit.codegen.elements.items import Items, Loop, in_vectors, nested, panel_width
 from stagejit.codegen.elements.stores import Stores, bind_memory
 from stagejit.codegen.elements.streaming import streamed_stores
 from stagejit.codegen.ir.builder import Builder
@@ -24,6 +24,9 @@ from stagejit.codegen.ir.nodes import Buffer, element_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.math import functions as vmath
+from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.items import in_items, panel_width
+from stagejit.codegen.nest.tree import At, Cell, Chunk, Do, Loop, Node, serial, vectors
 from stagejit.codegen.rows.cumulative_plan import Nest, plan
 from stagejit.codegen.rows.reducers import identity_of
 from stagejit.codegen.target import Target
@@ -42,55 +45,53 @@ def cumulative_kernel(region: ClosedRegion, target: Target) -> Kernel:
     nest = plan(region, target)
     builder = Builder(calls=region.calls)
     memory, stores, args = bind_memory(builder, region, nest.reads, nest.offsets)
-    elements = Elements(builder, memory)
-    total = _Writer(region, nest, elements, stores, target).emit()
-    elements.bound.clear()  # a cycle: they read through the writer
+    emitter = Emitter(Elements(builder, memory))
+    tree, total = _Policy(region, nest, emitter, stores, target).tree()
+    emitter.emit(tree)
+    emitter.elements.bound.clear()  # a cycle: they read through the policy
     return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
 
 
-# -------------------------------------------------------------------- emission
+# -------------------------------------------------------------------- loops and statements
 
 
-class _Writer:
-    """Emits the loops of one cumulative region."""
+class _Policy:
+    """The loops of one cumulative region, and what they do."""
 
     def __init__(
         self,
         region: ClosedRegion,
         nest: Nest,
-        elements: Elements,
+        emitter: Emitter,
         memory: Sequence[Memory],
         target: Target,
     ) -> None:
-        self.nest, self.elements = nest, elements
-        self.b, self.op, self.target = elements.b, region.anchor_op, target
+        self.nest, self.emitter, self.elements = nest, emitter, emitter.elements
+        self.b, self.op, self.target = emitter.b, region.anchor_op, target
         self.fn: str = self.op.attrs["fn"]
         self.dtype = self.op.result.type.dtype
         self.held: DType = self.dtype.accumulator
         streamed = streamed_stores(
             region, nest.reads, nest.offsets, nest.vector, nest.lanes, target
         )
-        self.stores = Stores(region, elements, memory, nest.offsets, streamed)
+        self.stores = Stores(region, self.elements, memory, nest.offsets, streamed)
         self.current: Register | None = None  # the running value, in `dtype`
-        elements.bound[self.op.result] = self._read_result
+        self.carry = Cell("carry")  # along the axis
+        self.elements.bound[self.op.result] = self._read_result
 
-    def emit(self) -> int:
-        """Writes the kernel's body; returns the number of items."""
+    def tree(self) -> tuple[Node, int]:
+        """All loops, and the number of items."""
         vector = self.nest.vector
         if vector is None or vector in self.nest.axis:
-            items = Items.over([Loop(var) for var in self.nest.kept])
-            items.emit(self.elements, self._line)
-            return items.total
-        outer = [Loop(var) for var in self.nest.kept if var is not vector]
-        others = math.prod(loop.trips for loop in outer)
+            return in_items([(var, 1) for var in self.nest.kept], self._line())
+        outer = [(var, 1) for var in self.nest.kept if var is not vector]
+        others = math.prod(var.extent for var, _ in outer)
         width = panel_width(vector.extent, self.nest.lanes, others, self.target.cores)
-        items = Items.over([*outer, Loop(vector, width)])
         panels = [self.b.scratch("running", element_type(self.held), width)]
         rows = math.prod(var.extent for var in self.nest.axis)
         if self._in_runs and rows >= _RUN_ROWS:
             panels.append(self.b.scratch("before", element_type(self.held), width))
-        items.emit(self.elements, lambda: self._panel(vector, width, panels))
-        return items.total
+        return in_items([*outer, (vector, width)], self._panel(vector, width, panels))
 
     @property
     def _in_runs(self) -> bool:
@@ -131,65 +132,66 @@ class _Writer:
         self.current = vmath.convert(self.b, running, self.held, self.dtype)
         self.stores.write(list(enumerate(self.nest.places)))
 
+    def _set(self, what: str, cell: Cell, register: Callable[[], Register]) -> Do:
+        def run() -> None:
+            self.emitter.cells[cell] = (register(),)
+
+        return Do(what, run, (cell,))
+
+    def _in(self, cell: Cell) -> Register:
+        return self.emitter.cells[cell][0]
+
     # ---------------------------------------------------------------- a vector along the axis
 
-    def _line(self) -> None:
+    def _line(self) -> Node:
         """One line along the axis, from carry to carry."""
-        loops = [Loop(var) for var in self.nest.axis if var is not self.nest.vector]
-        start = self._identity(self.nest.lanes)
-        nested(self.elements, loops, lambda carry: (self._along(carry),), (start,))
+        others = [var for var in self.nest.axis if var is not self.nest.vector]
+        start = self._set("start", self.carry, lambda: self._identity(self.nest.lanes))
+        return (start, serial(others, self._along()))
 
-    def _along(self, carry: Register) -> Register:
+    def _along(self) -> Node:
         """The run along the vector variable."""
         vector, lanes = self.nest.vector, self.nest.lanes
         if vector is None:
-            running = self._combine(carry, self._operand())
-            self._store(running)
-            return running
+            return self._set("add one", self.carry, self._one)
         full = vector.extent // lanes * lanes
         far = full // _RUN * _RUN if self._in_runs else 0
-
-        def run(start: Register, before: Register) -> Sequence[Register]:
-            local = self._vectors(start, start + _RUN, self._identity(lanes), before)
-            return (self._combine(before, local),)
-
+        scan = self._set("scan a vector", self.carry, lambda: self._vector(self.carry, None))
+        chunks = [Chunk(lanes, scan, vector=True, tail="masked")]
         if far:
-            carry = self.b.loop(0, far, _RUN, (carry,), run)[0]
-        if full > far:
-            carry = self._vectors(self.b.const(far), self.b.const(full), carry, None)
-        if vector.extent > full:
-            carry = self._rest(vector, full, carry)
-        return carry
+            chunks.insert(0, Chunk(_RUN, self._run(vector)))
+        return Loop(vector, tuple(chunks))
 
-    def _vectors(
-        self, start: Register, stop: Register, carry: Register, before: Register | None
-    ) -> Register:
-        """Full vectors; the running value is `before`, then `carry`, then the vector's own."""
-        vector, lanes = self.nest.vector, self.nest.lanes
-        assert vector is not None
+    def _run(self, vector: Var) -> Node:
+        """Starts from nothing; what it comes to is added to the carry at its end."""
+        local = Cell("run")
 
-        def body(position: Register, value: Register) -> Sequence[Register]:
-            with self.elements.at({vector: position}, vector=vector, lanes=lanes):
-                scanned = self._scan(self._operand())
-                last = self.b.shuffle(scanned, None, (lanes - 1,) * lanes)
-                running = self._combine(value, scanned)
-                self._store(running if before is None else self._combine(before, running))
-            # The chain from vector to vector is this one operation.
-            return (self._combine(value, last),)
+        def end() -> Register:
+            return self._combine(self._in(self.carry), self._in(local))
 
-        return self.b.loop(start, stop, lanes, (carry,), body, runs=True)[0]
+        scan = self._set("scan a vector", local, lambda: self._vector(local, self.carry))
+        return (
+            self._set("start", local, lambda: self._identity(self.nest.lanes)),
+            Loop(vector, (Chunk(self.nest.lanes, scan, vector=True),)),
+            self._set("end the run", self.carry, end),
+        )
 
-    def _rest(self, vector: Var, full: int, carry: Register) -> Register:
-        lanes, used = self.nest.lanes, vector.extent - full
-        with self.elements.at(
-            {vector: self.b.const(full)},
-            vector=vector,
-            lanes=lanes,
-            mask=self.b.active(used, lanes),
-        ):
-            running = self._combine(carry, self._scan(self._operand()))
-            self._store(running)
-        return self.b.shuffle(running, None, (used - 1,) * lanes)
+    def _one(self) -> Register:
+        running = self._combine(self._in(self.carry), self._operand())
+        self._store(running)
+        return running
+
+    def _vector(self, cell: Cell, before: Cell | None) -> Register:
+        """Stores a vector; the running value is `before`, then `cell`, then the vector's own."""
+        lanes, used = self.nest.lanes, self.elements.used_lanes()
+        assert used is not None
+        scanned = self._scan(self._operand())
+        last = self.b.shuffle(scanned, None, (used - 1,) * lanes) if used == lanes else None
+        running = self._combine(self._in(cell), scanned)
+        self._store(running if before is None else self._combine(self._in(before), running))
+        if last is None:
+            return self.b.shuffle(running, None, (used - 1,) * lanes)
+        return self._combine(self._in(cell), last)  # all that joins one vector to the next
 
     def _scan(self, register: Register) -> Register:
         """Lane k becomes the combination of lanes 0 to k (Hillis and Steele, 1986)."""
@@ -214,86 +216,61 @@ class _Writer:
 
     # ---------------------------------------------------------------- a line in each lane
 
-    def _panel(self, vector: Var, width: int, panels: Sequence[Buffer]) -> None:
+    def _panel(self, vector: Var, width: int, panels: Sequence[Buffer]) -> Node:
         """Lines side by side, all along the axis. The first panel has their running values, the
         second, if there is one, what the runs before came to."""
-        b, lanes = self.b, self.nest.lanes
-        start = self.elements.position.env[vector]
-        identity = self._identity(lanes)
-        for panel in panels:
-            b.loop(0, width, lanes, (), lambda at, panel=panel: b.store(identity, panel, at))
-
+        b, lanes, column = self.b, self.nest.lanes, Var(width, "column")
         running, *before = panels
 
-        def add(at: Register) -> None:
+        def clear(panel: Buffer) -> None:
+            b.store(self._identity(lanes), panel, self.elements.position.env[column])
+
+        def add() -> None:
+            at = self.elements.position.env[column]
             total = self._combine(b.load(before[0], at, lanes), b.load(running, at, lanes))
             b.store(total, before[0], at)
-            b.store(identity, running, at)
+            b.store(self._identity(lanes), running, at)
 
-        def end_run() -> None:
-            if before:
-                b.loop(0, width, lanes, (), add)
+        starts = [vectors(column, lanes, Do("start", partial(clear, panel))) for panel in panels]
+        end_run: Node = vectors(column, lanes, Do("end the run", add)) if before else ()
+        across = partial(self._across, vector, panels)
+        return (*starts, self._over_rows(self.nest.axis, across, end_run))
 
-        self._over_rows(0, lambda count: self._across(vector, width, start, panels, count), end_run)
-
-    def _over_rows(
-        self, depth: int, body: Callable[[int], None], end_run: Callable[[], None]
-    ) -> None:
-        """Loops over the axis; `body(count)` handles `count` rows from the current one."""
-        axis = self.nest.axis
+    def _over_rows(self, axis: Sequence[Var], across: Callable[[int], Node], end_run: Node) -> Node:
+        """Loops over the axis; `across(count)` handles `count` rows from the current one."""
         if not axis:
-            body(1)
-            return
-        b, var = self.b, axis[depth]
+            return across(1)
+        var, *inner = axis
+        if inner:
+            return serial([var], (self._over_rows(inner, across, end_run), end_run))
+        chunks = [Chunk(rows, across(rows)) for rows in (_ROWS_AT_ONCE, 1)]
+        if self._in_runs:
+            run = (Loop(var, tuple(chunks[:1])), end_run)
+            chunks.insert(0, Chunk(_RUN_ROWS, run))
+        return Loop(var, tuple(chunks))
 
-        def rows(start: Register, stop: Register, step: int) -> None:
-            def at(position: Register) -> None:
-                with self.elements.at({var: position}):
-                    body(step)
-
-            b.loop(start, stop, step, (), at)
-
-        def run(start: Register) -> None:
-            rows(start, start + _RUN_ROWS, _ROWS_AT_ONCE)
-            end_run()
-
-        def outer(position: Register) -> None:
-            with self.elements.at({var: position}):
-                self._over_rows(depth + 1, body, end_run)
-            end_run()
-
-        if depth < len(axis) - 1:
-            b.loop(0, var.extent, 1, (), outer)
-            return
-        far = var.extent // _RUN_ROWS * _RUN_ROWS if self._in_runs else 0
-        blocks = var.extent // _ROWS_AT_ONCE * _ROWS_AT_ONCE
-        if far:
-            b.loop(0, far, _RUN_ROWS, (), run)
-        if blocks > far:
-            rows(b.const(far), b.const(blocks), _ROWS_AT_ONCE)
-        if blocks < var.extent:
-            rows(b.const(blocks), b.const(var.extent), 1)
-
-    def _across(
-        self, vector: Var, width: int, start: Register, panels: Sequence[Buffer], count: int
-    ) -> None:
+    def _across(self, vector: Var, panels: Sequence[Buffer], count: int) -> Node:
         """Some rows of the panels, vector by vector."""
-        in_vectors(
-            self.elements,
-            Loop(vector, width),
-            self.nest.lanes,
-            lambda: self._rows(panels, self.elements.position.env[vector] - start, count),
-        )
+        row = self.nest.axis[-1] if self.nest.axis else None
+        running, *before = cells = [Cell(panel.name) for panel in panels]
 
-    def _rows(self, panels: Sequence[Buffer], at: Register, count: int) -> None:
-        axis = self.nest.axis[-1] if self.nest.axis else None
-        running, *before = (self.b.load(panel, at, self.nest.lanes) for panel in panels)
-        for row in range(count):
-            env = {axis: self.elements.position.env[axis] + row} if axis else {}
-            with self.elements.at(env):
-                running = self._combine(running, self._operand())
-                self._store(self._combine(before[0], running) if before else running)
-        self.b.store(running, panels[0], at)
+        def load() -> None:
+            at = self.emitter.offset(vector)
+            for panel, cell in zip(panels, cells, strict=True):
+                self.emitter.cells[cell] = (self.b.load(panel, at, self.nest.lanes),)
+
+        def one() -> Register:
+            combined = self._combine(self._in(running), self._operand())
+            self._store(self._combine(self._in(before[0]), combined) if before else combined)
+            return combined
+
+        def save() -> None:
+            self.b.store(self._in(running), panels[0], self.emitter.offset(vector))
+
+        add = self._set("add one", running, one)
+        rows = [At(((row, number),) if row else (), add) for number in range(count)]
+        body: Node = (Do("load", load, tuple(cells)), *rows, Do("save", save))
+        return vectors(vector, self.nest.lanes, body)
 
 
 def _log_add_exp(b: Builder, dtype: DType, x: Register, y: Register) -> Register:

@@ -1,33 +1,35 @@
-"""`RowNest`: the loops of a `reduce` region, and what both ways of emitting them share.
+"""`RowNest`: the variables of a `reduce` region, and what both policies for them share.
 
-Input: planned by `reduce.py`. Output: `RowEmitter`, the base of `loops.RowWriter` and
-`panels.PanelWriter`. Invariant: within a pass the order of accumulation depends on shapes and
+Input: planned by `reduce.py`. Output: `RowPolicy`, the base of `loops.RowLoops` and
+`panels.PanelLoops`. Invariant: within a pass the order of accumulation depends on shapes and
 lanes only, never on the number of threads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.elements.elements import Elements, Memory
+from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.nodes import Buffer, storage_type
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.tree import At, Cell, Do, Node
 from stagejit.codegen.rows.reducers import Accumulator, Reducer, merge_all
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var, linearize
 
 Stage = tuple[Op, ...]  # reduces of one pass
-Accumulators = list[Accumulator]  # one for each of them
+Accumulators = tuple[Cell, ...]  # one for each of them
 
 
 @dataclass(frozen=True)
 class RowNest:
-    """The loops of a reduce region.
+    """The variables of a reduce region's loops.
 
     index: of an element of the row space. kept, reduced: merged loop variables. vector: one of
     them. straight: rows are short enough to be unrolled, so that what passes share stays in
@@ -80,21 +82,21 @@ def reducer_of(op: Op) -> Reducer:
     return Reducer(fn, dtype, op.result.type.dtype if is_arg else None)
 
 
-class RowEmitter:
+class RowPolicy:
     """Results, kept values and stores of one nest."""
 
     def __init__(
-        self, region: ClosedRegion, nest: RowNest, elements: Elements, memory: Sequence[Memory]
+        self, region: ClosedRegion, nest: RowNest, emitter: Emitter, memory: Sequence[Memory]
     ) -> None:
-        self.nest, self.elements, self.b = nest, elements, elements.b
+        self.nest, self.emitter = nest, emitter
+        self.elements, self.b = emitter.elements, emitter.b
+        elements = emitter.elements
         self.along = nest.vector in nest.reduced  # whether lanes are elements of one row
         self.store = Stores(region, elements, memory, nest.offsets, nest.streamed).write
         self.results: dict[Value, Register] = {}
         self.ready: set[Value] = set()  # kept values that the current pass finds in scratch
         self._filled: set[Value] = set()  # those that this pass writes
         self._scratch: dict[Value, Buffer] = {}
-        # Of a row without loops: what is known at each of its positions, also to later passes.
-        self._known: dict[tuple[int, ...], dict[tuple[Value, Index], Register]] = {}
 
     # ---------------------------------------------------------------- what a subclass says
 
@@ -110,8 +112,8 @@ class RowEmitter:
         """Where in scratch the element at the current position is kept."""
         raise NotImplementedError
 
-    def positions(self) -> Iterator[None]:
-        """Each place of a short row in turn, as straight code."""
+    def places(self) -> Sequence[At]:
+        """The places of a short row, without what happens there."""
         raise NotImplementedError
 
     # ---------------------------------------------------------------- shared parts
@@ -133,40 +135,77 @@ class RowEmitter:
     def begin(self) -> None:
         """A new row: nothing is known of it."""
         self.results, self.ready, self._filled = {}, set(), set()
-        self._known = {}
+        self.emitter.forget()
         for buffer in self._scratch.values():
             self.b.forget(buffer)
 
-    def straight_row(self) -> None:
-        """All passes of a row (or of the row of each lane), without loops."""
-        self.begin()
-        for stage in self.nest.stages:
-            sets = [[self.lifted(op) for op in stage] for _ in self.positions()]
-            self.finish_pass(stage, sets)
-        if self.nest.row_stores:
-            for _ in self.positions():
-                self.store(self.nest.row_stores)
-        self.store(self.nest.kept_stores)
+    @property
+    def cells(self) -> dict[Cell, Accumulator]:
+        """The registers of each accumulator."""
+        return self.emitter.cells
 
-    def finish_pass(self, stage: Stage, sets: Sequence[Accumulators]) -> None:
+    def accumulators(self, stage: Stage) -> Accumulators:
+        """New ones for the reduces of a stage."""
+        return tuple(Cell(op.attrs["fn"]) for op in stage)
+
+    def cleared(self, stage: Stage, sets: Sequence[Accumulators]) -> Node:
+        """Sets of accumulators that have seen nothing."""
+
+        def clear() -> None:
+            for accumulators in sets:
+                for op, cell in zip(stage, accumulators, strict=True):
+                    self.cells[cell] = reducer_of(op).initial(self.b, self.nest.lanes)
+
+        return Do("clear", clear, tuple(cell for accumulators in sets for cell in accumulators))
+
+    def straight_row(self) -> Node:
+        """All passes of a row (or of the row of each lane), without loops."""
+        passes: list[Node] = []
+        for stage in self.nest.stages:
+            places = self.places()
+            sets = [self.accumulators(stage) for _ in places]
+            passes += [
+                replace(place, body=self.lift(stage, accumulators))
+                for place, accumulators in zip(places, sets, strict=True)
+            ]
+            passes.append(self.finish_pass(stage, sets))
+        in_row = self.nest.row_stores
+        store = Do("store", lambda: self.store(in_row))
+        return (
+            Do("a new row", self.begin),
+            *passes,
+            *(replace(place, body=store) for place in (self.places() if in_row else ())),
+            Do("store results", lambda: self.store(self.nest.kept_stores)),
+        )
+
+    def lift(self, stage: Stage, accumulators: Accumulators) -> Node:
+        """The elements where the loops stand, as accumulators."""
+
+        def lift() -> None:
+            for op, cell in zip(stage, accumulators, strict=True):
+                self.cells[cell] = self.lifted(op)
+
+        return Do("lift", lift, accumulators)
+
+    def finish_pass(self, stage: Stage, sets: Sequence[Accumulators]) -> Node:
         """The results of a stage, of what was accumulated apart."""
-        for op, *parts in zip(stage, *sets, strict=True):
-            reducer = reducer_of(op)
-            whole = merge_all(self.b, reducer, parts)
-            if self.along:
-                whole = reducer.across_lanes(self.b, whole)
-            self.results[op.result] = reducer.result(self.b, whole)
-        self.end_pass()
+
+        def finish() -> None:
+            for op, *parts in zip(stage, *sets, strict=True):
+                reducer = reducer_of(op)
+                whole = merge_all(self.b, reducer, [self.cells[part] for part in parts])
+                if self.along:
+                    whole = reducer.across_lanes(self.b, whole)
+                self.results[op.result] = reducer.result(self.b, whole)
+            self.end_pass()
+
+        return Do("finish", finish)
 
     def end_pass(self) -> None:
         """What this pass wrote to scratch can be read from now on. A pass evaluates the same values
         at each of its positions, so that each element of them was written."""
         self.ready |= self._filled
         self._filled = set()
-
-    def known_at(self, *numbers: int) -> dict[tuple[Value, Index], Register]:
-        """What was evaluated at a position that is known by numbers, since the row began."""
-        return self._known.setdefault(numbers, {})
 
     def lifted(self, op: Op) -> Accumulator:
         """The element at the current position as an accumulator; lanes that are masked off are

@@ -1,20 +1,22 @@
-"""Emits a `reduce` region in which each lane is a row: panels of rows advance together.
+"""The loops of a `reduce` region in which each lane is a row: panels of rows advance together.
 
-Input: a `RowNest` whose vector variable is kept. Output: the kernel body. Long rows stream past in
-blocks while a panel of accumulators stays in the nearest cache; short ones are unrolled and stay in
-registers. Invariant: as in `nest.py`; an item is a panel, and results do not depend on its width.
+Input: a `RowNest` whose vector variable is kept. Output: the tree of the kernel. Long rows stream
+past in blocks while a panel of accumulators stays in the nearest cache; short ones are unrolled and
+stay in registers. Invariant: as in `nest.py`; an item is a panel, and results do not depend on its
+width.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 
-from stagejit.codegen.elements.items import Items, Loop, in_vectors, nested
 from stagejit.codegen.ir.nodes import I8, Buffer, Type
 from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.codegen.rows.nest import RowEmitter, Stage, reducer_of
+from stagejit.codegen.nest.items import in_items
+from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, Within, serial, vectors
+from stagejit.codegen.rows.nest import RowPolicy, Stage, reducer_of
 from stagejit.codegen.rows.reducers import Accumulator, Reducer, merge_all
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Var
@@ -29,26 +31,26 @@ _SHORTEST_RUN = 64  # along the innermost variable, where there are others
 _Sums = dict[Value, tuple[Reducer, tuple[Buffer, ...]]]  # accumulators in scratch, by result
 
 
-class PanelWriter(RowEmitter):
-    """Emits one nest, panel by panel. `width` is the number of rows in a panel."""
+class PanelLoops(RowPolicy):
+    """One nest, panel by panel. `width` is the number of rows in a panel."""
 
     width: int
-    _column: Register  # of the panel, at the current position
+    _column: Register  # of the panel, where the loops stand
     _accumulators: _Sums  # of the run, if sums are long
     _totals: _Sums
 
-    def emit(self, width: int, before: int | None = None, *, last: bool = True) -> int:
-        """Writes the kernel's body; returns the number of items. before, last: see `Items.emit`."""
+    def tree(self, width: int, before: int | None = None, *, last: bool = True) -> tuple[Node, int]:
+        """All loops, and the number of items. before, last: see `in_items`."""
         self.width = width
         self.bind()
-        outer = [Loop(var) for var in self.nest.kept if var is not self._vector]
-        items = Items.over([*outer, Loop(self._vector, width)])
-        if not self.nest.straight:
+        outer = [(var, 1) for var in self.nest.kept if var is not self._vector]
+        if self.nest.straight:
+            panel = self._short_rows()
+        else:
             self._accumulators = self._declared()
             self._totals = self._declared() if self._long_sums() else self._accumulators
-        panel = self._columns_of_short_rows if self.nest.straight else self._panel
-        items.emit(self.elements, panel, before, last=last)
-        return items.total
+            panel = self._panel()
+        return in_items([*outer, (self._vector, width)], panel, before, last=last)
 
     @property
     def _vector(self) -> Var:
@@ -57,24 +59,19 @@ class PanelWriter(RowEmitter):
 
     # ---------------------------------------------------------------- short rows
 
-    def _columns_of_short_rows(self) -> None:
-        length = math.prod(var.extent for var in self.nest.reduced)
+    def _short_rows(self) -> Node:
+        """Neighbouring rows in the lanes; what lies between the lanes is all wanted."""
+        length, row = math.prod(var.extent for var in self.nest.reduced), self.straight_row()
+        if length > 1:
+            row = Within("interleaved", lambda: self.elements.interleaving(length), row)
+        return vectors(self._vector, self.nest.lanes, row)
 
-        def column() -> None:
-            if length == 1:
-                self.straight_row()
-                return
-            with self.elements.interleaving(length):
-                self.straight_row()
-
-        self._over_columns(column)
-
-    def positions(self) -> Iterator[None]:
+    def places(self) -> Sequence[At]:
         reduced = self.nest.reduced
-        for numbers in itertools.product(*(range(var.extent) for var in reduced)):
-            env = {var: self.b.const(n) for var, n in zip(reduced, numbers, strict=True)}
-            with self.elements.at(env, known=self.known_at(*numbers)):
-                yield
+        return [
+            At(tuple(zip(reduced, numbers, strict=True)), (), again=True)
+            for numbers in itertools.product(*(range(var.extent) for var in reduced))
+        ]
 
     # ---------------------------------------------------------------- long rows
 
@@ -101,38 +98,42 @@ class PanelWriter(RowEmitter):
             for op in stage
         )
 
-    def _panel(self) -> None:
-        self.begin()
-        for stage in self.nest.stages:
-            self._pass(stage)
-        if self.nest.row_stores:
-            self._over_blocks(self._store_rows)
-        if self.nest.kept_stores:
-            self._over_columns(lambda: self.store(self.nest.kept_stores))
+    def _panel(self) -> Node:
+        nest = self.nest
+        stored = []
+        if nest.row_stores:
+            store = Do("store", lambda: self.store(nest.row_stores))
+            stored.append(serial(self._outer, self._blocks(lambda rows: self._each(rows, store))))
+        if nest.kept_stores:
+            stored.append(self._columns("store results", lambda: self.store(nest.kept_stores)))
+        return (
+            Do("a new panel", self.begin),
+            *(self._pass(stage) for stage in nest.stages),
+            *stored,
+        )
 
-    def _pass(self, stage: Stage) -> None:
-        if self._totals is self._accumulators:
-            self._over_columns(lambda: self._clear(stage, self._accumulators))
-            self._over_blocks(lambda rows: self._accumulate(stage, rows))
-        else:
-            self._over_columns(lambda: self._clear(stage, self._totals))
-            nested(self.elements, self._outer, lambda: self._runs(stage))
-        self.end_pass()
+    def _pass(self, stage: Stage) -> Node:
+        accumulate = self._blocks(lambda rows: self._accumulate(stage, rows))
+        if self._totals is not self._accumulators:
+            accumulate = self._runs(stage, accumulate)
+        return (
+            self._columns("clear", lambda: self._clear(stage, self._totals)),
+            serial(self._outer, accumulate),
+            Do("finish", self.end_pass),
+        )
 
-    def _runs(self, stage: Stage) -> None:
+    def _runs(self, stage: Stage, accumulate: Node) -> Node:
         """Each run along the innermost reduced variable meets the totals."""
         var = self.nest.reduced[-1]
-
-        def run(start: Register, stop: Register, extent: int) -> None:
-            self._over_columns(lambda: self._clear(stage, self._accumulators))
-            self._blocks(start, stop, extent, lambda rows: self._accumulate(stage, rows))
-            self._over_columns(lambda: self._add_up(stage))
-
-        far = var.extent // _RUN * _RUN
-        if far:
-            self.b.loop(0, far, _RUN, (), lambda start: run(start, start + _RUN, _RUN))
-        if far < var.extent:
-            run(self.b.const(far), self.b.const(var.extent), var.extent - far)
+        run = (
+            self._columns("clear", lambda: self._clear(stage, self._accumulators)),
+            accumulate,
+            self._columns("merge the run", lambda: self._add_up(stage)),
+        )
+        chunks = [Chunk(_RUN, run)]
+        if short := var.extent % _RUN:
+            chunks.append(Chunk(short, run, straight=True))
+        return Loop(var, tuple(chunks))
 
     def _clear(self, stage: Stage, where: _Sums) -> None:
         for op in stage:
@@ -146,72 +147,46 @@ class PanelWriter(RowEmitter):
             merged = reducer.merge(self.b, self._saved(total, reducer), self._saved(run, reducer))
             self._save(total, merged)
 
-    def _accumulate(self, stage: Stage, rows: int) -> None:
+    def _accumulate(self, stage: Stage, rows: int) -> Node:
         """Some elements of each row; merged as a tree first, for accuracy."""
-        sets = [[self.lifted(op) for op in stage] for _ in self._block_rows(rows)]
-        for op, *parts in zip(stage, *sets, strict=True):
-            reducer, buffers = self._accumulators[op.result]
-            merged = merge_all(self.b, reducer, parts)
-            before = self._saved(buffers, reducer)
-            self._save(buffers, reducer.merge(self.b, before, merged))
-
-    def _store_rows(self, rows: int) -> None:
-        for _ in self._block_rows(rows):
-            self.store(self.nest.row_stores)
-
-    def _block_rows(self, rows: int) -> Iterator[None]:
-        """Each of the next elements along the innermost reduced variable."""
         var = self.nest.reduced[-1]
-        for row in range(rows):
-            with self.elements.at({var: self.elements.position.env[var] + row}):
-                yield
+        sets = [self.accumulators(stage) for _ in range(rows)]
+
+        def merge() -> None:
+            for op, *cells in zip(stage, *sets, strict=True):
+                reducer, buffers = self._accumulators[op.result]
+                merged = merge_all(self.b, reducer, [self.cells[cell] for cell in cells])
+                before = self._saved(buffers, reducer)
+                self._save(buffers, reducer.merge(self.b, before, merged))
+
+        lifts = (At(((var, row),), self.lift(stage, part)) for row, part in enumerate(sets))
+        return (*lifts, Do("accumulate", merge))
+
+    def _each(self, rows: int, body: Node) -> Node:
+        """`body` for each of the next elements along the innermost reduced variable."""
+        return tuple(At(((self.nest.reduced[-1], row),), body) for row in range(rows))
 
     # ---------------------------------------------------------------- loops
 
     @property
-    def _outer(self) -> list[Loop]:
+    def _outer(self) -> Sequence[Var]:
         """The reduced variables but the innermost one."""
-        return [Loop(var) for var in self.nest.reduced[:-1]]
+        return self.nest.reduced[:-1]
 
-    def _over_columns(self, body: Callable[[], None]) -> None:
-        """`body` for each vector of the panel: full ones, then one masked."""
-        start = self.elements.position.env[self._vector]
+    def _columns(self, what: str, run: Callable[[], None]) -> Node:
+        """A statement for each vector of the panel."""
+        return self._over_columns(Do(what, run))
 
-        def column() -> None:
-            self.results = {}
-            self._column = self.elements.position.env[self._vector] - start
-            body()
+    def _over_columns(self, body: Node) -> Node:
+        return vectors(self._vector, self.nest.lanes, (Do("a new column", self._move), body))
 
-        in_vectors(self.elements, Loop(self._vector, self.width), self.nest.lanes, column)
+    def _move(self) -> None:
+        self.results, self._column = {}, self.emitter.offset(self._vector)
 
-    def _over_blocks(self, body: Callable[[int], None]) -> None:
+    def _blocks(self, body: Callable[[int], Node]) -> Node:
         """`body(rows)` for the next `rows` elements of each row of the panel, until the end."""
-        extent = self.nest.reduced[-1].extent
-        stop = self.b.const(extent)
-        nested(
-            self.elements,
-            self._outer,
-            lambda: self._blocks(self.b.const(0), stop, extent, body),
-        )
-
-    def _blocks(
-        self, start: Register, stop: Register, extent: int, body: Callable[[int], None]
-    ) -> None:
-        """From `start` to `stop` along the innermost variable, `extent` elements, some at once."""
-        var = self.nest.reduced[-1]
-
-        def iteration(rows: int) -> Callable[[Register], None]:
-            def at(position: Register) -> None:
-                with self.elements.at({var: position}):
-                    self._over_columns(lambda: body(rows))
-
-            return at
-
-        rest = extent % _ROWS_AT_ONCE
-        if extent > rest:
-            self.b.loop(start, stop - rest, _ROWS_AT_ONCE, (), iteration(_ROWS_AT_ONCE), runs=True)
-        if rest:
-            self.b.loop(stop - rest, stop, 1, (), iteration(1), runs=True)
+        chunks = [Chunk(rows, self._over_columns(body(rows))) for rows in (_ROWS_AT_ONCE, 1)]
+        return Loop(self.nest.reduced[-1], tuple(chunks))
 
     # ---------------------------------------------------------------- accumulators in scratch
 

@@ -22,16 +22,18 @@ from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements.accesses import lanes_of, vector_cost
 from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.items import panel_width
 from stagejit.codegen.elements.space import Space, merge, refine
 from stagejit.codegen.elements.stores import bind_memory, lowest_offsets
 from stagejit.codegen.elements.streaming import streamed_stores
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.math import functions as vmath
-from stagejit.codegen.rows.loops import RowWriter
+from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.items import panel_width
+from stagejit.codegen.nest.tree import Node
+from stagejit.codegen.rows.loops import RowLoops
 from stagejit.codegen.rows.nest import RowNest
-from stagejit.codegen.rows.panels import PanelWriter
+from stagejit.codegen.rows.panels import PanelLoops
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
@@ -50,30 +52,32 @@ def reduce_kernel(region: ClosedRegion, target: Target) -> Kernel:
     builder = Builder(calls=region.calls)
     reads = [read for nest in nests for read in nest.reads]
     memory, stores, args = bind_memory(builder, region, reads, lowest_offsets(nests))
-    elements = Elements(builder, memory)
+    emitter = Emitter(Elements(builder, memory))
     total = 0
     for nest in nests:
         before = total if len(nests) > 1 else None
-        total += _emit(region, nest, elements, stores, target, before, last=nest is nests[-1])
-        elements.bound.clear()  # a cycle: they read through the writer
+        tree, own = _tree(region, nest, emitter, stores, target, before, last=nest is nests[-1])
+        emitter.emit(tree)
+        emitter.elements.bound.clear()  # a cycle: they read through the policy
+        total += own
     return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
 
 
-def _emit(
+def _tree(
     region: ClosedRegion,
     nest: RowNest,
-    elements: Elements,
+    emitter: Emitter,
     stores: Sequence[Memory],
     target: Target,
     before: int | None,
     *,
     last: bool,
-) -> int:
-    """Writes the loops of one nest; the number of its items."""
+) -> tuple[Node, int]:
+    """The loops of one nest, and the number of its items. before, last: see `in_items`."""
     if _lanes_are_rows(nest):
-        panels = PanelWriter(region, nest, elements, stores)
-        return panels.emit(_panel_width(nest, target), before, last=last)
-    return RowWriter(region, nest, elements, stores).emit(before, last=last)
+        panels = PanelLoops(region, nest, emitter, stores)
+        return panels.tree(_panel_width(nest, target), before, last=last)
+    return RowLoops(region, nest, emitter, stores).tree(before, last=last)
 
 
 # -------------------------------------------------------------------- planning

@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 from stagejit.codegen.generate import kernel_of
-from stagejit.codegen.rows.nest import RowEmitter, RowNest
+from stagejit.codegen.rows.nest import RowNest, RowPolicy
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine
 from stagejit.trace.translate import graph_of
@@ -110,10 +110,10 @@ def test_verify_sees_vectors_that_overwrite_each_other(
 
 
 def test_verify_sees_a_read_before_the_write(host: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    def end_pass(self: RowEmitter) -> None:
+    def end_pass(self: RowPolicy) -> None:
         self.ready |= set(self.nest.cached)
 
-    monkeypatch.setattr(RowEmitter, "end_pass", end_pass)
+    monkeypatch.setattr(RowPolicy, "end_pass", end_pass)
 
     def fn(x: Any) -> Any:
         e = jnp.exp(x)

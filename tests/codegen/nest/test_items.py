@@ -1,38 +1,41 @@
-"""Items: every position exactly once, in any chunks."""
+"""Items: enough of them, no more, and every position exactly once in any chunks."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from stagejit.codegen.elements.elements import Elements
-from stagejit.codegen.elements.items import ENOUGH_ITEMS, NARROWEST_PANEL, Items, Loop, panel_width
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I64
+from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.items import ENOUGH_ITEMS, NARROWEST_PANEL, in_items, panel_width
+from stagejit.codegen.nest.tree import Blocks, Do, Loop, Parallel
 from stagejit.index.affine import Affine, Var
 
 
-def visits(run_kernel: Any, loops: list[Loop], chunks: int) -> np.ndarray[Any, Any]:
+def visits(run_kernel: Any, loops: Sequence[tuple[Var, int]], chunks: int) -> np.ndarray[Any, Any]:
     """How often each position of the row-major space of the loops is visited."""
     builder = Builder()
     counts = builder.buffer("counts", I64)
     elements = Elements(builder, {})
-    items = Items.over(loops)
 
     def body() -> None:
         at = Affine()
-        for loop in loops:
-            at = at * loop.var.extent + Affine.of(loop.var)
+        for var, _ in loops:
+            at = at * var.extent + Affine.of(var)
         index = elements.scalar_index(at)
         builder.store(builder.load(counts, index) + 1, counts, index)
 
-    items.emit(elements, body)
+    tree, total = in_items(loops, Do("count", body))
+    Emitter(elements).emit(tree)
     function = builder.finish()
-    found = np.zeros([loop.var.extent for loop in loops], np.int64)
-    cuts = np.linspace(0, items.total, chunks + 1).astype(int)
+    found = np.zeros([var.extent for var, _ in loops], np.int64)
+    cuts = np.linspace(0, total, chunks + 1).astype(int)
     for lo, hi in itertools.pairwise(cuts):
         if lo < hi:
             run_kernel(function, [found], (), int(lo), int(hi))
@@ -44,31 +47,37 @@ def visits(run_kernel: Any, loops: list[Loop], chunks: int) -> np.ndarray[Any, A
     "extents", [(), (5,), (100,), (3, 4), (7, 100), (2, 3, 4), (70, 2, 3)], ids=str
 )
 def test_every_position_once(run_kernel: Any, extents: tuple[int, ...], chunks: int) -> None:
-    found = visits(run_kernel, [Loop(Var(extent)) for extent in extents], chunks)
+    found = visits(run_kernel, [(Var(extent), 1) for extent in extents], chunks)
     np.testing.assert_array_equal(found, np.ones_like(found))
 
 
 @pytest.mark.parametrize("extents", [(10,), (5, 10), (90, 10), (3, 5, 7)], ids=str)
-def test_steps(run_kernel: Any, extents: tuple[int, ...]) -> None:
+def test_blocks(run_kernel: Any, extents: tuple[int, ...]) -> None:
     *outer, last = [Var(extent) for extent in extents]
-    found = visits(run_kernel, [*(Loop(var) for var in outer), Loop(last, 4)], 2)
+    found = visits(run_kernel, [*((var, 1) for var in outer), (last, 4)], 2)
     expected = np.zeros_like(found)
     expected[..., ::4] = 1
     np.testing.assert_array_equal(found, expected)
 
 
 def test_enough_items_and_no_more() -> None:
-    loops = [Loop(Var(8)), Loop(Var(8)), Loop(Var(1000))]
-    items = Items.over(loops)
-    assert items.total == ENOUGH_ITEMS
-    assert items.inner == (loops[2],)
-    assert Items.over([Loop(Var(3)), Loop(Var(2))]).total == 6
-    assert Items.over([]).total == 1
+    a, b, c = Var(8), Var(8), Var(1000)
+    tree, total = in_items([(a, 1), (b, 1), (c, 1)], ())
+    assert total == ENOUGH_ITEMS
+    assert isinstance(tree, Parallel)
+    assert [var for var, _ in tree.loops] == [a, b]
+    assert isinstance(tree.body, Loop)
+    assert tree.body.var is c
+    assert in_items([(Var(3), 1), (Var(2), 1)], ())[1] == 6
+    assert in_items([], ())[1] == 1
 
 
-def test_trips_round_up() -> None:
-    assert Loop(Var(10), 4).trips == 3
-    assert Loop(Var(8), 4).trips == 2
+def test_blocks_count_as_one_item_each() -> None:
+    assert in_items([(Var(10), 4)], ())[1] == 3
+    assert in_items([(Var(8), 4)], ())[1] == 2
+    tree, _ = in_items([(Var(64), 1), (Var(10), 4)], ())
+    assert isinstance(tree, Parallel)
+    assert isinstance(tree.body, Blocks)
 
 
 @pytest.mark.parametrize("extent", [1, 15, 16, 17, 100, 1000, 100000])

@@ -1,0 +1,275 @@
+"""The one emitter: a tree of loops becomes loop-nest IR.
+
+Input: a tree (`tree.py`), and the `Elements` whose position the loops move. Output: the code, by
+the builder of `elements`; statements find the registers of their cells in `cells`. Invariant: each
+element of a loop is covered once, in order, and a statement runs where the tree has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from stagejit.codegen.elements.elements import Elements
+from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.nest.spans import Span, own_items
+from stagejit.codegen.nest.tree import (
+    At,
+    Blocks,
+    Cell,
+    Chunk,
+    Do,
+    Loop,
+    Node,
+    Parallel,
+    When,
+    Within,
+    cells_set,
+)
+from stagejit.index.affine import Var
+
+Registers = tuple[Register, ...]
+
+
+class Emitter:
+    """Emits trees. cells: the registers of each cell that has some, oldest first. spans: what the
+    innermost loop over a variable handed down to those inside."""
+
+    def __init__(self, elements: Elements) -> None:
+        self.elements, self.b = elements, elements.b
+        self.cells: dict[Cell, Registers] = {}
+        self.spans: dict[Var, Span] = {}
+        self._evaluated: dict[tuple[tuple[Var, int], ...], dict[Any, Register]] = {}
+
+    def emit(self, node: Node) -> None:
+        """The code of a tree."""
+        match node:
+            case tuple():
+                for inner in node:
+                    self.emit(inner)
+            case Do():
+                node.run()
+            case Loop():
+                self._cover(node.var, node.chunks, self.span(node.var))
+            case Blocks():
+                self._blocks(node)
+            case Parallel():
+                self._parallel(node)
+            case At():
+                self._at(node)
+            case Within():
+                with node.enter():
+                    self.emit(node.body)
+            case When():
+                self._guarded(node.condition(), (node.body,), lambda: self.emit(node.body))
+
+    # ---------------------------------------------------------------- where the loops stand
+
+    def span(self, var: Var) -> Span:
+        """What a loop over `var` covers here."""
+        return self.spans.get(var) or Span.whole(self.b, var)
+
+    def offset(self, var: Var) -> Register:
+        """How far into what it covers the innermost loop over `var` stands."""
+        return self.elements.position.env[var] - self.span(var).start
+
+    def forget(self) -> None:
+        """What was evaluated at fixed places is evaluated again."""
+        self._evaluated = {}
+
+    @contextmanager
+    def covering(self, spans: Mapping[Var, Span]) -> Iterator[None]:
+        """Inside, loops over the variables cover these elements."""
+        before = self.spans
+        self.spans = {**before, **spans}
+        try:
+            yield
+        finally:
+            self.spans = before
+
+    @contextmanager
+    def _inside(
+        self, var: Var, chunk: Chunk, position: Register, mask: Register | None = None
+    ) -> Iterator[None]:
+        """Where the elements of a chunk start."""
+        if chunk.vector:
+            with self.elements.at({var: position}, vector=var, lanes=chunk.size, mask=mask):
+                yield
+        else:
+            span = {var: Span(position, chunk.size)}
+            with self.covering(span), self.elements.at({var: position}):
+                yield
+
+    # ---------------------------------------------------------------- loops in chunks
+
+    def _cover(self, var: Var, chunks: Sequence[Chunk], span: Span) -> None:
+        """All of the span, by as many of the first chunks as it has, then by the next."""
+        if not chunks:
+            return
+        first, size = chunks[0], chunks[0].size
+        if first.tail in ("all masked", "padded"):
+            self._to_the_end(var, first, span)
+            return
+        end = span.even(size)
+        if first.straight and span.count is not None:
+            for number in range(span.count // size):
+                with self._inside(var, first, span.start + number * size):
+                    self.emit(first.body)
+        elif span.least >= size or span.count is None:
+            self._for(
+                span.start,
+                end,
+                size,
+                first.body,
+                lambda position: self._inside(var, first, position),
+                runs=span.least >= size,
+            )
+        left = span.left(size)
+        if left == 0:
+            return
+        rest = Span(end, left, span.stop if left is None else None)
+
+        def leftover() -> None:
+            if first.tail == "masked":
+                self._masked(var, first, rest)
+            else:
+                self._cover(var, chunks[1:], rest)
+
+        if span.count is not None:
+            leftover()
+        else:
+            more = [chunk.body for chunk in (chunks if first.tail == "masked" else chunks[1:])]
+            self._guarded(self.b.compare("lt", end, span.stop), more, leftover)
+
+    def _masked(self, var: Var, chunk: Chunk, rest: Span) -> None:
+        """One more vector, of the lanes that exist."""
+        if rest.count is not None:
+            mask = self.b.active(rest.count, chunk.size)
+        else:
+            mask = self.b.mask_below(rest.start, rest.stop, chunk.size)
+        with self._inside(var, chunk, rest.start, mask):
+            self.emit(chunk.body)
+
+    def _to_the_end(self, var: Var, chunk: Chunk, span: Span) -> None:
+        """Whole chunks, the last of which may go on behind the span's end."""
+        limit = span.extent or span.stop
+
+        def inside(position: Register) -> AbstractContextManager[None]:
+            masked = chunk.tail == "all masked"
+            mask = self.b.mask_below(position, limit, chunk.size) if masked else None
+            return self._inside(var, chunk, position, mask)
+
+        if chunk.straight and span.count is not None:
+            for first in range(0, span.count, chunk.size):
+                with inside(span.start + first):
+                    self.emit(chunk.body)
+            return
+        self._for(span.start, span.stop, chunk.size, chunk.body, inside, runs=span.least > 0)
+
+    def _for(
+        self,
+        start: Register,
+        stop: Register,
+        step: int,
+        body: Node,
+        inside: Callable[[Register], AbstractContextManager[None]],
+        *,
+        runs: bool,
+    ) -> None:
+        """`body` inside a loop, which carries the cells that it sets."""
+        carried, outside = self._carried((body,)), self.cells
+
+        def iteration(position: Register, *values: Register) -> Sequence[Register]:
+            self.cells = {**outside, **_like(carried, outside, values)}
+            with inside(position):
+                self.emit(body)
+            return self._registers(carried)
+
+        registers = self._registers(carried)
+        last = self.b.loop(start, stop, step, registers, iteration, runs=runs or None)
+        self.cells = {**outside, **_like(carried, outside, last)}
+
+    def _guarded(
+        self, condition: Register | None, bodies: Sequence[Node], then: Callable[[], None]
+    ) -> None:
+        """`then`, which emits the bodies, where a condition holds."""
+        if condition is None:
+            then()
+            return
+        carried, outside = self._carried(bodies), self.cells
+
+        def arm() -> Sequence[Register]:
+            then()
+            return self._registers(carried)
+
+        before = self._registers(carried)
+        after = self.b.if_(condition, arm, lambda: before)
+        self.cells = {**outside, **_like(carried, outside, after)}
+
+    def _carried(self, bodies: Sequence[Node]) -> list[Cell]:
+        """The cells that live across a loop around the bodies."""
+        changed = cells_set(tuple(bodies))
+        return [cell for cell in self.cells if cell in changed]
+
+    def _registers(self, cells: Sequence[Cell]) -> Registers:
+        return tuple(register for cell in cells for register in self.cells[cell])
+
+    # ---------------------------------------------------------------- blocks and items
+
+    def _blocks(self, blocks: Blocks) -> None:
+        var, size = blocks.var, blocks.size
+
+        @contextmanager
+        def inside(position: Register) -> Iterator[None]:
+            span = Span.block(self.b, var, size, position)
+            with self.covering({var: span}), self.elements.at({var: position}):
+                yield
+
+        start, stop = self.b.const(0), self.b.const(var.extent)
+        self._for(start, stop, size, blocks.body, inside, runs=True)
+
+    def _parallel(self, node: Parallel) -> None:
+        """The items that this call is given, one by one."""
+        low, high, before = own_items(self.b, node.among, last=node.last)
+
+        @contextmanager
+        def inside(number: Register) -> Iterator[None]:
+            at = self._places(node, number - before)
+            spans = {
+                var: Span.block(self.b, var, size, at[var]) for var, size in node.loops if size > 1
+            }
+            with self.covering(spans), self.elements.at(at):
+                yield
+
+        self._for(low, high, 1, node.body, inside, runs=node.among is None)
+
+    def _places(self, node: Parallel, number: Register) -> dict[Var, Register]:
+        """Where each of the loops stands at an item; the outermost is the slowest."""
+        places: dict[Var, Register] = {}
+        for at, (var, size) in reversed(list(enumerate(node.loops))):
+            trips = -(-var.extent // size)
+            if trips == 1:
+                places[var] = self.b.const(0)
+            elif at == 0:
+                places[var] = number * size
+            else:
+                places[var] = self.b.urem(number, trips) * size
+                number = self.b.udiv(number, trips)
+        return places
+
+    def _at(self, node: At) -> None:
+        env = self.elements.position.env
+        places = {var: env.get(var, self.b.const(0)) + step for var, step in node.steps}
+        mask = self.b.active(node.used, node.lanes) if node.used < node.lanes else None
+        known = self._evaluated.setdefault(node.steps, {}) if node.again else None
+        with self.elements.at(places, vector=node.vector, lanes=node.lanes, mask=mask, known=known):
+            self.emit(node.body)
+
+
+def _like(
+    cells: Sequence[Cell], before: dict[Cell, Registers], values: Sequence[Register]
+) -> dict[Cell, Registers]:
+    """The registers `values`, by cell: each has as many as before."""
+    rest = iter(values)
+    return {cell: tuple(next(rest) for _ in before[cell]) for cell in cells}

@@ -1,0 +1,91 @@
+"""`Span`: the elements of one variable that a loop covers, as far as they are known.
+
+Input: an extent, or what a loop around left of it. Output: where whole chunks end, and what they
+leave over. Invariant: `start` and `stop` are elements of the variable, the first one covered and
+the one behind the last.
+
+Note [What is left over]: the blocks of a variable have as many elements as each other but for the
+last, which ends where the variable does. What whole chunks leave over there is a number, though
+where it stands is not; in the other blocks they leave nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.index.affine import Var
+
+
+@dataclass(frozen=True)
+class Span:
+    """count: how many elements; None where only `end` tells, and there are at least `fewest`.
+    extent: of a span that is one of equal blocks or the last, the variable's; else 0."""
+
+    start: Register
+    count: int | None
+    end: Register | None = None
+    extent: int = 0
+    fewest: int = 0
+
+    @staticmethod
+    def whole(b: Builder, var: Var) -> Span:
+        return Span(b.const(0), var.extent)
+
+    @staticmethod
+    def block(b: Builder, var: Var, size: int, start: Register) -> Span:
+        """A block of `size` elements of `var`, or the last one."""
+        if size >= var.extent:
+            return Span.whole(b, var)
+        if not var.extent % size:
+            return Span(start, size)
+        stop = b.binary("smin", start + size, var.extent)
+        return Span(start, None, stop, var.extent, var.extent % size)
+
+    @staticmethod
+    def between(start: Register, stop: Register, count: Register) -> Span:
+        """`count` elements from `start` to `stop`, which may be numbers."""
+        if count.const is not None:
+            return Span(start, int(count.const))
+        return Span(start, None, stop)
+
+    @property
+    def stop(self) -> Register:
+        if self.count is not None:
+            return self.start + self.count
+        assert self.end is not None
+        return self.end
+
+    @property
+    def least(self) -> int:
+        """How many elements there are at least."""
+        return self.fewest if self.count is None else self.count
+
+    def even(self, size: int) -> Register:
+        """Where whole chunks of `size` elements end. Blocks are whole chunks but for the last."""
+        if self.count is not None:
+            return self.start + self.count // size * size
+        stop, b = self.stop, self.start.builder
+        if not self.extent:
+            return stop - b.urem(stop - self.start, size)  # type: ignore[no-any-return]
+        return stop - b.urem(stop, size) if self.extent % size else stop
+
+    def left(self, size: int) -> int | None:
+        """How many elements whole chunks leave over, if they leave any; None: any number."""
+        if self.count is not None:
+            return self.count % size
+        return self.extent % size if self.extent else None
+
+
+def own_items(
+    b: Builder, among: tuple[int, int] | None, *, last: bool = True
+) -> tuple[Register, Register, int]:
+    """Which of a call's items belong to one nest, from the first to behind the last, and how many
+    come before the nest's. among: how many items of other nests come first, and how many are its
+    own; None where it is the only nest of a kernel. last: whether none come after it."""
+    if among is None:
+        return b.lo, b.hi, 0
+    before, count = among
+    low = b.binary("smax", b.lo, before)
+    return low, b.hi if last else b.binary("smin", b.hi, before + count), before

@@ -1,0 +1,157 @@
+"""The loops of a kernel as data.
+
+Input: written by the policies of each kind of kernel. Output: a tree of loops with statements at
+its leaves, which `emitter.Emitter` turns into loop-nest IR, and its text. Invariant: the tree says
+where each statement stands and which registers live across which loop; vectors, tails, positions
+and carried registers follow from it.
+
+Note [Loops inside loops]: a loop over a variable around which there is one already covers what that
+one handed down: the block of an item, a run, a few rows. So tiling is a loop inside a loop over the
+same variable. Of all the rest a loop covers `[0, extent)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Literal
+
+from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.index.affine import Var
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """Registers that statements change as the loops run: an accumulator, a carry. A loop carries
+    the cells that a statement inside it sets and that had a value before it."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Do:
+    """A statement where the loops stand. sets: the cells that it gives new registers."""
+
+    what: str
+    run: Callable[[], None]
+    sets: tuple[Cell, ...] = ()
+
+
+# What becomes of fewer elements than a chunk has: they are left to the next chunk; they are one
+# more vector, which is masked; each vector is masked, so that the body is there once; or they are
+# one more whole chunk, and what it does for elements that are none harms nobody.
+Tail = Literal["none", "masked", "all masked", "padded"]
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """`body` for every `size` neighbouring elements of a loop's variable.
+
+    vector: the elements are the lanes of a vector. straight: one after the other without a loop,
+    at positions that are numbers where the first one is.
+    """
+
+    size: int
+    body: Node
+    vector: bool = False
+    tail: Tail = "none"
+    straight: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """Covers the elements of `var` by chunks: as many of the first kind as there are, then of the
+    next."""
+
+    var: Var
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """`body` for each block of `size` elements of `var`, the last of which may have fewer."""
+
+    var: Var
+    size: int
+    body: Node
+
+
+@dataclass(frozen=True, eq=False)
+class Parallel:
+    """`body` for each item: loops, outermost first, flattened into numbers that threads share.
+    among, last: see `spans.own_items`."""
+
+    loops: tuple[tuple[Var, int], ...]
+    body: Node
+    among: tuple[int, int] | None = None
+    last: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class At:
+    """`body` at fixed places: so many elements after where the loops stand, or after the first.
+
+    vector, lanes, used: of a vector, its lanes and how many of them exist. again: what is evaluated
+    at these places is remembered until the `Emitter` is told to forget.
+    """
+
+    steps: tuple[tuple[Var, int], ...]
+    body: Node
+    vector: Var | None = None
+    lanes: int = 0
+    used: int = 0
+    again: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Within:
+    """`body` inside a context: interleaved stores, a square of registers, starts that were read."""
+
+    what: str
+    enter: Callable[[], AbstractContextManager[object]]
+    body: Node
+
+
+@dataclass(frozen=True, eq=False)
+class When:
+    """`body` where a condition holds, which is a register, or None where it always does. Sets no
+    cell that lives on."""
+
+    what: str
+    condition: Callable[[], Register | None]
+    body: Node
+
+
+Node = Do | Loop | Blocks | Parallel | At | Within | When | tuple["Node", ...]
+
+
+def serial(variables: Sequence[Var], body: Node) -> Node:
+    """Loops one inside the other, element by element."""
+    for var in reversed(variables):
+        body = Loop(var, (Chunk(1, body),))
+    return body
+
+
+def vectors(
+    var: Var, lanes: int, body: Node, *, tail: Tail = "masked", straight: bool = False
+) -> Loop:
+    """A loop over vectors: full ones, then a masked one."""
+    return Loop(var, (Chunk(lanes, body, vector=True, tail=tail, straight=straight),))
+
+
+def cells_set(node: Node) -> frozenset[Cell]:
+    """The cells that statements inside set."""
+    if isinstance(node, Do):
+        return frozenset(node.sets)
+    return frozenset().union(*(cells_set(inner) for inner in children(node)))
+
+
+def children(node: Node) -> Sequence[Node]:
+    if isinstance(node, tuple):
+        return node
+    if isinstance(node, Do):
+        return ()
+    if isinstance(node, Loop):
+        return [chunk.body for chunk in node.chunks]
+    return (node.body,)

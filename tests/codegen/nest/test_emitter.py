@@ -1,0 +1,243 @@
+"""The emitter: random trees of loops over one variable visit each element once, in order, with the
+right lanes; cells live across the loops around the statements that set them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stagejit.codegen.elements.elements import Elements
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.nodes import I64
+from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.spans import Span
+from stagejit.codegen.nest.tree import (
+    At,
+    Blocks,
+    Cell,
+    Chunk,
+    Do,
+    Loop,
+    Node,
+    Parallel,
+    Tail,
+    When,
+    Within,
+    cells_set,
+    serial,
+    vectors,
+)
+from stagejit.index.affine import Affine, Var
+
+LANES = 8
+
+
+class Recorder:
+    """A statement that writes, at the elements where the loops stand, the number of the visit."""
+
+    def __init__(self, var: Var) -> None:
+        self.builder = Builder()
+        self.order = self.builder.buffer("order", I64)
+        self.last = self.builder.buffer("last", I64)
+        self.emitter = Emitter(Elements(self.builder, {}))
+        self.var, self.count = var, Cell("count")
+        self.start = Do("start", self._start, (self.count,))
+        self.visit = Do("visit", self._visit, (self.count,))
+        self.end = Do("end", self._end)
+
+    def _start(self) -> None:
+        self.emitter.cells[self.count] = (self.builder.const(0),)
+
+    def _visit(self) -> None:
+        b, elements = self.builder, self.emitter.elements
+        position = elements.position
+        (number,) = self.emitter.cells[self.count]
+        at = elements.scalar_index(Affine.of(self.var))
+        if position.vector is None:
+            b.store(b.load(self.order, at) * 1000 + (number + 1), self.order, at)
+        else:
+            before = b.load(self.order, at, LANES, mask=position.mask)
+            b.store(before * 1000 + (number + 1), self.order, at, mask=position.mask)
+        self.emitter.cells[self.count] = (number + 1,)
+
+    def _end(self) -> None:
+        self.builder.store(self.emitter.cells[self.count][0], self.last, 0)
+
+    def run(self, run_kernel: Any, tree: Node, items: int = 1) -> tuple[list[int], int]:
+        """(the number of the visit of each element, how many there were)."""
+        self.emitter.emit(tree)
+        order, last = np.zeros(self.var.extent, np.int64), np.zeros(1, np.int64)
+        run_kernel(self.builder.finish(), [order, last], (), 0, items)
+        return order.tolist(), int(last[0])
+
+
+def expected(sizes: list[int]) -> list[int]:
+    """The number of the visit of each element, of visits of so many elements."""
+    return [number + 1 for number, size in enumerate(sizes) for _ in range(size)]
+
+
+def cut(count: int, chunks: list[tuple[int, Tail]]) -> list[int]:
+    """What a loop should do: the sizes of its visits."""
+    sizes = []
+    for size, tail in chunks:
+        sizes += [size] * (count // size)
+        count %= size
+        if count and tail != "none":
+            sizes.append(count)
+            count = 0
+    return sizes
+
+
+def chunk(recorder: Recorder, size: int, tail: Tail, *, straight: bool = False) -> Chunk:
+    return Chunk(size, recorder.visit, vector=size == LANES, tail=tail, straight=straight)
+
+
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    extent=st.integers(1, 100),
+    tail=st.sampled_from(["none", "masked", "all masked"]),
+    straight=st.booleans(),
+    singles=st.booleans(),
+)
+def test_vectors_and_what_is_left(
+    run_kernel: Any, extent: int, tail: Tail, straight: bool, singles: bool
+) -> None:
+    recorder = Recorder(Var(extent))
+    chunks = [chunk(recorder, LANES, tail, straight=straight)]
+    plan: list[tuple[int, Tail]] = [(LANES, tail)]
+    if singles and tail == "none":
+        chunks.append(chunk(recorder, 1, "none"))
+        plan.append((1, "none"))
+    tree = (recorder.start, Loop(recorder.var, tuple(chunks)), recorder.end)
+    sizes = cut(extent, plan)
+    order, last = recorder.run(run_kernel, tree)
+    assert order == expected(sizes) + [0] * (extent - sum(sizes))
+    assert last == len(sizes)
+
+
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    extent=st.integers(1, 200),
+    vectors_a_block=st.integers(1, 4),
+    tail=st.sampled_from(["masked", "all masked"]),
+    way=st.sampled_from(["blocks", "items", "chunks"]),
+)
+def test_a_loop_covers_what_one_around_left_it(
+    run_kernel: Any, extent: int, vectors_a_block: int, tail: Tail, way: str
+) -> None:
+    recorder, block = Recorder(Var(extent)), LANES * vectors_a_block
+    var, inner = recorder.var, vectors(recorder.var, LANES, recorder.visit, tail=tail)
+    items, start, end = 1, recorder.start, recorder.end
+    if way == "blocks":
+        tree: Node = (start, Blocks(var, block, inner), end)
+    elif way == "items":  # each of them counts by itself
+        items, tree = -(-extent // block), Parallel(((var, block),), (start, inner, end))
+    else:
+        rest = extent % block
+        chunks = [Chunk(block, inner), *([Chunk(rest, inner, straight=True)] if rest else [])]
+        tree = (start, Loop(var, tuple(chunks)), end)
+    order, last = recorder.run(run_kernel, tree, items)
+    sizes = [cut(min(block, extent - first), [(LANES, tail)]) for first in range(0, extent, block)]
+    if way == "items":
+        assert order == [number for part in sizes for number in expected(part)]
+        assert last == len(sizes[-1])
+    else:
+        assert order == expected([size for part in sizes for size in part])
+        assert last == sum(map(len, sizes))
+
+
+@settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(first=st.integers(0, 40), count=st.integers(0, 40), more=st.booleans())
+def test_spans_that_only_a_call_knows(run_kernel: Any, first: int, count: int, more: bool) -> None:
+    recorder = Recorder(Var(100))
+    b, var = recorder.builder, recorder.var
+    start, stop = (b.load(recorder.order, at) for at in (98, 99))
+    span = Span(start, None, stop)
+    tail: Tail = "none" if more else "masked"
+    loop = Loop(var, (chunk(recorder, LANES, tail), *([chunk(recorder, 1, "none")] * more)))
+    order, last = np.zeros(100, np.int64), np.zeros(1, np.int64)
+    order[98:] = first, first + count
+    with recorder.emitter.covering({var: span}):
+        recorder.emitter.emit((recorder.start, loop, recorder.end))
+    run_kernel(b.finish(), [order, last], (), 0, 1)
+    sizes = cut(count, [(LANES, tail), (1, "none")])
+    assert order[first : first + count].tolist() == expected(sizes)
+    assert not order[:first].any()
+    assert not order[first + count : 98].any()
+    assert last[0] == len(sizes)
+
+
+def test_fixed_places(run_kernel: Any) -> None:
+    recorder = Recorder(Var(12))
+    places = tuple(At(((recorder.var, step),), recorder.visit) for step in (0, 2, 1))
+    tree = (recorder.start, Loop(recorder.var, (Chunk(4, places),)), recorder.end)
+    order, last = recorder.run(run_kernel, tree)
+    assert order == [1, 3, 2, 0, 4, 6, 5, 0, 7, 9, 8, 0]
+    assert last == 9
+
+
+def test_what_is_evaluated_at_fixed_places_is_remembered_until_it_is_forgotten() -> None:
+    var, emitter = Var(4), Emitter(Elements(Builder(), {}))
+    found: list[object] = []
+    look = Do("look", lambda: found.append(emitter.elements._known))
+    again, once = At(((var, 1),), look, again=True), At(((var, 1),), look)
+    emitter.emit((again, again, once, Do("forget", emitter.forget), again))
+    assert found[0] is found[1]
+    assert found[2] is not found[0]
+    assert found[3] is not found[0]
+
+
+@pytest.mark.parametrize("limit", [0, 3, 10])
+def test_conditions_carry_cells(run_kernel: Any, limit: int) -> None:
+    recorder = Recorder(Var(10))
+
+    def below() -> Any:
+        return recorder.emitter.elements.position.env[recorder.var] < limit
+
+    body = serial([recorder.var], When("below", below, recorder.visit))
+    order, last = recorder.run(run_kernel, (recorder.start, body, recorder.end))
+    assert order == [*range(1, limit + 1), *[0] * (10 - limit)]
+    assert last == limit
+
+
+def test_no_condition_is_always() -> None:
+    emitter, ran = Emitter(Elements(Builder(), {})), []
+    emitter.emit(When("always", lambda: None, Do("ran", lambda: ran.append(1))))
+    assert ran == [1]
+
+
+def test_a_cell_that_starts_inside_a_loop_does_not_leave_it() -> None:
+    emitter, cell, var = Emitter(Elements(Builder(), {})), Cell("inner"), Var(3)
+
+    def start() -> None:
+        emitter.cells[cell] = (emitter.b.const(0),)
+
+    emitter.emit(serial([var], Do("start", start, (cell,))))
+    assert cell not in emitter.cells
+
+
+def test_statements_stand_inside_their_context() -> None:
+    recorder = Recorder(Var(3))
+    elements = recorder.emitter.elements
+    strides: list[int] = []
+    look = Do("look", lambda: strides.append(elements.position.stride))
+    recorder.emitter.emit((Within("apart", lambda: elements.interleaving(2), look), look))
+    assert strides == [2, 0]
+
+
+def test_cells_of_a_tree() -> None:
+    a, b = Cell("a"), Cell("b")
+    first, second = Do("first", lambda: None, (a,)), Do("second", lambda: None, (b,))
+    tree = (first, serial([Var(3)], (At((), second), first)))
+    assert cells_set(tree) == {a, b}
+    assert cells_set(first) == {a}
