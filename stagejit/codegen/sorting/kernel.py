@@ -10,9 +10,11 @@ import math
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
-from stagejit.codegen.elements.items import Items
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.kernel import Kernel
+from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.items import in_items
+from stagejit.codegen.nest.tree import Do
 from stagejit.codegen.sorting.radix import Radix
 from stagejit.codegen.sorting.rows import Rows
 from stagejit.codegen.target import Target
@@ -23,13 +25,14 @@ def sort_kernel(region: ClosedRegion, target: Target) -> Kernel:
     builder = Builder(calls=region.calls)
     rows = Rows(region, builder)
     radix = Radix(rows, target)
-    items = Items.over(rows.loops)
-    items.emit(rows.elements, radix.emit)
-    number = math.prod(loop.trips for loop in rows.loops)
+    kept = rows.shape.kept
+    tree, total = in_items([(var, 1) for var in kept], Do("sort a row", radix.emit))
+    Emitter(rows.elements).emit(tree)
+    number = math.prod(var.extent for var in kept)
     seconds = max(
         number * radix.operations / _scalar_operations(target), region_seconds(region, target)
     )
-    return Kernel(builder.finish(), rows.args, (), items.total, seconds)
+    return Kernel(builder.finish(), rows.args, (), total, seconds)
 
 
 def _scalar_operations(target: Target) -> float:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.elements import Elements
 from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.items import Loop
 from stagejit.codegen.elements.stores import bind_memory
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
@@ -74,10 +73,6 @@ class Rows:
         ]
         self.results: Sequence[int] = self.op.attrs["results"]
         self.positions = len(self.op.operands)  # the number of the result that has them
-
-    @property
-    def loops(self) -> list[Loop]:
-        return [Loop(var) for var in self.shape.kept]
 
     @property
     def is_of_keys_alone(self) -> bool:
