@@ -173,7 +173,10 @@ class _Loops:
         self, region: ClosedRegion, nest: _Nest, elements: Elements, stores: Stores
     ) -> None:
         self.region, self.nest, self.elements, self.stores = region, nest, elements, stores
-        self.store = Do("store", self._store)
+
+    @property
+    def store(self) -> Node:
+        return Do("store", self._store)
 
     def tree(self) -> tuple[Node, int]:
         """All loops, and the number of items."""

@@ -67,7 +67,7 @@ class Fill:
         lengths: Mapping[Var, Register],
     ) -> None:
         self.b, self.elements, self.source = packing.b, elements, packing.source
-        self.emitter, self.write = Emitter(elements), Do("pack", self._write)
+        self.emitter = Emitter(elements)
         self.lanes, self.dtype = packing.tiling.lanes, packing.dtype
         self.buffer, self.size = packing.buffer, packing.size
         self.dims = list(packing.dims)
@@ -80,6 +80,10 @@ class Fill:
     def emit(self) -> None:
         with self.emitter.covering({dim.source: self.needs[dim.source].span for dim in self.dims}):
             self.emitter.emit(self._tree())
+
+    @property
+    def write(self) -> Node:
+        return Do("pack", self._write)
 
     def _tree(self) -> Node:
         if not self.dims:
