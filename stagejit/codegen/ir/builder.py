@@ -148,7 +148,7 @@ class Builder(Hoisting):
 
     def scalef(self, a: Value, exponent: Value) -> Value:
         """a * 2^exponent for integral float `exponent` and |a| in [1/4, 4], with correct over- and
-        underflow. NaN in either gives NaN."""
+        underflow. NaN in `a` gives NaN; where only the exponent is NaN, anything may come out."""
         return self._pure("scalef", (a, self.as_value(exponent, a.type)), a.type)
 
     def compare(self, predicate: str, a: Operand, b: Operand, *, signed: bool = True) -> Value:

@@ -27,7 +27,7 @@ def verify(function: Function) -> None:
             scope.callee(callee)
     except _Fault as fault:
         raise VerificationError(
-            f"invalid kernel: {fault}\n{_excerpt(function, scope.current)}",
+            f"invalid kernel: {fault}\n{excerpt(function, scope.current)}",
             next_step="a generator built this kernel; report it with the text above",
         ) from None
 
@@ -77,7 +77,8 @@ class _Scope:
         self.visible.update(op.results)
 
 
-def _excerpt(function: Function, op: Op | None) -> str:
+def excerpt(function: Function, op: Op | None) -> str:
+    """The lines around an op."""
     lines = list(function.lines())
     at = next((number for number, (_, shown) in enumerate(lines) if op and shown is op), 0)
     shown = range(max(at - _CONTEXT, 0), min(at + _CONTEXT + 1, len(lines)))
@@ -337,4 +338,4 @@ _RULES: dict[str, Callable[[Op], None]] = {
     **{name: _cast for name in _CASTS if name != "trunc"},
 }  # fmt: skip
 
-__all__ = ["verify"]
+__all__ = ["excerpt", "verify"]

@@ -1,0 +1,3 @@
+"""The meaning of the loop-nest IR, on NumPy arrays. To read in this order: `arithmetic.py` (with
+`rounding.py`), `memory.py`, `run.py`.
+"""

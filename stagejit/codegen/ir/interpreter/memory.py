@@ -1,0 +1,124 @@
+"""The memory that a kernel is interpreted over, and the accesses to it that no kernel may make.
+
+Input: elements, and accesses by index. Output: elements, or a `Fault`. Invariant: nothing outside
+a buffer is touched; what a kernel has not written to memory of its own has no value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stagejit.codegen.ir.interpreter.arithmetic import DTYPES, numbers, undefined
+from stagejit.codegen.ir.interpreter.rounding import Array
+from stagejit.codegen.ir.nodes import Buffer
+
+
+class Fault(Exception):
+    """What a kernel did that it may not do; `interpret` adds where."""
+
+
+class Memory:
+    """The elements of one buffer.
+
+    written: which elements have a value, where the memory is the kernel's own. copies: threads that
+    have such memory each to itself, one behind the other. address: of the first element.
+    """
+
+    def __init__(self, buffer: Buffer, elements: Array, written: Array | None, copies: int) -> None:
+        self.buffer, self.elements, self.written, self.copies = buffer, elements, written, copies
+        self.size = elements.size // copies
+        own = buffer.space != "arg"  # begins on a cache line
+        self.address = 0 if own else elements.__array_interface__["data"][0]
+
+    # ---------------------------------------------------------------- accesses
+
+    def read(self, index: Array, on: Array | None) -> Array:
+        """The elements at `index`; zeros where `on` is off."""
+        at = self._places(index, on)
+        self.require_readable(at, on)
+        if on is None:
+            return self.elements[at]
+        nothing = np.zeros(on.shape, self.elements.dtype)
+        nothing[on] = self.elements[at[on]]
+        return nothing
+
+    def write(self, index: Array, value: Array, on: Array | None) -> None:
+        """One after the other, in the order of threads and of their lanes."""
+        at = self._places(index, on)
+        shape = np.broadcast_shapes(at.shape, value.shape)
+        at, value = np.broadcast_to(at, shape), np.broadcast_to(value, shape)
+        if on is not None:
+            on = np.broadcast_to(on, shape)
+            at, value = at[on], value[on]
+        self._require_once(at)
+        self.elements[at] = value
+        if self.written is not None:
+            self.written[at] = True
+
+    def forget(self) -> None:
+        if self.written is not None:
+            self.written[...] = False
+
+    # ---------------------------------------------------------------- what they may not do
+
+    def _places(self, index: Array, on: Array | None) -> Array:
+        """Where the elements lie; anything inside where `on` is off."""
+        bad = (index < 0) | (index >= self.size)
+        if on is not None:
+            bad, index = bad & on, np.where(on, index, 0)
+        if bad.any():
+            first = int(np.broadcast_to(index, bad.shape)[bad][0])
+            raise Fault(f"element {first} of {self.buffer}, which has {self.size}")
+        if self.copies > 1:
+            own = np.arange(self.copies) * self.size
+            index = index + own.reshape(-1, *[1] * (index.ndim - 1))
+        return index
+
+    def require_readable(self, at: Array, on: Array | None = None) -> None:
+        """Raises a Fault where an element has no value."""
+        if self.written is None:
+            return
+        known = self.written[at]
+        if on is not None:
+            known = known | ~on
+        if not known.all():
+            first = int(np.broadcast_to(at, known.shape)[~known][0]) % self.size
+            raise Fault(f"element {first} of {self.buffer} is read, and was not written")
+
+    def _require_once(self, at: Array) -> None:
+        if not self.buffer.once or self.written is None:
+            return
+        if self.written[at].any() or np.unique(at).size < at.size:
+            raise Fault(f"an element of {self.buffer} is written again before a `forget`")
+
+    def require_aligned(self, index: Array, alignment: int) -> None:
+        """Raises a Fault where one of the elements `index` is not aligned to bytes."""
+        if alignment > self.elements.itemsize:
+            bad = (self.address + index * self.elements.itemsize) % alignment != 0
+            if bad.any():
+                first = int(index[bad][0])
+                raise Fault(f"element {first} of {self.buffer} is not aligned to {alignment} bytes")
+
+
+def memory_of(buffer: Buffer, arrays: list[Array], threads: int) -> Memory:
+    """The memory of a buffer before a kernel, or a function that it calls, runs."""
+    if buffer.space == "arg":
+        return _argument(buffer, arrays)
+    if buffer.space == "table":
+        return Memory(buffer, numbers(buffer.data, buffer.elem), None, 1)
+    copies = threads if buffer.space == "stack" else 1
+    size = buffer.size * copies
+    elements = undefined((size,), DTYPES[buffer.elem.elem])
+    return Memory(buffer, elements, np.zeros(size, np.bool_), copies)
+
+
+def _argument(buffer: Buffer, arrays: list[Array]) -> Memory:
+    if buffer.index >= len(arrays):
+        raise Fault(f"there is no array for {buffer}")
+    array: np.ndarray[Any, Any] = arrays[buffer.index]
+    wanted = np.dtype(DTYPES[buffer.elem.elem])
+    if array.dtype.itemsize != wanted.itemsize or not array.flags.c_contiguous:
+        raise Fault(f"{buffer}, of {buffer.elem}, is given a {array.dtype} array")
+    return Memory(buffer, array.reshape(-1).view(wanted), None, 1)
