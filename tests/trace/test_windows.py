@@ -141,7 +141,7 @@ def test_derivatives_are_those_of_jax(seed: int) -> None:
     shape, config = drawn_pooling(rng)
     pool = pooling(config, rng.random() < 0.5)
     x = windows.elements(rng, shape, np.float32, special=seed % 2 == 0)
-    x = np.where(np.isnan(x), np.float32(-np.inf), x)
+    x = np.where(np.isfinite(x), x, np.float32(9))
     t = windows.elements(rng, shape, np.float32, special=False)
 
     def squares(x: Any) -> Any:

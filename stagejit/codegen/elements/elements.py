@@ -214,7 +214,8 @@ class Elements(Positions):
         if not coeff and not varying:
             return self.b.load(buffer, self.scalar_index(uniform))
         if varying or coeff not in (1, -1):
-            if tile and not varying and uniform.coeff(tile.var) == 1:
+            square = tile and not varying and not self.position.within
+            if tile and square and uniform.coeff(tile.var) == 1:
                 return self._transposed(value, buffer, uniform, coeff, tile)
             if (
                 not varying

@@ -24,7 +24,8 @@ from stagejit.index.affine import Affine, Index, Var
 @dataclass(frozen=True)
 class Position:
     """Where the loops stand. `mask`: lanes that exist (None: all). `stride`: see `interleaving`.
-    `within`: whether what is wanted is known to exist, though the loops' ranges do not say so."""
+    `within`: whether what is wanted here exists by a branch or a mask, and not by the ranges of
+    loops: what lies at other positions may not be there."""
 
     env: Mapping[Var, Register] = field(default_factory=dict)
     vector: Var | None = None
@@ -74,7 +75,7 @@ class Positions:
 
     @contextmanager
     def within(self) -> Iterator[None]:
-        """Evaluate where a branch has made certain that all that is wanted exists."""
+        """Evaluate what exists by a branch or a mask."""
         before = self.position
         self.position = replace(before, within=True)
         try:

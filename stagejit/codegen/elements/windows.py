@@ -63,11 +63,18 @@ def window_reads(op: Op, index: Index) -> Iterator[Index]:
     many = math.prod(dims.sizes) > MOST_STRAIGHT
     for tap in itertools.product(*ends) if many else dims.taps:
         yield tuple(
-            part * stride + min(max(first, 0), extent - 1)
+            _moved_inside(part * stride, first, extent)
             for part, stride, first, extent in zip(
                 index, dims.strides, dims.offsets(tap), op.operands[0].shape, strict=True
             )
         )
+
+
+def _moved_inside(part: Affine, first: int, extent: int) -> Affine:
+    """`part + first`, or as near to it as its least value is an index: where it is clamped, the
+    least of all is read."""
+    low = part.range()[0]
+    return part + min(max(first, -low), extent - 1 - low)
 
 
 def window_numbers(op: Op, index: Index) -> Iterator[Affine]:
@@ -220,7 +227,7 @@ class _Window:
         if lanes is None:
             return elements.value(self.operand, tuple(at)), holds
         mask = elements.position.mask
-        with elements.at(mask=lanes if mask is None else mask & lanes):
+        with elements.within(), elements.at(mask=lanes if mask is None else mask & lanes):
             element = elements.value(self.operand, tuple(at))
         if holds is not None:
             lanes = lanes & b.splat(holds, self.lanes)

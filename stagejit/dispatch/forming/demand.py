@@ -203,9 +203,9 @@ def _chain(state: State, op: Op) -> tuple[float, str, set[Value]]:
             if operand.op in seen or operand.type.size != op.result.type.size:
                 continue
             seen.add(operand.op)
-            if state.is_floating(operand):
+            if state.is_floating(operand) and not current.definition.is_window:
                 pending.append(operand.op)
-            else:
+            else:  # what is dear is stored before a window takes it for each tap
                 leaves.add(operand)
     return flops, transcendental, leaves
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -17,9 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from stagejit.trace.primitives import jax_name
 from stagejit.trace.windows.geometry import MOST_TAPS, Windows
-from stagejit.trace.windows.window import is_native
+from stagejit.trace.windows.monoids import accumulator, bordered
 
 Body = Callable[..., Sequence[Any]]
 
@@ -81,16 +80,6 @@ def body_of(jaxpr: Any, consts: Sequence[Any]) -> Body:
     return functools.partial(jax.core.eval_jaxpr, jaxpr, consts)
 
 
-def chosen(jaxpr: Any, x: Any, windows: Windows) -> str:
-    """The function of a window that selects as the body does; empty where there is none."""
-    if len(jaxpr.eqns) != 1 or not is_native(x) or set(windows.holes) != {1}:
-        return ""
-    (equation,) = jaxpr.eqns
-    if [*equation.invars] != [*jaxpr.invars] or [*equation.outvars] != [*jaxpr.outvars]:
-        return ""
-    return {"ge": "first_max", "le": "first_min"}.get(jax_name(equation.primitive) or "", "")
-
-
 def selected(select: Body, x: Any, windows: Windows) -> Any:
     """The number of the selected tap of each window, in row-major order: the first, unless a later
     one takes its place. Where no tap is an element of `x`, -1."""
@@ -118,36 +107,61 @@ def selected(select: Body, x: Any, windows: Windows) -> Any:
 
 
 def scattered(scatter: Body, chosen: Any, source: Any, init: Any, windows: Windows) -> Any:
-    """For each element the init value combined with the source of those windows that chose it.
-
-    Position p of the padded operand, q * stride + r, is tap r + j * stride of window q - j: so the
-    windows that may have chosen it are one of each j, and for each of them all elements ask
-    together, as an array [q, r] for each axis."""
-    rank, strides = len(windows.shape), windows.strides
-    ends = [max(low + extent, 1) for (low, _), extent in zip(windows.padding, windows.shape)]  # noqa: B905
-    rows = [-(-end // stride) for end, stride in zip(ends, strides, strict=True)]
-    grid = [size for pair in zip(rows, strides, strict=True) for size in pair]
-    made = jnp.broadcast_to(init, grid)
-    scatter = _mapped(scatter, 2 * rank)
-    last = [(size - 1) // stride for size, stride in zip(windows.sizes, strides, strict=True)]
-    for back in itertools.product(*(range(most, -1, -1) for most in last)):
-        config = [
-            (j, row - count - j, 0)
-            for j, row, count in zip(back, rows, windows.counts, strict=True)
-        ]
-        own, numbers = _tap_at(back, grid, windows)
-        shape = [size for row in rows for size in (row, 1)]
-        which = lax.pad(chosen, np.int32(-1), config).reshape(shape)
-        what = lax.pad(source, jnp.zeros((), source.dtype), config).reshape(shape)
-        hit = own & (which == numbers)
-        (new,) = scatter(made, jnp.broadcast_to(what, grid))
+    """For each element the init value combined with the source of those windows that chose it."""
+    scatter = _mapped(scatter, 2 * len(windows.shape))
+    made = jnp.broadcast_to(init, _grid(windows))
+    for hit, what in _asking(chosen, source, windows):
+        (new,) = scatter(made, jnp.broadcast_to(what, made.shape))
         made = jnp.where(hit, new, made)
-    made = made.reshape([row * stride for row, stride in zip(rows, strides, strict=True)])
+    return _from_grid(made, init, windows)
+
+
+def summed(chosen: Any, source: Any, windows: Windows) -> Any:
+    """For each element the sum of the source of those windows that chose it."""
+    dtype, zero = source.dtype, jnp.zeros((), accumulator(source.dtype))
+    source = source.astype(zero.dtype)
+    parts = [jnp.where(hit, what, zero) for hit, what in _asking(chosen, source, windows)]
+    return _from_grid(functools.reduce(lax.add, parts), zero, windows).astype(dtype)
+
+
+def _grid(windows: Windows) -> list[int]:
+    """The array of all [q, r], ..., see `_asking`: as far as there are elements."""
+    grid = []
+    for (low, _), extent, stride in zip(
+        windows.padding, windows.shape, windows.strides, strict=True
+    ):
+        grid += [-(-max(low + extent, 1) // stride), stride]
+    return grid
+
+
+def _from_grid(made: Any, init: Any, windows: Windows) -> Any:
+    """The elements of the operand."""
+    pairs = zip(made.shape[::2], made.shape[1::2], strict=True)
+    made = made.reshape([row * stride for row, stride in pairs])
     crop = [
         (-low, low + extent - size, 0)
         for (low, _), extent, size in zip(windows.padding, windows.shape, made.shape, strict=True)
     ]
     return lax.pad(made, init, crop)
+
+
+def _asking(chosen: Any, source: Any, windows: Windows) -> Iterator[tuple[Any, Any]]:
+    """For one window around each element after the other: whether it has chosen it; its source.
+
+    Position p of the padded operand, q * stride + r, is tap r + j * stride of window q - j: so the
+    windows that may have chosen it are one of each j, and for each of them all elements ask
+    together, as an array [q, r] for each axis."""
+    grid, strides = _grid(windows), windows.strides
+    rows = grid[::2]
+    last = [(size - 1) // stride for size, stride in zip(windows.sizes, strides, strict=True)]
+    shape = [size for row in rows for size in (row, 1)]
+    for back in itertools.product(*(range(most, -1, -1) for most in last)):
+        moved = tuple(
+            (j, row - count - j) for j, row, count in zip(back, rows, windows.counts, strict=True)
+        )
+        own, numbers = _tap_at(back, grid, windows)
+        which = bordered(chosen, moved, "max").reshape(shape)  # nobody's number outside
+        yield own & (which == numbers), bordered(source, moved, "add").reshape(shape)
 
 
 def _tap_at(back: Sequence[int], grid: Sequence[int], windows: Windows) -> tuple[Any, Any]:

@@ -31,7 +31,7 @@ def reduced(fn: str, x: Any, windows: Windows) -> Any:
         fn = {"max": "or", "min": "and"}.get(fn, fn)
     if math.prod(windows.sizes) <= MOST_TAPS and is_native(x):
         return _window(fn, x, windows)
-    x = x.astype(_accumulator(dtype))
+    x = x.astype(accumulator(dtype))
     if math.prod(windows.sizes) <= MOST_TAPS:
         made = _by_taps(fn, x, windows)
     else:
@@ -45,8 +45,16 @@ def _window(fn: str, x: Any, windows: Windows) -> Any:
     return window(fn, x, windows.without_holes())
 
 
-def _accumulator(dtype: Any) -> Any:
+def accumulator(dtype: Any) -> Any:
     return np.float32 if jnp.issubdtype(dtype, np.floating) and dtype.itemsize < 4 else dtype
+
+
+def bordered(x: Any, padding: tuple[tuple[int, int], ...], fn: str) -> Any:
+    """`x` between borders of what a monoid does not notice: windows of single elements."""
+    if not any(map(any, padding)):
+        return x
+    ones = (1,) * x.ndim
+    return reduced(fn, x, Windows(x.shape, ones, ones, padding, ones, ones))
 
 
 def _by_taps(fn: str, x: Any, windows: Windows) -> Any:
