@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from stagejit.bench import networks, residual_block
+from stagejit.bench import networks, pooling, residual_block
 from stagejit.bench.networks import Normal
 from stagejit.bench.programs import Arguments, Function, Workload
 
@@ -295,3 +295,11 @@ _add(
     "attention of one token with a donated cache of 512",
     donated=(0,),
 )
+
+
+def _images(channels_last: bool) -> Callable[[Normal], Arguments]:
+    return lambda r: (r(*((8, 112, 112, 64) if channels_last else (8, 64, 112, 112))),)
+
+
+for _name, _pool, _last, _summary in pooling.ROWS:
+    _add(_name, _pool, _images(_last), ELEMENTWISE, f"{_summary}, 8x112x112x64")
