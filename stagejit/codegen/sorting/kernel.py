@@ -17,6 +17,7 @@ from stagejit.codegen.nest.items import in_items
 from stagejit.codegen.nest.tree import Do
 from stagejit.codegen.sorting.radix import Radix
 from stagejit.codegen.sorting.rows import Rows
+from stagejit.codegen.sorting.selection import Selection
 from stagejit.codegen.target import Target
 
 
@@ -24,15 +25,24 @@ def sort_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `sort`."""
     builder = Builder(calls=region.calls)
     rows = Rows(region, builder)
-    radix = Radix(rows, target)
+    way = _way(rows, target)
+    way.prepare()
     kept = rows.shape.kept
-    tree, total = in_items([(var, 1) for var in kept], Do("sort a row", radix.emit))
+    tree, total = in_items([(var, 1) for var in kept], Do("sort a row", way.emit))
     Emitter(rows.elements).emit(tree)
     number = math.prod(var.extent for var in kept)
     seconds = max(
-        number * radix.operations / _scalar_operations(target), region_seconds(region, target)
+        number * way.operations / _scalar_operations(target), region_seconds(region, target)
     )
     return Kernel(builder.finish(), rows.args, (), total, seconds)
+
+
+def _way(rows: Rows, target: Target) -> Radix | Selection:
+    """How rows are sorted, for the fewest operations."""
+    ways: list[Radix | Selection] = [Radix(rows, target)]
+    if len(rows.keys) == 1:
+        ways.append(Selection(rows, target))
+    return min(ways, key=lambda way: way.operations)
 
 
 def _scalar_operations(target: Target) -> float:

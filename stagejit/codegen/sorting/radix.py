@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from stagejit.codegen.ir.nodes import I32, Buffer
+from stagejit.codegen.ir.nodes import I32
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.sorting.keys import Keys
 from stagejit.codegen.sorting.rows import Rows
@@ -47,18 +47,10 @@ class Radix:
         self.rows, self.b, self.target = rows, rows.b, target
         self.extent, self.keys = rows.extent, rows.keys
         widest = max(x.type.dtype.itemsize for x in rows.op.operands)
-        self.places: Buffer | None = None
         if not rows.is_of_keys_alone:
-            self.places = self.b.scratch("places", I32, 2 * self.extent)
             widest = max(widest, 4)
         self.lanes = target.vector_nbytes // widest
-        widths = {key.bits: key for key in self.keys}
-        self.words = {
-            bits: self.b.scratch("keys", key.type, 2 * self.extent) for bits, key in widths.items()
-        }
         self.digits = [digit_bits(key.digits, self.extent, target) for key in self.keys]
-        bins = max(self._passes(at) << width for at, width in enumerate(self.digits))
-        self.counts = self.b.scratch("counts", I32, bins)
 
     @property
     def operations(self) -> float:
@@ -67,6 +59,16 @@ class Radix:
             radix_operations(key.digits, self.extent, width)
             for key, width in zip(self.keys, self.digits, strict=True)
         )
+
+    def prepare(self) -> None:
+        """Declares the memory that rows are sorted in."""
+        b, room = self.b, 2 * self.extent
+        alone = self.rows.is_of_keys_alone
+        self.places = None if alone else b.scratch("places", I32, room)
+        types = {key.bits: key.type for key in self.keys}
+        self.words = {bits: b.scratch("keys", type, room) for bits, type in types.items()}
+        bins = max(self._passes(at) << width for at, width in enumerate(self.digits))
+        self.counts = b.scratch("counts", I32, bins)
 
     def _passes(self, key: int) -> int:
         return math.ceil(self.keys[key].digits / self.digits[key])

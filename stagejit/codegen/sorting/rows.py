@@ -66,7 +66,8 @@ class Rows:
             builder, region, self.shape.reads, self.shape.offsets
         )
         self.elements = Elements(builder, memory)
-        self.extent, self.count = self.shape.along.extent, self.op.attrs["count"]
+        self.extent = self.shape.along.extent
+        self.count: int = self.op.attrs["count"]
         number: int = self.op.attrs["keys"]
         self.keys = [
             Keys(x.type.dtype, self.op.attrs["descending"]) for x in self.op.operands[:number]

@@ -78,8 +78,15 @@ def test_several_operands(
 
 @pytest.mark.parametrize("k", [1, 2, 10, 100, 999])
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bfloat16"])
-def test_the_largest(host: Runner, dtype: str, k: int) -> None:
-    check(host, lambda x: lax.top_k(x, k), array((4, 999), dtype))
+def test_the_largest(runner: Runner, dtype: str, k: int) -> None:
+    check(runner, lambda x: lax.top_k(x, k), array((4, 999), dtype))
+    check(runner, lambda x: lax.top_k(x, k), array((2, 999), dtype, ties=True))
+
+
+@pytest.mark.parametrize("k", [1, 15, 16, 17, 40])
+def test_the_largest_of_rows_in_order(host: Runner, k: int) -> None:
+    rows = np.arange(1500, dtype=np.int32)
+    check(host, lambda x: lax.top_k(x, k), np.stack([rows, rows[::-1], rows // 100, rows * 0]))
 
 
 @pytest.mark.parametrize("special", [np.nan, -np.nan, 0.0, -0.0, np.inf, 1e-42])
