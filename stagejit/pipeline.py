@@ -129,7 +129,7 @@ class Compilation:
             "dispatches": lambda: graph_text(self.run_until("place").dispatches),
             "plan": lambda: self.run_until("schedule").plan.as_text(),
             "loops": lambda: self._each_kernel(
-                lambda g: f"// {g.symbol}\n{g.kernel.function.as_text()}"
+                lambda g: f"// {g.symbol}\n{g.kernel.loops_text()}{g.kernel.function.as_text()}"
             ),
             "llvm": lambda: self._each_kernel(lambda g: g.llvm),
             "asm": lambda: self._each_kernel(lambda g: disassemble(g.llvm)),

@@ -43,8 +43,12 @@ class _Shown:
 
     @property
     def explanation(self) -> Explanation:
-        """Each decision with its reason, and what is written where, by source line."""
-        return explain(self.compilation.run_until("schedule").schedule)
+        """Each decision with its reason, what is written where, and what was chosen for kernels,
+        by source line."""
+        compilation = self.compilation.run_until("schedule")
+        if not compilation.plan.sizes:
+            compilation.run_until("codegen")
+        return explain(compilation.schedule, compilation.kernels, compilation.target)
 
     def _text(self, stage: str) -> str:
         texts = self.compilation.texts()

@@ -255,6 +255,9 @@ def explain(
     program: Annotated[
         str, typer.Argument(help="FILE.py, or FILE.py:NAME for one of its programs.")
     ],
+    kernels: Annotated[
+        bool, typer.Option(help="Also what was chosen for each kernel, with modelled costs.")
+    ] = False,
 ) -> None:
     """Print each decision of the compiler on the programs of a file (see `bench --file`)."""
     import stagejit
@@ -265,7 +268,8 @@ def explain(
     for workload in chosen:
         if len(chosen) > 1:
             typer.echo(f"== {workload.name}")
-        typer.echo(str(stagejit.jit(workload.function).explain(*workload.make_args())))
+        explanation = stagejit.jit(workload.function).explain(*workload.make_args())
+        typer.echo(explanation.as_text(kernels=kernels))
 
 
 def _console() -> Console:

@@ -26,12 +26,21 @@ class KernelArg:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """What a generator chose for a kernel, and why: modelled costs, of the alternatives too."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Kernel:
     """A launchable kernel.
 
     args: in the order of the function's "arg" buffers. params: values of its run-time parameters.
     total: number of parallel items; the kernel runs any chunk `[lo, hi)` of them.
-    seconds: estimated time of all items on one core, for the decision to fork.
+    seconds: estimated time of all items on one core, for the decision to fork. choices: see
+    `Choice`. loops: the text of the tree that the code was emitted from.
     """
 
     function: Function
@@ -39,3 +48,9 @@ class Kernel:
     params: tuple[int, ...]
     total: int
     seconds: float
+    choices: tuple[Choice, ...] = ()
+    loops: str = ""
+
+    def loops_text(self) -> str:
+        """The loops as comments, a line each."""
+        return "".join(f"// {line}\n" for line in self.loops.splitlines())

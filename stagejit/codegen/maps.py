@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
+from stagejit.codegen.choices import cheapest, in_words
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds, widest_nbytes
 from stagejit.codegen.elements.accesses import lanes_of, vector_cost
@@ -24,9 +25,9 @@ from stagejit.codegen.elements.stores import Stores, bind_memory
 from stagejit.codegen.elements.streaming import streamed_stores
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.strides import is_dealt
-from stagejit.codegen.kernel import Kernel
+from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.items import in_items
+from stagejit.codegen.nest.items import emitted, in_items
 from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, Tail, Within, vectors
 from stagejit.codegen.target import Target
 from stagejit.graph.ir import Value
@@ -64,6 +65,7 @@ class _Nest:
     looped: bool
     offsets: tuple[Affine, ...]  # of each store, in its `into`
     reads: tuple[tuple[Value, Affine], ...]
+    choices: tuple[Choice, ...]
 
 
 def map_kernel(region: ClosedRegion, target: Target) -> Kernel:
@@ -72,13 +74,15 @@ def map_kernel(region: ClosedRegion, target: Target) -> Kernel:
     builder = Builder(calls=region.calls)
     memory, targets, args = bind_memory(builder, region, nest.reads, nest.offsets)
     elements = Elements(builder, memory)
-    streamed = streamed_stores(region, nest.reads, nest.offsets, nest.vector, nest.lanes, target)
+    streamed, stream = streamed_stores(
+        region, nest.reads, nest.offsets, nest.vector, nest.lanes, target
+    )
     if any(streamed):
         nest = replace(nest, masked=False)
     stores = Stores(region, elements, targets, nest.offsets, streamed)
     tree, total = _Loops(region, nest, elements, stores).tree()
-    Emitter(elements).emit(tree)
-    return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
+    seconds = region_seconds(region, target)
+    return emitted(Emitter(elements), tree, total, args, seconds, (*nest.choices, stream))
 
 
 # -------------------------------------------------------------------- planning
@@ -100,7 +104,7 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     lanes = target.vector_nbytes // widest_nbytes(region)
     forms = [form for _, form in reads]
     siblings = _siblings(region)
-    vector, between = _best_vector(variables, forms, offsets, lanes, siblings)
+    (vector, between), choice = _best_vector(variables, forms, offsets, lanes, siblings)
     lanes = lanes_of(forms, offsets, vector, lanes)
     tile = None if between else best_tile(variables, vector, forms)
     outer = tuple(var for var in variables if var not in (vector, tile, between))
@@ -126,6 +130,7 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
         looped=tile is not None and rows_are_a_loop(region, reads, offsets, tile, lanes),
         offsets=offsets,
         reads=reads,
+        choices=(choice,),
     )
 
 
@@ -135,7 +140,7 @@ def _best_vector(
     writes: Sequence[Affine],
     lanes: int,
     siblings: int,
-) -> tuple[Var | None, Var | None]:
+) -> tuple[tuple[Var | None, Var | None], Choice]:
     """The variable whose vectors cost least, and the one between its lanes; inner ones win ties."""
     pairs: list[tuple[Var, Var | None]] = [(var, None) for var in reversed(variables)]
     forms = [*reads, *writes]
@@ -149,13 +154,23 @@ def _best_vector(
                     form.coeff(var) == between.extent and form.coeff(between) == 1 for form in forms
                 )
             ]
-    return min(
+    ranked = cheapest(
+        "vector",
         pairs,
-        default=(None, None),
-        key=lambda pair: vector_cost(
+        lambda pair: vector_cost(
             reads, writes, pair[0], lanes, pair[1].extent if pair[1] else siblings
         ),
+        lambda pair: (
+            in_words(pair[0]) + (f" with {pair[1].extent} between lanes" if pair[1] else "")
+        ),
+        "memory operations an element",
     )
+    return ranked.best or (None, None), ranked.choice
+
+
+def _in_words(pair: tuple[Var, Var | None]) -> str:
+    var, between = pair
+    return in_words(var) + (f" with {between.extent} between lanes" if between else "")
 
 
 def _siblings(region: ClosedRegion) -> int:

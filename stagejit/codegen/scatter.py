@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
 
+from stagejit.codegen.choices import cheapest, in_words
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements.accesses import lanes_of, vector_cost
@@ -34,10 +35,10 @@ from stagejit.codegen.elements.space import Space, merge, refine
 from stagejit.codegen.elements.stores import bind_memory
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.codegen.kernel import Kernel
+from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.items import in_items
+from stagejit.codegen.nest.items import emitted, in_items
 from stagejit.codegen.nest.tree import Do, Node, When, Within, serial, vectors
 from stagejit.codegen.target import Target
 from stagejit.graph.dims import ScatterDims
@@ -67,6 +68,7 @@ class _Nest:
     ranges: int
     offset: Affine
     reads: tuple[tuple[Value, Affine], ...]
+    choices: tuple[Choice, ...]
 
 
 def scatter_kernel(region: ClosedRegion, target: Target) -> Kernel:
@@ -76,8 +78,8 @@ def scatter_kernel(region: ClosedRegion, target: Target) -> Kernel:
     memory, (into,), args = bind_memory(builder, region, nest.reads, (nest.offset,))
     elements = Elements(builder, memory)
     tree, total = _Policy(region.anchor_op, nest, elements, into).tree()
-    Emitter(elements).emit(tree)
-    return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
+    seconds = region_seconds(region, target)
+    return emitted(Emitter(elements), tree, total, args, seconds, nest.choices)
 
 
 # -------------------------------------------------------------------- planning
@@ -125,9 +127,14 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     offset = offset.substitute(mapping)
     lanes = target.vector_nbytes // widest_nbytes(region)
     forms = [form for value, form in reads if value is not indices]
-    vector = min(
-        reversed(window), default=None, key=lambda var: vector_cost(forms, (offset,), var, lanes)
+    ranked = cheapest(
+        "vector",
+        window[::-1],
+        lambda var: vector_cost(forms, (offset,), var, lanes),
+        in_words,
+        "memory operations an element",
     )
+    vector = ranked.best
     lanes = lanes_of(forms, (offset,), vector, lanes)
     still = vector not in moves
     owned, ranges = _ranges(op, free, vector if still else None, lanes, target)
@@ -144,7 +151,15 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
         ranges,
         offset,
         reads,
+        (ranked.choice, _owners(owned, ranges)),
     )
+
+
+def _owners(owned: int | None, ranges: int) -> Choice:
+    """Who applies an update."""
+    if owned is None:
+        return Choice("owners", "items differ in windows; none would pay to own a range")
+    return Choice("owners", f"{ranges} ranges of axis {owned}, each of one item, which reads all")
 
 
 def _rooms(op: Op) -> dict[int, int]:

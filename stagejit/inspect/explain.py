@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import html
 import linecache
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from stagejit.codegen.generate import Generated
+from stagejit.codegen.target import Target
 from stagejit.decisions import Decision
+from stagejit.dispatch.regions import Region
 from stagejit.loc import Loc
+from stagejit.runtime.hosting import launching
 from stagejit.schedule.schedule import Run, Schedule, Step
 
 
@@ -34,24 +38,48 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """A choice that was made for the kernel of a dispatch, with modelled costs."""
+
+    dispatch: str
+    name: str
+    reason: str
+    loc: Loc
+
+    def __str__(self) -> str:
+        return f"@{self.dispatch} {self.name}: {self.reason}"
+
+
+@dataclass(frozen=True)
 class Explanation:
-    """Decisions and placements in order; `str()` is the text, notebooks show the table."""
+    """Decisions, placements and choices of kernels, in order; `str()` is the text, notebooks show
+    the table."""
 
     name: str
     decisions: tuple[Decision, ...]
     placements: tuple[Placement, ...] = ()
+    chosen: tuple[Chosen, ...] = ()
 
-    def as_text(self) -> str:
-        """One block for each source line: the line, then `+` applied and `-` declined rewrites, and
-        after `=` what is written where."""
+    def as_text(self, *, kernels: bool = False) -> str:
+        """One block for each source line: the line, then `+` applied and `-` declined rewrites,
+        after `=` what is written where. kernels: and after `*` what was chosen for each kernel,
+        which depends on the machine."""
         lines = [f"{self.name}: {self._summary()}"]
-        for loc, notes in by_line((*self.decisions, *self.placements)):
+        for loc, notes in by_line(self._notes if kernels else self._notes_on_the_graph):
             source = linecache.getline(loc.file, loc.line).strip()
             lines.append(f"\n{loc}" + (f"    {source}" if source else ""))
             lines += [f"  {_as_line(note)}" for note in notes]
         return "\n".join(lines)
 
     __str__ = as_text
+
+    @property
+    def _notes_on_the_graph(self) -> tuple[Note, ...]:
+        return (*self.decisions, *self.placements)
+
+    @property
+    def _notes(self) -> tuple[Note, ...]:
+        return (*self._notes_on_the_graph, *self.chosen)
 
     def _summary(self) -> str:
         applied = sum(d.applied for d in self.decisions)
@@ -60,7 +88,7 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         rows = []
-        for loc, notes in by_line((*self.decisions, *self.placements)):
+        for loc, notes in by_line(self._notes):
             source = linecache.getline(loc.file, loc.line).strip()
             rows.append(
                 f"<tr><th colspan=4 align=left>{html.escape(str(loc))} "
@@ -71,18 +99,22 @@ class Explanation:
         return f"<table><caption>{caption}</caption>{''.join(rows)}</table>"
 
 
-Note = Decision | Placement
+Note = Decision | Placement | Chosen
 
 
 def _as_line(note: Note) -> str:
     if isinstance(note, Placement):
         return f"= {note}"
+    if isinstance(note, Chosen):
+        return f"* {note}"
     return f"{'+' if note.applied else '-'} {note.rewrite} @ {note.op}: {note.reason}"
 
 
 def _as_cells(note: Note) -> tuple[str, str, str, str]:
     if isinstance(note, Placement):
         return "placed", f"@{note.dispatch}", "writes", note.where
+    if isinstance(note, Chosen):
+        return "chosen", note.name, f"@{note.dispatch}", note.reason
     return "applied" if note.applied else "declined", note.rewrite, note.op, note.reason
 
 
@@ -100,23 +132,34 @@ def by_line(notes: Sequence[Note]) -> list[tuple[Loc, list[Note]]]:
     return [(Loc(group[0].loc.file, group[0].loc.line), group) for group in groups]
 
 
-def explain(schedule: Schedule) -> Explanation:
-    """The decisions of a schedule's plan, and where its dispatches write what is placed."""
-    plan = schedule.plan
-    return Explanation(plan.name, plan.decisions, tuple(_placements(schedule)))
+def explain(schedule: Schedule, kernels: Mapping[Region, Generated], target: Target) -> Explanation:
+    """The decisions of a schedule's plan, where its dispatches write what is placed, and what was
+    chosen for their kernels, as far as there are any: none for symbolic sizes."""
+    plan, steps = schedule.plan, list(_steps(schedule))
+    placed = tuple(note for step in steps for note in _placements_of(step))
+    chosen = tuple(note for step in steps for note in _chosen(step, kernels, target))
+    return Explanation(plan.name, plan.decisions, placed, chosen)
 
 
-def _placements(schedule: Schedule) -> Iterator[Placement]:
+def _steps(schedule: Schedule) -> Iterator[Step]:
+    """Those with a kernel, of bodies too."""
     for segment in schedule.segments:
         for step in segment.steps if isinstance(segment, Run) else ():
             for body in step.bodies:
-                yield from _placements(body)
-            yield from _placements_of(step)
+                yield from _steps(body)
+            if step.region.has_kernel:
+                yield step
+
+
+def _chosen(step: Step, kernels: Mapping[Region, Generated], target: Target) -> Iterator[Chosen]:
+    for part in step.region.parts:
+        if part in kernels:
+            kernel = kernels[part].kernel
+            for choice in (*kernel.choices, launching(kernel, target)[2]):
+                yield Chosen(step.dispatch.name, choice.name, choice.reason, step.region.loc)
 
 
 def _placements_of(step: Step) -> Iterator[Placement]:
-    if not step.region.has_kernel:
-        return
     made: dict[Placement, None] = {}  # a border is one, however many boxes it has
     stores = [(part, store) for part in step.region.parts for store in part.stores]
     for (part, store), access in zip(stores, step.stored, strict=True):

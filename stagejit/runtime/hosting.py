@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.codegen.generate import Generated
-from stagejit.codegen.kernel import Kernel
+from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
 from stagejit.errors import InternalError
@@ -242,14 +242,14 @@ class _Hosting:
                 "a fault of stagejit, please report it"
                 for what in (*(f"left buffer {name}" for name in names), _SCRATCH_FAULT)
             ]
-        grain = self._grain(kernel.total, kernel.seconds)
+        grain, parallel, _ = launching(kernel, self.target)
         return Launch(
             generated.symbol,
             tuple(refs),
             params,
             kernel.total,
             grain,
-            parallel=kernel.seconds > FORK_SECONDS and kernel.total > grain,
+            parallel=parallel,
             scratch_nbytes=kernel.function.scratch_nbytes,
         )
 
@@ -268,13 +268,23 @@ class _Hosting:
                         loc=step.region.loc,
                     )
 
-    def _grain(self, total: int, seconds: float) -> int:
-        """Items a chunk."""
-        balanced = total // (CHUNKS_PER_CORE * self.target.cores)
-        worthwhile = int(CHUNK_SECONDS / max(seconds / max(total, 1), 1e-12))
-        # Not so many that a core would stay without work.
-        most = -(-total // self.target.cores)
-        return max(1, min(max(balanced, worthwhile), most))
+
+def launching(kernel: Kernel, target: Target) -> tuple[int, bool, Choice]:
+    """(items a chunk, whether threads share them, why)."""
+    total, seconds = kernel.total, kernel.seconds
+    balanced = total // (CHUNKS_PER_CORE * target.cores)
+    worthwhile = int(CHUNK_SECONDS / max(seconds / max(total, 1), 1e-12))
+    # Not so many that a core would stay without work.
+    grain = max(1, min(max(balanced, worthwhile), -(-total // target.cores)))
+    parallel = seconds > FORK_SECONDS and total > grain
+    time = f"{1e6 * seconds:.3g} us on one core"
+    if parallel:
+        why = f"in chunks of {grain} items on {target.cores} cores: {time}"
+    elif total <= grain:
+        why = f"on one core, being one chunk: {time}"
+    else:
+        why = f"on one core: {time}, where forking pays from {1e6 * FORK_SECONDS:.3g}"
+    return grain, parallel, Choice("threads", why)
 
 
 def _call(step: Step, scope: _Scope) -> host.Step:

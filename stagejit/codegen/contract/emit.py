@@ -27,6 +27,7 @@ from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.kernel import Kernel
+from stagejit.codegen.nest.items import shared
 from stagejit.codegen.nest.spans import own_items
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
@@ -48,7 +49,8 @@ def emit_contraction(plans: Sequence[ContractPlan], target: Target) -> Kernel:
     elements.bound.clear()  # a cycle: they read through the emitter
     cycles = sum(plan.tiling.cycles for plan in plans)
     seconds = cycles / _cycles_per_second(target) + region_seconds(region, target)
-    return Kernel(builder.finish(), args, (), total, seconds)
+    choices = [plan.choice for plan in plans]
+    return Kernel(builder.finish(), args, (), total, seconds, (*choices, shared(total, seconds)))
 
 
 def _cycles_per_second(target: Target) -> float:

@@ -15,6 +15,7 @@ from stagejit.codegen.contract.tile_blocks import choose, is_direct
 from stagejit.codegen.contract.tiling import Source, Tiling
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.space import merge
+from stagejit.codegen.kernel import Choice
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
@@ -38,6 +39,7 @@ class ContractPlan:
     reads: tuple[tuple[Value, Affine], ...]
     tiling: Tiling
     panel: int | None
+    choice: Choice
 
 
 def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
@@ -53,7 +55,7 @@ def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
         if _is_plain(region, nest, store) and _loops_only(walk.offsets[i])
     ]
     stored = walk.offsets[plain[0] if plain else 0]
-    tiling = choose(nest, left, right, stored, target, plain=bool(plain))
+    tiling, choice = choose(nest, left, right, stored, target, plain=bool(plain))
     direct = bool(plain) and is_direct(tiling, stored)
     return ContractPlan(
         region,
@@ -64,6 +66,7 @@ def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
         tuple(walk.footprint.reads),
         tiling,
         plain[0] if direct else None,
+        choice,
     )
 
 

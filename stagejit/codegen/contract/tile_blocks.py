@@ -14,6 +14,7 @@ from stagejit.codegen.contract.nest import Nest
 from stagejit.codegen.contract.tile_search import TileSearch
 from stagejit.codegen.contract.tiling import Source, Split, Tiling
 from stagejit.codegen.ir.strides import is_dealt
+from stagejit.codegen.kernel import Choice
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
 
@@ -38,7 +39,7 @@ def choose(
     target: Target,
     *,
     plain: bool,
-) -> Tiling:
+) -> tuple[Tiling, Choice]:
     """The cheapest tiling. stored: memory offset of what the nest's first store writes. plain: the
     sums may accumulate there."""
     search = TileSearch(nest, (left, right), target)
@@ -48,7 +49,13 @@ def choose(
         for lane in search.lane_choices()
         for candidate in search.candidates(lane)
     ]
-    return cheapest(complete)
+    best = cheapest(complete)
+    others = [tiling for tiling in complete if tiling is not best]
+    reason = f"{best}: {best.cycles:.3g} cycles of one core"
+    if others:
+        second = cheapest(others)
+        reason += f"; {second}: {second.cycles:.3g}"
+    return best, Choice("tile", reason)
 
 
 def cheapest(tilings: Sequence[Tiling]) -> Tiling:

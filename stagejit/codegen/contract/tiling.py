@@ -113,6 +113,17 @@ class Tiling:
     cycles: float
     ahead: int = 0
 
+    def __str__(self) -> str:
+        """For example: 6 x 4 vectors along n of 1024, blocks of 256 steps, right packed."""
+        sizes = [split.most for split in self.splits if split.most > 1]
+        lane = f" vectors along {self.lane.name} of {self.lane.extent}" if self.lane else " scalars"
+        blocks = f", blocks of {self.k_block} steps" if self.blocked else ""
+        packed = [side for side, packs in zip(("left", "right"), self.pack, strict=True) if packs]
+        return (
+            f"{' x '.join(map(str, sizes)) or 1}{lane}{blocks}, "
+            f"{' and '.join(packed) or 'nothing'} packed"
+        )
+
     @property
     def items(self) -> int:
         return math.prod(split.parts for split in self.splits)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stagejit.codegen.closed import ClosedRegion
+from stagejit.codegen.kernel import Choice
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Store
 from stagejit.graph.ir import Value
@@ -25,16 +26,23 @@ def streamed_stores(
     vector: Var | None,
     lanes: int,
     target: Target,
-) -> tuple[bool, ...]:
+) -> tuple[tuple[bool, ...], Choice]:
     """For each store, whether its vectors should be streamed."""
-    if vector is None or not region.aligned or _traffic(region, reads) <= target.l3_nbytes:
-        return (False,) * len(region.stores)
+    traffic, cache = _traffic(region, reads), target.l3_nbytes
+    sizes = f"{traffic >> 10} KiB of traffic, {cache >> 10} KiB of cache"
+    none = (False,) * len(region.stores)
+    if traffic <= cache:
+        return none, Choice("stream", f"stores go to the caches: {sizes}")
+    if vector is None or not region.aligned:
+        return none, Choice("stream", f"stores go to the caches: no whole lines ({sizes})")
     written = sum(store.value.type.nbytes for store in region.stores)
-    large = written >= target.l3_nbytes // 2
-    return tuple(
+    large = written >= cache // 2
+    found = tuple(
         large and _is_lines(store, offset, vector, lanes)
         for store, offset in zip(region.stores, offsets, strict=True)
     )
+    reason = f"{sum(found)} of {len(found)} stores bypass the caches: {sizes}"
+    return found, Choice("stream", reason)
 
 
 def _traffic(region: ClosedRegion, reads: Iterable[tuple[Value, Affine]]) -> int:

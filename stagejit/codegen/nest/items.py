@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.kernel import Choice, Kernel, KernelArg
+from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.text import text_of
 from stagejit.codegen.nest.tree import Blocks, Chunk, Loop, Node, Parallel
 from stagejit.index.affine import Var
 
@@ -46,3 +50,34 @@ def in_items(
         body = Loop(var, (Chunk(1, body),)) if size == 1 else Blocks(var, size, body)
     own = None if before is None else (before, items)
     return Parallel(tuple(loops[:count]), body, own, last), items
+
+
+def emitted(
+    emitter: Emitter,
+    tree: Node,
+    items: int,
+    args: tuple[KernelArg, ...],
+    seconds: float,
+    choices: Sequence[Choice],
+) -> Kernel:
+    """The kernel of a tree. seconds: what all items take on one core."""
+    emitter.emit(tree)
+    return finished(emitter.b, [tree], items, args, seconds, choices)
+
+
+def finished(
+    b: Builder,
+    trees: Sequence[Node],
+    items: int,
+    args: tuple[KernelArg, ...],
+    seconds: float,
+    choices: Sequence[Choice],
+) -> Kernel:
+    """The kernel of trees that have been emitted, one after the other."""
+    loops = "\n".join(map(text_of, trees))
+    return Kernel(b.finish(), args, (), items, seconds, (*choices, shared(items, seconds)), loops)
+
+
+def shared(items: int, seconds: float) -> Choice:
+    """How many items there are for all threads."""
+    return Choice("items", f"{items}, about {1e6 * seconds / items:.2g} us each")

@@ -25,7 +25,7 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.items import in_items, panel_width
+from stagejit.codegen.nest.items import emitted, in_items, panel_width
 from stagejit.codegen.nest.tree import At, Cell, Chunk, Do, Loop, Node, serial, vectors
 from stagejit.codegen.rows.cumulative_plan import Nest, plan
 from stagejit.codegen.rows.reducers import identity_of
@@ -46,10 +46,12 @@ def cumulative_kernel(region: ClosedRegion, target: Target) -> Kernel:
     builder = Builder(calls=region.calls)
     memory, stores, args = bind_memory(builder, region, nest.reads, nest.offsets)
     emitter = Emitter(Elements(builder, memory))
-    tree, total = _Policy(region, nest, emitter, stores, target).tree()
-    emitter.emit(tree)
+    policy = _Policy(region, nest, emitter, stores, target)
+    tree, total = policy.tree()
+    seconds = region_seconds(region, target)
+    kernel = emitted(emitter, tree, total, args, seconds, (nest.choice, policy.stream))
     emitter.elements.bound.clear()  # a cycle: they read through the policy
-    return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
+    return kernel
 
 
 # -------------------------------------------------------------------- loops and statements
@@ -71,7 +73,7 @@ class _Policy:
         self.fn: str = self.op.attrs["fn"]
         self.dtype = self.op.result.type.dtype
         self.held: DType = self.dtype.accumulator
-        streamed = streamed_stores(
+        streamed, self.stream = streamed_stores(
             region, nest.reads, nest.offsets, nest.vector, nest.lanes, target
         )
         self.stores = Stores(region, self.elements, memory, nest.offsets, streamed)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stagejit.codegen.choices import cheapest, in_words
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import widest_nbytes
 from stagejit.codegen.elements.accesses import lanes_of, vector_cost
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.space import Space, merge, refine
+from stagejit.codegen.kernel import Choice
 from stagejit.codegen.target import Target
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var
@@ -31,6 +33,7 @@ class Nest:
     lanes: int
     offsets: tuple[Affine, ...]
     reads: tuple[tuple[Value, Affine], ...]
+    choice: Choice
 
 
 def plan(region: ClosedRegion, target: Target) -> Nest:
@@ -64,11 +67,14 @@ def plan(region: ClosedRegion, target: Target) -> Nest:
     new_offsets = tuple(form.substitute(mapping) for form in offsets)
     lanes = target.vector_nbytes // widest_nbytes(region)
     forms = [form for _, form in reads]
-    vector = min(
+    ranked = cheapest(
+        "vector",
         (*reversed(kept), *inner[-1:]),
-        default=None,
-        key=lambda var: vector_cost(forms, new_offsets, var, lanes),
+        lambda var: vector_cost(forms, new_offsets, var, lanes),
+        in_words,
+        "memory operations an element",
     )
+    vector = ranked.best
     substituted = [
         tuple(part.substitute(mapping) for part in index) for index in (index_of(), *places)
     ]
@@ -81,4 +87,5 @@ def plan(region: ClosedRegion, target: Target) -> Nest:
         lanes_of(forms, new_offsets, vector, lanes),
         new_offsets,
         reads,
+        ranked.choice,
     )

@@ -16,6 +16,7 @@ from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.nodes import Buffer, storage_type
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.kernel import Choice
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.tree import At, Cell, Do, Node
 from stagejit.codegen.rows.reducers import Accumulator, Reducer, merge_all
@@ -51,6 +52,7 @@ class RowNest:
     streamed: tuple[bool, ...]
     offsets: tuple[Affine, ...]
     reads: tuple[tuple[Value, Affine], ...]
+    choices: tuple[Choice, ...]
 
     @property
     def place_in_scratch(self) -> Affine:

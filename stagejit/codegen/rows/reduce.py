@@ -14,9 +14,10 @@ several vectors of rows advance together ("outer"). See KERNELS.md, "Rows and re
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from stagejit.codegen.choices import Ranked, cheapest, in_words
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements.accesses import lanes_of, vector_cost
@@ -26,10 +27,10 @@ from stagejit.codegen.elements.space import Space, merge, refine
 from stagejit.codegen.elements.stores import bind_memory, lowest_offsets
 from stagejit.codegen.elements.streaming import streamed_stores
 from stagejit.codegen.ir.builder import Builder
-from stagejit.codegen.kernel import Kernel
+from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.items import panel_width
+from stagejit.codegen.nest.items import finished, panel_width
 from stagejit.codegen.nest.tree import Node
 from stagejit.codegen.rows.loops import RowLoops
 from stagejit.codegen.rows.nest import RowNest
@@ -53,14 +54,16 @@ def reduce_kernel(region: ClosedRegion, target: Target) -> Kernel:
     reads = [read for nest in nests for read in nest.reads]
     memory, stores, args = bind_memory(builder, region, reads, lowest_offsets(nests))
     emitter = Emitter(Elements(builder, memory))
-    total = 0
+    trees, total = [], 0
     for nest in nests:
         before = total if len(nests) > 1 else None
         tree, own = _tree(region, nest, emitter, stores, target, before, last=nest is nests[-1])
         emitter.emit(tree)
         emitter.elements.bound.clear()  # a cycle: they read through the policy
+        trees.append(tree)
         total += own
-    return Kernel(builder.finish(), args, (), total, region_seconds(region, target))
+    choices = (*nests[0].choices, *_row_choices(nests[0]))  # the parts are alike
+    return finished(builder, trees, total, args, region_seconds(region, target), choices)
 
 
 def _tree(
@@ -130,12 +133,14 @@ def _plan(region: ClosedRegion, space: Space, target: Target) -> RowNest:
     new_offsets = tuple(form.substitute(mapping) for form in offsets)
     lanes = target.vector_nbytes // widest_nbytes(region)
     forms = [form for _, form in reads]
-    vector = _best_vector(kept, reduced, forms, lanes, target)
+    ranked = _best_vector(kept, reduced, forms, lanes, target)
+    vector = ranked.best
     lanes = lanes_of(forms, new_offsets, vector, lanes)
     stored = [
         (number, in_row, tuple(part.substitute(mapping) for part in at))
         for number, (in_row, at) in enumerate(places)
     ]
+    streamed, stream = streamed_stores(region, reads, new_offsets, vector, lanes, target)
     nest = RowNest(
         index=tuple(part.substitute(mapping) for part in space.index),
         kept=tuple(kept),
@@ -149,9 +154,21 @@ def _plan(region: ClosedRegion, space: Space, target: Target) -> RowNest:
         cached=(),
         offsets=new_offsets,
         reads=reads,
-        streamed=streamed_stores(region, reads, new_offsets, vector, lanes, target),
+        streamed=streamed,
+        choices=(ranked.choice, stream),
     )
     return nest if nest.straight else _with_cache(region, nest, shape, target)
+
+
+def _row_choices(nest: RowNest) -> Iterator[Choice]:
+    """How rows go through registers, and what passes keep."""
+    length = math.prod(var.extent for var in nest.reduced)
+    lie = "each lane is a row" if _lanes_are_rows(nest) else "rows lie along the lanes"
+    how = "unrolled, in registers" if nest.straight else f"{len(nest.stages)} passes in loops"
+    yield Choice("rows", f"{lie}; {how}: {length} elements a row")
+    if nest.cached:
+        kept = ", ".join(value.op.attrs.get("fn", value.op.kind) for value in nest.cached)
+        yield Choice("keep", f"passes share {kept} in scratch rather than compute it again")
 
 
 def _straight(
@@ -222,7 +239,7 @@ def _place_store(
 
 def _best_vector(
     kept: Sequence[Var], reduced: Sequence[Var], reads: Sequence[Affine], lanes: int, target: Target
-) -> Var | None:
+) -> Ranked[Var]:
     """The variable whose vectors load best; see Note [Two shapes of vectors]."""
     length = math.prod(var.extent for var in reduced)
     # The elements of a row that is unrolled lie between the lanes of vectors of rows.
@@ -233,7 +250,8 @@ def _best_vector(
             return vector_cost(reads, (), var, lanes, neighbours)
         return vector_cost(reads, (), var, lanes) + _ACROSS_LANES / length
 
-    return min((*reversed(reduced), *reversed(kept)), default=None, key=cost)
+    variables = (*reversed(reduced), *reversed(kept))
+    return cheapest("vector", variables, cost, in_words, "memory operations an element")
 
 
 def _with_cache(

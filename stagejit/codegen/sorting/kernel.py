@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 
+from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.items import in_items
+from stagejit.codegen.nest.items import emitted, in_items
 from stagejit.codegen.nest.tree import Do
 from stagejit.codegen.sorting.radix import Radix
 from stagejit.codegen.sorting.rows import Rows
@@ -25,24 +26,31 @@ def sort_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `sort`."""
     builder = Builder(calls=region.calls)
     rows = Rows(region, builder)
-    way = _way(rows, target)
+    ranked = _way(rows, target)
+    way = ranked.best
+    assert way is not None
     way.prepare()
     kept = rows.shape.kept
     tree, total = in_items([(var, 1) for var in kept], Do("sort a row", way.emit))
-    Emitter(rows.elements).emit(tree)
     number = math.prod(var.extent for var in kept)
     seconds = max(
         number * way.operations / _scalar_operations(target), region_seconds(region, target)
     )
-    return Kernel(builder.finish(), rows.args, (), total, seconds)
+    return emitted(Emitter(rows.elements), tree, total, rows.args, seconds, [ranked.choice])
 
 
-def _way(rows: Rows, target: Target) -> Radix | Selection:
+def _way(rows: Rows, target: Target) -> Ranked[Radix | Selection]:
     """How rows are sorted, for the fewest operations."""
     ways: list[Radix | Selection] = [Radix(rows, target)]
     if len(rows.keys) == 1:
         ways.append(Selection(rows, target))
-    return min(ways, key=lambda way: way.operations)
+    return cheapest(
+        "sort",
+        ways,
+        lambda way: way.operations,
+        lambda way: type(way).__name__.lower(),
+        "operations a row",
+    )
 
 
 def _scalar_operations(target: Target) -> float:

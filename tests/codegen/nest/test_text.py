@@ -1,0 +1,56 @@
+"""The text of a tree: each kind of node, and variables by first appearance."""
+
+from __future__ import annotations
+
+from stagejit.codegen.nest.text import text_of
+from stagejit.codegen.nest.tree import (
+    At,
+    Blocks,
+    Chunk,
+    Do,
+    Loop,
+    Parallel,
+    When,
+    Within,
+    serial,
+    vectors,
+)
+from stagejit.index.affine import Var
+
+
+def do(what: str) -> Do:
+    return Do(what, lambda: None)
+
+
+def test_every_kind_of_node() -> None:
+    rows, columns, inner = Var(40, "r"), Var(100, "c"), Var(3, "c")
+    body = (
+        do("start"),
+        Blocks(columns, 64, vectors(columns, 16, do("store"))),
+        Loop(columns, (Chunk(8, At(((columns, 4),), do("add"))), Chunk(1, do("add one")))),
+        Within("interleaved", lambda: None, When("inside", lambda: None, do("combine"))),  # type: ignore[arg-type, return-value]
+        serial([inner], vectors(columns, 16, do("pack"), tail="padded", straight=True)),
+    )
+    tree = Parallel(((rows, 1), (columns, 50)), body)
+    assert text_of(tree) == "\n".join([
+        "parallel r0 of 40, c1 of 100 in blocks of 50",
+        "  start",
+        "  for c1 of 100: blocks of 64",
+        "    for c1 of 100: vectors of 16, the last masked",
+        "      store",
+        "  for c1 of 100: by 8",
+        "    at c1 + 4",
+        "      add",
+        "  then c1 of 100: by 1",
+        "    add one",
+        "  interleaved",
+        "    if inside",
+        "      combine",
+        "  for c2 of 3: by 1",
+        "    for c1 of 100: vectors of 16, padded, unrolled",
+        "      pack",
+    ])  # fmt: skip
+
+
+def test_a_kernel_without_loops() -> None:
+    assert text_of(Parallel((), do("store"))) == "parallel\n  store"
