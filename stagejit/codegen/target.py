@@ -62,7 +62,12 @@ class Target:
     def machine(self) -> Machine:
         """What the steps above kernels know of it."""
         return Machine(
-            self.cores, self.vector_nbytes, self.l2_nbytes, self.bandwidth, self.peak_flops
+            self.cores,
+            self.vector_nbytes,
+            self.l2_nbytes,
+            self.l3_nbytes,
+            self.bandwidth,
+            self.peak_flops,
         )
 
     @classmethod

@@ -4,10 +4,10 @@ Input: an op that sums, what the user asks for, a machine. Output: a `Cut`, or w
 Invariant: any number of parts of any axis is right, so nothing here is about divisors.
 
 Note [When splitting pays]: a sum is split where it has fewer results than workers could share, or a
-product where they would stream through its operands again and again. A part is worth an item of its
-own from a quarter of a core's cache on, or from some microseconds of arithmetic. There are several
-parts a core, so that a late worker finds some, as long as writing and reading the partial results
-takes little of the time that reading the operands does.
+product where they would stream through its operands again and again, from memory or for longer than
+they multiply. A part is worth an item of its own from a quarter of a core's cache on, or from some
+microseconds of arithmetic. There are several parts a core, so that a late worker finds some, as
+long as the partial results are few beside what is read.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from stagejit.graph.ops.splits import tile_of
 from stagejit.machine import Machine
 
 _PARTS_PER_CORE = 16
-_ITEMS_PER_CORE = 4  # of results alone, that keep workers busy
-_PART_SECONDS = 10e-6  # what a part takes at least: claiming it costs a hundredth
+_ROWS_PER_CORE = 4  # rows, or blocks of them, that keep a core busy
+_TILES_PER_CORE = 8  # items of a product that a core is given
+_PART_SECONDS = 30e-6  # of arithmetic, in what a part is at least: two forks
 _MOST_PARTIAL = 0.125  # bytes of partial results, to bytes that are read
 _ROWS_ABREAST = 128  # rows along a kept innermost dimension that one item takes
 _TILE_ROWS, _TILE_VECTORS = 8, 2  # results of a product that one core keeps in registers
@@ -35,8 +36,8 @@ class Many:
 
     axes: pairs of axes of the operands, or axes of the only one, that are summed over; extents: how
     long. partial_nbytes: of the results of one part. nbytes: of what is read. flops: all of it.
-    items: how many workers could share it as it is. again_nbytes: of what is read when all cores
-    share it as it is: some read the same.
+    items: how many workers could share it as it is; enough: how many keep them busy. again_nbytes:
+    of what is read then: some read the same. each: items that one part is by itself, at least.
     """
 
     axes: tuple[tuple[int, ...], ...]
@@ -45,7 +46,9 @@ class Many:
     nbytes: int
     flops: int
     items: int
+    enough: int
     again_nbytes: int
+    each: int = 1
 
     @staticmethod
     def of(op: Op, machine: Machine) -> Many | str | None:
@@ -56,7 +59,7 @@ class Many:
         if not op.result.type.size or not all(value.type.size for value in op.operands):
             return None
         if known.is_reduce:
-            return _reduced(op)
+            return _reduced(op, machine)
         if op.attrs.get("split") is not None:
             return None  # it is a sum of parts already
         if known.is_product:
@@ -64,7 +67,7 @@ class Many:
         return f"each result of {op.kind} needs those before it"
 
 
-def _reduced(op: Op) -> Many:
+def _reduced(op: Op, machine: Machine) -> Many:
     (x,) = op.operands
     axes = op.attrs["axes"]
     rows = op.result.type.size
@@ -79,7 +82,9 @@ def _reduced(op: Op) -> Many:
         x.type.nbytes,
         x.type.size,
         items,
+        _ROWS_PER_CORE * machine.cores,
         x.type.nbytes,
+        items,
     )
 
 
@@ -101,16 +106,21 @@ def _product(op: Op, axes: Sequence[tuple[int, ...]], machine: Machine) -> Many:
     of = (rhs if op.definition.is_windowed else lhs).shape
     wide = max(op.result.type.dtype.accumulator, lhs.type.dtype.accumulator, key=lambda d: d.bits)
     batch = math.prod(lhs.shape[axis] for axis in op.attrs.get("batch", ((),))[0])
-    sharing = -(-machine.cores // batch)  # cores that share a product of the batch
     sides = lhs.type.nbytes, rhs.type.nbytes
     tile = _TILE_ROWS * _TILE_VECTORS * machine.vector_nbytes // wide.itemsize
+    tiles = -(-op.result.type.size // tile)
+    # Who share a product read the same operand: each item of them, if it stays in no cache.
+    streamed = min(sides) // batch > machine.l2_nbytes
+    items = min(tiles, _TILES_PER_CORE * machine.cores) if streamed else machine.cores
+    sharing = -(-items // batch)
     return Many(
         tuple(axes),
         tuple(of[each[0]] for each in axes),
         op.result.type.size * wide.itemsize,
         sum(sides),
         op.definition.flops(op),
-        -(-op.result.type.size // tile),
+        tiles,
+        _TILES_PER_CORE * machine.cores,
         sum(sides) + (sharing - 1) * min(sides),
     )
 
@@ -139,12 +149,14 @@ def cut_of(many: Many, asked: int | None, budget: int | None, machine: Machine) 
     """How to split a sum, or why not. asked: the number of parts that the user wants, if any;
     budget: bytes that partial results may take."""
     if asked is not None:
-        wanted, why = asked, f"{asked} asked for"
+        wanted = least = asked
+        why = f"{asked} asked for"
     else:
         modelled = _wanted(many, machine)
         if isinstance(modelled, str):
             return modelled
         wanted, why = modelled
+        least = min(wanted, _ROWS_PER_CORE * machine.cores)
     if wanted < 2:
         return f"{why}: one part is the whole"
     if budget is not None and wanted * many.partial_nbytes > budget:
@@ -154,16 +166,16 @@ def cut_of(many: Many, asked: int | None, budget: int | None, machine: Machine) 
         wanted, why = fewer, f"{why}, no more are within the memory budget of {budget} bytes"
     if not many.axes:
         return "no axis that is summed over can be split"
-    at = _axis(many.extents, wanted)
+    at = _axis(many.extents, min(least, wanted))
     extent = many.extents[at]
     if extent < 2:
         return "the axes that are summed over have one element"
     return Cut(many.axes[at], extent, tile_of(extent, wanted), why)
 
 
-def _axis(extents: Sequence[int], wanted: int) -> int:
+def _axis(extents: Sequence[int], least: int) -> int:
     """The outermost axis that is long enough, so that parts are contiguous; else the longest."""
-    long = [at for at, extent in enumerate(extents) if extent >= wanted]
+    long = [at for at, extent in enumerate(extents) if extent >= least]
     return long[0] if long else max(range(len(extents)), key=lambda at: extents[at])
 
 
@@ -174,16 +186,19 @@ def _wanted(many: Many, machine: Machine) -> tuple[int, str] | str:
     """The number of parts that the machine gains most by, with the reason; or why it gains none."""
     seconds = many.flops / machine.peak_flops  # of one core
     most = int(_MOST_PARTIAL * many.nbytes / many.partial_nbytes)
-    apart_nbytes = many.nbytes + 2 * machine.cores * many.partial_nbytes
-    streams = many.again_nbytes / machine.bandwidth > seconds / machine.cores
-    if streams and 2 * apart_nbytes < many.again_nbytes:
-        why = f"{machine.cores} cores would read {many.again_nbytes} bytes"
-        return min(_PARTS_PER_CORE * machine.cores, max(most, machine.cores)), why
-    if many.items >= _ITEMS_PER_CORE * machine.cores:
+    streams = (
+        many.nbytes > machine.l3_nbytes
+        or many.again_nbytes / machine.bandwidth > seconds / machine.cores
+    )
+    if streams and most >= machine.cores and many.again_nbytes > 2 * many.nbytes:
+        why = f"as it is, {many.again_nbytes} bytes are read for {many.nbytes}"
+        return min(_PARTS_PER_CORE * machine.cores, most), why
+    if many.items >= many.enough:
         return f"its {many.items} blocks of results are enough for {machine.cores} cores"
     worth = max(4 * many.nbytes // machine.l2_nbytes, int(seconds / _PART_SECONDS))
-    parts = min(worth, _PARTS_PER_CORE * machine.cores) // many.items
-    if min(parts, most) < 2:
+    parts = min(worth, _PARTS_PER_CORE * machine.cores) // many.each
+    balanced = many.items >= machine.cores  # and only a little better in many parts
+    if min(parts, most) < max(2 * machine.cores // many.each if balanced else 2, 2):
         return f"{many.nbytes} bytes are too few to share out"
     blocks = "1 block" if many.items == 1 else f"{many.items} blocks"
     return min(parts, most), f"{blocks} of results for {machine.cores} cores"

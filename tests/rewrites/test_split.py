@@ -89,8 +89,8 @@ rhs_spec=(1, 0, 2, 3) strides=(1, 1)
           return %0
         }""")  # fmt: skip
     first, *rest = text.splitlines()
-    assert first.startswith("%0: f32[16,3,5,3,3] = conv %x, %y batch_groups=1 ")
-    assert "split=(0, 4)" in first
+    assert first.startswith("%0: f32[6,3,5,3,3] = conv %x, %y batch_groups=1 ")
+    assert "split=(0, 11)" in first
     assert rest == [
         "%1: f32[3,5,3,3] = reduce add %0 axes=(0)",
         "%2: f16[3,5,3,3] = convert %1",
@@ -216,17 +216,33 @@ def test_more_cores_more_parts() -> None:
     assert counts == [16, 32, 256]  # of 64 MiB in parts of at least a quarter of L2
 
 
-def test_a_product_is_split_where_cores_would_stream_the_same() -> None:
-    """Two cores spend their time on arithmetic, 64 on reading what others read."""
-    lhs, rhs = np.zeros((123, 51234), np.float32), np.zeros((51234, 456), np.float32)
-    found = {}
-    for cores in (2, 64):
-        graph = graph_of(jnp.dot, lhs, rhs)
-        machine = Machine(cores=cores, bandwidth=min(20e9 * cores, 45e9 + 10e9 * cores))
-        (made,) = run_steps(graph, (STEP,), Options(verify=True), machine)
-        found[cores] = made
-    assert (found[2].applied, found[64].applied) == (False, True)
-    assert found[64].reason.startswith("66 parts of 777, the last of 729: 64 cores")
+def product(cores: int, m: int, k: int, n: int) -> str:
+    """The reason of a decision; empty where it is not split."""
+    graph = graph_of(jnp.dot, np.zeros((m, k), np.float32), np.zeros((k, n), np.float32))
+    machine = Machine(cores=cores, bandwidth=min(20e9 * cores, 45e9 + 10e9 * cores))
+    decisions = run_steps(graph, (STEP,), Options(verify=True), machine)
+    return next((made.reason for made in decisions if made.applied), "")
+
+
+def test_products_that_are_split() -> None:
+    """Those with few results; those of which cores would read the same again and again."""
+    for k in (51234, 51229):
+        assert product(2, 123, k, 456).startswith("32 parts of ")
+        assert product(64, 123, k, 456).startswith("6")
+    assert product(2, 123, 51234, 456) == (
+        "32 parts of 1602, the last of 1572: as it is, 496764864 bytes are read for 118657944"
+    )
+    assert product(2, 1, 1 << 20, 1) == ("32 parts of 32768: 1 block of results for 2 cores")
+    assert product(2, 64, 32768, 64) == (
+        "32 parts of 1024: as it is, 142606336 bytes are read for 16777216"
+    )
+
+
+def test_products_that_are_not_split() -> None:
+    """Two cores spend their time on arithmetic where 64 would on reading."""
+    for m, k, n in ((256, 4096, 256), (100, 200, 300), (1024, 1024, 1024), (4096, 4096, 4096),
+                    (1, 4096, 4096), (4096, 4096, 1), (128, 1024, 16), (64, 64, 64)):  # fmt: skip
+        assert not product(2, m, k, n)
 
 
 def test_what_split_may_say() -> None:
