@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stagejit.codegen.generate import Generated, KernelCache
+from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.dispatch.regions import Region, regions_of
@@ -42,6 +43,7 @@ class Job:
     symbol: str
     llvm: str
     level: int
+    kernel: Kernel
     frame: Frame
     scene: Scene
 
@@ -165,7 +167,7 @@ def _region_jobs(
             frame = scene.frame(made.kernel, chunks, verify=verify)
             level = case.setting.level
             text = f"{region.kind} of {len(region.ops)} ops, {len(region.stores)} stores"
-            yield Job(target, text, made.symbol, made.llvm, level, frame, scene)
+            yield Job(target, text, made.symbol, made.llvm, level, made.kernel, frame, scene)
 
 
 def _require_same(

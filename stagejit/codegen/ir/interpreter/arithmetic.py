@@ -48,10 +48,10 @@ def numbers(values: Sequence[int | float], type: Type) -> Array:
     return np.array([int(v) & mask for v in values], f"u{type.bits // 8}").view(DTYPES[type.elem])
 
 
-def undefined(shape: tuple[int, ...], dtype: Any) -> Array:
-    """All bits on: a NaN, or -1."""
-    filled: Array = np.full((*shape, np.dtype(dtype).itemsize), 0xFF, np.uint8).view(dtype)
-    return filled[..., 0]
+def filled(shape: tuple[int, ...], dtype: Any, byte: int) -> Array:
+    """An array all of whose bytes are `byte`."""
+    octets: Array = np.full((*shape, np.dtype(dtype).itemsize), byte, np.uint8).view(dtype)
+    return octets[..., 0]
 
 
 def columns(a: Array, like: Type) -> Array:
@@ -265,7 +265,7 @@ def _shuffle(op: Op, result: Type, *args: Array) -> Array:
     threads = max(map(len, args))
     whole = np.concatenate([np.broadcast_to(a, (threads, a.shape[1])) for a in args], axis=1)
     lanes = np.array(op.attrs["lanes"])
-    return np.where(lanes < 0, undefined((1, 1), whole.dtype), whole[:, lanes])
+    return np.where(lanes < 0, filled((1, 1), whole.dtype, 0xFF), whole[:, lanes])
 
 
 # What reductions are called on bools, of which true is -1 where it has a sign.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.codegen.ir.interpreter.arithmetic import DTYPES, numbers, undefined
+from stagejit.codegen.ir.interpreter.arithmetic import DTYPES, filled, numbers
 from stagejit.codegen.ir.interpreter.rounding import Array
 from stagejit.codegen.ir.nodes import Buffer
 
@@ -102,16 +102,21 @@ class Memory:
                 raise Fault(f"element {first} of {self.buffer} is not aligned to {alignment} bytes")
 
 
-def memory_of(buffer: Buffer, arrays: list[Array], threads: int) -> Memory:
-    """The memory of a buffer before a kernel, or a function that it calls, runs."""
+def memory_of(buffer: Buffer, arrays: list[Array], threads: int, unwritten: int | None) -> Memory:
+    """The memory of a buffer before a kernel, or a function that it calls, runs.
+
+    unwritten: the byte that the kernel's own memory holds then; None: it may not be read. What is
+    written once never may be.
+    """
     if buffer.space == "arg":
         return _argument(buffer, arrays)
     if buffer.space == "table":
         return Memory(buffer, numbers(buffer.data, buffer.elem), None, 1)
     copies = threads if buffer.space == "stack" else 1
     size = buffer.size * copies
-    elements = undefined((size,), DTYPES[buffer.elem.elem])
-    return Memory(buffer, elements, np.zeros(size, np.bool_), copies)
+    known = None if unwritten is not None and not buffer.once else np.zeros(size, np.bool_)
+    elements = filled((size,), DTYPES[buffer.elem.elem], unwritten or 0)
+    return Memory(buffer, elements, known, copies)
 
 
 def _argument(buffer: Buffer, arrays: list[Array]) -> Memory:

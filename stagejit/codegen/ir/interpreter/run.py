@@ -45,12 +45,16 @@ def interpret(
     hi: int = 0,
     *,
     has_fma: bool = True,
+    unwritten: int | None = None,
 ) -> None:
     """Runs the chunk [lo, hi) once. An array begins at the element that the call passes.
 
-    has_fma: whether `fma` is rounded once where it need not be, as in `Target`.
+    has_fma: whether `fma` is rounded once where it need not be, as in `Target`. unwritten: the byte
+    that scratch and stack are full of at first. By default nothing may be read before it is
+    written; but vectors may reach over the end of what was, if nobody looks at those lanes, which
+    two runs with different bytes tell.
     """
-    run = Run(function, list(arrays), [*params], lo, hi, has_fma=has_fma)
+    run = Run(function, list(arrays), [*params], lo, hi, has_fma=has_fma, unwritten=unwritten)
     run.all()
 
 
@@ -68,8 +72,10 @@ class Run:
         hi: int,
         *,
         has_fma: bool,
+        unwritten: int | None,
     ) -> None:
-        self.function, self.arrays, self.has_fma = function, arrays, has_fma
+        self.function, self.arrays = function, arrays
+        self.has_fma, self.unwritten = has_fma, unwritten
         self.active: Array | None = None  # which threads take part; None: all
         self.current: Op | None = None
         self.memories: dict[Buffer, Memory] = {}
@@ -99,7 +105,7 @@ class Run:
 
     def _start(self, buffers: Sequence[Buffer]) -> None:
         for buffer in buffers:
-            self.memories[buffer] = memory_of(buffer, self.arrays, self.threads)
+            self.memories[buffer] = memory_of(buffer, self.arrays, self.threads, self.unwritten)
 
     # ---------------------------------------------------------------- ops
 

@@ -143,6 +143,19 @@ def test_a_kernel_without_fused_multiply_add() -> None:
     assert list(twice) == [2.0**-22, 2.0**-22 + 2.0**-46]
 
 
+def test_unwritten_scratch_may_have_a_content() -> None:
+    b = Builder()
+    y, kept = b.buffer("y", I32), b.scratch("kept", I32, 8, once=True)
+    b.store(b.load(b.scratch("s", I32, 8), 3), y, 0)
+    for byte, number in ((0xFF, -1), (1, 0x01010101)):
+        out = np.zeros(1, np.int32)
+        interpret(b.finish(), [out], unwritten=byte)
+        assert out[0] == number
+    b.load(kept, 0)
+    with pytest.raises(VerificationError, match="element 0 of @kept"):
+        interpret(b.finish(), [out], unwritten=0)
+
+
 # -------------------------------------------------------------------- what no kernel may do
 
 
