@@ -198,6 +198,36 @@ def test_complex_sums() -> None:
     np.testing.assert_allclose(stagejit.jit(f)(x), jax.jit(f)(x), rtol=1e-5)
 
 
+@pytest.mark.parametrize("fn", ["max", "min"])
+def test_complex_numbers_are_ordered_by_their_real_parts(fn: str) -> None:
+    parts = [windows.elements(random.Random(k), (6, 5), np.float32, special=False) for k in (5, 6)]
+
+    def f(x: Any, y: Any) -> Any:
+        z, init = lax.complex(jnp.round(x), y), np.complex64(-np.inf if fn == "max" else np.inf)
+        largest = lax.reduce_window(z, init, JAX[fn], (2, 2), (1, 2), "SAME")
+        above = lax.reduce_window(z, np.complex64(1 + 2j), JAX[fn], (3, 1), (1, 1), "VALID")
+        return lax.real(largest), lax.imag(largest), lax.real(above), lax.imag(above)
+
+    for ours, theirs in zip(native(f, *parts), jax.jit(f)(*parts), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_bools_are_selected_and_scattered() -> None:
+    x = windows.elements(random.Random(7), (6, 9), np.dtype(bool), special=False)
+    sizes, pads = (2, 2), ((0, 0), (1, 0))
+    source = windows.elements(random.Random(8), (5, 9), np.dtype(bool), special=False)
+
+    def f(source: Any, x: Any) -> Any:
+        made: Any = windowed_reductions._select_and_scatter_add(
+            source, x, lax.ge_p, sizes, (1, 1), pads
+        )
+        return made
+
+    config = Config(sizes, (1, 1), pads, (1, 1), (1, 1))
+    expected = windows.scattered(x, source, np.greater_equal, config) > 0
+    np.testing.assert_array_equal(native(f, source, x), expected)
+
+
 def test_pooling_is_one_dispatch_without_memory_of_its_own() -> None:
     x = np.ones((2, 8, 8, 16), np.float32)
     pool = pooling(Config((1, 2, 2, 1), (1, 2, 2, 1), ((0, 0),) * 4, (1,) * 4, (1,) * 4), True)

@@ -119,9 +119,10 @@ def scattered(scatter: Body, chosen: Any, source: Any, init: Any, windows: Windo
 def summed(chosen: Any, source: Any, windows: Windows) -> Any:
     """For each element the sum of the source of those windows that chose it."""
     dtype, zero = source.dtype, jnp.zeros((), accumulator(source.dtype))
+    add = lax.bitwise_or if dtype == np.bool_ else lax.add
     source = source.astype(zero.dtype)
     parts = [jnp.where(hit, what, zero) for hit, what in _asking(chosen, source, windows)]
-    return _from_grid(functools.reduce(lax.add, parts), zero, windows).astype(dtype)
+    return _from_grid(functools.reduce(add, parts), zero, windows).astype(dtype)
 
 
 def _grid(windows: Windows) -> list[int]:

@@ -28,7 +28,7 @@ def reduced(fn: str, x: Any, windows: Windows) -> Any:
         return jnp.zeros(windows.counts, x.dtype)
     dtype = x.dtype
     if dtype == np.bool_:
-        fn = {"max": "or", "min": "and"}.get(fn, fn)
+        fn = {"max": "or", "min": "and", "add": "or", "mul": "and"}.get(fn, fn)
     if math.prod(windows.sizes) <= MOST_TAPS and is_native(x):
         return _window(fn, x, windows)
     x = x.astype(accumulator(dtype))

@@ -23,13 +23,40 @@ def _reduce_window(*operands: Any, jaxpr: Any, consts: Sequence[Any], **params: 
     xs, inits = operands[: len(operands) // 2], operands[len(operands) // 2 :]
     windows = Windows.of(xs[0].shape, params)
     fn = monoid_of(jaxpr)
-    if fn is not None and not jnp.issubdtype(xs[0].dtype, np.complexfloating):
-        return [COMBINES[fn](inits[0], reduced(fn, xs[0], windows))]
-    return reduced_by(body_of(jaxpr, consts), xs, inits, windows)
+    if fn is None or (fn not in _ORDERS and _is_complex(xs[0])):
+        return reduced_by(body_of(jaxpr, consts), xs, inits, windows)
+    if _is_complex(xs[0]):
+        return reduced_by(_ORDERS[fn], xs, inits, windows)
+    return [COMBINES[fn](inits[0], reduced(fn, xs[0], windows))]
 
 
 def _of_monoid(fn: str) -> Callable[..., Any]:
-    return lambda x, **params: reduced(fn, x, Windows.of(x.shape, params))
+    def function(x: Any, **params: Any) -> Any:
+        windows = Windows.of(x.shape, params)
+        if fn not in _ORDERS or not _is_complex(x):
+            return reduced(fn, x, windows)
+        init = jnp.asarray(-np.inf if fn == "max" else np.inf, x.dtype)
+        return reduced_by(_ORDERS[fn], [x], [init], windows)[0]
+
+    return function
+
+
+def _is_complex(x: Any) -> bool:
+    return bool(jnp.issubdtype(x.dtype, np.complexfloating))
+
+
+def _ordered(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], list[Any]]:
+    """The larger, or the smaller, of two complex numbers: by the real parts, then the imaginary
+    ones."""
+
+    def body(x: Any, y: Any) -> list[Any]:
+        real, imag = (lax.real(x), lax.real(y)), (lax.imag(x), lax.imag(y))
+        return [lax.select(lax.select(lax.eq(*real), compare(*imag), compare(*real)), x, y)]
+
+    return body
+
+
+_ORDERS = {"max": _ordered(lax.gt), "min": _ordered(lax.lt)}
 
 
 def _select_and_scatter(
@@ -45,6 +72,8 @@ def _select_and_scatter_add(source: Any, operand: Any, *, select_prim: Any, **pa
     """The gradient of a pooling. Where all of a window is -inf, JAX may give it to the border; here
     it is the first element's."""
     windows = Windows.of(operand.shape, params)
+    if operand.dtype == np.bool_:
+        operand = operand.astype(np.int8)
     if is_native(operand) and 0 not in windows.counts:
         numbers = window("first_max" if select_prim is lax.ge_p else "first_min", operand, windows)
     else:
