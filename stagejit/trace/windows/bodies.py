@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from stagejit.trace.windows.geometry import MOST_TAPS, Windows
-from stagejit.trace.windows.monoids import accumulator, bordered
+from stagejit.trace.windows.monoids import accumulator, bordered, reduced
 
 Body = Callable[..., Sequence[Any]]
 
@@ -104,6 +104,15 @@ def selected(select: Body, x: Any, windows: Windows) -> Any:
         ]
 
     return _over_taps(step, [best, chosen, number], [padded], known, windows)[1]
+
+
+def gathered(chosen: Any, x: Any, windows: Windows) -> Any:
+    """For each window the element of `x` at the tap that it has chosen; 0 where there is none."""
+    made = jnp.zeros(windows.counts, x.dtype)
+    for number, tap in enumerate(windows.taps):
+        element = reduced("add", x, windows.tap_alone(tap))
+        made = jnp.where(chosen == number, element, made)
+    return made
 
 
 def scattered(scatter: Body, chosen: Any, source: Any, init: Any, windows: Windows) -> Any:

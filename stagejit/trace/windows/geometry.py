@@ -17,6 +17,9 @@ from jax import lax
 # Taps that stand in the code of a kernel one by one: a load and an operation each. More of them
 # are a loop, or are taken axis by axis.
 MOST_TAPS = 64
+# Taps that take as long as a byte to or from memory: see Note [Recompute or store] of
+# `dispatch/forming/cost.py`, where an operation is half a byte.
+TAPS_A_BYTE = 2
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,11 @@ class Windows:
         )
 
     @property
+    def arguments(self) -> tuple[Any, ...]:
+        """As `lax.reduce_window` takes them."""
+        return self.sizes, self.strides, self.padding, self.holes, self.steps
+
+    @property
     def counts(self) -> tuple[int, ...]:
         """How many windows there are along each axis."""
         made = []
@@ -69,6 +77,13 @@ class Windows:
         }
         padding = (*none[:axis], self.padding[axis], *none[axis + 1 :])
         return Windows(self.shape, padding=padding, **alone)
+
+    @property
+    def axes(self) -> list[int]:
+        """Those along which windows are more than elements, long strides first: these leave the
+        least to do for the others."""
+        axes = [axis for axis in range(len(self.shape)) if not self.is_trivial(axis)]
+        return sorted(axes, key=lambda axis: -self.strides[axis])
 
     def is_trivial(self, axis: int) -> bool:
         """Whether the windows along an axis are its elements, one by one."""
@@ -107,6 +122,16 @@ class Windows:
 
     def taps_of(self, padded: Any) -> list[Any]:
         return [self.tap(padded, number) for number in self.taps]
+
+    def tap_alone(self, number: Sequence[int]) -> Windows:
+        """Windows of single elements: that tap. Of an operand without holes."""
+        padding = []
+        for axis, k in enumerate(number):
+            low = self.padding[axis][0] - k * self.steps[axis]
+            reach = (self.counts[axis] - 1) * self.strides[axis] + 1
+            padding.append((low, reach - low - self.shape[axis]))
+        ones = (1,) * len(self.shape)
+        return Windows(self.shape, ones, self.strides, tuple(padding), ones, ones)
 
     def tap_in_loop(self, padded: Any, number: Any) -> Any:
         """The same for a number, in row-major order, that a loop counts."""

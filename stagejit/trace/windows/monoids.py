@@ -17,7 +17,7 @@ from jax import lax
 
 from stagejit.graph.functions import identity
 from stagejit.trace.primitives import jax_name
-from stagejit.trace.windows.geometry import MOST_TAPS, Windows
+from stagejit.trace.windows.geometry import MOST_TAPS, TAPS_A_BYTE, Windows
 from stagejit.trace.windows.window import is_native, window
 from stagejit.types import from_numpy
 
@@ -29,10 +29,11 @@ def reduced(fn: str, x: Any, windows: Windows) -> Any:
     dtype = x.dtype
     if dtype == np.bool_:
         fn = {"max": "or", "min": "and", "add": "or", "mul": "and"}.get(fn, fn)
-    if math.prod(windows.sizes) <= MOST_TAPS and is_native(x):
+    few = math.prod(windows.sizes) <= MOST_TAPS
+    if few and is_native(x) and not _pays_by_axis(windows, x.dtype.itemsize):
         return _window(fn, x, windows)
     x = x.astype(accumulator(dtype))
-    if math.prod(windows.sizes) <= MOST_TAPS:
+    if few and not is_native(x):
         made = _by_taps(fn, x, windows)
     else:
         made = _axis_by_axis(fn, x, windows)
@@ -47,6 +48,17 @@ def _window(fn: str, x: Any, windows: Windows) -> Any:
 
 def accumulator(dtype: Any) -> Any:
     return np.float32 if jnp.issubdtype(dtype, np.floating) and dtype.itemsize < 4 else dtype
+
+
+def _pays_by_axis(windows: Windows, itemsize: int) -> bool:
+    """Whether fewer taps are worth storing what lies between one axis and the next."""
+    taps, stored, before = 0, 0, list(windows.shape)
+    for number, axis in enumerate(windows.axes):
+        before[axis] = windows.counts[axis]
+        taps += math.prod(before) * windows.sizes[axis]
+        stored += math.prod(before) if number < len(windows.axes) - 1 else 0
+    saved = math.prod(windows.counts) * math.prod(windows.sizes) - taps
+    return saved > stored * 2 * itemsize * TAPS_A_BYTE
 
 
 def bordered(x: Any, padding: tuple[tuple[int, int], ...], fn: str) -> Any:
@@ -72,9 +84,8 @@ def _axis_by_axis(fn: str, x: Any, windows: Windows) -> Any:
     """window of (m, n)  -->  window of (1, n) of window of (m, 1); those of long strides first"""
     if all(count == 1 or windows.is_trivial(axis) for axis, count in enumerate(windows.counts)):
         return _whole(fn, x, windows)
-    axes = [axis for axis in range(x.ndim) if not windows.is_trivial(axis)]
-    for axis in sorted(axes, key=lambda axis: -windows.strides[axis]):
-        one = Windows(x.shape, *_fields(windows)).along(axis)
+    for axis in windows.axes:
+        one = Windows(x.shape, *windows.arguments).along(axis)
         long = one.sizes[axis] > MOST_TAPS
         if one.counts[axis] == 1:
             x = _whole(fn, x, one)
@@ -83,10 +94,6 @@ def _axis_by_axis(fn: str, x: Any, windows: Windows) -> Any:
         else:
             x = _long(fn, x, one, axis)
     return x
-
-
-def _fields(windows: Windows) -> tuple[Any, ...]:
-    return windows.sizes, windows.strides, windows.padding, windows.holes, windows.steps
 
 
 def _whole(fn: str, x: Any, windows: Windows) -> Any:

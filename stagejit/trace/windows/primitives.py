@@ -1,11 +1,12 @@
 """Which function computes which primitive.
 
-Input: a primitive's name. Output: a JAX function of its operands and parameters. Invariant: what
-JAX itself makes of these primitives (`select_and_gather_add`) is not here.
+Input: a primitive's name. Output: a JAX function of its operands and parameters. Invariant: what a
+derivative selects is what its transpose selects: the first of equal elements.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from stagejit.trace.windows.bodies import body_of, reduced_by, scattered, selected, summed
-from stagejit.trace.windows.geometry import Windows
+from stagejit.trace.windows.bodies import body_of, gathered, reduced_by, scattered, selected, summed
+from stagejit.trace.windows.geometry import MOST_TAPS, Windows
 from stagejit.trace.windows.monoids import COMBINES, monoid_of, reduced
 from stagejit.trace.windows.window import is_native, window
 
@@ -72,13 +73,35 @@ def _select_and_scatter_add(source: Any, operand: Any, *, select_prim: Any, **pa
     """The gradient of a pooling. Where all of a window is -inf, JAX may give it to the border; here
     it is the first element's."""
     windows = Windows.of(operand.shape, params)
+    return summed(_chosen(operand, select_prim, windows), source, windows)
+
+
+def _select_and_gather_add(source: Any, operand: Any, *, select_prim: Any, **params: Any) -> Any:
+    """The derivative of a pooling along `source`: that of the element which the gradient is of."""
+    windows = Windows.of(operand.shape, params)
+    if 0 in windows.counts:
+        return jnp.zeros(windows.counts, source.dtype)
+    if math.prod(windows.sizes) <= MOST_TAPS:
+        operand = windows.with_holes(operand, -np.inf if select_prim is lax.ge_p else np.inf)
+        source, windows = windows.with_holes(source, 0), windows.without_holes()
+        return gathered(_chosen(operand, select_prim, windows), source, windows)
+
+    def pair(x: Any, y: Any) -> Any:
+        keeps = select_prim.bind(x[0], y[0])
+        return tuple(lax.select(keeps, a, b) for a, b in zip(x, y, strict=True))
+
+    least = np.asarray(-np.inf if select_prim is lax.ge_p else np.inf, operand.dtype)[()]
+    inits, xs = (least, np.zeros((), source.dtype)[()]), (operand, source)
+    return lax.reduce_window(xs, inits, pair, *windows.arguments)[1]
+
+
+def _chosen(operand: Any, select_prim: Any, windows: Windows) -> Any:
+    """The number of the tap of each window that is the largest, or the smallest, one."""
     if operand.dtype == np.bool_:
         operand = operand.astype(np.int8)
     if is_native(operand) and 0 not in windows.counts:
-        numbers = window("first_max" if select_prim is lax.ge_p else "first_min", operand, windows)
-    else:
-        numbers = selected(lambda *pair: [select_prim.bind(*pair)], operand, windows)
-    return summed(numbers, source, windows)
+        return window("first_max" if select_prim is lax.ge_p else "first_min", operand, windows)
+    return selected(lambda *pair: [select_prim.bind(*pair)], operand, windows)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -88,4 +111,5 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "reduce_window_min": _of_monoid("min"),
     "select_and_scatter": _select_and_scatter,
     "select_and_scatter_add": _select_and_scatter_add,
+    "select_and_gather_add": _select_and_gather_add,
 }
