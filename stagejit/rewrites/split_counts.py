@@ -58,13 +58,19 @@ class Many:
             return None
         if not op.result.type.size or not all(value.type.size for value in op.operands):
             return None
+        if _sums_parts(op) or _sums_parts(op.operands[0].op):
+            return None  # it is half of a split sum already, from before its loop was looked at
         if known.is_reduce:
             return _reduced(op, machine)
-        if op.attrs.get("split") is not None:
-            return None  # it is a sum of parts already
         if known.is_product:
             return _product(op, _conv_axes(op) if known.is_windowed else _pairs(op), machine)
         return f"each result of {op.kind} needs those before it"
+
+
+def _sums_parts(op: Op) -> bool:
+    """Whether it is the first half of a split sum."""
+    split = op.attrs.get("split") is not None or any(v.op.definition.splits for v in op.operands)
+    return op.definition.accumulates and split
 
 
 def _reduced(op: Op, machine: Machine) -> Many:

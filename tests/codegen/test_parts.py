@@ -12,12 +12,17 @@ import numpy as np
 import pytest
 from jax import lax
 
+from stagejit.codegen.generate import kernel_of
+from stagejit.codegen.target import Target
+from stagejit.errors import InternalError
 from stagejit.graph.ir import Graph
+from stagejit.graph.ops import build
 from stagejit.options import Options
 from stagejit.rewrites.driver import run_steps
 from stagejit.rewrites.split import STEP
+from stagejit.trace.translate import graph_of
 from tests.codegen.contract.test_contract import TARGETS, array
-from tests.codegen.regions import Runner
+from tests.codegen.regions import Runner, region_of
 
 
 @pytest.fixture(params=TARGETS)
@@ -139,3 +144,13 @@ def test_convolutions_of_groups(runner: Runner) -> None:
         w,
         change=partial(2),
     )
+
+
+def test_a_nest_that_runs_over_the_end() -> None:
+    """Who reads parts without knowing that the last one is shorter is no kernel."""
+    graph = graph_of(jnp.sum, array(10))
+    x = graph.inputs[0]
+    parts = build(graph, "split_axis", [x], axis=0, shape=(4, 3), fill=0.0)
+    graph.set_outputs([build(graph, "map", [parts], fn="neg", dtype=parts.type.dtype)])
+    with pytest.raises(InternalError, match="has no element"):
+        kernel_of(region_of(graph), Target.host())

@@ -14,7 +14,8 @@ from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.gathers import gather_reads
 from stagejit.codegen.elements.windows import window_numbers, window_reads
 from stagejit.dispatch.regions import Store
-from stagejit.graph.ir import Value
+from stagejit.errors import InternalError
+from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.slices import place, pull_view
 from stagejit.index.affine import (
     Affine,
@@ -74,6 +75,8 @@ class Footprint:
             return []
         if op.definition.is_view:
             pulled, divided = watching_divisions(lambda: pull_view(op, index, strict=self.strict))
+            if op.definition.splits:
+                require_elements(op, pulled)
             known = op.definition.divisions
             self.divided += divided if known is None else known(op, index)
             return [(op.operands[0], pulled), *((start, ()) for start in op.operands[1:])]
@@ -109,3 +112,13 @@ class Footprint:
         offset, divided = watching_divisions(lambda: value.type.offset(index, strict=self.strict))
         self.divided += divided
         return offset
+
+
+def require_elements(split: Op, index: Index) -> None:
+    """Raises InternalError where a part that is shorter than others is run to the end of those:
+    whoever sums over parts has a nest of its own for it. (An index of merged loops may leave a
+    dimension for the next one; not the array.)"""
+    whole = split.operands[0].type
+    if linearize(index, whole.shape).range()[1] >= whole.size:
+        at = ", ".join(map(str, index))
+        raise InternalError(f"{split} has no element [{at}]", step="codegen", loc=split.loc)

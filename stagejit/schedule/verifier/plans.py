@@ -19,6 +19,7 @@ from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
 from stagejit.schedule.plan import Access, Buffer, Plan
 from stagejit.schedule.verifier.bodies import verify_bodies
+from stagejit.schedule.verifier.parts import verify_parts
 from stagejit.schedule.verifier.settled import Settled
 from stagejit.schedule.verifier.slots import check_slots
 
@@ -45,6 +46,7 @@ def verify_plan(plan: Plan) -> None:
         for body in dispatch.bodies:
             verify_plan(body.plan)
         verify_bodies(dispatch, buffers)
+        verify_parts(dispatch, buffers)
     check_slots(plan, before)
 
 

@@ -1,0 +1,64 @@
+"""The verifier of parts rejects what is said wrongly of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from stagejit.errors import ParseError, VerificationError
+from stagejit.options import Options
+from stagejit.schedule.parser import parse_plan
+from stagejit.schedule.verifier.plans import verify_plan
+from tests.acceptance.running import f32, plan_of
+
+OPTIONS = Options(verify=True, split={"contract": 3})
+TEXT = plan_of(jnp.dot, f32(4, 10), f32(10, 5), options=OPTIONS).as_text()
+
+
+def test_the_text() -> None:
+    lines = [line.strip() for line in TEXT.splitlines() if line.strip().startswith("parts")]
+    assert lines == [
+        "parts k0 in 0:2  reads a[0:4, 4*k0:4*k0+4], b[4*k0:4*k0+4, 0:5]  "
+        "writes t0[k0:k0+1, 0:4, 0:5]",
+        "parts 2  reads a[0:4, 8:10], b[8:10, 0:5]  writes t0[2:3, 0:4, 0:5]",
+    ]
+    verify_plan(parse_plan(TEXT))
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong", "message"),
+    [
+        ("writes t0[2:3", "writes t0[1:2", "part 1 of @contract.0 writes"),
+        ("parts 2  reads a[0:4, 8:10]", "parts 2  reads t0[0:1, 0:4, 0:5]", "which it does not"),
+        ("parts 2  ", "parts 3  ", "has no part 2"),
+        ("parts k0 in 0:2  ", "parts k0 in 1:2  ", "has no part 0"),
+        ("4*k0+4, 0:5]", "4*k0+11, 0:5]", "which it does not"),
+    ],
+)
+def test_what_is_wrong(text: str, wrong: str, message: str) -> None:
+    assert text in TEXT
+    with pytest.raises(VerificationError, match=message):
+        verify_plan(parse_plan(TEXT.replace(text, wrong)))
+
+
+def test_parts_of_nothing() -> None:
+    with pytest.raises(ParseError):
+        parse_plan("plan @f {\n  parts 0  reads a[0:1]\n}")
+
+
+def test_what_a_loop_computes_before_it_is_split_once() -> None:
+    """A sum in the body is split there; its halves leave the loop and are not looked at again."""
+
+    def f(x: Any) -> Any:
+        return lax.fori_loop(0, 4, lambda i, c: c.at[i].set(x.sum() * i), jnp.zeros(5))
+
+    x = f32(257)
+    options = Options(verify=True, split={"reduce": 5})
+    plan = plan_of(f, x, options=options)
+    reduces = [d for d in plan.all_dispatches() if d.kind == "reduce"]
+    assert [len(d.parts) for d in reduces] == [2, 0]
+    assert np.prod([b.shape for b in plan.buffers if b.name == "t0"]) == 5
