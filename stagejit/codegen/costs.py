@@ -50,8 +50,10 @@ def region_nbytes(region: ClosedRegion) -> int:
 
 def region_seconds(region: ClosedRegion, target: Target) -> float:
     """Time of the region's elementwise work on one core: the larger of arithmetic and traffic."""
-    arithmetic = region_flops(region) / target.peak_flops
-    return max(arithmetic, region_nbytes(region) / target.bandwidth)
+    nbytes = region_nbytes(region)
+    near = nbytes <= target.l3_nbytes
+    bandwidth = target.cache_bandwidth if near else target.core_bandwidth
+    return max(region_flops(region) / target.peak_flops, nbytes / bandwidth)
 
 
 def widest_nbytes(region: ClosedRegion) -> int:

@@ -8,6 +8,7 @@ stored element is written once, by one item.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -27,19 +28,21 @@ from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.strides import is_dealt
 from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.items import emitted, in_items
+from stagejit.codegen.nest.items import block_of, cores_worth_having, emitted, in_items
 from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, Tail, Within, vectors
 from stagejit.codegen.target import Target
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var
 
 _BLOCK = 1 << 14  # elements of one item along the vector variable
+_SMALLEST_BLOCK = 1 << 12  # where cores would stay without work
 _UNROLLED = 4  # vectors of a row that is short enough to be straight code
 _STRAIGHT = 160  # operations of such a row; more of them overlap as well from one round to the next
 _LONG = 64  # operations beside which masking all vectors of a loop costs nothing
 _SQUARES = 8  # next to each other along the vector variable, where steps of the other cross pages
 _PAGE_NBYTES = 4096
 _TILE_BLOCK = 1 << 10  # elements of one item along the tile variable
+_SMALLEST_TILE_BLOCK = 1 << 7
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,9 @@ def map_kernel(region: ClosedRegion, target: Target) -> Kernel:
     if any(streamed):
         nest = replace(nest, masked=False)
     stores = Stores(region, elements, targets, nest.offsets, streamed)
-    tree, total = _Loops(region, nest, elements, stores).tree()
     seconds = region_seconds(region, target)
+    cores = cores_worth_having(seconds, target.cores)
+    tree, total = _Loops(region, nest, elements, stores).tree(cores)
     return emitted(Emitter(elements), tree, total, args, seconds, (*nest.choices, stream))
 
 
@@ -193,19 +197,22 @@ class _Loops:
     def store(self) -> Node:
         return Do("store", self._store)
 
-    def tree(self) -> tuple[Node, int]:
+    def tree(self, cores: int) -> tuple[Node, int]:
         """All loops, and the number of items."""
         outer = [(var, 1) for var in self.nest.outer]
         vector, tile = self.nest.vector, self.nest.tile
         if vector is None:
-            return in_items(outer, self.store)
+            return in_items(outer, self.store, cores)
+        others = math.prod(var.extent for var in self.nest.outer)
         if tile is None:
-            block = min(vector.extent, _BLOCK)
-            return in_items([*outer, (vector, block)], self._row(vector, block))
+            block = block_of(vector.extent, others, _BLOCK, _SMALLEST_BLOCK, cores)
+            return in_items([*outer, (vector, block)], self._row(vector, block), cores)
         whole = -(-vector.extent // self.nest.lanes) * self.nest.lanes
         abreast = min(whole, self._squares_abreast(tile, vector) * self.nest.lanes)
-        along = min(tile.extent, _TILE_BLOCK)
-        return in_items([*outer, (vector, abreast), (tile, along)], self._tiles(vector, tile))
+        columns = others * -(-vector.extent // abreast)
+        along = block_of(tile.extent, columns, _TILE_BLOCK, _SMALLEST_TILE_BLOCK, cores)
+        loops = [*outer, (vector, abreast), (tile, along)]
+        return in_items(loops, self._tiles(vector, tile), cores)
 
     def _row(self, vector: Var, block: int) -> Node:
         """Vectors, and the elements between the lanes of each."""

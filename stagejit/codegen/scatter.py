@@ -77,7 +77,7 @@ def scatter_kernel(region: ClosedRegion, target: Target) -> Kernel:
     builder = Builder(calls=region.calls)
     memory, (into,), args = bind_memory(builder, region, nest.reads, (nest.offset,))
     elements = Elements(builder, memory)
-    tree, total = _Policy(region.anchor_op, nest, elements, into).tree()
+    tree, total = _Policy(region.anchor_op, nest, elements, into).tree(target.cores)
     seconds = region_seconds(region, target)
     return emitted(Emitter(elements), tree, total, args, seconds, nest.choices)
 
@@ -232,7 +232,7 @@ class _Policy:
         self.offset = Affine()  # of the element where the loops stand, in the destination
         self.inside: Register | None = None  # whether this item applies the window; None: always
 
-    def tree(self) -> tuple[Node, int]:
+    def tree(self, cores: int) -> tuple[Node, int]:
         """All loops, and the number of items."""
         nest = self.nest
         loops = [(var, 1) for var in nest.free]
@@ -241,7 +241,8 @@ class _Policy:
         if nest.vector:
             loops.append((nest.vector, self._block()))
         window = When("inside", lambda: self.inside, self._window())
-        return in_items(loops, serial(nest.ordered, Within("starts", self._started, window)))
+        windows = serial(nest.ordered, Within("starts", self._started, window))
+        return in_items(loops, windows, cores)
 
     def _block(self) -> int:
         """Elements along the vector variable that one item takes: all where windows move."""

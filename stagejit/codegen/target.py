@@ -25,11 +25,26 @@ _ARM_CACHES = {1: 64 << 10, 2: 1 << 20, 3: 8 << 20}
 _ELEM_NBYTES = {"bool": 1, "i1": 1, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "f16": 2, "bf16": 2,
                 "i32": 4, "u32": 4, "f32": 4, "i64": 8, "u64": 8, "f64": 8}  # fmt: skip
 
+_CLOCK = 3.5e9  # a second; servers run at 2.5 to 4.5
+_CORE_BANDWIDTH = 20e9  # bytes a second; seen: 25 (Zen 3) to 38 (Zen 4) on idle machines
+_CACHE_NBYTES_A_CYCLE = 11.5  # of maps of 1 to 16 MiB, reads and writes; seen: 11 to 13 on Zen 4
+# CPUs that do other than the usual number of full-width multiply-adds in a cycle, as LLVM names
+# them. Usual are two, of AVX-512 one, which is made of two halves. Sources: the optimization guides
+# of AMD, Intel and Arm, LLVM's scheduling models.
+_TWO_OF_512 = frozenset({
+    "znver5", "skylake-avx512", "cascadelake", "cooperlake", "icelake-server", "sapphirerapids",
+    "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids",
+})  # fmt: skip
+_ONE_OF_256 = frozenset({"znver1"})
+_FOUR_PIPES = ("neoverse-v", "neoverse-512tvb", "apple-m", "cortex-x")
+
 
 @dataclass(frozen=True)
 class Target:
-    """One CPU. `features` is LLVM's comma-separated list; sizes are in bytes, `peak_flops` is f32
-    operations a second of one core, `bandwidth` bytes a second from memory of the whole socket."""
+    """One CPU. `features` is LLVM's comma-separated list; sizes are in bytes: l3 is that of all
+    cores. fma_ports: vectors that one core multiplies and adds (and loads) in a cycle. peak_flops:
+    f32 operations a second of one core. bandwidth: bytes a second from memory of the whole socket,
+    core_bandwidth: of one core; cache_bandwidth: what one core streams through from its caches."""
 
     name: str
     triple: str
@@ -43,8 +58,11 @@ class Target:
     l2_nbytes: int
     l3_nbytes: int
     cores: int
+    fma_ports: int
     peak_flops: float
     bandwidth: float
+    core_bandwidth: float
+    cache_bandwidth: float
 
     @property
     def is_x86(self) -> bool:
@@ -57,6 +75,11 @@ class Target:
     def lanes(self, elem: object) -> int:
         """Elements of one vector register; `elem` is anything whose text names an element type."""
         return self.vector_nbytes // _ELEM_NBYTES[str(elem)]
+
+    @property
+    def cycles_per_second(self) -> float:
+        """Of the model, in which each port finishes one multiply-add a cycle."""
+        return self.peak_flops / (2 * self.lanes("f32") * self.fma_ports)
 
     @property
     def machine(self) -> Machine:
@@ -132,8 +155,8 @@ def _make(
     avx512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= on
     fma = "fma" in on or not x86
     vector_nbytes = 64 if avx512 else 32 if "avx2" in on else 16
-    # Two pipes of the machine's width; AVX-512 counts one, since many CPUs fuse two halves.
-    flops_per_cycle = vector_nbytes // 4 * (1 if avx512 else 2) * (2 if fma else 1)
+    ports = _fma_ports(cpu, avx512=avx512)
+    flops_per_cycle = vector_nbytes // 4 * ports * (2 if fma else 1)
     return Target(
         name=name,
         triple=triple,
@@ -147,9 +170,21 @@ def _make(
         l2_nbytes=caches[2],
         l3_nbytes=caches[3],
         cores=cores,
-        peak_flops=flops_per_cycle * 3.5e9,
-        bandwidth=min(20e9 * cores, 45e9 + 10e9 * cores),
+        fma_ports=ports,
+        peak_flops=flops_per_cycle * _CLOCK,
+        bandwidth=min(_CORE_BANDWIDTH * cores, 45e9 + 10e9 * cores),
+        core_bandwidth=_CORE_BANDWIDTH,
+        cache_bandwidth=_CACHE_NBYTES_A_CYCLE * _CLOCK,
     )
+
+
+def _fma_ports(cpu: str, *, avx512: bool) -> int:
+    """Vectors of the widest kind that one core multiplies and adds in a cycle."""
+    if avx512:
+        return 2 if cpu in _TWO_OF_512 else 1
+    if cpu in _ONE_OF_256:
+        return 1
+    return 4 if cpu.startswith(_FOUR_PIPES) else 2
 
 
 def _sysfs_caches() -> dict[int, int]:

@@ -48,15 +48,9 @@ def emit_contraction(plans: Sequence[ContractPlan], target: Target) -> Kernel:
         total += plan.tiling.items
     elements.bound.clear()  # a cycle: they read through the emitter
     cycles = sum(plan.tiling.cycles for plan in plans)
-    seconds = cycles / _cycles_per_second(target) + region_seconds(region, target)
+    seconds = cycles / target.cycles_per_second + region_seconds(region, target)
     choices = [plan.choice for plan in plans]
     return Kernel(builder.finish(), args, (), total, seconds, (*choices, shared(total, seconds)))
-
-
-def _cycles_per_second(target: Target) -> float:
-    """The model counts cycles in which one fused multiply-add per port finishes."""
-    per_cycle = 2 * target.lanes("f32") * (1 if target.has_avx512 else 2)
-    return target.peak_flops / per_cycle
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stagejit.codegen.contract.nest import Nest
-from stagejit.codegen.contract.tile_search import TileSearch
+from stagejit.codegen.contract.tile_search import MOST_STEPS, TileSearch
 from stagejit.codegen.contract.tiling import Source, Split, Tiling
 from stagejit.codegen.ir.strides import is_dealt
 from stagejit.codegen.kernel import Choice
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
 
-_MOST_K = 512  # reduction steps per block: rows of the broadcast operand stay in L1
-_MOST_WINDOW_K = 2048  # the same where windows overlap, so that fewer bytes stand for more steps
+_MOST_WINDOW_STEPS = 2048  # where windows overlap, so that fewer bytes stand for more steps
 _SMALL_CYCLES = 20_000  # one item below this: about 5 us
 _ITEMS_PER_CORE = 8
 _FEW_ITEMS_PER_CORE = 4  # if more would move much more memory
@@ -84,7 +83,15 @@ class _Planner:
         return replace(tiling, cycles=tiling.cycles + moved + self._store_cycles(tiling.lane))
 
     def _pack_cycles(self, source: Source, lane: Var | None, extents: Mapping[Var, int]) -> float:
-        """Cycles to copy one element: few along lanes, more when transposing or de-interleaving."""
+        """Cycles to copy one element: few along lanes, more when transposing or de-interleaving.
+        What comes from memory is waited for, since no tile has work to do meanwhile."""
+        waits = 0.0
+        if self.search.streams(source):
+            target = self.target
+            waits = self.nbytes * target.cycles_per_second / target.core_bandwidth
+        return waits + self._move_cycles(source, lane, extents)
+
+    def _move_cycles(self, source: Source, lane: Var | None, extents: Mapping[Var, int]) -> float:
         along = [
             (var, window.at.coeff(lane))
             for var, window in source.operand.windows.items()
@@ -133,9 +140,9 @@ class _Planner:
 
     def _with_k_block(self, tiling: Tiling) -> Tiling:
         lane_step = self.lanes if tiling.lane in self.nest.reduce else 1
-        most = _MOST_K * lane_step
+        most = MOST_STEPS * lane_step
         if any(source.operand.windows for source in self.sources):
-            most = _MOST_WINDOW_K
+            most = _MOST_WINDOW_STEPS
         vector = self.search.vector_source(tiling.lane)
         if vector is not None and self.search.streams(vector):
             columns = vector.box(dict.fromkeys(self.nest.reduce, 1))
@@ -216,7 +223,7 @@ class _Planner:
         inner = math.prod(
             tiling.extents.get(v, v.extent) for v in tiling.reduce[tiling.reduce.index(axis) + 1 :]
         )
-        if size * inner < _MOST_K // 2:
+        if size * inner < MOST_STEPS // 2:
             return None
         return replace(tiling, blocked=axis, k_block=-(-size // 2))
 

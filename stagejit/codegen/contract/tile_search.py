@@ -17,10 +17,17 @@ from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Var
 
+MOST_STEPS = 512  # of the reduction in a block: rows of the broadcast operand stay in L1
+MOST_STREAMED_STEPS = 64  # where the vector operand comes from memory
 _LATENCY = 4  # cycles until a fused multiply-add's result can be used
 _SHORT_NBYTES = 192  # reading less of each row than this defeats the prefetchers
 _SHORT_STALL = 0.2  # part of a step that it costs
 _STREAM_VECTORS = 4
+# Rows that lie a page apart each need an entry of the first TLB (64 on Zen 3, 72 on Zen 4, 96 on
+# Zen 5 and Golden Cove); where they have none, a step waits for the second one and for its lines.
+_TLB_ENTRIES = 64
+_TLB_MISS = 7  # cycles
+_FAR_STALL = 0.2  # part of a step that it costs: 0.15 seen on Zen 5, 0.3 with AVX2 on Zen 4
 _WAYS = 8  # lines at addresses that agree modulo a page which L1 can hold
 _PAGE = 4096
 _LINE = 64
@@ -40,7 +47,7 @@ class TileSearch:
         self.nest, self.sources = nest, sources
         self.target, self.lanes = target, target.lanes(element_type(nest.dtype))
         self.steps = math.prod(var.extent for var in nest.reduce)
-        self.fma_rate = 1.0 if target.has_avx512 else 2.0
+        self.fma_rate = float(target.fma_ports)
         self.nbytes = nest.dtype.itemsize
 
     # ---------------------------------------------------------------- lanes and register tile
@@ -233,14 +240,15 @@ class TileSearch:
     def _step_cycles(
         self, shape: Mapping[Var, int], points: int, lane: Var | None, pack: Sequence[bool]
     ) -> float:
-        loads, stalls = 0.0, False
+        loads, stalls, far = 0.0, False, False
         for source, packs, count in zip(self.sources, pack, self._loads(shape), strict=True):
             each = self._load_cycles(source, lane, packs)
             loads += count * each / self.fma_rate
             if not packs and lane is not None and lane in source.depends and lane in self.nest.axes:
                 stalls |= self._reads_short_rows(shape.get(lane, 1), lane)
+                far |= self._reads_far_rows(source, shape.get(lane, 1), points)
         arithmetic = max(points, _LATENCY * self.fma_rate) / self.fma_rate
-        stall = _SHORT_STALL * arithmetic if stalls else 0.0
+        stall = arithmetic * ((_SHORT_STALL if stalls else 0.0) + (_FAR_STALL if far else 0.0))
         return max(arithmetic, loads) + stall + 0.15 * loads + 0.3
 
     def _load_cycles(self, source: Source, lane: Var | None, packs: bool) -> float:
@@ -258,6 +266,16 @@ class TileSearch:
         chunk = vectors * self.lanes * self.nbytes
         row = lane.extent * self.nbytes
         return chunk < min(_SHORT_NBYTES, row) and self.steps * row > self.target.l1_nbytes
+
+    def _reads_far_rows(self, source: Source, vectors: int, points: int) -> bool:
+        """Whether steps miss the first TLB, and arithmetic is too short to hide it: twice as long
+        as what a step waits for hides all, as seen on Zen 4 with AVX-512."""
+        strides = [abs(source.stride(var)) * self.nbytes for var in self.nest.reduce]
+        stride = min((stride for stride in strides if stride), default=0)
+        rows = min(self.steps, MOST_STREAMED_STEPS if self.streams(source) else MOST_STEPS)
+        pages = rows * min(stride, _PAGE) / _PAGE
+        lines = vectors * self.lanes * self.nbytes / _LINE
+        return pages > _TLB_ENTRIES and points / self.fma_rate <= 2 * (_TLB_MISS + lines)
 
     def vector_source(self, lane: Var | None) -> Source | None:
         """The operand that is read as vectors, if it is only one."""

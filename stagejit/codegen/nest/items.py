@@ -15,8 +15,10 @@ from stagejit.codegen.nest.text import text_of
 from stagejit.codegen.nest.tree import Blocks, Chunk, Loop, Node, Parallel
 from stagejit.index.affine import Var
 
-# Enough items that two or a few dozen cores balance, few enough that an item is worth claiming.
+# Enough items that cores balance, few enough that an item is worth claiming.
 ENOUGH_ITEMS = 64
+ITEMS_A_CORE = 4
+_WORTH_SHARING = 10e-6  # seconds of one core; to wake another one takes 6 to 16 us
 
 # Elements along the lanes that one item takes where it goes through many rows of them: wide enough
 # to stream, narrow enough that a few running values of each stay in the nearest cache.
@@ -26,14 +28,30 @@ WIDEST_PANEL, NARROWEST_PANEL = 512, 128
 def panel_width(extent: int, lanes: int, others: int, cores: int) -> int:
     """How many of `extent` elements along the lanes one item takes, in whole vectors, if there are
     `others` items beside it."""
-    wanted = -(-4 * cores // others)  # a few items a core
+    wanted = -(-ITEMS_A_CORE * cores // others)
     width = max(min(-(-extent // wanted), WIDEST_PANEL), NARROWEST_PANEL)
     return min(-(-width // lanes), -(-extent // lanes)) * lanes
+
+
+def cores_worth_having(seconds: float, cores: int) -> int:
+    """How many cores should share what takes one core so long."""
+    return cores if seconds > _WORTH_SHARING else 1
+
+
+def block_of(extent: int, others: int, most: int, least: int, cores: int) -> int:
+    """How many of `extent` elements one item takes, at most `most`, if there are `others` items
+    beside it: fewer where one of several cores would stay without work, but at least `least`."""
+    whole = min(extent, most)
+    wanted = -(-ITEMS_A_CORE * cores // others)
+    if cores == 1 or extent <= least or -(-extent // whole) >= wanted:
+        return whole
+    return max(extent // (wanted * least) * least, least)
 
 
 def in_items(
     loops: Sequence[tuple[Var, int]],
     body: Node,
+    cores: int,
     before: int | None = None,
     *,
     last: bool = True,
@@ -41,8 +59,8 @@ def in_items(
     """`body` inside loops over variables, in blocks of so many elements: as many leading loops as
     give enough items, and the others inside an item; the number of items. before: items of the
     kernel that come first, None where it has no other loops; last: whether none follow."""
-    count, items = 0, 1
-    while count < len(loops) and items < ENOUGH_ITEMS:
+    count, items, enough = 0, 1, max(ENOUGH_ITEMS, ITEMS_A_CORE * cores)
+    while count < len(loops) and items < enough:
         var, size = loops[count]
         items *= -(-var.extent // size)
         count += 1

@@ -85,7 +85,7 @@ class _Policy:
         """All loops, and the number of items."""
         vector = self.nest.vector
         if vector is None or vector in self.nest.axis:
-            return in_items([(var, 1) for var in self.nest.kept], self._line())
+            return in_items([(var, 1) for var in self.nest.kept], self._line(), self.target.cores)
         outer = [(var, 1) for var in self.nest.kept if var is not vector]
         others = math.prod(var.extent for var, _ in outer)
         width = panel_width(vector.extent, self.nest.lanes, others, self.target.cores)
@@ -93,7 +93,8 @@ class _Policy:
         rows = math.prod(var.extent for var in self.nest.axis)
         if self._in_runs and rows >= _RUN_ROWS:
             panels.append(self.b.scratch("before", element_type(self.held), width))
-        return in_items([*outer, (vector, width)], self._panel(vector, width, panels))
+        lines = self._panel(vector, width, panels)
+        return in_items([*outer, (vector, width)], lines, self.target.cores)
 
     @property
     def _in_runs(self) -> bool:

@@ -27,11 +27,11 @@ _SHORTEST_RUN = 8  # iterations along the vector variable that are a run, inside
 class RowLoops(RowPolicy):
     """One nest, row by row."""
 
-    def tree(self, before: int | None = None, *, last: bool = True) -> tuple[Node, int]:
+    def tree(self, cores: int, before: int | None = None, *, last: bool = True) -> tuple[Node, int]:
         """All loops, and the number of items. before, last: see `in_items`."""
         self.bind()
         row = self.straight_row() if self.nest.straight else self._row()
-        return in_items([(var, 1) for var in self.nest.kept], row, before, last=last)
+        return in_items([(var, 1) for var in self.nest.kept], row, cores, before, last=last)
 
     def _row(self) -> Node:
         along = []

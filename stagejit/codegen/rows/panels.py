@@ -39,7 +39,9 @@ class PanelLoops(RowPolicy):
     _accumulators: _Sums  # of the run, if sums are long
     _totals: _Sums
 
-    def tree(self, width: int, before: int | None = None, *, last: bool = True) -> tuple[Node, int]:
+    def tree(
+        self, width: int, cores: int, before: int | None = None, *, last: bool = True
+    ) -> tuple[Node, int]:
         """All loops, and the number of items. before, last: see `in_items`."""
         self.width = width
         self.bind()
@@ -50,7 +52,7 @@ class PanelLoops(RowPolicy):
             self._accumulators = self._declared()
             self._totals = self._declared() if self._long_sums() else self._accumulators
             panel = self._panel()
-        return in_items([*outer, (self._vector, width)], panel, before, last=last)
+        return in_items([*outer, (self._vector, width)], panel, cores, before, last=last)
 
     @property
     def _vector(self) -> Var:

@@ -79,8 +79,8 @@ def _tree(
     """The loops of one nest, and the number of its items. before, last: see `in_items`."""
     if _lanes_are_rows(nest):
         panels = PanelLoops(region, nest, emitter, stores)
-        return panels.tree(_panel_width(nest, target), before, last=last)
-    return RowLoops(region, nest, emitter, stores).tree(before, last=last)
+        return panels.tree(_panel_width(nest, target), target.cores, before, last=last)
+    return RowLoops(region, nest, emitter, stores).tree(target.cores, before, last=last)
 
 
 # -------------------------------------------------------------------- planning

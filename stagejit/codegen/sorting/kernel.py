@@ -31,7 +31,7 @@ def sort_kernel(region: ClosedRegion, target: Target) -> Kernel:
     assert way is not None
     way.prepare()
     kept = rows.shape.kept
-    tree, total = in_items([(var, 1) for var in kept], Do("sort a row", way.emit))
+    tree, total = in_items([(var, 1) for var in kept], Do("sort a row", way.emit), target.cores)
     number = math.prod(var.extent for var in kept)
     seconds = max(
         number * way.operations / _scalar_operations(target), region_seconds(region, target)

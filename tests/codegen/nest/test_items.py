@@ -13,7 +13,14 @@ from stagejit.codegen.elements.elements import Elements
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I64
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.items import ENOUGH_ITEMS, NARROWEST_PANEL, in_items, panel_width
+from stagejit.codegen.nest.items import (
+    ENOUGH_ITEMS,
+    NARROWEST_PANEL,
+    block_of,
+    cores_worth_having,
+    in_items,
+    panel_width,
+)
 from stagejit.codegen.nest.tree import Blocks, Do, Loop, Parallel
 from stagejit.index.affine import Affine, Var
 
@@ -31,7 +38,7 @@ def visits(run_kernel: Any, loops: Sequence[tuple[Var, int]], chunks: int) -> np
         index = elements.scalar_index(at)
         builder.store(builder.load(counts, index) + 1, counts, index)
 
-    tree, total = in_items(loops, Do("count", body))
+    tree, total = in_items(loops, Do("count", body), 2)
     Emitter(elements).emit(tree)
     function = builder.finish()
     found = np.zeros([var.extent for var, _ in loops], np.int64)
@@ -62,20 +69,20 @@ def test_blocks(run_kernel: Any, extents: tuple[int, ...]) -> None:
 
 def test_enough_items_and_no_more() -> None:
     a, b, c = Var(8), Var(8), Var(1000)
-    tree, total = in_items([(a, 1), (b, 1), (c, 1)], ())
+    tree, total = in_items([(a, 1), (b, 1), (c, 1)], (), 2)
     assert total == ENOUGH_ITEMS
     assert isinstance(tree, Parallel)
     assert [var for var, _ in tree.loops] == [a, b]
     assert isinstance(tree.body, Loop)
     assert tree.body.var is c
-    assert in_items([(Var(3), 1), (Var(2), 1)], ())[1] == 6
-    assert in_items([], ())[1] == 1
+    assert in_items([(Var(3), 1), (Var(2), 1)], (), 2)[1] == 6
+    assert in_items([], (), 2)[1] == 1
 
 
 def test_blocks_count_as_one_item_each() -> None:
-    assert in_items([(Var(10), 4)], ())[1] == 3
-    assert in_items([(Var(8), 4)], ())[1] == 2
-    tree, _ = in_items([(Var(64), 1), (Var(10), 4)], ())
+    assert in_items([(Var(10), 4)], (), 2)[1] == 3
+    assert in_items([(Var(8), 4)], (), 2)[1] == 2
+    tree, _ = in_items([(Var(64), 1), (Var(10), 4)], (), 2)
     assert isinstance(tree, Parallel)
     assert isinstance(tree.body, Blocks)
 
@@ -87,3 +94,26 @@ def test_panels(extent: int, cores: int) -> None:
     assert width % 16 == 0
     assert width < extent + 16
     assert width >= min(NARROWEST_PANEL, extent)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 8, 48, 64, 128])
+@pytest.mark.parametrize("extent", [1, 4096, 16384, 16385, 100_000, 1 << 20, 1 << 26])
+@pytest.mark.parametrize("others", [1, 3, 1000])
+def test_blocks_leave_no_core_without_work(extent: int, others: int, cores: int) -> None:
+    block = block_of(extent, others, 1 << 14, 1 << 12, cores)
+    items = others * -(-extent // block)
+    assert block <= 1 << 14
+    assert block == extent or block % (1 << 12) == 0
+    assert items >= 4 * cores or block <= 1 << 12 or cores == 1
+
+
+def test_more_cores_have_more_items() -> None:
+    loops = [(Var(8), 1), (Var(8), 1), (Var(1000), 1)]
+    assert in_items(loops, (), 2)[1] == 64
+    assert in_items(loops, (), 64)[1] == 64_000
+
+
+def test_what_is_soon_done_is_not_cut() -> None:
+    assert cores_worth_having(5e-6, 64) == 1
+    assert cores_worth_having(1e-3, 64) == 64
+    assert block_of(100_000, 1, 1 << 14, 1 << 12, 1) == 1 << 14

@@ -1,0 +1,128 @@
+"""Plans of kernels on machines that are not here: what ports, caches and cores make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from stagejit.codegen.generate import kernel_of
+from stagejit.codegen.kernel import Kernel
+from stagejit.codegen.target import Target, _make
+from stagejit.runtime.hosting import launching
+from stagejit.trace.translate import graph_of
+from tests.codegen.regions import region_of
+
+_512 = "+sse,+sse2,+avx,+avx2,+fma,+avx512f,+avx512bw,+avx512dq,+avx512vl"
+_CACHES = {1: 32 << 10, 2: 1 << 20, 3: 32 << 20}
+MANY = (2, 8, 48, 64, 128)
+
+
+def server(cpu: str, cores: int = 2, features: str = _512) -> Target:
+    return _make(cpu, "x86_64-unknown-linux-gnu", cpu, features, _CACHES, cores=cores)
+
+
+def kernel(f: Callable[..., Any], *shapes: tuple[int, ...], target: Target) -> Kernel:
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    return kernel_of(region_of(graph_of(f, *args)), target)
+
+
+def tile(target: Target, *shapes: tuple[int, ...]) -> str:
+    """The tiling that was chosen for a product."""
+    (choice,) = (c for c in kernel(jnp.matmul, *shapes, target=target).choices if c.name == "tile")
+    return choice.reason.split(":")[0]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "features", "ports"),
+    [
+        ("znver4", _512, 1),
+        ("znver5", _512, 2),
+        ("sapphirerapids", _512, 2),
+        ("tigerlake", _512, 1),
+        ("some-new-cpu", _512, 1),
+        ("znver1", "+avx2,+fma", 1),
+        ("znver3", "+avx2,+fma", 2),
+    ],
+)
+def test_ports(cpu: str, features: str, ports: int) -> None:
+    target = server(cpu, features=features)
+    assert target.fma_ports == ports
+    assert target.peak_flops == target.lanes("f32") * ports * 2 * target.cycles_per_second
+
+
+def test_arm_cores_with_four_pipes() -> None:
+    assert _make("m1", "aarch64", "apple-m1", "+neon", _CACHES, cores=8).fma_ports == 4
+    assert Target.neon().fma_ports == 2
+
+
+def test_two_wide_ports_want_the_right_operand_packed() -> None:
+    square = (1024, 1024), (1024, 1024)
+    assert tile(server("znver5"), *square).endswith("right packed")
+    assert tile(server("sapphirerapids"), *square).endswith("right packed")
+    assert tile(Target.avx2(), *square).endswith("right packed")
+    mlp = (512, 768), (768, 3072)
+    assert tile(server("znver5"), *mlp).endswith("right packed")
+    assert tile(server("znver4"), *mlp).endswith("nothing packed")
+
+
+def test_rows_that_fit_the_first_tlb_are_read_as_they_lie() -> None:
+    for target in (server("znver4"), server("znver5"), Target.avx2()):
+        assert tile(target, (16, 128), (128, 512)).endswith("nothing packed")
+
+
+def test_what_comes_from_memory_is_not_packed() -> None:
+    """It is read once a block, so that packing is one more pass, and nothing hides the wait."""
+    long = (123, 51234), (51234, 456)
+    for target in (server("znver4"), server("znver5"), replace(Target.avx2(), l3_nbytes=32 << 20)):
+        assert tile(target, *long).endswith("nothing packed")
+
+
+@pytest.mark.parametrize("cores", MANY)
+def test_a_map_of_4_mib_is_shared(cores: int) -> None:
+    target = server("znver4", cores)
+    made = kernel(lambda x: x + 1, (1 << 20,), target=target)
+    grain, parallel, _ = launching(made, target)
+    assert parallel
+    chunks = -(-made.total // grain)
+    assert -(-chunks // cores) * cores <= 1.5 * max(chunks, cores)
+
+
+@pytest.mark.parametrize("cores", MANY)
+@pytest.mark.parametrize(
+    ("f", "shape"),
+    [
+        (lambda x: x * 2, (4096, 1024)),
+        (lambda x: jax.nn.softmax(x), (4096, 1024)),
+        (lambda x: x.sum(1), (4096, 1024)),
+        (lambda x: x - x.sum(0), (256, 65536)),
+        (lambda x: jnp.cumsum(x, 0), (256, 65536)),
+        (lambda x: x.T + 0, (4096, 4096)),
+    ],
+    ids=["map", "softmax", "row sums", "column sums", "running sums", "transpose"],
+)
+def test_items_are_enough(f: Callable[..., Any], shape: tuple[int, ...], cores: int) -> None:
+    target = server("znver4", cores)
+    made = kernel(f, shape, target=target)
+    assert made.total >= 2 * cores
+    assert launching(made, target)[1]
+
+
+@pytest.mark.parametrize("cores", MANY)
+def test_products_are_shared(cores: int) -> None:
+    made = kernel(jnp.matmul, (2048, 2048), (2048, 2048), target=server("znver5", cores))
+    assert made.total >= 4 * cores
+
+
+def test_one_core_has_no_more_than_its_own_bandwidth() -> None:
+    """However many there are: what it takes on one core does not depend on the others."""
+    seconds = [
+        kernel(lambda x: x + 1, (1 << 24,), target=server("znver4", cores)).seconds
+        for cores in MANY
+    ]
+    assert len(set(seconds)) == 1
+    assert seconds[0] == pytest.approx(2 * 4 * 2**24 / 20e9)
