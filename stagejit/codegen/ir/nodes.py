@@ -129,8 +129,8 @@ class Buffer:
     """Memory that a kernel reads or writes, addressed in elements from its base.
 
     space: "arg" (the `index`-th pointer of the call), "scratch" (`offset_nbytes` into the worker's
-    scratch), "stack" (fixed `size` elements in the frame, 64-byte aligned) or "table" (the
-    constants `data`, part of the kernel's object code).
+    scratch), "stack" (fixed `size` elements in the frame, 64-byte aligned), "table" (the
+    constants `data`, part of the kernel's object code) or "shared" (of a block of threads).
     readonly: nothing in this kernel writes it, so its loads may move and merge.
     once: between two `forget`s of it each element is written at most once, and read after that.
     """
@@ -151,6 +151,8 @@ class Buffer:
     def as_text(self) -> str:
         """The line that declares it, if it is no argument."""
         place = f"{self.elem}[{self.size}] on stack"
+        if self.space == "shared":
+            place = f"{self.elem}[{self.size}] shared"
         if self.space == "table":
             place = f"{self.elem} = [{', '.join(map(repr, self.data))}]"
         if self.space == "scratch":
@@ -231,7 +233,8 @@ class Callee:
 
 @dataclass(eq=False)
 class Function:
-    """One kernel. `params` are `i64` values read from the call's parameter array."""
+    """One kernel. `params` are `i64` values read from the call's parameter array. `threads`: of a
+    block, along each of its axes, see `grid/`; a CPU's kernel has none."""
 
     buffers: tuple[Buffer, ...]
     params: tuple[Value, ...]
@@ -240,6 +243,7 @@ class Function:
     body: Block
     scratch_nbytes: int = 0
     callees: tuple[Callee, ...] = ()
+    threads: tuple[int, ...] = ()
 
     def walk(self) -> Iterator[Op]:
         """All ops, outer before inner."""
@@ -260,7 +264,9 @@ class Function:
             if b.space == "arg"
         ]
         arguments += [f"{names[p]}: i64" for p in self.params]
-        yield f"kernel({', '.join(arguments)}) for [{names[self.lo]}, {names[self.hi]}) {{", None
+        blocks = f" by blocks of {' x '.join(map(str, self.threads))}" if self.threads else ""
+        chunk = f"[{names[self.lo]}, {names[self.hi]}){blocks}"
+        yield f"kernel({', '.join(arguments)}) for {chunk} {{", None
         for buffer in self.buffers:
             if buffer.space != "arg":
                 yield buffer.as_text(), None

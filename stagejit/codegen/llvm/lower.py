@@ -17,6 +17,7 @@ from stagejit.codegen.llvm.ops import lower_pure
 from stagejit.codegen.llvm.shadow import shadows
 from stagejit.codegen.llvm.text import Emitter, Ref, type_text
 from stagejit.codegen.target import Target
+from stagejit.errors import InternalError
 
 _NAMELESS = "sj_k_nameless"
 
@@ -24,6 +25,9 @@ _NAMELESS = "sj_k_nameless"
 def lower(function: Function, symbol: str, target: Target, *, verify: bool = False) -> str:
     """LLVM IR of `function` for `target`. With `verify`, accesses to arguments and scratch are
     checked; callers then give the scratch that `shadow.with_shadows` says."""
+    if function.threads:
+        what = "a kernel for blocks of threads cannot be lowered for a CPU"
+        raise InternalError(what, step="llvm", dump=function.as_text())
     lowering = _Lowering(function, symbol, target, verify=verify)
     return lowering.module()
 

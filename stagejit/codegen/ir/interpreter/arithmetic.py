@@ -277,13 +277,13 @@ def _reduce(op: Op, result: Type, a: Array) -> Array:
     name = op.attrs["op"]
     if not result.is_float:
         name = _OF_MASKS.get(name, name) if result.elem == "i1" else name
-        return reduce(_SIMPLE[name], a.T)
+        return reduce(REDUCTIONS[name], a.T)
     lanes = 1 << (a.shape[1] - 1).bit_length()
     rest = np.full((len(a), lanes - a.shape[1]), _NEUTRAL[name], a.dtype)
     a = np.concatenate([a, rest], axis=1)
     while lanes > 1:
         lanes //= 2
-        a = _SIMPLE[name](a[:, :lanes], a[:, lanes:])
+        a = REDUCTIONS[name](a[:, :lanes], a[:, lanes:])
     return a[:, 0]
 
 
@@ -309,6 +309,10 @@ _SIMPLE: dict[str, Evaluate] = {
     "copysign": np.copysign, "fmin": _fmin, "fmax": _fmax, "fminimum": _fminimum,
     "fmaximum": _fmaximum, "scalef": _scaled,
 }  # fmt: skip
+
+# What `reduce` and atomics do to two elements.
+REDUCTIONS = {name: _SIMPLE[name] for name in (
+    "add", "mul", "and", "or", "xor", "smin", "smax", "umin", "umax", *_NEUTRAL)}  # fmt: skip
 
 _TYPED: dict[str, Evaluate] = {
     "const": lambda op, result: np.broadcast_to(

@@ -37,7 +37,8 @@ class Memory:
     def read(self, index: Array, on: Array | None) -> Array:
         """The elements at `index`; zeros where `on` is off."""
         at = self._places(index, on)
-        self.require_readable(at, on)
+        self._require_readable(at, on)
+        self.touch(at, on, "read")
         if on is None:
             return self.elements[at]
         nothing = np.zeros(on.shape, self.elements.dtype)
@@ -49,13 +50,25 @@ class Memory:
         at = self._places(index, on)
         shape = np.broadcast_shapes(at.shape, value.shape)
         at, value = np.broadcast_to(at, shape), np.broadcast_to(value, shape)
+        on = None if on is None else np.broadcast_to(on, shape)
+        self.touch(at, on, "write")
         if on is not None:
-            on = np.broadcast_to(on, shape)
             at, value = at[on], value[on]
         self._require_once(at)
         self.elements[at] = value
         if self.written is not None:
             self.written[at] = True
+
+    def changed(self, index: Array, on: Array | None) -> Array:
+        """Where elements lie that are read and written undivided."""
+        at = self._places(index, on)
+        self._require_readable(at, on)
+        self.touch(at, on, "change")
+        return at
+
+    def touch(self, at: Array, on: Array | None, kind: str) -> None:
+        """A "read", "write" or "change" (both, undivided) by each thread, of memory that threads
+        share."""
 
     def forget(self) -> None:
         if self.written is not None:
@@ -76,7 +89,7 @@ class Memory:
             index = index + own.reshape(-1, *[1] * (index.ndim - 1))
         return index
 
-    def require_readable(self, at: Array, on: Array | None = None) -> None:
+    def _require_readable(self, at: Array, on: Array | None) -> None:
         """Raises a Fault where an element has no value."""
         if self.written is None:
             return

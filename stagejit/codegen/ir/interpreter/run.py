@@ -105,7 +105,10 @@ class Run:
 
     def _start(self, buffers: Sequence[Buffer]) -> None:
         for buffer in buffers:
-            self.memories[buffer] = memory_of(buffer, self.arrays, self.threads, self.unwritten)
+            self.memories[buffer] = self._memory(buffer)
+
+    def _memory(self, buffer: Buffer) -> Memory:
+        return memory_of(buffer, self.arrays, self.threads, self.unwritten)
 
     # ---------------------------------------------------------------- ops
 

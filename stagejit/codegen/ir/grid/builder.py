@@ -1,0 +1,132 @@
+"""Builds kernels for blocks of threads: the ops that only they have.
+
+Input: calls from policies. Output: a `Function` with `threads`. Invariant: what threads do together
+(barriers, exchanges in a warp, products of tiles) stays where it was written, and in that order;
+loads do not pass barriers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stagejit.codegen.ir.builder import Builder, Operand
+from stagejit.codegen.ir.grid.matrix_tiles import WARP, MatrixTile, Role
+from stagejit.codegen.ir.nodes import I1, I32, I64, Buffer, Function, Type, Value
+
+
+class GridBuilder(Builder):
+    """Writes a kernel for blocks of `threads` threads along each axis, of which the first is the
+    one that follows each other in a warp."""
+
+    def __init__(self, threads: Sequence[int]) -> None:
+        super().__init__()
+        self.threads = tuple(threads)
+
+    def finish(self) -> Function:
+        return replace(super().finish(), threads=self.threads)
+
+    # ---------------------------------------------------------------- who one is
+
+    def thread_id(self, axis: int = 0) -> Value:
+        return self._pure("thread_id", (), I64, axis=axis)
+
+    def block_id(self, axis: int = 0) -> Value:
+        return self._pure("block_id", (), I64, axis=axis)
+
+    def block_count(self, axis: int = 0) -> Value:
+        """Blocks of the launch."""
+        return self._pure("block_count", (), I64, axis=axis)
+
+    def block_size(self, axis: int = 0) -> Value:
+        """Threads of a block."""
+        return self.const(self.threads[axis])
+
+    def thread_of_block(self) -> Value:
+        """The number of a thread among all of its block."""
+        number: Operand = 0
+        for axis in reversed(range(len(self.threads))):
+            number = self.thread_id(axis) + number * self.threads[axis]
+        return self.as_value(number, I64)
+
+    def lane(self) -> Value:
+        """The number of a thread in its warp."""
+        return self.urem(self.thread_of_block(), WARP)
+
+    def warp(self) -> Value:
+        """The number of a thread's warp in its block."""
+        return self.udiv(self.thread_of_block(), WARP)
+
+    # ---------------------------------------------------------------- what a block shares
+
+    def shared(self, name: str, elem: Type, size: int) -> Buffer:
+        """`size` elements that the threads of a block share; contents undefined at entry."""
+        return self._declared(f"{name}.b{len(self._buffers)}", elem, "shared", size=size)
+
+    def barrier(self) -> None:
+        """All threads of the block wait here for each other, and see what they wrote. Between two
+        barriers no thread writes an element of shared memory that another one reads or writes."""
+        self._append("barrier", (), None)
+
+    def atomic(
+        self, opcode: str, value: Operand, buffer: Buffer, index: Operand,
+        *, mask: Value | None = None,
+    ) -> Value:  # fmt: skip
+        """Element `index` becomes `opcode` of itself and `value`, undivided; gives what it was, or
+        zero where `mask` is off. add smin smax umin umax of i32 or i64, fadd of f32 or f64,
+        fminimum fmaximum of f32."""
+        operands = (self.as_value(value, buffer.elem), *self._at(index, mask))
+        return self._together("atomic", operands, buffer.elem, op=opcode, buffer=buffer)
+
+    def compare_and_swap(
+        self, expected: Operand, value: Operand, buffer: Buffer, index: Operand,
+        *, mask: Value | None = None,
+    ) -> Value:  # fmt: skip
+        """Element `index` becomes `value` if it is `expected`, undivided; gives what it was, or
+        zero where `mask` is off. i32 or i64."""
+        pair = (self.as_value(expected, buffer.elem), self.as_value(value, buffer.elem))
+        return self._together("cas", (*pair, *self._at(index, mask)), buffer.elem, buffer=buffer)
+
+    def _together(
+        self, opcode: str, operands: tuple[Value, ...], type: Type, **attrs: object
+    ) -> Value:
+        value = self._append(opcode, operands, type, **attrs)
+        assert value is not None
+        return value
+
+    # ---------------------------------------------------------------- what a warp exchanges
+
+    def exchange(self, kind: str, value: Value, lane: Operand) -> Value:
+        """`value` of another thread of the warp. idx: of thread `lane` (modulo 32); xor, down, up:
+        of the own number xor, plus or minus `lane`, or the own value where there is none. All
+        threads of the warp take part."""
+        return self._together("exchange", (value, self.as_value(lane, I64)), value.type, kind=kind)
+
+    def vote(self, kind: str, condition: Value) -> Value:
+        """any, all: whether `condition` holds in any or all threads of the warp; ballot: an i32
+        with a bit for each. All threads of the warp take part."""
+        return self._together("vote", (condition,), I32 if kind == "ballot" else I1, kind=kind)
+
+    # ---------------------------------------------------------------- products of tiles
+
+    def tile_load(
+        self, tile: MatrixTile, role: Role, buffer: Buffer, index: Operand,
+        strides: tuple[Operand, Operand],
+    ) -> Value:  # fmt: skip
+        """A thread's fragment of a matrix whose element (r, c) is element `index + r * strides[0] +
+        c * strides[1]` of `buffer`; index and strides are the same in all threads of a warp."""
+        where = tuple(self.as_value(x, I64) for x in (index, *strides))
+        type = tile.fragment(role)
+        return self._together("tile_load", where, type, tile=tile, role=role, buffer=buffer)
+
+    def tile_product(self, tile: MatrixTile, a: Value, b: Value, c: Value) -> Value:
+        """The fragment of a * b + c, see `MatrixTile`."""
+        return self._together("tile_product", (a, b, c), tile.fragment("c"), tile=tile)
+
+    def tile_store(
+        self, tile: MatrixTile, value: Value, buffer: Buffer, index: Operand,
+        strides: tuple[Operand, Operand],
+    ) -> None:  # fmt: skip
+        """Stores fragments of `c`; index and strides as in `tile_load`."""
+        where = tuple(self.as_value(x, I64) for x in (index, *strides))
+        self._append("tile_store", (value, *where), None, tile=tile, role="c", buffer=buffer)
