@@ -367,3 +367,15 @@ def test_only_the_line_that_is_named() -> None:
     assert len(reasons(plan, "split-reduce", applied=True)) == 2
     none = Options(verify=True, split={f"{os.path.basename(__file__)}:{here + 1}": 7})
     assert not reasons(plan_of(f, x, options=none), "split-reduce", applied=True)
+
+
+@pytest.mark.parametrize("limit", [2, 3, 16])
+def test_parts_are_no_values_of_their_own(limit: int) -> None:
+    """Where a dispatch has too many operands, what they are made of is stored, not parts of it."""
+
+    def f(x: Any, y: Any, t: Any) -> Any:
+        return (x * t) @ y, (y * t).sum(0)
+
+    x, y, t = f32(17, 53), f32(53, 4, seed=1), np.float32(3)
+    wide = 3 * x.astype(np.float64) @ y, 3 * y.astype(np.float64).sum(0)
+    run(f, [x, y, t], wide, options=asked(7, operand_limit=limit), off=("fuse-producers",))

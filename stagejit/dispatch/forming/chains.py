@@ -75,10 +75,15 @@ def _enough(op: Op, spread: int) -> int:
 
 
 def _cut(behind: Collection[Op], depth: dict[Op, int], ends: dict[Op, tuple[Op, ...]]) -> None:
-    """What is stored is no view, as long as its index is no long chain itself."""
+    """What is stored is no view, as long as its index is no long chain itself; parts never are, for
+    only who sums over them knows which elements there are."""
     source = {op: _source(op) for op in behind}
     since = {op: depth[op] - depth.get(source[op], 0) for op in behind}
-    cut = tuple(op for op in behind if source[op] is op or since[op] >= LONGEST_CHAIN)
+    cut = tuple(
+        op
+        for op in behind
+        if (source[op] is op or since[op] >= LONGEST_CHAIN) and not op.definition.splits
+    )
     ends.update(dict.fromkeys(cut, cut))
     depth.update((op, since[op]) for op in behind if source[op] in ends)
     depth.update(dict.fromkeys(cut, 0))

@@ -219,7 +219,7 @@ class _Split:
         """What is worth storing: a broadcast, say, is made again by each reader."""
         while value not in self.memory:
             known = value.op.definition
-            if not known.rearranges and not known.is_splat:
+            if not known.rearranges and not known.is_splat and not known.splits:
                 break
             value = value.op.operands[0]
         return value
@@ -229,7 +229,8 @@ class _Split:
         return keep and len(self.reads[value.op]) > 1
 
     def _may_keep(self, value: Value) -> bool:
-        fresh = value not in self.memory and not value.op.definition.updates
+        known = value.op.definition
+        fresh = value not in self.memory and not known.updates and not known.splits
         return fresh and bool(value.type.size)
 
     def _read(self, operands: Iterable[Value]) -> frozenset[Value]:
