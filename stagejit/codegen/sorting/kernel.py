@@ -14,11 +14,11 @@ from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.items import emitted, in_items
-from stagejit.codegen.nest.tree import Do
+from stagejit.codegen.nest.items import emitted
 from stagejit.codegen.sorting.radix import Radix
-from stagejit.codegen.sorting.rows import Rows
+from stagejit.codegen.sorting.rows import Rows, Way
 from stagejit.codegen.sorting.selection import Selection
+from stagejit.codegen.sorting.short import RowInRegisters, RowsInLanes
 from stagejit.codegen.target import Target
 
 
@@ -30,25 +30,27 @@ def sort_kernel(region: ClosedRegion, target: Target) -> Kernel:
     way = ranked.best
     assert way is not None
     way.prepare()
-    kept = rows.shape.kept
-    tree, total = in_items([(var, 1) for var in kept], Do("sort a row", way.emit), target.cores)
-    number = math.prod(var.extent for var in kept)
+    tree, total = way.items(target.cores)
+    number = math.prod(var.extent for var in rows.shape.kept)
     seconds = max(
         number * way.operations / _scalar_operations(target), region_seconds(region, target)
     )
     return emitted(Emitter(rows.elements), tree, total, rows.args, seconds, [ranked.choice])
 
 
-def _way(rows: Rows, target: Target) -> Ranked[Radix | Selection]:
+def _way(rows: Rows, target: Target) -> Ranked[Way]:
     """How rows are sorted, for the fewest operations."""
-    ways: list[Radix | Selection] = [Radix(rows, target)]
-    if len(rows.keys) == 1:
-        ways.append(Selection(rows, target))
+    ways: tuple[Way, ...] = (
+        RowsInLanes(rows, target),
+        RowInRegisters(rows, target),
+        Selection(rows, target),
+        Radix(rows, target),
+    )
     return cheapest(
         "sort",
-        ways,
+        [way for way in ways if way.operations < math.inf],
         lambda way: way.operations,
-        lambda way: type(way).__name__.lower(),
+        lambda way: way.name,
         "operations a row",
     )
 

@@ -4,9 +4,8 @@ Input: rows, a target. Output: code that sorts the row at which the loops stand.
 is stable. Keys, and the places that they come from where the results need them, move between two
 halves of the worker's scratch; a digit that is the same all over the row moves nothing.
 
-Note [What keys do not tell]: where a row is sorted by its elements and nothing else, places are not
-kept: a result is made of the keys. That loses the sign of zeros and the bits of NaN. Where there
-are any but the usual ones, all zeros and all NaN of the row are written again, in their order.
+Where a row is sorted by its elements and nothing else, places are not kept: a result is made of the
+keys, and what keys do not tell is written again (see `specials.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from collections.abc import Callable, Sequence
 
 from stagejit.codegen.ir.nodes import I32
 from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.codegen.sorting.keys import Keys
-from stagejit.codegen.sorting.rows import Rows
+from stagejit.codegen.nest.tree import Node
+from stagejit.codegen.sorting.rows import Rows, row_by_row
+from stagejit.codegen.sorting.specials import write_specials
 from stagejit.codegen.target import Target
 
 _MOVE, _BIN = 4, 2  # operations that an element, or a bin, takes for each digit
@@ -43,6 +43,8 @@ def radix_operations(bits: int, extent: int, width: int) -> float:
 class Radix:
     """Sorts rows one by one."""
 
+    name = "digits"
+
     def __init__(self, rows: Rows, target: Target) -> None:
         self.rows, self.b, self.target = rows, rows.b, target
         self.extent, self.keys = rows.extent, rows.keys
@@ -51,11 +53,7 @@ class Radix:
             widest = max(widest, 4)
         self.lanes = target.vector_nbytes // widest
         self.digits = [digit_bits(key.digits, self.extent, target) for key in self.keys]
-
-    @property
-    def operations(self) -> float:
-        """Scalar operations of one row."""
-        return sum(
+        self.operations = sum(
             radix_operations(key.digits, self.extent, width)
             for key, width in zip(self.keys, self.digits, strict=True)
         )
@@ -73,7 +71,10 @@ class Radix:
     def _passes(self, key: int) -> int:
         return math.ceil(self.keys[key].digits / self.digits[key])
 
-    def emit(self) -> None:
+    def items(self, cores: int) -> tuple[Node, int]:
+        return row_by_row(self.rows, self._row, cores)
+
+    def _row(self) -> None:
         """The row at which the loops stand."""
         half = self.b.const(0)
         lost: Sequence[Register] = ()
@@ -220,32 +221,4 @@ class Radix:
         self._vectors(count, (), vector)
         if lost and of_keys is not None:
             some = b.compare("ne", b.reduce("or", lost[0]), 0)
-            b.if_(some, lambda: self._write_again(of_keys, half))
-
-    def _write_again(self, key: Keys, half: Register) -> None:
-        """See Note [What keys do not tell]."""
-        b, words, rows = self.b, self.words[key.bits], self.rows
-
-        def before(at: Register, zeros: Register, nans: Register) -> Sequence[Register]:
-            own = b.load(words, half + at)
-            is_before = b.compare("lt", own, key.of_zero, signed=False)
-            return [
-                zeros + b.cast("zext", is_before, "i64"),
-                nans + b.cast("zext", b.compare("ne", own, key.of_nan), "i64"),
-            ]
-
-        none = b.const(0)
-        zero, nan = b.loop(0, self.extent, 1, (none, none), before)
-        nan = none if key.descending else nan
-
-        def again(at: Register, zero: Register, nan: Register) -> Sequence[Register]:
-            element = rows.read(0, at)
-            own = key.of(b, element)
-            is_zero = b.compare("eq", own, key.of_zero)
-            is_nan = b.compare("eq", own, key.of_nan)
-            to = b.select(is_zero, zero, nan)
-            fits = b.compare("lt", to, rows.count)
-            b.if_((is_zero | is_nan) & fits, lambda: rows.write(0, element, to))
-            return [zero + b.cast("zext", is_zero, "i64"), nan + b.cast("zext", is_nan, "i64")]
-
-        b.loop(0, self.extent, 1, (zero, nan), again)
+            b.if_(some, lambda: write_specials(rows))

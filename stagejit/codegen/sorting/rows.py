@@ -7,8 +7,10 @@ the region writes, so it may be read again after a row is written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.elements import Elements
@@ -17,6 +19,8 @@ from stagejit.codegen.elements.stores import bind_memory
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import KernelArg
+from stagejit.codegen.nest.items import in_items
+from stagejit.codegen.nest.tree import Do, Node
 from stagejit.codegen.sorting.keys import Keys
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var
@@ -52,6 +56,19 @@ def shape_of(region: ClosedRegion) -> Shape:
     kept = tuple(var for at, var in enumerate(loops) if at != axis and var.extent != 1)
     reads = tuple(footprint.reads)
     return Shape(kept, along, into, tuple(index), tuple(place), reads, tuple(offsets))
+
+
+class Way(Protocol):
+    """How rows are sorted."""
+
+    name: str
+    operations: float  # of a row, about; infinite where this is no way for these rows
+
+    def prepare(self) -> None:
+        """Declares the memory that it needs."""
+
+    def items(self, cores: int) -> tuple[Node, int]:
+        """The loops over rows, and the number of items."""
 
 
 class Rows:
@@ -101,11 +118,30 @@ class Rows:
             element = self.elements.value(self.op.operands[operand], index)
         return self.b.splat(element, lanes) if lanes else element
 
-    def write(self, number: int, element: Register, at: Register, used: int = 0) -> None:
-        """An element of a result, or a vector of them."""
-        store, lanes = self.region.stores[number], element.type.lanes
+    @contextmanager
+    def one_by_one(self, env: Mapping[Var, Register]) -> Iterator[None]:
+        """Inside, the loops stand at one of the rows that lie in the lanes."""
+        before = self.elements.position
+        self.elements.position = replace(before, vector=None, lanes=0, mask=None, stride=0)
+        try:
+            with self.elements.at(env):
+                yield
+        finally:
+            self.elements.position = before
+
+    def write(
+        self, number: int, element: Register, at: Register, used: int = 0, *, across: bool = False
+    ) -> None:
+        """An element of a result, or a vector of them: along the row, or `across` rows, along the
+        vector variable where the loops stand."""
+        store, lanes = self.region.stores[number], 0 if across else element.type.lanes
         mask = self.b.active(used, lanes) if used else None
         vector = self.shape.into if lanes else None
         with self.elements.at({self.shape.into: at}, vector=vector, lanes=lanes, mask=mask):
             offset = self.elements.with_starts(store, self.shape.place, self.shape.offsets[number])
             self.elements.store(element, store.value.type.dtype, self._stores[number], offset)
+
+
+def row_by_row(rows: Rows, sort: Callable[[], None], cores: int) -> tuple[Node, int]:
+    """Loops over all rows, of which an item has whole ones; the number of items."""
+    return in_items([(var, 1) for var in rows.shape.kept], Do("sort a row", sort), cores)

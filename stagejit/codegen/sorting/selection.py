@@ -15,8 +15,9 @@ import math
 
 from stagejit.codegen.ir.nodes import I32
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.nest.tree import Node
 from stagejit.codegen.sorting.keys import Keys
-from stagejit.codegen.sorting.rows import Rows
+from stagejit.codegen.sorting.rows import Rows, row_by_row
 from stagejit.codegen.target import Target
 
 _LOOK, _ENTER, _VECTOR = 6, 60, 8  # operations of a vector looked at, of an element, of a merge
@@ -25,6 +26,8 @@ _LOOK, _ENTER, _VECTOR = 6, 60, 8  # operations of a vector looked at, of an ele
 class Selection:
     """Selects from rows one by one."""
 
+    name = "a list of the first ones"
+
     def __init__(self, rows: Rows, target: Target) -> None:
         self.rows, self.b = rows, rows.b
         self.key: Keys = rows.keys[0]
@@ -32,13 +35,12 @@ class Selection:
         widest = max(4, *(x.type.dtype.itemsize for x in rows.op.operands))
         self.lanes: int = target.vector_nbytes // widest
         self.vectors = math.ceil(self.count / self.lanes)
-
-    @property
-    def operations(self) -> float:
-        """Operations of a row in random order, in which ever fewer elements enter the list."""
+        # In a row in random order ever fewer elements enter the list.
         entering = self.count * (1 + math.log(self.extent / max(self.count, 1)))
-        looked_at = self.extent / self.lanes * _LOOK
-        return entering * (_ENTER + _VECTOR * self.vectors) + looked_at
+        self.operations = math.inf
+        if len(rows.keys) == 1:
+            looked_at = self.extent / self.lanes * _LOOK
+            self.operations = entering * (_ENTER + _VECTOR * self.vectors) + looked_at
 
     def prepare(self) -> None:
         """Declares the list."""
@@ -47,7 +49,10 @@ class Selection:
         self.places = self.b.scratch("places", I32, size)
         self.seen = self.b.scratch("seen", self.key.type, self.lanes)
 
-    def emit(self) -> None:
+    def items(self, cores: int) -> tuple[Node, int]:
+        return row_by_row(self.rows, self._row, cores)
+
+    def _row(self) -> None:
         """The row at which the loops stand."""
         b, lanes, key = self.b, self.lanes, self.key
         b.store(b.const(0, key.type.with_lanes(lanes)), self.words, 0)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
@@ -42,9 +42,19 @@ def check(runner: Runner, fn: Callable[..., Any], *args: Any) -> None:
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes(runner: Runner, dtype: str, ties: bool) -> None:
-    x = array((3, 141), dtype, ties=ties)
+    for shape in ((3, 30), (2, 600)):
+        x = array(shape, dtype, ties=ties)
+        check(runner, lambda x: lax.sort(x, dimension=1), x)
+        check(runner, lambda x: lax.sort((x, x[:, ::-1]), dimension=1, num_keys=1), x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int16", "float64"])
+@pytest.mark.parametrize("shape", [(7, 141), (37, 6), (64, 16), (50, 3)], ids=str)
+def test_rows_in_registers(runner: Runner, shape: tuple[int, ...], dtype: str) -> None:
+    x = array(shape, dtype)
     check(runner, lambda x: lax.sort(x, dimension=1), x)
-    check(runner, lambda x: lax.sort((x, x[:, ::-1]), dimension=1, num_keys=1), x)
+    check(runner, lambda x: lax.sort(x, dimension=0), x.T)
+    check(runner, lambda x: lax.top_k(x, 2), x)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -57,8 +67,10 @@ def test_axes(host: Runner, shape: tuple[int, ...], axis: int) -> None:
         check(host, lambda x: lax.top_k(x, 1 + shape[axis] // 2, axis=axis), array(shape, "int16"))
 
 
+@settings(max_examples=40)
 @given(
-    extent=st.integers(2, 700), dtype=st.sampled_from(DTYPES), other=st.sampled_from(DTYPES),
+    extent=st.sampled_from([2, 3, 15, 40, 100, 700]), dtype=st.sampled_from(DTYPES),
+    other=st.sampled_from(DTYPES),
     keys=st.integers(1, 2), ties=st.booleans(), seed=st.integers(0, 99),
 )  # fmt: skip
 def test_several_operands(
