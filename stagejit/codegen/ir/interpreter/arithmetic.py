@@ -248,7 +248,7 @@ def _select(op: Op, result: Type, on: Array, a: Array, b: Array) -> Array:
 
 
 def _splat(op: Op, result: Type, a: Array) -> Array:
-    return np.broadcast_to(a[:, None], (len(a), result.lanes))
+    return a.repeat(result.lanes).reshape(-1, result.lanes)
 
 
 def _lane_ids(op: Op, result: Type) -> Array:
@@ -263,9 +263,12 @@ def _insert(op: Op, result: Type, a: Array, scalar: Array) -> Array:
 
 def _shuffle(op: Op, result: Type, *args: Array) -> Array:
     threads = max(map(len, args))
-    whole = np.concatenate([np.broadcast_to(a, (threads, a.shape[1])) for a in args], axis=1)
+    rows = [a.repeat(threads // len(a), axis=0) for a in args]  # one or all
+    whole = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1)
     lanes = np.array(op.attrs["lanes"])
-    return np.where(lanes < 0, filled((1, 1), whole.dtype, 0xFF), whole[:, lanes])
+    made = whole[:, lanes]
+    made[:, lanes < 0] = filled((1, 1), whole.dtype, 0xFF)
+    return made
 
 
 # What reductions are called on bools, of which true is -1 where it has a sign.

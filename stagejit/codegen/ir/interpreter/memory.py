@@ -48,9 +48,8 @@ class Memory:
     def write(self, index: Array, value: Array, on: Array | None) -> None:
         """One after the other, in the order of threads and of their lanes."""
         at = self._places(index, on)
-        shape = np.broadcast_shapes(at.shape, value.shape)
-        at, value = np.broadcast_to(at, shape), np.broadcast_to(value, shape)
-        on = None if on is None else np.broadcast_to(on, shape)
+        if value.shape != at.shape:  # the same in all threads, or in all lanes
+            value = np.broadcast_to(value, at.shape)
         self.touch(at, on, "write")
         if on is not None:
             at, value = at[on], value[on]

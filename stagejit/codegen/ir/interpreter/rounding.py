@@ -20,13 +20,13 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _SPLITTER = 2.0**27 + 1
-# Between these, no product, error of a product or sum of `_fused_f64` leaves the normal numbers.
-_FACTORS, _TERMS = (2.0**-450, 2.0**450), (2.0**-900, 2.0**900)
+_LEAST_PRODUCT = 2.0**-900  # whose rounding error has all its bits
 
 
 def fused(a: Array, b: Array, c: Array) -> Array:
     """a * b + c, rounded once."""
-    a, b, c = np.broadcast_arrays(a, b, c)
+    if not a.shape == b.shape == c.shape:
+        a, b, c = np.broadcast_arrays(a, b, c)
     return _fused_f32(a, b, c) if a.dtype == np.float32 else _fused_f64(a, b, c)
 
 
@@ -37,21 +37,23 @@ def _fused_f32(a: Array, b: Array, c: Array) -> Array:
 
 
 def _fused_f64(a: Array, b: Array, c: Array) -> Array:
-    plain = a * b + c  # right for zeros, infinities and NaN
-    exact = np.isfinite(a) & np.isfinite(b) & np.isfinite(c) & (a != 0) & (b != 0)
-    near = exact & _between(a, _FACTORS) & _between(b, _FACTORS)
-    near &= (c == 0) | _between(c, _TERMS)
-    made = np.where(near, _fused_of_moderate(a, b, c), plain)
-    for at in zip(*np.nonzero(exact & ~near), strict=True):  # seldom any
+    """Infinities and NaN, and what overflows in between, come out of it as NaN."""
+    made = _fused_if_moderate(a, b, c)
+    near = (np.abs(a * b) > _LEAST_PRODUCT) | (a == 0) | (b == 0)
+    known = near & np.isfinite(made)
+    if known.all() and made.all():
+        return made
+    finite = np.isfinite(a) & np.isfinite(b)
+    # Right for zeros, whose sign is lost above, infinities and NaN.
+    plain = np.where(finite & np.isinf(c), c, a * b + c)
+    made = np.where(known & (made != 0), made, plain)
+    odd = ~known & finite & np.isfinite(c)
+    for at in zip(*np.nonzero(odd), strict=True):  # seldom any
         made[at] = _fused_exactly(float(a[at]), float(b[at]), float(c[at]))
     return made
 
 
-def _between(a: Array, limits: tuple[float, float]) -> Array:
-    return (np.abs(a) > limits[0]) & (np.abs(a) < limits[1])
-
-
-def _fused_of_moderate(a: Array, b: Array, c: Array) -> Array:
+def _fused_if_moderate(a: Array, b: Array, c: Array) -> Array:
     """Boldo and Melquiond's algorithm, see Note [Rounding to odd]."""
     product, low = _two_product(a, b)
     high_sum, low_sum = _two_sum(c, low)
@@ -91,10 +93,11 @@ def _halves(a: Array) -> tuple[Array, Array]:
 
 def _made_odd(near: Array, error: Array) -> Array:
     """`near + error` rounded to odd, where `near` is the nearest number to it."""
-    even = (near.view(np.int64) & 1) == 0
-    other = np.nextafter(near, np.where(error > 0, np.inf, -np.inf))
-    # Infinities and NaN have no error that is a number.
-    return np.where(even & (error != 0) & np.isfinite(error) & np.isfinite(near), other, near)
+    # Infinities and NaN have errors that are no numbers.
+    moved = ((near.view(np.int64) & 1) == 0) & (error != 0) & np.isfinite(error)
+    if not moved.any():
+        return near
+    return np.where(moved, np.nextafter(near, np.copysign(np.inf, error)), near)
 
 
 def narrowed(a: Array, dtype: Any) -> Array:

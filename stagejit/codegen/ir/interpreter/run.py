@@ -122,6 +122,8 @@ class Run:
                 self._pure(op)
 
     def _pure(self, op: Op) -> None:
+        if not op.operands and op.results[0] in self.values:
+            return  # a constant, the second time
         args = [self.values[operand] for operand in op.operands]
         if op.opcode in DIVISIONS and self._some(faults(op, args)):
             raise Fault(f"`{op.opcode}` of {args[0]} by {args[1]} has no result")
@@ -168,8 +170,9 @@ class Run:
         if not masks:
             return index, None
         on = masks[0] if len(masks) == 1 else masks[0] & masks[1]
-        shape = np.broadcast_shapes(on.shape, index.shape)
-        return np.broadcast_to(index, shape), np.broadcast_to(on, shape)
+        if on.shape != index.shape:
+            index, on = np.broadcast_arrays(index, on)
+        return index, on
 
     def _require_aligned(self, op: Op, memory: Memory, index: Array, on: Array | None) -> None:
         alignment = op.attrs.get("alignment", 0)

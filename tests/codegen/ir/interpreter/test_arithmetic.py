@@ -292,6 +292,17 @@ def test_fused_multiply_add_of_all_magnitudes() -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+def test_fused_multiply_add_of_zeros_and_infinities() -> None:
+    """An infinite summand is more than any product of numbers; zeros keep their sign."""
+    huge, inf = 1e300, math.inf
+    a = np.array([huge, -huge, inf, 0.0, -0.0, -0.0, 2.0, 0.0, huge])
+    b = np.array([huge, huge, 1.0, inf, 1.0, 1.0, 3.0, 5.0, huge])
+    c = np.array([-inf, inf, -inf, 1.0, -0.0, 0.0, -6.0, -7.0, -huge])
+    wanted = [-inf, inf, math.nan, math.nan, -0.0, 0.0, 0.0, -7.0, inf]
+    with np.errstate(all="ignore"):
+        assert_same(fused(a, b, c), np.array(wanted))
+
+
 def test_fused_multiply_add_of_f32_is_not_rounded_twice() -> None:
     one = np.float32(1)
     a = np.array([one + np.float32(2**-23)] * 3)
