@@ -98,6 +98,31 @@ def decode_step(
     return caches, attended.reshape(batch, width) @ wo
 
 
+def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Attention of each token to those before it; q, k, v: (heads, tokens, d)."""
+    tokens, d = q.shape[1:]
+    scores = jnp.einsum("htd,hsd->hts", q, k) / np.sqrt(d).astype(np.float32)
+    seen = jnp.where(jnp.tril(jnp.ones((tokens, tokens), bool)), scores, -jnp.inf)
+    return jnp.einsum("hts,hsd->htd", jax.nn.softmax(seen, -1), v)
+
+
+def adam_step(state: Any) -> Any:
+    """One step of Adam (Kingma and Ba, 2015) for a list of (parameter, gradient, mean of gradients,
+    mean of their squares); gives the new parameters and means."""
+
+    def step(p: jax.Array, g: jax.Array, m: jax.Array, v: jax.Array) -> Any:
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        return p - 1e-3 * m / (jnp.sqrt(v) + 1e-8), m, v
+
+    return [step(*each) for each in state]
+
+
+def adam_state(r: Normal) -> Any:
+    """200 parameters: weights of 64 x 64 and biases of 64 by turns."""
+    shapes = [(64, 64), (64,)] * 100
+    return [(r(*s), r(*s), r(*s), np.abs(r(*s))) for s in shapes]
+
+
 def _conv(
     x: jax.Array, weight: jax.Array, image: str = "NHWC", kernel: str = "HWIO", stride: int = 1
 ) -> jax.Array:

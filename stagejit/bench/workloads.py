@@ -295,6 +295,41 @@ _add(
     "attention of one token with a donated cache of 512",
     donated=(0,),
 )
+_add(
+    "segment_sum_100k",
+    lambda x, ids: jax.ops.segment_sum(x, ids, 1000),
+    lambda r: (r(100_000, 16), np.random.default_rng(1).integers(0, 1000, 100_000, np.int32)),
+    PRODUCT,
+    "100,000 rows of 16 into 1,000 segments, in random order",
+)
+_add(
+    "cumsum_16M",
+    lambda x: jnp.cumsum(x),
+    lambda r: (r(16 << 20),),
+    PRODUCT,
+    "running sums of one long row",
+)
+_add(
+    "causal_attention_12x256x64",
+    networks.causal_attention,
+    lambda r: (r(12, 256, 64), r(12, 256, 64), r(12, 256, 64)),
+    NETWORK,
+    "12 heads of 256 tokens",
+)
+_add(
+    "causal_attention_grad",
+    jax.grad(lambda q, k, v: networks.causal_attention(q, k, v).sum(), (0, 1, 2)),
+    lambda r: (r(12, 256, 64), r(12, 256, 64), r(12, 256, 64)),
+    NETWORK,
+    "its gradient with respect to all three",
+)
+_add(
+    "adam_step_200",
+    networks.adam_step,
+    lambda r: (networks.adam_state(r),),
+    ELEMENTWISE,
+    "an optimizer step over 200 parameters",
+)
 
 
 def _images(channels_last: bool) -> Callable[[Normal], Arguments]:

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
 
-from stagejit.codegen.choices import cheapest, in_words
+from stagejit.codegen.choices import Ranked, cheapest, in_words
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.costs import region_seconds, widest_nbytes
+from stagejit.codegen.costs import element_code, region_seconds, widest_nbytes
 from stagejit.codegen.elements.accesses import lanes_of, vector_cost
 from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.elements.footprint import Footprint
@@ -45,7 +45,12 @@ from stagejit.graph.dims import ScatterDims
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var
 
-_BLOCK = 8  # vectors of a window that one item takes, where windows are shared out
+_BLOCK = 64  # vectors of a window that one item takes: a page of it, for the prefetchers
+# Cycles, of cores of the last years:
+_INDEX = 4.0  # to read an index vector, compare and clamp it
+_MISPREDICTED = 16.0  # of a branch
+_MOVES = 2.0  # to load and store a vector
+_FAR = 40.0  # until a line comes from the cache of all cores or from memory, some at a time
 
 
 @dataclass(frozen=True)
@@ -137,7 +142,8 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     vector = ranked.best
     lanes = lanes_of(forms, (offset,), vector, lanes)
     still = vector not in moves
-    owned, ranges = _ranges(op, free, vector if still else None, lanes, target)
+    owners = _owners(region, free, vector if still else None, lanes, target)
+    owned, ranges = owners.best or (None, 1)
     return _Nest(
         tuple(part.substitute(mapping) for part in space.index),
         tuple(part.substitute(mapping) for part in _place(op, space.index)),
@@ -151,15 +157,8 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
         ranges,
         offset,
         reads,
-        (ranked.choice, _owners(owned, ranges)),
+        (ranked.choice, owners.choice),
     )
-
-
-def _owners(owned: int | None, ranges: int) -> Choice:
-    """Who applies an update."""
-    if owned is None:
-        return Choice("owners", "items differ in windows; none would pay to own a range")
-    return Choice("owners", f"{ranges} ranges of axis {owned}, each of one item, which reads all")
 
 
 def _rooms(op: Op) -> dict[int, int]:
@@ -197,26 +196,44 @@ def _place(op: Op, index: Index) -> Index:
     return tuple(parts)
 
 
-def _ranges(
-    op: Op, free: Sequence[Var], vector: Var | None, lanes: int, target: Target
-) -> tuple[int | None, int]:
-    """The axis whose ranges are owned, and how many ranges; (None, 1) where it does not pay."""
+def _owners(
+    region: ClosedRegion, free: Sequence[Var], vector: Var | None, lanes: int, target: Target
+) -> Ranked[tuple[int | None, int]]:
+    """The axis whose ranges are owned, and how many ranges; (None, 1) for none."""
+    op = region.anchor_op
     dims, shape = ScatterDims.of(op.attrs), op.result.shape
     window = dims.window(len(shape), op.operands[2].shape)
     axes = [axis for axis in dims.start_axes if window[axis] == 1 and shape[axis] > 1]
     blocks = -(-vector.extent // (lanes * _BLOCK)) if vector else 1
     items = math.prod(var.extent for var in free) * blocks
-    wanted = -(-2 * target.cores // items)
-    # To pass over an index costs about as much as to combine one element, unless it is predictable.
-    pays = (
-        op.attrs["sorted"]
-        or math.prod(window) >= max(lanes, 4)
-        or (op.result.type.nbytes > target.l2_nbytes)
-    )
-    if wanted == 1 or not axes or not pays:
-        return None, 1
-    axis = max(axes, key=lambda axis: shape[axis])
-    return axis, min(wanted, shape[axis])
+    ways: list[tuple[int | None, int]] = [(None, 1)]
+    if axes and items < 2 * target.cores:
+        axis = max(axes, key=lambda axis: shape[axis])
+        wanted = (-(-workers // items) for workers in (target.cores, 2 * target.cores))
+        ways += [(axis, min(count, shape[axis])) for count in wanted if count > 1]
+    # One window costs what its vectors do, and a wait where its place is in no cache of the core.
+    vectors = math.prod(window) / blocks / max(lanes if vector else 1, 1)
+    far = _FAR if op.result.type.nbytes > target.l2_nbytes else 0
+    combine = far + vectors * (_MOVES + element_code(region))
+
+    def cycles(way: tuple[int | None, int]) -> float:
+        """Cycles a window, of the core that has most to do. Each item of a range asks of each
+        window whether it is its own: whether that is so is not to be predicted, unless windows are
+        sorted, or few are its own."""
+        ranges = way[1]
+        rounds = -(-items * ranges // target.cores) / ranges  # of all windows of an item
+        if ranges == 1:
+            return -(-items // target.cores) * (_INDEX + combine)
+        own = 1 / ranges
+        wrong = 0.0 if op.attrs["sorted"] else min(own, 1 - own)
+        return rounds * (ranges * (_INDEX + wrong * _MISPREDICTED) + combine)
+
+    return cheapest("owners", ways, cycles, _way_in_words, "cycles a window")
+
+
+def _way_in_words(way: tuple[int | None, int]) -> str:
+    axis, ranges = way
+    return "items differ in windows" if axis is None else f"{ranges} ranges of axis {axis}"
 
 
 # -------------------------------------------------------------------- loops and statements

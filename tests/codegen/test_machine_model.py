@@ -126,3 +126,25 @@ def test_one_core_has_no_more_than_its_own_bandwidth() -> None:
     ]
     assert len(set(seconds)) == 1
     assert seconds[0] == pytest.approx(2 * 4 * 2**24 / 20e9)
+
+
+def owners(window: int, rows: int, segments: int, target: Target, **options: bool) -> str:
+    """Who applies the updates of a segment sum."""
+
+    def f(x: Any, ids: Any) -> Any:
+        return jnp.zeros((segments, window)).at[ids].add(x, **options)
+
+    ids = jax.ShapeDtypeStruct((rows,), jnp.int32)
+    region = region_of(graph_of(f, jax.ShapeDtypeStruct((rows, window), jnp.float32), ids))
+    (choice,) = (c for c in kernel_of(region, target).choices if c.name == "owners")
+    return choice.reason.split(":")[0]
+
+
+def test_updates_in_random_order_are_shared_where_a_window_costs_more_than_a_branch() -> None:
+    """To own a range is to ask of every window whether it starts there, which nobody predicts."""
+    two = server("znver4", 2)
+    assert owners(16, 100_000, 1000, two) == "items differ in windows"
+    assert owners(16, 100_000, 1000, two, indices_are_sorted=True).endswith("ranges of axis 0")
+    assert owners(512, 20_000, 1000, two).endswith("ranges of axis 0")
+    assert owners(16, 100_000, 1_000_000, two).endswith("ranges of axis 0")  # in no cache
+    assert owners(16, 100_000, 1000, server("znver4", 64)) != "items differ in windows"
