@@ -8,7 +8,7 @@ its own seeded generator), so a figure does not change with the choice of rows. 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -77,6 +77,12 @@ def transcendental_chain(x: jax.Array, y: jax.Array) -> jax.Array:
 
 def scaled_add(x: jax.Array, y: jax.Array) -> jax.Array:
     return x * 2 + y
+
+
+def weight_gradient(x: jax.Array, ct: jax.Array) -> jax.Array:
+    weights = jnp.zeros((3, 3, x.shape[-1], ct.shape[-1]), x.dtype)
+    (made,) = jax.linear_transpose(lambda w: conv3x3_nhwc(x, w), weights)(ct)
+    return cast(jax.Array, made)
 
 
 def sum_of_squares(x: jax.Array) -> jax.Array:
@@ -155,6 +161,20 @@ _add(
     lambda r: (r(123, 51234), r(51234, 456)),
     PRODUCT,
     "matrix product with a long contraction",
+)
+_add(
+    "gram_262144x16",
+    lambda x: x.T @ x,
+    lambda r: (r(262144, 16),),
+    PRODUCT,
+    "products of the columns of a tall matrix",
+)
+_add(
+    "conv_weights_8x112x112x3x16",
+    weight_gradient,
+    lambda r: (r(8, 112, 112, 3), r(8, 112, 112, 16)),
+    PRODUCT,
+    "gradient of the weights of a 3x3 convolution",
 )
 _add("gemm_1024", matmul, lambda r: (r(1024, 1024), r(1024, 1024)), PRODUCT, "matrix product")
 _add(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from stagejit.options import Options
 from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.verifier.plans import verify_plan
 from tests.acceptance.running import f32, plan_of
+from tests.schedule.planning import check
 
 OPTIONS = Options(verify=True, split={"contract": 3})
 TEXT = plan_of(jnp.dot, f32(4, 10), f32(10, 5), options=OPTIONS).as_text()
@@ -48,6 +50,28 @@ def test_what_is_wrong(text: str, wrong: str, message: str) -> None:
 def test_parts_of_nothing() -> None:
     with pytest.raises(ParseError):
         parse_plan("plan @f {\n  parts 0  reads a[0:1]\n}")
+
+
+TALL = f32(53, 4)
+
+
+def weights(x: Any) -> Any:
+    image = x.reshape(1, 4, 53, 1)
+    forward = lambda w: lax.conv_general_dilated(image, w, (1, 1), "SAME")  # noqa: E731
+    return jax.linear_transpose(forward, jnp.zeros((4, 4, 3, 1)))(image)[0]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [lambda x: x.max(0), lambda x: (x > 1).any(0), lambda x: (x > -9).all(0),
+     lambda x: jnp.argmin(x, 0), lambda x: x.astype(jnp.int8).max(0), lambda x: x.T @ x,
+     lambda x: x.astype(jnp.float16).sum(0), weights],
+)  # fmt: skip
+def test_texts_and_an_executor_that_settles_what_is_named(fn: Any) -> None:
+    """What is missing of the last part has a text that parses back, whatever its type is."""
+    options = Options(split={"reduce": 5, "contract": 5, "conv": 4})
+    plan = check(fn, TALL, options=options, orders=2)
+    assert len(plan.dispatches[0].parts) == 2
 
 
 def test_what_a_loop_computes_before_it_is_split_once() -> None:
