@@ -15,7 +15,7 @@ from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
 from stagejit.options import SWITCHES
 from stagejit.types import dtype_named
-from tests.fuzz.kernels import elementwise, indexing, placing, products, rows
+from tests.fuzz.kernels import elementwise, indexing, placing, products, rows, windows
 from tests.fuzz.kernels.choices import Choices
 from tests.fuzz.kernels.draft import Draft, Drawn, NothingFits
 
@@ -39,10 +39,13 @@ _PLACES: tuple[Step, ...] = (
     placing.stack, placing.concatenate, placing.destinations, placing.pad, placing.update,
     placing.dynamic_update, placing.gather, placing.scatter,
 )  # fmt: skip
+_WINDOWS: tuple[Step, ...] = (windows.window, windows.windows_of_windows)
 _PRODUCTS: tuple[Step, ...] = (products.contract, products.conv, products.image)
 # A case is about one thing or about everything: what interacts has to meet often enough.
 THEMES: tuple[tuple[Step, ...], ...] = (
-    (*_SCALAR, *_VIEWS, *_ROWS, *_ROWS, *_PLACES, *_PLACES, *_PRODUCTS, *_PRODUCTS),
+    (*_SCALAR, *_VIEWS, *_ROWS, *_ROWS, *_PLACES, *_PLACES, *_PRODUCTS, *_PRODUCTS, *_WINDOWS),
+    (*_WINDOWS, *_WINDOWS, elementwise.transpose, elementwise.reshape, elementwise.slices,
+     elementwise.scaled, elementwise.elsewhere, rows.reduction, placing.pad, placing.concatenate),
     (elementwise.transpose, elementwise.broadcast, elementwise.reverse, rows.row_stages,
      rows.softmax, rows.softmax_of_view, rows.softmax_of_view, rows.normalized),
     (elementwise.transpose, elementwise.slices, elementwise.scaled,
