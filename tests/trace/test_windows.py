@@ -134,6 +134,20 @@ def test_gradients_of_pooling_go_to_the_first_of_equals(seed: int) -> None:
     same(np.asarray(ours), windows.scattered(x, source, keeps, config), dtype)
 
 
+@pytest.mark.parametrize("sizes", [(6, 5), (20, 1), (1, 18), (3, 20)])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 1)])
+def test_gradients_of_large_windows(sizes: Any, strides: Any) -> None:
+    """More windows around an element than a kernel asks: a loop goes over them."""
+    padding = tuple((size // 2, (size - 1) // 2) for size in sizes)
+    config = Config(sizes, strides, padding, (1, 1), (1, 1))
+    rng = random.Random(10)
+    x = np.round(windows.elements(rng, (23, 21), np.dtype(np.float32), special=False))
+    source = windows.elements(rng, config.counts(x.shape), np.dtype(np.int32), special=False)
+    source = source.astype(np.float32)
+    ours = native(lambda x, s: jax.vjp(pooling(config, True), x)[1](s)[0], x, source)
+    same(np.asarray(ours), windows.scattered(x, source, np.greater_equal, config), x.dtype)
+
+
 @pytest.mark.parametrize("seed", range(16))
 def test_derivatives_are_those_of_jax(seed: int) -> None:
     """Forward, twice, mapped. (Which element is selected beside NaN depends on the order.)"""

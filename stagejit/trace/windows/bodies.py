@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +21,9 @@ from stagejit.trace.windows.geometry import MOST_TAPS, Windows
 from stagejit.trace.windows.monoids import accumulator, bordered, reduced
 
 Body = Callable[..., Sequence[Any]]
+
+# Windows around an element that one kernel asks, one after the other: each reads two arrays.
+MOST_WINDOWS = 16
 
 
 def reduced_by(body: Body, xs: Sequence[Any], inits: Sequence[Any], windows: Windows) -> list[Any]:
@@ -118,24 +121,30 @@ def gathered(chosen: Any, x: Any, windows: Windows) -> Any:
 def scattered(scatter: Body, chosen: Any, source: Any, init: Any, windows: Windows) -> Any:
     """For each element the init value combined with the source of those windows that chose it."""
     scatter = _mapped(scatter, 2 * len(windows.shape))
-    made = jnp.broadcast_to(init, _grid(windows))
-    for hit, what in _asking(chosen, source, windows):
+
+    def step(made: Any, hit: Any, what: Any) -> Any:
         (new,) = scatter(made, jnp.broadcast_to(what, made.shape))
-        made = jnp.where(hit, new, made)
-    return _from_grid(made, init, windows)
+        return jnp.where(hit, new, made)
+
+    made = jnp.broadcast_to(init, _grid(windows))
+    return _from_grid(_over_windows(step, made, chosen, source, windows), init, windows)
 
 
 def summed(chosen: Any, source: Any, windows: Windows) -> Any:
     """For each element the sum of the source of those windows that chose it."""
     dtype, zero = source.dtype, jnp.zeros((), accumulator(source.dtype))
     add = lax.bitwise_or if dtype == np.bool_ else lax.add
-    source = source.astype(zero.dtype)
-    parts = [jnp.where(hit, what, zero) for hit, what in _asking(chosen, source, windows)]
-    return _from_grid(functools.reduce(add, parts), zero, windows).astype(dtype)
+
+    def step(made: Any, hit: Any, what: Any) -> Any:
+        return add(made, jnp.where(hit, what, zero))
+
+    made = jnp.broadcast_to(zero, _grid(windows))
+    made = _over_windows(step, made, chosen, source.astype(zero.dtype), windows)
+    return _from_grid(made, zero, windows).astype(dtype)
 
 
 def _grid(windows: Windows) -> list[int]:
-    """The array of all [q, r], ..., see `_asking`: as far as there are elements."""
+    """The array of all [q, r], ..., see `_over_windows`: as far as there are elements."""
     grid = []
     for (low, _), extent, stride in zip(
         windows.padding, windows.shape, windows.strides, strict=True
@@ -155,30 +164,73 @@ def _from_grid(made: Any, init: Any, windows: Windows) -> Any:
     return lax.pad(made, init, crop)
 
 
-def _asking(chosen: Any, source: Any, windows: Windows) -> Iterator[tuple[Any, Any]]:
-    """For one window around each element after the other: whether it has chosen it; its source.
+def _over_windows(
+    step: Callable[[Any, Any, Any], Any], made: Any, chosen: Any, source: Any, windows: Windows
+) -> Any:
+    """`step` of what it made, whether a window has chosen each element, and its source; for one
+    window around each element after the other, in row-major order.
 
     Position p of the padded operand, q * stride + r, is tap r + j * stride of window q - j: so the
     windows that may have chosen it are one of each j, and for each of them all elements ask
-    together, as an array [q, r] for each axis."""
-    grid, strides = _grid(windows), windows.strides
-    rows = grid[::2]
-    last = [(size - 1) // stride for size, stride in zip(windows.sizes, strides, strict=True)]
-    shape = [size for row in rows for size in (row, 1)]
-    for back in itertools.product(*(range(most, -1, -1) for most in last)):
-        moved = tuple(
-            (j, row - count - j) for j, row, count in zip(back, rows, windows.counts, strict=True)
-        )
-        own, numbers = _tap_at(back, grid, windows)
-        which = bordered(chosen, moved, "max").reshape(shape)  # nobody's number outside
-        yield own & (which == numbers), bordered(source, moved, "add").reshape(shape)
+    together, as an array [q, r] for each axis. Where there are many, a loop counts some of the j.
+    """
+    most = [(size - 1) // by for size, by in zip(windows.sizes, windows.strides, strict=True)]
+    looped = _looped_axes(most)
+    rows = _grid(windows)[::2]
+    if not looped:
+        for back in itertools.product(*(range(last, -1, -1) for last in most)):
+            moved = tuple(
+                (j, row - count - j)
+                for j, row, count in zip(back, rows, windows.counts, strict=True)
+            )
+            which = bordered(chosen, moved, "max")  # the number of no tap outside
+            made = _asked(step, made, which, bordered(source, moved, "add"), back, windows)
+        return made
+    config = [
+        (last, row - count, 0) for last, row, count in zip(most, rows, windows.counts, strict=True)
+    ]
+    chosen, source = (lax.pad(x, jnp.asarray(-1, x.dtype), config) for x in (chosen, source))
+    sizes = [most[axis] + 1 for axis in looped]
+
+    def body(number: Any, made: Any) -> Any:
+        counted = dict(zip(looped, jnp.unravel_index(number, sizes), strict=True))
+        steps = (range(1) if axis in counted else range(last + 1) for axis, last in enumerate(most))
+        for own in itertools.product(*steps):
+            at = [counted.get(axis, k) for axis, k in enumerate(own)]
+            which, what = (lax.dynamic_slice(x, at, rows) for x in (chosen, source))
+            back = [last - k for last, k in zip(most, at, strict=True)]
+            made = _asked(step, made, which, what, back, windows)
+        return made
+
+    return lax.fori_loop(0, math.prod(sizes), body, made)
 
 
-def _tap_at(back: Sequence[int], grid: Sequence[int], windows: Windows) -> tuple[Any, Any]:
+def _looped_axes(most: Sequence[int]) -> list[int]:
+    """The axes along which a loop goes over windows: the outer ones, as far as there are too many
+    for code."""
+    looped, count = [], math.prod(last + 1 for last in most)
+    for axis, last in enumerate(most):
+        if count > MOST_WINDOWS and last:
+            looped.append(axis)
+            count //= last + 1
+    return looped
+
+
+def _asked(
+    step: Callable[[Any, Any, Any], Any], made: Any, which: Any, what: Any, back: Sequence[Any],
+    windows: Windows,
+) -> Any:  # fmt: skip
+    grid = _grid(windows)
+    shape = [size for row in grid[::2] for size in (row, 1)]
+    own, numbers = _tap_at(back, grid, windows)
+    return step(made, own & (which.reshape(shape) == numbers), what.reshape(shape))
+
+
+def _tap_at(back: Sequence[Any], grid: Sequence[int], windows: Windows) -> tuple[Any, Any]:
     """For each [q, r], ... whether window q - back has a tap there, and its number."""
     own, numbers = jnp.ones((), bool), jnp.zeros((), np.int32)
     for axis, (size, stride) in enumerate(zip(windows.sizes, windows.strides, strict=True)):
         at = lax.broadcasted_iota(np.int32, grid, 2 * axis + 1) + back[axis] * stride
-        own = own if (back[axis] + 1) * stride <= size else own & (at < size)
+        own = own if size % stride == 0 else own & (at < size)
         numbers = numbers * size + at
     return own, numbers

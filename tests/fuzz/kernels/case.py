@@ -44,8 +44,6 @@ _PRODUCTS: tuple[Step, ...] = (products.contract, products.conv, products.image)
 # A case is about one thing or about everything: what interacts has to meet often enough.
 THEMES: tuple[tuple[Step, ...], ...] = (
     (*_SCALAR, *_VIEWS, *_ROWS, *_ROWS, *_PLACES, *_PLACES, *_PRODUCTS, *_PRODUCTS, *_WINDOWS),
-    (*_WINDOWS, *_WINDOWS, elementwise.transpose, elementwise.reshape, elementwise.slices,
-     elementwise.scaled, elementwise.elsewhere, rows.reduction, placing.pad, placing.concatenate),
     (elementwise.transpose, elementwise.broadcast, elementwise.reverse, rows.row_stages,
      rows.softmax, rows.softmax_of_view, rows.softmax_of_view, rows.normalized),
     (elementwise.transpose, elementwise.slices, elementwise.scaled,
@@ -61,6 +59,8 @@ THEMES: tuple[tuple[Step, ...], ...] = (
     (elementwise.layouts, elementwise.layouts, elementwise.layouts, elementwise.transpose,
      elementwise.reshape, rows.reduction, rows.cumulative, placing.stack, placing.gather,
      products.contract),
+    (*_WINDOWS, *_WINDOWS, elementwise.transpose, elementwise.reshape, elementwise.slices,
+     elementwise.scaled, elementwise.elsewhere, rows.reduction, placing.pad, placing.concatenate),
 )  # fmt: skip
 DTYPES = ("f32", "f32", "f32", "f64", "f64", "bf16", "f16", "i32", "i64", "u8", "i8", "i16", "u16",
           "u32", "u64", "bool")  # fmt: skip
