@@ -1,15 +1,14 @@
 """Simulates kernels for blocks of threads, see `codegen/ir/grid/`. The next part (CUDA) builds on
-it: kernels are tested here before, and where, there is a GPU.
+it: its kernels are tested by this where there is no GPU.
 
 Input: a `Function` with threads, arrays, the number of blocks. Output: arrays that are written in
-place, or a VerificationError: beside what `run.py` finds, races in shared memory, and barriers or
-exchanges that some threads do not come to. Invariant: blocks run one after the other in the order
-that is asked for, the threads of each in lockstep, see Note [Rows].
+place, or a VerificationError: beside what `run.py` finds, races of threads or of blocks, and
+barriers or exchanges that some threads do not come to. Invariant: blocks run one after the other in
+the order that is asked for, the threads of each in lockstep, see Note [Rows].
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -23,7 +22,7 @@ from stagejit.codegen.ir.interpreter.arithmetic import DTYPES, REDUCTIONS, fille
 from stagejit.codegen.ir.interpreter.memory import Fault, Memory
 from stagejit.codegen.ir.interpreter.rounding import Array
 from stagejit.codegen.ir.interpreter.run import Run
-from stagejit.codegen.ir.interpreter.shared import SharedMemory
+from stagejit.codegen.ir.interpreter.shared import Marks, SharedMemory
 from stagejit.codegen.ir.nodes import Buffer, Function, Op
 
 
@@ -40,14 +39,14 @@ def simulate(
     """Launches `blocks` blocks along each axis. order: of the blocks' numbers; the first axis
     counts fastest."""
     numbers = range(math.prod(blocks)) if order is None else order
-    places = [place[::-1] for place in itertools.product(*map(range, reversed(blocks)))]
+    launched: dict[Buffer, Marks] = {}
     for number in numbers:
-        run = GridRun(function, list(arrays), [*params], lo, hi, blocks, places[number])
+        run = GridRun(function, list(arrays), [*params], lo, hi, blocks, number, launched)
         run.all()
 
 
 class GridRun(Run):
-    """One block."""
+    """The block `number`. launched: what all blocks so far did to buffers that they write."""
 
     def __init__(
         self,
@@ -57,12 +56,17 @@ class GridRun(Run):
         lo: int,
         hi: int,
         blocks: Sequence[int],
-        place: Sequence[int],
+        number: int,
+        launched: dict[Buffer, Marks],
     ) -> None:
         self.threads = math.prod(function.threads)
         super().__init__(function, arrays, params, lo, hi, has_fma=True, unwritten=None)
-        missing = MOST_AXES - len(blocks)  # axes that have one block
-        self.blocks, self.place = (*blocks, *[1] * missing), (*place, *[0] * missing)
+        self.number, self.launched = number, launched
+        self.blocks = (*blocks, *[1] * (MOST_AXES - len(blocks)))
+        self.place = [
+            number // math.prod(self.blocks[:axis]) % count
+            for axis, count in enumerate(self.blocks)
+        ]
         self.effects |= {
             "thread_id": self._thread_id, "block_id": lambda op: self._same(op, self.place),
             "block_count": lambda op: self._same(op, self.blocks), "barrier": self._barrier,
@@ -72,10 +76,16 @@ class GridRun(Run):
         }  # fmt: skip
 
     def _memory(self, buffer: Buffer) -> Memory:
-        if buffer.space != "shared":
-            return super()._memory(buffer)
-        elements = filled((buffer.size,), DTYPES[buffer.elem.elem], 0)
-        return SharedMemory(buffer, elements, np.zeros(buffer.size, np.bool_), 1)
+        if buffer.space == "shared":
+            elements = filled((buffer.size,), DTYPES[buffer.elem.elem], 0)
+            return SharedMemory(Memory(buffer, elements, np.zeros(buffer.size, np.bool_), 1))
+        made = super()._memory(buffer)
+        if buffer.space != "arg" or buffer.readonly:
+            return made
+        shared = SharedMemory(made)
+        shared.block = self.number
+        shared.blocks = self.launched.setdefault(buffer, Marks(buffer, made.size, "block"))
+        return shared
 
     def _row(self, op: Op, at: int) -> Array:
         """An operand with a row for each thread."""
@@ -99,7 +109,7 @@ class GridRun(Run):
             raise Fault("a barrier that not all threads of the block come to")
         for memory in self.memories.values():
             if isinstance(memory, SharedMemory):
-                memory.settle()
+                memory.threads.settle()
 
     def _atomic(self, op: Op) -> None:
         self._change(op, 1, REDUCTIONS[op.attrs["op"]])

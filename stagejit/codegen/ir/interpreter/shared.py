@@ -1,57 +1,73 @@
-"""Memory that the threads of a block share, and the races that they may not have.
+"""Memory that threads share, and the races that they may not have.
 
-Input: accesses by all threads at once. Output: elements, or a `Fault`. Invariant: between two
-barriers, an element that one thread writes is touched by no other one; that all of them change it
-by atomics is no race.
+Input: accesses by all threads of a block at once. Output: elements, or a `Fault`. Invariant:
+between two barriers of a block, an element that one of its threads writes is touched by no other
+one; and in a whole launch, an element that one block writes is touched by no other one. That all
+of them change it by atomics is no race.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from stagejit.codegen.ir.interpreter.memory import Fault, Memory
 from stagejit.codegen.ir.interpreter.rounding import Array
+from stagejit.codegen.ir.nodes import Buffer
 
 _NOBODY, _SEVERAL = -1, -2
-# What an access collides with, if another thread did it since the last barrier.
+# What an access collides with, if another thread or block did it.
 _COLLIDES = {
     "read": ("write", "change"), "write": ("read", "write", "change"), "change": ("read", "write"),
 }  # fmt: skip
+_DONE = {"read": "read", "write": "written", "change": "changed"}
+
+
+class Marks:
+    """Who did what to each element of a buffer. unit: what they are that must not meet."""
+
+    def __init__(self, buffer: Buffer, size: int, unit: str) -> None:
+        self.buffer, self.unit = buffer, unit
+        self.by_kind = {kind: np.full(size, _NOBODY) for kind in _COLLIDES}
+
+    def touch(self, at: Array, who: Array, kind: str) -> None:
+        """`who` does something to the elements `at`."""
+        for other in _COLLIDES[kind]:
+            known = self.by_kind[other][at]
+            self._refuse((known != _NOBODY) & (known != who), at, who, kind, other)
+        marks = self.by_kind[kind]
+        before = marks[at]
+        marks[at] = who
+        again = marks[at] != who
+        if kind == "write":
+            self._refuse(again, at, who, kind, kind)
+        marks[at[again | ((before != _NOBODY) & (before != who))]] = _SEVERAL
+
+    def _refuse(self, bad: Array, at: Array, who: Array, kind: str, other: str) -> None:
+        if bad.any():
+            element, one = int(at[bad][0]), int(who[bad][0])
+            between = ", with no barrier between" if self.unit == "thread" else ""
+            first = f"element {element} of {self.buffer} is {_DONE[kind]} by {self.unit} {one}"
+            raise Fault(f"a race: {first}, and {_DONE[other]} by another{between}")
+
+    def settle(self) -> None:
+        """All that was done is known to everybody."""
+        for marks in self.by_kind.values():
+            marks[...] = _NOBODY
 
 
 class SharedMemory(Memory):
-    """marks: who did what to each element since the last barrier."""
+    """Of one block; what others did to it, if they can, is in `blocks`."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.marks = {kind: np.full(self.size, _NOBODY) for kind in _COLLIDES}
+    block = 0
+    blocks: Marks | None = None
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(memory.buffer, memory.elements, memory.written, 1)
+        self.threads = Marks(memory.buffer, memory.size, "thread")
 
     def touch(self, at: Array, on: Array | None, kind: str) -> None:
-        threads = np.broadcast_to(np.arange(len(at)).reshape(-1, *[1] * (at.ndim - 1)), at.shape)
+        threads = np.arange(len(at)).repeat(at.size // len(at)).reshape(at.shape)
         at, threads = (x.reshape(-1) if on is None else x[on] for x in (at, threads))
-        for other in _COLLIDES[kind]:
-            known = self.marks[other][at]
-            self._refuse((known != _NOBODY) & (known != threads), at, threads, kind, other)
-        marks = self.marks[kind]
-        before = marks[at]
-        marks[at] = threads
-        again = marks[at] != threads
-        if kind == "write":
-            self._refuse(again, at, threads, kind, kind)
-        marks[at[again | ((before != _NOBODY) & (before != threads))]] = _SEVERAL
-
-    def _refuse(self, bad: Array, at: Array, threads: Array, kind: str, other: str) -> None:
-        if bad.any():
-            element, thread = int(at[bad][0]), int(threads[bad][0])
-            done = {"read": "read", "write": "written", "change": "changed"}
-            raise Fault(
-                f"a race: element {element} of {self.buffer} is {done[kind]} by thread {thread}, "
-                f"and {done[other]} by another, with no barrier between"
-            )
-
-    def settle(self) -> None:
-        """All threads have met at a barrier."""
-        for marks in self.marks.values():
-            marks[...] = _NOBODY
+        self.threads.touch(at, threads, kind)
+        if self.blocks is not None:
+            self.blocks.touch(at, np.full(at.shape, self.block), kind)

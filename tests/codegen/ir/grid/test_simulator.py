@@ -281,7 +281,7 @@ def test_atomics(opcode: str, dtype: Any, truth: Callable[..., Any], *, shared: 
     b.barrier()
     b.atomic(opcode, b.load(x, b.thread_id() + 1), place, 0)
     b.barrier()
-    b.store(b.load(place, 0), y, 0, mask=first)
+    b.store(b.load(place, 0, mask=first), y, 0, mask=first)
     values = np.random.default_rng(0).integers(-99, 99, 33).astype(dtype)
     found = np.zeros(1, dtype)
     launch(b, [values, found], blocks=[1])
@@ -385,6 +385,28 @@ def tiles_at_several_places(b: GridBuilder) -> None:
     b.tile_load(M8N8K4_F64, "a", x, b.thread_id(), (4, 1))
 
 
+def one_result_for_all(b: GridBuilder) -> None:
+    b.store(b.const(1.0, F64), b.buffer("y", F64), b.urem(b.thread_id(), 63))
+
+
+def result_read_by_a_neighbour(b: GridBuilder) -> None:
+    y = b.buffer("y", F64)
+    b.store(b.const(1.0, F64), y, b.thread_id())
+    b.load(y, b.thread_id() ^ 1)
+
+
+def one_result_for_two_blocks(b: GridBuilder) -> None:
+    b.store(b.const(1.0, F64), b.buffer("y", F64), b.block_id() * 63 + b.thread_id())
+
+
+def result_of_another_block(b: GridBuilder) -> None:
+    y = b.buffer("y", F64)
+    b.barrier()
+    b.load(y, (1 - b.block_id()) * 64 + b.thread_id())
+    b.barrier()
+    b.store(b.const(1.0, F64), y, b.block_id() * 64 + b.thread_id())
+
+
 FAULTS: list[tuple[Callable[[GridBuilder], None], str]] = [
     (barrier_in_an_arm, "a barrier that not all threads of the block come to"),
     (barrier_in_a_loop_of_some, "a barrier that not all threads"),
@@ -393,6 +415,10 @@ FAULTS: list[tuple[Callable[[GridBuilder], None], str]] = [
     (read_of_a_neighbour, "a race: element 1 of @s.b0 is read by thread 0, and written"),
     (write_after_read, "a race: element 0 of @s.b0 is written by thread 0, and read"),
     (change_beside_a_read, "a race: element 0 of @s.b0 is read by thread 0, and changed"),
+    (one_result_for_all, "a race: element 0 of @y.0 is written by thread 0, and written"),
+    (result_read_by_a_neighbour, "a race: element 1 of @y.0 is read by thread 0, and written"),
+    (one_result_for_two_blocks, "a race: element 63 of @y.0 is written by block 1, and written"),
+    (result_of_another_block, "a race: element 0 of @y.0 is read by block 1, and written"),
     (unwritten_shared_memory, "element 0 of @s.b0 is read, and was not written"),
     (outside_shared_memory, "element 63 of @s.b0, which has 63"),
     (tiles_at_several_places, "the threads of a warp name different places"),
@@ -404,7 +430,7 @@ def test_fault(build: Callable[[GridBuilder], None], message: str) -> None:
     b = GridBuilder([64])
     build(b)
     with pytest.raises(VerificationError, match=message):
-        launch(b, [np.zeros(256)], blocks=[1])
+        launch(b, [np.zeros(256)], blocks=[2])
 
 
 def test_whole_warps_may_go_different_ways() -> None:
