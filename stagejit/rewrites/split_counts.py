@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Op
-from stagejit.graph.ops.splits import tile_of
+from stagejit.graph.ops.splits import sums_parts, tile_of
 from stagejit.machine import Machine
 
 _PARTS_PER_CORE = 16
@@ -58,19 +58,13 @@ class Many:
             return None
         if not op.result.type.size or not all(value.type.size for value in op.operands):
             return None
-        if _sums_parts(op) or _sums_parts(op.operands[0].op):
+        if sums_parts(op) or sums_parts(op.operands[0].op):
             return None  # it is half of a split sum already, from before its loop was looked at
         if known.is_reduce:
             return _reduced(op, machine)
         if known.is_product:
             return _product(op, _conv_axes(op) if known.is_windowed else _pairs(op), machine)
         return f"each result of {op.kind} needs those before it"
-
-
-def _sums_parts(op: Op) -> bool:
-    """Whether it is the first half of a split sum."""
-    split = op.attrs.get("split") is not None or any(v.op.definition.splits for v in op.operands)
-    return op.definition.accumulates and split
 
 
 def _reduced(op: Op, machine: Machine) -> Many:

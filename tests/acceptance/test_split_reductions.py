@@ -195,9 +195,13 @@ def test_d4_logsumexp_and_variance() -> None:
     assert len(plan.dispatches) == 4
     pair = lambda x: (jnp.sum(x, 0), jnp.sum(x * x, 0))  # noqa: E731
     plan = run(pair, [x], (wide.sum(0), (wide * wide).sum(0)), options=asked(7))
-    first, *merges = plan.dispatches  # both in one pass
-    assert (len(first.parts), len(merges)) == (2, 2)
-    assert all(len(parts.writes) == 2 for parts in first.parts)
+    parts_cover(plan)  # both in one pass, and in one merge
+    assert all(len(parts.writes) == 2 for parts in plan.dispatches[0].parts)
+    fused = reasons(plan, "fuse-rows", applied=True)
+    assert any(reason.startswith("reads parts beside those that") for reason in fused)
+    assert (
+        len(run(pair, [x], (wide.sum(0), (wide * wide).sum(0)), options=asked(1)).dispatches) == 1
+    )
 
 
 def test_d4_the_initial_value_counts_once() -> None:

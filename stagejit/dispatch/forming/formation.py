@@ -43,7 +43,7 @@ from stagejit.graph.ops.control import (
     destination_of,
     read_operands,
 )
-from stagejit.graph.ops.splits import is_uneven, last_part
+from stagejit.graph.ops.splits import is_uneven, last_part, sums_parts
 from stagejit.index.bit_sets import bits
 from stagejit.index.coordinates import coordinates
 from stagejit.options import Options
@@ -206,14 +206,23 @@ class _Former:
                 for value in origins & self.rows_from[group]
                 if 2 * value.type.size >= operand.type.size
             ]
-            if needed >> group.id & 1 or not (shared or light):
+            merges = self._merges_too(operand, group)
+            if needed >> group.id & 1 or not (shared or light or merges):
                 continue
             refusal = "" if state.enabled("fuse-rows") else "fuse-rows is disabled"
-            what = f"{'what' if shared else 'little while'} %{_anchor_id(group)} reads"
+            how = "what" if shared else "little while" if light else "parts beside those that"
+            what = f"{how} %{_anchor_id(group)} reads"
             if state.accept("fuse-rows", op, refusal or refuse_order(state, group, needed),
                             f"reads {what}, along the same rows"):  # fmt: skip
                 return group
         return None
+
+    def _merges_too(self, operand: Value, group: Group) -> bool:
+        """Whether `operand` is sums of parts, and a group merges others of the same dispatch."""
+        home = self.state.home.get(operand.op)
+        if home is None or not sums_parts(operand.op):
+            return False
+        return any(self.state.home.get(value.op) is home for value in self.rows_from[group])
 
 
 def _is_ready(op: Op, seen: AbstractSet[Op]) -> bool:

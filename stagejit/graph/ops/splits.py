@@ -42,6 +42,12 @@ def is_uneven(op: Op) -> bool:
     return op.definition.splits and last_part(op) < op.result.shape[op.attrs["axis"] + 1]
 
 
+def sums_parts(op: Op) -> bool:
+    """Whether it is the first half of a split sum: of each part, apart."""
+    split = op.attrs.get("split") is not None or any(v.op.definition.splits for v in op.operands)
+    return op.definition.accumulates and split
+
+
 def present(value: Value) -> Value:
     """What holds the elements that there are of a value: the operand of a split, or itself."""
     return value.op.operands[0] if value.op.definition.splits else value
