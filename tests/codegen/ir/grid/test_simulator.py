@@ -181,8 +181,7 @@ def test_tf32_drops_bits() -> None:
 # -------------------------------------------------------------------- a histogram
 
 
-@pytest.mark.parametrize("bins", [1, 7, 64])
-def test_a_histogram(bins: int) -> None:
+def histogram(bins: int) -> GridBuilder:
     """In shared memory by block, then added up; each thread keeps its number's rank."""
     b = GridBuilder([64])
     x, y, rank = b.buffer("x", I32, readonly=True), b.buffer("y", I32), b.buffer("r", I32)
@@ -196,14 +195,45 @@ def test_a_histogram(bins: int) -> None:
     b.barrier()
     b.loop(b.thread_id(), bins, 64, [],
            lambda i: b.atomic("add", b.load(counts, i), y, i) and None)  # fmt: skip
+    return b
+
+
+@pytest.mark.parametrize("bins", [1, 7, 64])
+def test_a_histogram(bins: int) -> None:
     numbers = np.random.default_rng(0).integers(0, bins, 300).astype(np.int32)
     found, ranks = np.zeros(bins, np.int32), np.full(300, -1, np.int32)
-    launch(b, [numbers, found, ranks], [300], blocks=[5], order=shuffled(5))
+    launch(histogram(bins), [numbers, found, ranks], [300], blocks=[5], order=shuffled(5))
     np.testing.assert_array_equal(found, np.bincount(numbers, minlength=bins))
     for block in range(0, 300, 64):
         for bin in range(bins):
             mine = ranks[block : block + 64][numbers[block : block + 64] == bin]
             assert sorted(mine) == list(range(len(mine)))
+
+
+BARRIERS = [("product", 0), ("product", 1), ("histogram", 0), ("histogram", 1)]
+
+
+@pytest.mark.parametrize(("kernel", "which"), BARRIERS)
+def test_each_barrier_is_needed(kernel: str, which: int) -> None:
+    """Without it there is a race, or an element that nobody wrote."""
+    tile = M16N8K8_TF32
+    if kernel == "product":
+        function, params = product(tile, 3 * tile.k).finish(), [2 * tile.n]
+        arrays = [np.ones((2 * tile.m, 3 * tile.k)), np.ones((3 * tile.k, 2 * tile.n)),
+                  np.ones((2 * tile.m, 2 * tile.n))]  # fmt: skip
+        arrays = [array.astype(np.float32) for array in arrays]
+    else:
+        function, params = histogram(7).finish(), [64]
+        arrays = [np.arange(64, dtype=np.int32) % 7, np.zeros(7, np.int32), np.zeros(64, np.int32)]
+    simulate(function, arrays, params, blocks=[1])
+    parents = [op.blocks[0] for op in function.walk() if op.opcode == "for"]
+    barriers = [(block, op) for block in (function.body, *parents) for op in block.ops
+                if op.opcode == "barrier"]  # fmt: skip
+    assert len(barriers) == 2
+    block, barrier = barriers[which]
+    block.ops.remove(barrier)
+    with pytest.raises(VerificationError, match=r"a race|was not written"):
+        simulate(function, arrays, params, blocks=[1])
 
 
 # -------------------------------------------------------------------- op by op
