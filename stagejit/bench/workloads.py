@@ -358,3 +358,26 @@ def _images(channels_last: bool) -> Callable[[Normal], Arguments]:
 
 for _name, _pool, _last, _summary in pooling.ROWS:
     _add(_name, _pool, _images(_last), ELEMENTWISE, f"{_summary}, 8x112x112x64")
+_add("sort_1M", jnp.sort, lambda r: (r(1 << 20),), ELEMENTWISE, "one row of 1M, by digits")
+_add("argsort_1M", jnp.argsort, lambda r: (r(1 << 20),), ELEMENTWISE, "stable, one row of 1M")
+_add(
+    "sort_rows_4096x256",
+    jnp.sort,
+    lambda r: (r(4096, 256),),
+    ELEMENTWISE,
+    "short rows, in registers",
+)
+_add(
+    "sort_columns_4096x256",
+    lambda x: jnp.sort(x, 0),
+    lambda r: (r(4096, 256),),
+    ELEMENTWISE,
+    "along the outer axis",
+)
+_add(
+    "top_10_of_4096x1024",
+    lambda x: jax.lax.top_k(x, 10),
+    lambda r: (r(4096, 1024),),
+    ELEMENTWISE,
+    "the ten largest of each row, and where they are",
+)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stagejit.graph.ir import Value
-from stagejit.graph.ops.sorting import LONGEST_ROW
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.sorting import LONGEST_ROW, SORT
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.translation import Site, Translation, Unsupported, translation
 from stagejit.types import TensorType, i32
@@ -69,6 +69,31 @@ def sort(
         results=tuple(different),
     )  # fmt: skip
     return [made[different.index(number)] for number in numbers]
+
+
+def drop_unused(graph: Graph) -> None:
+    """sort %x, %y results=(0, 1, 2)  -->  sort %x results=(1), where nobody reads the others
+
+    JAX sorts the keys with the positions also where positions alone are wanted."""
+    for op in graph.ops():
+        if op.definition is SORT:
+            used = sorted(graph.uses_by_result(op))
+            if len(used) < len(op.results):
+                _keep(graph, op, used)
+
+
+def _keep(graph: Graph, op: Op, used: Sequence[int]) -> None:
+    """The results `used` of a sort, and the operands that these need."""
+    numbers = [op.attrs["results"][at] for at in used]
+    needed = [at for at in range(len(op.operands)) if at < op.attrs["keys"] or at in numbers]
+    places = {at: place for place, at in enumerate((*needed, len(op.operands)))}
+    operands, types = [op.operands[at] for at in needed], [op.results[at].type for at in used]
+    attrs = {**op.attrs, "results": tuple(places[number] for number in numbers)}
+    made = graph.add(op.kind, operands, types, op.loc, **attrs)
+    graph.put_at(op, made)
+    values = dict(zip(used, made.results, strict=True))
+    graph.replace_results(op, [values.get(at) for at in range(len(op.results))])
+    graph.erase(op)
 
 
 def _top_k(emit: Emitter, site: Site, x: Value) -> Sequence[Value]:

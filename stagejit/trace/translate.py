@@ -109,6 +109,13 @@ def trace_jaxpr(
         graph.set_outputs(tracer.whole(closed_jaxpr, graph.inputs, left_to_xla))
     else:
         graph.set_outputs(tracer.run(closed_jaxpr, graph.inputs, Loc()))
+    return _without_unused(graph)
+
+
+def _without_unused(graph: Graph) -> Graph:
+    """Without what nobody reads."""
+    graph.eliminate_dead()
+    sorting.drop_unused(graph)
     graph.eliminate_dead()
     return graph
 
@@ -246,8 +253,7 @@ class _Tracer:
             return tracer.run(closed_jaxpr, arguments, call)
 
         graph.set_outputs(build(tracer.emit, inline, graph.inputs))
-        graph.eliminate_dead()
-        return graph
+        return _without_unused(graph)
 
     def _delegate(
         self, equation: Any, site: Site, operands: list[Value], reason: str, loc: Loc

@@ -51,6 +51,19 @@ def test_positions_are_no_operand() -> None:
         assert_same(native(f, x)[1], order([x], 1).astype(np.int32))
 
 
+def test_results_that_nobody_reads_are_not_made() -> None:
+    x, y = array((4, 9), "float32"), array((4, 9), "int32")
+    (op,) = sorts(lambda x: jnp.argsort(x, 1), x)
+    assert (len(op.operands), op.attrs["results"]) == (1, (1,))
+    for wanted, left in ((0, (0,)), (1, (1,)), (2, (1,)), (3, (1,))):
+        f = lambda x, y: lax.sort((x, y, -y, lax.broadcasted_iota(np.int32, (4, 9), 1)))[wanted]  # noqa: B023, E731
+        (op,) = sorts(f, x, y)
+        assert op.attrs["results"] == left
+        operands = [x, y, -y, np.broadcast_to(np.arange(9, dtype=np.int32), (4, 9))]
+        by = order([x], 1)
+        assert_same(native(f, x, y), np.take_along_axis(operands[wanted], by, 1))
+
+
 def test_counting_across_rows_is_an_operand() -> None:
     x = array((4, 9), "float32")
     f = lambda x: lax.sort_key_val(x, lax.broadcasted_iota(np.int32, x.shape, 0), dimension=1)  # noqa: E731

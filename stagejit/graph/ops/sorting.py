@@ -67,7 +67,7 @@ def _flops(op: Op) -> int:
     return int(x.size * op.attrs["keys"] * halvings)
 
 
-define(
+SORT = define(
     OpDef(
         kind="sort",
         infer=_infer,

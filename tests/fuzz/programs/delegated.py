@@ -1,5 +1,5 @@
-"""Statements that stay with XLA in part: sorting, windows, decompositions, transforms, random keys,
-callbacks. What later statements do not use of them is as interesting as what they do.
+"""Sorts, and statements that stay with XLA in part: windows, decompositions, transforms, random
+keys, callbacks. What later statements do not use of them is as interesting as what they do.
 
 Input: a draft. Output: one more statement in it.
 """
