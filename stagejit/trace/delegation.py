@@ -32,5 +32,5 @@ def is_explained(primitive: str) -> bool:
 
 
 def why_not_native(primitive: str) -> str:
-    """The reason, for example "no kernels for sorting yet"."""
+    """The reason, for example "it calls Python"."""
     return _REASONS.get(primitive, "no kernels for this primitive yet")

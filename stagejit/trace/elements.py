@@ -20,7 +20,7 @@ from jax.lax import GatherScatterMode
 
 from stagejit.compat import element_shape, is_extended, type_of
 from stagejit.graph.ir import Value
-from stagejit.trace import small_numbers
+from stagejit.trace import small_numbers, sorting
 from stagejit.trace.complex_numbers import is_complex, joined, part_of, rule_of
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.indexing import fill_array
@@ -69,6 +69,9 @@ def translate(
     rule = rule_of(site) if complex_only else None
     if rule is not None:
         return rule(emit, site, *operands)
+    if complex_only and found is not None and site.primitive in _SORTS:
+        found.check(site)
+        return sorting.of_complex(emit, site, *operands)
     converted = small_numbers.rule_of(site)
     if converted is not None:
         return converted(emit, *operands)
@@ -224,6 +227,7 @@ def _compared(
     return emit.emit("reduce", (parts,), site.result, fn=fn, axes=axes)
 
 
+_SORTS = frozenset({"sort"})
 _COMPARISONS = {"eq": "and", "ne": "or"}
 
 

@@ -1,8 +1,8 @@
 """Translations of sorts and of selections of the largest elements to `sort`.
 
 Input: JAX's `sort`, `top_k` and `approx_top_k`. Output: one `sort`. An operand that counts along
-the axis is no operand but the positions that a sort gives anyway. Invariant: the order is the
-stable one, which is right whether or not the equation asks for it.
+the axis is no operand but the positions that a sort gives anyway; a complex number is two keys.
+Invariant: the order is the stable one, which is right whether or not the equation asks for it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.sorting import LONGEST_ROW, SORT
+from stagejit.trace.complex_numbers import is_complex, joined, part_of
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.translation import Site, Translation, Unsupported, translation
 from stagejit.types import TensorType, i32
@@ -29,6 +30,21 @@ def _sort(emit: Emitter, site: Site, *operands: Value) -> Sequence[Value]:
     return [
         emit.convert(value, x.type.dtype) if counting else value
         for value, x, counting in zip(made, operands, counts, strict=True)
+    ]
+
+
+def of_complex(emit: Emitter, site: Site, *operands: Value) -> Sequence[Value]:
+    """A sort of complex numbers among others: by the real parts, then by the imaginary ones."""
+    number, keys = int(site.params["num_keys"]), 0
+    parts: list[Value] = []
+    for at, (x, aval) in enumerate(zip(operands, site.inputs, strict=True)):
+        own = [part_of(emit, x, 0), part_of(emit, x, 1)] if is_complex(aval) else [x]
+        keys += len(own) if at < number else 0
+        parts += own
+    made = iter(_sort(emit, site.with_params({"num_keys": keys}), *parts))
+    return [
+        joined(emit, (next(made), next(made))) if is_complex(aval) else next(made)
+        for aval in site.outputs
     ]
 
 

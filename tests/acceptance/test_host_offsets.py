@@ -301,7 +301,7 @@ def test_a10_an_offset_by_another_function_says_so() -> None:
         (lambda x, i, k, t: (jnp.array([3, 1, 2]) + i[0])[0], "an element of an argument array"),
         (lambda x, i, k, t: lax.dynamic_slice(jnp.array([3, 1, 2]), (k,), (1,))[0],
          "an element of a constant array"),
-        (lambda x, i, k, t: jnp.sort(i)[1], r"computed by %\d+ gather .* of line \d+"),
+        (lambda x, i, k, t: jnp.sort(i)[1], r"computed by %\d+ sort .* of line \d+"),
     ],
     ids=["argmax", "array", "float", "sum", "constant", "sort"],
 )  # fmt: skip

@@ -51,7 +51,7 @@ def nested(x: Any, xs: Any) -> Any:
 
 
 def nothing(x: Any, xs: Any) -> Any:
-    return lax.scan(lambda c, _: (lax.sort(c), None), x, xs)
+    return lax.scan(lambda c, _: (lax.fft(c, "FFT", c.shape), None), x + 0j, xs)
 
 
 def until(x: Any, xs: Any) -> Any:

@@ -149,7 +149,19 @@ def test_gradient_of_solves_in_a_loop() -> None:
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * float(np.abs(y).max()))
 
 
+def test_complex_numbers_are_sorted_by_their_parts() -> None:
+    x = (RNG.integers(-2, 3, (4, 40)) + 1j * RNG.integers(-2, 3, (4, 40))).astype(np.complex64)
+    by = np.lexsort((x.imag, x.real), 1)
+    np.testing.assert_array_equal(native(lambda x: jnp.sort(x, 1), x), np.take_along_axis(x, by, 1))
+    assert_same(native(lambda x: jnp.argsort(x, 1), x), by.astype(np.int32))
+    y = array((4, 40), "int32", ties=True)
+    ours = native(lambda x, y: lax.sort((y, x), dimension=1, num_keys=1), x, y)
+    by = order([y], 1)
+    assert_same(ours[0], np.take_along_axis(y, by, 1))
+    np.testing.assert_array_equal(ours[1], np.take_along_axis(x, by, 1))
+
+
 def test_other_element_types_stay_with_xla() -> None:
-    x = array((9,), "float32").astype(np.complex64)
-    (op,) = graph_of(jnp.sort, x)
-    assert op.attrs["reason"] == "sort: element type complex64"
+    x = jnp.zeros(9, jnp.float8_e5m2)
+    (op,) = graph_of(lax.sort, x)
+    assert op.attrs["reason"] == "sort: element type float8_e5m2"

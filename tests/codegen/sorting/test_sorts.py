@@ -101,6 +101,14 @@ def test_the_largest_of_rows_in_order(host: Runner, k: int) -> None:
     check(host, lambda x: lax.top_k(x, k), np.stack([rows, rows[::-1], rows // 100, rows * 0]))
 
 
+@pytest.mark.parametrize("k", [3, 20])
+@pytest.mark.parametrize("extent", [300, 777])
+def test_the_least_of_rows_of_the_last_key(host: Runner, extent: int, k: int) -> None:
+    x = np.full((4, extent), np.nan, np.float32)
+    x[1, -1], x[2, ::2], x[3, : k - 1] = 1, 2, -np.inf
+    check(host, lambda x: lax.approx_min_k(x, k), x)
+
+
 @pytest.mark.parametrize("special", [np.nan, -np.nan, 0.0, -0.0, np.inf, 1e-42])
 def test_rows_of_one_number(host: Runner, special: float) -> None:
     x = np.full((2, 50), special, np.float32)
