@@ -21,7 +21,7 @@ from stagejit.graph.ops import build, filled
 from stagejit.graph.ops.splits import split_shape
 from stagejit.rewrites.driver import GraphStep, Log
 from stagejit.rewrites.split_counts import Cut, Many, cut_of, too_small
-from stagejit.types import DType, TensorType, bool_, u8
+from stagejit.types import DType, TensorType, bool_, i32, i64, u8
 
 NAME = "split-reduce"
 _ARG = ("argmax", "argmin")
@@ -134,11 +134,13 @@ def _split_arg(graph: Graph, op: Op, cut: Cut) -> Value:
 
     A NaN beats all else, and `max` and `min` give NaN where there is one.
     """
-    fn, dtype = op.attrs["fn"], op.attrs["dtype"]
+    fn, wanted = op.attrs["fn"], op.attrs["dtype"]
+    (axis,) = op.attrs["axes"]
+    # A narrow type holds the place that is found, or wraps it as JAX does, but not all places.
+    dtype = i32 if op.operands[0].shape[axis] + cut.tile < 2**31 else i64
     best = "max" if fn == "argmax" else "min"
     x = op.operands[0]
     x = _converted(graph, x, u8 if x.type.dtype is bool_ else x.type.dtype)
-    (axis,) = op.attrs["axes"]
     parts = _parts(graph, x, axis, cut, _neutral(best, x.type.dtype))
     values = build(graph, "reduce", (parts,), fn=best, axes=(axis + 1,))
     local = build(graph, "reduce", (parts,), fn=fn, axes=(axis + 1,), dtype=dtype)
@@ -150,7 +152,8 @@ def _split_arg(graph: Graph, op: Op, cut: Cut) -> Value:
     wins = _wins(graph, values, everywhere)
     farthest = filled(graph, int(np.iinfo(dtype.numpy).max), TensorType(dtype, places.shape))
     candidates = _map(graph, "select", wins, places, farthest)
-    return build(graph, "reduce", (candidates,), fn="min", axes=(0,))
+    place = build(graph, "reduce", (candidates,), fn="min", axes=(0,))
+    return _converted(graph, place, wanted)
 
 
 def _wins(graph: Graph, values: Value, best: Value) -> Value:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.sorting import LONGEST_ROW, SORT
 from stagejit.trace.complex_numbers import is_complex, joined, part_of
@@ -49,15 +51,21 @@ def of_complex(emit: Emitter, site: Site, *operands: Value) -> Sequence[Value]:
 
 
 def _counts_along(x: Value, axis: int) -> bool:
-    """Whether an element is its own index along the axis."""
-    op, known = x.op, x.op.definition
-    if not x.type.dtype.is_integer:
+    """Whether an element is its own index along the axis, but for a last conversion."""
+    if x.op.definition.is_conversion and x.type.dtype.is_integer:
+        (x,) = x.op.operands
+    return _is_index(x, axis)
+
+
+def _is_index(x: Value, axis: int) -> bool:
+    op, known, dtype = x.op, x.op.definition, x.type.dtype
+    if not dtype.is_integer or np.iinfo(dtype.numpy).max < x.type.shape[axis] - 1:
         return False
     if known.repeats:
         axes = op.attrs["axes"]
-        return axis in axes and _counts_along(op.operands[0], axes.index(axis))
+        return axis in axes and _is_index(op.operands[0], axes.index(axis))
     if known.is_conversion:
-        return _counts_along(op.operands[0], axis)
+        return _is_index(op.operands[0], axis)
     return bool(known.counts and op.attrs["axis"] == axis)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+import stagejit
 from stagejit.errors import OptionsError, VerificationError
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ops import infer
@@ -363,3 +364,15 @@ def test_parts_of_parts_are_not_split_again() -> None:
         graph = graph_of(lambda x: x.sum(), np.zeros(shape, np.int8))
         decisions = run_steps(graph, (STEP,), Options(verify=True))
         assert sum(decision.applied for decision in decisions) <= 1
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize("parts", [7, 77])
+def test_places_in_types_that_do_not_hold_them_all(dtype: str, parts: int) -> None:
+    """They are added up in a type that does; the one that is found is converted."""
+    x = np.random.default_rng(0).integers(0, 3, 1001).astype(np.float32)
+    x[700:] = 3.0  # the first of many equals is beyond 127 and 255
+    options = stagejit.Options(split={"reduce": parts})
+    f = stagejit.jit(lambda x: jax.lax.argmax(x, 0, np.dtype(dtype)), options=options)
+    assert len(f.plan(x).dispatches) == 2
+    assert int(f(x)) == int(np.asarray(700).astype(dtype))

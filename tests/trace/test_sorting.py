@@ -165,3 +165,66 @@ def test_other_element_types_stay_with_xla() -> None:
     x = jnp.zeros(9, jnp.float8_e5m2)
     (op,) = graph_of(lax.sort, x)
     assert op.attrs["reason"] == "sort: element type float8_e5m2"
+
+
+@pytest.mark.parametrize("narrow", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize("length", [100, 300, 40_000])
+def test_positions_that_wrapped_stay_wrapped(narrow: str, length: int) -> None:
+    """What counts through a type that does not hold all positions is not the positions."""
+    x = np.random.default_rng(0).integers(0, 50, length).astype(np.float32)
+
+    def f(x: Any) -> Any:
+        through = jnp.arange(length, dtype=jnp.int32).astype(narrow).astype(jnp.int32)
+        itself = jax.lax.iota(narrow, length).astype(jnp.int32)
+        last = jnp.arange(length, dtype=jnp.int32).astype(narrow)
+        return jax.lax.sort((x, through, itself, last), num_keys=1)
+
+    for ours, theirs in zip(stagejit.jit(f)(x), jax.jit(f)(x), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("keys", [1, 10])
+@pytest.mark.parametrize("number", [5, 9, 10])
+def test_sorts_of_more_operands_than_a_dispatch_takes(number: int, keys: int) -> None:
+    rng = np.random.default_rng(1)
+    arrays = [rng.integers(0, 4, (4, 50)).astype(np.float32) for _ in range(number)]
+
+    def f(*xs: Any) -> Any:
+        return jax.lax.sort([x + 1 for x in xs], dimension=1, num_keys=min(keys, number))
+
+    plan = stagejit.jit(f).plan(*arrays)
+    assert not plan.delegated
+    told = [d.reason for d in plan.decisions if d.rewrite == "limit-operands" and not d.applied]
+    assert told == ["sort makes its results together"] * (number > 8)
+    for ours, theirs in zip(stagejit.jit(f)(*arrays), jax.jit(f)(*arrays), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def _shifted(x: Any) -> Any:
+    best, _ = lax.top_k(x, 1)
+    return best, best.at[1:].set(best[:-1])
+
+
+def _placed(x: Any) -> Any:
+    keys, payload = lax.sort((x, jnp.flip(x, 0)), dimension=1, num_keys=1)
+    both = jnp.concatenate([payload, keys, keys], 1)
+    return jnp.pad(payload, 1), both, payload, keys
+
+
+def _updated(x: Any) -> Any:
+    keys, payload = lax.sort((x, jnp.flip(x, 0)), dimension=0, num_keys=1)
+    return jnp.zeros((80, 9)).at[3:67, 1:8].set(payload), keys.at[0].set(7.0), keys
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+@pytest.mark.parametrize("f", [_shifted, _placed, _updated])
+@pytest.mark.parametrize("donate", [(), (0,)])
+def test_results_are_stored_wherever_they_are_wanted(
+    f: Callable[..., Any], donate: tuple[int, ...]
+) -> None:
+    x = np.random.default_rng(3).integers(0, 9, (64, 7)).astype(np.float32)
+    expected = jax.jit(f)(x)
+    ours = stagejit.jit(f, donate_argnums=donate)
+    for _ in range(3):
+        for made, right in zip(ours(jnp.asarray(x)), expected, strict=True):
+            np.testing.assert_array_equal(made, right)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.elements.elements import Elements
+from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.stores import bind_memory
 from stagejit.codegen.ir.builder import Builder
@@ -22,6 +22,7 @@ from stagejit.codegen.kernel import KernelArg
 from stagejit.codegen.nest.items import in_items
 from stagejit.codegen.nest.tree import Do, Node
 from stagejit.codegen.sorting.keys import Keys
+from stagejit.dispatch.regions import Store
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var
 
@@ -79,9 +80,13 @@ class Rows:
         self.region, self.b = region, builder
         self.shape = shape_of(region)
         self.args: tuple[KernelArg, ...]
-        memory, self._stores, self.args = bind_memory(
+        memory, stores, self.args = bind_memory(
             builder, region, self.shape.reads, self.shape.offsets
         )
+        self._stores: dict[Value, list[tuple[Store, Memory, Affine]]]
+        self._stores = {result: [] for result in self.op.results}
+        for made in zip(region.stores, stores, self.shape.offsets, strict=True):
+            self._stores[made[0].value].append(made)
         self.elements = Elements(builder, memory)
         self.extent = self.shape.along.extent
         self.count: int = self.op.attrs["count"]
@@ -132,14 +137,15 @@ class Rows:
     def write(
         self, number: int, element: Register, at: Register, used: int = 0, *, across: bool = False
     ) -> None:
-        """An element of a result, or a vector of them: along the row, or `across` rows, along the
-        vector variable where the loops stand."""
-        store, lanes = self.region.stores[number], 0 if across else element.type.lanes
+        """An element of a result, or a vector of them, wherever it is stored: along the row, or
+        `across` rows, along the vector variable where the loops stand."""
+        elements, lanes = self.elements, 0 if across else element.type.lanes
         mask = self.b.active(used, lanes) if used else None
         vector = self.shape.into if lanes else None
-        with self.elements.at({self.shape.into: at}, vector=vector, lanes=lanes, mask=mask):
-            offset = self.elements.with_starts(store, self.shape.place, self.shape.offsets[number])
-            self.elements.store(element, store.value.type.dtype, self._stores[number], offset)
+        with elements.at({self.shape.into: at}, vector=vector, lanes=lanes, mask=mask):
+            for store, memory, offset in self._stores[self.op.results[number]]:
+                place = elements.with_starts(store, self.shape.place, offset)
+                elements.store(element, store.value.type.dtype, memory, place)
 
 
 def row_by_row(rows: Rows, sort: Callable[[], None], cores: int) -> tuple[Node, int]:

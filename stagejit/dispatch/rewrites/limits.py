@@ -62,6 +62,10 @@ def limit_operands(log: Log, views: Views) -> None:
         if is_shared or len(parts_of(op)) > 1:
             log.decline(NAME, op, _SHARED if is_shared else _BORDER)
             continue
+        whole = next((each for each in evaluated(parts_of(op)[0]) if len(each.results) > 1), None)
+        if whole is not None:
+            log.decline(NAME, op, f"{whole.kind} makes its results together")
+            continue
         split = _Split(op, limit, more)
         split.run()
         for inner, operands_of_inner in split.alone():
