@@ -141,7 +141,7 @@ def _first(emit: Emitter, site: Site, x: Value, axis: int, *, descending: bool) 
 
 TRANSLATIONS: dict[str, Translation] = {
     "sort": translation(_sort, "dimension", "num_keys", ignored=("is_stable",)),
-    "top_k": translation(_top_k, "axis", ignored=("k", "operand")),
+    "top_k": translation(_top_k, "axis", ignored=("k", "operand", "is_stable")),
     "approx_top_k": translation(
         _approx_top_k, "reduction_dimension", "is_max_k",
         ignored=("k", "recall_target", "reduction_input_size_override", "aggregate_to_topk"),
