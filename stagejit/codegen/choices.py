@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ranked(Generic[T]):
-    """best: None where there was nothing to choose from."""
+    """The cheapest alternative, and what is told of it."""
 
-    best: T | None
+    best: T
     choice: Choice
 
 
@@ -31,10 +31,8 @@ def cheapest(
     text: Callable[[T], str],
     unit: str,
 ) -> Ranked[T]:
-    """The alternative that costs least. unit: of the costs."""
+    """The alternative that costs least, of at least one. unit: of the costs."""
     costs = [cost(alternative) for alternative in alternatives]
-    if not costs:
-        return Ranked(None, Choice(name, "there is nothing to choose from"))
     ranked = sorted(range(len(costs)), key=costs.__getitem__)
     best = alternatives[ranked[0]]
     reason = f"{text(best)}: {costs[ranked[0]]:.3g} {unit}"
@@ -43,6 +41,23 @@ def cheapest(
     return Ranked(best, Choice(name, reason))
 
 
-def in_words(var: Var | None) -> str:
-    """What vectors along a variable are called."""
-    return "scalars" if var is None else f"vectors along {var.name} of {var.extent}"
+def cheapest_vector(
+    variables: Sequence[Var],
+    cost: Callable[[Var, Var | None], float],
+    between: Sequence[tuple[Var, Var]] = (),
+) -> Ranked[tuple[Var | None, Var | None]]:
+    """The variable of the vectors and, in some of the pairs `between`, one that lies between their
+    lanes; (None, None) if nothing loops. cost: memory operations an element."""
+    pairs = [*((var, None) for var in variables), *between]
+    if not pairs:
+        return Ranked((None, None), Choice("vector", "there is nothing to choose from"))
+    ranked = cheapest(
+        "vector", pairs, lambda pair: cost(*pair), _in_words, "memory operations an element"
+    )
+    return Ranked(ranked.best, ranked.choice)
+
+
+def _in_words(pair: tuple[Var, Var | None]) -> str:
+    var, between = pair
+    gap = f" with {between.extent} between lanes" if between else ""
+    return f"vectors along {var.name} of {var.extent}{gap}"

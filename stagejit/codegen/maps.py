@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from stagejit.codegen.choices import cheapest, in_words
+from stagejit.codegen.choices import Ranked, cheapest_vector
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds, widest_nbytes
 from stagejit.codegen.elements.accesses import lanes_of, vector_cost
@@ -29,7 +29,7 @@ from stagejit.codegen.ir.strides import is_dealt
 from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import block_of, cores_worth_having, emitted, in_items
-from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, Tail, Within, vectors
+from stagejit.codegen.nest.tree import At, Chunk, Do, Interleaved, Loop, Node, Tail, Within, vectors
 from stagejit.codegen.target import Target
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var
@@ -108,7 +108,8 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     lanes = target.vector_nbytes // widest_nbytes(region)
     forms = [form for _, form in reads]
     siblings = _siblings(region)
-    (vector, between), choice = _best_vector(variables, forms, offsets, lanes, siblings)
+    ranked = _best_vector(variables, forms, offsets, lanes, siblings)
+    vector, between = ranked.best
     lanes = lanes_of(forms, offsets, vector, lanes)
     tile = None if between else best_tile(variables, vector, forms)
     outer = tuple(var for var in variables if var not in (vector, tile, between))
@@ -134,7 +135,7 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
         looped=tile is not None and rows_are_a_loop(region, reads, offsets, tile, lanes),
         offsets=offsets,
         reads=reads,
-        choices=(choice,),
+        choices=(ranked.choice,),
     )
 
 
@@ -144,37 +145,23 @@ def _best_vector(
     writes: Sequence[Affine],
     lanes: int,
     siblings: int,
-) -> tuple[tuple[Var | None, Var | None], Choice]:
+) -> Ranked[tuple[Var | None, Var | None]]:
     """The variable whose vectors cost least, and the one between its lanes; inner ones win ties."""
-    pairs: list[tuple[Var, Var | None]] = [(var, None) for var in reversed(variables)]
     forms = [*reads, *writes]
-    for between in variables:
-        if is_dealt(between.extent, lanes, shared=True):
-            pairs += [
-                (var, between)
-                for var in reversed(variables)
-                if var is not between
-                and any(
-                    form.coeff(var) == between.extent and form.coeff(between) == 1 for form in forms
-                )
-            ]
-    ranked = cheapest(
-        "vector",
-        pairs,
-        lambda pair: vector_cost(
-            reads, writes, pair[0], lanes, pair[1].extent if pair[1] else siblings
-        ),
-        lambda pair: (
-            in_words(pair[0]) + (f" with {pair[1].extent} between lanes" if pair[1] else "")
-        ),
-        "memory operations an element",
-    )
-    return ranked.best or (None, None), ranked.choice
+    inner_first = variables[::-1]
+    apart = [
+        (var, between)
+        for between in variables
+        if is_dealt(between.extent, lanes, shared=True)
+        for var in inner_first
+        if var is not between
+        and any(form.coeff(var) == between.extent and form.coeff(between) == 1 for form in forms)
+    ]
 
+    def cost(var: Var, between: Var | None) -> float:
+        return vector_cost(reads, writes, var, lanes, between.extent if between else siblings)
 
-def _in_words(pair: tuple[Var, Var | None]) -> str:
-    var, between = pair
-    return in_words(var) + (f" with {between.extent} between lanes" if between else "")
+    return cheapest_vector(inner_first, cost, apart)
 
 
 def _siblings(region: ClosedRegion) -> int:
@@ -221,7 +208,7 @@ class _Loops:
         if between:
             body = tuple(At(((between, number),), body) for number in range(between.extent))
         if stride > 1:
-            body = Within("interleaved", lambda: self.elements.interleaving(stride), body)
+            body = Interleaved(stride, body)
         straight = self.nest.straight and block == vector.extent
         tail: Tail = "all masked" if self.nest.masked else "masked"
         return vectors(vector, self.nest.lanes, body, tail=tail, straight=straight)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
 
-from stagejit.codegen.choices import Ranked, cheapest, in_words
+from stagejit.codegen.choices import Ranked, cheapest, cheapest_vector
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds, widest_nbytes
 from stagejit.codegen.elements.accesses import lanes_of, vector_cost
@@ -132,18 +132,12 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     offset = offset.substitute(mapping)
     lanes = target.vector_nbytes // widest_nbytes(region)
     forms = [form for value, form in reads if value is not indices]
-    ranked = cheapest(
-        "vector",
-        window[::-1],
-        lambda var: vector_cost(forms, (offset,), var, lanes),
-        in_words,
-        "memory operations an element",
-    )
-    vector = ranked.best
+    ranked = cheapest_vector(window[::-1], lambda var, _: vector_cost(forms, (offset,), var, lanes))
+    vector, _ = ranked.best
     lanes = lanes_of(forms, (offset,), vector, lanes)
     still = vector not in moves
     owners = _owners(region, free, vector if still else None, lanes, target)
-    owned, ranges = owners.best or (None, 1)
+    owned, ranges = owners.best
     return _Nest(
         tuple(part.substitute(mapping) for part in space.index),
         tuple(part.substitute(mapping) for part in _place(op, space.index)),

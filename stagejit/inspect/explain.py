@@ -18,7 +18,7 @@ from stagejit.codegen.target import Target
 from stagejit.decisions import Decision
 from stagejit.dispatch.regions import Region
 from stagejit.loc import Loc
-from stagejit.runtime.hosting import launching
+from stagejit.runtime.hosting import threads
 from stagejit.schedule.schedule import Run, Schedule, Step
 
 
@@ -155,7 +155,7 @@ def _chosen(step: Step, kernels: Mapping[Region, Generated], target: Target) -> 
     for part in step.region.parts:
         if part in kernels:
             kernel = kernels[part].kernel
-            for choice in (*kernel.choices, launching(kernel, target)[2]):
+            for choice in (*kernel.choices, threads(kernel, target)):
                 yield Chosen(step.dispatch.name, choice.name, choice.reason, step.region.loc)
 
 

@@ -242,7 +242,7 @@ class _Hosting:
                 "a fault of stagejit, please report it"
                 for what in (*(f"left buffer {name}" for name in names), _SCRATCH_FAULT)
             ]
-        grain, parallel, _ = launching(kernel, self.target)
+        grain, parallel = launching(kernel, self.target)
         return Launch(
             generated.symbol,
             tuple(refs),
@@ -269,22 +269,27 @@ class _Hosting:
                     )
 
 
-def launching(kernel: Kernel, target: Target) -> tuple[int, bool, Choice]:
-    """(items a chunk, whether threads share them, why)."""
+def launching(kernel: Kernel, target: Target) -> tuple[int, bool]:
+    """(items a chunk, whether threads share them)."""
     total, seconds = kernel.total, kernel.seconds
     balanced = total // (CHUNKS_PER_CORE * target.cores)
     worthwhile = int(CHUNK_SECONDS / max(seconds / max(total, 1), 1e-12))
     # Not so many that a core would stay without work.
     grain = max(1, min(max(balanced, worthwhile), -(-total // target.cores)))
-    parallel = seconds > FORK_SECONDS and total > grain
-    time = f"{1e6 * seconds:.3g} us on one core"
+    return grain, seconds > FORK_SECONDS and total > grain
+
+
+def threads(kernel: Kernel, target: Target) -> Choice:
+    """Why threads share a kernel, or do not."""
+    grain, parallel = launching(kernel, target)
+    time = f"{1e6 * kernel.seconds:.3g} us on one core"
     if parallel:
         why = f"in chunks of {grain} items on {target.cores} cores: {time}"
-    elif total <= grain:
+    elif kernel.total <= grain:
         why = f"on one core, being one chunk: {time}"
     else:
         why = f"on one core: {time}, where forking pays from {1e6 * FORK_SECONDS:.3g}"
-    return grain, parallel, Choice("threads", why)
+    return Choice("threads", why)
 
 
 def _call(step: Step, scope: _Scope) -> host.Step:

@@ -86,7 +86,7 @@ def test_what_comes_from_memory_is_not_packed() -> None:
 def test_a_map_of_4_mib_is_shared(cores: int) -> None:
     target = server("znver4", cores)
     made = kernel(lambda x: x + 1, (1 << 20,), target=target)
-    grain, parallel, _ = launching(made, target)
+    grain, parallel = launching(made, target)
     assert parallel
     chunks = -(-made.total // grain)
     assert -(-chunks // cores) * cores <= 1.5 * max(chunks, cores)

@@ -28,7 +28,7 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.spans import Span
-from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, Tail, Within, serial
+from stagejit.codegen.nest.tree import At, Chunk, Do, Interleaved, Loop, Node, Tail, serial
 from stagejit.index.affine import Var
 
 
@@ -125,7 +125,7 @@ class Epilogue:
         stride, store = self._stride(self.vector), Do("store", self._store_all)
         places = itertools.product(*(range(var.extent) for var in inner))
         body = tuple(At(tuple(zip(inner, numbers, strict=True)), store) for numbers in places)
-        return Within("interleaved", lambda: self.elements.interleaving(stride), body)
+        return Interleaved(stride, body)
 
     # ---------------------------------------------------------------- one position
 

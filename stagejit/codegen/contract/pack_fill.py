@@ -21,7 +21,18 @@ from stagejit.codegen.ir.strides import every, is_dealt
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.spans import Span
-from stagejit.codegen.nest.tree import At, Cell, Chunk, Do, Loop, Node, Within, serial, vectors
+from stagejit.codegen.nest.tree import (
+    At,
+    Cell,
+    Chunk,
+    Do,
+    Interleaved,
+    Loop,
+    Node,
+    Within,
+    serial,
+    vectors,
+)
 from stagejit.index.affine import Affine, Var
 
 _MOST_SHUFFLED = 4  # phases that shuffles sort faster than scattered stores
@@ -320,7 +331,7 @@ class Fill:
         """A vector for each position of `along`, from the same loads."""
         count = along.source.extent
         body = tuple(At(((along.source, number),), self.write) for number in range(count))
-        return Within("interleaved", lambda: self.elements.interleaving(count), body)
+        return Interleaved(count, body)
 
     def _element(self) -> Register:
         """The operand where `elements` stands, in the packed type."""

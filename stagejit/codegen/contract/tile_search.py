@@ -88,14 +88,18 @@ class TileSearch:
     def _collides(self, source: Source) -> bool:
         """Steps of the reduction fall on so few cache sets that they evict each other before they
         are read again, by the next columns or the next rows."""
-        strides = [abs(source.stride(var)) * self.nbytes for var in self.nest.reduce]
-        stride = min((stride for stride in strides if stride), default=0)
+        stride = self._step_nbytes(source)
         if stride < _LINE:
             return False
         held = _PAGE // math.gcd(stride, _PAGE) * _WAYS
         columns = math.prod(v.extent for v in self.nest.axes if v not in source.depends)
         often = columns > _MANY_VECTORS * self.lanes
         return held < self.steps and (held <= 2 * _WAYS or not often)
+
+    def _step_nbytes(self, source: Source) -> int:
+        """How far the shortest step of the reduction that moves an operand moves it."""
+        strides = [abs(source.stride(var)) * self.nbytes for var in self.nest.reduce]
+        return min((stride for stride in strides if stride), default=0)
 
     def _reduce_order(self, lane: Var | None) -> tuple[Var, ...]:
         """Reduction axes so that the vector operand is read in memory order, lanes innermost."""
@@ -270,8 +274,7 @@ class TileSearch:
     def _reads_far_rows(self, source: Source, vectors: int, points: int) -> bool:
         """Whether steps miss the first TLB, and arithmetic is too short to hide it: twice as long
         as what a step waits for hides all, as seen on Zen 4 with AVX-512."""
-        strides = [abs(source.stride(var)) * self.nbytes for var in self.nest.reduce]
-        stride = min((stride for stride in strides if stride), default=0)
+        stride = self._step_nbytes(source)
         rows = min(self.steps, MOST_STREAMED_STEPS if self.streams(source) else MOST_STEPS)
         pages = rows * min(stride, _PAGE) / _PAGE
         lines = vectors * self.lanes * self.nbytes / _LINE

@@ -20,6 +20,7 @@ from stagejit.codegen.nest.tree import (
     Cell,
     Chunk,
     Do,
+    Interleaved,
     Loop,
     Node,
     Parallel,
@@ -58,6 +59,9 @@ class Emitter:
                 self._parallel(node)
             case At():
                 self._at(node)
+            case Interleaved():
+                with self.elements.interleaving(node.stride):
+                    self.emit(node.body)
             case Within():
                 with node.enter():
                     self.emit(node.body)

@@ -12,7 +12,7 @@ from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.kernel import Choice, Kernel, KernelArg
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.text import text_of
-from stagejit.codegen.nest.tree import Blocks, Chunk, Loop, Node, Parallel
+from stagejit.codegen.nest.tree import Blocks, Node, Parallel, serial
 from stagejit.index.affine import Var
 
 # Enough items that cores balance, few enough that an item is worth claiming.
@@ -65,7 +65,7 @@ def in_items(
         items *= -(-var.extent // size)
         count += 1
     for var, size in reversed(loops[count:]):
-        body = Loop(var, (Chunk(1, body),)) if size == 1 else Blocks(var, size, body)
+        body = serial([var], body) if size == 1 else Blocks(var, size, body)
     own = None if before is None else (before, items)
     return Parallel(tuple(loops[:count]), body, own, last), items
 

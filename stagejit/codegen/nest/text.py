@@ -8,14 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stagejit.codegen.nest.tree import At, Blocks, Chunk, Do, Loop, Node, Parallel, When, Within
+from stagejit.codegen.nest.tree import (
+    At,
+    Blocks,
+    Chunk,
+    Do,
+    Interleaved,
+    Loop,
+    Node,
+    Parallel,
+    When,
+    Within,
+)
 from stagejit.index.affine import Var
 
 
 def text_of(tree: Node) -> str:
     """For example
     parallel i0 of 4096
-      for i1 of 1000: vectors of 16, then a masked one
+      for i1 of 1000: vectors of 16, the last masked
         store
     """
     return "\n".join(_Text().lines(tree, ""))
@@ -51,6 +62,9 @@ class _Text:
             case At():
                 steps = ", ".join(f"{self._name(var)} + {step}" for var, step in node.steps)
                 yield f"{indent}at {steps}"
+                yield from self.lines(node.body, inner)
+            case Interleaved():
+                yield indent + "interleaved"
                 yield from self.lines(node.body, inner)
             case Within() | When():
                 word = "if " if isinstance(node, When) else ""

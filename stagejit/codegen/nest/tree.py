@@ -1,9 +1,9 @@
 """The loops of a kernel as data.
 
 Input: written by the policies of each kind of kernel. Output: a tree of loops with statements at
-its leaves, which `emitter.Emitter` turns into loop-nest IR, and its text. Invariant: the tree says
-where each statement stands and which registers live across which loop; vectors, tails, positions
-and carried registers follow from it.
+its leaves: `emitter.Emitter` turns it into loop-nest IR, `text.text_of` into text. Invariant: the
+tree says where each statement stands and which registers live across which loop; vectors, tails,
+positions and carried registers follow from it.
 
 Note [Loops inside loops]: a loop over a variable around which there is one already covers what that
 one handed down: the block of an item, a run, a few rows. So tiling is a loop inside a loop over the
@@ -105,8 +105,16 @@ class At:
 
 
 @dataclass(frozen=True, eq=False)
+class Interleaved:
+    """`body` with all elements between lanes `stride` apart; see `Elements.interleaving`."""
+
+    stride: int
+    body: Node
+
+
+@dataclass(frozen=True, eq=False)
 class Within:
-    """`body` inside a context: interleaved stores, a square of registers, starts that were read."""
+    """`body` inside a context: a square of registers, starts that were read."""
 
     what: str
     enter: Callable[[], AbstractContextManager[object]]
@@ -115,15 +123,14 @@ class Within:
 
 @dataclass(frozen=True, eq=False)
 class When:
-    """`body` where a condition holds, which is a register, or None where it always does. Sets no
-    cell that lives on."""
+    """`body` where a condition holds, which is a register, or None where it always does."""
 
     what: str
     condition: Callable[[], Register | None]
     body: Node
 
 
-Node = Do | Loop | Blocks | Parallel | At | Within | When | tuple["Node", ...]
+Node = Do | Loop | Blocks | Parallel | At | Interleaved | Within | When | tuple["Node", ...]
 
 
 def serial(variables: Sequence[Var], body: Node) -> Node:

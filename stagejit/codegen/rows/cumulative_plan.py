@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stagejit.codegen.choices import cheapest, in_words
+from stagejit.codegen.choices import cheapest_vector
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import widest_nbytes
 from stagejit.codegen.elements.accesses import lanes_of, vector_cost
@@ -67,14 +67,10 @@ def plan(region: ClosedRegion, target: Target) -> Nest:
     new_offsets = tuple(form.substitute(mapping) for form in offsets)
     lanes = target.vector_nbytes // widest_nbytes(region)
     forms = [form for _, form in reads]
-    ranked = cheapest(
-        "vector",
-        (*reversed(kept), *inner[-1:]),
-        lambda var: vector_cost(forms, new_offsets, var, lanes),
-        in_words,
-        "memory operations an element",
+    ranked = cheapest_vector(
+        (*reversed(kept), *inner[-1:]), lambda var, _: vector_cost(forms, new_offsets, var, lanes)
     )
-    vector = ranked.best
+    vector, _ = ranked.best
     substituted = [
         tuple(part.substitute(mapping) for part in index) for index in (index_of(), *places)
     ]

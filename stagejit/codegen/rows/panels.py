@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from stagejit.codegen.ir.nodes import I8, Buffer, Type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.items import in_items
-from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, Within, serial, vectors
+from stagejit.codegen.nest.tree import At, Chunk, Do, Interleaved, Loop, Node, serial, vectors
 from stagejit.codegen.rows.nest import RowPolicy, Stage, reducer_of
 from stagejit.codegen.rows.reducers import Accumulator, Reducer, merge_all
 from stagejit.graph.ir import Value
@@ -65,7 +65,7 @@ class PanelLoops(RowPolicy):
         """Neighbouring rows in the lanes; what lies between the lanes is all wanted."""
         length, row = math.prod(var.extent for var in self.nest.reduced), self.straight_row()
         if length > 1:
-            row = Within("interleaved", lambda: self.elements.interleaving(length), row)
+            row = Interleaved(length, row)
         return vectors(self._vector, self.nest.lanes, row)
 
     def places(self) -> Sequence[At]:

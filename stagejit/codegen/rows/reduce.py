@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from stagejit.codegen.choices import Ranked, cheapest, in_words
+from stagejit.codegen.choices import Ranked, cheapest_vector
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds, widest_nbytes
 from stagejit.codegen.elements.accesses import lanes_of, vector_cost
@@ -134,7 +134,7 @@ def _plan(region: ClosedRegion, space: Space, target: Target) -> RowNest:
     lanes = target.vector_nbytes // widest_nbytes(region)
     forms = [form for _, form in reads]
     ranked = _best_vector(kept, reduced, forms, lanes, target)
-    vector = ranked.best
+    vector, _ = ranked.best
     lanes = lanes_of(forms, new_offsets, vector, lanes)
     stored = [
         (number, in_row, tuple(part.substitute(mapping) for part in at))
@@ -239,19 +239,18 @@ def _place_store(
 
 def _best_vector(
     kept: Sequence[Var], reduced: Sequence[Var], reads: Sequence[Affine], lanes: int, target: Target
-) -> Ranked[Var]:
+) -> Ranked[tuple[Var | None, Var | None]]:
     """The variable whose vectors load best; see Note [Two shapes of vectors]."""
     length = math.prod(var.extent for var in reduced)
     # The elements of a row that is unrolled lie between the lanes of vectors of rows.
     neighbours = length if length <= _longest_straight(target, across=False) else 0
 
-    def cost(var: Var) -> float:
+    def cost(var: Var, _: Var | None) -> float:
         if var in kept:
             return vector_cost(reads, (), var, lanes, neighbours)
         return vector_cost(reads, (), var, lanes) + _ACROSS_LANES / length
 
-    variables = (*reversed(reduced), *reversed(kept))
-    return cheapest("vector", variables, cost, in_words, "memory operations an element")
+    return cheapest_vector((*reversed(reduced), *reversed(kept)), cost)
 
 
 def _with_cache(

@@ -28,7 +28,6 @@ def sort_kernel(region: ClosedRegion, target: Target) -> Kernel:
     rows = Rows(region, builder)
     ranked = _way(rows, target)
     way = ranked.best
-    assert way is not None
     way.prepare()
     tree, total = way.items(target.cores)
     number = math.prod(var.extent for var in rows.shape.kept)
