@@ -13,20 +13,20 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from stagejit.codegen.closed import ClosedRegion, closed, key_of, key_with, text_of
-from stagejit.codegen.contract.kernels import contract_kernel, conv_kernel
+from stagejit.codegen.cpu.contract.kernels import contract_kernel, conv_kernel
+from stagejit.codegen.cpu.llvm.lower import lower_named
+from stagejit.codegen.cpu.llvm.shadow import with_shadows
+from stagejit.codegen.cpu.maps import map_kernel
+from stagejit.codegen.cpu.rows.cumulative import cumulative_kernel
+from stagejit.codegen.cpu.rows.reduce import reduce_kernel
+from stagejit.codegen.cpu.scatter import scatter_kernel
+from stagejit.codegen.cpu.sorting.kernel import sort_kernel
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import forget_places
 from stagejit.codegen.ir.shared_code import CHAINED, INLINED, repeats_code
 from stagejit.codegen.ir.verifier import verify as verify_kernel
 from stagejit.codegen.kernel import Kernel, KernelArg
-from stagejit.codegen.llvm.lower import lower_named
-from stagejit.codegen.llvm.shadow import with_shadows
-from stagejit.codegen.maps import map_kernel
 from stagejit.codegen.math.functions import is_long
-from stagejit.codegen.rows.cumulative import cumulative_kernel
-from stagejit.codegen.rows.reduce import reduce_kernel
-from stagejit.codegen.scatter import scatter_kernel
-from stagejit.codegen.sorting.kernel import sort_kernel
 from stagejit.codegen.target import Target
 from stagejit.codegen.templates import Templates
 from stagejit.dispatch.regions import Region

@@ -11,9 +11,9 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
+from stagejit.codegen.cpu.llvm.lower import lower
+from stagejit.codegen.cpu.llvm.shadow import with_shadows
 from stagejit.codegen.ir.nodes import Function
-from stagejit.codegen.llvm.lower import lower
-from stagejit.codegen.llvm.shadow import with_shadows
 from stagejit.codegen.target import Target
 from tests.codegen.regions import Runner
 

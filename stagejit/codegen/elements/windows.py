@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from stagejit.codegen.cpu.rows.reducers import Accumulator, Reducer
 from stagejit.codegen.elements.gathers import clamped, is_inside
 from stagejit.codegen.elements.positions import Position
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I32, element_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.math import functions as vmath
-from stagejit.codegen.rows.reducers import Accumulator, Reducer
 from stagejit.graph.dims import WindowDims
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.windows import chooses

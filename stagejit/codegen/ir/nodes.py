@@ -2,8 +2,8 @@
 
 One kernel is a `Function`: buffers, run-time `i64` parameters, the chunk `[lo, hi)` of its parallel
 loop, and a body of nested blocks. Loops, conditionals, masked vector memory operations, shuffles
-and prefetches are ops; a target lowers them one by one (`codegen/llvm/`) without looking back at
-the program they came from. Nothing here knows a target; widths were chosen when the kernel was
+and prefetches are ops; a target lowers them one by one (`codegen/cpu/llvm/`) without looking back
+at the program they came from. Nothing here knows a target; widths were chosen when the kernel was
 built.
 
 Invariant: a value is used only inside the block that defines it or blocks nested in that one.

@@ -62,7 +62,7 @@ from stagejit import types
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import F32
-from stagejit.codegen.llvm.lower import lower_named
+from stagejit.codegen.cpu.llvm.lower import lower_named
 from stagejit.codegen.target import Target
 b = Builder()
 x, y = b.buffer("x", F32, readonly=True), b.buffer("y", F32)

@@ -14,11 +14,11 @@ import pytest
 
 import stagejit
 from stagejit import types
+from stagejit.codegen.cpu.llvm.lower import lower
 from stagejit.codegen.ir import shared_code
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import F32, F64, Block, Callee, Function, Value
 from stagejit.codegen.ir.verifier import verify
-from stagejit.codegen.llvm.lower import lower
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.math.cost import cost
 from stagejit.codegen.target import Target

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from stagejit import types
+from stagejit.codegen.cpu.llvm.lower import lower
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Function, Value, storage_type
-from stagejit.codegen.llvm.lower import lower
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.target import Target
 from stagejit.graph.functions import MAP_FUNCTIONS

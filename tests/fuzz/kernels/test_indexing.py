@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from stagejit.codegen import scatter
+from stagejit.codegen.cpu import scatter
 from stagejit.graph.verifier import verify
 from stagejit.types import f32
 from tests.fuzz.kernels import indexing

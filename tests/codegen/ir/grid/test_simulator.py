@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from stagejit.codegen.cpu.llvm.lower import lower
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.ir.grid.matrix_tiles import (
     M8N8K4_F64,
@@ -22,7 +23,6 @@ from stagejit.codegen.ir.grid.matrix_tiles import (
 from stagejit.codegen.ir.interpreter.grid import simulate
 from stagejit.codegen.ir.nodes import F32, F64, I32, I64, Type, Value
 from stagejit.codegen.ir.verifier import verify
-from stagejit.codegen.llvm.lower import lower
 from stagejit.codegen.target import Target
 from stagejit.errors import InternalError, VerificationError
 

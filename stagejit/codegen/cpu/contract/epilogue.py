@@ -1,0 +1,153 @@
+"""The last step of an item of a contraction nest: what is stored, evaluated from finished sums.
+
+Input: a `ContractPlan`, the item's `Range` of every axis, the panel that holds its sums. Output:
+the stores over that range. Invariant: each element of the range is stored once; the order of the
+loops changes nothing.
+
+Note [Vectors of the epilogue]: the sums lie as the tiles made them, vectors along the lane axis;
+memory is contiguous along another axis, perhaps. Where that one is long its vectors gather sums and
+store whole. Where it is short (the columns of a 3x3 window, of a 7x7 image) they would be almost
+empty, so vectors run along the lanes and are scattered; and if the axes inside of the lane axis
+fill all the elements between two lanes, as the nine taps of a weight's gradient do, all of them are
+evaluated at once and a register transpose makes whole vectors of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stagejit.codegen.cpu.contract.microkernel import View
+from stagejit.codegen.cpu.contract.plan import ContractPlan
+from stagejit.codegen.cpu.contract.tile_blocks import between_lanes
+from stagejit.codegen.cpu.contract.tiling import Split
+from stagejit.codegen.elements.elements import Elements, Memory
+from stagejit.codegen.elements.stores import Stores
+from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.math import functions as vmath
+from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.spans import Span
+from stagejit.codegen.nest.tree import At, Chunk, Do, Interleaved, Loop, Node, Tail, serial
+from stagejit.index.affine import Var
+
+
+@dataclass(frozen=True)
+class Range:
+    """The groups of one axis that the current item owns, and where its block starts."""
+
+    split: Split
+    low: Register
+    high: Register
+    start: Register
+    length: Register
+
+
+class Epilogue:
+    """The stores of one item."""
+
+    def __init__(
+        self,
+        plan: ContractPlan,
+        elements: Elements,
+        memory: Sequence[Memory],
+        panel: View,
+        ranges: Mapping[Var, Range],
+    ) -> None:
+        self.plan, self.elements = plan, elements
+        streamed = [False] * len(memory)
+        self.stores = Stores(plan.region, elements, memory, plan.offsets, streamed)
+        self.panel, self.ranges, self.b = panel, ranges, elements.b
+        self.lanes, self.result = plan.tiling.lanes, plan.region.anchor_op.result
+        self.vector = self._vector()
+
+    def emit(self) -> None:
+        """Loops in the order of memory; a vector of neighbours innermost."""
+        axes = sorted(self.plan.nest.axes, key=lambda var: -abs(self._stride(var)))
+        if self.vector is not None and self._stride(self.vector) <= 1:
+            axes = [*(var for var in axes if var is not self.vector), self.vector]
+        self.elements.bound[self.result] = lambda _: self._sum()
+        emitter = Emitter(self.elements)
+        with emitter.covering({var: self._elements(var) for var in axes}):
+            emitter.emit(self._loops(axes))
+
+    def _elements(self, var: Var) -> Span:
+        owned = self.ranges[var]
+        return Span.between(owned.start, owned.start + owned.length, owned.length)
+
+    def _stride(self, var: Var) -> int:
+        """Elements from neighbour to neighbour in the first store."""
+        return self.plan.offsets[0].coeff(var)
+
+    def _vector(self) -> Var | None:
+        """See Note [Vectors of the epilogue]."""
+        if self.lanes == 1:
+            return None
+        lane = self.plan.tiling.lane if self.plan.tiling.lane in self.plan.nest.axes else None
+        unit = next((var for var in self.plan.nest.axes if self._stride(var) == 1), None)
+        if unit is None or lane is None:
+            return unit or lane
+        used = [min(self._span(var), self.lanes) for var in (unit, lane)]
+        return unit if used[0] >= used[1] else lane
+
+    def _span(self, var: Var) -> int:
+        """Elements of the longest range."""
+        return min(self.ranges[var].split.span, var.extent)
+
+    # ---------------------------------------------------------------- loops
+
+    def _loops(self, axes: Sequence[Var]) -> Node:
+        if not axes:
+            return Do("store", self._store_all)
+        var, rest = axes[0], axes[1:]
+        if var is not self.vector:
+            return serial([var], self._loops(rest))
+        lanes, chunks = self.lanes, []
+        whole = var.extent % lanes == 0 and self.ranges[var].split.unit == lanes
+        if self._fills_gaps(rest):
+            chunks.append(Chunk(lanes, self._gaps(rest), vector=True))
+        if not (whole and chunks):
+            tail: Tail = "none" if whole else "all masked"
+            chunks.append(Chunk(lanes, self._loops(rest), vector=True, tail=tail))
+        return Loop(var, tuple(chunks))
+
+    def _fills_gaps(self, inner: Sequence[Var]) -> bool:
+        """Whether the positions of `inner` are all the elements between two lanes, in order."""
+        assert self.vector is not None
+        axes, stored = self.plan.nest.axes, self.plan.offsets[0]
+        between = between_lanes(axes, stored, self.vector, self.lanes)
+        whole = all(self.ranges[var].split.parts == 1 for var in between)
+        return bool(between) and whole and between == list(inner)
+
+    def _gaps(self, inner: Sequence[Var]) -> Node:
+        """A vector, and all the elements between its lanes."""
+        assert self.vector is not None
+        stride, store = self._stride(self.vector), Do("store", self._store_all)
+        places = itertools.product(*(range(var.extent) for var in inner))
+        body = tuple(At(tuple(zip(inner, numbers, strict=True)), store) for numbers in places)
+        return Interleaved(stride, body)
+
+    # ---------------------------------------------------------------- one position
+
+    def _store_all(self) -> None:
+        panel, indices = self.plan.panel, self.plan.indices
+        self.stores.write([(n, index) for n, index in enumerate(indices) if n != panel])
+
+    def _sum(self) -> Register:
+        """The finished sums where the loops stand, in the type of the anchor's result."""
+        b, view, lanes, vector = self.b, self.panel, self.lanes, self.vector
+        position, offset = self.elements.position, view.base
+        for var in self.plan.nest.axes:  # the panel starts where the item does
+            offset = offset - view.moved(var, self.ranges[var].start)
+        for var in self.plan.nest.axes:
+            offset = offset + view.moved(var, position.env[var])
+        stride = view.strides.get(vector, 0) if vector is not None else 0
+        if vector is None or not stride:
+            raw = b.load(view.buffer, offset)
+        elif stride == 1:
+            raw = b.load(view.buffer, offset, lanes, mask=position.mask)
+        else:
+            raw = b.gather(
+                view.buffer, b.splat(offset, lanes) + b.lane_ids(lanes) * stride, mask=position.mask
+            )
+        return vmath.convert(b, raw, self.plan.nest.dtype, self.result.type.dtype)

@@ -1,0 +1,382 @@
+"""Fills the packed block of an operand by evaluating it element by element.
+
+Input: a `Packing`, the place of the block. Output: loops that write its scratch; prologues,
+borders, layout changes and type conversions all happen here. Invariant: every position of the block
+that a window reaches outside the operand holds the operand's border.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from stagejit.codegen.cpu.contract.packing import Dim, Packing
+from stagejit.codegen.elements.elements import Elements
+from stagejit.codegen.elements.register_tiles import Tile
+from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.ir.nodes import element_type
+from stagejit.codegen.ir.strides import every, is_dealt
+from stagejit.codegen.math import functions as vmath
+from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.spans import Span
+from stagejit.codegen.nest.tree import (
+    At,
+    Cell,
+    Chunk,
+    Do,
+    Interleaved,
+    Loop,
+    Node,
+    Within,
+    serial,
+    vectors,
+)
+from stagejit.index.affine import Affine, Var
+
+_MOST_SHUFFLED = 4  # phases that shuffles sort faster than scattered stores
+_UNROLLED_VECTORS = 8  # rows up to this length are written without a loop
+_NONE: Mapping[Var, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class _Need:
+    """The part of one dimension that a block needs: source positions [first, stop), which lie at
+    block positions `source - origin`. The block has `count` positions; with a border, those that no
+    position of [0, size) reaches hold the border."""
+
+    first: Register
+    stop: Register
+    origin: Register
+    count: Register
+    size: int
+    border: bool
+
+    def times(self, factor: int) -> _Need:
+        """Of a dimension that runs on into one of `factor` elements, the need of both."""
+        first, stop, origin, count = (
+            number * factor for number in (self.first, self.stop, self.origin, self.count)
+        )
+        return _Need(first, stop, origin, count, self.size * factor, self.border)
+
+    @property
+    def span(self) -> Span:
+        """The source positions."""
+        return Span.between(self.first, self.stop, self.stop - self.first)
+
+
+class Fill:
+    """Copies the block whose axes start at `starts` and have `lengths` elements. Dimensions that
+    run on into each other, in memory and in scratch, are walked as one."""
+
+    def __init__(
+        self,
+        packing: Packing,
+        elements: Elements,
+        starts: Mapping[Var, Register],
+        lengths: Mapping[Var, Register],
+    ) -> None:
+        self.b, self.elements, self.source = packing.b, elements, packing.source
+        self.emitter = Emitter(elements)
+        self.lanes, self.dtype = packing.tiling.lanes, packing.dtype
+        self.buffer, self.size = packing.buffer, packing.size
+        self.dims = list(packing.dims)
+        self.index, self.memory = packing.source.operand.index, packing.source.memory
+        self._border_value = packing.source.operand.border
+        self.needs = {dim.source: self._need(dim, starts, lengths) for dim in self.dims}
+        if self.memory is not None:
+            self._merge()
+
+    def emit(self) -> None:
+        with self.emitter.covering({dim.source: self.needs[dim.source].span for dim in self.dims}):
+            self.emitter.emit(self._tree())
+
+    @property
+    def write(self) -> Node:
+        return Do("pack", self._write)
+
+    def _tree(self) -> Node:
+        if not self.dims:
+            return self.write
+        vector, along = self._directions()
+        if self.lanes > 1 and vector.modulus == 1 and along is None:
+            return self._walk(0)
+        others = [dim.source for dim in self.dims if dim is not vector and dim is not along]
+        if 1 < vector.modulus <= _MOST_SHUFFLED and self.lanes > 1:
+            filled = self._phases(vector)
+        elif along is not None:
+            filled = self._squares(vector, along)
+        else:
+            filled = self._row(vector)
+        border: Node = ()
+        if any(need.border for need in self.needs.values()):
+            border = self._border(lambda: (self.b.const(0), self.b.const(self.size)))
+        return (border, serial(others, filled))
+
+    # ---------------------------------------------------------------- what is walked
+
+    def _need(
+        self, dim: Dim, starts: Mapping[Var, Register], lengths: Mapping[Var, Register]
+    ) -> _Need:
+        b = self.b
+        if not dim.window:
+            start, count = starts[dim.source], lengths[dim.source]
+            return _Need(start, start + count, start, count, dim.source.extent, border=False)
+        origin, count = b.const(-dim.before), b.const(1)
+        for axis, coeff in dim.coeffs.items():
+            origin = origin + starts[axis] * coeff
+            count = count + (lengths[axis] - 1) * coeff
+        window = self.source.operand.windows[dim.source]
+        if window.exact:
+            return _Need(origin, origin + count, origin, count, window.size, border=False)
+        end = origin + count
+        first = b.binary("smin", b.binary("smax", origin, 0), end)
+        stop = b.binary("smax", b.binary("smin", end, window.size), first)
+        return _Need(first, stop, origin, count, window.size, border=True)
+
+    def _merge(self) -> None:
+        at = len(self.dims) - 2
+        while at >= 0:
+            outer, inner = self.dims[at], self.dims[at + 1]
+            if self._joins(outer, inner):
+                extent = inner.source.extent
+                joint = Var(outer.source.extent * extent, inner.source.name)
+                high, low = Affine.of(joint).divmod(extent)
+                mapping = {outer.source: high, inner.source: low}
+                self.index = tuple(part.substitute(mapping) for part in self.index)
+                assert self.memory is not None
+                self.memory = self.memory.substitute(mapping)
+                self.needs[joint] = self.needs[outer.source].times(extent)
+                length = outer.length * extent
+                self.dims[at : at + 2] = [
+                    replace(inner, source=joint, window=outer.window, length=length)
+                ]
+            at -= 1
+
+    def _joins(self, outer: Dim, inner: Dim) -> bool:
+        if inner.window or outer.modulus > 1 or inner.modulus > 1 or self.memory is None:
+            return False
+        extent = inner.source.extent
+        return (
+            self.needs[inner.source].count.const == extent
+            and outer.stride == inner.stride * extent
+            and self.memory.coeff(outer.source) == self.memory.coeff(inner.source) * extent
+        )
+
+    def _directions(self) -> tuple[Dim, Dim | None]:
+        """The dimension of the vectors, and the other one of a register transpose."""
+        inner, memory = self.dims[-1], self.memory
+        if inner.modulus > 1 or memory is None or self.lanes < 2:
+            return inner, None
+        contiguous = next(
+            (dim for dim in self.dims if memory.coeff(dim.source) == 1 and dim.source.extent > 1),
+            inner,
+        )
+        return inner, contiguous if contiguous is not inner and contiguous.modulus == 1 else None
+
+    # ---------------------------------------------------------------- loops
+
+    def _walk(self, depth: int) -> Node:
+        """The block in storage order, borders included."""
+        dim = self.dims[depth]
+        need = self.needs[dim.source]
+        if depth == len(self.dims) - 1:
+            return self._bordered_row(dim) if need.border else self._row(dim)
+        inner = serial([dim.source], self._walk(depth + 1))
+        if not need.border:
+            return inner
+
+        def before() -> tuple[Register, Register]:
+            row = self._row_start(depth)
+            return row, row + (need.first - need.origin) * dim.stride
+
+        def after() -> tuple[Register, Register]:
+            row = self._row_start(depth)
+            return row + (need.stop - need.origin) * dim.stride, row + need.count * dim.stride
+
+        # Whole vectors of it may reach into the rows that follow.
+        return (self._border(before), inner, self._border(after))
+
+    def _row_start(self, depth: int) -> Register:
+        """Where in scratch the loops over the first dimensions stand."""
+        start = self.b.const(0)
+        for dim in self.dims[:depth]:
+            position = self.elements.position.env[dim.source] - self.needs[dim.source].origin
+            start = start + position * dim.stride
+        return start
+
+    def _bordered_row(self, dim: Dim) -> Node:
+        """Vectors over the positions of the block; lanes outside the operand are the border."""
+        b, lanes, need, border = self.b, self.lanes, self.needs[dim.source], self._border_value
+        block = Var(dim.length, "block")
+        # A masked load gives zeros already.
+        reads = self.memory is not None and self.memory.coeff(dim.source) == 1
+
+        def step() -> None:
+            position = self.elements.position.env[block]
+            at = position + need.origin
+            inside = b.mask_below(at, need.size, lanes) ^ b.mask_below(at, 0, lanes)
+            with self.elements.at({dim.source: at}, vector=dim.source, lanes=lanes, mask=inside):
+                self._prefetch()
+                register = self._element()
+            if border != 0 or not reads:
+                register = b.select(inside, register, border)
+            b.store(register, self.buffer, self._row_start(len(self.dims) - 1) + position)
+
+        if dim.length <= _UNROLLED_VECTORS * lanes:  # masks then do not depend on the row
+            return vectors(block, lanes, Do("pack", step), tail="padded", straight=True)
+        row = vectors(block, lanes, Do("pack", step), tail="padded")
+        return self._covering(block, lambda: (b.const(0), need.count), row)
+
+    def _covering(
+        self, var: Var, ends: Callable[[], tuple[Register, Register]], body: Node
+    ) -> Node:
+        """`body`, in which loops over `var` cover what is between two ends."""
+
+        def covering() -> AbstractContextManager[None]:
+            start, stop = ends()
+            return self.emitter.covering({var: Span.between(start, stop, stop - start)})
+
+        return Within("ends", covering, body)
+
+    def _prefetch(self) -> None:
+        """The same place one step of the outermost dimension ahead: rows are short, and the next
+        ones far away."""
+        outer, memory = self.dims[0], self.memory
+        if memory is None or len(self.dims) < 2:
+            return
+        _, place = self.elements.behind(self.source.operand.value)
+        here = self.elements.scalar_index(memory - place.base)
+        self.b.prefetch(place.buffer, here + memory.coeff(outer.source))
+
+    def _border(self, ends: Callable[[], tuple[Register, Register]]) -> Node:
+        """Whole vectors of the border, from one place in scratch to another or a little further."""
+        b, lanes, at = self.b, self.lanes if self.lanes > 1 else 0, Var(self.size, "border")
+
+        def store() -> None:
+            border = b.const(self._border_value, element_type(self.dtype).with_lanes(lanes))
+            b.store(border, self.buffer, self.elements.position.env[at])
+
+        fill = Loop(at, (Chunk(max(lanes, 1), Do("border", store), tail="padded"),))
+        return self._covering(at, ends, fill)
+
+    def _phases(self, vector: Dim) -> Node:
+        """As many vectors at once as there are phases, sorted by shuffles; the rest one by one."""
+        b, var, lanes, count = self.b, vector.source, self.lanes, vector.modulus
+        cells = [Cell("phase") for _ in range(count)]
+
+        def load(cell: Cell) -> Node:
+            def run() -> None:
+                self.emitter.cells[cell] = (self._element(),)
+
+            return Do("load", run, (cell,))
+
+        def sort() -> None:
+            position = self.elements.position.env[var]
+            parts = [self.emitter.cells[cell][0] for cell in cells]
+            for phase in range(count):
+                offset = self._offset({var: position + phase})
+                b.store(every(b, parts, phase), self.buffer, offset)
+
+        loads = (
+            At(((var, number * lanes),), load(cell), var, lanes, lanes)
+            for number, cell in enumerate(cells)
+        )
+        together = Chunk(lanes * count, (*loads, Do("sort", sort)))
+        return Loop(var, (together, Chunk(lanes, self.write, vector=True, tail="masked")))
+
+    def _row(self, vector: Dim) -> Node:
+        """Positions along the innermost dimension."""
+        if self.lanes > 1:
+            return vectors(vector.source, self.lanes, self.write)
+        return serial([vector.source], self.write)
+
+    def _squares(self, vector: Dim, along: Dim) -> Node:
+        """Square register transposes; what is left over goes element by element. Elements that lie
+        between the lanes and nowhere else are all loaded with them."""
+        lanes, var = self.lanes, along.source
+        single = Chunk(1, self.write)
+        if self._is_between(vector, along):
+            whole = self._gaps(along)
+        else:
+            whole = Loop(var, (Chunk(lanes, self._square(var)), single))
+        rest = Chunk(lanes, Loop(var, (single,)), vector=True, tail="all masked")
+        return Loop(vector.source, (Chunk(lanes, whole, vector=True), rest))
+
+    def _square(self, along: Var) -> Node:
+        lanes = self.lanes
+
+        def rows() -> None:
+            for row in range(lanes):
+                with self.elements.tile_step(row):
+                    self._write({along: row})
+
+        def square() -> AbstractContextManager[None]:
+            return self.elements.at(tile=Tile(along, lanes, lanes))
+
+        return Within("square", square, Do("pack rows", rows))
+
+    def _is_between(self, vector: Dim, along: Dim) -> bool:
+        """Whether positions of `along` are all the elements from one lane to the next in memory."""
+        assert self.memory is not None
+        gap, need = self.memory.coeff(vector.source), self.needs[along.source]
+        return (
+            is_dealt(gap, self.lanes, shared=True)
+            and (need.first.const, need.stop.const) == (0, gap)
+            and along.source.extent == gap
+        )
+
+    def _gaps(self, along: Dim) -> Node:
+        """A vector for each position of `along`, from the same loads."""
+        count = along.source.extent
+        body = tuple(At(((along.source, number),), self.write) for number in range(count))
+        return Interleaved(count, body)
+
+    def _element(self) -> Register:
+        """The operand where `elements` stands, in the packed type."""
+        value = self.source.operand.value
+        raw = self.elements.value(value, self.index)
+        register = vmath.convert(self.b, raw, value.type.dtype, self.dtype)
+        position = self.elements.position
+        return register if position.vector is None else self.b.splat(register, position.lanes)
+
+    def _offset(
+        self,
+        at: Mapping[Var, Register],
+        *,
+        but: Dim | None = None,
+        steps: Mapping[Var, int] = _NONE,
+    ) -> Register:
+        """Scratch offset of a source position; that of `elements` where `at` says nothing."""
+        offset = self.b.const(0)
+        for dim in self.dims:
+            if dim is not but:
+                position = at.get(dim.source, self.elements.position.env.get(dim.source))
+                assert position is not None
+                position = position + steps.get(dim.source, 0) - self.needs[dim.source].origin
+                offset = offset + self._along(dim, position)
+        return offset
+
+    def _write(self, steps: Mapping[Var, int] = _NONE) -> None:
+        """Evaluate the operand where `elements` stands and store it in scratch."""
+        b, position, register = self.b, self.elements.position, self._element()
+        split = next(
+            (dim for dim in self.dims if dim.source is position.vector and dim.modulus > 1), None
+        )
+        if split is None:
+            b.store(register, self.buffer, self._offset({}, steps=steps), mask=position.mask)
+            return
+        lanes = position.lanes
+        first = position.env[split.source] - self.needs[split.source].origin
+        varying = self._along(split, b.splat(first, lanes) + b.lane_ids(lanes))
+        offset = b.splat(self._offset({}, but=split, steps=steps), lanes) + varying
+        b.scatter(register, self.buffer, offset, mask=position.mask)
+
+    def _along(self, dim: Dim, position: Register) -> Register:
+        """Scratch offset of a position of the block, or of one for each lane, along a dimension."""
+        if dim.modulus == 1:
+            return position * dim.stride
+        quotient = self.b.udiv(position, dim.modulus)
+        remainder = self.b.urem(position, dim.modulus)
+        return remainder * dim.plane + quotient * dim.stride

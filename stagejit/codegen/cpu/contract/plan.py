@@ -1,0 +1,194 @@
+"""From a region around a contraction nest to everything its kernel needs to know.
+
+Input: a region and its `Nest`. Output: a `ContractPlan`: the nest over as few axes as its memory
+accesses allow, how each operand and store is addressed, and the `Tiling`. Invariant: nothing is
+emitted here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stagejit.codegen.closed import ClosedRegion
+from stagejit.codegen.cpu.contract.nest import Nest, Operand
+from stagejit.codegen.cpu.contract.tile_blocks import choose, is_direct
+from stagejit.codegen.cpu.contract.tiling import Source, Tiling
+from stagejit.codegen.elements.footprint import Footprint
+from stagejit.codegen.elements.space import merge
+from stagejit.codegen.kernel import Choice
+from stagejit.codegen.target import Target
+from stagejit.dispatch.regions import Store
+from stagejit.errors import InternalError
+from stagejit.graph.ir import Op, Value
+from stagejit.index.affine import Affine, Index, SplitNeeded
+
+_MOST_SPLITS = 16
+
+
+@dataclass(frozen=True)
+class ContractPlan:
+    """`indices[i]` and `offsets[i]` belong to `region.stores[i]`: the index of the stored value,
+    and its place in memory. panel: the store whose memory also holds the running sums, None for
+    scratch."""
+
+    region: ClosedRegion
+    nest: Nest
+    sources: tuple[Source, Source]
+    indices: tuple[Index, ...]
+    offsets: tuple[Affine, ...]
+    reads: tuple[tuple[Value, Affine], ...]
+    tiling: Tiling
+    panel: int | None
+    choice: Choice
+
+
+def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
+    """Split axes where views need it, join them again where nothing does, and choose a tiling."""
+    nest = _refined(region, nest)
+    walk = _Walk(region, nest, strict=False)
+    nest = _merged(nest, walk)
+    walk = _Walk(region, nest, strict=False)
+    left, right = (_source(region, nest, operand) for operand in (nest.left, nest.right))
+    plain = [
+        i
+        for i, store in enumerate(region.stores)
+        if _is_plain(region, nest, store) and _loops_only(walk.offsets[i])
+    ]
+    stored = walk.offsets[plain[0] if plain else 0]
+    tiling, choice = choose(nest, left, right, stored, target, plain=bool(plain))
+    direct = bool(plain) and is_direct(tiling, stored)
+    return ContractPlan(
+        region,
+        nest,
+        (left, right),
+        walk.indices,
+        walk.offsets,
+        tuple(walk.footprint.reads),
+        tiling,
+        plain[0] if direct else None,
+        choice,
+    )
+
+
+class _Walk:
+    """A dry run of one nest: what it reads and writes, as affine forms."""
+
+    def __init__(self, region: ClosedRegion, nest: Nest, *, strict: bool) -> None:
+        anchor = region.anchor_op
+        self.footprint = Footprint(region, bound={anchor.result}, strict=strict)
+        for operand in (nest.left, nest.right):
+            self.footprint.visit(operand.value, operand.exact_index or operand.index)
+        self.indices = tuple(
+            _pushed(self.footprint, region, nest, store) for store in region.stores
+        )
+        self.offsets = tuple(map(self.footprint.write, region.stores, self.indices))
+
+    @property
+    def forms(self) -> list[Affine]:
+        return [form for _, form in self.footprint.reads] + self.footprint.numbers
+
+
+def _refined(region: ClosedRegion, nest: Nest) -> Nest:
+    """Split axes until no memory access divides an axis that could be split instead."""
+    walk = _Walk(region, nest, strict=False)
+    if all(var.operand is None for form in walk.forms for var in form.vars()):
+        return nest
+    for _ in range(_MOST_SPLITS):
+        try:
+            _Walk(region, nest, strict=True)
+            break
+        except SplitNeeded as needed:
+            finer = nest.split(needed.var, needed.inner)
+            if finer is None:
+                break
+            nest = finer
+    return nest
+
+
+def _merged(nest: Nest, walk: _Walk) -> Nest:
+    """Join adjacent axes that every access runs through as one."""
+    forms = walk.forms
+    for operand in (nest.left, nest.right):
+        forms += [window.at for window in operand.windows.values()]
+    divided = walk.footprint.divided
+    axes, mapping = merge(nest.axes, forms, divided)
+    reduce, more = merge(nest.reduce, forms, divided)
+    return nest.substitute(axes, reduce, {**mapping, **more})
+
+
+def _source(region: ClosedRegion, nest: Nest, operand: Operand) -> Source:
+    memory = _memory_form(region, operand.value, operand.index)
+    exact = operand.exact_index
+    offset = None if exact is None else _memory_form(region, operand.value, exact)
+    narrow = operand.value.type.dtype is not nest.dtype
+    return Source(operand, frozenset(operand.depends()), offset, memory, narrow)
+
+
+def _memory_form(region: ClosedRegion, value: Value, index: Index) -> Affine | None:
+    """The offset in memory of an element that is only read through views."""
+    leaf = value
+    while leaf not in region.inputs:
+        if not leaf.op.definition.is_view:
+            return None
+        leaf = leaf.op.operands[0]
+    footprint = Footprint(region)
+    footprint.visit(value, index)
+    forms = [form for read, form in footprint.reads if read is leaf]
+    return forms[0] if len(footprint.reads) == 1 and _loops_only(forms[0]) else None
+
+
+def _loops_only(form: Affine) -> bool:
+    return all(var.kind == "loop" for var in form.vars())
+
+
+def _is_plain(region: ClosedRegion, nest: Nest, store: Store) -> bool:
+    """The stored value is the anchor's result, perhaps viewed, in the type of the running sums."""
+    value, result = store.value, region.anchor_op.result
+    while value is not result and value.op in region.ops and value.op.definition.is_view:
+        value = value.op.operands[0]
+    return value is result and result.type.dtype is nest.dtype
+
+
+def _pushed(footprint: Footprint, region: ClosedRegion, nest: Nest, store: Store) -> Index:
+    """The index of the stored value that belongs to the anchor's result at `nest.result`."""
+    result = region.anchor_op.result
+    behind = {result}  # what is made of the anchor's result
+    for op in region.ops:  # operands first
+        if not behind.isdisjoint(op.operands):
+            behind.update(op.results)
+    value, path = store.value, list[Op]()
+    while value is not result:
+        if value not in behind:
+            raise InternalError(f"{store.value} does not depend on the anchor", step="codegen")
+        path.append(value.op)
+        value = next(operand for operand in value.op.operands if operand in behind)
+    index = nest.result
+    for op in reversed(path):
+        index = _push(footprint, op, index)
+    return index
+
+
+def _push(footprint: Footprint, op: Op, index: Index) -> Index:
+    """The index in the op's result at which operand element `index` arrives."""
+    operand, result = op.operands[0], op.result
+    if op.definition.is_elementwise:
+        return index
+    if op.kind == "transpose":
+        return tuple(index[axis] for axis in op.attrs["permutation"])
+    if op.definition.keeps_order:
+        return footprint.reshaped(index, operand.shape, result.shape)
+    if op.kind == "reverse":
+        return tuple(
+            Affine((), extent - 1) - part if axis in op.attrs["axes"] else part
+            for axis, (part, extent) in enumerate(zip(index, result.shape, strict=True))
+        )
+    if op.kind == "broadcast" and operand.type.size == result.type.size:
+        parts = [Affine()] * len(result.shape)
+        for axis, part in zip(op.attrs["axes"], index, strict=True):
+            parts[axis] = part
+        return tuple(parts)
+    if op.definition.is_splat and result.type.size == 1:
+        return (Affine(),) * result.type.rank
+    raise InternalError(
+        f"{op} does not keep the elements of a contraction apart", step="codegen", loc=op.loc
+    )

@@ -1,0 +1,153 @@
+"""How a contraction nest runs: the sources of its operands, the cuts of its axes, the tiling.
+
+Input: built by `tile_search.py` and `tile_blocks.py`. Output: read by packing and code generation.
+Invariant: plain data; any tiling gives the right values, some give them sooner.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stagejit.codegen.cpu.contract.nest import Operand
+from stagejit.index.affine import Affine, Var
+
+
+@dataclass(frozen=True)
+class Source:
+    """One operand as the tiling sees it.
+
+    offset: the memory offset in terms of axes, None where the operand must be evaluated. Either way
+    it may be packed. memory: the same in terms of the variables of its index, borders aside; None
+    where it is not simply read. narrow: its elements are converted when loaded.
+    """
+
+    operand: Operand
+    depends: frozenset[Var]
+    offset: Affine | None
+    memory: Affine | None
+    narrow: bool = False
+
+    def stride(self, var: Var) -> int:
+        return self.offset.coeff(var) if self.offset is not None else 0
+
+    def box(self, extents: Mapping[Var, int], lane: Var | None = None, lanes: int = 1) -> int:
+        """Elements of the smallest box that holds what a block of these extents reads, in whole
+        vectors along `lane`."""
+        size = 1
+        seen: set[Var] = set()
+        for window in self.operand.windows.values():
+            length = 1 + sum(c * (extents.get(v, v.extent) - 1) for v, c in window.at.terms)
+            axes = window.at.loop_vars()
+            size *= -(-length // lanes) * lanes if lane in axes else length
+            seen |= axes
+        for var in self.depends - seen:
+            size *= extents.get(var, var.extent)
+        return size
+
+
+@dataclass(frozen=True)
+class Split:
+    """An axis cut into `groups` of nearly equal numbers of units: the first `big` have one more
+    than `small`. A unit is one element, or one vector of the lane axis. An item takes `block`
+    groups."""
+
+    var: Var
+    unit: int
+    groups: int
+    small: int
+    big: int
+    parts: int = 1
+
+    @staticmethod
+    def of(var: Var, unit: int, most: int) -> Split:
+        units = -(-var.extent // unit)
+        groups = -(-units // most)
+        small, big = divmod(units, groups)
+        return Split(var, unit, groups, small, big)
+
+    @property
+    def block(self) -> int:
+        """Groups of the largest part."""
+        return -(-self.groups // self.parts)
+
+    @property
+    def most(self) -> int:
+        """Units of the largest group."""
+        return self.small + (self.big > 0)
+
+    @property
+    def span(self) -> int:
+        """Elements of the largest block, rounded up to whole units."""
+        whole = (
+            min(self.block, self.big) * (self.small + 1)
+            + max(self.block - self.big, 0) * self.small
+        )
+        return whole * self.unit
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """(units, number of groups) for each distinct group size."""
+        runs = [(self.small + 1, self.big), (self.small, self.groups - self.big)]
+        return [(size, count) for size, count in runs if count]
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a nest runs.
+
+    lane: the axis of the vector lanes, a reduction axis for dot products; None: scalars. splits:
+    one per result axis, outermost loop first. pack: for (left, right), whether to copy into scratch
+    first. reduce: reduction axes, outermost first. blocked: the one that is cut into blocks of
+    `k_block` steps; those before it then take one step a block. ahead: blocks by which the vector
+    operand is prefetched.
+    """
+
+    lane: Var | None
+    lanes: int
+    splits: tuple[Split, ...]
+    pack: tuple[bool, bool]
+    reduce: tuple[Var, ...]
+    blocked: Var | None
+    k_block: int
+    cycles: float
+    ahead: int = 0
+
+    def __str__(self) -> str:
+        """For example: 6 x 4 vectors along n of 1024, blocks of 256 steps, right packed."""
+        sizes = [split.most for split in self.splits if split.most > 1]
+        lane = f" vectors along {self.lane.name} of {self.lane.extent}" if self.lane else " scalars"
+        blocks = f", blocks of {self.k_block} steps" if self.blocked else ""
+        packed = [side for side, packs in zip(("left", "right"), self.pack, strict=True) if packs]
+        return (
+            f"{' x '.join(map(str, sizes)) or 1}{lane}{blocks}, "
+            f"{' and '.join(packed) or 'nothing'} packed"
+        )
+
+    @property
+    def items(self) -> int:
+        return math.prod(split.parts for split in self.splits)
+
+    def split(self, var: Var) -> Split | None:
+        return next((split for split in self.splits if split.var is var), None)
+
+    @property
+    def k_blocks(self) -> int:
+        if self.blocked is None:
+            return 1
+        serial = math.prod(var.extent for var in self.serial)
+        return serial * -(-self.blocked.extent // self.k_block)
+
+    @property
+    def serial(self) -> tuple[Var, ...]:
+        """Reduction axes of which a block takes one step."""
+        return () if self.blocked is None else self.reduce[: self.reduce.index(self.blocked)]
+
+    @property
+    def extents(self) -> dict[Var, int]:
+        """The largest block along each axis that is cut."""
+        extents = {split.var: split.span for split in self.splits}
+        extents.update(dict.fromkeys(self.serial, 1))
+        if self.blocked is not None:
+            extents[self.blocked] = self.k_block
+        return extents

@@ -1,0 +1,254 @@
+"""Lowers a kernel of the loop-nest IR to the text of one LLVM IR module.
+
+Input: a `Function`, its linker symbol, a `Target`. Output: a module that defines exactly that
+symbol,
+    void symbol(ptr bufs, ptr params, i64 lo, i64 hi, ptr scratch)
+and otherwise declares intrinsics and private constants. Invariant: the text is final. No IR pass
+runs on it (see KERNELS.md, "LLVM"): loops are rotated, invariants hoisted, vectors explicit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from stagejit.codegen.cpu.llvm.memory import Memory
+from stagejit.codegen.cpu.llvm.ops import lower_pure
+from stagejit.codegen.cpu.llvm.shadow import shadows
+from stagejit.codegen.cpu.llvm.text import Emitter, Ref, type_text
+from stagejit.codegen.ir.nodes import I8, I64, Block, Buffer, Callee, Function, Op
+from stagejit.codegen.target import Target
+from stagejit.errors import InternalError
+
+_NAMELESS = "sj_k_nameless"
+
+
+def lower(function: Function, symbol: str, target: Target, *, verify: bool = False) -> str:
+    """LLVM IR of `function` for `target`. With `verify`, accesses to arguments and scratch are
+    checked; callers then give the scratch that `shadow.with_shadows` says."""
+    if function.threads:
+        what = "a kernel for blocks of threads cannot be lowered for a CPU"
+        raise InternalError(what, step="llvm", dump=function.as_text())
+    lowering = _Lowering(function, symbol, target, verify=verify)
+    return lowering.module()
+
+
+def lower_named(function: Function, target: Target, *, verify: bool = False) -> tuple[str, str]:
+    """A linker name made from the content, so that equal kernels share object code, and the
+    function as `lower` gives it under that name."""
+    text = lower(function, _NAMELESS, target, verify=verify)
+    symbol = "sj_k_" + hashlib.sha256(text.encode()).hexdigest()[:24]
+    return symbol, text.replace(_NAMELESS, symbol)
+
+
+def _features(names: str) -> list[str]:
+    return [f'"target-features"="{names}"'] if names else []
+
+
+class _Lowering:
+    def __init__(
+        self, function: Function, symbol: str, target: Target, *, verify: bool = False
+    ) -> None:
+        self.function = function
+        self.e = Emitter(symbol, target, verify=verify)
+        inner = [buffer for callee in function.callees for buffer in callee.buffers]
+        self.memory = Memory(self.e, (*function.buffers, *inner))
+
+    def module(self) -> str:
+        e = self.e
+        self._prologue()
+        self._block(self.function.body)
+        callees = [line for callee in self.function.callees for line in self._callee(callee)]
+        if e.uses_nontemporal:
+            self._fence()
+        e.line("ret void")
+        arguments = "ptr %bufs, ptr %params, i64 %lo, i64 %hi, ptr %scratch"
+        return "\n".join(
+            [
+                *self.memory.tables(self.function.buffers),
+                f"define void @{e.symbol}({arguments}) #0 {{",
+                "entry:",
+                *e.lines,
+                "}",
+                *callees,
+                *(e.declarations[name] for name in sorted(e.declarations)),
+                *self._attributes(),
+                *self.memory.metadata(),
+                "",
+            ]
+        )
+
+    def _callee(self, callee: Callee) -> list[str]:
+        """The definition of a function that only this module calls."""
+        lowering = _Lowering(self.function, f"{self.e.symbol}.{callee.name}", self.e.target)
+        e = lowering.e
+        for position, buffer in enumerate(callee.buffers):
+            lowering.memory.bases[buffer] = lowering._base(buffer, position)
+        params = [Ref(param.type, f"%p{k}") for k, param in enumerate(callee.params)]
+        for param, ref in zip(callee.params, params, strict=True):
+            e.bind(param, ref)
+        lowering._block(callee.body)
+        e.line(f"ret {e.ref(callee.result)}")
+        self.e.declarations.update(e.declarations)
+        kind = type_text(callee.result.type)
+        attributes = "cold noinline #1" if callee.kind == "rare" else "#0"
+        return [
+            *lowering.memory.tables(callee.buffers),
+            f"define internal {kind} @{e.symbol}({', '.join(map(str, params))}) {attributes} {{",
+            "entry:",
+            *e.lines,
+            "}",
+        ]
+
+    def _call(self, op: Op) -> None:
+        e, callee = self.e, op.attrs["callee"]
+        args = ", ".join(str(e.ref(operand)) for operand in op.operands)
+        kind = op.results[0].type
+        symbol = f"@{self.e.symbol}.{callee.name}"
+        e.bind(op.results[0], e.op(f"call {type_text(kind)} {symbol}({args})", kind))
+
+    def _attributes(self) -> list[str]:
+        """Groups of attributes: 0 is everybody's, 1 of what hardly ever runs, which saves all
+        registers itself, so that no caller spills any. LLVM would have it clear the upper halves
+        of all vector registers at its end, after they were restored, so that is switched off."""
+        target = self.e.target
+        attributes = ["nounwind", f'"target-cpu"="{target.cpu}"']
+        if target.has_avx512:  # LLVM prefers half registers on many such CPUs; these kernels do not
+            attributes += ['"prefer-vector-width"="512"', '"min-legal-vector-width"="512"']
+        groups = [[*attributes, *_features(target.features)]]
+        if any(callee.kind == "rare" for callee in self.function.callees):
+            features = f"{target.features},-vzeroupper" if target.has("avx") else target.features
+            keeps = ['"no_caller_saved_registers"'] if target.is_x86 else []
+            groups.append([*attributes, *keeps, *_features(features)])
+        return [f"attributes #{n} = {{ {' '.join(group)} }}" for n, group in enumerate(groups)]
+
+    def _fence(self) -> None:
+        """Nontemporal stores are ordered by nothing else before the kernel signals its end."""
+        if self.e.target.is_x86:
+            self.e.intrinsic("x86.sse.sfence", None, [])
+        else:
+            self.e.line("fence release")
+
+    # ---------------------------------------------------------------- arguments
+
+    def _prologue(self) -> None:
+        e, function = self.e, self.function
+        for number, param in enumerate(function.params):
+            e.bind(param, self._word("%params", number))
+        e.bind(function.lo, Ref(I64, "%lo"))
+        e.bind(function.hi, Ref(I64, "%hi"))
+        for position, buffer in enumerate(function.buffers):
+            self.memory.bases[buffer] = self._base(buffer, position)
+        if e.verify:
+            self._limits([b for b in function.buffers if b.space == "arg"])
+            self._shadows()
+
+    def _word(self, base: str, number: int) -> Ref:
+        pointer = self.e.address(base, I64, self.e.const(number, I64))
+        return self.e.op(f"load i64, {pointer}, align 8, !invariant.load !0", I64)
+
+    def _pointer(self, number: int) -> str:
+        pointer = self.e.address("%bufs", I64, self.e.const(number, I64))
+        name = self.e.fresh()
+        self.e.line(f"{name} = load ptr, {pointer}, align 8, !invariant.load !0")
+        return name
+
+    def _base(self, buffer: Buffer, position: int) -> str:
+        e = self.e
+        if buffer.space == "arg":
+            return self._pointer(buffer.index)
+        if buffer.space == "scratch":
+            return e.pointer("%scratch", I8, e.const(buffer.offset_nbytes, I64))
+        if buffer.space == "table":
+            return f"@{e.symbol}.t{position}"
+        name = e.fresh()
+        e.line(f"{name} = alloca [{buffer.size} x {type_text(buffer.elem)}], align 64")
+        return name
+
+    def _limits(self, arguments: list[Buffer]) -> None:
+        self.memory.fault = self._pointer(len(arguments))
+        first = len(self.function.params)
+        for buffer in arguments:
+            self.memory.limits[buffer] = self._word("%params", first + buffer.index)
+        self.memory.fault_base = self._word("%params", first + len(arguments))
+        self.memory.scratch_fault = len(arguments) + 1
+
+    def _shadows(self) -> None:
+        """Where the marks of `once` buffers are: behind the kernel's own scratch."""
+        for buffer, at in shadows(self.function).items():
+            self.memory.shadows[buffer] = self.e.pointer("%scratch", I8, self.e.const(at, I64))
+
+    # ---------------------------------------------------------------- blocks
+
+    def _block(self, block: Block) -> None:
+        for op in block.ops:
+            self._op(op)
+
+    def _op(self, op: Op) -> None:
+        e = self.e
+        match op.opcode:
+            case "const":
+                return
+            case "for":
+                self._for(op)
+            case "if":
+                self._if(op)
+            case "load" | "gather":
+                e.bind(op.results[0], self.memory.read(op))
+            case "store" | "scatter":
+                self.memory.write(op)
+            case "prefetch":
+                self.memory.prefetch(op)
+            case "call":
+                self._call(op)
+            case "forget":
+                self.memory.forget(op)
+            case _:
+                e.bind(op.results[0], lower_pure(e, op))
+
+    def _for(self, op: Op) -> None:
+        """Tested at the bottom; a test before it unless the first iteration is certain."""
+        e = self.e
+        start, stop, step, *initial = (e.ref(v) for v in op.operands)
+        body, done, before = e.fresh_label("loop"), e.fresh_label("done"), e.block
+        # A constant step may be negative; any other is positive, as is a chunk of a parallel loop.
+        stride = op.operands[2].const
+        predicate = "sgt" if stride is not None and stride < 0 else "slt"
+        if op.attrs["runs"]:
+            e.jump(body)
+        else:
+            e.branch(e.compare(predicate, start, stop), body, done)
+        e.start(body)
+        block = op.blocks[0]
+        names = [Ref(arg.type, e.fresh()) for arg in block.args]
+        for arg, name in zip(block.args, names, strict=True):
+            e.bind(arg, name)
+        phis = len(e.lines)  # the phis need values that the body is yet to define
+        self._block(block)
+        following = e.binary("add nsw", names[0], step)
+        latch = e.block
+        e.branch(e.compare(predicate, following, stop), body, done, ", !llvm.loop !2")
+        last = [following, *(e.ref(y) for y in block.yields)]
+        e.lines[phis:phis] = [
+            f"  {name.text} = phi {type_text(name.type)} [ {first.text}, %{before} ], "
+            f"[ {again.text}, %{latch} ]"
+            for name, first, again in zip(names, [start, *initial], last, strict=True)
+        ]
+        e.start(done)
+        for result, first, again in zip(op.results, initial, last[1:], strict=True):
+            incoming = [(again, latch)] if op.attrs["runs"] else [(first, before), (again, latch)]
+            e.bind(result, e.phi(result.type, incoming))
+
+    def _if(self, op: Op) -> None:
+        e = self.e
+        condition = e.ref(op.operands[0])
+        then, otherwise, done = e.fresh_label("then"), e.fresh_label("else"), e.fresh_label("end")
+        e.branch(condition, then, otherwise)
+        ends = []
+        for label, block in zip((then, otherwise), op.blocks, strict=True):
+            e.start(label)
+            self._block(block)
+            ends.append((e.block, [e.ref(y) for y in block.yields]))
+            e.jump(done)
+        e.start(done)
+        for position, result in enumerate(op.results):
+            e.bind(result, e.phi(result.type, [(values[position], end) for end, values in ends]))

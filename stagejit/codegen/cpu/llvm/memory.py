@@ -1,0 +1,273 @@
+"""Loads, stores, gathers, scatters and prefetches as LLVM IR, with bounds checks when verifying.
+
+Input: one memory op with bound operands. Output: lines of LLVM IR and the loaded operand.
+Invariants: 16-bit floats move as integers (masked moves of them have instructions); alias scopes
+say what the buffers' declarations promise and nothing more; a checked access touches no memory out
+of bounds.
+
+Note [Alias scopes]: kernels are handed plain pointers, and two mutable arguments may be one array
+(donation), so nothing is `noalias` by itself. What is known: nothing writes a readonly buffer, and
+scratch and stack memory is the kernel's own. Each of those gets a scope that all other accesses
+deny.
+
+Note [Checked access]: with `verify`, the pointer after the last buffer points to one i64, the fault
+word, and the run-time parameters go on with the number of elements of each argument buffer and a
+base number. Lanes outside [0, nelems) are switched off and the fault word becomes base + 1 + the
+buffer's index; the host reads it after the call. Scratch counts as one more buffer, whose fault is
+also a read of what was not written (see `shadow.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stagejit.codegen.cpu.llvm.shadow import clear_marks, marks_broken
+from stagejit.codegen.cpu.llvm.text import Emitter, Ref, literal, type_text
+from stagejit.codegen.ir.nodes import I1, I64, Buffer, Op, Type
+
+READONLY, MUTABLE = "readonly", "mutable"
+
+
+class Memory:
+    """Where each buffer is, and how accesses to it are annotated."""
+
+    def __init__(self, e: Emitter, buffers: tuple[Buffer, ...]) -> None:
+        self.e = e
+        self.bases: dict[Buffer, str] = {}
+        self.limits: dict[Buffer, Ref] = {}  # elements, of the arguments, when verifying
+        self.shadows: dict[Buffer, str] = {}  # marks of `once` buffers, when verifying
+        self.scratch_fault = 0  # the number of a fault in scratch, when verifying
+        self.fault = ""
+        self.fault_base = Ref(I64, "0")
+        scopes = {_scope(buffer) for buffer in buffers}
+        self.scopes = [READONLY, MUTABLE, *sorted(scopes - {READONLY, MUTABLE})]
+
+    # ---------------------------------------------------------------- ops
+
+    def read(self, op: Op) -> Ref:
+        """A load, or a gather."""
+        buffer: Buffer = op.attrs["buffer"]
+        index, mask = self._index_and_mask(op, 0)
+        access = op.results[0].type
+        if buffer in self.limits:
+            return self._checked(buffer, access, None, index, mask)
+        index = self._in_scratch(buffer, access, index, mask, writes=False)
+        return self._load(buffer, access, index, mask, op.attrs)
+
+    def write(self, op: Op) -> None:
+        """A store, or a scatter."""
+        buffer: Buffer = op.attrs["buffer"]
+        value = self.e.ref(op.operands[0])
+        index, mask = self._index_and_mask(op, 1)
+        if buffer in self.limits:
+            self._checked(buffer, value.type, value, index, mask)
+            return
+        index = self._in_scratch(buffer, value.type, index, mask, writes=True)
+        self._store(buffer, value, index, mask, op.attrs)
+
+    def forget(self, op: Op) -> None:
+        """The marks of a `once` buffer are taken away."""
+        buffer: Buffer = op.attrs["buffer"]
+        if buffer in self.shadows:
+            clear_marks(self.e, self.shadows[buffer], buffer.size)
+
+    def prefetch(self, op: Op) -> None:
+        buffer: Buffer = op.attrs["buffer"]
+        pointer = self.e.address(self.bases[buffer], buffer.elem, self.e.ref(op.operands[0]))
+        self.e.intrinsic(
+            "prefetch.p0",
+            None,
+            [pointer, f"i32 {int(op.attrs['write'])}", f"i32 {op.attrs['locality']}", "i32 1"],
+        )
+
+    def _index_and_mask(self, op: Op, at: int) -> tuple[Ref, Ref | None]:
+        rest = op.operands[at:]
+        mask = self.e.ref(rest[1]) if len(rest) > 1 else None
+        if mask is not None and mask.text in ("true", "splat (i1 true)"):
+            mask = None
+        return self.e.ref(rest[0]), mask
+
+    # ---------------------------------------------------------------- plain accesses
+
+    def _load(
+        self, buffer: Buffer, access: Type, index: Ref, mask: Ref | None, attrs: dict[str, Any]
+    ) -> Ref:
+        e, moved, hints = self.e, _moved(access), self._hints(buffer, attrs)
+        alignment = attrs.get("alignment", access.bits // 8)
+        pointer = e.address(self.bases[buffer], buffer.elem, index)
+        plain = f"load {type_text(moved)}, {pointer}, align {alignment}{hints}"
+        if mask is None and not index.type.lanes:
+            loaded = e.op(plain + (", !invariant.load !0" if buffer.readonly else ""), moved)
+        elif mask is not None and not access.lanes:
+            loaded = self._when(mask, moved, lambda: e.op(plain, moved))
+        else:
+            name = "masked.gather" if index.type.lanes else "masked.load"
+            on = mask or Ref(I1.with_lanes(access.lanes), "splat (i1 true)")
+            args: list[Ref | str] = [pointer, f"i32 {alignment}", on, Ref(moved, "zeroinitializer")]
+            loaded = e.call(name, moved, args, [moved, _pointers(index)], hints=hints)
+        return e.cast("bitcast", loaded, access)
+
+    def _store(
+        self, buffer: Buffer, value: Ref, index: Ref, mask: Ref | None, attrs: dict[str, Any]
+    ) -> None:
+        e, hints = self.e, self._hints(buffer, attrs)
+        alignment = attrs.get("alignment", value.type.bits // 8)
+        pointer = e.address(self.bases[buffer], buffer.elem, index)
+        value = e.cast("bitcast", value, _moved(value.type))
+        plain = f"store {value}, {pointer}, align {alignment}{hints}"
+        e.uses_nontemporal |= attrs.get("nontemporal", False)
+        if mask is None and not index.type.lanes:
+            e.line(plain)
+        elif mask is not None and not value.type.lanes:
+            self._when(mask, None, lambda: e.line(plain))
+        elif mask and not index.type.lanes and _is_first_lane(mask):
+            # LLVM 22 stores the one element of a truncated vector untruncated, over its neighbours.
+            first = e.op(f"extractelement {value}, i64 0", value.type.with_lanes(0))
+            e.line(f"store {first}, {pointer}, align {alignment}{hints}")
+        else:
+            name = "masked.scatter" if index.type.lanes else "masked.store"
+            on = mask or Ref(I1.with_lanes(value.type.lanes), "splat (i1 true)")
+            args: list[Ref | str] = [value, pointer, f"i32 {alignment}", on]
+            e.intrinsic(name, None, args, [value.type, _pointers(index)], hints=hints)
+
+    def _when(self, condition: Ref, result: Type | None, access: Callable[[], Any]) -> Ref:
+        """`access()` where the scalar condition holds, else zero."""
+        e = self.e
+        then, done, before = e.fresh_label("on"), e.fresh_label("off"), e.block
+        e.branch(condition, then, done)
+        e.start(then)
+        value = access()
+        e.jump(done)
+        e.start(done)
+        if result is None:
+            return condition
+        return e.phi(result, [(value, then), (e.const(0, result), before)])
+
+    # ---------------------------------------------------------------- checked accesses
+
+    def _checked(
+        self, buffer: Buffer, access: Type, value: Ref | None, index: Ref, mask: Ref | None
+    ) -> Ref:
+        """See Note [Checked access]. A consecutive access becomes one by lane indices."""
+        e = self.e
+        if access.lanes and not index.type.lanes:
+            index = e.binary(
+                "add", e.splat(index, access.lanes), e.lane_ids(I64.with_lanes(access.lanes))
+            )
+        index = e.cast("sext", index, index.type.with_elem("i64"))
+        limit = self.limits[buffer]
+        if access.lanes:
+            limit = e.splat(limit, access.lanes)
+        inside = e.compare("ult", index, limit)
+        outside = e.binary("xor", inside, 1)
+        if mask is not None:
+            inside, outside = e.binary("and", inside, mask), e.binary("and", outside, mask)
+        self._report(e.any(outside), buffer.index + 1)
+        if value is None:
+            return self._load(buffer, access, index, inside, {})
+        self._store(buffer, value, index, inside, {})
+        return value
+
+    def _in_scratch(
+        self, buffer: Buffer, access: Type, index: Ref, mask: Ref | None, *, writes: bool
+    ) -> Ref:
+        """The index of an access to scratch, 0 where the access leaves the buffer; reports that,
+        and what breaks the rule of a `once` buffer."""
+        if not self.scratch_fault or buffer.space != "scratch":
+            return index
+        e = self.e
+        if index.type.lanes:
+            lanes, width = index.type.lanes, 1
+        else:
+            # A mask may reach over the end, so that its lanes count one by one.
+            lanes, width = 0, max(access.lanes, 1) if mask is None else 1
+        inside = e.compare("ule", e.cast("sext", index, I64.with_lanes(lanes)), buffer.size - width)
+        outside = e.binary("xor", inside, 1)
+        if mask is not None and lanes:
+            outside = e.binary("and", outside, mask)
+        elif mask is not None:
+            last = e.binary(
+                "add", e.splat(index, access.lanes), e.lane_ids(I64.with_lanes(access.lanes))
+            )
+            beyond = e.compare("uge", last, buffer.size)
+            outside = e.any(e.binary("and", beyond, mask))
+        self._report(e.any(outside), self.scratch_fault)
+        index = e.select(inside, index, 0)
+        if buffer in self.shadows and not lanes:
+            broken = marks_broken(e, self.shadows[buffer], access, index, mask, writes=writes)
+            self._report(broken, self.scratch_fault)
+        return index
+
+    def _report(self, faulty: Ref, which: int) -> None:
+        e = self.e
+        fault, done = e.fresh_label("fault"), e.fresh_label("checked")
+        e.branch(faulty, fault, done)
+        e.start(fault)
+        number = e.binary("add", self.fault_base, which)
+        e.line(f"store atomic i64 {number.text}, ptr {self.fault} monotonic, align 8")
+        e.jump(done)
+        e.start(done)
+
+    # ---------------------------------------------------------------- metadata
+
+    def _hints(self, buffer: Buffer, attrs: dict[str, Any]) -> str:
+        own = self.scopes.index(_scope(buffer))
+        count = len(self.scopes)
+        text = f", !alias.scope !{_FIRST + own}, !noalias !{_FIRST + count + own}"
+        return text + (", !nontemporal !1" if attrs.get("nontemporal") else "")
+
+    def metadata(self) -> list[str]:
+        """Module-level definitions: !0 invariant, !1 nontemporal, !2 loops, then the scopes."""
+        count = len(self.scopes)
+        node = _FIRST + 2 * count
+        lines = [
+            "!0 = !{}",
+            "!1 = !{i32 1}",
+            "!2 = distinct !{!2, !3}",
+            '!3 = !{!"llvm.loop.unroll.disable"}',
+        ]
+        lines += [f"!{_FIRST + k} = !{{!{node + 1 + k}}}" for k in range(count)]
+        for k in range(count):
+            others = ", ".join(f"!{node + 1 + j}" for j in range(count) if j != k)
+            lines.append(f"!{_FIRST + count + k} = !{{{others}}}")
+        lines.append(f"!{node} = distinct !{{!{node}}}")
+        lines += [f"!{node + 1 + k} = distinct !{{!{node + 1 + k}, !{node}}}" for k in range(count)]
+        return lines
+
+    def tables(self, buffers: tuple[Buffer, ...]) -> list[str]:
+        """Definitions of the constant tables."""
+        lines = []
+        for buffer in buffers:
+            if buffer.space == "table":
+                items = ", ".join(
+                    f"{type_text(buffer.elem)} {literal(number, buffer.elem)}"
+                    for number in buffer.data
+                )
+                lines.append(
+                    f"{self.bases[buffer]} = private unnamed_addr constant "
+                    f"[{buffer.size} x {type_text(buffer.elem)}] [{items}], align 64"
+                )
+        return lines
+
+
+_FIRST = 4  # metadata nodes before the scopes
+
+
+def _pointers(index: Ref) -> Type:
+    return Type("p0", index.type.lanes)
+
+
+def _is_first_lane(mask: Ref) -> bool:
+    return mask.text.startswith("<i1 true") and mask.text.count("true") == 1
+
+
+def _scope(buffer: Buffer) -> str:
+    if buffer.readonly:
+        return READONLY
+    return MUTABLE if buffer.space == "arg" else buffer.name
+
+
+def _moved(type: Type) -> Type:
+    """The type in which elements cross memory: 16-bit floats as integers."""
+    return type.as_int if type.is_float and type.bits == 16 else type

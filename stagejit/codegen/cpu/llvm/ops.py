@@ -1,0 +1,310 @@
+"""Arithmetic and vector ops of the loop-nest IR as LLVM IR.
+
+Input: one pure op with bound operands. Output: the operand that holds its result. Invariant: only
+instructions and intrinsics that the target has instructions for, so that no kernel calls a
+function; what an old CPU lacks (fused multiply-add, rounding, scaling) is written out here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stagejit.codegen.cpu.llvm.casts import cast
+from stagejit.codegen.cpu.llvm.text import Emitter, Ref, type_text
+from stagejit.codegen.ir.nodes import I1, I32, Op, Type
+from stagejit.errors import InternalError
+
+CASTS = frozenset(("trunc", "zext", "sext", "fptrunc", "fpext", "fptosi", "fptoui", "sitofp",
+                   "uitofp", "bitcast"))  # fmt: skip
+INSTRUCTIONS = frozenset(("add", "sub", "mul", "sdiv", "udiv", "srem", "urem", "and", "or", "xor",
+                          "shl", "lshr", "ashr", "fadd", "fsub", "fmul", "fdiv"))  # fmt: skip
+# Results of these are no denormals: kernels run where the CPU makes them zeros.
+FLUSHING = frozenset(("fadd", "fsub", "fmul", "fdiv", "fma", "sqrt"))
+ROUNDINGS = frozenset(("floor", "ceil", "trunc", "roundeven"))
+ZERO_FLAGGED = frozenset(("ctlz", "cttz", "abs"))  # intrinsics that take a second, constant operand
+INTRINSICS = frozenset(("fabs", "sqrt", "ctpop", "bitreverse", "smin", "smax", "umin", "umax"))
+
+
+def lower_pure(e: Emitter, op: Op) -> Ref:
+    """The result of an op without side effects."""
+    args = [e.ref(operand) for operand in op.operands]
+    result = op.results[0].type
+    opcode = op.opcode
+    if opcode == "trunc" and result.is_float:
+        return _rounded(e, opcode, args[0])
+    if opcode in CASTS:
+        made = op.operands[0].op
+        flushed = made is not None and made.opcode in FLUSHING
+        return cast(e, opcode, args[0], result, flushed=flushed)
+    if opcode in INSTRUCTIONS:
+        return e.binary(opcode, args[0], args[1])
+    if opcode in INTRINSICS:
+        return e.call(opcode, result, args)
+    if opcode in ROUNDINGS:
+        return _rounded(e, opcode, args[0])
+    if opcode in ZERO_FLAGGED:
+        return e.call(opcode, result, [args[0], "i1 false"])
+    if opcode in _SPECIAL:
+        return _SPECIAL[opcode](e, op, args, result)
+    raise InternalError(f"no LLVM lowering for op `{opcode}`", step="llvm")
+
+
+# -------------------------------------------------------------------- arithmetic
+
+
+def _fneg(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    if result.elem == "bf16":
+        return e.binary("xor", args[0], e.const(-0.0, result))
+    return e.op(f"fneg {args[0]}", result)
+
+
+def _fmin(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    predicate = "olt" if op.opcode == "fmin" else "ogt"
+    return e.select(e.compare(predicate, args[0], args[1]), args[0], args[1])
+
+
+def _ieee_extremum(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    """IEEE 754-2019 minimum and maximum: NaN propagates, -0 < +0. LLVM's own lowering for x86
+    moves operands about with blends, five operations where three will do."""
+    least = op.opcode == "fminimum"
+    if not e.target.is_x86:
+        return e.call("minimum" if least else "maximum", result, args)
+    if not result.lanes:
+        register = result.with_lanes(128 // result.bits)
+        text = f"insertelement {type_text(register)} poison"
+        wide = [e.op(f"{text}, {arg}, i64 0", register) for arg in args]
+        vector = _ieee_extremum(e, op, wide, register)
+        return e.op(f"extractelement {vector}, i64 0", result)
+    nbits = result.lanes * result.bits
+    if e.target.has_avx512 and nbits in (128, 256, 512):
+        return _range_or_nan(e, *args, least=least)
+    if e.target.has_avx512 and nbits > 512 and nbits % 512 == 0:
+        parts = zip(*(_registers(e, arg, 512) for arg in args), strict=True)
+        return _joined(e, [_range_or_nan(e, a, b, least=least) for a, b in parts])
+    return _extremum_both_ways(e, *args, least=least)
+
+
+def _range_or_nan(e: Emitter, a: Ref, b: Ref, *, least: bool) -> Ref:
+    """`vrange` orders zeros, but prefers numbers to NaN."""
+    # Low half of the immediate: 0 minimum, 1 maximum; high half, 1: the sign of what is chosen.
+    chosen = ["i32 4" if least else "i32 5", a]
+    unordered, total = e.compare("uno", a, b), e.binary("fadd", a, b)
+    return e.select(unordered, total, _avx512(e, "range", a, b, *chosen))
+
+
+def _avx512(e: Emitter, name: str, a: Ref, *args: Ref | str) -> Ref:
+    """An instruction of AVX-512 on whole registers, with all lanes on."""
+    type, bits = a.type, a.type.lanes * a.type.bits
+    kind = "ps" if type.elem == "f32" else "pd"
+    rounding = ["i32 4"] if bits == 512 else []  # the current mode
+    every = f"i{max(type.lanes, 8)} -1"
+    return e.call(f"x86.avx512.mask.{name}.{kind}.{bits}", type, [a, *args, every, *rounding], [])
+
+
+def _extremum_both_ways(e: Emitter, a: Ref, b: Ref, *, least: bool) -> Ref:
+    """x86's minimum and maximum give the second operand if both are zeros or one is NaN. Done both
+    ways, the results differ then only: `or` takes the sign of either zero and stays NaN; for the
+    maximum, the difference is subtracted from that, which gives +0 where zeros differ."""
+    predicate = "olt" if least else "ogt"
+    one, other = (e.select(e.compare(predicate, x, y), x, y) for x, y in ((a, b), (b, a)))
+    first, second = e.bits(one), e.bits(other)
+    if least:
+        return e.cast("bitcast", e.binary("or", first, second), a.type)
+    differs = e.binary("xor", first, second)
+    either = e.cast("bitcast", e.binary("or", first, differs), a.type)
+    return e.binary("fsub", either, e.cast("bitcast", differs, a.type))
+
+
+def _with_sign(e: Emitter, a: Ref, sign: Ref) -> Ref:
+    """On the bits. LLVM moves its own intrinsic through roundings, and then takes the sign from a
+    number of another width, which it has to convert by a function of the compiler's library."""
+    magnitude = e.binary("and", e.bits(a), (1 << (a.type.bits - 1)) - 1)
+    upper = e.binary("and", e.bits(sign), -(1 << (a.type.bits - 1)))
+    return e.cast("bitcast", e.binary("or", magnitude, upper), a.type)
+
+
+def _umulh(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    wide = Type(f"i{2 * result.bits}", result.lanes)
+    a, b = (e.op(f"zext {arg} to {type_text(wide)}", wide) for arg in args)
+    product = e.op(f"mul {a}, {b.text}", wide)
+    shift = f"splat (i{2 * result.bits} {result.bits})" if result.lanes else str(result.bits)
+    upper = e.op(f"lshr {product}, {shift}", wide)
+    return e.op(f"trunc {upper} to {type_text(result)}", result)
+
+
+def _fma(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    a, b, c = args
+    if e.target.has_fma:
+        return e.call("fma", result, args)
+    if not op.attrs.get("exact"):
+        return e.binary("fadd", e.binary("fmul", a, b), c)
+    return _fma_in_f64(e, a, b, c) if result.elem == "f32" else _fma_compensated(e, a, b, c)
+
+
+def _fma_in_f64(e: Emitter, a: Ref, b: Ref, c: Ref) -> Ref:
+    """The product of two f32 is exact in f64."""
+    x, y, z = (e.cast("fpext", arg, arg.type.with_elem("f64")) for arg in (a, b, c))
+    return e.cast("fptrunc", e.binary("fadd", e.binary("fmul", x, y), z), a.type)
+
+
+def _fma_compensated(e: Emitter, a: Ref, b: Ref, c: Ref) -> Ref:
+    """Dekker's exact product and Knuth's exact sum; splitting overflows above 2^996."""
+    product = e.binary("fmul", a, b)
+    (ah, al), (bh, bl) = _halves(e, a), _halves(e, b)
+    error = e.binary("fsub", e.binary("fmul", ah, bh), product)
+    for x, y in ((ah, bl), (al, bh), (al, bl)):
+        error = e.binary("fadd", error, e.binary("fmul", x, y))
+    total = e.binary("fadd", product, c)
+    shadow = e.binary("fsub", total, product)
+    lost = e.binary(
+        "fadd",
+        e.binary("fsub", product, e.binary("fsub", total, shadow)),
+        e.binary("fsub", c, shadow),
+    )
+    correction = e.binary("fadd", lost, error)
+    nothing = e.compare("oeq", correction, 0.0)  # adding it would lose the sign of -0
+    return e.select(nothing, total, e.binary("fadd", total, correction))
+
+
+def _halves(e: Emitter, a: Ref) -> tuple[Ref, Ref]:
+    """Upper 26 and lower 27 bits of an f64."""
+    bits = e.binary("and", e.bits(a), ~((1 << 27) - 1))
+    high = e.cast("bitcast", bits, a.type)
+    return high, e.binary("fsub", a, high)
+
+
+def _rounded(e: Emitter, opcode: str, a: Ref) -> Ref:
+    if not e.target.is_x86 or e.target.has("sse4.1"):
+        return e.unary_intrinsic(opcode, a)
+    # Without a rounding instruction: adding 2^mantissa drops the fraction bits, to nearest even.
+    anchor = e.const(2.0 ** (23 if a.type.elem == "f32" else 52), a.type)
+    magnitude = e.unary_intrinsic("fabs", a)
+    near = e.binary("fsub", e.binary("fadd", magnitude, anchor), anchor)
+    near = _with_sign(e, near, a)
+    if opcode != "roundeven":
+        near = _directed(e, opcode, a, near)
+    near = _with_sign(e, near, a)
+    return e.select(e.compare("olt", magnitude, anchor), near, a)
+
+
+def _directed(e: Emitter, opcode: str, a: Ref, near: Ref) -> Ref:
+    one = e.const(1.0, a.type)
+    if opcode == "trunc":
+        over = e.compare("ogt", e.unary_intrinsic("fabs", near), e.unary_intrinsic("fabs", a))
+        step = _with_sign(e, one, a)
+        return e.select(over, e.binary("fsub", near, step), near)
+    if opcode == "floor":
+        return e.select(e.compare("ogt", near, a), e.binary("fsub", near, one), near)
+    return e.select(e.compare("olt", near, a), e.binary("fadd", near, one), near)
+
+
+# -------------------------------------------------------------------- scaling by powers of two
+
+
+def _scalef(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    a, n = args
+    nbytes = result.lanes * result.bits // 8
+    if e.target.has_avx512 and nbytes in (16, 32, 64):
+        return _vscalef(e, a, n)
+    if e.target.has_avx512 and nbytes > 64 and nbytes % 64 == 0:
+        parts = zip(_registers(e, a, 512), _registers(e, n, 512), strict=True)
+        return _joined(e, [_vscalef(e, x, y) for x, y in parts])
+    return _scale_by_exponent_bits(e, a, n)
+
+
+def _vscalef(e: Emitter, a: Ref, n: Ref) -> Ref:
+    return _avx512(e, "scalef", a, n, e.const(0.0, a.type))
+
+
+def _registers(e: Emitter, a: Ref, nbits: int) -> list[Ref]:
+    """A long vector in parts of `nbits`."""
+    lanes = nbits // a.type.bits
+    starts = range(0, a.type.lanes, lanes)
+    return [e.shuffle(a, None, range(start, start + lanes)) for start in starts]
+
+
+def _joined(e: Emitter, parts: list[Ref]) -> Ref:
+    while len(parts) > 1:
+        if len(parts) % 2:  # three registers: pad with one whose lanes are dropped at the end
+            parts.append(parts[-1])
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [e.shuffle(a, b, range(2 * a.type.lanes)) for a, b in pairs]
+    return parts[0]
+
+
+def _scale_by_exponent_bits(e: Emitter, a: Ref, n: Ref) -> Ref:
+    """Two exact factors of half the exponent each, so the product rounds once."""
+    bias, mantissa = (127, 23) if a.type.elem == "f32" else (1023, 52)
+    limit = 2.0 * bias - 2
+    low = e.select(e.compare("olt", n, -limit), e.const(-limit, n.type), n)
+    clamped = e.select(e.compare("ogt", low, limit), e.const(limit, n.type), low)
+    # Adding 1.5 * 2^mantissa leaves the integer in the low bits: vector f64 has no cheap
+    # conversion.
+    magic = e.binary("fadd", clamped, 1.5 * 2.0**mantissa)
+    anchor = e.bits(e.const(1.5 * 2.0**mantissa, a.type))
+    exponent = e.binary("sub", e.bits(magic), anchor)
+    half = e.binary("ashr", exponent, 1)
+    rest = e.binary("sub", exponent, half)
+    for part in (half, rest):
+        bits = e.binary("shl", e.binary("add", part, bias), mantissa)
+        a = e.binary("fmul", a, e.cast("bitcast", bits, a.type))
+    return a
+
+
+# -------------------------------------------------------------------- vectors
+
+
+def _reduce(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    name, a = op.attrs["op"], args[0]
+    if name in ("fadd", "fmul"):
+        neutral = e.const(-0.0 if name == "fadd" else 1.0, result)
+        return e.call(f"vector.reduce.{name}", result, [neutral, a], [a.type], flags="reassoc ")
+    return e.call(f"vector.reduce.{name}", result, [a], [a.type])
+
+
+def _mask_below(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    index, limit = op.operands
+    lanes = result.lanes
+    if isinstance(index.const, int) and isinstance(limit.const, int):
+        return constant_mask(limit.const - index.const, lanes)
+    # The number of active lanes, clamped to [0, lanes], against the lane numbers in the narrowest
+    # type whose vector still fills a register: one broadcast and one comparison.
+    count = args[1] if index.const == 0 else e.binary("sub", args[1], args[0])
+    count = e.call("smax", count.type, [count, e.const(0, count.type)])
+    count = e.call("smin", count.type, [count, e.const(lanes, count.type)])
+    if not lanes:
+        return e.compare("sgt", count, 0)
+    elem = I32 if lanes <= 16 else Type("i16") if lanes <= 32 or lanes > 127 else Type("i8")
+    narrow = e.splat(e.cast("trunc", count, elem), lanes)
+    return e.compare("sgt", narrow, e.lane_ids(narrow.type))
+
+
+def constant_mask(active: int, lanes: int) -> Ref:
+    """A literal mask with the first `active` of `lanes` lanes on."""
+    if active <= 0 or active >= lanes:
+        value = "true" if active > 0 else "false"
+        return Ref(I1.with_lanes(lanes), f"splat (i1 {value})" if lanes else value)
+    items = ", ".join("i1 true" if k < active else "i1 false" for k in range(lanes))
+    return Ref(I1.with_lanes(lanes), f"<{items}>")
+
+
+_SPECIAL: dict[str, Callable[[Emitter, Op, list[Ref], Type], Ref]] = {
+    "fneg": _fneg, "fmin": _fmin, "fmax": _fmin, "fminimum": _ieee_extremum,
+    "fmaximum": _ieee_extremum, "umulh": _umulh, "fma": _fma, "scalef": _scalef, "reduce": _reduce,
+    "mask_below": _mask_below,
+    "copysign": lambda e, op, args, result: _with_sign(e, *args),
+    "fcmp": lambda e, op, args, result: e.compare(op.attrs["predicate"], *args),
+    "icmp": lambda e, op, args, result: e.compare(op.attrs["predicate"], *args),
+    "select": lambda e, op, args, result: e.select(*args),
+    "splat": lambda e, op, args, result: e.splat(args[0], result.lanes),
+    "lane_ids": lambda e, op, args, result: e.lane_ids(result),
+    "extract": lambda e, op, args, result: e.op(
+        f"extractelement {args[0]}, i64 {op.attrs['lane']}", result
+    ),
+    "insert": lambda e, op, args, result: e.op(
+        f"insertelement {args[0]}, {args[1]}, i64 {op.attrs['lane']}", result
+    ),
+    "shuffle": lambda e, op, args, result: e.shuffle(
+        args[0], args[1] if len(args) > 1 else None, op.attrs["lanes"]
+    ),
+}  # fmt: skip

@@ -1,0 +1,310 @@
+"""Kernels of `reduce` regions: all stages of a row (maxima, sums, results) in one pass over the
+kept space.
+
+Input: a region whose reduces share a row space. Output: its kernel. A stage accumulates the
+reduces that depend on no later one; the last pass stores. Expensive values that several stages
+need are kept in the worker's scratch. Invariant: one item reads and writes its own rows only, so
+items need no barrier.
+
+Note [Two shapes of vectors]: where the contiguous variable is reduced, a row lies along the lanes
+and ends in a horizontal merge ("inner"). Where it is kept, each lane is a row of its own and
+several vectors of rows advance together ("outer"). See KERNELS.md, "Rows and reductions".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from stagejit.codegen.choices import Ranked, cheapest_vector
+from stagejit.codegen.closed import ClosedRegion
+from stagejit.codegen.costs import region_seconds, widest_nbytes
+from stagejit.codegen.cpu.rows.loops import RowLoops
+from stagejit.codegen.cpu.rows.nest import RowNest
+from stagejit.codegen.cpu.rows.panels import PanelLoops
+from stagejit.codegen.elements.accesses import lanes_of, vector_cost
+from stagejit.codegen.elements.elements import Elements, Memory
+from stagejit.codegen.elements.footprint import Footprint
+from stagejit.codegen.elements.space import Space, merge, refine
+from stagejit.codegen.elements.stores import bind_memory, lowest_offsets
+from stagejit.codegen.elements.streaming import streamed_stores
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.kernel import Choice, Kernel
+from stagejit.codegen.math import functions as vmath
+from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.items import finished, panel_width
+from stagejit.codegen.nest.tree import Node
+from stagejit.codegen.target import Target
+from stagejit.dispatch.regions import Store
+from stagejit.errors import InternalError
+from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.elementwise import function_of
+from stagejit.graph.ops.splits import is_uneven, last_part
+from stagejit.index.affine import Affine, Index, Var
+
+_ACROSS_LANES = 6.0  # what merging the lanes of one row costs, in memory operations
+_WORTH_KEEPING = 8.0  # flops of a value that is cheaper to reload than to compute again
+
+
+def reduce_kernel(region: ClosedRegion, target: Target) -> Kernel:
+    """The kernel of a region of kind `reduce`."""
+    nests = [_plan(region, space, target) for space in _spaces(region.anchor_op.operands[0])]
+    builder = Builder(calls=region.calls)
+    reads = [read for nest in nests for read in nest.reads]
+    memory, stores, args = bind_memory(builder, region, reads, lowest_offsets(nests))
+    emitter = Emitter(Elements(builder, memory))
+    trees, total = [], 0
+    for nest in nests:
+        before = total if len(nests) > 1 else None
+        tree, own = _tree(region, nest, emitter, stores, target, before, last=nest is nests[-1])
+        emitter.emit(tree)
+        emitter.elements.bound.clear()  # a cycle: they read through the policy
+        trees.append(tree)
+        total += own
+    choices = (*nests[0].choices, *_row_choices(nests[0]))  # the parts are alike
+    return finished(builder, trees, total, args, region_seconds(region, target), choices)
+
+
+def _tree(
+    region: ClosedRegion,
+    nest: RowNest,
+    emitter: Emitter,
+    stores: Sequence[Memory],
+    target: Target,
+    before: int | None,
+    *,
+    last: bool,
+) -> tuple[Node, int]:
+    """The loops of one nest, and the number of its items. before, last: see `in_items`."""
+    if _lanes_are_rows(nest):
+        panels = PanelLoops(region, nest, emitter, stores)
+        return panels.tree(_panel_width(nest, target), target.cores, before, last=last)
+    return RowLoops(region, nest, emitter, stores).tree(target.cores, before, last=last)
+
+
+# -------------------------------------------------------------------- planning
+
+
+def _spaces(operand: Value) -> list[Space]:
+    """The rows: in one space, or all parts but the last, and that one, where it is shorter."""
+    split, (parts, *inner) = operand.op, operand.shape or (1,)
+    if not is_uneven(split):
+        return [Space(operand.shape, "r")]
+    axis, short = split.attrs["axis"], last_part(split)
+    rest = (*inner[:axis], short, *inner[axis + 1 :])
+    first = (parts - 1, *(0 for _ in inner))
+    return [Space((parts - 1, *inner), "r"), Space((1, *rest), "r", first)]
+
+
+def _plan(region: ClosedRegion, space: Space, target: Target) -> RowNest:
+    reduces = [op for op in region.ops if op.definition.is_reduce]
+    shape, axes = reduces[0].operands[0].shape, reduces[0].attrs["axes"]
+    stages = _stages(region, reduces)
+    bound = {op.result for op in reduces}
+
+    def walk(strict: bool) -> tuple[Footprint, list[Affine], list[tuple[bool, Index]]]:
+        footprint = Footprint(region, bound, strict=strict)
+        index = space.index
+        kept = tuple(part for axis, part in enumerate(index) if axis not in axes)
+        for op in reduces:
+            footprint.visit(op.operands[0], index)
+            footprint.asked.append((op.result, kept))
+            if op.attrs["fn"] in ("argmax", "argmin"):
+                footprint.numbers.append(index[op.attrs["axes"][0]])
+        offsets, places = [], []
+        for store in region.stores:
+            in_row, at = _place_store(footprint, store, shape, index, kept, axes)
+            offsets.append(footprint.write(store, at))
+            places.append((in_row, at))
+        return footprint, offsets, places
+
+    footprint, offsets, places = refine([space], walk)
+    kept_vars = [
+        v for axis, dim in enumerate(space.dims) if axis not in axes for v in dim if v.extent != 1
+    ]
+    reduced_vars = [
+        v for axis, dim in enumerate(space.dims) if axis in axes for v in dim if v.extent != 1
+    ]
+    kept, kept_map = merge(kept_vars, footprint.forms, footprint.divided)
+    reduced, reduced_map = merge(reduced_vars, footprint.forms, footprint.divided)
+    mapping = {**kept_map, **reduced_map}
+    reads = tuple((value, form.substitute(mapping)) for value, form in footprint.reads)
+    new_offsets = tuple(form.substitute(mapping) for form in offsets)
+    lanes = target.vector_nbytes // widest_nbytes(region)
+    forms = [form for _, form in reads]
+    ranked = _best_vector(kept, reduced, forms, lanes, target)
+    vector, _ = ranked.best
+    lanes = lanes_of(forms, new_offsets, vector, lanes)
+    stored = [
+        (number, in_row, tuple(part.substitute(mapping) for part in at))
+        for number, (in_row, at) in enumerate(places)
+    ]
+    streamed, stream = streamed_stores(region, reads, new_offsets, vector, lanes, target)
+    nest = RowNest(
+        index=tuple(part.substitute(mapping) for part in space.index),
+        kept=tuple(kept),
+        reduced=tuple(reduced),
+        vector=vector,
+        lanes=lanes,
+        stages=stages,
+        row_stores=tuple((number, at) for number, in_row, at in stored if in_row),
+        kept_stores=tuple((number, at) for number, in_row, at in stored if not in_row),
+        straight=_straight(kept, reduced, vector, lanes, target),
+        cached=(),
+        offsets=new_offsets,
+        reads=reads,
+        streamed=streamed,
+        choices=(ranked.choice, stream),
+    )
+    return nest if nest.straight else _with_cache(region, nest, shape, target)
+
+
+def _row_choices(nest: RowNest) -> Iterator[Choice]:
+    """How rows go through registers, and what passes keep."""
+    length = math.prod(var.extent for var in nest.reduced)
+    lie = "each lane is a row" if _lanes_are_rows(nest) else "rows lie along the lanes"
+    how = "unrolled, in registers" if nest.straight else f"{len(nest.stages)} passes in loops"
+    yield Choice("rows", f"{lie}; {how}: {length} elements a row")
+    if nest.cached:
+        kept = ", ".join(value.op.attrs.get("fn", value.op.kind) for value in nest.cached)
+        yield Choice("keep", f"passes share {kept} in scratch rather than compute it again")
+
+
+def _straight(
+    kept: Sequence[Var], reduced: Sequence[Var], vector: Var | None, lanes: int, target: Target
+) -> bool:
+    """Whether a row takes so few registers that all its passes fit in them, unrolled."""
+    if vector is None:
+        return False
+    if vector in kept:
+        return math.prod(var.extent for var in reduced) <= _longest_straight(target, across=False)
+    vectors = -(-vector.extent // lanes)
+    return len(reduced) == 1 and vectors <= _longest_straight(target, across=True)
+
+
+def _longest_straight(target: Target, *, across: bool) -> int:
+    """Vectors of a row that is unrolled. across: a row lies along the lanes, so that its merges
+    need registers too."""
+    return target.vector_registers // (4 if across else 2)
+
+
+def _lanes_are_rows(nest: RowNest) -> bool:
+    return nest.vector is not None and nest.vector in nest.kept
+
+
+def _panel_width(nest: RowNest, target: Target) -> int:
+    """Rows that advance together; see `panels.py`."""
+    assert nest.vector is not None
+    others = math.prod(var.extent for var in nest.kept if var is not nest.vector)
+    return panel_width(nest.vector.extent, nest.lanes, others, target.cores)
+
+
+def _stages(region: ClosedRegion, reduces: Sequence[Op]) -> tuple[tuple[Op, ...], ...]:
+    """Reduces by pass: each one after those that its operand depends on."""
+    inside = set(region.ops)
+    passes: dict[Op, int] = {}
+    for op in region.ops:  # topological order
+        before = max(
+            (passes[operand.op] for operand in op.operands if operand.op in inside), default=0
+        )
+        passes[op] = before + op.definition.is_reduce
+    last = max(passes[op] for op in reduces)
+    return tuple(tuple(op for op in reduces if passes[op] == level) for level in range(1, last + 1))
+
+
+def _place_store(
+    footprint: Footprint,
+    store: Store,
+    shape: tuple[int, ...],
+    index: Index,
+    kept: Index,
+    axes: Sequence[int],
+) -> tuple[bool, Index]:
+    """Whether a store is in the row space, and the index of its value for row element `index`."""
+    value = store.value
+    if value.shape == shape:
+        return True, index
+    kept_shape = tuple(extent for axis, extent in enumerate(shape) if axis not in axes)
+    if value.type.size == math.prod(kept_shape):
+        return False, footprint.reshaped(kept, kept_shape, value.shape)
+    if value.type.size == math.prod(shape):
+        return True, footprint.reshaped(index, shape, value.shape)
+    raise InternalError(
+        f"{value} is neither in the row space {shape} nor in the kept space",
+        step="codegen",
+        loc=value.op.loc,
+    )
+
+
+def _best_vector(
+    kept: Sequence[Var], reduced: Sequence[Var], reads: Sequence[Affine], lanes: int, target: Target
+) -> Ranked[tuple[Var | None, Var | None]]:
+    """The variable whose vectors load best; see Note [Two shapes of vectors]."""
+    length = math.prod(var.extent for var in reduced)
+    # The elements of a row that is unrolled lie between the lanes of vectors of rows.
+    neighbours = length if length <= _longest_straight(target, across=False) else 0
+
+    def cost(var: Var, _: Var | None) -> float:
+        if var in kept:
+            return vector_cost(reads, (), var, lanes, neighbours)
+        return vector_cost(reads, (), var, lanes) + _ACROSS_LANES / length
+
+    return cheapest_vector((*reversed(reduced), *reversed(kept)), cost)
+
+
+def _with_cache(
+    region: ClosedRegion, nest: RowNest, shape: tuple[int, ...], target: Target
+) -> RowNest:
+    """Keeps in scratch the row-space values that cost much and that several passes need, each at
+    the element where the row stands: what is needed at other elements is computed again."""
+    bound = {op.result for stage in nest.stages for op in stage}
+    passes = [[(op.operands[0], nest.index) for op in stage] for stage in nest.stages]
+    passes.append([(region.stores[number].value, index) for number, index in nest.row_stores])
+    elements = nest.row_scratch * (_panel_width(nest, target) if _lanes_are_rows(nest) else 1)
+    budget = target.l2_nbytes // 2
+    chosen: set[Value] = set()
+    before: set[Value] = set()  # what an earlier pass evaluated there
+    for roots in passes:
+        while True:
+            evaluated = _evaluated(region, nest, roots, bound | chosen)
+            flops = _flops_of(evaluated)
+            kept = next(
+                (
+                    value
+                    for value in evaluated
+                    if value in before - chosen
+                    and value.shape == shape
+                    and elements * value.type.dtype.itemsize <= budget
+                    and flops.get(value, 0.0) >= _WORTH_KEEPING
+                ),
+                None,
+            )
+            if kept is None:
+                break
+            chosen.add(kept)  # what it is computed from is needed no more
+            budget -= elements * kept.type.dtype.itemsize
+        before.update(evaluated)
+    return replace(nest, cached=tuple(v for op in region.ops for v in op.results if v in chosen))
+
+
+def _evaluated(
+    region: ClosedRegion, nest: RowNest, roots: Sequence[tuple[Value, Index]], bound: set[Value]
+) -> list[Value]:
+    """The values that one pass evaluates where the row stands, consumers before producers."""
+    footprint = Footprint(region, bound)
+    for value, index in roots:
+        footprint.visit(value, index)
+    return [value for value, index in footprint.visited if index == nest.index]
+
+
+def _flops_of(evaluated: Sequence[Value]) -> dict[Value, float]:
+    """What it takes to compute each of the values, which come before what they are computed from;
+    without those that are no map's."""
+    flops: dict[Value, float] = {}
+    for value in reversed(evaluated):
+        op = value.op
+        if function := function_of(op):
+            own = vmath.cost(function, value.type.dtype)
+            flops[value] = own + sum(flops.get(operand, 0.0) for operand in set(op.operands))
+    return flops

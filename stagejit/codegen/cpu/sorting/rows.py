@@ -1,0 +1,153 @@
+"""`Rows`: what the rows of a sort read and write, element by element.
+
+Input: a region whose anchor is a `sort`. Output: the loops over rows, and elements of the operands
+and the results at a place of a row. Invariant: an operand is evaluated from memory that no store of
+the region writes, so it may be read again after a row is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from stagejit.codegen.closed import ClosedRegion
+from stagejit.codegen.cpu.sorting.keys import Keys
+from stagejit.codegen.elements.elements import Elements, Memory
+from stagejit.codegen.elements.footprint import Footprint
+from stagejit.codegen.elements.stores import bind_memory
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.kernel import KernelArg
+from stagejit.codegen.nest.items import in_items
+from stagejit.codegen.nest.tree import Do, Node
+from stagejit.dispatch.regions import Store
+from stagejit.graph.ir import Op, Value
+from stagejit.index.affine import Affine, Index, Var
+
+
+@dataclass(frozen=True)
+class Shape:
+    """kept: loops over rows. along: the place in a row of an operand, into: in one of a result.
+    index, place: of an element of an operand, of a result. reads, offsets: see `bind_memory`."""
+
+    kept: tuple[Var, ...]
+    along: Var
+    into: Var
+    index: Index
+    place: Index
+    reads: tuple[tuple[Value, Affine], ...]
+    offsets: tuple[Affine, ...]
+
+
+def shape_of(region: ClosedRegion) -> Shape:
+    """The loops of a sort's region, and the memory that it reaches."""
+    op = region.anchor_op
+    axis, shape = op.attrs["axis"], op.operands[0].shape
+    along, into = Var(shape[axis], "q"), Var(op.attrs["count"], "q")
+    loops = [Var(size, "r") for size in shape]
+    index = [Affine() if var.extent == 1 else Affine.of(var) for var in loops]
+    index[axis] = Affine.of(along)
+    place = [*index[:axis], Affine.of(into), *index[axis + 1 :]]
+    footprint = Footprint(region, set(op.results))
+    for operand in op.operands:
+        footprint.visit(operand, tuple(index))
+    offsets = [footprint.write(store, tuple(place)) for store in region.stores]
+    kept = tuple(var for at, var in enumerate(loops) if at != axis and var.extent != 1)
+    reads = tuple(footprint.reads)
+    return Shape(kept, along, into, tuple(index), tuple(place), reads, tuple(offsets))
+
+
+class Way(Protocol):
+    """How rows are sorted."""
+
+    name: str
+    operations: float  # of a row, about; infinite where this is no way for these rows
+
+    def prepare(self) -> None:
+        """Declares the memory that it needs."""
+
+    def items(self, cores: int) -> tuple[Node, int]:
+        """The loops over rows, and the number of items."""
+
+
+class Rows:
+    """The elements of the row at which the loops stand."""
+
+    def __init__(self, region: ClosedRegion, builder: Builder) -> None:
+        self.op: Op = region.anchor_op
+        self.region, self.b = region, builder
+        self.shape = shape_of(region)
+        self.args: tuple[KernelArg, ...]
+        memory, stores, self.args = bind_memory(
+            builder, region, self.shape.reads, self.shape.offsets
+        )
+        self._stores: dict[Value, list[tuple[Store, Memory, Affine]]]
+        self._stores = {result: [] for result in self.op.results}
+        for made in zip(region.stores, stores, self.shape.offsets, strict=True):
+            self._stores[made[0].value].append(made)
+        self.elements = Elements(builder, memory)
+        self.extent = self.shape.along.extent
+        self.count: int = self.op.attrs["count"]
+        number: int = self.op.attrs["keys"]
+        self.keys = [
+            Keys(x.type.dtype, self.op.attrs["descending"]) for x in self.op.operands[:number]
+        ]
+        self.results: Sequence[int] = self.op.attrs["results"]
+        self.positions = len(self.op.operands)  # the number of the result that has them
+
+    @property
+    def is_of_keys_alone(self) -> bool:
+        """Whether the key of an element tells all that the results need, but for `Keys.lost`."""
+        return len(self.op.operands) == 1 and tuple(self.results) == (0,)
+
+    def read(self, operand: int, at: Register, lanes: int = 0, used: int = 0) -> Register:
+        """The element of an operand at a place of the row; lanes: from there on, the first `used`
+        of them (0: all)."""
+        mask = self.b.active(used, lanes) if used else None
+        env = {self.shape.along: at}
+        vector = self.shape.along if lanes else None
+        with self.elements.at(env, vector=vector, lanes=lanes, mask=mask):
+            found = self.elements.value(self.op.operands[operand], self.shape.index)
+        return self.b.splat(found, lanes) if lanes else found
+
+    def pick(self, operand: int, places: Register, used: int = 0) -> Register:
+        """The elements of an operand at places of the row, one or a vector of them."""
+        lanes = places.type.lanes
+        mask = self.b.active(used, lanes) if used else None
+        with self.elements.at(lanes=lanes, mask=mask):
+            found = self.elements.dynamic(places, self.extent)
+            axis = self.op.attrs["axis"]
+            index = (*self.shape.index[:axis], found, *self.shape.index[axis + 1 :])
+            element = self.elements.value(self.op.operands[operand], index)
+        return self.b.splat(element, lanes) if lanes else element
+
+    @contextmanager
+    def one_by_one(self, env: Mapping[Var, Register]) -> Iterator[None]:
+        """Inside, the loops stand at one of the rows that lie in the lanes."""
+        before = self.elements.position
+        self.elements.position = replace(before, vector=None, lanes=0, mask=None, stride=0)
+        try:
+            with self.elements.at(env):
+                yield
+        finally:
+            self.elements.position = before
+
+    def write(
+        self, number: int, element: Register, at: Register, used: int = 0, *, across: bool = False
+    ) -> None:
+        """An element of a result, or a vector of them, wherever it is stored: along the row, or
+        `across` rows, along the vector variable where the loops stand."""
+        elements, lanes = self.elements, 0 if across else element.type.lanes
+        mask = self.b.active(used, lanes) if used else None
+        vector = self.shape.into if lanes else None
+        with elements.at({self.shape.into: at}, vector=vector, lanes=lanes, mask=mask):
+            for store, memory, offset in self._stores[self.op.results[number]]:
+                place = elements.with_starts(store, self.shape.place, offset)
+                elements.store(element, store.value.type.dtype, memory, place)
+
+
+def row_by_row(rows: Rows, sort: Callable[[], None], cores: int) -> tuple[Node, int]:
+    """Loops over all rows, of which an item has whole ones; the number of items."""
+    return in_items([(var, 1) for var in rows.shape.kept], Do("sort a row", sort), cores)

@@ -1,0 +1,176 @@
+"""The first few elements of rows, in order, by insertion into a short sorted list.
+
+Input: rows with one key of which few elements are kept, a target. Output: code that selects from
+the row at which the loops stand. Invariant: of equal keys the earlier element is kept, and comes
+first: an element enters the list before those that are larger only.
+
+Note [The bound]: an element enters the list if its key is at most a bound. Before the first one
+does, the row is dealt into groups, more of them than elements are kept, and the least key of each
+is found. As many elements as groups are at most the greatest of the first ones of these: that is
+the bound, and little else of the row is below it. When the list is full, its last key lowers it.
+
+Note [The list]: keys ascend in the worker's scratch, behind a vector of zeros, which no key is less
+than; places lie beside them. To insert, each vector of the list is merged with itself one element
+further, the last vector first, so that nothing is overwritten before it has moved.
+"""
+
+from __future__ import annotations
+
+import math
+
+from stagejit.codegen.cpu.sorting.keys import Keys
+from stagejit.codegen.cpu.sorting.networks import sort_along
+from stagejit.codegen.cpu.sorting.rows import Rows, row_by_row
+from stagejit.codegen.ir.nodes import I32
+from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.nest.tree import Node
+from stagejit.codegen.target import Target
+
+_LOOK, _ENTER, _VECTOR = 16, 80, 10  # operations of a vector looked at, of an element, of a merge
+_GROUPS = 4  # vectors of groups
+
+
+class Selection:
+    """Selects from rows one by one."""
+
+    name = "a list of the first ones"
+
+    def __init__(self, rows: Rows, target: Target) -> None:
+        self.rows, self.b = rows, rows.b
+        self.key: Keys = rows.keys[0]
+        self.extent, self.count = rows.extent, rows.count
+        widest = max(4, *(x.type.dtype.itemsize for x in rows.op.operands))
+        self.lanes: int = target.vector_nbytes // widest
+        self.vectors = math.ceil(self.count / self.lanes)
+        groups = _GROUPS * self.lanes
+        self.deals = self.count <= groups // 2 and self.extent >= 4 * groups
+        # In a row in random order ever fewer elements enter the list, or hardly any but the first.
+        entering = self.count * (1 + math.log(self.extent / max(self.count, 1)))
+        if self.deals:
+            entering = self.count * (1 + self.count / groups)
+        self.operations = math.inf
+        if len(rows.keys) == 1:
+            looked_at = self.extent / self.lanes * _LOOK
+            self.operations = entering * (_ENTER + _VECTOR * self.vectors) + looked_at
+
+    def prepare(self) -> None:
+        """Declares the list."""
+        size = (1 + self.vectors) * self.lanes
+        self.words = self.b.scratch("best", self.key.type, size)
+        self.places = self.b.scratch("places", I32, size)
+        self.seen = self.b.scratch("seen", self.key.type, self.lanes)
+
+    def items(self, cores: int) -> tuple[Node, int]:
+        return row_by_row(self.rows, self._row, cores)
+
+    def _row(self) -> None:
+        """The row at which the loops stand."""
+        b, lanes, key = self.b, self.lanes, self.key
+        b.store(b.const(0, key.type.with_lanes(lanes)), self.words, 0)
+        b.store(b.const(0, I32.with_lanes(lanes)), self.places, 0)
+
+        start, none = (0, b.const(0)) if self.deals else (self.count, b.const(self.count))
+        if self.deals:
+            bound = self._bound()
+        else:
+            b.loop(0, self.count, 1, (), lambda at: self._insert(self._key(at), at, at))
+            bound = self._last_key()
+        full = start + (self.extent - start) // lanes * lanes
+        state = b.loop(
+            start, full, lanes, (bound, none), lambda at, *state: self._look(at, 0, *state)
+        )
+        if full < self.extent:
+            self._look(b.const(full), self.extent - full, *state)
+        self._finish()
+
+    def _key(self, at: Register, lanes: int = 0, used: int = 0) -> Register:
+        """The keys from a place of the row on; behind its end the last ones there are."""
+        made = self.key.of(self.b, self.rows.read(0, at, lanes, used))
+        return self.b.select(self.b.active(used, lanes), made, -1) if used else made
+
+    def _bound(self) -> Register:
+        """See Note [The bound]."""
+        b, lanes = self.b, self.lanes
+        type, size = self.key.type.with_lanes(lanes), _GROUPS * lanes
+        full = self.extent // size * size
+
+        def deal(at: Register, *least: Register) -> list[Register]:
+            return [
+                b.binary("umin", known, self._key(at + group * lanes, lanes))
+                for group, known in enumerate(least)
+            ]
+
+        least = b.loop(0, full, size, (b.const(-1, type),) * _GROUPS, deal)
+        vector, lane = divmod(self.count - 1, lanes)
+        return b.extract(sort_along(b, least)[vector], lane)
+
+    def _last_key(self) -> Register:
+        """The bound when the list is full: less than its last key, if there is less."""
+        last = self.b.load(self.words, self.lanes + self.count - 1)
+        return self.b.binary("umax", last, 1) - 1
+
+    def _look(
+        self, at: Register, used: int, bound: Register, length: Register
+    ) -> tuple[Register, ...]:
+        """Inserts what is at most the bound of a vector of elements; returns the new bound, and how
+        many elements the list has."""
+        b, lanes = self.b, self.lanes
+        made = self._key(at, lanes, used)
+        low = b.compare("le", made, bound, signed=False)
+
+        def enter() -> tuple[Register, ...]:
+            b.store(made, self.seen, 0)
+
+            def one(lane: Register, bound: Register, length: Register) -> tuple[Register, ...]:
+                key = b.load(self.seen, lane)
+
+                def insert() -> tuple[Register, ...]:
+                    self._insert(key, at + lane, length)
+                    longer = b.binary("smin", length + 1, self.count)
+                    lower = b.binary("umin", bound, self._last_key())
+                    is_full = b.compare("eq", longer, self.count)
+                    return (b.select(is_full, lower, bound), longer)
+
+                is_low = b.compare("le", key, bound, signed=False)
+                return b.if_(is_low, insert, lambda: (bound, length))
+
+            return b.loop(0, used or lanes, 1, (bound, length), one)
+
+        return b.if_(b.reduce("or", low), enter, lambda: (bound, length))
+
+    def _insert(self, key: Register, place: Register, length: Register) -> None:
+        """One element into the list, which has `length` elements."""
+        b, lanes = self.b, self.lanes
+        place = b.cast("trunc", place, "i32")
+
+        def stays(at: Register) -> Register:
+            """Lanes of the list that come before the new element."""
+            found = b.compare("le", b.load(self.words, at, lanes), key, signed=False)
+            return found & b.mask_below(at - lanes, length, lanes)
+
+        def merge(number: Register) -> None:
+            at = b.const(self.vectors) * lanes - number * lanes
+            kept, before = stays(at), stays(at - 1)
+            for list_, new in ((self.words, key), (self.places, place)):
+                here, moved = b.load(list_, at, lanes), b.load(list_, at - 1, lanes)
+                b.store(b.select(kept, here, b.select(before, new, moved)), list_, at)
+
+        b.loop(0, self.vectors, 1, (), merge)
+
+    def _finish(self) -> None:
+        rows, b, lanes = self.rows, self.b, self.lanes
+        for vector in range(self.vectors):
+            at = vector * lanes
+            used = min(self.count - at, lanes)
+            used = 0 if used == lanes else used
+            mask = b.active(used, lanes) if used else None
+            places = b.load(self.places, lanes + at, lanes, mask=mask)
+            made = [
+                places if result == rows.positions else rows.pick(result, places, used)
+                for result in rows.results
+            ]
+            for number, register in enumerate(made):
+                if self.count == 1:
+                    rows.write(number, b.extract(register, 0), b.const(at))
+                else:
+                    rows.write(number, register, b.const(at), used)

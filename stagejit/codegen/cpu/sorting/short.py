@@ -1,0 +1,183 @@
+"""Short rows in registers, by sorting networks: a row in each lane, or a row along the lanes.
+
+Input: rows, a target. Output: code that sorts them. Invariant: rows that are sorted by their
+elements alone, and have zeros or NaN that keys do not tell apart, are completed by `specials.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from stagejit.codegen.cpu.sorting.networks import exchanges, sort_along, sort_lanes, step_operations
+from stagejit.codegen.cpu.sorting.records import Records
+from stagejit.codegen.cpu.sorting.rows import Rows, row_by_row
+from stagejit.codegen.cpu.sorting.specials import write_specials
+from stagejit.codegen.elements.accesses import vector_cost
+from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.ir.strides import is_dealt
+from stagejit.codegen.nest.items import in_items
+from stagejit.codegen.nest.tree import Do, Node, vectors
+from stagejit.codegen.target import Target
+from stagejit.index.affine import Affine, Var
+
+_KEY, _EMULATED = 8, 3  # operations to make a record and a result of it; of a minimum that is none
+_BLOCK = 4  # vectors of rows that an item has
+
+
+def _exchange_operations(records: Records, target: Target) -> int:
+    """What a minimum takes: of 64 bits, it is one instruction under AVX-512 only."""
+    return _EMULATED if records.bits == 64 and not target.has_avx512 else 1
+
+
+class _Lost:
+    """Whether something in a row, or in rows, was lost in its key; see `Keys.lost`."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.watches = rows.is_of_keys_alone and rows.keys[0].dtype.is_float
+        self.seen: Register | None = None
+
+    def look(self, element: Register) -> None:
+        if self.watches:
+            b, key = self.rows.b, self.rows.keys[0]
+            lost = key.lost(b, element, key.of(b, element))
+            self.seen = lost if self.seen is None else self.seen | lost
+
+    @property
+    def some(self) -> Register | None:
+        if self.seen is None:
+            return None
+        return self.rows.b.compare("ne", self.rows.b.reduce("or", self.seen), 0)
+
+
+class RowsInLanes:
+    """Sorts as many rows at once as a vector has lanes."""
+
+    name = "a row in each lane"
+
+    def __init__(self, rows: Rows, target: Target) -> None:
+        self.rows, self.b = rows, rows.b
+        self.records = Records(rows)
+        self.lanes = target.vector_nbytes * 8 // (self.records.bits or 64)
+        reads = [form for _, form in rows.shape.reads]
+        cost = {
+            var: vector_cost(reads, rows.shape.offsets, var, self.lanes, self._stride(var))
+            for var in reversed(rows.shape.kept)
+        }
+        self.vector: Var | None = min(cost, key=cost.__getitem__, default=None)
+        fits = self.records.bits and rows.extent <= target.vector_registers
+        if self.vector is None or not fits:
+            self.operations = math.inf
+            return
+        exchanging = len(exchanges(rows.extent)) * 2 * _exchange_operations(self.records, target)
+        groups = math.ceil(self.vector.extent / self.lanes) / self.vector.extent
+        self.operations = groups * (exchanging + rows.extent * _KEY) + (
+            rows.extent * cost[self.vector]
+        )
+
+    def _stride(self, var: Var) -> int:
+        """How far apart lanes are, if all elements between them are wanted."""
+        forms: Sequence[Affine] = [form for _, form in self.rows.shape.reads]
+        stride = forms[0].coeff(var) if forms else 0
+        return stride if stride == self.rows.extent and is_dealt(
+            stride, self.lanes, shared=True) else 0  # fmt: skip
+
+    def prepare(self) -> None:
+        """Needs no memory."""
+
+    def items(self, cores: int) -> tuple[Node, int]:
+        assert self.vector is not None
+        size = self.lanes * min(_BLOCK, -(-self.vector.extent // self.lanes))
+        others = [(var, 1) for var in self.rows.shape.kept if var is not self.vector]
+        rows = vectors(self.vector, self.lanes, Do("sort rows in lanes", self._group))
+        return in_items([*others, (self.vector, size)], rows, cores)
+
+    def _group(self) -> None:
+        """The rows of one vector."""
+        rows, vector = self.rows, self.vector
+        assert vector is not None
+        stride, lost = self._stride(vector), _Lost(rows)
+        with rows.elements.interleaving(stride) if stride else nullcontext():
+            words = [self._record(at, lost) for at in range(rows.extent)]
+            for at, word in enumerate(sort_lanes(self.b, words)[: rows.count]):
+                for number, result in enumerate(rows.results):
+                    made = self.records.result(result, word)
+                    rows.write(number, made, self.b.const(at), across=True)
+        if lost.some is not None:
+            self.b.if_(lost.some, self._complete)
+
+    def _record(self, at: int, lost: _Lost) -> Register:
+        place = self.b.const(at)
+        elements = [
+            self.b.splat(self.rows.read(operand, place), self.lanes)
+            for operand in range(len(self.rows.keys))
+        ]
+        lost.look(elements[0])
+        return self.records.of(elements, at)
+
+    def _complete(self) -> None:
+        """The rows of this vector, one by one."""
+        rows, b, vector = self.rows, self.b, self.vector
+        assert vector is not None
+        first = rows.elements.position.env[vector]
+        stop = b.binary("smin", first + self.lanes, vector.extent)
+
+        def one(row: Register) -> None:
+            with rows.one_by_one({vector: row}):
+                write_specials(rows)
+
+        b.loop(first, stop, 1, (), one)
+
+
+class RowInRegisters:
+    """Sorts a row that fits into registers."""
+
+    name = "a row in registers"
+
+    def __init__(self, rows: Rows, target: Target) -> None:
+        self.rows, self.b = rows, rows.b
+        self.records = Records(rows)
+        self.lanes = target.vector_nbytes * 8 // (self.records.bits or 64)
+        self.vectors = 1 << (math.ceil(rows.extent / self.lanes) - 1).bit_length()
+        self.operations = math.inf
+        if self.records.bits and self.vectors <= target.vector_registers:
+            factor = _exchange_operations(self.records, target)
+            sorting = step_operations(self.vectors, self.lanes) * factor
+            self.operations = sorting + self.vectors * _KEY
+
+    def prepare(self) -> None:
+        """Needs no memory."""
+
+    def items(self, cores: int) -> tuple[Node, int]:
+        return row_by_row(self.rows, self._row, cores)
+
+    def _row(self) -> None:
+        rows, b, lanes = self.rows, self.b, self.lanes
+        lost = _Lost(rows)
+        words = [self._records(at, lost) for at in range(0, self.vectors * lanes, lanes)]
+        words = sort_along(b, words)
+        for at, word in zip(range(0, rows.count, lanes), words, strict=False):
+            used = (rows.count - at) % lanes if rows.count - at < lanes else 0
+            for number, result in enumerate(rows.results):
+                made = self.records.result(result, word, used)
+                if rows.count == 1:
+                    rows.write(number, b.extract(made, 0), b.const(at))
+                else:
+                    rows.write(number, made, b.const(at), used)
+        if lost.some is not None:
+            b.if_(lost.some, lambda: write_specials(rows))
+
+    def _records(self, at: int, lost: _Lost) -> Register:
+        """A vector of the row; behind its end come records that are the last ones."""
+        rows, b, lanes = self.rows, self.b, self.lanes
+        type = self.records.type.with_lanes(lanes)
+        if at >= rows.extent:
+            return b.const(-1, type)
+        used = max(rows.extent - at, 0) if rows.extent - at < lanes else 0
+        place = b.const(at)
+        elements = [rows.read(number, place, lanes, used) for number in range(len(rows.keys))]
+        lost.look(elements[0])
+        word = self.records.of(elements, b.lane_ids(lanes, self.records.type) + at)
+        return self.records.last(word, used) if used else word

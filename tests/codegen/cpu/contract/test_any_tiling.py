@@ -1,0 +1,81 @@
+"""Whatever tiling a contraction gets, its values are right: every candidate, not the cheapest.
+
+Shapes, strides and views decide which tiling wins, so that one that is wrong may wait for years.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+from jax import Array, lax
+
+from stagejit.codegen.cpu.contract import tile_blocks
+from stagejit.codegen.cpu.contract.tiling import Tiling
+from tests.codegen.cpu.contract.test_contract import TARGETS, array
+from tests.codegen.regions import Runner
+
+MOST = 40  # tilings of one program, far more than there are
+
+
+@pytest.fixture(params=("host", "sse2", "tiny"))
+def runner(request: pytest.FixtureRequest, compile_kernel: Any) -> Runner:
+    return Runner(compile_kernel, TARGETS[request.param]())
+
+
+def _conv(x: Array, w: Array, *strides: int) -> Array:
+    return lax.conv_general_dilated(x, w, strides, "VALID")
+
+
+def _smaller_and_deeper(x: Array, w: Array) -> Array:
+    """The pixels of every 2x2 square of the result become channels."""
+    n, c, h, width = (y := _conv(x, w, 1, 1)).shape
+    parts = y.reshape(n, c, h // 2, 2, width // 2, 2).transpose(0, 1, 3, 5, 2, 4)
+    return parts.reshape(n, 4 * c, h // 2, width // 2)
+
+
+def _every(step: int, x: Array, w: Array) -> Array:
+    """Every eighth pixel of a result side by side, of a convolution with a stride."""
+    y = _conv(x, w, step)
+    return jnp.transpose(y.reshape(y.shape[1], -1, 8), (2, 0, 1))
+
+
+PROGRAMS: dict[str, tuple[Any, ...]] = {
+    "smaller and deeper": (_smaller_and_deeper, array(1, 2, 6, 36), array(3, 2, 3, 3)),
+    "every eighth": (lambda x, w: _every(1, x, w), array(1, 2, 162), array(3, 2, 3)),
+    "every eighth of a stride": (lambda x, w: _every(2, x, w), array(1, 2, 321), array(3, 2, 3)),
+    "dilated": (
+        lambda x, w: jnp.transpose(
+            lax.conv_general_dilated(
+                x, w, (3,), ((4, 4),), lhs_dilation=(2,), rhs_dilation=(3,)
+            ).reshape(3, -1, 4), (2, 0, 1),
+        ),
+        array(1, 2, 143), array(3, 2, 3),
+    ),
+    "batched": (lambda x, w: jnp.einsum("bij,bkj->kbi", x, w), array(3, 19, 7), array(3, 33, 7)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_candidate_is_right(
+    runner: Runner, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fn, *args = PROGRAMS[name]
+    found: list[Tiling] = []
+
+    def candidate(number: int) -> Any:
+        def chosen(tilings: list[Tiling]) -> Tiling:
+            found[:] = tilings
+            return tilings[number % len(tilings)]
+
+        return chosen
+
+    for number in itertools.count():
+        monkeypatch.setattr(tile_blocks, "cheapest", candidate(number))
+        runner.check(fn, *args)
+        if number + 1 >= len(found):
+            break
+        assert number < MOST
+    assert len(found) > 1
