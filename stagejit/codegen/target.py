@@ -99,10 +99,15 @@ class Target:
         return _host()
 
     @classmethod
+    def avx512(cls) -> Target:
+        """x86-64-v4: 32 registers of 64 bytes, masks."""
+        features = f"{_AVX2},+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"
+        return _x86("avx512", "x86-64-v4", features)
+
+    @classmethod
     def avx2(cls) -> Target:
         """x86-64-v3: 16 registers of 32 bytes, fused multiply-add."""
-        features = f"{_SSE4},+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+movbe"
-        return _x86("avx2", "x86-64-v3", features)
+        return _x86("avx2", "x86-64-v3", _AVX2)
 
     @classmethod
     def sse2(cls) -> Target:
@@ -117,6 +122,7 @@ class Target:
 
 
 _SSE4 = "+sse,+sse2,+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt"
+_AVX2 = f"{_SSE4},+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+movbe"
 
 
 @cache

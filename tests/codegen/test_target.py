@@ -26,6 +26,7 @@ def test_host_is_plausible() -> None:
 @pytest.mark.parametrize(
     ("target", "nbytes", "registers", "fma"),
     [
+        (Target.avx512(), 64, 32, True),
         (Target.avx2(), 32, 16, True),
         (Target.sse2(), 16, 16, False),
         (Target.neon(), 16, 32, True),
@@ -36,7 +37,7 @@ def test_other_cpus(target: Target, nbytes: int, registers: int, fma: bool) -> N
     assert target.vector_nbytes == nbytes
     assert target.vector_registers == registers
     assert target.has_fma is fma
-    assert not target.has_avx512
+    assert target.has_avx512 is (nbytes == 64)
 
 
 def test_lanes_count_elements_of_types_and_dtypes() -> None:

@@ -20,7 +20,7 @@ from stagejit.types import DType
 from tests.codegen.conftest import parse, target_machine
 from tests.codegen.math.scalar_kernels import PREDICATES, arity, defined, load
 
-TARGETS = [Target.host(), Target.avx2(), Target.sse2(), Target.neon()]
+TARGETS = [Target.avx512(), Target.avx2(), Target.sse2(), Target.neon()]
 ALL = [types.i8, types.i16, types.i32, types.i64, types.u8, types.u16, types.u32, types.u64,
        types.f16, types.bf16, types.f32, types.f64, types.bool_]  # fmt: skip
 FLOATS = [types.f16, types.bf16, types.f32, types.f64]

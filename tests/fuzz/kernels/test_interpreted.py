@@ -19,7 +19,7 @@ from tests.fuzz.kernels.machine import Native, compile_object, run
 from tests.fuzz.kernels.scene import Array
 from tests.fuzz.kernels.targets import find_targets
 
-CPUS = {"avx512": Target.host(), "avx2": Target.avx2(), "sse2": Target.sse2(),
+CPUS = {"avx512": Target.avx512(), "avx2": Target.avx2(), "sse2": Target.sse2(),
         "neon": Target.neon()}  # fmt: skip
 HERE = find_targets(("avx512", "avx2", "sse2")).names
 # Of memory, so that a kernel takes well under a second.

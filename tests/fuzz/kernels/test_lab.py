@@ -93,6 +93,30 @@ def test_each_kind_of_fault_is_seen() -> None:
     assert "1 of 3 elements" in job.fault(wrong)
 
 
+LEFT_OPEN = """
+graph @case(%x0: {t}[1,15,2], %x1: {t}[1,15,2]) {{
+  %0: {t}[1,15,6] = empty
+  %1: {t}[1,15,6] = insert_slice %x0 into %0 at (0, 0, 4)
+  %2: {t}[1,15,6] = insert_slice %x1 into %1 at (0, 0, {start})
+  %3: {t}[] = const {zero}
+  %4: {t}[2,20,9] = fill %3
+  %5: {t}[2,20,9] = insert_slice %2 into %4 at (1, 2, 0)
+  return %5
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("t", "zero"), [("f32", "0.0"), ("i32", "0"), ("u8", "0"), ("bool", "false")]
+)
+def test_what_a_graph_leaves_open_may_be_anything(t: str, zero: str) -> None:
+    """A part of the padded array was never written: the pad may fill it, too."""
+    targets = find_targets(("sse2",))
+    for start in (2, 0, 1):
+        text = LEFT_OPEN.format(t=t, zero=zero, start=start)
+        case = read_case(text, draw_case(Choices.replayed([])).setting)
+        assert list(jobs_of(case, Caches(targets.cpus), targets.names))
+
+
 def test_targets_that_are_not_here_are_named() -> None:
     report = run_kernels(seed=0, count=1, targets=("s390x",))
     assert report.skipped == {
