@@ -30,25 +30,14 @@ _GCC = "aarch64-linux-gnu-gcc"
 # from the next cache line on:
 #   nbytes of all, kernel, buffers, params, chunks, scratch, scratch bytes, poison, image, 0
 _HEADER = struct.Struct("<10q")
-_DRIVER = r"""
+CARRY_OUT = r"""
 typedef long i64;
 typedef unsigned char u8;
 typedef void (*kernel)(u8 **, i64 *, i64, i64, u8 *);
 extern kernel kernels[];
-static i64 call(i64 n, i64 a, i64 b, i64 c, i64 d, i64 e, i64 f) {
-  register i64 x8 __asm__("x8") = n, x0 __asm__("x0") = a, x1 __asm__("x1") = b;
-  register i64 x2 __asm__("x2") = c, x3 __asm__("x3") = d, x4 __asm__("x4") = e;
-  register i64 x5 __asm__("x5") = f;
-  __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
-                   : "memory");
-  return x0;
-}
 static u8 *bufs[64];
-static int work(void) {
-  i64 total = 0, got, at = 0;
-  u8 *m = (u8 *)call(222, 0, 1L << 31, 3, 0x4022, -1, 0);
-  while ((got = call(63, 0, (i64)m + total, 1 << 20, 0, 0, 0)) > 0) total += got;
-  while (at < total) {
+static void carry_out(u8 *m, i64 total) {
+  for (i64 at = 0; at < total;) {
     i64 *h = (i64 *)(m + at), *places = h + 10, *params = places + h[2];
     i64 *chunks = params + h[3];
     u8 *image = m + at + h[8];
@@ -60,11 +49,28 @@ static int work(void) {
     }
     at += h[0];
   }
+}
+"""
+_DRIVER = rf"""
+{CARRY_OUT}
+static i64 call(i64 n, i64 a, i64 b, i64 c, i64 d, i64 e, i64 f) {{
+  register i64 x8 __asm__("x8") = n, x0 __asm__("x0") = a, x1 __asm__("x1") = b;
+  register i64 x2 __asm__("x2") = c, x3 __asm__("x3") = d, x4 __asm__("x4") = e;
+  register i64 x5 __asm__("x5") = f;
+  __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
+                   : "memory");
+  return x0;
+}}
+static int work(void) {{
+  i64 total = 0, got, at;
+  u8 *m = (u8 *)call(222, 0, 1L << 31, 3, 0x4022, -1, 0);
+  while ((got = call(63, 0, (i64)m + total, 1 << 20, 0, 0, 0)) > 0) total += got;
+  carry_out(m, total);
   for (at = 0; at < total; at += got)
     if ((got = call(64, 1, (i64)m + at, total - at, 0, 0, 0)) <= 0) return 1;
   return 0;
-}
-void _start(void) { call(93, work(), 0, 0, 0, 0, 0); }
+}}
+void _start(void) {{ call(93, work(), 0, 0, 0, 0, 0); }}
 """
 
 
@@ -90,7 +96,7 @@ class Emulator:
         symbols = list(objects)
         with tempfile.TemporaryDirectory(dir=self._folder) as name:
             program = self._link(Path(name), objects)
-            given = [_pack(symbols.index(symbol), frame) for symbol, frame in tasks]
+            given = [pack(symbols.index(symbol), frame) for symbol, frame in tasks]
             done = subprocess.run(
                 [self._qemu, str(program)], input=b"".join(given), capture_output=True, check=False
             )
@@ -101,7 +107,7 @@ class Emulator:
             )
         images, at = [], 0
         for packed, (_, frame) in zip(given, tasks, strict=True):
-            start = at + _HEADER.unpack_from(packed)[8]
+            start = at + image_place(packed)
             part = done.stdout[start : start + frame.image.size]
             images.append(np.frombuffer(part, np.uint8))
             at += len(packed)
@@ -109,7 +115,7 @@ class Emulator:
 
     def _link(self, folder: Path, objects: Mapping[str, bytes]) -> Path:
         files = [_driver(self._folder), folder / "table.o"]
-        files[1].write_bytes(compile_object(_table(list(objects)), Target.neon(), 0))
+        files[1].write_bytes(compile_object(table(list(objects)), Target.neon(), 0))
         for number, image in enumerate(objects.values()):
             files.append(folder / f"{number}.o")
             files[-1].write_bytes(image)
@@ -130,13 +136,15 @@ def _driver(folder: str) -> Path:
     return result
 
 
-def _table(symbols: Sequence[str]) -> str:
+def table(symbols: Sequence[str]) -> str:
+    """The array of all kernels."""
     names = ", ".join(f"ptr @{symbol}" for symbol in symbols)
     declared = "\n".join(f"declare void @{symbol}(ptr, ptr, i64, i64, ptr)" for symbol in symbols)
     return f"@kernels = constant [{len(symbols)} x ptr] [{names}]\n{declared}\n"
 
 
-def _pack(kernel: int, frame: Frame) -> bytes:
+def pack(kernel: int, frame: Frame) -> bytes:
+    """A task."""
     words = [*frame.buffers, *frame.params, *(word for chunk in frame.chunks for word in chunk)]
     start = -(-(_HEADER.size + 8 * len(words)) // 64) * 64
     nbytes = -(-(start + frame.image.size) // 64) * 64
@@ -146,3 +154,8 @@ def _pack(kernel: int, frame: Frame) -> bytes:
     )  # fmt: skip
     head = (header + struct.pack(f"<{len(words)}q", *words)).ljust(start, b"\0")
     return (head + frame.image.tobytes()).ljust(nbytes, b"\0")
+
+
+def image_place(packed: bytes) -> int:
+    """Where the image of a task begins."""
+    return int(_HEADER.unpack_from(packed)[8])

@@ -72,8 +72,8 @@ class Reference:
 
 
 def interpret_over_zeros(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
-    """The results of a graph where memory that was never written holds zeros. Where they differ from
-    those of `interpret`, the graph leaves them open: a dispatch may store anything there."""
+    """The results of a graph where memory that was never written holds zeros. Where they differ
+    from those of `interpret`, the graph leaves them open: a dispatch may store anything there."""
     with np.errstate(all="ignore"):
         return _OverZeros("declared").graph(graph, inputs)
 

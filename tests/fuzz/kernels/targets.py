@@ -7,9 +7,10 @@ Input: names. Output: `Targets`, and for each name that is missing the reason. I
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stagejit.codegen.target import Target
+from tests.fuzz.kernels.bochs import Bochs, emulated, refuse_bochs
 from tests.fuzz.kernels.emulator import Emulator, refuse_emulator
 
 ALL = ("avx512", "avx2", "sse2", "neon")
@@ -17,11 +18,11 @@ ALL = ("avx512", "avx2", "sse2", "neon")
 
 @dataclass(frozen=True)
 class Targets:
-    """cpus: by name. skipped: names with reasons."""
+    """cpus: by name. skipped: names with reasons. emulators: of those that are not run natively."""
 
     cpus: Mapping[str, Target]
     skipped: Mapping[str, str]
-    emulator: Emulator | None = None
+    emulators: Mapping[str, Emulator | Bochs] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -31,28 +32,32 @@ class Targets:
         """Those with this name; all where it is none."""
         if name not in self.cpus:
             return self
-        return Targets({name: self.cpus[name]}, {}, self.emulator)
+        return Targets({name: self.cpus[name]}, {}, self.emulators)
 
 
 def find_targets(names: Sequence[str] = ALL) -> Targets:
     """Those of `names` that this machine can run."""
     host = Target.host()
-    cpus, skipped, emulator = {}, {}, None
+    cpus, skipped = {}, {}
+    emulators: dict[str, Emulator | Bochs] = {}
     for name in names:
         reason = _refuse(name, host)
         if reason:
             skipped[name] = reason
             continue
         if name == "neon" and host.is_x86:
-            emulator = Emulator()
+            emulators[name] = Emulator()
+        elif name == "avx512" and not host.has_avx512:
+            emulators[name] = Bochs()
         cpus[name] = _cpu(name, host)
-    return Targets(cpus, skipped, emulator)
+    return Targets(cpus, skipped, emulators)
 
 
 def _cpu(name: str, host: Target) -> Target:
-    if name == "avx512" or (name == "neon" and not host.is_x86):
+    if (name == "avx512" and host.has_avx512) or (name == "neon" and not host.is_x86):
         return host
-    return {"avx2": Target.avx2, "sse2": Target.sse2, "neon": Target.neon}[name]()
+    cpu: Target = getattr(Target, name)()
+    return emulated(cpu) if name == "avx512" else cpu
 
 
 def _refuse(name: str, host: Target) -> str:
@@ -63,7 +68,7 @@ def _refuse(name: str, host: Target) -> str:
     if not host.is_x86:
         return "this is no x86"
     if name == "avx512" and not host.has_avx512:
-        return "this processor has no AVX-512"
+        return refuse_bochs()
     if name == "avx2" and not (host.has("avx2") and host.has("fma")):
         return "this processor has no AVX2"
     return ""

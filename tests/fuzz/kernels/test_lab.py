@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from tests.fuzz.kernels.check import Caches, Job, jobs_of
 from tests.fuzz.kernels.choices import Choices
 from tests.fuzz.kernels.lab import run_kernels
 from tests.fuzz.kernels.targets import ALL, Targets, find_targets
+from tests.fuzz.kernels.verdict import Runner
 
 SEED = 7
 
@@ -115,6 +118,19 @@ def test_what_a_graph_leaves_open_may_be_anything(t: str, zero: str) -> None:
         text = LEFT_OPEN.format(t=t, zero=zero, start=start)
         case = read_case(text, draw_case(Choices.replayed([])).setting)
         assert list(jobs_of(case, Caches(targets.cpus), targets.names))
+
+
+@pytest.mark.parametrize("name", ["avx512", "neon"])
+def test_what_an_emulator_runs_is_judged(name: str) -> None:
+    targets = find_targets((name,))
+    if not targets.emulators:
+        pytest.skip(targets.skipped.get(name, "runs natively"))
+    (job,) = jobs(targets)
+    assert Runner(targets).run([job]) == []
+    wrong = replace(job, llvm=job.llvm.replace(" fadd ", " fsub "))
+    assert wrong != job
+    ((_, fault),) = Runner(targets).run([wrong])
+    assert fault.kind == "value"
 
 
 def test_targets_that_are_not_here_are_named() -> None:

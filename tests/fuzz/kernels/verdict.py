@@ -75,10 +75,8 @@ class Runner:
     def run(self, jobs: Sequence[Job]) -> list[tuple[Job, Fault]]:
         """The jobs with a fault."""
         found = []
-        native = [job for job in jobs if job.target != "neon"]
-        for batch, execute in ((native, self._run_native), (
-            [job for job in jobs if job.target == "neon"], self._run_emulated
-        )):  # fmt: skip
+        for emulated in ("", *self._targets.emulators):
+            batch = [job for job in jobs if self._emulated(job) == emulated]
             objects: dict[tuple[str, str], bytes] = {}
             left = []
             for job in batch:
@@ -92,22 +90,22 @@ class Runner:
                 else:
                     left.append(job)
             if left:
-                found += execute(left, {symbol: image for (_, symbol), image in objects.items()})
+                images = {symbol: image for (_, symbol), image in objects.items()}
+                found += self._execute(left, images, emulated)
         return found
 
-    def _run_native(
-        self, jobs: Sequence[Job], objects: Mapping[str, bytes]
+    def _emulated(self, job: Job) -> str:
+        return job.target if job.target in self._targets.emulators else ""
+
+    def _execute(
+        self, jobs: Sequence[Job], objects: Mapping[str, bytes], emulated: str
     ) -> list[tuple[Job, Fault]]:
+        if emulated:
+            tasks = [(job.symbol, job.frame) for job in jobs]
+            images = self._targets.emulators[emulated].run(objects, tasks)
+            return _faults(zip(jobs, images, strict=True))
         entries, _kept = self._native.load(objects)
         return _faults((job, run(entries[job.symbol], job.frame)) for job in jobs)
-
-    def _run_emulated(
-        self, jobs: Sequence[Job], objects: Mapping[str, bytes]
-    ) -> list[tuple[Job, Fault]]:
-        emulator = self._targets.emulator
-        assert emulator is not None
-        images = emulator.run(objects, [(job.symbol, job.frame) for job in jobs])
-        return _faults(zip(jobs, images, strict=True))
 
 
 def _faults(images: Iterable[tuple[Job, Array]]) -> list[tuple[Job, Fault]]:
