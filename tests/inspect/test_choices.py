@@ -84,3 +84,9 @@ def test_the_text_of_loops_says_what_they_are() -> None:
     text = stagejit.jit(jax.nn.softmax).lower(X).as_text("loops")
     assert "// parallel r0 of 64\n//   a new row\n" in text
     assert "the last masked" not in text.split("kernel")[0]  # 96 is whole vectors everywhere
+
+
+def test_the_text_of_loops_shows_those_of_products() -> None:
+    text = stagejit.jit(lambda x: (x @ x.T) * 2).lower(X).as_text("loops").split("kernel")[0]
+    for line in ("parallel ", "tile of ", "multiply and add", "add to the sums"):
+        assert f"// {line}" in text or f"  {line}" in text, line

@@ -13,6 +13,7 @@ from typing import Any
 
 from stagejit.codegen.elements.elements import Elements
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.nest.groups import Part, Split
 from stagejit.codegen.nest.spans import Span, own_items
 from stagejit.codegen.nest.tree import (
     At,
@@ -20,14 +21,17 @@ from stagejit.codegen.nest.tree import (
     Cell,
     Chunk,
     Do,
+    Groups,
     Interleaved,
     Loop,
     Node,
     Parallel,
+    Run,
     When,
     Within,
     cells_set,
 )
+from stagejit.errors import InternalError
 from stagejit.index.affine import Var
 
 Registers = tuple[Register, ...]
@@ -35,12 +39,14 @@ Registers = tuple[Register, ...]
 
 class Emitter:
     """Emits trees. cells: the registers of each cell that has some, oldest first. spans: what the
-    innermost loop over a variable handed down to those inside."""
+    innermost loop over a variable handed down to those inside. groups: the number of the group of
+    each split axis where the loops stand, of those that were handed down."""
 
     def __init__(self, elements: Elements) -> None:
         self.elements, self.b = elements, elements.b
         self.cells: dict[Cell, Registers] = {}
         self.spans: dict[Var, Span] = {}
+        self.groups: dict[Var, Register] = {}
         self._evaluated: dict[tuple[tuple[Var, int], ...], dict[Any, Register]] = {}
 
     def emit(self, node: Node) -> None:
@@ -55,6 +61,8 @@ class Emitter:
                 self._cover(node.var, node.chunks, self.span(node.var))
             case Blocks():
                 self._blocks(node)
+            case Groups():
+                self._groups(node)
             case Parallel():
                 self._parallel(node)
             case At():
@@ -233,34 +241,60 @@ class Emitter:
         start, stop = self.b.const(0), self.b.const(var.extent)
         self._for(start, stop, size, blocks.body, inside, runs=True)
 
+    def _groups(self, node: Groups) -> None:
+        b, split = self.b, node.split
+        part = self.spans.get(split.var) or split.whole(b)
+        if not isinstance(part, Part):
+            raise InternalError(f"{split.var} is not in groups here", step="codegen")
+        for run in node.runs:
+
+            @contextmanager
+            def inside(group: Register, run: Run = run) -> Iterator[None]:
+                start, mask = split.start(b, group), None
+                if run.ragged:
+                    last = start + (run.size - 1) * split.unit
+                    mask = b.mask_below(last, split.var.extent, split.unit)
+                self.groups[split.var] = group - part.low
+                with self.elements.at({split.var: start}, mask=mask):
+                    yield
+
+            low = b.binary("smax", part.low, run.first) if run.first else part.low
+            high = b.binary("smin", part.high, run.last) if run.last < split.groups else part.high
+            self._for(low, high, 1, run.body, inside, runs=False)
+
     def _parallel(self, node: Parallel) -> None:
         """The items that this call is given, one by one."""
         low, high, before = own_items(self.b, node.among, last=node.last)
 
         @contextmanager
         def inside(number: Register) -> Iterator[None]:
-            at = self._places(node, number - before)
-            spans = {
-                var: Span.block(self.b, var, size, at[var]) for var, size in node.loops if size > 1
-            }
-            with self.covering(spans), self.elements.at(at):
+            spans = self._handed(node, number - before)
+            with (
+                self.covering(spans),
+                self.elements.at({var: span.start for var, span in spans.items()}),
+            ):
                 yield
 
         self._for(low, high, 1, node.body, inside, runs=node.among is None)
 
-    def _places(self, node: Parallel, number: Register) -> dict[Var, Register]:
-        """Where each of the loops stands at an item; the outermost is the slowest."""
-        places: dict[Var, Register] = {}
-        for at, (var, size) in reversed(list(enumerate(node.loops))):
-            trips = -(-var.extent // size)
-            if trips == 1:
-                places[var] = self.b.const(0)
-            elif at == 0:
-                places[var] = number * size
+    def _handed(self, node: Parallel, number: Register) -> dict[Var, Span]:
+        """What an item has of each of the loops; the outermost is the slowest."""
+        spans: dict[Var, Span] = {}
+        for at, loop in reversed(list(enumerate(node.loops))):
+            if isinstance(loop, Split):
+                var, trips = loop.var, loop.parts
             else:
-                places[var] = self.b.urem(number, trips) * size
+                var, trips = loop[0], -(-loop[0].extent // loop[1])
+            which = (
+                self.b.const(0) if trips == 1 else number if at == 0 else self.b.urem(number, trips)
+            )
+            if trips > 1 and at:
                 number = self.b.udiv(number, trips)
-        return places
+            if isinstance(loop, Split):
+                spans[var] = loop.part(self.b, which)
+            else:
+                spans[var] = Span.block(self.b, var, loop[1], which * loop[1])
+        return spans
 
     def _at(self, node: At) -> None:
         env = self.elements.position.env

@@ -58,6 +58,12 @@ class Span:
         return self.end
 
     @property
+    def length(self) -> Register:
+        if self.count is not None:
+            return self.start.builder.const(self.count)  # type: ignore[no-any-return]
+        return self.stop - self.start
+
+    @property
     def least(self) -> int:
         """How many elements there are at least."""
         return self.fewest if self.count is None else self.count
@@ -67,14 +73,16 @@ class Span:
         if self.count is not None:
             return self.start + self.count // size * size
         stop, b = self.stop, self.start.builder
+        if size == 1:
+            return stop
         if not self.extent:
             return stop - b.urem(stop - self.start, size)  # type: ignore[no-any-return]
         return stop - b.urem(stop, size) if self.extent % size else stop
 
     def left(self, size: int) -> int | None:
         """How many elements whole chunks leave over, if they leave any; None: any number."""
-        if self.count is not None:
-            return self.count % size
+        if self.count is not None or size == 1:
+            return (self.count or 0) % size
         return self.extent % size if self.extent else None
 
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.nest.tree import (
     At,
     Blocks,
     Chunk,
     Do,
+    Groups,
     Interleaved,
     Loop,
     Node,
     Parallel,
+    Run,
     When,
     Within,
 )
@@ -52,11 +55,13 @@ class _Text:
             case Blocks():
                 yield f"{indent}for {self._of(node.var)}: blocks of {node.size}"
                 yield from self.lines(node.body, inner)
+            case Groups():
+                for number, run in enumerate(node.runs):
+                    word = "then" if number else "for"
+                    yield f"{indent}{word} {self._of(node.split.var)}: {_run(node.split, run)}"
+                    yield from self.lines(run.body, inner)
             case Parallel():
-                loops = [
-                    self._of(var) + (f" in blocks of {size}" if size > 1 else "")
-                    for var, size in node.loops
-                ]
+                loops = map(self._shared, node.loops)
                 yield indent + " ".join(("parallel", ", ".join(loops))).rstrip()
                 yield from self.lines(node.body, inner)
             case At():
@@ -71,6 +76,12 @@ class _Text:
                 yield indent + word + node.what
                 yield from self.lines(node.body, inner)
 
+    def _shared(self, loop: tuple[Var, int] | Split) -> str:
+        if isinstance(loop, Split):
+            return self._of(loop.var) + (f" in {loop.parts} parts" if loop.parts > 1 else "")
+        var, size = loop
+        return self._of(var) + (f" in blocks of {size}" if size > 1 else "")
+
     def _of(self, var: Var) -> str:
         return f"{self._name(var)} of {var.extent}"
 
@@ -84,3 +95,8 @@ _TAILS = {"none": "", "masked": ", the last masked", "all masked": ", masked", "
 def _chunk(chunk: Chunk) -> str:
     what = f"vectors of {chunk.size}" if chunk.vector else f"by {chunk.size}"
     return what + _TAILS[chunk.tail] + (", unrolled" if chunk.straight else "")
+
+
+def _run(split: Split, run: Run) -> str:
+    what = f"{run.size} vectors of {split.unit}" if split.unit > 1 else f"by {run.size}"
+    return what + (", the last masked" if run.ragged else "")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.nest.groups import Split
 from stagejit.index.affine import Var
 
 
@@ -78,11 +79,31 @@ class Blocks:
 
 
 @dataclass(frozen=True, eq=False)
-class Parallel:
-    """`body` for each item: loops, outermost first, flattened into numbers that threads share.
-    among, last: see `spans.own_items`."""
+class Groups:
+    """Covers the groups of a split axis that the part has which was handed down."""
 
-    loops: tuple[tuple[Var, int], ...]
+    split: Split
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """`body` for each of the groups from `first` to the one before `last`, all of `size` units.
+    ragged: the last unit of the last group has fewer elements: the position has a mask of it."""
+
+    size: int
+    first: int
+    last: int
+    body: Node
+    ragged: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Parallel:
+    """`body` for each item: loops, outermost first, flattened into numbers that threads share; of
+    a variable in blocks, or of an axis in parts. among, last: see `spans.own_items`."""
+
+    loops: tuple[tuple[Var, int] | Split, ...]
     body: Node
     among: tuple[int, int] | None = None
     last: bool = True
@@ -130,7 +151,9 @@ class When:
     body: Node
 
 
-Node = Do | Loop | Blocks | Parallel | At | Interleaved | Within | When | tuple["Node", ...]
+Node = (
+    Do | Loop | Blocks | Groups | Parallel | At | Interleaved | Within | When | tuple["Node", ...]
+)
 
 
 def serial(variables: Sequence[Var], body: Node) -> Node:
@@ -161,4 +184,6 @@ def children(node: Node) -> Sequence[Node]:
         return ()
     if isinstance(node, Loop):
         return [chunk.body for chunk in node.chunks]
+    if isinstance(node, Groups):
+        return [run.body for run in node.runs]
     return (node.body,)

@@ -3,6 +3,7 @@ right lanes; cells live across the loops around the statements that set them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from stagejit.codegen.elements.elements import Elements
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I64
 from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.nest.spans import Span
 from stagejit.codegen.nest.tree import (
     At,
@@ -21,9 +23,11 @@ from stagejit.codegen.nest.tree import (
     Cell,
     Chunk,
     Do,
+    Groups,
     Loop,
     Node,
     Parallel,
+    Run,
     Tail,
     When,
     Within,
@@ -31,6 +35,7 @@ from stagejit.codegen.nest.tree import (
     serial,
     vectors,
 )
+from stagejit.errors import InternalError
 from stagejit.index.affine import Affine, Var
 
 LANES = 8
@@ -175,6 +180,70 @@ def test_spans_that_only_a_call_knows(run_kernel: Any, first: int, count: int, m
     assert not order[:first].any()
     assert not order[first + count : 98].any()
     assert last[0] == len(sizes)
+
+
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    extent=st.integers(1, 100),
+    vectors=st.booleans(),
+    most=st.integers(1, 5),
+    parts=st.integers(1, 7),
+)
+def test_items_share_the_groups_of_an_axis(
+    run_kernel: Any, extent: int, vectors: bool, most: int, parts: int
+) -> None:
+    unit = LANES if vectors else 1
+    split = Split.of(Var(extent, "i"), unit, most)
+    split = replace(split, parts=min(parts, split.groups))
+    b = Builder()
+    elements = Elements(b, {})
+    emitter = Emitter(elements)
+    item, number, place = (b.buffer(name, I64) for name in ("item", "number", "place"))
+
+    def visit(size: int, ragged: bool) -> None:
+        position, span = elements.position, emitter.span(split.var)
+        written = (span.start, emitter.groups[split.var], emitter.offset(split.var))
+        for step in range(size):
+            at = position.env[split.var] + step * unit
+            mask = position.mask if ragged and step == size - 1 else None
+            for buffer, register in zip((item, number, place), written, strict=True):
+                if vectors:
+                    b.store(b.splat(register, LANES), buffer, at, mask=mask)
+                else:
+                    b.store(register, buffer, at)
+
+    def run(size: int, first: int, last: int, ragged: bool = False) -> Run:
+        return Run(size, first, last, Do("visit", lambda: visit(size, ragged)), ragged)
+
+    last = split.groups - 1
+    runs = (
+        run(split.small + 1, 0, min(split.big, last)),
+        run(split.small, split.big, last),
+        run(split.small + (last < split.big), last, split.groups, extent % unit > 0),
+    )
+    runs = tuple(run for run in runs if run.first < run.last)
+    emitter.emit(Parallel((split,), Groups(split, runs)))
+    found = [np.full(extent, -1) for _ in range(3)]
+    run_kernel(b.finish(), found, (), 0, split.parts)
+
+    sizes = [split.small + 1] * split.big + [split.small] * (split.groups - split.big)
+    starts = [unit * sum(sizes[:group]) for group in range(split.groups)]
+    firsts = [part * split.groups // split.parts for part in range(split.parts)]
+    wanted = []
+    for at in range(extent):
+        group = max(g for g in range(split.groups) if starts[g] <= at)
+        first = max(f for f in firsts if f <= group)
+        wanted.append((starts[first], group - first, starts[group] - starts[first]))
+    assert list(zip(*(a.tolist() for a in found), strict=True)) == wanted
+
+
+def test_groups_of_what_is_not_in_groups() -> None:
+    emitter = Emitter(Elements(Builder(), {}))
+    split = Split.of(Var(40, "i"), 1, 4)
+    with pytest.raises(InternalError, match="not in groups here"):
+        emitter.emit(Blocks(split.var, 8, Groups(split, ())))
 
 
 def test_fixed_places(run_kernel: Any) -> None:

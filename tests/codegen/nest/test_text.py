@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.nest.text import text_of
 from stagejit.codegen.nest.tree import (
     At,
     Blocks,
     Chunk,
     Do,
+    Groups,
     Loop,
     Parallel,
+    Run,
     When,
     Within,
     serial,
@@ -54,3 +59,17 @@ def test_every_kind_of_node() -> None:
 
 def test_a_kernel_without_loops() -> None:
     assert text_of(Parallel((), do("store"))) == "parallel\n  store"
+
+
+def test_axes_in_groups() -> None:
+    rows, columns = Split.of(Var(10, "r"), 1, 6), replace(Split.of(Var(30, "c"), 8, 2), parts=2)
+    inner = Groups(columns, (Run(2, 0, 2, do("tile"), ragged=True),))
+    tree = Parallel((columns, rows), Groups(rows, (Run(6, 0, 1, inner), Run(4, 1, 2, do("tile")))))
+    assert text_of(tree) == "\n".join([
+        "parallel c0 of 30 in 2 parts, r1 of 10",
+        "  for r1 of 10: by 6",
+        "    for c0 of 30: 2 vectors of 8, the last masked",
+        "      tile",
+        "  then r1 of 10: by 4",
+        "    tile",
+    ])  # fmt: skip

@@ -1,7 +1,7 @@
 """The last step of an item of a contraction nest: what is stored, evaluated from finished sums.
 
-Input: a `ContractPlan`, the item's `Range` of every axis, the panel that holds its sums. Output:
-the stores over that range. Invariant: each element of the range is stored once; the order of the
+Input: a `ContractPlan`, the panel that holds the sums of what the loops around handed down of each
+axis. Output: the loops that store these elements. Invariant: each is stored once; the order of the
 loops changes nothing.
 
 Note [Vectors of the epilogue]: the sums lie as the tiles made them, vectors along the lane axis;
@@ -15,65 +15,60 @@ evaluated at once and a register transpose makes whole vectors of them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from stagejit.codegen.cpu.contract.microkernel import View
 from stagejit.codegen.cpu.contract.plan import ContractPlan
 from stagejit.codegen.cpu.contract.tile_blocks import between_lanes
-from stagejit.codegen.cpu.contract.tiling import Split
-from stagejit.codegen.elements.elements import Elements, Memory
+from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.spans import Span
-from stagejit.codegen.nest.tree import At, Chunk, Do, Interleaved, Loop, Node, Tail, serial
+from stagejit.codegen.nest.tree import (
+    At,
+    Chunk,
+    Do,
+    Interleaved,
+    Loop,
+    Node,
+    Tail,
+    Within,
+    serial,
+)
 from stagejit.index.affine import Var
-
-
-@dataclass(frozen=True)
-class Range:
-    """The groups of one axis that the current item owns, and where its block starts."""
-
-    split: Split
-    low: Register
-    high: Register
-    start: Register
-    length: Register
 
 
 class Epilogue:
     """The stores of one item."""
 
     def __init__(
-        self,
-        plan: ContractPlan,
-        elements: Elements,
-        memory: Sequence[Memory],
-        panel: View,
-        ranges: Mapping[Var, Range],
+        self, plan: ContractPlan, emitter: Emitter, memory: Sequence[Memory], panel: View
     ) -> None:
-        self.plan, self.elements = plan, elements
+        self.plan, self.emitter, self.elements = plan, emitter, emitter.elements
         streamed = [False] * len(memory)
-        self.stores = Stores(plan.region, elements, memory, plan.offsets, streamed)
-        self.panel, self.ranges, self.b = panel, ranges, elements.b
+        self.stores = Stores(plan.region, self.elements, memory, plan.offsets, streamed)
+        self.panel, self.b = panel, emitter.b
         self.lanes, self.result = plan.tiling.lanes, plan.region.anchor_op.result
         self.vector = self._vector()
 
-    def emit(self) -> None:
+    def tree(self) -> Node:
         """Loops in the order of memory; a vector of neighbours innermost."""
         axes = sorted(self.plan.nest.axes, key=lambda var: -abs(self._stride(var)))
         if self.vector is not None and self._stride(self.vector) <= 1:
             axes = [*(var for var in axes if var is not self.vector), self.vector]
-        self.elements.bound[self.result] = lambda _: self._sum()
-        emitter = Emitter(self.elements)
-        with emitter.covering({var: self._elements(var) for var in axes}):
-            emitter.emit(self._loops(axes))
+        return Within("epilogue", self._inside, self._loops(axes))
 
-    def _elements(self, var: Var) -> Span:
-        owned = self.ranges[var]
-        return Span.between(owned.start, owned.start + owned.length, owned.length)
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """The anchor's result is what the panel holds, which starts where the item does."""
+        self.base, emitter = self.panel.base(), self.emitter
+        for var in self.plan.nest.axes:
+            self.base = self.base - self.panel.moved(var, emitter.span(var).start)
+        self.elements.bound[self.result] = lambda _: self._sum()
+        yield
+        del self.elements.bound[self.result]  # a cycle
 
     def _stride(self, var: Var) -> int:
         """Elements from neighbour to neighbour in the first store."""
@@ -91,8 +86,9 @@ class Epilogue:
         return unit if used[0] >= used[1] else lane
 
     def _span(self, var: Var) -> int:
-        """Elements of the longest range."""
-        return min(self.ranges[var].split.span, var.extent)
+        """Elements of the longest part."""
+        split = self.plan.tiling.split(var)
+        return var.extent if split is None else min(split.span, var.extent)
 
     # ---------------------------------------------------------------- loops
 
@@ -103,7 +99,8 @@ class Epilogue:
         if var is not self.vector:
             return serial([var], self._loops(rest))
         lanes, chunks = self.lanes, []
-        whole = var.extent % lanes == 0 and self.ranges[var].split.unit == lanes
+        split = self.plan.tiling.split(var)
+        whole = var.extent % lanes == 0 and split is not None and split.unit == lanes
         if self._fills_gaps(rest):
             chunks.append(Chunk(lanes, self._gaps(rest), vector=True))
         if not (whole and chunks):
@@ -116,7 +113,7 @@ class Epilogue:
         assert self.vector is not None
         axes, stored = self.plan.nest.axes, self.plan.offsets[0]
         between = between_lanes(axes, stored, self.vector, self.lanes)
-        whole = all(self.ranges[var].split.parts == 1 for var in between)
+        whole = all(self.plan.tiling.count(var) == var.extent for var in between)
         return bool(between) and whole and between == list(inner)
 
     def _gaps(self, inner: Sequence[Var]) -> Node:
@@ -136,9 +133,7 @@ class Epilogue:
     def _sum(self) -> Register:
         """The finished sums where the loops stand, in the type of the anchor's result."""
         b, view, lanes, vector = self.b, self.panel, self.lanes, self.vector
-        position, offset = self.elements.position, view.base
-        for var in self.plan.nest.axes:  # the panel starts where the item does
-            offset = offset - view.moved(var, self.ranges[var].start)
+        position, offset = self.elements.position, self.base
         for var in self.plan.nest.axes:
             offset = offset + view.moved(var, position.env[var])
         stride = view.strides.get(vector, 0) if vector is not None else 0

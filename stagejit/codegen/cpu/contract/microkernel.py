@@ -1,9 +1,9 @@
 """The register tile: accumulators carried through the reduction loops of a contraction nest.
 
-Input: a `Tiling`, a `View` of each operand and of the result panel, the tile's place. Output:
-loop-nest IR that adds one block of the reduction to one tile. Invariant: distinct elements are
-loaded once a step; lanes beyond the lane axis are never stored, nor read from memory that is not
-ours.
+Input: a `Tiling`, a `View` of each operand and of the result panel, the tile's size. Output: the
+loops that add one block of the reduction to the tile where the loops around stand. Invariant:
+distinct elements are loaded once a step; lanes beyond the lane axis are never stored, nor read from
+memory that is not ours.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from stagejit.codegen.cpu.contract.nest import Nest
 from stagejit.codegen.cpu.contract.tiling import Tiling
-from stagejit.codegen.ir.builder import Builder
-from stagejit.codegen.ir.nodes import Buffer, Type, element_type
+from stagejit.codegen.ir.nodes import Buffer, element_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.math import functions as vmath
+from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.spans import Span
+from stagejit.codegen.nest.tree import Cell, Do, Node, Within, serial, vectors
 from stagejit.index.affine import Var
 from stagejit.types import DType
-
-# What runs at offsets of the operands and fixed positions of some axes: sums in, sums out.
-_Body = Callable[[Sequence[Register], Mapping[Var, int], Sequence[Register]], Sequence[Register]]
 
 _UNROLLED = 4  # reduction axes up to this extent may be unrolled
 
@@ -44,14 +44,15 @@ class Phased:
 class View:
     """How the nest reads or writes one array: an element offset per axis.
 
-    base: offset where all axes stand at the start of their block. depends: axes that choose the
-    element. padded: reading whole vectors past the end of the lane axis stays inside the array.
+    base: offset where all axes stand at the start of what the loops handed down. depends: axes that
+    choose the element. padded: reading whole vectors past the end of the lane axis stays inside the
+    array.
     """
 
     buffer: Buffer
     dtype: DType
     strides: Mapping[Var, int]
-    base: Register
+    base: Callable[[], Register]
     depends: frozenset[Var]
     padded: bool = False
     phased: tuple[Phased, ...] = field(default=())
@@ -80,86 +81,56 @@ class View:
 
 
 @dataclass(frozen=True)
-class _Loop:
-    """One reduction loop after merging: `trips` iterations that move the operands by `steps`."""
+class _Steps:
+    """One loop of the reduction, over `var`, whose steps move the operands by `moves`.
 
-    trips: Register
-    steps: tuple[int, int]
-    axis: Var
-    known: int | None  # trips, where constant
+    axis: where `var` does not tell how many steps there are: the axis whose length times `times`
+    does; of its steps only each `apart`-th, from `first` on. vector: lanes run along it.
+    """
+
+    var: Var
+    moves: tuple[int, int]
+    axis: Var | None = None
+    times: int = 1
+    first: int = 0
+    apart: int = 1
+    vector: bool = False
+
+    def handed(self, emitter: Emitter) -> dict[Var, Span]:
+        """What the loop covers, where that is not all of `var`."""
+        if self.axis is None:
+            return {}
+        trips = emitter.span(self.axis).length * self.times
+        if self.apart > 1:
+            trips = emitter.b.udiv(trips + (self.apart - 1 - self.first), self.apart)
+        return {self.var: Span.between(emitter.b.const(0), trips, trips)}
 
 
-@dataclass(frozen=True)
 class MicroKernel:
-    """Emits tiles of one nest. zero: what sums of floats start from."""
+    """The tiles of one nest."""
 
-    b: Builder
-    tiling: Tiling
-    operands: tuple[View, View]
-    panel: View
-    dtype: DType
-    zero: float
-
-    @property
-    def elem(self) -> Type:
-        return element_type(self.dtype)
+    def __init__(
+        self,
+        emitter: Emitter,
+        tiling: Tiling,
+        operands: tuple[View, View],
+        panel: View,
+        nest: Nest,
+    ) -> None:
+        self.emitter, self.b, self.tiling = emitter, emitter.b, tiling
+        self.operands, self.panel = operands, panel
+        self.dtype, self.elem = nest.dtype, element_type(nest.dtype)
+        self.zero = nest.zero if self.elem.is_float else 0
 
     @property
     def across(self) -> bool:
         """Whether lanes run along the reduction."""
         return self.tiling.lane in self.tiling.reduce
 
-    def tile(
-        self,
-        sizes: Mapping[Var, int],
-        at: Mapping[Var, Register],
-        lengths: Mapping[Var, Register],
-        first: Register | None,
-        mask: Register | None,
-    ) -> None:
-        """One tile of `sizes` units per axis at block positions `at`. lengths: iterations of each
-        reduction axis in this block. first: whether the panel
-        holds nothing yet (None: always). mask: lanes of the last vector that exist."""
-        points = self._points(sizes)
-        starts = [self._start(view, at) for view in self.operands]
-        target = self._start(self.panel, at)
-        if first is not None:  # the sums so far are wanted at the end, when they would stall
-            for point in points:
-                self.b.prefetch(
-                    self.panel.buffer,
-                    target + self.panel.constant(self._elements(point)),
-                    write=True,
-                )
-        sums = self._reduce(points, starts, lengths, mask)
-        if self.across:
-            sums = [self.b.reduce("fadd" if self.elem.is_float else "add", total) for total in sums]
-        if first is None:
-            self._store(points, target, sums, mask, add=False)
-        else:
-            self.b.if_(
-                first,
-                lambda: self._store(points, target, sums, mask, add=False),
-                lambda: self._store(points, target, sums, mask, add=True),
-            )
-
-    def _store(
-        self,
-        points: Sequence[dict[Var, int]],
-        target: Register,
-        sums: Sequence[Register],
-        mask: Register | None,
-        *,
-        add: bool,
-    ) -> None:
-        """Blocks of the reduction are summed on their own and then added, which also keeps errors
-        small."""
-        buffer = self.panel.buffer
-        for point, total in zip(points, sums, strict=True):
-            offset = target + self.panel.constant(self._elements(point))
-            lanes_on = self._mask(point, points, mask)
-            if add:
-                total = total + self.b.load(buffer, offset, total.type.lanes, mask=lanes_on)
-            self.b.store(total, buffer, offset, mask=lanes_on)
+    def tile(self, sizes: Mapping[Var, int]) -> Node:
+        """One tile of `sizes` units per axis, where the loops over the axes stand. A mask there is
+        of the last vector."""
+        return _Tile(self, self._points(sizes)).node(sizes)
 
     # ---------------------------------------------------------------- points
 
@@ -176,58 +147,38 @@ class MicroKernel:
             for combination in itertools.product(*(range(sizes[axis]) for axis in axes))
         ]
 
-    def _elements(self, point: Mapping[Var, int]) -> dict[Var, int]:
+    def elements(self, point: Mapping[Var, int]) -> dict[Var, int]:
         lane, lanes = self.tiling.lane, self.tiling.lanes
         return {axis: step * (lanes if axis is lane else 1) for axis, step in point.items()}
 
-    def _start(self, view: View, at: Mapping[Var, Register]) -> Register:
-        offset = view.base
-        for axis, position in at.items():
-            offset = offset + view.moved(axis, position)
-        return offset
-
-    def _mask(
-        self, point: Mapping[Var, int], points: Sequence[Mapping[Var, int]], mask: Register | None
-    ) -> Register | None:
-        """The mask applies to the last vector along the lane axis."""
-        lane = self.tiling.lane
-        if mask is None or lane is None or self.across:
-            return None
-        return mask if point.get(lane, 0) == points[-1].get(lane, 0) else None
+    def first(self) -> Register | None:
+        """Whether the panel holds nothing yet; None where it never does."""
+        axis, found = self.tiling.blocked, None
+        for var in (*self.tiling.serial, axis) if axis is not None else ():
+            begins = self.b.compare("eq", self.emitter.span(var).start, 0)
+            found = begins if found is None else found & begins
+        return found
 
     # ---------------------------------------------------------------- reduction
 
-    def _reduce(
-        self,
-        points: Sequence[dict[Var, int]],
-        starts: Sequence[Register],
-        lengths: Mapping[Var, Register],
-        mask: Register | None,
-    ) -> Sequence[Register]:
-        lanes = self.tiling.lanes if self.tiling.lane is not None else 0
-        zero = self.b.const(self.zero if self.elem.is_float else 0, self.elem.with_lanes(lanes))
-        axes = [axis for axis in self.tiling.reduce if lengths[axis].const != 1]
+    def loops(self, points: Sequence[dict[Var, int]]) -> tuple[list[Var], list[_Steps], list[Var]]:
+        """The axes of the reduction: those that are unrolled, the loops over others outside of
+        that, and axes between them that have a loop for each remainder."""
+        count = self.tiling.count
+        axes = [axis for axis in self.tiling.reduce if count(axis) != 1]
         # The outermost loop must remain, or loads that do not move pile up outside.
-        unrolled = [axis for axis in axes[1:] if self._is_unrolled(axis, lengths[axis], points)]
-        residues = {axis: self._residues(axis) for axis in axes if axis not in unrolled}
-        loops = self._merged([axis for axis in residues if residues[axis] == 1], lengths)
-        split = [axis for axis in residues if residues[axis] > 1]
-        step = _Step(self, points, mask, unrolled)
+        unrolled = [axis for axis in axes[1:] if self._is_unrolled(axis, points)]
+        rest = [axis for axis in axes if axis not in unrolled]
+        plain = [axis for axis in rest if self.residues(axis) == 1]
+        return unrolled, self._merged(plain), [axis for axis in rest if axis not in plain]
 
-        body: _Body = step.unrolled
-        for axis in reversed(split):
-            body = self._residue_loops(axis, residues[axis], lengths[axis], body)
-        for loop in reversed(loops):
-            body = self._loop(loop, body, step)
-        return body(list(starts), {}, [zero] * len(points))
-
-    def _is_unrolled(
-        self, axis: Var, length: Register, points: Sequence[Mapping[Var, int]]
-    ) -> bool:
+    def _is_unrolled(self, axis: Var, points: Sequence[Mapping[Var, int]]) -> bool:
         """Short windows: taps that are neighbours in memory cost no loop."""
-        if axis is self.tiling.lane or axis.extent > _UNROLLED or length.const != axis.extent:
+        if axis is self.tiling.lane or axis.extent > _UNROLLED:
             return False
-        if self._residues(axis) > 1:
+        if self.tiling.count(axis) != axis.extent:
+            return False
+        if self.residues(axis) > 1:
             return True
         shared = all(self.tiling.lane in view.depends for view in self.operands)
         return axis is self.tiling.reduce[-1] and (shared or not self._repeats(axis, points))
@@ -235,9 +186,9 @@ class MicroKernel:
     def _repeats(self, axis: Var, points: Sequence[Mapping[Var, int]]) -> bool:
         """Different taps load the same elements: unrolled, these would crowd the registers."""
         for view in self.operands:
-            once = {view.constant(self._elements(point)) for point in points}
+            once = {view.constant(self.elements(point)) for point in points}
             taps = {
-                view.constant({**self._elements(point), axis: tap})
+                view.constant({**self.elements(point), axis: tap})
                 for point in points
                 for tap in range(axis.extent)
             }
@@ -245,110 +196,159 @@ class MicroKernel:
                 return True
         return False
 
-    def _residues(self, axis: Var) -> int:
+    def residues(self, axis: Var) -> int:
         return math.lcm(*(view.residues(axis) for view in self.operands))
 
-    def _merged(self, axes: Sequence[Var], lengths: Mapping[Var, Register]) -> list[_Loop]:
-        """Reduction loops, those that run on into the next one joined with it."""
-        loops: list[_Loop] = []
+    def moves(self, axis: Var, steps: int = 1) -> tuple[int, int]:
+        """How far so many steps of an axis move the operands."""
+        left, right = self.operands
+        return left.constant({axis: steps}), right.constant({axis: steps})
+
+    def _merged(self, axes: Sequence[Var]) -> list[_Steps]:
+        """Loops over axes, those that run on into the next one joined with it."""
+        loops: list[_Steps] = []
         for axis in axes:
-            length = lengths[axis]
-            known = length.const if isinstance(length.const, int) else None
-            steps = (self._stride(0, axis), self._stride(1, axis))
+            known, moves = self.tiling.count(axis), self.moves(axis)
             if (
                 loops
                 and known is not None
                 and axis is not self.tiling.lane
-                and loops[-1].steps == (steps[0] * known, steps[1] * known)
+                and loops[-1].moves == (moves[0] * known, moves[1] * known)
             ):
                 outer = loops.pop()
-                joint = None if outer.known is None else outer.known * known
-                loops.append(_Loop(outer.trips * known, steps, axis, joint))
+                joint = Var(outer.var.extent * known, axis.name)
+                loops.append(_Steps(joint, moves, outer.axis, outer.times * known))
             else:
-                loops.append(_Loop(length, steps, axis, known))
+                var = Var(known or axis.extent, axis.name)
+                vector = axis is self.tiling.lane
+                loops.append(_Steps(var, moves, None if known else axis, vector=vector))
         return loops
 
-    def _stride(self, operand: int, axis: Var) -> int:
-        return self.operands[operand].constant({axis: 1})
 
-    def _loop(self, loop: _Loop, body: _Body, step: _Step) -> _Body:
-        def run(
-            offsets: Sequence[Register], fixed: Mapping[Var, int], sums: Sequence[Register]
-        ) -> Sequence[Register]:
-            def iteration(k: Register, *inner: Register) -> Sequence[Register]:
-                at = [o + k * s for o, s in zip(offsets, loop.steps, strict=True)]
-                return body(at, fixed, inner)
+class _Tile:
+    """The loops of one tile, and what they do to its sums."""
 
-            if loop.axis is not self.tiling.lane:
-                return self.b.loop(0, loop.trips, 1, sums, iteration)
-            lanes = self.tiling.lanes
-            if loop.known is not None and loop.known % lanes == 0:
-                return self.b.loop(0, loop.trips, lanes, sums, iteration)
-            whole = loop.trips - self.b.urem(loop.trips, lanes)
-            sums = self.b.loop(0, whole, lanes, sums, iteration)
-            with step.tail(self.b.mask_below(whole, loop.trips, lanes)):
-                return iteration(whole, *sums)
+    def __init__(self, kernel: MicroKernel, points: Sequence[dict[Var, int]]) -> None:
+        self.kernel, self.points = kernel, points
+        self.emitter, self.b, self.tiling = kernel.emitter, kernel.b, kernel.tiling
+        self.panel, self.sums = kernel.panel, Cell("sums")
+        self.unrolled, self.plain, self.split = kernel.loops(points)
+        self.loops = list(self.plain)  # all of them
+        self.starts: list[Register] = []
 
-        return run
+    def node(self, sizes: Mapping[Var, int]) -> Node:
+        body = self._residue_loops(self.split, self.plain, {})
+        for loop in reversed(self.plain):
+            if loop.vector:
+                body = vectors(loop.var, self.tiling.lanes, body)
+            else:
+                body = serial([loop.var], body)
+        what = f"tile of {' x '.join(map(str, sizes.values())) or 1}"
+        clear, store = Do("clear", self._clear, (self.sums,)), Do("add to the sums", self._store)
+        return Within(what, self._inside, (clear, body, store))
 
-    def _residue_loops(self, axis: Var, count: int, length: Register, body: _Body) -> _Body:
-        """`count` loops, one for each remainder of the axis, since offsets are linear only in
-        each."""
-        moves = [view.constant({axis: count}) for view in self.operands]
+    def _residue_loops(
+        self, axes: Sequence[Var], loops: Sequence[_Steps], fixed: Mapping[Var, int]
+    ) -> Node:
+        """Loops over axes, one for each remainder, since offsets are linear only in each."""
+        if not axes:
+            return Do("multiply and add", lambda: self._step(loops, fixed), (self.sums,))
+        axis, count, known = axes[0], self.kernel.residues(axes[0]), self.tiling.count(axes[0])
+        nodes, moves = [], self.kernel.moves(axes[0], count)
+        for first in range(min(count, axis.extent)):
+            var = Var(-(-((known or axis.extent) - first) // count), axis.name)
+            steps = _Steps(var, moves, None if known else axis, first=first, apart=count)
+            if var.extent > 0:
+                self.loops.append(steps)
+                inner = self._residue_loops(axes[1:], (*loops, steps), {**fixed, axis: first})
+                nodes.append(serial([var], inner))
+        return tuple(nodes)
 
-        def run(
-            offsets: Sequence[Register], fixed: Mapping[Var, int], sums: Sequence[Register]
-        ) -> Sequence[Register]:
-            for residue in range(min(count, axis.extent)):
-                trips = self.b.udiv(length + (count - 1 - residue), count)
-
-                def iteration(
-                    k: Register, *inner: Register, residue: int = residue
-                ) -> Sequence[Register]:
-                    at = [o + k * m for o, m in zip(offsets, moves, strict=True)]
-                    return body(at, {**fixed, axis: residue}, inner)
-
-                sums = self.b.loop(0, trips, 1, sums, iteration)
-            return sums
-
-        return run
-
-
-class _Step:
-    """One reduction step for all points: loads, then fused multiply-adds."""
-
-    def __init__(
-        self,
-        kernel: MicroKernel,
-        points: Sequence[dict[Var, int]],
-        mask: Register | None,
-        axes: Sequence[Var],
-    ) -> None:
-        self.kernel, self.points, self.lane_mask, self.axes = kernel, points, mask, axes
-        self.tail_mask: Register | None = None
-        self.b = kernel.b
+    # ---------------------------------------------------------------- statements
 
     @contextmanager
-    def tail(self, mask: Register) -> Iterator[None]:
-        """Within it, loads along the reduction are masked."""
-        self.tail_mask = mask
-        yield
-        self.tail_mask = None
+    def _inside(self) -> Iterator[None]:
+        """Where the tile starts; `first` is whether the panel holds nothing yet."""
+        kernel, emitter = self.kernel, self.emitter
+        at = {split.var: emitter.offset(split.var) for split in self.tiling.splits}
+        self.starts = [self._start(view, at) for view in kernel.operands]
+        self.target, self.first = self._start(self.panel, at), kernel.first()
+        self.mask = emitter.elements.position.mask
+        if self.first is not None:  # the sums so far are wanted at the end, when they would stall
+            for point in self.points:
+                offset = self.target + self.panel.constant(kernel.elements(point))
+                self.b.prefetch(self.panel.buffer, offset, write=True)
+        handed = {var: span for loop in self.loops for var, span in loop.handed(emitter).items()}
+        with emitter.covering(handed):
+            yield
 
-    def unrolled(
-        self, offsets: Sequence[Register], fixed: Mapping[Var, int], sums: Sequence[Register]
-    ) -> list[Register]:
-        """All combinations of the unrolled axes; equal loads are shared between them."""
+    def _start(self, view: View, at: Mapping[Var, Register]) -> Register:
+        offset = view.base()
+        for axis, position in at.items():
+            offset = offset + view.moved(axis, position)
+        return offset
+
+    def _clear(self) -> None:
+        kernel = self.kernel
+        lanes = self.tiling.lanes if self.tiling.lane is not None else 0
+        zero = self.b.const(kernel.zero, kernel.elem.with_lanes(lanes))
+        self.emitter.cells[self.sums] = (zero,) * len(self.points)
+
+    def _store(self) -> None:
+        sums = self.emitter.cells[self.sums]
+        if self.kernel.across:
+            add = "fadd" if self.kernel.elem.is_float else "add"
+            sums = tuple(self.b.reduce(add, total) for total in sums)
+        if self.first is None:
+            self._write(sums, add=False)
+        else:
+            self.b.if_(
+                self.first,
+                lambda: self._write(sums, add=False),
+                lambda: self._write(sums, add=True),
+            )
+
+    def _write(self, sums: Sequence[Register], *, add: bool) -> None:
+        """Blocks of the reduction are summed on their own and then added, which also keeps errors
+        small."""
+        buffer = self.panel.buffer
+        for point, total in zip(self.points, sums, strict=True):
+            offset = self.target + self.panel.constant(self.kernel.elements(point))
+            lanes_on = self._mask(point)
+            if add:
+                total = total + self.b.load(buffer, offset, total.type.lanes, mask=lanes_on)
+            self.b.store(total, buffer, offset, mask=lanes_on)
+
+    def _mask(self, point: Mapping[Var, int]) -> Register | None:
+        """The mask applies to the last vector along the lane axis."""
+        lane = self.tiling.lane
+        if self.mask is None or lane is None or self.kernel.across:
+            return None
+        return self.mask if point.get(lane, 0) == self.points[-1].get(lane, 0) else None
+
+    # ---------------------------------------------------------------- one step
+
+    def _step(self, loops: Sequence[_Steps], fixed: Mapping[Var, int]) -> None:
+        """Loads, then fused multiply-adds, for all combinations of the unrolled axes; equal loads
+        are shared between them."""
+        position = self.emitter.elements.position
+        offsets = list(self.starts)
+        for loop in loops:
+            k = position.env[loop.var]
+            offsets = [o + k * move for o, move in zip(offsets, loop.moves, strict=True)]
+        tail = position.mask if position.vector is not None else None  # along the reduction
         loaded: dict[tuple[int, int, bool], Register] = {}
-        current = list(sums)
-        for combination in itertools.product(*(range(axis.extent) for axis in self.axes)):
-            steps = {**fixed, **dict(zip(self.axes, combination, strict=True))}
-            for position, point in enumerate(self.points):
-                a, b = (self._load(i, offsets[i], steps, point, loaded) for i in (0, 1))
-                current[position] = self._multiply_add(a, b, current[position])
-        return current
+        current = list(self.emitter.cells[self.sums])
+        for combination in itertools.product(*(range(axis.extent) for axis in self.unrolled)):
+            steps = {**fixed, **dict(zip(self.unrolled, combination, strict=True))}
+            for number, point in enumerate(self.points):
+                a, b = (self._load(i, offsets[i], steps, point, loaded, tail) for i in (0, 1))
+                current[number] = self._multiply_add(a, b, current[number], tail)
+        self.emitter.cells[self.sums] = tuple(current)
 
-    def _multiply_add(self, a: Register, b: Register, total: Register) -> Register:
+    def _multiply_add(
+        self, a: Register, b: Register, total: Register, tail: Register | None
+    ) -> Register:
         lanes = total.type.lanes
         if lanes:
             a, b = self.b.splat(a, lanes), self.b.splat(b, lanes)
@@ -356,7 +356,7 @@ class _Step:
             return total + a * b
         added = self.b.fma(a, b, total)
         # Lanes past the end hold +0, which is not neutral.
-        return added if self.tail_mask is None else self.b.select(self.tail_mask, added, total)
+        return added if tail is None else self.b.select(tail, added, total)
 
     def _load(
         self,
@@ -365,14 +365,14 @@ class _Step:
         steps: Mapping[Var, int],
         point: Mapping[Var, int],
         loaded: dict[tuple[int, int, bool], Register],
+        tail: Register | None,
     ) -> Register:
-        kernel = self.kernel
-        view, tiling = kernel.operands[operand], kernel.tiling
-        constant = view.constant({**steps, **kernel._elements(point)})
+        view, tiling = self.kernel.operands[operand], self.tiling
+        constant = view.constant({**steps, **self.kernel.elements(point)})
         vector = tiling.lane is not None and tiling.lane in view.depends
-        mask = self.tail_mask
+        mask = tail
         if vector and mask is None and not view.padded:
-            mask = kernel._mask(point, self.points, self.lane_mask)
+            mask = self._mask(point)
         key = (operand, constant, mask is not None)
         if key not in loaded:
             raw = self.b.load(
@@ -381,5 +381,5 @@ class _Step:
                 tiling.lanes if vector else 0,
                 mask=mask if vector else None,
             )
-            loaded[key] = vmath.convert(self.b, raw, view.dtype, kernel.dtype)
+            loaded[key] = vmath.convert(self.b, raw, view.dtype, self.kernel.dtype)
         return loaded[key]

@@ -7,13 +7,12 @@ that a window reaches outside the operand holds the operand's border.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from stagejit.codegen.cpu.contract.packing import Dim, Packing
-from stagejit.codegen.elements.elements import Elements
 from stagejit.codegen.elements.register_tiles import Tile
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
@@ -67,30 +66,39 @@ class _Need:
 
 
 class Fill:
-    """Copies the block whose axes start at `starts` and have `lengths` elements. Dimensions that
-    run on into each other, in memory and in scratch, are walked as one."""
+    """Copies the block that the loops around handed down of each axis. Dimensions that run on into
+    each other, in memory and in scratch, are walked as one."""
 
-    def __init__(
-        self,
-        packing: Packing,
-        elements: Elements,
-        starts: Mapping[Var, Register],
-        lengths: Mapping[Var, Register],
-    ) -> None:
-        self.b, self.elements, self.source = packing.b, elements, packing.source
-        self.emitter = Emitter(elements)
+    def __init__(self, packing: Packing, emitter: Emitter) -> None:
+        self.b, self.emitter, self.elements = packing.b, emitter, emitter.elements
+        self.source, self.tiling = packing.source, packing.tiling
         self.lanes, self.dtype = packing.tiling.lanes, packing.dtype
         self.buffer, self.size = packing.buffer, packing.size
         self.dims = list(packing.dims)
         self.index, self.memory = packing.source.operand.index, packing.source.memory
         self._border_value = packing.source.operand.border
-        self.needs = {dim.source: self._need(dim, starts, lengths) for dim in self.dims}
+        self.bordered = {
+            dim.source
+            for dim in self.dims
+            if dim.window and not self.source.operand.windows[dim.source].exact
+        }
+        self.known = {dim.source: self._number(dim) for dim in self.dims}
+        self.needs: dict[Var, _Need] = {}
+        self.unmerged = tuple(self.dims)
+        self.merged: list[tuple[Var, Var, int]] = []  # (both, outer, elements of the inner one)
         if self.memory is not None:
             self._merge()
 
-    def emit(self) -> None:
+    def tree(self) -> Node:
+        return Within("pack", self._inside, self._tree())
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        self.needs = {dim.source: self._need(dim) for dim in self.unmerged}
+        for joint, outer, extent in self.merged:
+            self.needs[joint] = self.needs[outer].times(extent)
         with self.emitter.covering({dim.source: self.needs[dim.source].span for dim in self.dims}):
-            self.emitter.emit(self._tree())
+            yield
 
     @property
     def write(self) -> Node:
@@ -110,23 +118,32 @@ class Fill:
         else:
             filled = self._row(vector)
         border: Node = ()
-        if any(need.border for need in self.needs.values()):
+        if self.bordered:
             border = self._border(lambda: (self.b.const(0), self.b.const(self.size)))
         return (border, serial(others, filled))
 
     # ---------------------------------------------------------------- what is walked
 
-    def _need(
-        self, dim: Dim, starts: Mapping[Var, Register], lengths: Mapping[Var, Register]
-    ) -> _Need:
-        b = self.b
+    def _number(self, dim: Dim) -> tuple[int | None, int | None]:
+        """(where every block starts, how many positions each has), None where that differs."""
+        count, whole = 1, True
+        for axis, coeff in dim.coeffs.items():
+            length = self.tiling.count(axis)
+            if length is None:
+                return None, None
+            count += (length - 1) * coeff
+            whole = whole and length == axis.extent
+        return -dim.before if whole else None, count
+
+    def _need(self, dim: Dim) -> _Need:
+        b, span = self.b, self.emitter.span
         if not dim.window:
-            start, count = starts[dim.source], lengths[dim.source]
-            return _Need(start, start + count, start, count, dim.source.extent, border=False)
+            own = span(dim.source)
+            return _Need(own.start, own.stop, own.start, own.length, dim.source.extent, False)
         origin, count = b.const(-dim.before), b.const(1)
         for axis, coeff in dim.coeffs.items():
-            origin = origin + starts[axis] * coeff
-            count = count + (lengths[axis] - 1) * coeff
+            origin = origin + span(axis).start * coeff
+            count = count + (span(axis).length - 1) * coeff
         window = self.source.operand.windows[dim.source]
         if window.exact:
             return _Need(origin, origin + count, origin, count, window.size, border=False)
@@ -147,7 +164,11 @@ class Fill:
                 self.index = tuple(part.substitute(mapping) for part in self.index)
                 assert self.memory is not None
                 self.memory = self.memory.substitute(mapping)
-                self.needs[joint] = self.needs[outer.source].times(extent)
+                self.merged.append((joint, outer.source, extent))
+                first, count = (None if n is None else n * extent for n in self.known[outer.source])
+                self.known[joint] = (first, count)
+                if outer.source in self.bordered:
+                    self.bordered |= {joint}
                 length = outer.length * extent
                 self.dims[at : at + 2] = [
                     replace(inner, source=joint, window=outer.window, length=length)
@@ -159,7 +180,7 @@ class Fill:
             return False
         extent = inner.source.extent
         return (
-            self.needs[inner.source].count.const == extent
+            self.known[inner.source][1] == extent
             and outer.stride == inner.stride * extent
             and self.memory.coeff(outer.source) == self.memory.coeff(inner.source) * extent
         )
@@ -180,19 +201,19 @@ class Fill:
     def _walk(self, depth: int) -> Node:
         """The block in storage order, borders included."""
         dim = self.dims[depth]
-        need = self.needs[dim.source]
+        bordered = dim.source in self.bordered
         if depth == len(self.dims) - 1:
-            return self._bordered_row(dim) if need.border else self._row(dim)
+            return self._bordered_row(dim) if bordered else self._row(dim)
         inner = serial([dim.source], self._walk(depth + 1))
-        if not need.border:
+        if not bordered:
             return inner
 
         def before() -> tuple[Register, Register]:
-            row = self._row_start(depth)
+            row, need = self._row_start(depth), self.needs[dim.source]
             return row, row + (need.first - need.origin) * dim.stride
 
         def after() -> tuple[Register, Register]:
-            row = self._row_start(depth)
+            row, need = self._row_start(depth), self.needs[dim.source]
             return row + (need.stop - need.origin) * dim.stride, row + need.count * dim.stride
 
         # Whole vectors of it may reach into the rows that follow.
@@ -208,13 +229,13 @@ class Fill:
 
     def _bordered_row(self, dim: Dim) -> Node:
         """Vectors over the positions of the block; lanes outside the operand are the border."""
-        b, lanes, need, border = self.b, self.lanes, self.needs[dim.source], self._border_value
+        b, lanes, border = self.b, self.lanes, self._border_value
         block = Var(dim.length, "block")
         # A masked load gives zeros already.
         reads = self.memory is not None and self.memory.coeff(dim.source) == 1
 
         def step() -> None:
-            position = self.elements.position.env[block]
+            position, need = self.elements.position.env[block], self.needs[dim.source]
             at = position + need.origin
             inside = b.mask_below(at, need.size, lanes) ^ b.mask_below(at, 0, lanes)
             with self.elements.at({dim.source: at}, vector=dim.source, lanes=lanes, mask=inside):
@@ -227,7 +248,7 @@ class Fill:
         if dim.length <= _UNROLLED_VECTORS * lanes:  # masks then do not depend on the row
             return vectors(block, lanes, Do("pack", step), tail="padded", straight=True)
         row = vectors(block, lanes, Do("pack", step), tail="padded")
-        return self._covering(block, lambda: (b.const(0), need.count), row)
+        return self._covering(block, lambda: (b.const(0), self.needs[dim.source].count), row)
 
     def _covering(
         self, var: Var, ends: Callable[[], tuple[Register, Register]], body: Node
@@ -320,11 +341,12 @@ class Fill:
     def _is_between(self, vector: Dim, along: Dim) -> bool:
         """Whether positions of `along` are all the elements from one lane to the next in memory."""
         assert self.memory is not None
-        gap, need = self.memory.coeff(vector.source), self.needs[along.source]
+        gap = self.memory.coeff(vector.source)
         return (
             is_dealt(gap, self.lanes, shared=True)
-            and (need.first.const, need.stop.const) == (0, gap)
+            and self.known[along.source] == (0, gap)
             and along.source.extent == gap
+            and along.source not in self.bordered
         )
 
     def _gaps(self, along: Dim) -> Node:

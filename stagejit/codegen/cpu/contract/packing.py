@@ -68,7 +68,7 @@ class Packing:
             self.buffer,
             self.dtype,
             strides,
-            self.b.const(0),
+            lambda: self.b.const(0),
             self.source.depends,
             padded=True,
             phased=tuple(phased),

@@ -12,9 +12,10 @@ from dataclasses import replace
 
 from stagejit.codegen.cpu.contract.nest import Nest
 from stagejit.codegen.cpu.contract.tile_search import MOST_STEPS, TileSearch
-from stagejit.codegen.cpu.contract.tiling import Source, Split, Tiling
+from stagejit.codegen.cpu.contract.tiling import Source, Tiling
 from stagejit.codegen.ir.strides import is_dealt
 from stagejit.codegen.kernel import Choice
+from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
 

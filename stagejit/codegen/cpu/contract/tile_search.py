@@ -12,8 +12,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from stagejit.codegen.cpu.contract.nest import Nest
-from stagejit.codegen.cpu.contract.tiling import Source, Split, Tiling
+from stagejit.codegen.cpu.contract.tiling import Source, Tiling
 from stagejit.codegen.ir.nodes import element_type
+from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Var
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stagejit.codegen.cpu.contract.nest import Operand
+from stagejit.codegen.nest.groups import Split
 from stagejit.index.affine import Affine, Var
 
 
@@ -45,51 +46,6 @@ class Source:
         for var in self.depends - seen:
             size *= extents.get(var, var.extent)
         return size
-
-
-@dataclass(frozen=True)
-class Split:
-    """An axis cut into `groups` of nearly equal numbers of units: the first `big` have one more
-    than `small`. A unit is one element, or one vector of the lane axis. An item takes `block`
-    groups."""
-
-    var: Var
-    unit: int
-    groups: int
-    small: int
-    big: int
-    parts: int = 1
-
-    @staticmethod
-    def of(var: Var, unit: int, most: int) -> Split:
-        units = -(-var.extent // unit)
-        groups = -(-units // most)
-        small, big = divmod(units, groups)
-        return Split(var, unit, groups, small, big)
-
-    @property
-    def block(self) -> int:
-        """Groups of the largest part."""
-        return -(-self.groups // self.parts)
-
-    @property
-    def most(self) -> int:
-        """Units of the largest group."""
-        return self.small + (self.big > 0)
-
-    @property
-    def span(self) -> int:
-        """Elements of the largest block, rounded up to whole units."""
-        whole = (
-            min(self.block, self.big) * (self.small + 1)
-            + max(self.block - self.big, 0) * self.small
-        )
-        return whole * self.unit
-
-    def sizes(self) -> list[tuple[int, int]]:
-        """(units, number of groups) for each distinct group size."""
-        runs = [(self.small + 1, self.big), (self.small, self.groups - self.big)]
-        return [(size, count) for size, count in runs if count]
 
 
 @dataclass(frozen=True)
@@ -142,6 +98,15 @@ class Tiling:
     def serial(self) -> tuple[Var, ...]:
         """Reduction axes of which a block takes one step."""
         return () if self.blocked is None else self.reduce[: self.reduce.index(self.blocked)]
+
+    def count(self, var: Var) -> int | None:
+        """How many elements of a variable each block has; None where that is not one number."""
+        split = self.split(var)
+        if split is not None:
+            return var.extent if split.parts == 1 else None
+        if var is self.blocked and var.extent > self.k_block:
+            return None if var.extent % self.k_block else self.k_block
+        return 1 if var in self.serial else var.extent
 
     @property
     def extents(self) -> dict[Var, int]:
