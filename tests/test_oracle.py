@@ -18,7 +18,7 @@ from stagejit.options import Options
 from tests import oracle_harness
 
 # What stays with XLA although its group is native, and why.
-GAPS = ("element type complex", "bitcast from bool to bool")
+GAPS = ("bitcast from bool to bool",)
 
 
 def compiled(options: Options) -> Callable[[Any, Sequence[Any]], list[Any]]:

@@ -21,7 +21,8 @@ from jax.lax import GatherScatterMode
 from stagejit.compat import element_shape, is_extended, type_of
 from stagejit.graph.ir import Value
 from stagejit.trace import small_numbers, sorting
-from stagejit.trace.complex_numbers import is_complex, joined, part_of, rule_of
+from stagejit.trace.complex.parts import is_complex, joined, part_of
+from stagejit.trace.complex.rules import rule_of
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.indexing import fill_array
 from stagejit.trace.translation import Site, Translation, Unsupported
@@ -260,4 +261,4 @@ _MOVERS = frozenset(_LIFTS) - {"scatter-add", "scatter-sub"} | {
 }  # fmt: skip
 
 # Of complex numbers: the real and the imaginary parts each.
-_LINEAR = frozenset({"reduce_sum", "cumsum", "scatter-add"})
+_LINEAR = frozenset({"reduce_sum", "cumsum", "scatter-add", "scatter-sub"})

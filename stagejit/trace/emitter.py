@@ -35,7 +35,7 @@ class Emitter:
         self._constants: dict[tuple[TensorType, bytes], Value] = {}
         self._repeated: dict[tuple[Value, tuple[int, ...]], Value] = {}  # of constants, by shape
         self._knowledge = Knowledge()
-        self.parts: dict[Value, tuple[Value, ...]] = {}  # of values that `complex_numbers` joined
+        self.parts: dict[Value, tuple[Value, ...]] = {}  # of values that `complex` joined
 
     # ---------------------------------------------------------------- values
 

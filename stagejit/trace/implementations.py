@@ -12,12 +12,21 @@ from __future__ import annotations
 from typing import Any
 
 from stagejit.compat import ClosedJaxpr, key_function, physical_aval, traced, type_of
+from stagejit.trace.complex.combining import AS_JAX
+from stagejit.trace.complex.combining import FUNCTIONS as ON_COMPLEX
+from stagejit.trace.complex.parts import is_complex
 from stagejit.trace.delegation import is_explained, why_not_native
 from stagejit.trace.primitives import implementation
 from stagejit.trace.translation import Site, Unsupported
 from stagejit.trace.windows.primitives import FUNCTIONS as ON_WINDOWS
 
 _ON_KEYS = frozenset({"random_seed", "random_split", "random_fold_in", "random_bits"})
+
+
+def is_implemented(site: Site) -> bool:
+    """Whether its primitive, elsewhere an op of ours, is one of these on complex numbers."""
+    named = site.primitive in ON_COMPLEX or site.primitive in AS_JAX
+    return named and any(map(is_complex, site.inputs))
 
 
 def implemented(equation: Any, site: Site) -> ClosedJaxpr:
@@ -28,7 +37,7 @@ def implemented(equation: Any, site: Site) -> ClosedJaxpr:
         function: Any = key_function(site.primitive, site.params, site.inputs)
         avals, params = [physical_aval(aval) for aval in site.inputs], {}
     else:
-        function = ON_WINDOWS.get(site.primitive)
+        function = (ON_COMPLEX if is_implemented(site) else ON_WINDOWS).get(site.primitive)
         if function is None and not is_explained(site.primitive):
             function = implementation(equation.primitive)
         if function is None:

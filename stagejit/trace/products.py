@@ -19,7 +19,7 @@ from stagejit.types import TensorType, bool_, i32
 
 
 def _dot_general(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
-    _check_precision(site.params["precision"])
+    check_precision(site.params["precision"])
     contracting, batch = site.params["dimension_numbers"]
     result = site.result
     if not (lhs.type.size and rhs.type.size):
@@ -40,9 +40,9 @@ def _dot_general(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
     return emit.convert(product, site.result.dtype)
 
 
-def _conv(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
+def conv(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
     params = site.params
-    _check_precision(params["precision"])
+    check_precision(params["precision"])
     dimensions = params["dimension_numbers"]
     if site.result.dtype is bool_:
         raise Unsupported("a convolution of bools")
@@ -73,7 +73,7 @@ def _same_dtype(emit: Emitter, result: TensorType, lhs: Value, rhs: Value) -> tu
     return emit.convert(lhs, wanted), emit.convert(rhs, wanted)
 
 
-def _check_precision(precision: Any) -> None:
+def check_precision(precision: Any) -> None:
     """Every `Precision` is met, since operands are never rounded; named algorithms round them."""
     values = precision if isinstance(precision, tuple) else (precision,)
     if not all(value is None or isinstance(value, jax.lax.Precision) for value in values):
@@ -89,7 +89,7 @@ TRANSLATIONS: dict[str, Translation] = {
         ignored=("out_sharding",),
     ),
     "conv_general_dilated": translation(
-        _conv,
+        conv,
         "window_strides",
         "padding",
         "lhs_dilation",

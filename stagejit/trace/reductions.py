@@ -98,14 +98,14 @@ def _generic_reduce(emit: Emitter, site: Site, *operands: Value) -> list[Value]:
         return [emit.reshape(x, out.shape) for x, out in zip(xs, site.results, strict=True)]
     if not xs[0].type.size:
         return [emit.fill(init, out.shape) for init, out in zip(inits, site.results, strict=True)]
-    functions = _monoids(getattr(jaxpr, "jaxpr", jaxpr), count)
+    functions = monoids(getattr(jaxpr, "jaxpr", jaxpr), count)
     return [
         emit.map(fn, init, reduce(emit, fn, x, axes))
         for fn, x, init in zip(functions, xs, inits, strict=True)
     ]
 
 
-def _monoids(body: Any, count: int) -> list[str]:
+def monoids(body: Any, count: int) -> list[str]:
     """The function of each result of a `reduce` body, if each combines just its own two
     arguments."""
     if body.constvars:

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from stagejit.graph.ir import Value
-from stagejit.trace.complex_numbers import as_complex, is_complex
+from stagejit.trace.complex.parts import as_complex, is_complex
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.translation import Site
 from stagejit.types import f32, i8, storage_of, u8, u32

@@ -13,7 +13,7 @@ import numpy as np
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.sorting import LONGEST_ROW, SORT
-from stagejit.trace.complex_numbers import is_complex, joined, part_of
+from stagejit.trace.complex.parts import is_complex, joined, part_of
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.translation import Site, Translation, Unsupported, translation
 from stagejit.types import TensorType, i32

@@ -27,7 +27,6 @@ from stagejit.loc import Loc
 from stagejit.symbolic import Undecided
 from stagejit.trace import (
     callbacks,
-    complex_numbers,
     control,
     elements,
     elementwise,
@@ -40,9 +39,10 @@ from stagejit.trace import (
     sorting,
     special,
 )
+from stagejit.trace.complex.rules import NAMES as COMPLEX
 from stagejit.trace.delegation import why_not_native
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.implementations import implemented
+from stagejit.trace.implementations import implemented, is_implemented
 from stagejit.trace.inline import call_operands, called_jaxpr, held_operands, known_branch
 from stagejit.trace.primitives import jax_name
 from stagejit.trace.translation import Site, Translation, Unsupported
@@ -211,7 +211,8 @@ class _Tracer:
                 return _typed(site, found.rule(self.emit, site, self._nested, *operands), loc)
             if self.inside and site.primitive in callbacks.TRANSLATIONS:
                 return _translate(self.emit, site, operands, False, callbacks.TRANSLATIONS)
-            if site.primitive not in TRANSLATIONS and site.primitive not in complex_numbers.NAMES:
+            is_op = site.primitive in TRANSLATIONS or site.primitive in COMPLEX
+            if not is_op or is_implemented(site):
                 return self._computed(equation, site, operands, loc)
             return _translate(self.emit, site, operands, bool(equation.effects), TRANSLATIONS)
         except Undecided as undecided:

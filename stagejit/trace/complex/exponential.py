@@ -1,0 +1,169 @@
+"""Exponentials, logarithms, roots and powers of complex numbers.
+
+Input: pairs of parts. Output: pairs. Invariant: parts that are infinite, NaN or signed zeros give
+what C's Annex G gives, and results within the range are reached although what they are products of
+is not.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from stagejit.trace.complex.arithmetic import product, quotient, scaled
+from stagejit.trace.complex.parts import Pair
+from stagejit.trace.expressions import Real, larger, smaller
+from stagejit.types import f64
+
+# A whole number whose exponential is just within the range, and the exponent of a power of two.
+LARGEST = {"f32": 88.0, "f64": 709.0}
+_LARGEST_2 = {"f32": 127.0, "f64": 1023.0}
+
+
+def times(x: Real, y: Real, exact: Real) -> Real:
+    """x * y, but for zeros times what is not finite, which are zeros. exact: where x is no zero
+    that it was only rounded to."""
+    plain = x * y
+    plain = y.where(y.equals(0) & ~x.is_finite, plain)
+    return x.where(x.equals(0) & exact & ~y.is_finite, plain)
+
+
+def turned(x: Real, y: Real, exact: Real) -> Real:
+    """`times`, the real part of what is infinitely large in an unknown direction y: infinite."""
+    return times(x, y.like(1).where(x.is_infinite & exact & y.is_nan, y), exact)
+
+
+def _grown(fn: str, x: Pair, most: float, angle: Real) -> Pair:
+    """exp or exp2 of the real part, in the direction of an angle."""
+    a, b = x
+    beyond = a > most
+    size = (a - a.like(most).where(beyond, 0))(fn)
+    rest = a.like(np.exp(most) if fn == "exp" else 2.0**most).where(beyond, 1)
+    cosine, sine = angle("cos"), angle("sin")
+    exact = a.is_infinite
+    real, imaginary = turned(size, cosine, exact) * rest, times(size, sine, exact) * rest
+    return real, b.where(b.equals(0), imaginary)
+
+
+def exp(x: Pair) -> Pair:
+    return _grown("exp", x, LARGEST[x[0].dtype.name], x[1])
+
+
+def exp2(x: Pair) -> Pair:
+    return _grown("exp2", x, _LARGEST_2[x[0].dtype.name], x[1] * math.log(2))
+
+
+def expm1(x: Pair) -> Pair:
+    """exp(x) - 1 = expm1(a) cos b - 2 sin(b/2)^2 + i exp(a) sin b"""
+    a, b = x
+    real, imaginary = exp(x)
+    half = (b * 0.5)("sin")
+    near = a("expm1") * b("cos") - half * half * 2
+    below = (a < LARGEST[a.dtype.name]) & b.is_finite & ~a.is_infinite
+    near = a("expm1").where(b.equals(0), near)
+    return near.where(below | b.equals(0), real - 1), imaginary
+
+
+def _squares_less_one(a: Real, b: Real) -> Real:
+    """a^2 + b^2 - 1 to the last bits, for a >= b around 1."""
+    if a.dtype is not f64:
+        wide, other = a.to(f64), b.to(f64)
+        return ((wide - 1) * (wide + 1) + other * other).to(a.dtype)
+    (p, p_low), (q, q_low) = _square(a), _square(b)
+    return ((p - 1) + q) + (p_low + q_low)  # p - 1 is exact, and so is the sum where it cancels
+
+
+def _square(x: Real) -> tuple[Real, Real]:
+    """x^2 as a sum of two numbers (Dekker 1971), of moderate size."""
+    wide = x * (2.0**27 + 1)
+    high = wide - (wide - x)
+    low = x - high
+    result = x * x
+    return result, ((high * high - result) + high * low * 2) + low * low
+
+
+def log_of_size(x: Pair) -> Real:
+    """The logarithm of the absolute value, also of one that is nearly 1."""
+    large, small = larger(abs(x[0]), abs(x[1])), smaller(abs(x[0]), abs(x[1]))
+    near = (large > 0.5) & (large < 2.0)
+    inside = _squares_less_one(large.where(near, 1), small.where(near, 0))
+    ratio = large.like(0).where(large.equals(0), small / large)
+    far = large("log") + (ratio * ratio)("log1p") * 0.5
+    result = (inside("log1p") * 0.5).where(near, far)
+    return large.like(np.inf).where(x[0].is_infinite | x[1].is_infinite, result)
+
+
+def log(x: Pair) -> Pair:
+    return log_of_size(x), x[1]("atan2", x[0])
+
+
+def log1p(x: Pair) -> Pair:
+    """Where 1 + x is around 1, log1p(a (a + 2) + b^2) / 2."""
+    a, b = x
+    one = a + 1
+    far, angle = log_of_size((one, b)), b("atan2", one)
+    near = (abs(a) < 0.5) & (abs(b) < 0.5)
+    p, q = a.where(near, 0).to(f64), b.where(near, 0).to(f64)
+    inside = (p * (p + 2) + q * q).to(a.dtype)
+    return (inside("log1p") * 0.5).where(near, far), angle
+
+
+def sqrt(x: Pair) -> Pair:
+    """Of |a| + |b|i: ((|x| + |a|) / 2)^1/2 and |b| over twice that, each the other where a < 0."""
+    a, b = x
+    large, p, _, size = scaled(x)
+    main = ((p + size) * 0.5)("sqrt")
+    root = large("sqrt")
+    first, second = main * root, abs(b) / (main * 2) / root
+    zero = large.equals(0)
+    first, second = large.like(0).where(zero, first), large.like(0).where(zero, second)
+    left = a < 0
+    real, imaginary = second.where(left, first), first.where(left, second)
+    return _root_of_infinite(a, b, real, imaginary.with_sign_of(b))
+
+
+def _root_of_infinite(a: Real, b: Real, real: Real, imaginary: Real) -> Pair:
+    infinity, zero = a.like(np.inf), a.like(0)
+    up, down = a.equals(np.inf), a.equals(-np.inf)
+    real = infinity.where(up, (b - b).where(down, real))
+    imaginary = zero.with_sign_of(b).where(up, imaginary)
+    imaginary = b.where(up & b.is_nan, infinity.with_sign_of(b).where(down, imaginary))
+    return infinity.where(b.is_infinite, real), b.where(b.is_infinite, imaginary)
+
+
+def rsqrt(x: Pair) -> Pair:
+    """The conjugate of the root divided by the absolute value."""
+    a, b = x
+    large, p, q, size = scaled(x)
+    main = ((p + size) * 0.5)("sqrt")
+    scale = large("rsqrt") / size
+    first, second = main * scale, q / (main * 2) * scale
+    left = a < 0
+    real, imaginary = second.where(left, first), -first.where(left, second).with_sign_of(b)
+    zero, endless = large.equals(0), a.is_infinite | b.is_infinite
+    real = a.like(np.inf).where(zero, a.like(0).where(endless, real))
+    nothing = -a.like(0).with_sign_of(b)
+    return real, a.like(np.nan).where(zero, nothing.where(endless, imaginary))
+
+
+def power(x: Pair, y: Pair) -> Pair:
+    """exp(y log x); x^0 is 1, and 0 to what has a positive real part is 0."""
+    (c, d) = y
+    real, imaginary = exp(product(y, log(x)))
+    none = x[0].equals(0) & x[1].equals(0)
+    zero, nan = c.like(0), c.like(np.nan)
+    of_zero = zero.where(c > 0, nan)
+    real, imaginary = of_zero.where(none, real), of_zero.where(none, imaginary)
+    is_one = c.equals(0) & d.equals(0)
+    return c.like(1).where(is_one, real), zero.where(is_one, imaginary)
+
+
+def logistic(x: Pair) -> Pair:
+    """1 / (1 + exp(-x)) or, where that is small, exp(x) / (1 + exp(x))."""
+    a, b = x
+    left = a < 0
+    e, f = exp((a.where(left, -a), b.where(left, -b)))
+    one, zero = a.like(1), a.like(0)
+    above = e.where(left, one), f.where(left, zero)
+    return quotient(above, (e + 1, f))
