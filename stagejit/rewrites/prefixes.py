@@ -33,6 +33,7 @@ from stagejit.graph.ops import build
 from stagejit.rewrites.chains import Chain, Offsets, Part, chains_of, inner_chains, wants_memory
 from stagejit.rewrites.driver import Log
 from stagejit.rewrites.lifetimes import Lifetimes
+from stagejit.symbolic import Expr
 
 NAME = "share-prefixes"
 
@@ -57,7 +58,12 @@ def share_prefixes(log: Log) -> None:
     is %b before %z is inserted"""
     ops = log.graph.ops()
     chains = chains_of(log.graph, ops)
-    if len(chains) > 1:
+    if len(chains) < 2:
+        return
+    if any(isinstance(value.type.nbytes, Expr) for op in ops for value in op.results):
+        for chain in chains.values():
+            log.decline(NAME, chain.result.op, "how much memory is live is not known for all sizes")
+    else:
         _Sharing(log, chains, Lifetimes(log.graph, ops, chains)).run()
 
 

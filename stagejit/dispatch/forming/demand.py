@@ -25,7 +25,7 @@ from stagejit.graph.dims import GatherDims
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.slices import pull_view
 from stagejit.index.coordinates import coordinates, keeps_row_major_order
-from stagejit.symbolic import at_most
+from stagejit.symbolic import Expr, at_most
 
 _LONGEST_CHAIN = 64
 # Indices at which the kernel of a group may have the code of a floating op.
@@ -71,8 +71,17 @@ class _Demands:
             if place not in demand.at and len(demand.at) >= _MOST_KNOWN:
                 place = next(iter(demand.at))
                 evaluations += demand.at[place]
-            demand.at[place] = max(demand.at.get(place, 0.0), evaluations)
+            demand.at[place] = _most(demand.at.get(place, 0.0), evaluations)
         demand.location = demand.location or location
+
+
+def _most(a: float, b: float) -> float:
+    """The greater one; where sizes that nobody knows decide that, as much as both."""
+    if not isinstance(a, Expr) and not isinstance(b, Expr):
+        return max(a, b)
+    if at_most(cast(int, a), cast(int, b)):
+        return b
+    return a if at_most(cast(int, b), cast(int, a)) else a + b
 
 
 def store_what_is_dear(state: State) -> None:

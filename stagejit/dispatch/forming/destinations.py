@@ -19,6 +19,7 @@ from stagejit.dispatch.updates import updated_boxes
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import destination_of, updates_of
 from stagejit.index.box import Box
+from stagejit.symbolic import at_most
 
 _UPDATES_AHEAD = 16
 
@@ -84,7 +85,7 @@ def _may_be_overwritten(state: State, destination: Value) -> bool:
 
 
 def _is_worth_keeping(state: State, op: Op, read: Op) -> bool:
-    if 2 * read.result.type.size > read.operands[0].type.size:
+    if not at_most(2 * read.result.type.size, read.operands[0].type.size):
         return False
     destination = read.operands[0]
     box = state.scalars.box(read) if state.scalars.knows(read) else None

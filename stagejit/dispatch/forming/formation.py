@@ -47,7 +47,7 @@ from stagejit.graph.ops.splits import is_uneven, last_part, sums_parts
 from stagejit.index.bit_sets import bits
 from stagejit.index.coordinates import coordinates
 from stagejit.options import Options
-from stagejit.symbolic import Int, Undecided
+from stagejit.symbolic import Int, Undecided, at_most
 
 _NEIGHBOURS = 8  # how many earlier reductions of a shape are looked at for a merge
 # What is reduced: a shape, its axes, and how long the last part is where it is shorter than others.
@@ -199,12 +199,12 @@ class _Former:
         """A group that reads the same array along the same rows."""
         state, operand = self.state, op.operands[0]
         origins = state.origins_of([operand])
-        light = 4 * sum(value.type.nbytes for value in origins) <= operand.type.nbytes
+        light = at_most(4 * sum(value.type.nbytes for value in origins), operand.type.nbytes)
         for group in reversed(self.reductions.get(key, [])[-_NEIGHBOURS:]):
             shared = [
                 value
                 for value in origins & self.rows_from[group]
-                if 2 * value.type.size >= operand.type.size
+                if at_most(operand.type.size, 2 * value.type.size)
             ]
             merges = self._merges_too(operand, group)
             if needed >> group.id & 1 or not (shared or light or merges):

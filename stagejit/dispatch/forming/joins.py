@@ -16,6 +16,7 @@ from stagejit.dispatch.forming.legality import locate, refuse_join, refuse_order
 from stagejit.dispatch.forming.state import State
 from stagejit.graph.ir import Op
 from stagejit.index.bit_sets import bits
+from stagejit.symbolic import at_most
 
 _NEIGHBOURS = 4  # how many earlier maps of a shape are looked at for a merge
 
@@ -83,7 +84,9 @@ def _neighbour(state: State, op: Op, readers: Collection[Group]) -> Group | None
     origins, size = state.origins_of(op.results), op.result.type.size
     for group in reversed(state.maps.get(op.result.shape, [])[-_NEIGHBOURS:]):
         others = state.read_by(group)
-        together = origins == others or any(2 * v.type.size >= size for v in origins & others)
+        together = origins == others or any(
+            at_most(size, 2 * v.type.size) for v in origins & others
+        )
         waiting = group.closed or any(
             reader is group or state.reach.reaches(reader.id, group.id) for reader in readers
         )

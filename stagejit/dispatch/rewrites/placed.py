@@ -22,6 +22,7 @@ from stagejit.index.box import Box
 from stagejit.rewrites.cloning import appended
 from stagejit.rewrites.driver import Log
 from stagejit.rewrites.prefixes import SHORTEST_RUN_NBYTES
+from stagejit.symbolic import at_most
 
 NAME = "read-placed"
 
@@ -90,7 +91,7 @@ def _refuse(views: Views, users: Users, placed: Touch) -> str:
             if any(says_where(part, one) for one in own):
                 return "it says where something is placed"
     run = _run_of(box, placed.value.shape) * placed.value.type.dtype.itemsize
-    if run < min(SHORTEST_RUN_NBYTES, users.version.type.nbytes):
+    if not any(at_most(enough, run) for enough in (SHORTEST_RUN_NBYTES, users.version.type.nbytes)):
         return f"it is placed in pieces of {run} bytes"
     chain = views.chain(placed.value)
     itself = [touch for touch in views.writes_to(placed.value) if touch.box.overlaps(box)]
