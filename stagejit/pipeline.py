@@ -227,9 +227,8 @@ def _codegen(c: Compilation) -> None:
 
 
 def _host(c: Compilation) -> None:
-    verify = c.request.options.verify
     c.hosts = {
-        run: host_program(run, c.schedule, c.kernels, c.target, verify=verify)
+        run: host_program(run, c.schedule, c.kernels, c.target, c.request.options)
         for run in c.schedule.segments
         if isinstance(run, Run)
     }

@@ -48,7 +48,8 @@ class _Shown:
         compilation = self.compilation.run_until("schedule")
         if not compilation.plan.sizes:
             compilation.run_until("codegen")
-        return explain(compilation.schedule, compilation.kernels, compilation.target)
+        options = compilation.request.options
+        return explain(compilation.schedule, compilation.kernels, compilation.target, options)
 
     def _text(self, stage: str) -> str:
         texts = self.compilation.texts()

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from stagejit.codegen.generate import Generated
+from stagejit.codegen.kernel import Choice
 from stagejit.codegen.target import Target
 from stagejit.decisions import Decision
 from stagejit.dispatch.regions import Region
 from stagejit.loc import Loc
-from stagejit.runtime.hosting import threads
+from stagejit.options import Options
+from stagejit.runtime import waves
 from stagejit.schedule.schedule import Run, Schedule, Step
 
 
@@ -132,12 +134,15 @@ def by_line(notes: Sequence[Note]) -> list[tuple[Loc, list[Note]]]:
     return [(Loc(group[0].loc.file, group[0].loc.line), group) for group in groups]
 
 
-def explain(schedule: Schedule, kernels: Mapping[Region, Generated], target: Target) -> Explanation:
+def explain(
+    schedule: Schedule, kernels: Mapping[Region, Generated], target: Target, options: Options
+) -> Explanation:
     """The decisions of a schedule's plan, where its dispatches write what is placed, and what was
     chosen for their kernels, as far as there are any: none for symbolic sizes."""
     plan, steps = schedule.plan, list(_steps(schedule))
     placed = tuple(note for step in steps for note in _placements_of(step))
-    chosen = tuple(note for step in steps for note in _chosen(step, kernels, target))
+    threads = _threads(schedule, kernels, target, options) if kernels else {}
+    chosen = tuple(note for step in steps for note in _chosen(step, kernels, threads))
     return Explanation(plan.name, plan.decisions, placed, chosen)
 
 
@@ -151,11 +156,29 @@ def _steps(schedule: Schedule) -> Iterator[Step]:
                 yield step
 
 
-def _chosen(step: Step, kernels: Mapping[Region, Generated], target: Target) -> Iterator[Chosen]:
+def _threads(
+    schedule: Schedule, kernels: Mapping[Region, Generated], target: Target, options: Options
+) -> dict[Region, Choice]:
+    """Why threads share the kernels, or do not."""
+    found: dict[Region, Choice] = {}
+    share = options.enabled(waves.NAME)
+    for segment in schedule.segments:
+        steps = segment.steps if isinstance(segment, Run) else ()
+        for wave in waves.waves(
+            steps, schedule.plan, lambda part: kernels[part].kernel, target, share=share
+        ):
+            found |= wave.threads
+        for body in (body for step in steps for body in step.bodies):
+            found |= _threads(body, kernels, target, options)
+    return found
+
+
+def _chosen(
+    step: Step, kernels: Mapping[Region, Generated], threads: Mapping[Region, Choice]
+) -> Iterator[Chosen]:
     for part in step.region.parts:
         if part in kernels:
-            kernel = kernels[part].kernel
-            for choice in (*kernel.choices, threads(kernel, target)):
+            for choice in (*kernels[part].kernel.choices, threads[part]):
                 yield Chosen(step.dispatch.name, choice.name, choice.reason, step.region.loc)
 
 

@@ -12,25 +12,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.codegen.generate import Generated
-from stagejit.codegen.kernel import Choice, Kernel
+from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.foreign import handler_types
 from stagejit.graph.ops.views import behind_aliases
+from stagejit.options import Options
 from stagejit.runtime import program as host
+from stagejit.runtime import waves
 from stagejit.runtime.program import BufferRef, Copy, ForeignArray, HostProgram, Launch, Parallel
-from stagejit.schedule.plan import Binding, Buffer, Plan, exchanged
+from stagejit.schedule.plan import Binding, Buffer, exchanged
 from stagejit.schedule.schedule import Run, Schedule, Step
 from stagejit.types import TensorType
 
-# Forking costs 0.5 us hot and 6 to 16 us when the workers have slept (KERNELS.md, "Latency").
-FORK_SECONDS = 15e-6
-# A chunk should be worth claiming, and there should be enough of them that late workers find some.
-CHUNK_SECONDS = 2e-6
-CHUNKS_PER_CORE = 8
-MOST_IN_REGION = 64  # dispatches: their buffers' addresses are on the stack at the same time
 _SCRATCH_FAULT = "left its scratch, or read there what it had not written"
 
 
@@ -39,11 +35,10 @@ def host_program(
     schedule: Schedule,
     kernels: Mapping[Region, Generated],
     target: Target,
-    *,
-    verify: bool,
+    options: Options,
 ) -> HostProgram:
     """The program of one run."""
-    return _Hosting(run, schedule, kernels, target, verify=verify).program()
+    return _Hosting(run, schedule, kernels, target, options).program()
 
 
 @dataclass(frozen=True)
@@ -74,17 +69,6 @@ class _Pass:
     exchanged: bool = False
 
 
-_Timed = tuple[Launch, float]  # with the seconds that it takes on one core
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Steps in a row that do not depend on each other: a loop, a branch or a call, or launches."""
-
-    control: tuple[host.Step, ...]
-    timed: tuple[_Timed, ...] = ()
-
-
 class _Hosting:
     def __init__(
         self,
@@ -92,10 +76,9 @@ class _Hosting:
         schedule: Schedule,
         kernels: Mapping[Region, Generated],
         target: Target,
-        *,
-        verify: bool,
+        options: Options,
     ) -> None:
-        self.run, self.kernels, self.target, self.verify = run, kernels, target, verify
+        self.run, self.kernels, self.target, self.options = run, kernels, target, options
         self.schedule = schedule
         self.name = re.sub(r"\W", "_", schedule.plan.name) or "f"
         self.faults: list[str] = []
@@ -116,28 +99,33 @@ class _Hosting:
 
     def _steps(self, steps: Iterable[Step], scope: _Scope) -> tuple[host.Step, ...]:
         made: list[host.Step] = []
-        groups = [self._group(group, scope) for group in _independent(steps, scope.schedule.plan)]
-        for group in groups:
-            made += group.control
-            # What a single launch gains on two cores where forking begins to pay.
-            made += _shared(group.timed, worthwhile=self._gain(group.timed) > FORK_SECONDS / 2)
+        plan, share = scope.schedule.plan, self.options.enabled(waves.NAME)
+        found = waves.waves(steps, plan, self._kernel, self.target, share=share)
+        if self.options.verify:
+            waves.verify_waves(found, plan)
+        for wave in found:
+            known = wave.steps[0].region.definition
+            if known.is_loop:
+                made += self._loop(wave.steps[0], scope)
+            elif known.is_branch:
+                made.append(self._branch(wave.steps[0], scope))
+            elif known.is_call:
+                made.append(_call(wave.steps[0], scope))
+            else:
+                made += self._wave(wave, scope)
         return tuple(made)
 
-    def _group(self, steps: Sequence[Step], scope: _Scope) -> _Group:
-        known = steps[0].region.definition
-        if known.is_loop:
-            return _Group(tuple(self._loop(steps[0], scope)))
-        if known.is_branch:
-            return _Group((self._branch(steps[0], scope),))
-        if known.is_call:
-            return _Group((_call(steps[0], scope),))
-        return _Group((), tuple(timed for step in steps for timed in self._launches(step, scope)))
+    def _kernel(self, region: Region) -> Kernel:
+        return self.kernels[region].kernel
 
-    def _gain(self, timed: Sequence[_Timed]) -> float:
-        """Seconds saved where the launches that stay on one core run at the same time."""
-        serial = [seconds for launch, seconds in timed if not launch.parallel]
-        together = max(max(serial, default=0.0), sum(serial) / self.target.cores)
-        return sum(serial) - together
+    def _wave(self, wave: waves.Wave, scope: _Scope) -> tuple[host.Step, ...]:
+        """The launches of a wave; in a region the longest that stay on one core come first, as
+        nobody can help with them at the end."""
+        timed = [timed for step in wave.steps for timed in self._launches(step, scope)]
+        if wave.shared:
+            timed.sort(key=lambda item: (item[0].parallel, 0 if item[0].parallel else -item[1]))
+        launches = tuple(launch for launch, _ in timed)
+        return (Parallel(launches),) if wave.shared else launches
 
     # ---------------------------------------------------------------- loops and branches
 
@@ -218,10 +206,11 @@ class _Hosting:
 
     # ---------------------------------------------------------------- kernels
 
-    def _launches(self, step: Step, scope: _Scope) -> Iterator[_Timed]:
-        """The launches of a dispatch: it and its borders do not depend on each other."""
+    def _launches(self, step: Step, scope: _Scope) -> Iterator[tuple[Launch, float]]:
+        """The launches of a dispatch, with the seconds that each takes on one core: it and its
+        borders do not depend on each other."""
         for part in step.region.parts:
-            yield self._launch(part, step, scope), self.kernels[part].kernel.seconds
+            yield self._launch(part, step, scope), self._kernel(part).seconds
 
     def _launch(self, region: Region, step: Step, scope: _Scope) -> Launch:
         generated = self.kernels[region]
@@ -232,7 +221,7 @@ class _Hosting:
             for name, arg in zip(names, kernel.args, strict=True)
         ]
         params = kernel.params
-        if self.verify:
+        if self.options.verify:
             self._require_readonly(kernel, names, step)
             sizes = [arg.value.type.room - arg.offset for arg in kernel.args]
             params = (*params, *sizes, len(self.faults))
@@ -242,7 +231,7 @@ class _Hosting:
                 "a fault of stagejit, please report it"
                 for what in (*(f"left buffer {name}" for name in names), _SCRATCH_FAULT)
             ]
-        grain, parallel = launching(kernel, self.target)
+        grain, parallel = waves.launching(kernel, self.target)
         return Launch(
             generated.symbol,
             tuple(refs),
@@ -269,29 +258,6 @@ class _Hosting:
                     )
 
 
-def launching(kernel: Kernel, target: Target) -> tuple[int, bool]:
-    """(items a chunk, whether threads share them)."""
-    total, seconds = kernel.total, kernel.seconds
-    balanced = total // (CHUNKS_PER_CORE * target.cores)
-    worthwhile = int(CHUNK_SECONDS / max(seconds / max(total, 1), 1e-12))
-    # Not so many that a core would stay without work.
-    grain = max(1, min(max(balanced, worthwhile), -(-total // target.cores)))
-    return grain, seconds > FORK_SECONDS and total > grain
-
-
-def threads(kernel: Kernel, target: Target) -> Choice:
-    """Why threads share a kernel, or do not."""
-    grain, parallel = launching(kernel, target)
-    time = f"{1e6 * kernel.seconds:.3g} us on one core"
-    if parallel:
-        why = f"in chunks of {grain} items on {target.cores} cores: {time}"
-    elif kernel.total <= grain:
-        why = f"on one core, being one chunk: {time}"
-    else:
-        why = f"on one core: {time}, where forking pays from {1e6 * FORK_SECONDS:.3g}"
-    return Choice("threads", why)
-
-
 def _call(step: Step, scope: _Scope) -> host.Step:
     op = step.region.anchor
     if op is None:
@@ -315,43 +281,6 @@ def _call(step: Step, scope: _Scope) -> host.Step:
         arrays(op.results, results),
         op.attrs["attributes"],
     )
-
-
-def _independent(steps: Iterable[Step], plan: Plan) -> list[list[Step]]:
-    """Neighbours that may run at the same time; loops, branches and calls stay alone."""
-    waits, groups = _waits(plan), list[list[Step]]()
-    names: set[str] = set()  # of the last group, as far as others may join it
-    for step in steps:
-        name, joins = step.dispatch.name, step.region.has_kernel
-        if joins and 0 < len(names) < MOST_IN_REGION and not names & waits.get(name, set()):
-            groups[-1].append(step)
-            names.add(name)
-        else:
-            groups.append([step])
-            names = {name} if joins else set()
-    return groups
-
-
-def _shared(timed: Sequence[_Timed], *, worthwhile: bool) -> tuple[host.Step, ...]:
-    """One parallel region of launches that do not depend on each other, if one of them uses several
-    cores anyway or it is `worthwhile`; the longest that do not come first, as nobody can help
-    with them at the end."""
-    launches = tuple(launch for launch, _ in timed)
-    forks = any(launch.parallel for launch in launches)
-    if len(launches) < 2 or not (forks or worthwhile):
-        return launches
-    order = sorted(timed, key=lambda item: (item[0].parallel, 0 if item[0].parallel else -item[1]))
-    return (Parallel(tuple(launch for launch, _ in order)),)
-
-
-def _waits(plan: Plan) -> dict[str, set[str]]:
-    """For each dispatch those that a barrier orders right before it. Neighbours of a run between
-    which none is are independent: a chain of barriers between two of them would lead through the
-    dispatches in between."""
-    waits: dict[str, set[str]] = {}
-    for barrier in plan.barriers:
-        waits.setdefault(barrier.dst, set()).add(barrier.src)
-    return waits
 
 
 def _places(run: Run, buffers: Iterable[Buffer]) -> Iterable[tuple[str, BufferRef]]:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+import stagejit
 from stagejit.options import SWITCHES, Options
 from stagejit.schedule.plan import Plan
 from tests.acceptance.running import f32, plan_of, run
@@ -27,7 +28,8 @@ Measure = Callable[[Plan], int]
 
 @dataclass(frozen=True)
 class Ablation:
-    """measure: what a plan of `fn` pays; on, off: how much with and without the rewrite."""
+    """measure: what a plan of `fn` pays; on, off: how much with and without the rewrite. hosts:
+    what its host program pays, in place of `measure`."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
@@ -36,6 +38,12 @@ class Ablation:
     on: int
     off: int
     jit: dict[str, Any] = field(default_factory=dict)
+    hosts: Callable[[str], int] | None = None
+
+
+def host_of(fn: Callable[..., Any], args: list[Any], options: Options) -> str:
+    text: str = stagejit.jit(fn, options=options).lower(*args).as_text("host")
+    return text
 
 
 def dispatches(plan: Plan) -> int:
@@ -296,6 +304,15 @@ ABLATIONS = {
         0,
         2,
     ),
+    "share-forks": Ablation(
+        lambda x, y: [jnp.tanh(x * n) @ y for n in range(1, 200)],
+        (X, Y),
+        lambda x, y: [np.tanh(x * n) @ y for n in range(1, 200)],
+        dispatches,
+        1,
+        0,
+        hosts=lambda text: text.count("parallel region of 199:"),
+    ),
     "pack-slots": Ablation(
         two_products,
         (X, Y),
@@ -360,5 +377,9 @@ def test_switched_off_the_costs_come_back(switch: str) -> None:
     args = [np.array(x) if isinstance(x, np.ndarray) else x for x in case.args]
     plan = run(case.fn, args, case.expected(*args), off=[switch], **case.jit)
     off = plan_of(case.fn, *args, disable=[switch], **case.jit)
-    assert (case.measure(plan), case.measure(off)) == (case.on, case.off)
+    paid = case.measure(plan), case.measure(off)
+    if case.hosts:
+        options = (Options(), Options(disable=(switch,)))
+        paid = tuple(case.hosts(host_of(case.fn, args, each)) for each in options)
+    assert paid == (case.on, case.off)
     assert not [d for d in off.decisions if d.rewrite == switch and d.applied]

@@ -7,10 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import stagejit
+from stagejit.errors import InternalError
 from stagejit.options import Options
-from stagejit.runtime.hosting import MOST_IN_REGION
+from stagejit.runtime.waves import Wave, verify_waves
+from stagejit.schedule.schedule import Run
 
 BIG = (512, 1024)
 
@@ -90,8 +93,41 @@ def test_what_stays_on_one_core_runs_beside_what_does_not() -> None:
         np.testing.assert_allclose(a, b, 1e-5, 1e-4)
 
 
-def test_a_region_has_no_more_launches_than_fit_the_stack() -> None:
-    text = host_text(lambda a: [a @ (a * i) for i in range(1, 101)], array(128, 128))
-    sizes = [int(line.split()[-1][:-1]) for line in text.splitlines() if "region of" in line]
-    assert sizes
-    assert max(sizes) == MOST_IN_REGION
+def many(a: Any) -> Any:
+    return [a @ (a * i) for i in range(1, 101)]
+
+
+def test_a_wave_may_be_of_any_length() -> None:
+    assert "parallel region of 100:" in host_text(many, array(128, 128))
+    for i, each in enumerate(stagejit.jit(many)(array(128, 128)), 1):
+        a = array(128, 128)
+        np.testing.assert_allclose(each, a @ (a * i), 1e-3, 1e-2)
+
+
+def test_switched_off_each_dispatch_forks_by_itself() -> None:
+    text = host_text(many, array(128, 128), disable=("share-forks",))
+    assert "parallel region" not in text
+
+
+def test_explain_tells_what_shares_a_wave() -> None:
+    notes = stagejit.jit(many).explain(array(64, 64)).chosen
+    threads = [note.reason for note in notes if note.name == "threads"]
+    assert len(threads) == 100
+    assert all("in a wave of 100, which saves " in reason for reason in threads)
+    off = stagejit.jit(many, options=Options(disable=("share-forks",))).explain(array(64, 64))
+    assert not any("wave" in note.reason for note in off.chosen)
+
+
+@pytest.mark.parametrize("dropped", [0, 1])
+def test_a_wave_with_a_dependence_is_refused(dropped: int) -> None:
+    """Of a chain of three, whose barriers are all there, the verifier takes no two together."""
+    x = np.ones((300, 300), np.float32)
+    lowered = stagejit.jit(lambda x: jnp.cumsum(jnp.cumsum(x, 1) @ x, 0)).lower(x)
+    schedule = lowered.compilation.run_until("schedule").schedule
+    (segment,) = schedule.segments
+    assert isinstance(segment, Run)
+    steps = segment.steps
+    together = [steps[:2], steps[2:]] if dropped else [steps[::2], steps[1:2]]
+    with pytest.raises(InternalError, match="depends on a part of its wave"):
+        verify_waves([Wave(tuple(group), True, {}) for group in together], schedule.plan)
+    verify_waves([Wave((step,), False, {}) for step in steps], schedule.plan)
