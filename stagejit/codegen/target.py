@@ -82,6 +82,12 @@ class Target:
         return self.peak_flops / (2 * self.lanes("f32") * self.fma_ports)
 
     @property
+    def l2_nbytes_a_cycle(self) -> float:
+        """What one core reads from its second cache: two thirds of what that may give, which is
+        half of what loads may take, or 32 bytes."""
+        return max(32, self.fma_ports * self.vector_nbytes / 2) * 2 / 3
+
+    @property
     def machine(self) -> Machine:
         """What the steps above kernels know of it."""
         return Machine(

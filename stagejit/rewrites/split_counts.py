@@ -7,7 +7,8 @@ Note [When splitting pays]: a sum is split where it has fewer results than worke
 product where they would stream through its operands again and again, from memory or for longer than
 they multiply. A part is worth an item of its own from a quarter of a core's cache on, or from some
 microseconds of arithmetic. There are several parts a core, so that a late worker finds some, as
-long as the partial results are few beside what is read.
+long as the partial results are few beside what is read; of a product that streams, as many as
+cost least with the results of all parts, which are written and read again.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _TILES_PER_CORE = 8  # items of a product that a core is given
 # 0.65 and 0.77; gradients of 3x3 windows, of 9 tiles 3.1 and 2.3, of 4 tiles 0.90 and 0.52.
 _TILES, _WINDOWED_TILES = 2, 8
 _PART_SECONDS = 30e-6  # of arithmetic, in what a part is at least: two forks
+_LATE = 0.02  # of a part's time, that cores wait for the last one
 _MOST_PARTIAL = 0.125  # bytes of partial results, to bytes that are read
 _ROWS_ABREAST = 128  # rows along a kept innermost dimension that one item takes
 _TILE_ROWS, _TILE_VECTORS = 8, 2  # results of a product that one core keeps in registers
@@ -195,7 +197,7 @@ def _wanted(many: Many, machine: Machine) -> tuple[int, str] | str:
     )
     if streams and most >= machine.cores and many.again_nbytes > 2 * many.nbytes:
         why = f"as it is, {many.again_nbytes} bytes are read for {many.nbytes}"
-        return min(_PARTS_PER_CORE * machine.cores, most), why
+        return min(_balanced(many, machine), most), why
     if many.items >= many.enough:
         return f"its {many.items} blocks of results are enough for {machine.cores} cores"
     worth = max(4 * many.nbytes // machine.l2_nbytes, int(seconds / _PART_SECONDS))
@@ -205,6 +207,15 @@ def _wanted(many: Many, machine: Machine) -> tuple[int, str] | str:
         return f"{many.nbytes} bytes are too few to share out"
     blocks = "1 block" if many.items == 1 else f"{many.items} blocks"
     return min(parts, most), f"{blocks} of results for {machine.cores} cores"
+
+
+def _balanced(many: Many, machine: Machine) -> int:
+    """Parts for all cores, of which each waits for the last one by a share of a part, while the
+    results of all parts are written and read: as many as cost least together."""
+    seconds = max(many.flops / machine.peak_flops, machine.cores * many.nbytes / machine.bandwidth)
+    each = 2 * many.partial_nbytes / machine.bandwidth
+    rounds = math.sqrt(_LATE * seconds / each) / machine.cores
+    return machine.cores * min(max(math.ceil(rounds), 1), _PARTS_PER_CORE)
 
 
 def too_small(many: Many, machine: Machine) -> bool:

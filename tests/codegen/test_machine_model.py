@@ -26,6 +26,11 @@ def server(cpu: str, cores: int = 2, features: str = _512) -> Target:
     return _make(cpu, "x86_64-unknown-linux-gnu", cpu, features, _CACHES, cores=cores)
 
 
+def zen3() -> Target:
+    caches = {1: 32 << 10, 2: 512 << 10, 3: 32 << 20}
+    return _make("znver3", "x86_64-unknown-linux-gnu", "znver3", "+avx2,+fma", caches, cores=2)
+
+
 def kernel(f: Callable[..., Any], *shapes: tuple[int, ...], target: Target) -> Kernel:
     args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     return kernel_of(region_of(graph_of(f, *args)), target)
@@ -80,6 +85,24 @@ def test_what_comes_from_memory_is_not_packed() -> None:
     long = (123, 51234), (51234, 456)
     for target in (server("znver4"), server("znver5"), replace(Target.avx2(), l3_nbytes=32 << 20)):
         assert tile(target, *long).endswith("nothing packed")
+
+
+def test_parts_of_a_sum_are_read_in_blocks_as_long_as_one() -> None:
+    """A step reads one row, however many parts there are."""
+    parts = (32, 123, 1602), (32, 1602, 456)
+    assert "blocks of 62 steps" in tile(server("znver4"), *parts)
+    assert "blocks of 32 steps" in tile(zen3(), *parts)
+
+
+def test_what_is_packed_from_memory_has_long_blocks() -> None:
+    assert tile(zen3(), (512, 5000), (5000, 3072)).endswith("blocks of 250 steps, right packed")
+
+
+@pytest.mark.parametrize("shape", [(16, 128, 512), (64, 768, 64), (33, 257, 1001), (16, 5000, 64)])
+def test_vectors_from_the_second_cache_serve_three_rows(shape: tuple[int, int, int]) -> None:
+    """It gives one vector a cycle at best, in which two are multiplied: a tile of 2 x 6 waits."""
+    m, k, n = shape
+    assert int(tile(zen3(), (m, k), (k, n)).split()[0]) >= 3
 
 
 @pytest.mark.parametrize("cores", MANY)

@@ -228,15 +228,22 @@ def product(cores: int, m: int, k: int, n: int) -> str:
 def test_products_that_are_split() -> None:
     """Those with few results; those of which cores would read the same again and again."""
     for k in (51234, 51229):
-        assert product(2, 123, k, 456).startswith("32 parts of ")
-        assert product(64, 123, k, 456).startswith("6")
+        assert product(2, 123, k, 456).startswith("10 parts of ")
+        assert product(64, 123, k, 456).startswith("64 parts of ")
     assert product(2, 123, 51234, 456) == (
-        "32 parts of 1602, the last of 1572: as it is, 496764864 bytes are read for 118657944"
+        "10 parts of 5124, the last of 5118: as it is, 496764864 bytes are read for 118657944"
     )
     assert product(2, 1, 1 << 20, 1) == ("32 parts of 32768: 1 block of results for 2 cores")
     assert product(2, 64, 32768, 64) == (
-        "32 parts of 1024: as it is, 142606336 bytes are read for 16777216"
+        "8 parts of 4096: as it is, 142606336 bytes are read for 16777216"
     )
+
+
+def test_longer_sums_have_more_parts() -> None:
+    """What all parts make is written and read again; a late core costs a share of a part."""
+    counts = [int(product(2, 64, k, 64).split()[0]) for k in (1 << 15, 1 << 17, 1 << 19)]
+    assert counts == sorted(set(counts))
+    assert all(count % 2 == 0 for count in counts)
 
 
 def test_products_that_are_not_split() -> None:

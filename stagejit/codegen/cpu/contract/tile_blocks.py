@@ -145,9 +145,10 @@ class _Planner:
         if any(source.operand.windows for source in self.sources):
             most = _MOST_WINDOW_STEPS
         vector = self.search.vector_source(tiling.lane)
-        if vector is not None and self.search.streams(vector):
-            columns = vector.box(dict.fromkeys(self.nest.reduce, 1))
-            fitting = self.target.l2_nbytes // (8 * self.nbytes * max(columns, 1))
+        as_it_lies = vector is not None and not tiling.pack[self.sources.index(vector)]
+        if vector is not None and as_it_lies and self.search.streams(vector):
+            row = max(self.search.row(vector) * self.nbytes, 1)
+            fitting = self.target.l2_nbytes // (8 * row)
             most = min(most, max(_STREAM_STEPS, fitting // _STREAM_STEPS * _STREAM_STEPS))
         if self.steps <= most * 3 // 2 or not tiling.reduce:
             return tiling
@@ -158,17 +159,8 @@ class _Planner:
         size = -(-size // lane_step) * lane_step
         if axis is tiling.reduce[0] and size >= axis.extent:
             return tiling
-        ahead = (
-            _STREAM_AHEAD
-            if vector is not None
-            and len(tiling.reduce) == 1
-            and (
-                self.search.streams(vector)
-                and not self.search.passes(vector)
-                and not tiling.pack[self.sources.index(vector)]
-            )
-            else 0
-        )
+        fetched = vector is not None and as_it_lies and self.search.is_prefetched(vector)
+        ahead = _STREAM_AHEAD if fetched else 0
         return replace(tiling, blocked=axis, k_block=size, ahead=ahead)
 
     def _cut_axis(self, tiling: Tiling, most: int) -> tuple[Var, int]:
@@ -240,9 +232,14 @@ class _Planner:
         """Elements moved by all items, packed ones counted as often as they are copied."""
         extents = tiling.extents
         total = 0.0
+        uneven = math.prod(
+            split.parts * split.span / split.var.extent
+            for split in tiling.splits
+            if split.var in self.search.shared
+        )
         for source, packs in zip(self.sources, tiling.pack, strict=True):
             box = source.box(extents, tiling.lane, self.lanes if packs else 1)
-            total += tiling.items * tiling.k_blocks * box * (4 if packs else 1)
+            total += tiling.items / uneven * tiling.k_blocks * box * (4 if packs else 1)
         if tiling.k_blocks > 1:
             total += 2 * tiling.k_blocks * math.prod(var.extent for var in self.nest.axes)
         return total
@@ -254,8 +251,9 @@ class _Planner:
         wanted = min(_ITEMS_PER_CORE * self.target.cores, int(tiling.cycles / _SMALL_CYCLES))
         vector = self.search.vector_source(tiling.lane)
         if vector is not None and self.search.streams(vector) and not any(tiling.pack):
-            row = vector.box(dict.fromkeys(self.nest.reduce, 1)) * self.nbytes
-            wanted = min(wanted, max(self.target.cores, row // _STREAM_CHUNK))
+            chunks = max(self.search.row(vector) * self.nbytes // _STREAM_CHUNK, 1)
+            apart = math.prod(var.extent for var in self.search.shared)
+            wanted = min(wanted, max(self.target.cores, apart * chunks))
         enough = min(wanted, _FEW_ITEMS_PER_CORE * self.target.cores)
         while tiling.items < wanted:
             moves = [

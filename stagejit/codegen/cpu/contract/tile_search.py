@@ -23,6 +23,7 @@ MOST_STREAMED_STEPS = 64  # where the vector operand comes from memory
 _LATENCY = 4  # cycles until a fused multiply-add's result can be used
 _SHORT_NBYTES = 192  # reading less of each row than this defeats the prefetchers
 _SHORT_STALL = 0.2  # part of a step that it costs
+_NEAR_SHORT_STALL = 0.1  # where tiles fetch ahead, or rows lie on few pages
 _STREAM_VECTORS = 4
 # Rows that lie a page apart each need an entry of the first TLB (64 on Zen 3, 72 on Zen 4, 96 on
 # Zen 5 and Golden Cove); where they have none, a step waits for the second one and for its lines.
@@ -48,6 +49,7 @@ class TileSearch:
         self.nest, self.sources = nest, sources
         self.target, self.lanes = target, target.lanes(element_type(nest.dtype))
         self.steps = math.prod(var.extent for var in nest.reduce)
+        self.shared = [var for var in nest.axes if all(var in s.depends for s in sources)]
         self.fma_rate = float(target.fma_ports)
         self.nbytes = nest.dtype.itemsize
 
@@ -245,16 +247,18 @@ class TileSearch:
     def _step_cycles(
         self, shape: Mapping[Var, int], points: int, lane: Var | None, pack: Sequence[bool]
     ) -> float:
-        loads, stalls, far = 0.0, False, False
+        loads, second, stall, far = 0.0, 0.0, 0.0, False
         for source, packs, count in zip(self.sources, pack, self._loads(shape), strict=True):
             each = self._load_cycles(source, lane, packs)
             loads += count * each / self.fma_rate
-            if not packs and lane is not None and lane in source.depends and lane in self.nest.axes:
-                stalls |= self._reads_short_rows(shape.get(lane, 1), lane)
-                far |= self._reads_far_rows(source, shape.get(lane, 1), points)
+            if lane is not None and lane in source.depends and lane in self.nest.axes:
+                second += count * self._second_level_cycles(source)
+                if not packs:
+                    stall = max(stall, self._short_rows_stall(source, shape.get(lane, 1), lane))
+                    far |= self._reads_far_rows(source, shape.get(lane, 1), points)
         arithmetic = max(points, _LATENCY * self.fma_rate) / self.fma_rate
-        stall = arithmetic * ((_SHORT_STALL if stalls else 0.0) + (_FAR_STALL if far else 0.0))
-        return max(arithmetic, loads) + stall + 0.15 * loads + 0.3
+        stall += _FAR_STALL if far else 0.0
+        return max(arithmetic, loads, second) + arithmetic * stall + 0.15 * loads + 0.3
 
     def _load_cycles(self, source: Source, lane: Var | None, packs: bool) -> float:
         """One load, on a port that does one vector (or two scalars) a cycle."""
@@ -267,30 +271,53 @@ class TileSearch:
         )
         return (1.7 if crossing else 1.0) + convert
 
-    def _reads_short_rows(self, vectors: int, lane: Var) -> bool:
+    def _second_level_cycles(self, source: Source) -> float:
+        """Until a vector of a block that L1 does not hold is there: tiles go through all columns
+        before they come back to one. What windows share they find in L1."""
+        rows = min(self.steps, MOST_STEPS)
+        if source.operand.windows or rows * self.row(source) * self.nbytes <= self.target.l1_nbytes:
+            return 0.0
+        return self.target.vector_nbytes / self.target.l2_nbytes_a_cycle
+
+    def _short_rows_stall(self, source: Source, vectors: int, lane: Var) -> float:
+        """Part of a step that it costs to read little of each row, of many."""
         chunk = vectors * self.lanes * self.nbytes
         row = lane.extent * self.nbytes
-        return chunk < min(_SHORT_NBYTES, row) and self.steps * row > self.target.l1_nbytes
+        if chunk >= min(_SHORT_NBYTES, row) or self.steps * row <= self.target.l1_nbytes:
+            return 0.0
+        near = self.is_prefetched(source) or self._pages(source) <= _TLB_ENTRIES
+        return _NEAR_SHORT_STALL if near else _SHORT_STALL
 
     def _reads_far_rows(self, source: Source, vectors: int, points: int) -> bool:
         """Whether steps miss the first TLB, and arithmetic is too short to hide it: twice as long
         as what a step waits for hides all, as seen on Zen 4 with AVX-512."""
-        stride = self._step_nbytes(source)
-        rows = min(self.steps, MOST_STREAMED_STEPS if self.streams(source) else MOST_STEPS)
-        pages = rows * min(stride, _PAGE) / _PAGE
         lines = vectors * self.lanes * self.nbytes / _LINE
-        return pages > _TLB_ENTRIES and points / self.fma_rate <= 2 * (_TLB_MISS + lines)
+        return self._pages(source) > _TLB_ENTRIES and points / self.fma_rate <= 2 * (
+            _TLB_MISS + lines
+        )
+
+    def _pages(self, source: Source) -> float:
+        """On which the rows of a block lie."""
+        rows = min(self.steps, MOST_STREAMED_STEPS if self.streams(source) else MOST_STEPS)
+        return rows * min(self._step_nbytes(source), _PAGE) / _PAGE
 
     def vector_source(self, lane: Var | None) -> Source | None:
         """The operand that is read as vectors, if it is only one."""
         found = [source for source in self.sources if lane in source.depends]
         return found[0] if len(found) == 1 else None
 
+    def row(self, vector: Source) -> int:
+        """Elements that one step of the reduction reads, at one position of what both share."""
+        return vector.box(dict.fromkeys((*self.nest.reduce, *self.shared), 1))
+
     def streams(self, vector: Source) -> bool:
-        """The vector operand comes from memory, row by row."""
-        return self.passes(vector) or (
-            vector.offset is not None and vector.box({}) * self.nbytes > self.target.l3_nbytes
-        )
+        """The vector operand comes from memory, row by row; a nest may read a part of it."""
+        nbytes = max(vector.box({}) * self.nbytes, vector.operand.value.type.nbytes)
+        return self.passes(vector) or (vector.offset is not None and nbytes > self.target.l3_nbytes)
+
+    def is_prefetched(self, vector: Source) -> bool:
+        """Where it is read as it lies, tiles fetch blocks of it that come later."""
+        return len(self.nest.reduce) == 1 and self.streams(vector) and not self.passes(vector)
 
     def passes(self, vector: Source) -> bool:
         """A large operand of which each element is used in one register tile only."""
