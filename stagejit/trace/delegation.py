@@ -18,9 +18,7 @@ _FAMILIES: dict[str, str] = {
     "psum psum2 psum_invariant pmax pmin ppermute pbroadcast all_gather all_gather_invariant"
     " all_to_all reduce_scatter axis_index ragged_all_to_all": "devices communicate",
     "shard_map sharding_constraint reshard": "it says where data lives",
-    "rng_bit_generator rng_uniform": "a generator of XLA's own",
-    "igamma igammac igamma_grad_a regularized_incomplete_beta polygamma zeta bessel_i0e bessel_i1e"
-    " random_gamma_grad": "it iterates until it converges",
+    "rng_uniform": "a generator of XLA's own, with a state that nobody sees",
     "pallas_call": "it is a kernel of its own",
 }
 _REASONS = {name: reason for names, reason in _FAMILIES.items() for name in names.split()}

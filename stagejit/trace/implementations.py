@@ -1,5 +1,5 @@
-"""Primitives that are computed by others: JAX's on random keys and on windows, and those of
-libraries.
+"""Primitives that are computed by others: JAX's on random keys, those of `in_jax/` and
+`windows/`, what `mlir.lower_fun` lowers, and those of libraries.
 
 Input: an equation whose primitive is no op of ours. Output: a closed jaxpr that takes its operands,
 physical ones where the primitive works on keys, and gives its results. Invariant: a jaxpr whose
@@ -15,10 +15,12 @@ from stagejit.compat import ClosedJaxpr, key_function, physical_aval, traced, ty
 from stagejit.trace.complex.combining import AS_JAX
 from stagejit.trace.complex.combining import FUNCTIONS as ON_COMPLEX
 from stagejit.trace.complex.parts import is_complex
+from stagejit.trace.control import Nested
 from stagejit.trace.delegation import is_explained, why_not_native
+from stagejit.trace.in_jax.folds import is_associative
+from stagejit.trace.in_jax.primitives import FUNCTIONS
 from stagejit.trace.primitives import implementation
 from stagejit.trace.translation import Site, Unsupported
-from stagejit.trace.windows.primitives import FUNCTIONS as ON_WINDOWS
 
 _ON_KEYS = frozenset({"random_seed", "random_split", "random_fold_in", "random_bits"})
 
@@ -29,7 +31,7 @@ def is_implemented(site: Site) -> bool:
     return named and any(map(is_complex, site.inputs))
 
 
-def implemented(equation: Any, site: Site) -> ClosedJaxpr:
+def implemented(equation: Any, site: Site, nested: Nested) -> ClosedJaxpr:
     """The jaxpr that computes an equation. Raises Unsupported where nobody says how."""
     if equation.effects:
         raise Unsupported("it has side effects")
@@ -37,12 +39,14 @@ def implemented(equation: Any, site: Site) -> ClosedJaxpr:
         function: Any = key_function(site.primitive, site.params, site.inputs)
         avals, params = [physical_aval(aval) for aval in site.inputs], {}
     else:
-        function = (ON_COMPLEX if is_implemented(site) else ON_WINDOWS).get(site.primitive)
+        function = (ON_COMPLEX if is_implemented(site) else FUNCTIONS).get(site.primitive)
         if function is None and not is_explained(site.primitive):
             function = implementation(equation.primitive)
         if function is None:
             raise Unsupported(why_not_native(site.primitive))
         avals, params = list(site.inputs), dict(site.params)
+        if site.primitive == "reduce":
+            params["in_parts"] = is_associative(site, nested)
     try:
         closed: ClosedJaxpr = traced(function, avals, params, equation)
     except Exception as error:  # whatever somebody else's function raises

@@ -1,9 +1,8 @@
 """Translations of reductions and cumulative operations to `reduce` and `cumulative`.
 
-Input: JAX primitives such as `reduce_sum`, `argmax`, `cumsum` and the generic `reduce`. Output: one
-`reduce` or `cumulative` equation; the initial value of a generic `reduce` is combined once, after
-it (see `_generic_reduce` for where it is not). `on_one_device` finds the reductions among the
-collectives.
+Input: JAX primitives such as `reduce_sum`, `argmax` and `cumsum`; for the generic `reduce` see
+`in_jax/folds.py`. Output: one `reduce` or `cumulative` equation. `on_one_device` finds the
+reductions among the collectives.
 Invariant: `fn` is associative and commutative with an identity in every dtype that it is used with.
 """
 
@@ -15,13 +14,8 @@ from typing import Any
 from stagejit.graph.functions import identity
 from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.primitives import jax_name
 from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
 from stagejit.types import TensorType, bool_, from_numpy
-
-# Bodies that the generic `reduce` recognises, by the primitive that they consist of.
-_FUNCTIONS = ("add", "mul", "max", "min", "and", "or", "xor")
-_MONOIDS = {name: name for name in _FUNCTIONS} | {"add_any": "add"}
 
 # Over an axis of a `vmap` with a name, a collective reduces an axis of its own operand.
 _COLLECTIVES = {
@@ -85,43 +79,6 @@ def _cumulative(fn: str) -> Translation:
     return translation(rule, "axis", "reverse")
 
 
-def _generic_reduce(emit: Emitter, site: Site, *operands: Value) -> list[Value]:
-    """reduce(x, init, body)  -->  body(init, reduce body x)
-
-    Over no elements it is init, whatever the body is. Where each result has one element, it is that
-    element: JAX wants init to be the identity of the body, and XLA leaves it out here."""
-    jaxpr = site.params["jaxpr"]
-    count = len(site.results)
-    axes = integers(site.params["dimensions"])
-    xs, inits = operands[:count], operands[count:]
-    if all(xs[0].type.shape[axis] == 1 for axis in axes):
-        return [emit.reshape(x, out.shape) for x, out in zip(xs, site.results, strict=True)]
-    if not xs[0].type.size:
-        return [emit.fill(init, out.shape) for init, out in zip(inits, site.results, strict=True)]
-    functions = monoids(getattr(jaxpr, "jaxpr", jaxpr), count)
-    return [
-        emit.map(fn, init, reduce(emit, fn, x, axes))
-        for fn, x, init in zip(functions, xs, inits, strict=True)
-    ]
-
-
-def monoids(body: Any, count: int) -> list[str]:
-    """The function of each result of a `reduce` body, if each combines just its own two
-    arguments."""
-    if body.constvars:
-        raise Unsupported("reduce with a body that reads constants")
-    made = {id(result): equation for equation in body.eqns for result in equation.outvars}
-    functions = []
-    for index, result in enumerate(body.outvars):
-        equation = made.get(id(result))
-        own = {id(body.invars[index]), id(body.invars[count + index])}
-        fn = _MONOIDS.get(jax_name(equation.primitive) or "") if equation is not None else None
-        if fn is None or equation is None or {id(operand) for operand in equation.invars} != own:
-            raise Unsupported(f"reduce with a body other than {', '.join(_FUNCTIONS)}")
-        functions.append(fn)
-    return functions
-
-
 TRANSLATIONS: dict[str, Translation] = {
     "reduce_sum": _reduce("add"),
     "reduce_prod": _reduce("mul"),
@@ -132,9 +89,6 @@ TRANSLATIONS: dict[str, Translation] = {
     "reduce_xor": _reduce("xor"),
     "argmax": _arg_reduce("argmax"),
     "argmin": _arg_reduce("argmin"),
-    "reduce": translation(
-        _generic_reduce, "jaxpr", "dimensions", ignored=("out_sharding", "computation")
-    ),
     "cumsum": _cumulative("add"),
     "cumprod": _cumulative("mul"),
     "cummax": _cumulative("max"),

@@ -228,7 +228,7 @@ class _Tracer:
         """A primitive that is no op of ours, as the JAX function that computes it."""
         if self.implementing.count(equation.primitive) >= MOST_WITHIN_ITSELF:
             raise Unsupported(why_not_native(site.primitive))
-        found = implemented(equation, site)
+        found = implemented(equation, site, self._nested)
         self.implementing.append(equation.primitive)
         try:
             return self._implemented(found, operands, loc)

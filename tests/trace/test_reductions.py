@@ -87,20 +87,6 @@ def test_a_generic_reduce_of_independent_operands_becomes_several() -> None:
     assert kinds(graph).count("reduce") == 2
 
 
-def test_dont_translate_a_reduce_whose_operands_mix() -> None:
-    def body(a: Any, b: Any) -> Any:
-        return lax.add(a[0], b[1]), lax.add(a[1], b[0])
-
-    graph = graph_of(lambda x: lax.reduce((x, x), (np.float32(0), np.float32(0)), body, (0,)), X)
-    assert kinds(graph)[-1] == "delegate"
-
-
-def test_dont_translate_a_reduce_with_another_body() -> None:
-    graph = graph_of(lambda x: lax.reduce(x, np.float32(0), lambda a, b: a + 2 * b, (0,)), X)
-    (op,) = [op for op in graph if op.kind == "delegate"]
-    assert op.attrs["reason"].startswith("reduce: reduce with a body other than add, mul")
-
-
 def test_bools_reduce_with_and_or_and_xor_only() -> None:
     p = X > 0
     for fn, name in ((lax.reduce_max, "or"), (lax.reduce_min, "and"), (lax.reduce_and, "and")):

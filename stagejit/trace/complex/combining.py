@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from stagejit.trace.reductions import monoids
 from stagejit.trace.translation import Unsupported
 
 Combine = Callable[[Any, Any], Any]
@@ -51,20 +50,6 @@ def _reduction(fn: str) -> Callable[..., Any]:
         return _over(_COMBINES[fn], x, axes)
 
     return function
-
-
-def _reduce(*operands: Any, jaxpr: Any, dimensions: Sequence[int], **_: Any) -> list[Any]:
-    """Of a body that combines each operand by a function of its own."""
-    count = len(operands) // 2
-    xs, inits = operands[:count], operands[count:]
-    results = []
-    for fn, x, init in zip(monoids(getattr(jaxpr, "jaxpr", jaxpr), count), xs, inits, strict=True):
-        if all(x.shape[axis] for axis in dimensions):
-            results.append(_COMBINES[fn](init, _over(_COMBINES[fn], x, dimensions)))
-        else:
-            shape = [size for axis, size in enumerate(x.shape) if axis not in dimensions]
-            results.append(jnp.broadcast_to(init, shape))
-    return results
 
 
 # -- scatters -------------------------------------------------------------------------------------
@@ -134,7 +119,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "reduce_prod": _reduction("mul"),
     "reduce_max": _reduction("max"),
     "reduce_min": _reduction("min"),
-    "reduce": _reduce,
     "scatter-mul": _scatter("mul"),
     "scatter-max": _scatter("max"),
     "scatter-min": _scatter("min"),

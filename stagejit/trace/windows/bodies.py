@@ -32,7 +32,7 @@ def reduced_by(body: Body, xs: Sequence[Any], inits: Sequence[Any], windows: Win
         return [jnp.zeros(windows.counts, x.dtype) for x in xs]
     padded = [windows.padded(x, 0) for x in xs]
     known = None if windows.are_whole else windows.inside()
-    body = _mapped(body, len(windows.shape))
+    body = mapped(body, len(windows.shape))
     start = [jnp.broadcast_to(init, windows.counts) for init in inits]
 
     def step(made: Sequence[Any], taps: Sequence[Any], inside: Any) -> list[Any]:
@@ -72,7 +72,7 @@ def _over_taps(
     return start
 
 
-def _mapped(body: Body, rank: int) -> Body:
+def mapped(body: Body, rank: int) -> Body:
     """A function of scalars for arrays."""
     for _ in range(rank):
         body = jax.vmap(body)
@@ -90,7 +90,7 @@ def selected(select: Body, x: Any, windows: Windows) -> Any:
         return jnp.zeros(windows.counts, np.int32)
     padded = windows.padded(x, 0)
     known = None if windows.are_whole else windows.inside()
-    select = _mapped(select, x.ndim)
+    select = mapped(select, x.ndim)
     best = jnp.zeros(windows.counts, x.dtype)
     chosen, number = jnp.full(windows.counts, -1, np.int32), jnp.zeros((), np.int32)
 
@@ -120,7 +120,7 @@ def gathered(chosen: Any, x: Any, windows: Windows) -> Any:
 
 def scattered(scatter: Body, chosen: Any, source: Any, init: Any, windows: Windows) -> Any:
     """For each element the init value combined with the source of those windows that chose it."""
-    scatter = _mapped(scatter, 2 * len(windows.shape))
+    scatter = mapped(scatter, 2 * len(windows.shape))
 
     def step(made: Any, hit: Any, what: Any) -> Any:
         (new,) = scatter(made, jnp.broadcast_to(what, made.shape))

@@ -105,7 +105,7 @@ def _whole(fn: str, x: Any, windows: Windows) -> Any:
         step[axis] = windows.steps[axis]
         stop[axis] = (windows.sizes[axis] - 1) * step[axis] + 1
     x = lax.slice(x, [0] * x.ndim, stop, step)
-    return jnp.expand_dims(_REDUCTIONS[fn](x, tuple(axes)), axes)
+    return jnp.expand_dims(REDUCTIONS[fn](x, tuple(axes)), axes)
 
 
 def _long(fn: str, x: Any, windows: Windows, axis: int) -> Any:
@@ -172,7 +172,7 @@ COMBINES: dict[str, Callable[..., Any]] = {
     "add": lax.add, "mul": lax.mul, "max": lax.max, "min": lax.min,
     "and": lax.bitwise_and, "or": lax.bitwise_or, "xor": lax.bitwise_xor,
 }  # fmt: skip
-_REDUCTIONS: dict[str, Callable[..., Any]] = {
+REDUCTIONS: dict[str, Callable[..., Any]] = {
     "add": lax.reduce_sum, "mul": lax.reduce_prod, "max": lax.reduce_max, "min": lax.reduce_min,
     "and": lax.reduce_and, "or": lax.reduce_or, "xor": lax.reduce_xor,
 }  # fmt: skip
@@ -183,9 +183,24 @@ _CUMULATIVE: dict[str, Callable[..., Any]] = {
 
 def monoid_of(body: Any) -> str | None:
     """The function of a body that combines its two arguments by one that is associative."""
-    if body.constvars or len(body.invars) != 2 or len(body.eqns) != 1:
-        return None
-    (equation,), (result,) = body.eqns, body.outvars
-    name = (jax_name(equation.primitive) or "").replace("add_any", "add")
-    own = name in COMBINES and result is equation.outvars[0]
-    return name if own and set(map(id, equation.invars)) == set(map(id, body.invars)) else None
+    found = monoids_of(body, 1)
+    return found[0] if found else None
+
+
+def monoids_of(body: Any, count: int) -> list[str]:
+    """The functions of a body of `count` results, if each combines just its own two arguments by
+    one that is associative; else none."""
+    if body.constvars or len(body.invars) != 2 * count:
+        return []
+    made = {id(result): equation for equation in body.eqns for result in equation.outvars}
+    functions = []
+    for number, result in enumerate(body.outvars):
+        equation = made.get(id(result))
+        own = {id(body.invars[number]), id(body.invars[count + number])}
+        if equation is None or set(map(id, equation.invars)) != own:
+            return []
+        name = (jax_name(equation.primitive) or "").replace("add_any", "add")
+        if name not in COMBINES:
+            return []
+        functions.append(name)
+    return functions

@@ -1,0 +1,1 @@
+"""Primitives as JAX functions of other primitives."""
