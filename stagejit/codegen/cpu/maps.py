@@ -10,29 +10,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from stagejit.codegen.choices import Ranked, cheapest_vector
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.costs import element_code, region_seconds, widest_nbytes
-from stagejit.codegen.elements.accesses import lanes_of, vector_cost
+from stagejit.codegen.costs import element_code, region_seconds
+from stagejit.codegen.elements.accesses import vector_cost
 from stagejit.codegen.elements.elements import Elements
 from stagejit.codegen.elements.footprint import Footprint
+from stagejit.codegen.elements.loops import Loops, Walked, loops_of
 from stagejit.codegen.elements.register_tiles import Tile, best_tile, rows_are_a_loop
-from stagejit.codegen.elements.space import Space, merge, refine
+from stagejit.codegen.elements.space import Space
 from stagejit.codegen.elements.stores import Stores, bind_memory
-from stagejit.codegen.elements.streaming import streamed_stores
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.strides import is_dealt
-from stagejit.codegen.kernel import Choice, Kernel
+from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import block_of, cores_worth_having, emitted, in_items
 from stagejit.codegen.nest.tree import At, Chunk, Do, Interleaved, Loop, Node, Tail, Within, vectors
 from stagejit.codegen.target import Target
-from stagejit.graph.ir import Value
-from stagejit.index.affine import Affine, Index, Var
+from stagejit.index.affine import Var
 
 _BLOCK = 1 << 14  # elements of one item along the vector variable
 _SMALLEST_BLOCK = 1 << 12  # where cores would stay without work
@@ -45,30 +42,22 @@ _TILE_BLOCK = 1 << 10  # elements of one item along the tile variable
 _SMALLEST_TILE_BLOCK = 1 << 7
 
 
-@dataclass(frozen=True)
-class _Nest:
+@dataclass(frozen=True, kw_only=True)
+class _Nest(Loops):
     """The loops of a map: `outer` one by one, `tile` (if any) in squares, `vector` in vectors.
 
     straight: whether a row of few vectors is straight code. masked: whether the last vector, which
     is not full, is one of the loop as all others are, so that the body is there once. looped:
     whether the rows of a square are a loop, which finds what was transposed on the stack.
-    between: unrolled; its elements lie between the lanes of `vector`, see `strides`. stride: how
-    many elements, or stores, do.
+    stride: how many elements lie between lanes of `vector`, unrolled, or how many stores.
     """
 
-    index: Index
     outer: tuple[Var, ...]
     tile: Var | None
-    between: Var | None
-    vector: Var | None
     stride: int
-    lanes: int
     straight: bool
     masked: bool
     looped: bool
-    offsets: tuple[Affine, ...]  # of each store, in its `into`
-    reads: tuple[tuple[Value, Affine], ...]
-    choices: tuple[Choice, ...]
 
 
 def map_kernel(region: ClosedRegion, target: Target) -> Kernel:
@@ -77,16 +66,11 @@ def map_kernel(region: ClosedRegion, target: Target) -> Kernel:
     builder = Builder(calls=region.calls)
     memory, targets, args = bind_memory(builder, region, nest.reads, nest.offsets)
     elements = Elements(builder, memory)
-    streamed, stream = streamed_stores(
-        region, nest.reads, nest.offsets, nest.vector, nest.lanes, target
-    )
-    if any(streamed):
-        nest = replace(nest, masked=False)
-    stores = Stores(region, elements, targets, nest.offsets, streamed)
+    stores = Stores(region, elements, targets, nest.offsets, nest.streamed)
     seconds = region_seconds(region, target)
     cores = cores_worth_having(seconds, target.cores)
-    tree, total = _Loops(region, nest, elements, stores).tree(cores)
-    return emitted(Emitter(elements), tree, total, args, seconds, (*nest.choices, stream))
+    tree, total = _Policy(nest, elements, stores).tree(cores)
+    return emitted(Emitter(elements), tree, total, args, seconds, nest.choices)
 
 
 # -------------------------------------------------------------------- planning
@@ -96,58 +80,45 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     shape = region.stores[0].value.shape
     space = Space(shape)
 
-    def walk(strict: bool) -> tuple[Footprint, tuple[Affine, ...]]:
-        footprint = Footprint(region, strict=strict)
-        return footprint, tuple(footprint.write(store, space.index) for store in region.stores)
+    def walk(strict: bool) -> Walked:
+        footprint, index = Footprint(region, strict=strict), space.index
+        offsets = [footprint.write(store, index) for store in region.stores]
+        return footprint, index, [index] * len(offsets), offsets
 
-    footprint, offsets = refine([space], walk)
-    variables, mapping = merge(space.vars, footprint.forms, footprint.divided)
-    reads = tuple((value, form.substitute(mapping)) for value, form in footprint.reads)
-    offsets = tuple(form.substitute(mapping) for form in offsets)
-    index = tuple(part.substitute(mapping) for part in space.index)
-    lanes = target.vector_nbytes // widest_nbytes(region)
-    forms = [form for _, form in reads]
-    siblings = _siblings(region)
-    ranked = _best_vector(variables, forms, offsets, lanes, siblings)
-    vector, between = ranked.best
-    lanes = lanes_of(forms, offsets, vector, lanes)
+    loops = loops_of(region, target, space, [range(len(shape))], walk)
+    # Stores into one buffer may together fill what lies between their lanes.
+    siblings = max(Counter(region.buffers).values())
+    loops = _with_vectors(loops, siblings).in_streams()
+    (variables,), forms, lanes = loops.groups, loops.forms, loops.lanes
+    vector, between = loops.vector, loops.between
     tile = None if between else best_tile(variables, vector, forms)
-    outer = tuple(var for var in variables if var not in (vector, tile, between))
-    stride = between.extent if between else siblings
+    stride, vectors = between.extent if between else siblings, 0
+    if vector is not None:
+        vectors = -(-vector.extent // lanes)
+    code = element_code(region)
     return _Nest(
-        index=index,
-        outer=outer,
+        **vars(loops),
+        outer=tuple(var for var in variables if var not in (vector, tile, between)),
         tile=tile,
-        between=between,
-        vector=vector,
         stride=stride,
-        lanes=lanes,
-        straight=vector is not None
-        and vector.extent <= _UNROLLED * lanes
-        and -(-vector.extent // lanes) * element_code(region) <= _STRAIGHT,
+        straight=0 < vectors <= _UNROLLED and vectors * code <= _STRAIGHT,
         masked=vector is not None
         and target.has_avx512
         and vector.extent > lanes
         and vector.extent % lanes != 0
         and stride == 1
-        and all(form.coeff(vector) in (0, 1) for form in (*forms, *offsets))
-        and element_code(region) >= _LONG,
-        looped=tile is not None and rows_are_a_loop(region, reads, offsets, tile, lanes),
-        offsets=offsets,
-        reads=reads,
-        choices=(ranked.choice,),
+        and all(form.coeff(vector) in (0, 1) for form in (*forms, *loops.offsets))
+        and code >= _LONG
+        and not any(loops.streamed),
+        looped=tile is not None
+        and rows_are_a_loop(region, loops.reads, loops.offsets, tile, lanes),
     )
 
 
-def _best_vector(
-    variables: Sequence[Var],
-    reads: Sequence[Affine],
-    writes: Sequence[Affine],
-    lanes: int,
-    siblings: int,
-) -> Ranked[tuple[Var | None, Var | None]]:
-    """The variable whose vectors cost least, and the one between its lanes; inner ones win ties."""
-    forms = [*reads, *writes]
+def _with_vectors(loops: Loops, siblings: int) -> Loops:
+    """Along the variable whose vectors cost least, perhaps with another one between its lanes;
+    inner ones win ties."""
+    (variables,), forms, lanes = loops.groups, loops.forms, loops.lanes
     inner_first = variables[::-1]
     apart = [
         (var, between)
@@ -155,30 +126,27 @@ def _best_vector(
         if is_dealt(between.extent, lanes, shared=True)
         for var in inner_first
         if var is not between
-        and any(form.coeff(var) == between.extent and form.coeff(between) == 1 for form in forms)
+        and any(
+            form.coeff(var) == between.extent and form.coeff(between) == 1
+            for form in (*forms, *loops.offsets)
+        )
     ]
 
     def cost(var: Var, between: Var | None) -> float:
-        return vector_cost(reads, writes, var, lanes, between.extent if between else siblings)
+        gap = between.extent if between else siblings
+        return vector_cost(forms, loops.offsets, var, lanes, gap)
 
-    return cheapest_vector(inner_first, cost, apart)
-
-
-def _siblings(region: ClosedRegion) -> int:
-    """The most stores into one buffer: together they may fill what lies between their lanes."""
-    return max(Counter(region.buffers).values())
+    return loops.in_vectors(inner_first, cost, apart)
 
 
 # -------------------------------------------------------------------- the loops
 
 
-class _Loops:
+class _Policy:
     """The tree of one map."""
 
-    def __init__(
-        self, region: ClosedRegion, nest: _Nest, elements: Elements, stores: Stores
-    ) -> None:
-        self.region, self.nest, self.elements, self.stores = region, nest, elements, stores
+    def __init__(self, nest: _Nest, elements: Elements, stores: Stores) -> None:
+        self.nest, self.elements, self.stores = nest, elements, stores
 
     @property
     def store(self) -> Node:
@@ -228,7 +196,7 @@ class _Loops:
         accesses = [(form, value.type.dtype.itemsize) for value, form in self.nest.reads]
         accesses += [
             (form, store.value.type.dtype.itemsize)
-            for form, store in zip(self.nest.offsets, self.region.stores, strict=True)
+            for form, store in zip(self.nest.offsets, self.nest.region.stores, strict=True)
         ]
         crosses = any(
             form.coeff(vector) == 1 and form.coeff(tile) * size >= _PAGE_NBYTES
@@ -255,4 +223,4 @@ class _Loops:
         return Within("square", square, body)
 
     def _store(self) -> None:
-        self.stores.write([(at, self.nest.index) for at in range(len(self.region.stores))])
+        self.stores.write(list(enumerate(self.nest.places)))

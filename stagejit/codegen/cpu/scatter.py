@@ -20,29 +20,30 @@ import math
 import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import groupby
 
-from stagejit.codegen.choices import Ranked, cheapest, cheapest_vector
+from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.costs import element_code, region_seconds, widest_nbytes
-from stagejit.codegen.elements.accesses import lanes_of, vector_cost
+from stagejit.codegen.costs import element_code, region_seconds
+from stagejit.codegen.elements.accesses import vector_cost
 from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.gathers import clamped, is_inside, start_of
-from stagejit.codegen.elements.space import Space, merge, refine
+from stagejit.codegen.elements.loops import Loops, Walked, loops_of
+from stagejit.codegen.elements.space import Space
 from stagejit.codegen.elements.stores import bind_memory
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.codegen.kernel import Choice, Kernel
+from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import emitted, in_items
 from stagejit.codegen.nest.tree import Do, Node, When, Within, serial, vectors
 from stagejit.codegen.target import Target
 from stagejit.graph.dims import ScatterDims
-from stagejit.graph.ir import Op, Value
+from stagejit.graph.ir import Op
 from stagejit.index.affine import Affine, Index, Var
 
 _BLOCK = 64  # vectors of a window that one item takes: a page of it, for the prefetchers
@@ -53,34 +54,28 @@ _MOVES = 2.0  # to load and store a vector
 _FAR = 40.0  # until a line comes from the cache of all cores or from memory, some at a time
 
 
-@dataclass(frozen=True)
-class _Nest:
-    """index: of an element of the updates. place: its index in the destination, but for the
-    starts. free: loops whose iterations are independent; ordered: those over index vectors;
-    window: over the elements of a window. vector: a window loop. still: whether elements along it
+@dataclass(frozen=True, kw_only=True)
+class _Nest(Loops):
+    """Of elements of the updates; their place in the destination is told but for the starts.
+
+    free: loops whose iterations are independent; ordered: those over index vectors;
+    window: over the elements of a window. still: whether elements along it
     are of different destinations, see Note [Windows that move]. owned: the axis of Note [Owned
     ranges], or None, and ranges the number of them."""
 
-    index: Index
-    place: Index
     free: tuple[Var, ...]
     ordered: tuple[Var, ...]
     window: tuple[Var, ...]
-    vector: Var | None
     still: bool
-    lanes: int
     owned: int | None
     ranges: int
-    offset: Affine
-    reads: tuple[tuple[Value, Affine], ...]
-    choices: tuple[Choice, ...]
 
 
 def scatter_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `scatter`."""
     nest = _plan(region, target)
     builder = Builder(calls=region.calls)
-    memory, (into,), args = bind_memory(builder, region, nest.reads, (nest.offset,))
+    memory, (into,), args = bind_memory(builder, region, nest.reads, nest.offsets)
     elements = Elements(builder, memory)
     tree, total = _Policy(region.anchor_op, nest, elements, into).tree(target.cores)
     seconds = region_seconds(region, target)
@@ -100,18 +95,16 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
         for axis, room in _rooms(op).items()
     }
 
-    def walk(strict: bool) -> tuple[Footprint, Affine]:
-        footprint = Footprint(region, strict=strict)
-        footprint.visit(updates, space.index)
+    def walk(strict: bool) -> Walked:
+        footprint, index = Footprint(region, strict=strict), space.index
+        footprint.visit(updates, index)
         for component in range(len(dims.start_axes)):
-            footprint.visit(indices, _vector_index(op, space.index, component))
-        place = _place(op, space.index)
+            footprint.visit(indices, _vector_index(op, index, component))
+        place = _place(op, index)
         moved = [part + starts.get(axis, Affine()) for axis, part in enumerate(place)]
-        offset = op.result.type.offset(tuple(moved))
-        footprint.numbers.append(offset)
-        return footprint, offset
+        footprint.numbers.append(op.result.type.offset(tuple(moved)))
+        return footprint, index, [place], footprint.numbers[-1:]
 
-    footprint, offset = refine([space], walk)
     batch = dims.batch_axes(len(updates.shape))
     apart = {batch[axis] for axis in dims.index_batch_axes}
     if op.attrs["unique"]:
@@ -119,39 +112,28 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     several = [axis for axis in batch if axis not in apart]
     moving = _moving_axes(op) if any(updates.shape[axis] > 1 for axis in several) else frozenset()
     runs = [(key, list(run)) for key, run in groupby(dims.window_axes, key=moving.__contains__)]
-    groups = [
-        [v for axis in axes for v in space.dims[axis] if v.extent != 1]
-        for axes in (sorted(apart), several, *(run for _, run in runs))
-    ]
-    merged = [merge(group, footprint.forms, footprint.divided) for group in groups]
-    free, ordered, *parts = (tuple(variables) for variables, _ in merged)
+    groups = [sorted(apart), several, *(run for _, run in runs)]
+    loops = loops_of(region, target, space, groups, walk)
+    free, ordered, *parts = loops.groups
     window = tuple(var for part in parts for var in part)
     moves = {var for (key, _), part in zip(runs, parts, strict=True) if key for var in part}
-    mapping = {var: form for _, forms in merged for var, form in forms.items()}
-    reads = tuple((value, form.substitute(mapping)) for value, form in footprint.reads)
-    offset = offset.substitute(mapping)
-    lanes = target.vector_nbytes // widest_nbytes(region)
-    forms = [form for value, form in reads if value is not indices]
-    ranked = cheapest_vector(window[::-1], lambda var, _: vector_cost(forms, (offset,), var, lanes))
-    vector, _ = ranked.best
-    lanes = lanes_of(forms, (offset,), vector, lanes)
-    still = vector not in moves
-    owners = _owners(region, free, vector if still else None, lanes, target)
+    forms = [form for value, form in loops.reads if value is not indices]
+
+    def cost(var: Var, _: Var | None) -> float:
+        return vector_cost(forms, loops.offsets, var, loops.lanes)
+
+    chosen = loops.in_vectors(window[::-1], cost, but=indices)
+    still = chosen.vector not in moves
+    owners = _owners(region, free, chosen.vector if still else None, chosen.lanes, target)
     owned, ranges = owners.best
     return _Nest(
-        tuple(part.substitute(mapping) for part in space.index),
-        tuple(part.substitute(mapping) for part in _place(op, space.index)),
-        free,
-        ordered,
-        window,
-        vector,
-        still,
-        lanes,
-        owned,
-        ranges,
-        offset,
-        reads,
-        (ranked.choice, owners.choice),
+        **vars(replace(chosen, choices=(*chosen.choices, owners.choice))),
+        free=free,
+        ordered=ordered,
+        window=window,
+        still=still,
+        owned=owned,
+        ranges=ranges,
     )
 
 
@@ -266,7 +248,9 @@ class _Policy:
         """One window, whose starts are read."""
         with self.elements.at():
             starts, self.inside = self._starts()
-            place = [part + starts.get(axis, Affine()) for axis, part in enumerate(self.nest.place)]
+            place = [
+                part + starts.get(axis, Affine()) for axis, part in enumerate(self.nest.places[0])
+            ]
             self.offset = self.op.result.type.offset(tuple(place))
             yield
 

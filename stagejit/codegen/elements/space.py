@@ -26,10 +26,10 @@ class Space:
         self.name, self.first = name, tuple(first) or (0,) * len(shape)
         self.dims = [[Var(extent, name)] for extent in shape]
 
-    @property
-    def vars(self) -> list[Var]:
-        """All loop variables that loop, outermost first."""
-        return [var for dim in self.dims for var in dim if var.extent != 1]
+    def loops(self, axes: Iterable[int] | None = None) -> list[Var]:
+        """The variables of some axes, or of all, that loop, outermost first."""
+        some = range(len(self.dims)) if axes is None else axes
+        return [var for axis in some for var in self.dims[axis] if var.extent != 1]
 
     @property
     def index(self) -> Index:

@@ -31,7 +31,7 @@ def zeros(*shape: int) -> np.ndarray[Any, Any]:
 def test_reads_through_views() -> None:
     footprint, space, _ = footprint_of(lambda x: x[2:, ::3].T + 1, zeros(10, 20))
     (read,) = footprint.reads
-    column, row = space.vars
+    column, row = space.loops()
     assert (read[1].coeff(row), read[1].coeff(column), read[1].const) == (20, 3, 40)
 
 
@@ -43,13 +43,13 @@ def test_each_read_once() -> None:
 def test_broadcasts_have_no_coefficient() -> None:
     footprint, space, _ = footprint_of(lambda x, b: x + b, zeros(10, 20), zeros(20))
     bias = footprint.reads[1][1]
-    assert bias.coeff(space.vars[0]) == 0
-    assert bias.coeff(space.vars[1]) == 1
+    assert bias.coeff(space.loops()[0]) == 0
+    assert bias.coeff(space.loops()[1]) == 1
 
 
 def test_numbers_of_an_iota() -> None:
     footprint, space, _ = footprint_of(lambda: lax.broadcasted_iota(np.int32, (3, 5), 1))
-    assert Affine.of(space.vars[1]) in footprint.numbers
+    assert Affine.of(space.loops()[1]) in footprint.numbers
 
 
 def test_store_offsets() -> None:
@@ -57,7 +57,7 @@ def test_store_offsets() -> None:
         lambda x, y: x.at[1:5, 3:7].set(y * 2), zeros(10, 20), zeros(4, 4)
     )
     assert offset.const == 23
-    assert [offset.coeff(var) for var in space.vars] == [20, 1]
+    assert [offset.coeff(var) for var in space.loops()] == [20, 1]
 
 
 def test_dynamic_starts_are_bounded() -> None:

@@ -38,19 +38,19 @@ def _at(form: Affine, env: dict[Var, int]) -> int:
 
 def test_unit_dimensions_have_no_loop() -> None:
     space = Space((1, 5, 1))
-    assert [var.extent for var in space.vars] == [5]
+    assert [var.extent for var in space.loops()] == [5]
     assert not space.index[0].terms
     assert not space.index[2].terms
 
 
 def test_split() -> None:
     space = Space((6, 10))
-    (outer, inner) = space.vars
+    (outer, inner) = space.loops()
     assert space.split(inner, 5)
-    assert [var.extent for var in space.vars] == [6, 2, 5]
+    assert [var.extent for var in space.loops()] == [6, 2, 5]
     assert not space.split(inner, 5), "it is no variable of the space any more"
-    assert values(space.index[1], space.vars)[:11] == [*range(10), 0]
-    assert outer in space.vars
+    assert values(space.index[1], space.loops())[:11] == [*range(10), 0]
+    assert outer in space.loops()
 
 
 def test_refine_splits_until_a_reshape_is_affine() -> None:
@@ -61,7 +61,7 @@ def test_refine_splits_until_a_reshape_is_affine() -> None:
 
     index = refine([space], evaluate)
     assert all(var.kind == "loop" for part in index for var in part.vars())
-    assert sorted(var.extent for var in space.vars) == [2, 3, 4]
+    assert sorted(var.extent for var in space.loops()) == [2, 3, 4]
 
 
 def test_refine_divides_where_no_split_helps() -> None:
@@ -71,13 +71,13 @@ def test_refine_divides_where_no_split_helps() -> None:
     )
     assert any(var.kind in ("div", "mod") for part in index for var in part.vars())
     flat = linearize(index, (15, 7))
-    assert values(flat, space.vars) == list(range(105))
+    assert values(flat, space.loops()) == list(range(105))
 
 
 def test_merge_of_a_contiguous_space() -> None:
     space = Space((4, 5, 6))
     form = linearize(space.index, (4, 5, 6))
-    merged, mapping = merge(space.vars, [form])
+    merged, mapping = merge(space.loops(), [form])
     assert [var.extent for var in merged] == [120]
     assert values(form.substitute(mapping), merged) == list(range(120))
 
@@ -85,15 +85,15 @@ def test_merge_of_a_contiguous_space() -> None:
 def test_dont_merge_what_a_form_separates() -> None:
     space = Space((4, 5))
     row, column = space.index
-    assert len(merge(space.vars, [linearize((row, column), (4, 5)), column])[0]) == 2
-    assert len(merge(space.vars, [linearize((column, row), (5, 4))])[0]) == 2
-    assert len(merge(space.vars, [])[0]) == 1, "nothing asks for any of them"
+    assert len(merge(space.loops(), [linearize((row, column), (4, 5)), column])[0]) == 2
+    assert len(merge(space.loops(), [linearize((column, row), (5, 4))])[0]) == 2
+    assert len(merge(space.loops(), [])[0]) == 1, "nothing asks for any of them"
 
 
 def test_dont_merge_below_a_division() -> None:
     space = Space((7, 15))
     index = reshape_index(space.index, (7, 15), (15, 7))
-    assert len(merge(space.vars, [index[0]])[0]) == 2
+    assert len(merge(space.loops(), [index[0]])[0]) == 2
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 0, 2), (2, 1, 0)])
@@ -101,8 +101,8 @@ def test_merge_keeps_the_forms(order: tuple[int, ...]) -> None:
     space = Space((3, 4, 5))
     shape = [3, 4, 5]
     form = linearize([space.index[k] for k in order], [shape[k] for k in order])
-    merged, mapping = merge(space.vars, [form, form * 2 + 7])
-    assert values(form.substitute(mapping), merged) == values(form, space.vars)
+    merged, mapping = merge(space.loops(), [form, form * 2 + 7])
+    assert values(form.substitute(mapping), merged) == values(form, space.loops())
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.data())
@@ -116,7 +116,7 @@ def test_refine_and_merge_visit_every_element_once(shape: list[int], data: st.Da
         return linearize(reshape_index(space.index, shape, to, strict=strict), to)
 
     form = refine([space], evaluate)
-    merged, mapping = merge(space.vars, [form])
+    merged, mapping = merge(space.loops(), [form])
     assert values(form.substitute(mapping), merged) == list(range(size))
 
 
@@ -207,6 +207,6 @@ def test_a_merged_index_reads_the_same_memory_through_all_views(
     space = Space(steps[-1].shape)
     read, divided = walk(space.index)
     written = linearize(space.index, steps[-1].shape)
-    variables, mapping = merge(space.vars, [read, written], divided)
+    variables, mapping = merge(space.loops(), [read, written], divided)
     again, _ = walk(tuple(part.substitute(mapping) for part in space.index))
-    assert values(again, variables) == values(read, space.vars)
+    assert values(again, variables) == values(read, space.loops())

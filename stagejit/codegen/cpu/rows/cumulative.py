@@ -20,7 +20,6 @@ from stagejit.codegen.cpu.rows.cumulative_plan import Nest, plan
 from stagejit.codegen.cpu.rows.reducers import identity_of
 from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.elements.stores import Stores, bind_memory
-from stagejit.codegen.elements.streaming import streamed_stores
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Buffer, element_type
 from stagejit.codegen.ir.nodes import Value as Register
@@ -46,10 +45,10 @@ def cumulative_kernel(region: ClosedRegion, target: Target) -> Kernel:
     builder = Builder(calls=region.calls)
     memory, stores, args = bind_memory(builder, region, nest.reads, nest.offsets)
     emitter = Emitter(Elements(builder, memory))
-    policy = _Policy(region, nest, emitter, stores, target)
+    policy = _Policy(nest, emitter, stores)
     tree, total = policy.tree()
     seconds = region_seconds(region, target)
-    kernel = emitted(emitter, tree, total, args, seconds, (nest.choice, policy.stream))
+    kernel = emitted(emitter, tree, total, args, seconds, nest.choices)
     emitter.elements.bound.clear()  # a cycle: they read through the policy
     return kernel
 
@@ -60,23 +59,13 @@ def cumulative_kernel(region: ClosedRegion, target: Target) -> Kernel:
 class _Policy:
     """The loops of one cumulative region, and what they do."""
 
-    def __init__(
-        self,
-        region: ClosedRegion,
-        nest: Nest,
-        emitter: Emitter,
-        memory: Sequence[Memory],
-        target: Target,
-    ) -> None:
+    def __init__(self, nest: Nest, emitter: Emitter, memory: Sequence[Memory]) -> None:
         self.nest, self.emitter, self.elements = nest, emitter, emitter.elements
-        self.b, self.op, self.target = emitter.b, region.anchor_op, target
+        self.b, self.op, self.target = emitter.b, nest.region.anchor_op, nest.target
         self.fn: str = self.op.attrs["fn"]
         self.dtype = self.op.result.type.dtype
         self.held: DType = self.dtype.accumulator
-        streamed, self.stream = streamed_stores(
-            region, nest.reads, nest.offsets, nest.vector, nest.lanes, target
-        )
-        self.stores = Stores(region, self.elements, memory, nest.offsets, streamed)
+        self.stores = Stores(nest.region, self.elements, memory, nest.offsets, nest.streamed)
         self.current: Register | None = None  # the running value, in `dtype`
         self.carry = Cell("carry")  # along the axis
         self.elements.bound[self.op.result] = self._read_result

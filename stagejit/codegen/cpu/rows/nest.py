@@ -11,13 +11,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.cpu.rows.reducers import Accumulator, Reducer, merge_all
 from stagejit.codegen.elements.elements import Memory
+from stagejit.codegen.elements.loops import Loops
 from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.nodes import Buffer, storage_type
 from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.codegen.kernel import Choice
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.tree import At, Cell, Do, Node
 from stagejit.errors import InternalError
@@ -28,31 +27,23 @@ Stage = tuple[Op, ...]  # reduces of one pass
 Accumulators = tuple[Cell, ...]  # one for each of them
 
 
-@dataclass(frozen=True)
-class RowNest:
-    """The variables of a reduce region's loops.
+@dataclass(frozen=True, kw_only=True)
+class RowNest(Loops):
+    """The loops of a reduce region, over elements of the row space.
 
-    index: of an element of the row space. kept, reduced: merged loop variables. vector: one of
-    them. straight: rows are short enough to be unrolled, so that what passes share stays in
-    registers. stages[s]: reduces accumulated in pass s. row_stores, kept_stores: (store number,
-    index of the stored value). cached: values kept in scratch, in the region's order. offsets,
-    reads: as in maps.
+    kept, reduced: merged loop variables. straight: rows are short enough to be unrolled, so that
+    what passes share stays in registers. stages[s]: reduces accumulated in pass s. row_stores,
+    kept_stores: (store number, index of the stored value). cached: values kept in scratch, in the
+    region's order.
     """
 
-    index: Index
     kept: tuple[Var, ...]
     reduced: tuple[Var, ...]
-    vector: Var | None
-    lanes: int
     straight: bool
     stages: tuple[Stage, ...]
     row_stores: tuple[tuple[int, Index], ...]
     kept_stores: tuple[tuple[int, Index], ...]
-    cached: tuple[Value, ...]
-    streamed: tuple[bool, ...]
-    offsets: tuple[Affine, ...]
-    reads: tuple[tuple[Value, Affine], ...]
-    choices: tuple[Choice, ...]
+    cached: tuple[Value, ...] = ()
 
     @property
     def place_in_scratch(self) -> Affine:
@@ -87,14 +78,11 @@ def reducer_of(op: Op) -> Reducer:
 class RowPolicy:
     """Results, kept values and stores of one nest."""
 
-    def __init__(
-        self, region: ClosedRegion, nest: RowNest, emitter: Emitter, memory: Sequence[Memory]
-    ) -> None:
+    def __init__(self, nest: RowNest, emitter: Emitter, memory: Sequence[Memory]) -> None:
         self.nest, self.emitter = nest, emitter
         self.elements, self.b = emitter.elements, emitter.b
-        elements = emitter.elements
         self.along = nest.vector in nest.reduced  # whether lanes are elements of one row
-        self.store = Stores(region, elements, memory, nest.offsets, nest.streamed).write
+        self.store = Stores(nest.region, self.elements, memory, nest.offsets, nest.streamed).write
         self.results: dict[Value, Register] = {}
         self.ready: set[Value] = set()  # kept values that the current pass finds in scratch
         self._filled: set[Value] = set()  # those that this pass writes

@@ -17,18 +17,17 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from stagejit.codegen.choices import Ranked, cheapest_vector
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.costs import region_seconds, widest_nbytes
+from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cpu.rows.loops import RowLoops
 from stagejit.codegen.cpu.rows.nest import RowNest
 from stagejit.codegen.cpu.rows.panels import PanelLoops
-from stagejit.codegen.elements.accesses import lanes_of, vector_cost
+from stagejit.codegen.elements.accesses import vector_cost
 from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.space import Space, merge, refine
+from stagejit.codegen.elements.loops import Loops, Walked, loops_of
+from stagejit.codegen.elements.space import Space
 from stagejit.codegen.elements.stores import bind_memory, lowest_offsets
-from stagejit.codegen.elements.streaming import streamed_stores
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.math import functions as vmath
@@ -36,12 +35,11 @@ from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import finished, panel_width
 from stagejit.codegen.nest.tree import Node
 from stagejit.codegen.target import Target
-from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.graph.ops.splits import is_uneven, last_part
-from stagejit.index.affine import Affine, Index, Var
+from stagejit.index.affine import Index, Var
 
 _ACROSS_LANES = 6.0  # what merging the lanes of one row costs, in memory operations
 _WORTH_KEEPING = 8.0  # flops of a value that is cheaper to reload than to compute again
@@ -57,7 +55,7 @@ def reduce_kernel(region: ClosedRegion, target: Target) -> Kernel:
     trees, total = [], 0
     for nest in nests:
         before = total if len(nests) > 1 else None
-        tree, own = _tree(region, nest, emitter, stores, target, before, last=nest is nests[-1])
+        tree, own = _tree(nest, emitter, stores, before, last=nest is nests[-1])
         emitter.emit(tree)
         emitter.elements.bound.clear()  # a cycle: they read through the policy
         trees.append(tree)
@@ -67,20 +65,14 @@ def reduce_kernel(region: ClosedRegion, target: Target) -> Kernel:
 
 
 def _tree(
-    region: ClosedRegion,
-    nest: RowNest,
-    emitter: Emitter,
-    stores: Sequence[Memory],
-    target: Target,
-    before: int | None,
-    *,
-    last: bool,
+    nest: RowNest, emitter: Emitter, stores: Sequence[Memory], before: int | None, *, last: bool
 ) -> tuple[Node, int]:
     """The loops of one nest, and the number of its items. before, last: see `in_items`."""
+    cores = nest.target.cores
     if _lanes_are_rows(nest):
-        panels = PanelLoops(region, nest, emitter, stores)
-        return panels.tree(_panel_width(nest, target), target.cores, before, last=last)
-    return RowLoops(region, nest, emitter, stores).tree(target.cores, before, last=last)
+        panels = PanelLoops(nest, emitter, stores)
+        return panels.tree(_panel_width(nest), cores, before, last=last)
+    return RowLoops(nest, emitter, stores).tree(cores, before, last=last)
 
 
 # -------------------------------------------------------------------- planning
@@ -100,64 +92,44 @@ def _spaces(operand: Value) -> list[Space]:
 def _plan(region: ClosedRegion, space: Space, target: Target) -> RowNest:
     reduces = [op for op in region.ops if op.definition.is_reduce]
     shape, axes = reduces[0].operands[0].shape, reduces[0].attrs["axes"]
-    stages = _stages(region, reduces)
     bound = {op.result for op in reduces}
+    groups = [
+        [axis for axis in range(len(shape)) if (axis in axes) is ours] for ours in (False, True)
+    ]
+    in_row = [_in_row_space(store.value, shape, axes) for store in region.stores]
 
-    def walk(strict: bool) -> tuple[Footprint, list[Affine], list[tuple[bool, Index]]]:
-        footprint = Footprint(region, bound, strict=strict)
-        index = space.index
-        kept = tuple(part for axis, part in enumerate(index) if axis not in axes)
+    def walk(strict: bool) -> Walked:
+        footprint, index = Footprint(region, bound, strict=strict), space.index
+        kept = tuple(index[axis] for axis in groups[0])
+        kept_shape = tuple(shape[axis] for axis in groups[0])
         for op in reduces:
             footprint.visit(op.operands[0], index)
             footprint.asked.append((op.result, kept))
             if op.attrs["fn"] in ("argmax", "argmin"):
                 footprint.numbers.append(index[op.attrs["axes"][0]])
         offsets, places = [], []
-        for store in region.stores:
-            in_row, at = _place_store(footprint, store, shape, index, kept, axes)
-            offsets.append(footprint.write(store, at))
-            places.append((in_row, at))
-        return footprint, offsets, places
+        for store, along in zip(region.stores, in_row, strict=True):
+            at, of = (index, shape) if along else (kept, kept_shape)
+            places.append(footprint.reshaped(at, of, store.value.shape))
+            offsets.append(footprint.write(store, places[-1]))
+        return footprint, index, places, offsets
 
-    footprint, offsets, places = refine([space], walk)
-    kept_vars = [
-        v for axis, dim in enumerate(space.dims) if axis not in axes for v in dim if v.extent != 1
-    ]
-    reduced_vars = [
-        v for axis, dim in enumerate(space.dims) if axis in axes for v in dim if v.extent != 1
-    ]
-    kept, kept_map = merge(kept_vars, footprint.forms, footprint.divided)
-    reduced, reduced_map = merge(reduced_vars, footprint.forms, footprint.divided)
-    mapping = {**kept_map, **reduced_map}
-    reads = tuple((value, form.substitute(mapping)) for value, form in footprint.reads)
-    new_offsets = tuple(form.substitute(mapping) for form in offsets)
-    lanes = target.vector_nbytes // widest_nbytes(region)
-    forms = [form for _, form in reads]
-    ranked = _best_vector(kept, reduced, forms, lanes, target)
-    vector, _ = ranked.best
-    lanes = lanes_of(forms, new_offsets, vector, lanes)
+    loops = loops_of(region, target, space, groups, walk)
+    loops = _with_vectors(loops).in_streams()
     stored = [
-        (number, in_row, tuple(part.substitute(mapping) for part in at))
-        for number, (in_row, at) in enumerate(places)
+        tuple((n, at) for n, at in enumerate(loops.places) if in_row[n] is along)
+        for along in (True, False)
     ]
-    streamed, stream = streamed_stores(region, reads, new_offsets, vector, lanes, target)
     nest = RowNest(
-        index=tuple(part.substitute(mapping) for part in space.index),
-        kept=tuple(kept),
-        reduced=tuple(reduced),
-        vector=vector,
-        lanes=lanes,
-        stages=stages,
-        row_stores=tuple((number, at) for number, in_row, at in stored if in_row),
-        kept_stores=tuple((number, at) for number, in_row, at in stored if not in_row),
-        straight=_straight(kept, reduced, vector, lanes, target),
-        cached=(),
-        offsets=new_offsets,
-        reads=reads,
-        streamed=streamed,
-        choices=(ranked.choice, stream),
+        **vars(loops),
+        kept=loops.groups[0],
+        reduced=loops.groups[1],
+        stages=_stages(region, reduces),
+        row_stores=stored[0],
+        kept_stores=stored[1],
+        straight=_straight(loops),
     )
-    return nest if nest.straight else _with_cache(region, nest, shape, target)
+    return nest if nest.straight else _with_cache(nest, shape)
 
 
 def _row_choices(nest: RowNest) -> Iterator[Choice]:
@@ -171,16 +143,15 @@ def _row_choices(nest: RowNest) -> Iterator[Choice]:
         yield Choice("keep", f"passes share {kept} in scratch rather than compute it again")
 
 
-def _straight(
-    kept: Sequence[Var], reduced: Sequence[Var], vector: Var | None, lanes: int, target: Target
-) -> bool:
+def _straight(loops: Loops) -> bool:
     """Whether a row takes so few registers that all its passes fit in them, unrolled."""
+    (kept, reduced), vector = loops.groups, loops.vector
     if vector is None:
         return False
+    longest = _longest_straight(loops.target, across=vector not in kept)
     if vector in kept:
-        return math.prod(var.extent for var in reduced) <= _longest_straight(target, across=False)
-    vectors = -(-vector.extent // lanes)
-    return len(reduced) == 1 and vectors <= _longest_straight(target, across=True)
+        return math.prod(var.extent for var in reduced) <= longest
+    return len(reduced) == 1 and -(-vector.extent // loops.lanes) <= longest
 
 
 def _longest_straight(target: Target, *, across: bool) -> int:
@@ -193,11 +164,11 @@ def _lanes_are_rows(nest: RowNest) -> bool:
     return nest.vector is not None and nest.vector in nest.kept
 
 
-def _panel_width(nest: RowNest, target: Target) -> int:
+def _panel_width(nest: RowNest) -> int:
     """Rows that advance together; see `panels.py`."""
     assert nest.vector is not None
     others = math.prod(var.extent for var in nest.kept if var is not nest.vector)
-    return panel_width(nest.vector.extent, nest.lanes, others, target.cores)
+    return panel_width(nest.vector.extent, nest.lanes, others, nest.target.cores)
 
 
 def _stages(region: ClosedRegion, reduces: Sequence[Op]) -> tuple[tuple[Op, ...], ...]:
@@ -213,23 +184,11 @@ def _stages(region: ClosedRegion, reduces: Sequence[Op]) -> tuple[tuple[Op, ...]
     return tuple(tuple(op for op in reduces if passes[op] == level) for level in range(1, last + 1))
 
 
-def _place_store(
-    footprint: Footprint,
-    store: Store,
-    shape: tuple[int, ...],
-    index: Index,
-    kept: Index,
-    axes: Sequence[int],
-) -> tuple[bool, Index]:
-    """Whether a store is in the row space, and the index of its value for row element `index`."""
-    value = store.value
-    if value.shape == shape:
-        return True, index
-    kept_shape = tuple(extent for axis, extent in enumerate(shape) if axis not in axes)
-    if value.type.size == math.prod(kept_shape):
-        return False, footprint.reshaped(kept, kept_shape, value.shape)
-    if value.type.size == math.prod(shape):
-        return True, footprint.reshaped(index, shape, value.shape)
+def _in_row_space(value: Value, shape: tuple[int, ...], axes: Sequence[int]) -> bool:
+    """Whether a stored value has an element for each of the row space, not for each row."""
+    kept = math.prod(extent for axis, extent in enumerate(shape) if axis not in axes)
+    if value.shape == shape or value.type.size in (kept, math.prod(shape)):
+        return value.shape == shape or value.type.size != kept
     raise InternalError(
         f"{value} is neither in the row space {shape} nor in the kept space",
         step="codegen",
@@ -237,32 +196,29 @@ def _place_store(
     )
 
 
-def _best_vector(
-    kept: Sequence[Var], reduced: Sequence[Var], reads: Sequence[Affine], lanes: int, target: Target
-) -> Ranked[tuple[Var | None, Var | None]]:
-    """The variable whose vectors load best; see Note [Two shapes of vectors]."""
+def _with_vectors(loops: Loops) -> Loops:
+    """Along the variable that loads best; see Note [Two shapes of vectors]."""
+    (kept, reduced), forms, lanes = loops.groups, loops.forms, loops.lanes
     length = math.prod(var.extent for var in reduced)
     # The elements of a row that is unrolled lie between the lanes of vectors of rows.
-    neighbours = length if length <= _longest_straight(target, across=False) else 0
+    neighbours = length if length <= _longest_straight(loops.target, across=False) else 0
 
     def cost(var: Var, _: Var | None) -> float:
         if var in kept:
-            return vector_cost(reads, (), var, lanes, neighbours)
-        return vector_cost(reads, (), var, lanes) + _ACROSS_LANES / length
+            return vector_cost(forms, (), var, lanes, neighbours)
+        return vector_cost(forms, (), var, lanes) + _ACROSS_LANES / length
 
-    return cheapest_vector((*reversed(reduced), *reversed(kept)), cost)
+    return loops.in_vectors((*reversed(reduced), *reversed(kept)), cost)
 
 
-def _with_cache(
-    region: ClosedRegion, nest: RowNest, shape: tuple[int, ...], target: Target
-) -> RowNest:
+def _with_cache(nest: RowNest, shape: tuple[int, ...]) -> RowNest:
     """Keeps in scratch the row-space values that cost much and that several passes need, each at
     the element where the row stands: what is needed at other elements is computed again."""
-    bound = {op.result for stage in nest.stages for op in stage}
+    region, bound = nest.region, {op.result for stage in nest.stages for op in stage}
     passes = [[(op.operands[0], nest.index) for op in stage] for stage in nest.stages]
     passes.append([(region.stores[number].value, index) for number, index in nest.row_stores])
-    elements = nest.row_scratch * (_panel_width(nest, target) if _lanes_are_rows(nest) else 1)
-    budget = target.l2_nbytes // 2
+    elements = nest.row_scratch * (_panel_width(nest) if _lanes_are_rows(nest) else 1)
+    budget = nest.target.l2_nbytes // 2
     chosen: set[Value] = set()
     before: set[Value] = set()  # what an earlier pass evaluated there
     for roots in passes:

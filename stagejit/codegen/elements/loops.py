@@ -1,0 +1,103 @@
+"""`Loops`: the loops of a kernel over one space, where they read and write, and its vectors.
+
+Input: a space, and a walk that tells what its elements need. Output: as few loop variables as the
+views on the way and the memory allow. Invariant: loops of different groups are never joined; each
+element of the space is visited once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from stagejit.codegen.choices import cheapest_vector
+from stagejit.codegen.closed import ClosedRegion
+from stagejit.codegen.costs import widest_nbytes
+from stagejit.codegen.elements.accesses import lanes_of
+from stagejit.codegen.elements.footprint import Footprint
+from stagejit.codegen.elements.space import Space, merge, refine
+from stagejit.codegen.elements.streaming import streamed_stores
+from stagejit.codegen.kernel import Choice
+from stagejit.codegen.target import Target
+from stagejit.graph.ir import Value
+from stagejit.index.affine import Affine, Index, Var
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loops:
+    """groups: the variables that loop, outermost first, by groups of axes. index: of an element of
+    the space. places: of the values that are stored for it; offsets: in what they are stored into.
+    vector: the variable of vectors; between: one whose elements lie between their lanes. streamed:
+    see `streaming`."""
+
+    region: ClosedRegion
+    target: Target
+    groups: tuple[tuple[Var, ...], ...]
+    index: Index
+    places: tuple[Index, ...]
+    offsets: tuple[Affine, ...]
+    reads: tuple[tuple[Value, Affine], ...]
+    lanes: int
+    vector: Var | None = None
+    between: Var | None = None
+    streamed: tuple[bool, ...] = ()
+    choices: tuple[Choice, ...] = ()
+
+    @property
+    def forms(self) -> list[Affine]:
+        """Where the loops read."""
+        return [form for _, form in self.reads]
+
+    def in_vectors(
+        self,
+        variables: Sequence[Var],
+        cost: Callable[[Var, Var | None], float],
+        between: Sequence[tuple[Var, Var]] = (),
+        *,
+        but: Value | None = None,
+    ) -> Loops:
+        """With the cheapest vectors; see `cheapest_vector`. but: reads of it do not count."""
+        ranked = cheapest_vector(variables, cost, between)
+        vector, gap = ranked.best
+        forms = [form for value, form in self.reads if value is not but]
+        lanes = lanes_of(forms, self.offsets, vector, self.lanes)
+        choices = (*self.choices, ranked.choice)
+        return replace(self, vector=vector, between=gap, lanes=lanes, choices=choices)
+
+    def in_streams(self) -> Loops:
+        """With stores that bypass the caches where that pays."""
+        streamed, choice = streamed_stores(
+            self.region, self.reads, self.offsets, self.vector, self.lanes, self.target
+        )
+        return replace(self, streamed=streamed, choices=(*self.choices, choice))
+
+
+# Of a region's element at an index: what it needs, the index itself, places and offsets of stores.
+Walked = tuple[Footprint, Index, Sequence[Index], Sequence[Affine]]
+
+
+def loops_of(
+    region: ClosedRegion,
+    target: Target,
+    space: Space,
+    groups: Iterable[Iterable[int]],
+    walk: Callable[[bool], Walked],
+) -> Loops:
+    """The loops over a space, whose axes are in groups. walk(strict): at `space.index`."""
+    footprint, index, places, offsets = refine([space], walk)
+    merged = [merge(space.loops(axes), footprint.forms, footprint.divided) for axes in groups]
+    mapping = {var: form for _, forms in merged for var, form in forms.items()}
+
+    def moved(parts: Iterable[Affine]) -> tuple[Affine, ...]:
+        return tuple(part.substitute(mapping) for part in parts)
+
+    return Loops(
+        region=region,
+        target=target,
+        groups=tuple(tuple(variables) for variables, _ in merged),
+        index=moved(index),
+        places=tuple(map(moved, places)),
+        offsets=moved(offsets),
+        reads=tuple((value, form.substitute(mapping)) for value, form in footprint.reads),
+        lanes=target.vector_nbytes // widest_nbytes(region),
+    )
