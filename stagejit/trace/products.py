@@ -11,19 +11,34 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 
 from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
-from stagejit.types import TensorType, bool_, i32
+from stagejit.types import DType, TensorType, bool_, from_numpy, i32
+
+# The algorithms that JAX lowers on a CPU; all others are errors.
+_ALGORITHMS = (
+    jax.lax.DotAlgorithmPreset.DEFAULT,
+    jax.lax.DotAlgorithmPreset.F16_F16_F16,
+    jax.lax.DotAlgorithmPreset.F32_F32_F32,
+    jax.lax.DotAlgorithmPreset.F64_F64_F64,
+    jax.lax.DotAlgorithmPreset.BF16_BF16_F32,
+    jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X3,
+    jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X6,
+)
 
 
 def _dot_general(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
-    check_precision(site.params["precision"])
     contracting, batch = site.params["dimension_numbers"]
     result = site.result
+    if (precision := site.params["precision"]) in _ALGORITHMS:
+        lhs, rhs, result = _as_algorithm_says(emit, precision, lhs, rhs, result)
+    else:
+        check_precision(precision)
     if not (lhs.type.size and rhs.type.size):
-        return emit.full(0, result)
+        return emit.full(0, site.result)
     own = lhs.type.dtype
     if rhs.type.dtype is own and own.is_float and not result.dtype.is_float:
         result = TensorType(own.accumulator, result.shape)  # the sum is converted, not its terms
@@ -73,8 +88,25 @@ def _same_dtype(emit: Emitter, result: TensorType, lhs: Value, rhs: Value) -> tu
     return emit.convert(lhs, wanted), emit.convert(rhs, wanted)
 
 
+def _as_algorithm_says(
+    emit: Emitter, algorithm: jax.lax.DotAlgorithmPreset, lhs: Value, rhs: Value, result: TensorType
+) -> tuple[Value, Value, TensorType]:
+    """Operands and result in the first type that the algorithm takes, where it does not take their
+    own. That is all it means on a CPU: an f32 operand of `BF16_BF16_F32` is not rounded."""
+
+    def taken(own: DType, taking: tuple[Any, ...] | None) -> DType:
+        fits = taking is None or own.numpy in [np.dtype(dtype) for dtype in taking]
+        return own if fits or taking is None else from_numpy(np.dtype(taking[0]))
+
+    left = taken(lhs.type.dtype, algorithm.supported_lhs_types)
+    right = taken(rhs.type.dtype, algorithm.supported_rhs_types)
+    wanted = taken(result.dtype, algorithm.supported_output_types(left.numpy, right.numpy))
+    return emit.convert(lhs, left), emit.convert(rhs, right), TensorType(wanted, result.shape)
+
+
 def check_precision(precision: Any) -> None:
-    """Every `Precision` is met, since operands are never rounded; named algorithms round them."""
+    """Every `Precision` is met, since operands are never rounded. Algorithms that JAX refuses on a
+    CPU, and those that are given by their types, are its business."""
     values = precision if isinstance(precision, tuple) else (precision,)
     if not all(value is None or isinstance(value, jax.lax.Precision) for value in values):
         raise Unsupported(f"precision {precision}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -99,9 +100,33 @@ def test_every_precision_is_met() -> None:
         checked(lambda x, p=precision: lax.dot(x, x.T, precision=p), x)
 
 
-def test_dont_translate_a_named_algorithm() -> None:
+ON_A_CPU = (
+    "DEFAULT F16_F16_F16 F32_F32_F32 F64_F64_F64 BF16_BF16_F32 BF16_BF16_F32_X3 BF16_BF16_F32_X6"
+)
+
+
+@pytest.mark.parametrize("algorithm", ON_A_CPU.split())
+def test_operands_of_a_named_algorithm_are_converted_to_a_type_that_it_takes(
+    algorithm: str,
+) -> None:
+    kinds = (np.float32, jnp.bfloat16, np.float16, np.int32)
+    values = RNG.integers(-8, 9, (3, 4)) * (1 + 2.0**-9)  # more bits than bf16 has
+    for left, right in zip((*kinds, *kinds[1:]), (*kinds, *kinds), strict=False):
+        x, y = values.astype(left), values.T.astype(right)
+        checked(functools.partial(lax.dot, precision=algorithm), x, y)
+    wide = functools.partial(lax.dot, precision=algorithm, preferred_element_type=np.float32)
+    checked(wide, values.astype(np.float16), values.T.astype(np.float16))
+
+
+def test_an_algorithm_rounds_no_operand_that_it_takes() -> None:
+    x = RNG.random((3, 64), np.float32)
+    graph = checked(lambda x: lax.dot(x, x.T, precision="BF16_BF16_F32"), x)
+    np.testing.assert_allclose(interpret(graph, [x])[0], x @ x.T, rtol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", set(lax.DotAlgorithmPreset.__members__) - {*ON_A_CPU.split()})
+def test_dont_translate_an_algorithm_that_is_an_error_on_a_cpu(algorithm: str) -> None:
     x = np.ones((3, 4), np.float32)
-    algorithm = lax.DotAlgorithmPreset.BF16_BF16_F32
     graph = graph_of(lambda x: lax.dot(x, x.T, precision=algorithm), x)
     assert only(graph, "delegate").attrs["reason"].startswith("dot_general: precision")
 
