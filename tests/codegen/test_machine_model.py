@@ -13,7 +13,7 @@ import pytest
 from stagejit.codegen.generate import kernel_of
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target, _make
-from stagejit.runtime.hosting import launching
+from stagejit.runtime.waves import launching
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import region_of
 
@@ -103,6 +103,12 @@ def test_vectors_from_the_second_cache_serve_three_rows(shape: tuple[int, int, i
     """It gives one vector a cycle at best, in which two are multiplied: a tile of 2 x 6 waits."""
     m, k, n = shape
     assert int(tile(zen3(), (m, k), (k, n)).split()[0]) >= 3
+
+
+def test_packed_vectors_leave_the_second_cache_time() -> None:
+    assert tile(zen3(), (512, 768), (768, 3072)).startswith("6 x 2 ")
+    assert tile(zen3(), (123, 768), (768, 768)).startswith("6 x 2 ")
+    assert tile(server("znver5"), (512, 768), (768, 3072)).startswith("8 x 3 ")
 
 
 @pytest.mark.parametrize("cores", MANY)
