@@ -13,8 +13,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Machine:
     """cores: workers of a parallel loop. vector_nbytes: bytes of a vector register. l2_nbytes: the
-    cache of one core; l3_nbytes: that of all. bandwidth: bytes a second from memory of all cores.
-    peak_flops: f32 operations a second of one core.
+    cache of one core; l3_nbytes: that of all. bandwidth: bytes a second from memory of all cores,
+    core_bandwidth: of one. peak_flops: f32 operations a second of one core.
 
     The defaults are those of a small server, for graphs that are rewritten for no machine.
     """
@@ -24,6 +24,7 @@ class Machine:
     l2_nbytes: int = 1 << 20
     l3_nbytes: int = 32 << 20
     bandwidth: float = 40e9
+    core_bandwidth: float = 20e9
     peak_flops: float = 112e9
 
 

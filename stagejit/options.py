@@ -35,6 +35,7 @@ SWITCHES: dict[str, str] = {
     "eliminate-common-subexpressions": "one op for equal ops on equal operands",
     "sum-to-contract": "a sum of products whose factors repeat is a contraction",
     "split-reduce": "sum parts of long axes apart, where there are few results",
+    "split-scan": "running sums of parts of long lines, where there are few lines",
     "spread-repeats": "what is inserted repeated is stored several times by its producer",
     "share-prefixes": "a concatenation that lies within another one is read from its buffer",
     "border-buffers": "what convolutions read with a border lies in memory with that border",

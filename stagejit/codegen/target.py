@@ -96,6 +96,7 @@ class Target:
             self.l2_nbytes,
             self.l3_nbytes,
             self.bandwidth,
+            self.core_bandwidth,
             self.peak_flops,
         )
 

@@ -33,6 +33,7 @@ from stagejit.rewrites import (
     products,
     repeats,
     split,
+    split_scan,
     subexpressions,
     views,
     windows,
@@ -77,6 +78,7 @@ STEPS: tuple[Step, ...] = (
     LocalStep("repeats", repeats.RULES),
     GraphStep(prefixes.NAME, share_prefixes),
     GraphStep(bordered.NAME, border_buffers),
+    split_scan.STEP,
     split.STEP,
     GraphStep(insert_chains.NAME, elide_covered_fills),
 )

@@ -249,6 +249,14 @@ ABLATIONS = {
         24 * 6 * 30 * 4,
         {"options": Options(borders="always", verify=True)},
     ),
+    "split-scan": Ablation(
+        lambda x: lax.cumsum(jnp.tile(x, 1 << 16)),
+        (np.ones(16, np.float32),),
+        lambda x: np.cumsum(np.tile(x, 1 << 16).astype(np.float64)),
+        dispatches,
+        3,
+        1,
+    ),
     "spread-repeats": Ablation(
         lambda x, y: jnp.concatenate([jnp.repeat(x @ y, 2, 0), y]),
         (X, Y),
@@ -305,13 +313,13 @@ ABLATIONS = {
         2,
     ),
     "share-forks": Ablation(
-        lambda x, y: [jnp.tanh(x * n) @ y for n in range(1, 200)],
-        (X, Y),
-        lambda x, y: [np.tanh(x * n) @ y for n in range(1, 200)],
+        lambda x: [x @ (x * n) for n in range(1, 9)],
+        (np.ones((128, 128), np.float32),),
+        lambda x: [x @ (x * n) for n in range(1, 9)],
         dispatches,
         1,
         0,
-        hosts=lambda text: text.count("parallel region of 199:"),
+        hosts=lambda text: text.count("parallel region of 8:"),
     ),
     "pack-slots": Ablation(
         two_products,

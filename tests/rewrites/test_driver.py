@@ -171,9 +171,9 @@ def example(x: Any, i: Any) -> Any:
     return jnp.exp(y)[1:][:2], jnp.exp(y).at[2 - 1].set(2.0), chosen, padded
 
 
-# split-reduce and spread-repeats add ops; the ablations of those on loops, branches and prefixes
+# split-reduce, split-scan and spread-repeats add ops; the ablations of those on loops, branches and prefixes
 # are in their own tests.
-ELSEWHERE = {"split-reduce", "spread-repeats", "border-buffers", "share-prefixes", "simplify-loops",
+ELSEWHERE = {"split-reduce", "split-scan", "spread-repeats", "border-buffers", "share-prefixes", "simplify-loops",
              "simplify-branches", "update-branches", "fuse-insert", "sum-to-contract"}  # fmt: skip
 
 

@@ -43,6 +43,8 @@ CONSTANTS: dict[str, tuple[Any, ...]] = {
     "rewrites.loops:MOST_GROWTH": (1, 1000),
     "rewrites.prefixes:SHORTEST_RUN_NBYTES": (1,),
     "rewrites.repeats:SHORTEST_RUN_NBYTES": (1,),
+    "rewrites.split_scan:_PART_NBYTES": (16, 64),
+    "rewrites.split_scan:_WORTH": (1e9,),
     "schedule.order:_MOST_BESIDE": (1, 2),
     "schedule.hazards:_MOST_UNKNOWN": (0, 1, 3),
     "schedule.bodies:ALTERNATE_FROM_NBYTES": (1, 64),
