@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from stagejit.graph.ir import Graph
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
-from stagejit.options import SWITCHES
+from stagejit.options import SWITCHES, Options
 from stagejit.types import dtype_named
-from tests.fuzz.kernels import elementwise, indexing, placing, products, rows, windows
+from tests.fuzz.kernels import elementwise, indexing, placing, products, rows, sorting, windows
 from tests.fuzz.kernels.choices import Choices
 from tests.fuzz.kernels.draft import Draft, Drawn, NothingFits
 
@@ -40,10 +40,12 @@ _PLACES: tuple[Step, ...] = (
     placing.dynamic_update, placing.gather, placing.scatter,
 )  # fmt: skip
 _WINDOWS: tuple[Step, ...] = (windows.window, windows.windows_of_windows)
+_SORTS: tuple[Step, ...] = (sorting.sorted_rows,)
 _PRODUCTS: tuple[Step, ...] = (products.contract, products.conv, products.image)
 # A case is about one thing or about everything: what interacts has to meet often enough.
 THEMES: tuple[tuple[Step, ...], ...] = (
-    (*_SCALAR, *_VIEWS, *_ROWS, *_ROWS, *_PLACES, *_PLACES, *_PRODUCTS, *_PRODUCTS, *_WINDOWS),
+    (*_SCALAR, *_VIEWS, *_ROWS, *_ROWS, *_PLACES, *_PLACES, *_PRODUCTS, *_PRODUCTS, *_WINDOWS,
+     *_SORTS),
     (elementwise.transpose, elementwise.broadcast, elementwise.reverse, rows.row_stages,
      rows.softmax, rows.softmax_of_view, rows.softmax_of_view, rows.normalized),
     (elementwise.transpose, elementwise.slices, elementwise.scaled,
@@ -61,6 +63,8 @@ THEMES: tuple[tuple[Step, ...], ...] = (
      products.contract),
     (*_WINDOWS, *_WINDOWS, elementwise.transpose, elementwise.reshape, elementwise.slices,
      elementwise.scaled, elementwise.elsewhere, rows.reduction, placing.pad, placing.concatenate),
+    (*_SORTS, *_SORTS, *_SORTS, elementwise.transpose, elementwise.slices, elementwise.scaled,
+     elementwise.elsewhere, elementwise.reshape, placing.concatenate, placing.gather),
 )  # fmt: skip
 DTYPES = ("f32", "f32", "f32", "f64", "f64", "bf16", "f16", "i32", "i64", "u8", "i8", "i16", "u16",
           "u32", "u64", "bool")  # fmt: skip
@@ -71,7 +75,8 @@ MOST_STEPS = 6
 class Setting:
     """How a case is compiled and run.
 
-    disable: rewrites and fusions that are switched off. rewrites: whether the graph is rewritten at
+    disable: rewrites and fusions that are switched off. split: into how many parts sums and
+    products are; 0 is as the machine would. rewrites: whether the graph is rewritten at
     all. aligned: whether memory starts on cache lines. level: of LLVM's code generation.
     """
 
@@ -80,12 +85,19 @@ class Setting:
     aligned: bool = True
     level: int = 0
     seed: int = 0
+    split: int = 0
+
+    @property
+    def options(self) -> Options:
+        parts = {"reduce": self.split, "contract": self.split} if self.split else {}
+        return Options(disable=self.disable, split=parts)
 
     def __str__(self) -> str:
         off = f" disable={','.join(self.disable)}" if self.disable else ""
         raw = "" if self.rewrites else " no-rewrites"
         anywhere = "" if self.aligned else " at-any-element"
-        return f"level={self.level} seed={self.seed}{off}{raw}{anywhere}"
+        parts = f" split={self.split}" if self.split else ""
+        return f"level={self.level} seed={self.seed}{off}{parts}{raw}{anywhere}"
 
 
 @dataclass(frozen=True)
@@ -144,4 +156,5 @@ def _setting(choices: Choices) -> Setting:
         aligned=not choices.chance(8),
         level=choices.pick((0, 0, 0, 0, 1, 2)),
         seed=choices.below(1000),
+        split=choices.pick((2, 3, 5, 16)) if choices.chance(6) else 0,
     )

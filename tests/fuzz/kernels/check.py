@@ -22,7 +22,6 @@ from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops.control import memory_of
 from stagejit.graph.verifier import verify as verify_graph
-from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.normal_form import normalize
 from tests.dispatches import dispatches_of
@@ -98,7 +97,7 @@ def jobs_of(case: Case, caches: Caches, targets: Sequence[str]) -> Iterator[Job]
     """The kernels of a case for each target. Raises CaseFault; no jobs where the case is one that
     the compiler refuses."""
     setting, graph = case.setting, case.graph
-    options = Options(disable=setting.disable)
+    options = setting.options
     inputs = inputs_of(graph, setting.seed)
     try:
         verify_graph(graph)

@@ -81,7 +81,7 @@ class Draft:
         name = f"x{len(self.graph.inputs)}"
         value = self.graph.add_input(name, TensorType(dtype, shape), donated=self.c.chance(6))
         fraction = FRACTION if dtype.is_float else 0
-        return self._keep(Drawn(value, True, float(BOUND), fraction))
+        return self.keep(Drawn(value, True, float(BOUND), fraction))
 
     def index(self, shape: Shape, dtype: DType = i32) -> Drawn:
         """An integer argument of the same small numbers, for use as an index."""
@@ -120,7 +120,7 @@ class Draft:
         if exact and value.type.dtype.is_float:
             bits = math.log2(max(bound, 1)) + fraction
             exact = bits <= _DIGITS[value.type.dtype.name] - 1
-        return self._keep(Drawn(value, exact, bound, fraction))
+        return self.keep(Drawn(value, exact, bound, fraction))
 
     def view(self, kind: str, x: Drawn, **attrs: Any) -> Drawn:
         """An op that moves elements."""
@@ -171,7 +171,8 @@ class Draft:
             bound = 2.0**dtype.bits
         return self.add("convert", [x], exact=x.exact, bound=bound, fraction=fraction, dtype=dtype)
 
-    def _keep(self, drawn: Drawn) -> Drawn:
+    def keep(self, drawn: Drawn) -> Drawn:
+        """A value for later steps."""
         self.values.append(drawn)
         return drawn
 

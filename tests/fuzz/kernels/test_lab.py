@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stagejit.codegen.target import Target
 from stagejit.graph.verifier import verify
 from tests.fuzz.kernels.case import draw_case, read_case
 from tests.fuzz.kernels.check import Caches, Job, jobs_of
@@ -144,10 +145,12 @@ def test_targets_that_are_not_here_are_named() -> None:
 
 @pytest.mark.timeout(900)
 def test_random_kernels_give_what_they_mean() -> None:
-    """The first 600 cases of a run; `python -m tests.fuzz` goes on from other seeds."""
-    report = run_kernels(seed=SEED, count=600, targets=ALL)
+    """The first 600 cases of a run; `python -m tests.fuzz` goes on from other seeds, and has Bochs
+    run those for AVX-512 where the processor cannot."""
+    names = [name for name in ALL if name != "avx512" or Target.host().has_avx512]
+    report = run_kernels(seed=SEED, count=600, targets=names)
     assert report.ok, report.as_text()
-    assert report.kernels.total() > 0 or len(report.skipped) == len(ALL)
+    assert report.kernels.total() > 0 or len(report.skipped) == len(names)
 
 
 def test_a_budget_is_needed() -> None:
