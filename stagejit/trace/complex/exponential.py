@@ -25,7 +25,7 @@ def times(x: Real, y: Real, exact: Real) -> Real:
     """x * y, but for zeros times what is not finite, which are zeros. exact: where x is no zero
     that it was only rounded to."""
     plain = x * y
-    plain = y.where(y.equals(0) & ~x.is_finite, plain)
+    plain = (-y).where(x < 0, y).where(y.equals(0) & ~x.is_finite, plain)
     return x.where(x.equals(0) & exact & ~y.is_finite, plain)
 
 
@@ -115,7 +115,7 @@ def sqrt(x: Pair) -> Pair:
     large, p, _, size = scaled(x)
     main = ((p + size) * 0.5)("sqrt")
     root = large("sqrt")
-    first, second = main * root, abs(b) / (main * 2) / root
+    first, second = main * root, abs(b) / root / (main * 2)
     zero = large.equals(0)
     first, second = large.like(0).where(zero, first), large.like(0).where(zero, second)
     left = a < 0
@@ -138,7 +138,7 @@ def rsqrt(x: Pair) -> Pair:
     large, p, q, size = scaled(x)
     main = ((p + size) * 0.5)("sqrt")
     scale = large("rsqrt") / size
-    first, second = main * scale, q / (main * 2) * scale
+    first, second = main * scale, q * scale / (main * 2)
     left = a < 0
     real, imaginary = second.where(left, first), -first.where(left, second).with_sign_of(b)
     zero, endless = large.equals(0), a.is_infinite | b.is_infinite

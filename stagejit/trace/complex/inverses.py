@@ -41,9 +41,9 @@ def _arc(x: Pair) -> tuple[Real, Real]:
     stretch = (half + p) * 0.5
     leg = (stretch * left)("sqrt").where(inside, q * (stretch * right)("sqrt"))
     excess = q / near.where(inside & (near > 0), 1)
-    beyond = (q * across + (q * excess).where(inside, high)) * 0.5  # half - 1
-    beyond = beyond.where(half <= 1.5, half - 1)
-    size = (beyond + (beyond * (half + 1))("sqrt"))("log1p")
+    twice = q * across + (q * excess).where(inside, high)  # half - 1, whose half may vanish
+    twice = twice.where(half <= 1.5, (half - 1) * 2)
+    size = (twice * 0.5 + (twice * ((half + 1) * 0.5))("sqrt"))("log1p")
     tiny = (q < _LEAST[name]) & (p < 1)
     edge = ((1 - p) * (p + 1)).where(tiny, 1)
     size = (q / edge("sqrt")).where(tiny, size)
@@ -100,12 +100,13 @@ def atanh(x: Pair) -> Pair:
     at_pole = (((p + 1) * (p + 1) + q * q)("log") - log_of_size((away, q)) * 2) * 0.25
     real = at_pole.where(close, plain)
     angle = (q * 2)("atan2", away * (p + 1) - q * q) * 0.5
-    # Far from 0: a / |x|^2, and a right angle.
+    # Far from 0: a / |x|^2, and a right angle less b / |x|^2.
     u, v = a / large, b / large
     ratio = smaller(u, v)
-    small = u / large / (ratio * ratio + 1)
-    small = a.like(0).where(endless, small)
-    real, angle = small.where(far, real), a.like(math.pi / 2).where(far, angle)
+    small, less = (
+        a.like(0).where(endless, x / large / (ratio * ratio + 1)) for x in (u, v)
+    )  # fmt: skip
+    real, angle = small.where(far, real), (math.pi / 2 - less).where(far, angle)
     angle = b.where(b.is_nan, angle)
     angle = angle.like(np.nan).where(a.is_nan & ~b.is_infinite, angle)
     real = a.where(a.equals(0), real)

@@ -18,8 +18,8 @@ def _of_sizes(x: Pair, real_fn: str, imaginary_fn: str) -> Pair:
     a, b = x
     most = LARGEST[a.dtype.name]
     beyond = abs(a) > most
-    large = (abs(a) - most)("exp") * 0.5
-    rest = a.like(np.exp(most)).where(beyond, 1)
+    large = (abs(a) - most)("exp")
+    rest = a.like(np.exp(most) / 2).where(beyond, 1)
 
     def of_real(fn: str) -> Real:
         far = large.with_sign_of(a) if fn == "sinh" else large

@@ -49,7 +49,7 @@ def same(ours: Any, wanted: Any) -> Any:
     zeros, but for their sign."""
     good = np.ones(ours.shape, np.bool_)
     least, tolerance = np.finfo(ours.dtype).tiny, TOLERANCE[str(ours.dtype)]
-    signed = np.isfinite(wanted) & ((wanted == 0) | (np.abs(wanted) > least))
+    signed = ~np.isnan(wanted) & ((wanted == 0) | (np.abs(wanted) > least))
     for p, q in ((ours.real, wanted.real), (ours.imag, wanted.imag)):
         near = np.abs(p - q) <= tolerance * np.abs(q) + 4 * least
         good &= (np.isnan(p) & np.isnan(q)) | (p == q) | near
@@ -136,6 +136,25 @@ def test_near_what_cancels(dtype: str) -> None:
         ("atanh", w, wanted(np.arctanh, w)),
     ):
         assert same(run(name, x), expected).all(), name
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", OF_C)
+def test_at_any_size(name: str, dtype: str) -> None:
+    """Both parts of each size that is no denormal, from the least to the largest."""
+    rng, info, count = np.random.default_rng(2), np.finfo(dtype), 20000
+    exponents = rng.integers(info.minexp, info.maxexp, (2, count))
+    near = rng.integers(-8, 24, (2, count))  # where there is more to go wrong
+    exponents = np.where(rng.random((2, count)) < 0.5, near, exponents)
+    parts = np.ldexp(rng.uniform(1, 2, (2, count)).astype(info.dtype), exponents)
+    parts *= rng.choice(np.array([-1, 1], info.dtype), (2, count))
+    z = (parts[0] + 1j * parts[1]).astype(dtype)
+    edge = np.array([1 + 1j * info.tiny, info.tiny + 1j, info.tiny - 1j * info.tiny], dtype)
+    z = np.concatenate([z, edge])
+    exact = OF_C[name](z.astype(np.clongdouble))
+    good = same(run(name, z), exact.astype(dtype))
+    assert good.all(), list(zip(z[~good], run(name, z)[~good], exact[~good], strict=True))[:8]
 
 
 def log_in_long_double(z: Any) -> Any:
