@@ -171,10 +171,11 @@ def example(x: Any, i: Any) -> Any:
     return jnp.exp(y)[1:][:2], jnp.exp(y).at[2 - 1].set(2.0), chosen, padded
 
 
-# split-reduce, split-scan and spread-repeats add ops; the ablations of those on loops, branches and prefixes
-# are in their own tests.
-ELSEWHERE = {"split-reduce", "split-scan", "spread-repeats", "border-buffers", "share-prefixes", "simplify-loops",
-             "simplify-branches", "update-branches", "fuse-insert", "sum-to-contract"}  # fmt: skip
+# split-reduce, split-scan and spread-repeats add ops; the ablations of those on loops, branches and
+# prefixes are in their own tests.
+ELSEWHERE = {"split-reduce", "split-scan", "spread-repeats", "border-buffers", "share-prefixes",
+             "simplify-loops", "simplify-branches", "update-branches", "fuse-insert",
+             "sum-to-contract"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(set(OURS) - ELSEWHERE))
