@@ -208,7 +208,8 @@ def _verify_dispatches(c: Compilation) -> None:
 
 
 def _schedule(c: Compilation) -> None:
-    c.schedule = schedule(c.dispatches, c.regions, c.request.options, c.decisions)
+    options, machine = c.request.options, c.target.machine
+    c.schedule = schedule(c.dispatches, c.regions, options, c.decisions, machine)
 
 
 def _codegen(c: Compilation) -> None:

@@ -21,13 +21,12 @@ import numpy as np
 from stagejit.graph.functions import identity
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
-from stagejit.machine import Machine
+from stagejit.machine import FORK_SECONDS, Machine
 from stagejit.rewrites.driver import GraphStep, Log
 from stagejit.types import DType, TensorType, bool_
 
 NAME = "split-scan"
 _PART_NBYTES = 128 << 10  # of a line's part: some microseconds
-_FORK_SECONDS = 15e-6
 _WORTH = 0.85  # of the time in one piece: what is less is lost in noise
 _LOG_SUM = 30  # steps of a sum of exponentials for one of a sum
 _LINE_NBYTES = 64  # of memory: workers that take less of a row each read all of it
@@ -121,7 +120,7 @@ class _Line:
         pieces = self.pieces * self.parts
         share = -(-pieces // machine.cores) / pieces
         first = self._streamed(1, machine.bandwidth, machine)
-        return first + self._scan(machine, share, machine.bandwidth) + 2 * _FORK_SECONDS
+        return first + self._scan(machine, share, machine.bandwidth) + 2 * FORK_SECONDS
 
 
 def _tile(extent: int, wanted: int) -> int:

@@ -23,7 +23,7 @@ from stagejit.options import Options
 from stagejit.runtime import program as host
 from stagejit.runtime import waves
 from stagejit.runtime.program import BufferRef, Copy, ForeignArray, HostProgram, Launch, Parallel
-from stagejit.schedule.plan import Binding, Buffer, exchanged
+from stagejit.schedule.plan import Binding, Body, Buffer, exchanged
 from stagejit.schedule.schedule import Run, Schedule, Step
 from stagejit.types import TensorType
 
@@ -44,11 +44,12 @@ def host_program(
 @dataclass(frozen=True)
 class _Scope:
     """A schedule where it runs. places: where its buffers start; loops: how many counted loops
-    are around it."""
+    are around it; alone: whether one thread runs it, beside others with other iterations."""
 
     schedule: Schedule
     places: Mapping[str, BufferRef]
     loops: int = 0
+    alone: bool = False
 
     def place(self, name: str) -> BufferRef:
         """Where a buffer starts. What has no elements lies anywhere: it has no memory."""
@@ -99,7 +100,8 @@ class _Hosting:
 
     def _steps(self, steps: Iterable[Step], scope: _Scope) -> tuple[host.Step, ...]:
         made: list[host.Step] = []
-        plan, share = scope.schedule.plan, self.options.enabled(waves.NAME)
+        plan = scope.schedule.plan
+        share = self.options.enabled(waves.NAME) and not scope.alone
         found = waves.waves(steps, plan, self._kernel, self.target, share=share)
         if self.options.verify:
             waves.verify_waves(found, plan)
@@ -133,6 +135,8 @@ class _Hosting:
         body = step.dispatch.bodies[0]
         if body.trip is None:
             return [self._while(step, scope)]
+        if body.threads > 1:
+            return [self._iterations(step, body.trip, scope)]
         back = self._copies(step, 0, scope)
         if body.trip == 1:
             return [*self._body(step, 0, scope, _Pass(every=0)), *back]
@@ -146,6 +150,24 @@ class _Hosting:
         )
         last = [*self._body(step, 0, scope, _Pass(body.trip - 1, 0)), *back] if rest else []
         return [host.Loop(pairs, twice), *last]
+
+    def _iterations(self, step: Step, trip: int, scope: _Scope) -> host.Step:
+        """Those of a loop that threads share."""
+        threads = step.dispatch.bodies[0].threads
+        inner = replace(scope, loops=scope.loops + 2, alone=True)
+        seconds = trip * self._seconds(step.bodies[0])
+        grain = waves.grain_of(trip, seconds, threads)
+        return host.Iterations(trip, threads, grain, self._body(step, 0, inner, _Pass()))
+
+    def _seconds(self, schedule: Schedule) -> float:
+        """Of one execution on one core, loops of unknown length and branches counted once."""
+        found = 0.0
+        for step in schedule.steps():
+            times = step.dispatch.bodies[0].trip or 1 if step.bodies else 1
+            found += times * sum(map(self._seconds, step.bodies))
+            if step.region.has_kernel:
+                found += sum(self._kernel(part).seconds for part in step.region.parts)
+        return found
 
     def _while(self, step: Step, scope: _Scope) -> host.Step:
         condition = self._body(step, 1, scope, _Pass(every=0))
@@ -195,14 +217,22 @@ class _Hosting:
         places = {binding.buffer: _bound(scope, binding, these) for binding in bindings}
         for buffer in body.plan.buffers:
             if buffer.slot is not None and body.workspace:
-                places[buffer.name] = _moved(scope.place(body.workspace), buffer.slot)
-        inner = _Scope(schedule, places, scope.loops)
+                places[buffer.name] = _moved(self._workspace(body, scope), buffer.slot)
+        inner = replace(scope, schedule=schedule, places=places)
         return tuple(
             made
             for part in schedule.segments
             if isinstance(part, Run)
             for made in self._steps(part.steps, inner)
         )
+
+    def _workspace(self, body: Body, scope: _Scope) -> BufferRef:
+        """Where a thread has its part of it."""
+        place = scope.place(body.workspace)
+        if body.threads == 1:
+            return place
+        nbytes = scope.schedule.plan.buffer(body.workspace).nbytes
+        return _moving(place, scope.loops - 2, nbytes // body.threads)
 
     # ---------------------------------------------------------------- kernels
 
@@ -211,6 +241,10 @@ class _Hosting:
         borders do not depend on each other."""
         for part in step.region.parts:
             yield self._launch(part, step, scope), self._kernel(part).seconds
+
+    def _sharing(self, kernel: Kernel, scope: _Scope) -> tuple[int, bool]:
+        """Items a chunk, and whether threads share them."""
+        return (1, False) if scope.alone else waves.launching(kernel, self.target)
 
     def _launch(self, region: Region, step: Step, scope: _Scope) -> Launch:
         generated = self.kernels[region]
@@ -231,7 +265,7 @@ class _Hosting:
                 "a fault of stagejit, please report it"
                 for what in (*(f"left buffer {name}" for name in names), _SCRATCH_FAULT)
             ]
-        grain, parallel = waves.launching(kernel, self.target)
+        grain, parallel = self._sharing(kernel, scope)
         return Launch(
             generated.symbol,
             tuple(refs),
@@ -309,6 +343,12 @@ def _bound(scope: _Scope, binding: Binding, these: _Pass) -> BufferRef:
     ref = _moved(scope.place(binding.outer), binding.offset_nbytes + these.first * stride)
     if not these.every or not stride:
         return ref
+    return _moving(ref, scope.loops - 1, these.every * stride)
+
+
+def _moving(ref: BufferRef, loop: int, nbytes: int) -> BufferRef:
+    """The same, farther by so many bytes in each turn of a loop, of those inside of which none
+    moves it yet."""
     outer = ref.loop_strides_nbytes
-    padding = (0,) * (scope.loops - 1 - len(outer))
-    return replace(ref, loop_strides_nbytes=(*outer, *padding, these.every * stride))
+    padding = (0,) * (loop - len(outer))
+    return replace(ref, loop_strides_nbytes=(*outer, *padding, nbytes))

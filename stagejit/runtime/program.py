@@ -5,8 +5,8 @@ the words that calls of XLA's run. Invariants (checked by `verify`): every buffe
 inside its space, loop strides match the nesting, and a step's buffers are only ever addressed
 through it.
 
-A program is a tree of steps. `Parallel` runs its launches in one parallel region, so they must be
-independent; consecutive steps are ordered.
+A program is a tree of steps. `Parallel` runs its launches in one parallel region, `Iterations` its
+iterations, so they must be independent; consecutive steps are ordered.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stagejit.errors import InternalError
-from stagejit.schedule.memory.packing import FRAME_NBYTES
-
-# Memory of different workers is this far apart at least, so that no two share a line (or a pair of
-# lines, which the prefetcher of x86 fetches together).
-LINE_NBYTES = 128
+from stagejit.schedule.memory.packing import FRAME_NBYTES, LINE_NBYTES, aligned
 
 Space = Literal["arg", "result", "arena", "fault"]
 
@@ -33,7 +29,8 @@ class BufferRef:
         private memory (index 0), "fault" is one i64 that starts at 0 (index 0): a kernel that
         writes anything else makes the call fail, for bounds checks.
     loop_strides_nbytes: bytes per iteration of each enclosing `Loop`, outermost first; shorter
-        tuples mean that the inner loops do not move the buffer.
+        tuples mean that the inner loops do not move the buffer. `Iterations` are two loops: bytes
+        per thread, then per iteration.
     """
 
     space: Space
@@ -108,6 +105,17 @@ class Loop:
 
 
 @dataclass(frozen=True)
+class Iterations:
+    """Run `body` `trip` times, on up to `threads` threads at once, each of which takes `grain`
+    iterations at a time and runs all of their launches itself."""
+
+    trip: int
+    threads: int
+    grain: int
+    body: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
 class While:
     """Run `condition`; while the byte at `predicate` is not 0, run `body` and `condition` again."""
 
@@ -125,7 +133,7 @@ class Branch:
     branches: tuple[tuple[Step, ...], ...]
 
 
-Step = Launch | Parallel | Call | Copy | Loop | While | Branch
+Step = Launch | Parallel | Call | Copy | Loop | Iterations | While | Branch
 
 
 @dataclass(frozen=True)
@@ -165,7 +173,7 @@ class HostProgram:
     def scratch_nbytes(self) -> int:
         """Scratch of one worker: the most that any launch wants, in whole lines."""
         most = max((launch.scratch_nbytes for launch in self.launches()), default=0)
-        return -(-most // LINE_NBYTES) * LINE_NBYTES
+        return aligned(most, LINE_NBYTES)
 
     @property
     def on_stack(self) -> bool:
@@ -186,7 +194,7 @@ def bodies(step: Step) -> tuple[tuple[Step, ...], ...]:
     match step:
         case Parallel(launches):
             return (launches,)
-        case Loop(body=body):
+        case Loop(body=body) | Iterations(body=body):
             return (body,)
         case While(condition, _, body):
             return (condition, body)
@@ -212,9 +220,32 @@ def _verify_steps(program: HostProgram, steps: tuple[Step, ...], trips: tuple[in
             _broken(program, f"launch of {step.kernel}: total {step.total}, grain {step.grain}")
         if isinstance(step, Branch):
             _verify_branch(program, step)
-        inner = (*trips, step.trip) if isinstance(step, Loop) else trips
+        if isinstance(step, Iterations):
+            _verify_iterations(program, step)
         for body in bodies(step):
-            _verify_steps(program, body, inner)
+            _verify_steps(program, body, (*trips, *_counted(step)))
+
+
+def _counted(step: Step) -> tuple[int, ...]:
+    """How often what is in a step runs, one number for each loop that a reference may follow."""
+    match step:
+        case Loop(trip):
+            return (trip,)
+        case Iterations(trip, threads):
+            return threads, trip
+        case _:
+            return ()
+
+
+def _verify_iterations(program: HostProgram, step: Iterations) -> None:
+    if step.threads < 1 or step.grain < 1:
+        _broken(program, f"iterations on {step.threads} threads, grain {step.grain}")
+    for inner in walk(step.body):
+        forks = isinstance(inner, Parallel | Iterations)
+        if forks or (isinstance(inner, Launch) and inner.parallel):
+            _broken(program, "a thread forks that shares iterations with others")
+        if isinstance(inner, Call):
+            _broken(program, f"{inner.target} is called by several threads at once")
 
 
 def _verify_branch(program: HostProgram, step: Branch) -> None:
@@ -311,6 +342,8 @@ def _line(step: Step) -> str:
             return f"copy {_ref_text(destination)} <- {_ref_text(source)} {nbytes} B"
         case Loop(trip):
             return f"loop {trip}:"
+        case Iterations(trip, threads, grain):
+            return f"loop {trip} on {threads} threads grain {grain}:"
         case While(predicate=predicate):
             return f"while {_ref_text(predicate)}:"
         case Branch(index):

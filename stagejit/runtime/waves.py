@@ -18,13 +18,12 @@ from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
 from stagejit.errors import InternalError
+from stagejit.machine import FORK_SECONDS
 from stagejit.schedule.hazards import ancestors
 from stagejit.schedule.plan import Plan
 from stagejit.schedule.schedule import Step
 
 NAME = "share-forks"
-# Forking costs 0.5 us hot and 6 to 16 us when the workers have slept (KERNELS.md, "Latency").
-FORK_SECONDS = 15e-6
 # A chunk should be worth claiming, and there should be enough of them that late workers find some.
 CHUNK_SECONDS = 2e-6
 CHUNKS_PER_CORE = 8
@@ -87,12 +86,16 @@ def _gain(serial: Sequence[float], target: Target) -> float:
 
 def launching(kernel: Kernel, target: Target) -> tuple[int, bool]:
     """(items a chunk, whether threads share them)."""
-    total, seconds = kernel.total, kernel.seconds
-    balanced = total // (CHUNKS_PER_CORE * target.cores)
+    grain = grain_of(kernel.total, kernel.seconds, target.cores)
+    return grain, kernel.seconds > FORK_SECONDS and kernel.total > grain
+
+
+def grain_of(total: int, seconds: float, workers: int) -> int:
+    """Items a chunk, of `total` that take so many seconds together."""
+    balanced = total // (CHUNKS_PER_CORE * workers)
     worthwhile = int(CHUNK_SECONDS / max(seconds / max(total, 1), 1e-12))
     # Not so many that a core would stay without work.
-    grain = max(1, min(max(balanced, worthwhile), -(-total // target.cores)))
-    return grain, seconds > FORK_SECONDS and total > grain
+    return max(1, min(max(balanced, worthwhile), -(-total // workers)))
 
 
 def threads(kernel: Kernel, target: Target) -> Choice:

@@ -30,7 +30,7 @@ from stagejit.graph.ops.control import LoopOperands, body_operands, carried_inpu
 from stagejit.graph.ops.views import behind_aliases
 from stagejit.index.box import Box
 from stagejit.schedule.access import Access, Buffer, swept
-from stagejit.schedule.memory.packing import aligned
+from stagejit.schedule.memory.packing import LINE_NBYTES, aligned
 from stagejit.schedule.plan import Binding, Body, Carry
 from stagejit.schedule.schedule import Schedule
 
@@ -60,6 +60,7 @@ class PlacedBody:
     trip: int | None
     places: tuple[Place, ...]
     carries: tuple[Carry, ...]
+    threads: int = 1
 
     def named(self, name_of: Callable[[Value], str], workspace: str) -> Body:
         bindings = tuple(
@@ -73,7 +74,12 @@ class PlacedBody:
         )
         used = any(place.value is None for place in self.places) or self.schedule.arena_nbytes
         return Body(
-            self.schedule.plan, self.trip, bindings, workspace if used else "", self.carries
+            self.schedule.plan,
+            self.trip,
+            bindings,
+            workspace if used else "",
+            self.carries,
+            self.threads,
         )
 
     def touches(self) -> tuple[list[Touch], list[Touch]]:
@@ -114,10 +120,16 @@ class PlacedBody:
 
 @dataclass(frozen=True, eq=False)
 class Bodies:
-    """The bodies of one region. nbytes: of the workspace."""
+    """The bodies of one region. own_nbytes: of the workspace, for each thread."""
 
     each: tuple[PlacedBody, ...]
-    nbytes: int
+    own_nbytes: int
+
+    @property
+    def nbytes(self) -> int:
+        """Of the workspace. Threads share no lines of it."""
+        threads = self.each[0].threads
+        return self.own_nbytes if threads == 1 else threads * aligned(self.own_nbytes, LINE_NBYTES)
 
     def named(self, name_of: Callable[[Value], str], workspace: str) -> tuple[Body, ...]:
         """name_of: the buffer of a value of the graph around."""

@@ -20,9 +20,9 @@ from stagejit.graph.ops.control import before
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.index.box import Box, hull_of
 from stagejit.index.box_index import fill_box
-from stagejit.schedule.bodies import Bodies, placed_bodies, touches_of
+from stagejit.schedule.bodies import Bodies, touches_of
 from stagejit.schedule.plan import Access, Buffer, Dispatch, HostScalar, Parts
-from stagejit.schedule.schedule import Schedule, Step
+from stagejit.schedule.schedule import Step
 from stagejit.symbolic import Int, Symbol, expr
 from stagejit.types import u8
 
@@ -38,13 +38,12 @@ class Launch:
     parts: tuple[TouchedParts, ...] = ()
 
     @staticmethod
-    def of(region: Region, inner: Sequence[Schedule]) -> Launch:
-        """inner: the schedules of the bodies of a loop or branch."""
-        if not inner:
+    def of(region: Region, bodies: Bodies | None = None) -> Launch:
+        """bodies: those of a loop or branch."""
+        if bodies is None:
             reads = (*reads_of(region), *rereads_of(region))
             parts = tuple(parts_of_region(region))
             return Launch(region, reads, tuple(writes_of(region)), parts=parts)
-        bodies = placed_bodies(region, inner)
         return Launch(region, *touches_of(region, bodies), bodies)
 
     @property

@@ -11,16 +11,18 @@ that is the same, and where no result comes to lie in an argument.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from stagejit.decisions import Decision
 from stagejit.dispatch.bodies import counted_inside
 from stagejit.dispatch.outputs import donations
-from stagejit.dispatch.regions import Region
+from stagejit.dispatch.regions import Region, with_inner
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops.views import behind_aliases
+from stagejit.machine import SMALL_SERVER, Machine
 from stagejit.options import Options
-from stagejit.schedule import hazards, reuse
+from stagejit.schedule import hazards, parallel_loops, reuse
+from stagejit.schedule.bodies import Bodies, placed_bodies
 from stagejit.schedule.bufferize import Bufferized, Launch, Memory, bufferize, equation_name
 from stagejit.schedule.hazards import HazardGraph
 from stagejit.schedule.memory.shared import add_shared
@@ -39,10 +41,21 @@ def schedule(
     regions: Sequence[Region],
     options: Options | None = None,
     decisions: Iterable[Decision] = (),
+    machine: Machine = SMALL_SERVER,
 ) -> Schedule:
     """The schedule of a graph of dispatches and its regions, see `dispatch/regions.py`."""
-    function = _Function(graph, regions, options or Options(), decisions, donations(graph))
-    return function.schedule()
+    context = _Context(options or Options(), machine)
+    return _Function(graph, regions, context, decisions, donations(graph)).schedule()
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What a function is scheduled for. alone: it runs on one thread, which shares the iterations
+    of a loop around it with others."""
+
+    options: Options
+    machine: Machine
+    alone: bool = False
 
 
 class _Function:
@@ -55,31 +68,56 @@ class _Function:
         self,
         graph: Graph,
         regions: Sequence[Region],
-        options: Options,
+        context: _Context,
         decisions: Iterable[Decision],
         pairs: Mapping[int, int],
         counted: Mapping[Value, tuple[int, int]] | None = None,
         *,
         is_body: bool = False,
     ) -> None:
-        self.graph, self.options, self.pairs, self.is_body = graph, options, pairs, is_body
+        self.graph, self.pairs, self.is_body = graph, pairs, is_body
+        self.context, self.options = context, context.options
         self.counted = counted or {}
         self.memory = Memory(graph)
-        self.inner = {region: tuple(self._inner(region)) for region in regions if region.bodies}
         self.decisions = list(decisions)
-        for made in (made for schedules in self.inner.values() for made in schedules):
-            self.decisions += made.plan.decisions
-        self.launches = [Launch.of(region, self.inner.get(region, ())) for region in regions]
+        self.launches = [Launch.of(region, self._bodies(region)) for region in regions]
 
-    def _inner(self, region: Region) -> Iterator[Schedule]:
-        """The schedules of the bodies of a loop or branch."""
+    def _bodies(self, region: Region) -> Bodies | None:
+        """The bodies of a loop or branch. Threads share the outermost loop that they may."""
+        if not region.bodies:
+            return None
+        if region.definition.is_loop and self.options.enabled(parallel_loops.NAME):
+            made, decision = self._shared(region)
+            self.decisions.append(decision)
+        else:
+            made = self._placed(region, self.context)
+        for body in made.each:
+            self.decisions += body.schedule.plan.decisions
+        return made
+
+    def _shared(self, region: Region) -> tuple[Bodies, Decision]:
+        """The bodies of a loop, on several threads where they should share it."""
+        made = self._placed(region, replace(self.context, alone=True))
+        if self.context.alone:
+            return made, parallel_loops.declined(region, "threads share a loop around it")
+        made, decision = parallel_loops.shared(region, made, self.context.machine, self.options)
+        loops = (inner for inner in with_inner(region.bodies[0].regions) if inner.bodies)
+        if not decision.applied and any(loops):
+            made = self._placed(region, self.context)
+        return made, decision
+
+    def _placed(self, region: Region, context: _Context) -> Bodies:
+        """The bodies, each with its schedule."""
         assert region.anchor is not None
-        counted = counted_inside(region.anchor, region.scalars)
+        counted, schedules = counted_inside(region.anchor, region.scalars), []
         for body in region.bodies:
-            yield _Function(
-                body.graph, body.regions, self.options, (), body.carried, counted, is_body=True
-            ).schedule()
+            schedules.append(
+                _Function(
+                    body.graph, body.regions, context, (), body.carried, counted, is_body=True
+                ).schedule()
+            )
             counted = {}  # a condition counts nothing
+        return placed_bodies(region, schedules)
 
     def schedule(self) -> Schedule:
         first = self._bufferized(self.launches, {})
@@ -186,9 +224,9 @@ class _Function:
             taken = frozenset(value for value in region.reads if roots[value] in gone)
             if taken:
                 found[region] = found.get(region, frozenset()) | taken
-        for schedules in self.inner.values():
-            for inner in schedules:
-                found |= inner.overwritten
+        for launch in self.launches:
+            for body in launch.bodies.each if launch.bodies else ():
+                found |= body.schedule.overwritten
         return found
 
 

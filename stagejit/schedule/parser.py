@@ -50,7 +50,8 @@ _PARTS = re.compile(r"parts (?:(\w+) in )?(\d+)(?::(\d+))?(?:  reads (.*?))?(?: 
 _BARRIER = re.compile(r"barrier (.*?)  // (RAW|WAR|WAW|FULL|ORDER) @(\S+) -> @(\S+)")
 _DELEGATED = re.compile(r"delegated @(\S+) (.*?)  // (.*)")
 _BODY = re.compile(
-    rf"body @(\S+) of @(\S+) (?:until its condition fails|(\d+) times)(?: in ({_NAME}))? \{{"
+    rf"body @(\S+) of @(\S+) (?:until its condition fails|(\d+) times)"
+    rf"(?: on (\d+) threads)?(?: in ({_NAME}))? \{{"
 )
 _BINDING = re.compile(rf"bind ({_NAME}) = ({_NAME})(?: \+ (\d+))?(?: ([+-]) (\d+)\*i)?")
 _CARRY = re.compile(rf"carry ({_NAME}) -> ({_NAME}) (copied|change places)")
@@ -133,11 +134,13 @@ def _values(scalars: Mapping[str, HostScalar]) -> dict[str, Int]:
 
 
 def _body(number: int, line: str, lines: Iterator[tuple[int, str]]) -> Body:
-    name, _, trip, workspace = _match(_BODY, number, line)
+    name, _, trip, threads, workspace = _match(_BODY, number, line)
     bindings: list[Binding] = []
     carries: list[Carry] = []
     plan = _plan(name, lines, bindings, carries)
-    return Body(plan, _int(trip), tuple(bindings), workspace or "", tuple(carries))
+    return Body(
+        plan, _int(trip), tuple(bindings), workspace or "", tuple(carries), int(threads or 1)
+    )
 
 
 def _scalar(number: int, line: str) -> HostScalar:

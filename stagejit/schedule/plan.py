@@ -80,6 +80,8 @@ class Body:
     bindings: of its arguments and results. workspace: the buffer of the plan around it in which its
     transients have their slots; empty if there are none. carries: those that are not updated in
     place; all of one body are either copied after each iteration, or the buffers change places.
+    threads: how many share the iterations, at most, in any order; each has one of as many equal
+    parts of the workspace.
     """
 
     plan: Plan
@@ -87,6 +89,7 @@ class Body:
     bindings: tuple[Binding, ...]
     workspace: str = ""
     carries: tuple[Carry, ...] = ()
+    threads: int = 1
 
     @property
     def alternates(self) -> bool:
@@ -360,9 +363,10 @@ def _needed(
 
 def _body_lines(dispatch: Dispatch, body: Body) -> list[str]:
     times = "until its condition fails" if body.trip is None else f"{body.trip} times"
+    threads = f" on {body.threads} threads" if body.threads > 1 else ""
     within = f" in {body.workspace}" if body.workspace else ""
     return [
-        f"body @{body.plan.name} of @{dispatch.name} {times}{within} {{",
+        f"body @{body.plan.name} of @{dispatch.name} {times}{threads}{within} {{",
         *(f"  {binding}" for binding in body.bindings),
         *(f"  {carry}" for carry in body.carries),
         *body.plan._lines(),

@@ -9,7 +9,7 @@ of the function leaves one of them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagejit.dispatch.regions import Region
@@ -94,6 +94,12 @@ class Schedule:
         """Memory for the transients of one run at a time."""
         runs = (part for part in self.segments if isinstance(part, Run))
         return max((run.arena_nbytes for run in runs), default=0)
+
+    def steps(self) -> Iterator[Step]:
+        """Those of native runs, in order."""
+        for part in self.segments:
+            if isinstance(part, Run):
+                yield from part.steps
 
 
 def segments_of(

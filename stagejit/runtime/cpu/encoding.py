@@ -12,7 +12,9 @@ the fault word.
 
 Note [Rows]: what is in a loop has a row of its own among the entries, which stays as long as the
 loop runs. What no loop moves is stored before the outermost loop, by a jump to behind itself; a
-step inside stores the others. All else shares the first entries.
+step inside stores the others. All else shares the first entries. A thread that has iterations of
+its own has entries of its own, and such a jump, too: it stores what stays where it is as long as
+the thread goes on.
 """
 
 from __future__ import annotations
@@ -20,21 +22,21 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 import numpy as np
 
-from stagejit.runtime.cpu import foreign, support
+from stagejit.runtime.cpu import foreign, interpreter, support
 from stagejit.runtime.cpu.interpreter import HEADER, KINDS
 from stagejit.runtime.objects.object_cache import digest
 from stagejit.runtime.program import (
-    LINE_NBYTES,
     Branch,
     BufferRef,
     Call,
     Copy,
     HostProgram,
+    Iterations,
     Launch,
     Loop,
     Parallel,
@@ -43,6 +45,7 @@ from stagejit.runtime.program import (
     verify,
     walk,
 )
+from stagejit.schedule.memory.packing import LINE_NBYTES, aligned
 
 _MOST_ON_STACK_NBYTES = 4096  # of rows; larger ones are in the arena
 _REPORT = "Next: this is a bug of stagejit, please report it"
@@ -106,6 +109,16 @@ def chunk_count(launch: Launch) -> int:
     return -(-launch.total // launch.grain) if launch.parallel else 1
 
 
+@dataclass
+class _Rows:
+    """The entries of a loop, see Note [Rows]. outside: how many loops around it do not move while
+    it runs. fixed: what is stored before it."""
+
+    outside: int
+    entries: int = 0
+    fixed: list[tuple[int, BufferRef]] = field(default_factory=list)
+
+
 class _Encoder:
     def __init__(self, program: HostProgram) -> None:
         self.program = program
@@ -113,9 +126,9 @@ class _Encoder:
         self.bases = {"arg": 0, "result": args, "arena": buffers, "fault": buffers + 1}
         self.constants: dict[tuple[_Item, ...], int] = {}  # with their places among the constants
         self.nwords = 0  # of all constants
-        # See Note [Rows]. fixed: what is stored before the loop; None outside of loops.
-        self.fixed: list[tuple[int, BufferRef]] | None = None
-        self.entries, self.most_entries, self.most_loops = 0, 0, 0
+        self.rows: _Rows | None = None  # of the loop that is being made
+        self.most_entries, self.most_loops = 0, 0
+        self.scratch_nbytes = self.worker_nbytes = program.scratch_nbytes()
 
     def items(self) -> _Items:
         """The whole code; places of constants are counted from its start."""
@@ -130,9 +143,9 @@ class _Encoder:
 
     def _header(self) -> dict[str, _Item]:
         program, where = self.program, f"stagejit program {self.program.name!r}"
-        arena = -(-program.arena_nbytes // LINE_NBYTES) * LINE_NBYTES
+        arena = aligned(program.arena_nbytes, LINE_NBYTES)
         own = 0 if program.on_stack else arena
-        rows = -(-8 * self.most_entries // LINE_NBYTES) * LINE_NBYTES
+        rows = aligned(8 * self.most_entries, LINE_NBYTES)
         large = rows > _MOST_ON_STACK_NBYTES
         faults = program.faults or ("a kernel left its bounds",)
         unknown = f"{where}: this jaxlib's FFI is unknown. Next: install jax 0.10 to 0.12"
@@ -148,9 +161,10 @@ class _Encoder:
             "rows.on.stack": 0 if large else rows,
             "rows.at": own,
             "own": own + rows if large else own,
-            "worker.nbytes": program.scratch_nbytes(),
+            "worker.nbytes": self.worker_nbytes,
             "forks": any(
-                isinstance(step, Parallel) or (isinstance(step, Launch) and is_forked(step))
+                isinstance(step, Parallel | Iterations)
+                or (isinstance(step, Launch) and is_forked(step))
                 for step in walk(program.steps)
             ),
             "most.loops": self.most_loops,
@@ -197,24 +211,31 @@ class _Encoder:
 
     def _made(self, kind: str, refs: Sequence[BufferRef], rest: Sequence[_Item]) -> _Items:
         """A step's words."""
-        if self.fixed is None:
+        if self.rows is None:
             self.most_entries = max(self.most_entries, len(refs))
             return self._words(kind, 0, list(enumerate(refs)), rest)
-        row, stored = self.entries, list[tuple[int, BufferRef]]()
-        self.entries += len(refs)
+        rows, row, stored = self.rows, self.rows.entries, list[tuple[int, BufferRef]]()
+        rows.entries += len(refs)
         for entry, ref in enumerate(refs, row):
-            (stored if any(ref.loop_strides_nbytes) else self.fixed).append((entry, ref))
+            moves = any(ref.loop_strides_nbytes[rows.outside :])
+            (stored if moves else rows.fixed).append((entry, ref))
         return self._words(kind, row, stored, rest)
 
     def _looped(self, steps: Callable[[], _Items]) -> _Items:
         """Steps that make a loop."""
-        if self.fixed is not None:
+        if self.rows is not None:
             return steps()
-        self.fixed, self.entries = [], 0
-        made, fixed = steps(), self.fixed
-        self.most_entries, self.fixed = max(self.most_entries, self.entries), None
-        before = self._words("jump", 0, fixed, [0])
-        return [*before[:-1], 8 * len(before), *made]
+        made, entries = self._with_rows(steps, 0)
+        self.most_entries = max(self.most_entries, entries)
+        return made
+
+    def _with_rows(self, steps: Callable[[], _Items], outside: int) -> tuple[_Items, int]:
+        """Steps that have entries of their own, and how many."""
+        around, self.rows = self.rows, _Rows(outside)
+        made, rows = steps(), self.rows
+        self.rows = around
+        before = self._words("jump", 0, rows.fixed, [0])
+        return [*before[:-1], 8 * len(before), *made], rows.entries
 
     def _words(
         self, kind: str, row: int, refs: list[tuple[int, BufferRef]], rest: Sequence[_Item]
@@ -242,19 +263,38 @@ class _Encoder:
                 return self._made("copy", [destination, source], [nbytes])
             case Loop() if step.trip:
                 return self._looped(lambda: self._loop(step, loops))
+            case Iterations() if step.trip:
+                return self._iterations(step, loops)
             case While():
                 return self._looped(lambda: self._while(step, loops))
             case Branch():
                 return self._branch(step, loops)
-            case Launch() | Copy() | Loop():
+            case Launch() | Copy() | Loop() | Iterations():
                 return []
             case _:
                 assert_never(step)
 
     def _loop(self, loop: Loop, loops: int) -> _Items:
-        body = self._steps(loop.body, loops + 1)
-        again = self._made("again", [], [loops, loop.trip, -8 * len(body)])
-        return [*self._made("loop", [], [loops]), *body, *again]
+        return [*self._made("loop", [], [loops, loop.trip]), *self._turns(loop.body, loops)]
+
+    def _turns(self, steps: Iterable[Step], loop: int) -> _Items:
+        """What a loop with this number repeats."""
+        body = self._steps(steps, loop + 1)
+        return [*body, *self._made("again", [], [loop, -8 * len(body)])]
+
+    def _iterations(self, step: Iterations, loops: int) -> _Items:
+        """The words of a thread lie behind those of the step. Its memory begins with the scratch of
+        kernels; where its loops and its rows are there, the step says."""
+        body, entries = self._with_rows(
+            lambda: [*self._turns(step.body, loops + 1), *self._made("end", [], [0])], loops + 1
+        )
+        loops_nbytes = interpreter.LOOP_NBYTES * self.most_loops
+        rows_at = self.scratch_nbytes + aligned(loops_nbytes, LINE_NBYTES)
+        self.worker_nbytes = max(self.worker_nbytes, rows_at + aligned(8 * entries, LINE_NBYTES))
+        chunks = -(-step.trip // step.grain)
+        numbers = [loops, step.trip, step.grain, chunks, step.threads]
+        numbers += [self.scratch_nbytes, rows_at, 8 * len(body)]
+        return [*self._made("iterations", [], numbers), *body]
 
     def _while(self, step: While, loops: int) -> _Items:
         condition, body = self._steps(step.condition, loops), self._steps(step.body, loops)

@@ -4,16 +4,19 @@ Input: nothing but the platform. Output: a part of the support functions, `sj_ca
 which is what `entry` calls: null, or an XLA_FFI_Error. Invariant: it keeps no state between calls.
 
 A call checks the frame, collects the buffers' addresses on its stack, claims an arena and runs the
-steps. What follows a step's references in its words (see `encoding.py`; places are in bytes from
-the start of the step):
+steps (`sj_steps`) up to an end. A thread that has iterations of its own does so, too, with loops
+and rows in memory of its own (`sj_iterations`, which has the form of a kernel). What follows a
+step's references in its words (see `encoding.py`; places are in bytes from the start of the step):
 
     launch  kernel, params, total, whether it needs scratch
     region  chunks, table of jobs (see `support.py`)
     call    see `foreign.py`
     copy    bytes, from the second address of the row to the first, unless they are one
     advise  bytes, at the address
-    loop    number of the loop from outside, whose turns are counted from here on
-    again   number of the loop, trip, place of its body
+    loop    number of the loop from outside, whose turns are counted from here on, trip
+    again   number of the loop, place of its body
+    iterations  number of the loop of the threads, trip, iterations a chunk, chunks, threads, where
+            a thread's loops and rows are in its memory, size of its words, which follow
     unless  place to go on at, where the byte at the address is 0
     branch  bytes of the index at the address, sides, the place of each
     jump    place
@@ -26,9 +29,12 @@ from stagejit.runtime.cpu import ffi_abi as abi
 from stagejit.runtime.cpu import foreign
 
 KINDS = (
-    "launch", "region", "call", "copy", "advise", "loop", "again", "unless", "branch", "jump",
-    "end",
+    "launch", "region", "call", "copy", "advise", "loop", "again", "iterations", "unless", "branch",
+    "jump", "end",
 )  # fmt: skip
+
+# What is known of each loop that runs: the number of the turn, then that at which it ends.
+LOOP_NBYTES = 16
 
 # The words before the first step; all are numbers but those that begin with text or faults.
 HEADER = (
@@ -46,7 +52,10 @@ entry:
   %fault = alloca i64
   store i64 0, ptr %fault
 """
-    return foreign.CALL_IR + _COLLECT + start + _frame_ir() + _step_ir() + _end_ir() + "}\n"
+    steps = _STEPS + _step_ir() + "}\n"
+    return (
+        foreign.CALL_IR + _COLLECT + steps + _ITERATIONS + start + _frame_ir() + _end_ir() + "}\n"
+    )
 
 
 _COLLECT = f"""
@@ -103,7 +112,7 @@ decode:
   %buffers = add i64 %nargs, %nresults
   %nbases = add i64 %buffers, 2
   %bases = alloca ptr, i64 %nbases, align 16
-  %ivs = alloca i64, i64 %most.loops, align 16
+  %loops = alloca [2 x i64], i64 %most.loops, align 16
   %rows.small = alloca i8, i64 %rows.on.stack, align 16
   %stack = alloca i8, i64 %on.stack, align 64
 {abi.load("%args", "ptr", "%cf", abi.FRAME_ARGS)}\
@@ -138,7 +147,66 @@ prepared:
   store ptr %memory, ptr %arena.slot
 {abi.store("ptr", "%fault", "%arena.slot", 8, "%fault.slot")}\
 {abi.field("%start", "%words", 8 * len(HEADER))}\
+  %error = call ptr @sj_steps(ptr %cf, ptr %start, ptr %bases, ptr %loops, ptr %rows, ptr %scratch,
+                              i64 %workers, i64 %worker.nbytes)
+  br i1 %nothing, label %released, label %release
+"""
+
+
+_STEPS = """
+define internal ptr @sj_steps(ptr %cf, ptr %start, ptr %bases, ptr %loops, ptr %rows, ptr %scratch,
+                              i64 %workers, i64 %worker.nbytes) nounwind {
+entry:
+  %threads.jobs = alloca [12 x i64], align 16
+  %shared = alloca [8 x i64], align 16
   br label %step
+"""
+
+# What threads that share iterations find: the caller's addresses, memory and words.
+_SHARED = [
+    (0, "ptr", "%cf"),
+    (8, "ptr", "%rest"),
+    (16, "ptr", "%bases"),
+    (24, "ptr", "%loops"),
+    (32, "ptr", "%scratch"),
+    (40, "i64", "%worker.nbytes"),
+]
+# A job of `sj_pfor`, and the entry behind it.
+_THREADS_JOBS = [
+    (0, "ptr", "@sj_iterations"),
+    (8, "i64", "0"),
+    (16, "ptr", "null"),
+    (24, "i64", "%all.turns"),
+    (32, "i64", "%grain"),
+    (40, "i64", "0"),
+    (88, "i64", "%chunks"),
+]
+
+_ITERATIONS = f"""
+; Iterations [lo, hi), by a thread whose memory is `mine`: a kernel.
+define internal void @sj_iterations(ptr %shared, ptr %params, i64 %lo, i64 %hi, ptr %mine)
+    nounwind {{
+{abi.load("%cf", "ptr", "%shared", 0)}{abi.load("%rest", "ptr", "%shared", 8)}\
+{abi.load("%bases", "ptr", "%shared", 16)}{abi.load("%around", "ptr", "%shared", 24)}\
+{abi.load("%memory", "ptr", "%shared", 32)}{abi.load("%nbytes", "i64", "%shared", 40)}\
+{abi.load("%outside", "i64", "%rest", 0)}{abi.load("%loops.at", "i64", "%rest", 40)}\
+{abi.load("%rows.at", "i64", "%rest", 48)}{abi.field("%start", "%rest", 64)}\
+  %first = ptrtoint ptr %memory to i64
+  %own = ptrtoint ptr %mine to i64
+  %distance = sub i64 %own, %first
+  %thread = udiv i64 %distance, %nbytes
+  %loops = getelementptr i8, ptr %mine, i64 %loops.at
+  %rows = getelementptr i8, ptr %mine, i64 %rows.at
+  %outside.nbytes = mul i64 %outside, {LOOP_NBYTES}
+  %ignored = call ptr @memcpy(ptr %loops, ptr %around, i64 %outside.nbytes)
+  %of.threads = getelementptr i8, ptr %loops, i64 %outside.nbytes
+  store i64 %thread, ptr %of.threads
+{abi.store("i64", "%lo", "%of.threads", LOOP_NBYTES, "%turn.p")}\
+{abi.store("i64", "%hi", "%of.threads", LOOP_NBYTES + 8, "%end.p")}\
+  %never = call ptr @sj_steps(ptr %cf, ptr %start, ptr %bases, ptr %loops, ptr %rows, ptr %mine,
+                              i64 1, i64 0)
+  ret void
+}}
 """
 
 
@@ -159,11 +227,11 @@ next:
   br label %step
 go:
   %place = phi i64 [%loop.place, %again], [%word, %unless], [%side.place, %clamp],
-                   [%word, %jump]
+                   [%word, %jump], [%behind.place, %iterations]
   %there = getelementptr i8, ptr %at, i64 %place
   br label %step
 step:
-  %at = phi ptr [%start, %prepared], [%behind, %next], [%there, %go]
+  %at = phi ptr [%start, %entry], [%behind, %next], [%there, %go]
 {abi.load("%kind", "i64", "%at", 0)}{abi.load("%nbytes", "i64", "%at", 8)}\
 {abi.load("%row.at", "i64", "%at", 16)}{abi.load("%count", "i64", "%at", 24)}\
 {abi.field("%refs", "%at", 32)}\
@@ -188,7 +256,7 @@ axis:
   br i1 %moves, label %move, label %moved
 move:
   %axis.stride = load i64, ptr %stride.p
-  %axis.iv.p = getelementptr i64, ptr %ivs, i64 %axis.loop
+  %axis.iv.p = getelementptr [2 x i64], ptr %loops, i64 %axis.loop
   %axis.iv = load i64, ptr %axis.iv.p
   %by = mul i64 %axis.iv, %axis.stride
   %further = getelementptr i8, ptr %moving, i64 %by
@@ -220,7 +288,9 @@ region:
 call:
   %call.error = call ptr @sj_foreign(ptr %cf, ptr %rest, ptr %row)
   %call.fine = icmp eq ptr %call.error, null
-  br i1 %call.fine, label %next, label %end
+  br i1 %call.fine, label %next, label %failed
+failed:
+  ret ptr %call.error
 copy:
 {abi.load("%to", "ptr", "%row", 0)}{abi.load("%from", "ptr", "%row", 8)}\
   %same = icmp eq ptr %to, %from
@@ -233,17 +303,30 @@ advise:
   call void @sj_advise(ptr %result, i64 %word)
   br label %next
 loop:
-  %iv.start = getelementptr i64, ptr %ivs, i64 %word
+  %iv.start = getelementptr [2 x i64], ptr %loops, i64 %word
+{abi.load("%trip", "i64", "%rest", 8)}\
   store i64 0, ptr %iv.start
+{abi.store("i64", "%trip", "%iv.start", 8, "%trip.start")}\
   br label %next
 again:
-  %iv.p = getelementptr i64, ptr %ivs, i64 %word
+  %iv.p = getelementptr [2 x i64], ptr %loops, i64 %word
   %iv = load i64, ptr %iv.p
   %iv.next = add i64 %iv, 1
   store i64 %iv.next, ptr %iv.p
-{abi.load("%trip", "i64", "%rest", 8)}{abi.load("%loop.place", "i64", "%rest", 16)}\
-  %more = icmp ult i64 %iv.next, %trip
+{abi.load("%turns", "i64", "%iv.p", 8)}{abi.load("%loop.place", "i64", "%rest", 8)}\
+  %more = icmp ult i64 %iv.next, %turns
   br i1 %more, label %go, label %next
+iterations:
+{abi.load("%all.turns", "i64", "%rest", 8)}{abi.load("%grain", "i64", "%rest", 16)}\
+{abi.load("%chunks", "i64", "%rest", 24)}{abi.load("%most", "i64", "%rest", 32)}\
+{abi.load("%own.nbytes", "i64", "%rest", 56)}\
+{abi.fill("%threads.jobs", _THREADS_JOBS)}{abi.fill("%shared", _SHARED)}\
+  %few = icmp ult i64 %most, %workers
+  %threads = select i1 %few, i64 %most, i64 %workers
+  call void @sj_pfor(ptr %cf, ptr %threads.jobs, ptr %shared, i64 %chunks, i64 %threads,
+                     ptr %scratch, i64 %worker.nbytes)
+  %behind.place = add i64 %nbytes, %own.nbytes
+  br label %go
 unless:
   %predicate.p = load ptr, ptr %row
   %predicate = load i8, ptr %predicate.p
@@ -259,13 +342,15 @@ clamp:                                   ; like `lax.switch`
   %last = sub i64 %sides, 1
   %negative = icmp slt i64 %index, 0
   %over = icmp sgt i64 %index, %last
-  %most = select i1 %over, i64 %last, i64 %index
-  %side = select i1 %negative, i64 0, i64 %most
+  %not.over = select i1 %over, i64 %last, i64 %index
+  %side = select i1 %negative, i64 0, i64 %not.over
   %side.p = getelementptr i64, ptr %places, i64 %side
   %side.place = load i64, ptr %side.p
   br label %go
 jump:
   br label %go
+end:
+  ret ptr null
 """
 
 
@@ -278,11 +363,8 @@ def _error(label: str, code: int, text: str) -> str:
 
 
 def _end_ir() -> str:
-    """Errors, and what is given back."""
+    """What is given back, and errors."""
     return f"""\
-end:
-  %error = phi ptr [null, %ready], [%call.error, %call]
-  br i1 %nothing, label %released, label %release
 release:
   call void @sj_arena_release(ptr %arena)
   br label %released

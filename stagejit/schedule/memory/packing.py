@@ -20,6 +20,9 @@ from stagejit.index.bit_sets import bits
 from stagejit.schedule.memory.gaps import Range, Taken
 
 ALIGNMENT = 64
+# Memory of different threads is this far apart at least, so that no two share a line (or a pair of
+# lines, which the prefetcher of x86 fetches together).
+LINE_NBYTES = 128
 # An arena of this size lies on the stack of the call, which costs no allocation.
 FRAME_NBYTES = 1024
 # Results, smallest first, in which a place is looked for.
@@ -106,8 +109,8 @@ def overwrites(
     return taken
 
 
-def aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+def aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
+    return -(-nbytes // alignment) * alignment
 
 
 def _finished_before(life: Life, before: Sequence[int]) -> int:

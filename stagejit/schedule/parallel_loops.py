@@ -1,0 +1,110 @@
+"""Which loops run their iterations on several threads at once.
+
+Input: a loop, and where the buffers of its bodies lie. Output: on how many threads it runs, and a
+`Decision`. Invariant: threads share only iterations that do not depend on each other; each has a
+part of the workspace of its own.
+
+Note [Threads or forks]: the kernels of an iteration may fork, too. Iterations side by side fork
+once, and no core waits for the last chunk of each kernel; but all wait for the longest share of
+iterations, and the transients of every thread want room in the caches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stagejit.decisions import Decision
+from stagejit.dispatch.regions import Region
+from stagejit.machine import FORK_SECONDS, Machine
+from stagejit.options import Options
+from stagejit.schedule.bodies import Bodies, PlacedBody
+from stagejit.schedule.independent import dependence
+from stagejit.schedule.schedule import Schedule, Step
+
+NAME = "parallel-loops"
+_CALL_SECONDS = 30e-9
+# A kernel that forks takes so much longer than its share of the work.
+_UNEVEN, _FORK_SECONDS_HOT = 1.1, 1e-6
+
+
+def shared(
+    region: Region, bodies: Bodies, machine: Machine, options: Options
+) -> tuple[Bodies, Decision]:
+    """The bodies of a loop, whose iterations threads share where they may and where it pays."""
+    body, *condition = bodies.each
+    threads = min(machine.cores, body.trip or 1)
+    reason = (
+        ("a condition ends it" if condition else "")
+        or ("it has one iteration" if body.trip == 1 else "")
+        or ("there is one core" if threads == 1 else "")
+        or ("all dispatches run one after the other" if options.full_barriers else "")
+        or ("sizes are not known" if body.schedule.plan.sizes else "")
+        or dependence(region, body)
+        or _too_large(body, threads, machine, options)
+    )
+    if reason:
+        return bodies, declined(region, reason)
+    pays, reason = _pays(body, threads, machine)
+    if not pays:
+        return bodies, declined(region, reason)
+    made = replace(bodies, each=(replace(body, threads=threads),))
+    return made, replace(declined(region, reason), applied=True)
+
+
+def declined(region: Region, reason: str) -> Decision:
+    """Why one thread runs a loop."""
+    return Decision(NAME, f"@{region.name} {region.kind}", False, reason, region.loc)
+
+
+def _too_large(body: PlacedBody, threads: int, machine: Machine, options: Options) -> str:
+    """Why there is no room for the transients of all threads."""
+    nbytes = body.schedule.arena_nbytes * threads
+    what = f"{nbytes} bytes of transients for {threads} threads"
+    if options.memory_budget is not None and nbytes > options.memory_budget:
+        return f"{what} are over the memory budget"
+    if nbytes > max(machine.l3_nbytes, threads * machine.l2_nbytes):
+        return f"{what} do not fit in the caches"
+    return ""
+
+
+def _pays(body: PlacedBody, threads: int, machine: Machine) -> tuple[bool, str]:
+    trip = body.trip or 1
+    one = _seconds(body.schedule, machine, 1)
+    kernels = trip * _seconds(body.schedule, machine, machine.cores)
+    rounds = -(-trip // threads)
+    iterations = FORK_SECONDS + rounds * one
+    side_by_side = f"{trip} iterations of {1e6 * one:.3g} us on {threads} threads"
+    times = f"{1e6 * iterations:.3g} us, one after the other {1e6 * kernels:.3g}"
+    return iterations < kernels, f"{side_by_side}: {times}"
+
+
+def _seconds(schedule: Schedule, machine: Machine, cores: int) -> float:
+    """Of one execution of a body, whose kernels fork on so many cores."""
+    return sum(_step_seconds(step, machine, cores) for step in schedule.steps())
+
+
+def _step_seconds(step: Step, machine: Machine, cores: int) -> float:
+    inner = [_seconds(body, machine, cores) for body in step.bodies]
+    if step.region.definition.is_branch:
+        return max(inner)
+    if inner:  # a loop of unknown length counts once
+        return (step.dispatch.bodies[0].trip or 1) * sum(inner)
+    arithmetic = sum(_flops_seconds(part, machine) for part in step.region.parts)
+    seconds = max(arithmetic, step.dispatch.nbytes / machine.core_bandwidth) + _CALL_SECONDS
+    if cores == 1 or seconds <= FORK_SECONDS:
+        return seconds
+    return seconds / cores * _UNEVEN + _FORK_SECONDS_HOT
+
+
+def _flops_seconds(region: Region, machine: Machine) -> float:
+    """Only products multiply and add at once."""
+    seconds = 0.0
+    for op in region.ops:
+        known = op.definition
+        if known.is_product:
+            seconds += known.flops(op) / machine.peak_flops
+        else:
+            elements = sum(result.type.size for result in op.results)
+            each = known.element_flops(op) * elements
+            seconds += 2 * max(known.flops(op), each) / machine.peak_flops
+    return seconds
