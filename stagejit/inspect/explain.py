@@ -168,9 +168,19 @@ def _threads(
             steps, schedule.plan, lambda part: kernels[part].kernel, target, share=share
         ):
             found |= wave.threads
-        for body in (body for step in steps for body in step.bodies):
-            found |= _threads(body, kernels, target, options)
+        for step in steps:
+            for body, inner in zip(step.dispatch.bodies, step.bodies, strict=True):
+                if body.threads > 1:
+                    found |= dict.fromkeys(_kernels(inner), waves.beside(body.threads))
+                else:
+                    found |= _threads(inner, kernels, target, options)
     return found
+
+
+def _kernels(schedule: Schedule) -> Iterator[Region]:
+    """The regions that have kernels, of bodies too."""
+    for step in _steps(schedule):
+        yield from step.region.parts
 
 
 def _chosen(

@@ -111,6 +111,11 @@ def threads(kernel: Kernel, target: Target) -> Choice:
     return Choice("threads", why)
 
 
+def beside(threads: int) -> Choice:
+    """Why threads do not share a kernel of a loop whose iterations they share."""
+    return Choice("threads", f"on one core, beside {threads - 1} with other iterations")
+
+
 def _independent(steps: Iterable[Step], plan: Plan) -> list[list[Step]]:
     """Neighbours that may run at the same time; loops, branches and calls stay alone."""
     waits, groups = _waits(plan), list[list[Step]]()

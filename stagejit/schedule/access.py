@@ -48,6 +48,22 @@ class Buffer:
     def nbytes(self) -> int:
         return self.dtype.itemsize * self.layout.room(self.shape)
 
+    def __str__(self) -> str:
+        shape = ",".join(map(str, self.shape))
+        parts = [f"buffer {self.name}: {self.dtype}[{shape}]{self.layout} {self.kind}"]
+        if self.index is not None:
+            parts.append(str(self.index))
+        if self.kind == "transient":
+            unplaced = "passed" if isinstance(self.nbytes, int) else "unplaced"
+            parts.append(unplaced if self.slot is None else f"slot {self.slot}")
+        if self.host:
+            parts.append(f"of {self.host}")
+        if self.over:
+            parts.append(f"over {self.over}")
+        if self.result is not None:
+            parts.append(f"result {self.result}")
+        return " ".join(parts)
+
 
 @dataclass(frozen=True)
 class Access:

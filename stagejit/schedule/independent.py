@@ -62,11 +62,16 @@ def _apart(a: Box, b: Box, counts: _Counts) -> bool:
 def _apart_along(a: Dim, b: Dim, counts: _Counts) -> bool:
     """The same for one axis: both move by as much, and by more than both are long together."""
     (first, step), (other, same) = _moving(a[0], counts), _moving(b[0], counts)
-    distance = first - other
+    distance: Int = first - other
     if step is None or step != same or not isinstance(distance, int):
         return False
-    a_span, b_span = ((size - 1) * stride + 1 for _, size, stride in (a, b))
-    return abs(step) + distance >= b_span and abs(step) - distance >= a_span
+    return abs(step) + distance >= _span(b) and abs(step) - distance >= _span(a)
+
+
+def _span(dim: Dim) -> int:
+    _, size, stride = dim
+    span: int = (size - 1) * stride + 1
+    return span
 
 
 def _moving(offset: Int, counts: _Counts) -> tuple[Int, int | None]:

@@ -298,7 +298,7 @@ class Plan:
 
     def _lines(self) -> list[str]:
         lines = [f"  size {name}" for name in self.sizes]
-        lines += [f"  {_buffer_text(b)}" for b in self.buffers]
+        lines += [f"  {buffer}" for buffer in self.buffers]
         lines += [f"  {scalar}" for scalar in self.scalars]
         delegated = {item.dispatch: item for item in self.delegated}
         waits: dict[str, list[Barrier]] = {}
@@ -372,23 +372,6 @@ def _body_lines(dispatch: Dispatch, body: Body) -> list[str]:
         *body.plan._lines(),
         "}",
     ]
-
-
-def _buffer_text(buffer: Buffer) -> str:
-    shape = ",".join(map(str, buffer.shape))
-    parts = [f"buffer {buffer.name}: {buffer.dtype}[{shape}]{buffer.layout} {buffer.kind}"]
-    if buffer.index is not None:
-        parts.append(str(buffer.index))
-    if buffer.kind == "transient":
-        unplaced = "passed" if isinstance(buffer.nbytes, int) else "unplaced"
-        parts.append(unplaced if buffer.slot is None else f"slot {buffer.slot}")
-    if buffer.host:
-        parts.append(f"of {buffer.host}")
-    if buffer.over:
-        parts.append(f"over {buffer.over}")
-    if buffer.result is not None:
-        parts.append(f"result {buffer.result}")
-    return " ".join(parts)
 
 
 def _cells(dispatch: Dispatch) -> str:

@@ -321,6 +321,14 @@ ABLATIONS = {
         0,
         hosts=lambda text: text.count("parallel region of 8:"),
     ),
+    "parallel-loops": Ablation(
+        lambda x: lax.map(lambda row: jnp.tanh(row @ x[0]) @ x[0], x),
+        (np.ones((64, 64, 64), np.float32),),
+        lambda x: np.tanh(x @ x[0]) @ x[0],
+        lambda plan: sum(b.threads == 1 for d in plan.dispatches for b in d.bodies),
+        0,
+        1,
+    ),
     "pack-slots": Ablation(
         two_products,
         (X, Y),

@@ -8,8 +8,10 @@ from stagejit.errors import InternalError
 from stagejit.runtime.program import (
     Branch,
     BufferRef,
+    Call,
     Copy,
     HostProgram,
+    Iterations,
     Launch,
     Loop,
     Parallel,
@@ -20,6 +22,7 @@ from stagejit.runtime.program import (
 )
 
 ARG, RESULT, ARENA = BufferRef("arg"), BufferRef("result"), BufferRef("arena")
+OF_THREADS = BufferRef("arena", 0, 0, (32,))
 
 
 def program(*steps: Step, arena_nbytes: int = 64) -> HostProgram:
@@ -33,6 +36,7 @@ def test_text() -> None:
         Parallel((Launch("k1", (ARG, RESULT)), Launch("k2", (ARG,), (), 5))),
         Loop(3, (Copy(moving, ARENA, 8), While((), BufferRef("arena", 0, 4), (Loop(2, ()),)))),
         Branch(ARENA, 4, ((Launch("k0", ()),), ())),
+        Iterations(4, 2, 3, (Copy(BufferRef("result", 0, 0, (0, 16)), OF_THREADS, 16),)),
     )
     tested = HostProgram("p", steps, (64,), (64,), 64, ((0, 0),))
     verify(tested)
@@ -55,6 +59,8 @@ host @p  arena 64 B
     case 0:
       k0() params [] items 1 serial
     case 1:
+  loop 4 on 2 threads grain 3:
+    copy result0+16*i1 <- arena+32*i0 16 B
 """
     )
     assert tested.kernels() == ("k0", "k1", "k2")
@@ -68,6 +74,13 @@ host @p  arena 64 B
         (Copy(RESULT, BufferRef("arg", 0, 60), 8), r"bytes \[60, 68\) of 64"),
         (Copy(RESULT, BufferRef("arg", 0, -8), 8), r"bytes \[-8, 0\)"),
         (Loop(4, (Copy(BufferRef("result", 0, 0, (24,)), ARG, 8),)), r"bytes \[0, 80\) of 64"),
+        (Iterations(2, 3, 1, (Copy(OF_THREADS, ARG, 8),)), r"bytes \[0, 72\) of 64"),
+        (Iterations(2, 0, 1, ()), "iterations on 0 threads"),
+        (Iterations(2, 2, 0, ()), "grain 0"),
+        (Iterations(2, 2, 1, (Launch("k", (), (), 4, 1, True),)), "a thread forks"),
+        (Iterations(2, 2, 1, (Parallel(()),)), "a thread forks"),
+        (Iterations(2, 2, 1, (Iterations(2, 2, 1, ()),)), "a thread forks"),
+        (Iterations(2, 2, 1, (Call("lapack", (), ()),)), "lapack is called by several threads"),
         (Loop(4, (Copy(BufferRef("result", 0, 8, (-8,)), ARG, 8),)), r"bytes \[-16, 16\) of 64"),
         (Launch("k", (BufferRef("arg", 0, 0, (8,)),)), "0 enclosing loops"),
         (Launch("k", (), total=-1), "total -1"),

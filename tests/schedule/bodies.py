@@ -6,7 +6,8 @@ dispatch's `bodies`: bindings, carries, trip counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,10 @@ Memory = dict[str, Any]
 RunBody = Callable[[int, Memory], None]
 
 
-def run_bodies(step: Step, memory: Memory, run: RunBody) -> None:
+def run_bodies(
+    step: Step, memory: Memory, run: RunBody, order: random.Random | None = None
+) -> None:
+    """order: draws that of the iterations which threads share; None for the plan's."""
     anchor = step.region.anchor
     assert anchor is not None
     bodies = step.dispatch.bodies
@@ -36,6 +40,11 @@ def run_bodies(step: Step, memory: Memory, run: RunBody) -> None:
         _copy_carries(bodies[number], memory)
         return
     body = bodies[0]
+    if body.threads > 1:
+        assert body.trip is not None
+        for iteration in _in_some_order(body.trip, order):
+            run(0, _views(body, memory, iteration))
+        return
     iteration = 0
     turned = replace(body, bindings=exchanged(step.dispatch, 0))
     while True:
@@ -48,6 +57,10 @@ def run_bodies(step: Step, memory: Memory, run: RunBody) -> None:
             _copy_carries(body, memory)
     if body.alternates and iteration % 2 == 1:
         _copy_carries(body, memory)
+
+
+def _in_some_order(trip: int, order: random.Random | None) -> Sequence[int]:
+    return range(trip) if order is None else order.sample(range(trip), trip)
 
 
 def _holds(step: Step, odd: bool, memory: Memory, run: RunBody) -> bool:

@@ -111,7 +111,11 @@ class Executor:
     def _step(self, step: Step, memory: dict[str, Any]) -> None:
         if step.bodies:
             shown = self._shown(step, memory)
-            run_bodies(step, shown, lambda number, buffers: self._body(step, number, buffers))
+
+            def run(number: int, buffers: dict[str, Any]) -> None:
+                self._body(step, number, buffers)
+
+            run_bodies(step, shown, run, self.order)
             self._take_over(step, memory, shown)
             return
         self._poison_overwritten(step, memory)

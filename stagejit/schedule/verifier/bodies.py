@@ -14,6 +14,7 @@ from stagejit.errors import VerificationError
 from stagejit.index.box import Box
 from stagejit.schedule.access import swept
 from stagejit.schedule.plan import Binding, Body, Buffer, Dispatch
+from stagejit.schedule.verifier.iterations import verify_iterations
 
 
 def verify_bodies(dispatch: Dispatch, around: Mapping[str, Buffer]) -> None:
@@ -64,6 +65,7 @@ def verify_body(dispatch: Dispatch, body: Body, around: Mapping[str, Buffer]) ->
             _check_declared(dispatch, body, inside[binding.buffer], binding, around[binding.outer])
         if binding.buffer in written:
             _check_apart(name, binding, body, ranges, nbytes)
+    verify_iterations(name, body, around)
     _check_workspace(name, body, around, ranges)
     _check_carries(name, body, inside, bound, is_loop=dispatch.kind == "loop")
 
@@ -167,7 +169,7 @@ def _check_workspace(
     _require(body.workspace in around, f"{name} has transients and no workspace")
     limit = min(
         (ranges[each.buffer][0] for each in body.bindings if each.outer == body.workspace),
-        default=around[body.workspace].nbytes,
+        default=around[body.workspace].nbytes // body.threads,
     )
     _require(end <= limit, f"{name}: transients leave their part of {body.workspace}")
 
