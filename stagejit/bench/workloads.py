@@ -381,3 +381,13 @@ _add(
     ELEMENTWISE,
     "the ten largest of each row, and where they are",
 )
+
+
+def _complex(*shape: int) -> Callable[[Normal], Arguments]:
+    return lambda r: (r(*shape) + 1j * r(*shape),)
+
+
+_add("fft_64x1024", jnp.fft.fft, _complex(64, 1024), 1e-6, "transforms of lines")
+_add("fft_1M", jnp.fft.fft, _complex(1 << 20), 1e-6, "transform of one line")
+_add("fft2_256x256", jnp.fft.fft2, _complex(256, 256), 1e-6, "transform of an image")
+_add("rfft_1024x256", jnp.fft.rfft, lambda r: (r(1024, 256),), 1e-6, "transforms of real lines")

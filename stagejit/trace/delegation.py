@@ -12,7 +12,6 @@ _FAMILIES: dict[str, str] = {
     "cholesky cholesky_update eig eigh hessenberg householder_product lu qr svd schur"
     " triangular_solve tridiagonal tridiagonal_solve geqrf geqp3 ormqr"
     " lu_pivots_to_permutation": "a matrix decomposition is a library call",
-    "fft": "a Fourier transform is a library call",
     "pure_callback io_callback debug_callback debug_print python_callback": "it calls Python",
     "ffi_call custom_call": "it calls foreign code",
     "psum psum2 psum_invariant pmax pmin ppermute pbroadcast all_gather all_gather_invariant"

@@ -22,6 +22,7 @@ from stagejit.schedule.plan import Access, Binding, Body, Buffer, Carry, Dispatc
 from stagejit.schedule.verifier.bodies import verify_bodies, verify_body
 from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.types import f32, u8
+from tests.left import left
 from tests.schedule.planning import plan_of
 
 X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
@@ -129,7 +130,7 @@ def test_carries_without_elements_are_not_moved() -> None:
 
 
 def dead_in_while(x: Any) -> Any:
-    first = jnp.fft.irfft(x, 2)
+    first = left(x)
 
     def body(carry: Any) -> Any:
         i, v = carry
@@ -140,7 +141,7 @@ def dead_in_while(x: Any) -> Any:
 
 
 def dead_in_scan(x: Any) -> Any:
-    first = jnp.fft.irfft(x, x.shape[0])
+    first = left(x)
 
     def body(carry: Any, row: Any) -> Any:
         _ = row + first
@@ -150,7 +151,7 @@ def dead_in_scan(x: Any) -> Any:
 
 
 def dead_in_condition(x: Any) -> Any:
-    first = jnp.fft.irfft(x, 2)
+    first = left(x)
 
     def goes_on(carry: Any) -> Any:
         _ = first + 1
@@ -171,7 +172,7 @@ def dead_in_branch(x: Any) -> Any:
 
 def carried_and_dead(x: Any) -> Any:
     """A carry that a delegated equation makes, and that only itself is computed from."""
-    first = jnp.fft.irfft(x, x.shape[0])
+    first = left(x)
     return lax.fori_loop(0, 3, lambda i, c: (c[0] * 2, c[1] + 1), (x, first))[0]
 
 

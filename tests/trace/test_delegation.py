@@ -11,7 +11,6 @@ from stagejit.trace.translate import TRANSLATIONS
 @pytest.mark.parametrize(
     ("primitive", "reason"),
     [
-        ("fft", "a Fourier transform is a library call"),
         ("scan", "native control flow is disabled"),
         ("cholesky", "a matrix decomposition is a library call"),
         ("io_callback", "it calls Python"),

@@ -23,6 +23,7 @@ from stagejit.trace.complex.parts import (
 )
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.expressions import Real
+from stagejit.trace.fourier import rules as fourier
 from stagejit.trace.translation import Site, Translation, Unsupported
 from stagejit.types import TensorType, storage_of
 
@@ -155,12 +156,14 @@ _RULES: dict[str, Rule] = {
     "iota": _iota,
     "convert_element_type": _convert,
     **products.RULES,
+    **fourier.RULES,
 }
 NAMES = frozenset(_RULES)
 # Parameters that say nothing here that types do not.
 _IGNORED = ("input_dtype", "new_dtype", "weak_type", "sharding", "out_dtype", "y", "dtype",
             "shape", "dimension")  # fmt: skip
-_KNOWN = {name: frozenset({*_IGNORED, *products.PARAMETERS.get(name, ())}) for name in _RULES}
+_PARAMETERS = {**products.PARAMETERS, **fourier.PARAMETERS}
+_KNOWN = {name: frozenset({*_IGNORED, *_PARAMETERS.get(name, ())}) for name in _RULES}
 
 
 def rule_of(site: Site) -> Rule | None:

@@ -12,6 +12,7 @@ from jax import lax
 from stagejit.options import Options
 from stagejit.schedule.plan import Plan
 from tests.acceptance.test_multi_consumer import dense_block
+from tests.left import left
 from tests.schedule.planning import check, plan_of
 
 
@@ -124,7 +125,7 @@ def test_a9_a_constant_is_copied_once() -> None:
 
 
 def test_a9_a_delegated_result_is_copied() -> None:
-    plan = check(lambda a, x: jnp.fft.irfft(a, 4).at[1:3].set(x * 2), f32(4, 4), f32(2, 4))
+    plan = check(lambda a, x: left(a).at[1:3].set(x * 2), f32(4, 4), f32(2, 4))
     assert "it is the result of a delegated equation" in declined(plan, "elide-copy")
 
 

@@ -1,0 +1,1 @@
+"""Discrete Fourier transforms as butterflies, products and shuffles of real arrays."""

@@ -1,0 +1,216 @@
+"""Transforms of many lines of complex numbers, in steps that each pass once over all of them.
+
+Input: lines in an array (batch, length, inner), whose elements are transformed along the middle
+axis. Output: the same, transformed. Invariant: a step reads and writes runs of `inner` elements or
+more, so lines along any axis of an array are as good as those along the last.
+
+Note [Steps]: a line of r m elements is m lines of r elements, m apart, which are transformed,
+turned (each element k of line number p by p k of r m steps of a turn), and stored as r elements
+beside each other: the m elements that have the same k are the lines of the next step, whose runs
+are r times as long. After all steps elements are in order (Stockham's form; Cochran et al., "What
+is the fast Fourier transform?", 1967). Lines of few elements are computed in registers, longer ones
+of a prime length by a product with the matrix of the transform, or, where it is large, by a
+convolution of smooth length (Bluestein, 1970).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stagejit.graph.ir import Value
+from stagejit.trace.complex.arithmetic import product
+from stagejit.trace.complex.parts import Pair
+from stagejit.trace.emitter import Emitter
+from stagejit.trace.expressions import Real
+from stagejit.trace.fourier.butterflies import transformed
+from stagejit.trace.fourier.roots import Complex, factors, roots, smooth_above
+from stagejit.types import TensorType
+
+IN_REGISTERS = 7  # the longest line whose transform is a chain of sums
+RUN = 16  # elements that should be beside each other before their runs are moved
+AT_ONCE = 16  # the longest line that is one product, where a step would have shorter runs than this
+BY_PRODUCT = 32  # the longest line of prime length that is a product
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Complex numbers (batch, length, inner). value: with an axis for their parts more, which is
+    the last one (`together`: the elements are pairs) or the first one."""
+
+    emit: Emitter
+    value: Value
+    together: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shape = self.value.type.shape
+        return shape[:-1] if self.together else shape[1:]
+
+    @property
+    def pair(self) -> Pair:
+        return self.part(0), self.part(1)
+
+    def part(self, number: int) -> Real:
+        shape, start = self.shape, (0,) * len(self.shape)
+        if self.together:
+            box = self.emit.extract(self.value, (*start, number), (*shape, 1))
+        else:
+            box = self.emit.extract(self.value, (number, *start), (1, *shape))
+        return Real(self.emit, self.emit.reshape(box, shape))
+
+    def reshaped(self, *shape: int) -> Lines:
+        whole = (*shape, 2) if self.together else (2, *shape)
+        return Lines(self.emit, self.emit.reshape(self.value, whole), self.together)
+
+
+def stacked(emit: Emitter, rows: Sequence[Pair], axis: int, together: bool = False) -> Value:
+    """Pairs of arrays beside each other along an axis, in one array with an axis for the parts."""
+    first = rows[0][0].value.type
+    sizes = [pair[0].value.type.shape[axis] for pair in rows]
+    shape = (*first.shape[:axis], sum(sizes), *first.shape[axis + 1 :])
+    result = emit.empty(TensorType(first.dtype, (*shape, 2) if together else (2, *shape)))
+    at = 0
+    for pair, size in zip(rows, sizes, strict=True):
+        for number, part in enumerate(pair):
+            own = part.value.type.shape
+            start = [0] * len(own)
+            start[axis] = at
+            source = emit.reshape(part.value, (*own, 1) if together else (1, *own))
+            where = (*start, number) if together else (number, *start)
+            result = emit.insert(source, result, where)
+        at += size
+    return result
+
+
+def lines_of(emit: Emitter, rows: Sequence[Pair], together: bool = False) -> Lines:
+    """Lines of which each of `rows` is a piece, in order."""
+    return Lines(emit, stacked(emit, rows, 1, together), together)
+
+
+def constant(like: Real, numbers: Complex) -> Pair:
+    """Complex numbers in the type of `like`, rounded once."""
+    emit, dtype = like.emit, like.dtype
+    return Real(emit, emit.const(numbers.real, dtype)), Real(emit, emit.const(numbers.imag, dtype))
+
+
+def fourier(x: Lines, sign: int = 1, scale: float = 1.0, *, together: bool = False) -> Lines:
+    """The transforms of lines, times `scale`. sign: -1 for the inverse. together: as pairs."""
+    batch, length, inner = x.shape
+    if inner == 1 and 1 < length <= AT_ONCE:
+        return _by_product(x, sign, scale, together)
+    if length == 1:
+        return lines_of(x.emit, [_scaled(x.pair, scale)], together)
+    done, left, runs = 1, length, inner
+    for count in factors(length):
+        left //= count
+        split = x.reshaped(batch, done, count, left, runs)
+        waits = left > 1 and done * runs < RUN and count <= IN_REGISTERS
+        order = (0, 2, 1, 3, 4) if waits else (0, 3, 2, 1, 4)
+        rows = _short(split, sign, order) if count <= IN_REGISTERS else [_long(split, sign, order)]
+        if left > 1:
+            turns = roots(sign * np.outer(np.arange(left), np.arange(count)), count * left)
+            turns = turns.T[:, None, :, None] if waits else turns[..., None, None]
+            rows = _turned(rows, turns, 0 if waits else 1)
+        else:
+            rows = [_scaled(row, scale) for row in rows]
+        axis, pairs = 1 if waits else 2, together and left == 1
+        x = Lines(x.emit, stacked(x.emit, rows, axis, pairs), pairs)
+        done, runs = (count * done, runs) if waits else (1, count * done * runs)
+    return x.reshaped(batch, length, inner)
+
+
+def _scaled(x: Pair, scale: float) -> Pair:
+    return x if scale == 1.0 else (x[0] * scale, x[1] * scale)
+
+
+def _turned(rows: Sequence[Pair], turns: Complex, axis: int) -> list[Pair]:
+    """Rows that together have the elements that are one axis of `turns`; the first is not
+    turned."""
+    if len(rows) == 1:
+        return [product(rows[0], constant(rows[0][0], turns))]
+    split = np.split(turns, len(rows), axis)
+    pairs = zip(rows[1:], split[1:], strict=True)
+    return [rows[0], *(product(row, constant(row[0], turn)) for row, turn in pairs)]
+
+
+def _short(x: Lines, sign: int, order: Sequence[int]) -> list[Pair]:
+    """The transform of few elements, a row for each of them."""
+    emit, (batch, done, count, left, runs) = x.emit, x.shape
+
+    def row(part: Real, at: int) -> Real:
+        box = emit.extract(part.value, (0, 0, at, 0, 0), (batch, done, 1, left, runs))
+        return Real(emit, emit.transpose(box, order))
+
+    real, imaginary = x.pair
+    return transformed([(row(real, at), row(imaginary, at)) for at in range(count)], sign)
+
+
+def _long(x: Lines, sign: int, order: Sequence[int]) -> Pair:
+    """The transform of many elements as one row of them all."""
+    batch, done, count, left, runs = x.shape
+    lines = x.reshaped(batch * done, count, left * runs)
+    short = count <= BY_PRODUCT
+    pair = _by_product(lines, sign, 1.0, False).pair if short else _by_convolution(lines, sign)
+    real, imaginary = (
+        Real(x.emit, x.emit.transpose(x.emit.reshape(part.value, x.shape), order)) for part in pair
+    )
+    return real, imaginary
+
+
+def _by_product(x: Lines, sign: int, scale: float, together: bool) -> Lines:
+    """One product of real numbers: each element of the matrix is the 2 x 2 matrix that multiplies
+    as it does."""
+    emit, (batch, count, inner) = x.emit, x.shape
+    places = np.arange(count)
+    w = roots(sign * np.outer(places, places), count) * scale
+    # Axes: element, its part, element of the result, its part.
+    table = np.stack([np.stack([w.real, w.imag], -1), np.stack([-w.imag, w.real], -1)], 1)
+    factor = emit.const(table, x.value.type.dtype)
+    if inner == 1:
+        own = (1, 3) if x.together else (2, 0)
+        made = _contract(emit, x.value, factor, own, (0, 1), (batch, 1, count, 2))
+        pairs = Lines(emit, made, True).reshaped(batch, count, 1)
+        return pairs if together else lines_of(emit, [pairs.pair])
+    own = (1, 3) if x.together else (2, 0)
+    made = _contract(emit, factor, x.value, (0, 1), own, (count, 2, batch, inner))
+    return Lines(emit, emit.transpose(made, (1, 2, 0, 3)), False)
+
+
+def _contract(
+    emit: Emitter,
+    lhs: Value,
+    rhs: Value,
+    left: tuple[int, ...],
+    right: tuple[int, ...],
+    shape: tuple[int, ...],
+) -> Value:
+    dtype = lhs.type.dtype
+    return emit.emit(
+        "contract", (lhs, rhs), TensorType(dtype, shape),
+        contracting=(left, right), batch=((), ()), dtype=dtype,
+    )  # fmt: skip
+
+
+def _by_convolution(x: Lines, sign: int) -> Pair:
+    """j k = (j^2 + k^2 - (k - j)^2) / 2: turned by half of the square of its place, convolved with
+    all such turns the other way, and turned again."""
+    emit, (batch, count, inner) = x.emit, x.shape
+    places = np.arange(count)
+    turns = roots(sign * (places * places % (2 * count)), 2 * count)
+    length = smooth_above(2 * count - 1)
+    kernel = np.zeros(length, np.complex128)
+    kernel[:count] = turns.conj()
+    kernel[length - count + 1 :] = turns[:0:-1].conj()
+    response = np.fft.fft(kernel) / length
+    turned = product(x.pair, constant(x.part(0), turns[:, None]))
+    zeros = emit.fill(turned[0].like(0).value, (batch, length - count, inner))
+    made = fourier(lines_of(emit, [turned, (Real(emit, zeros), Real(emit, zeros))])).pair
+    made = product(made, constant(made[0], response[:, None]))
+    made = fourier(lines_of(emit, [made]), -1).pair
+    real, imaginary = (
+        Real(emit, emit.extract(part.value, (0, 0, 0), (batch, count, inner))) for part in made
+    )
+    return product((real, imaginary), constant(real, turns[:, None]))

@@ -1,0 +1,50 @@
+"""Roots of unity, and what a transform of given length is made of.
+
+Input: lengths. Output: arrays in float64, and factors. Invariant: a root is exact to a rounding of
+float64 whatever the length: only angles up to an eighth of a turn are given to sine and cosine.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Complex = NDArray[np.complex128]
+
+
+def roots(numbers: Any, count: int) -> Complex:
+    """exp(-2 pi i k / count) for each number k."""
+    number = np.asarray(numbers, np.int64) % count
+    quarter = (4 * number + count // 2) // count
+    rest = np.pi / 2 * ((4 * number - quarter * count) / count)
+    turned: Complex = np.array([1, -1j, -1, 1j])[quarter % 4]
+    return turned * (np.cos(rest) - 1j * np.sin(rest))
+
+
+@functools.cache
+def factors(count: int) -> Sequence[int]:
+    """Fours first, so that the runs of elements that stay together are soon a vector long; then
+    primes."""
+    found, rest = [], count
+    while rest % 4 == 0:
+        found.append(4)
+        rest //= 4
+    prime = 2
+    while rest > 1:
+        if prime * prime > rest:
+            prime = rest
+        if rest % prime:
+            prime += 1
+        else:
+            found.append(prime)
+            rest //= prime
+    return tuple(found)
+
+
+def smooth_above(count: int) -> int:
+    """The least number from `count` on whose factors are short: 2^a, 3 * 2^a or 5 * 2^a."""
+    return min(first << max(0, (-(-count // first) - 1).bit_length()) for first in (1, 3, 5))

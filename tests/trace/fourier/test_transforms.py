@@ -1,0 +1,141 @@
+"""Fourier transforms of all kinds and lengths, against NumPy with long doubles and against XLA."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import stagejit
+
+RNG = np.random.default_rng(0)
+VERIFYING = stagejit.Options(verify=True)
+NUMPY: dict[str, Any] = {
+    "FFT": np.fft.fftn, "IFFT": np.fft.ifftn, "RFFT": np.fft.rfftn, "IRFFT": np.fft.irfftn,
+}  # fmt: skip
+# One element, chains of sums, one product, fours with each rest, products and convolutions for
+# primes, alone and with other factors.
+LENGTHS = (
+    1, 2, 3, 7, 10, 16, 17, 18, 20, 32, 35, 37, 64, 74, 96, 100, 101, 134, 176, 202, 256, 1155
+)  # fmt: skip
+SHAPES = (
+    ((2, 6, 10), 2), ((4, 4, 4), 3), ((3, 17, 8), 2), ((5, 1, 7), 3), ((1, 6), 2), ((6, 1), 2),
+    ((2, 3, 64, 5), 3), ((16, 48), 2), ((101, 6), 2), ((2, 20, 34), 1), ((8, 2), 2),
+)  # fmt: skip
+
+
+def given(kind: str, shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
+    if kind == "IRFFT":
+        shape = (*shape[:-1], shape[-1] // 2 + 1)
+    x = RNG.standard_normal(shape).astype(dtype)
+    return x if kind == "RFFT" else x + 1j * RNG.standard_normal(shape).astype(dtype)
+
+
+def exact(kind: str, x: Any, lengths: tuple[int, ...]) -> Any:
+    wide = x.astype(np.clongdouble if np.iscomplexobj(x) else np.longdouble)
+    return NUMPY[kind](wide, s=lengths, axes=tuple(range(-len(lengths), 0)))
+
+
+def error(made: Any, wanted: Any) -> float:
+    """The mean square, in roundings of the mean size."""
+    size = math.sqrt(np.mean(np.abs(wanted) ** 2)) * np.finfo(made.dtype).eps
+    return math.sqrt(np.mean(np.abs(made - wanted) ** 2)) / size
+
+
+def check(kind: str, shape: tuple[int, ...], axes: int = 1, dtype: Any = np.float32) -> None:
+    """As exact as XLA's, within a factor of two; some roundings differ where there are few."""
+    x, lengths = given(kind, shape, dtype), shape[-axes:]
+    staged = stagejit.jit(lambda x: lax.fft(x, kind, lengths), options=VERIFYING)
+    assert not staged.plan(x).delegated
+    plain = jax.jit(lambda x: lax.fft(x, kind, lengths))
+    made, theirs = np.asarray(staged(x)), np.asarray(plain(x))
+    assert (made.shape, made.dtype) == (theirs.shape, theirs.dtype)
+    wanted = exact(kind, x, lengths)
+    assert error(made, wanted) <= 2 * error(theirs, wanted) + 0.3
+
+
+@pytest.mark.parametrize("kind", NUMPY)
+@pytest.mark.parametrize("length", LENGTHS)
+def test_any_length(kind: str, length: int) -> None:
+    check(kind, (5, length))
+
+
+@pytest.mark.parametrize("kind", NUMPY)
+@pytest.mark.parametrize(("shape", "axes"), SHAPES)
+def test_any_axes(kind: str, shape: tuple[int, ...], axes: int) -> None:
+    check(kind, shape, axes)
+
+
+@pytest.mark.parametrize("kind", NUMPY)
+@pytest.mark.parametrize("length", [16, 40, 37, 256])
+def test_double_precision(kind: str, length: int) -> None:
+    with jax.enable_x64(True):
+        check(kind, (3, length), dtype=np.float64)
+
+
+def test_a_long_line() -> None:
+    check("FFT", (1, 1 << 16))
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (3, 0, 4)])
+def test_no_elements(shape: tuple[int, ...]) -> None:
+    for fn in (jnp.fft.fft, jnp.fft.ifft, jnp.fft.rfft, jnp.fft.irfft):
+        x = np.zeros(shape, np.float32)
+        assert stagejit.jit(fn)(x).shape == fn(x).shape
+
+
+def test_what_does_not_count_is_not_read() -> None:
+    """The imaginary parts of the first element and, of even lengths, of the last one."""
+    for length in (8, 9, 40):
+        x = given("IRFFT", (3, length))
+        x.imag[:, 0] = np.nan
+        wanted = x.copy()
+        wanted[:, 0] = x[:, 0].real
+        if length % 2 == 0:
+            x.imag[:, -1] = np.inf
+            wanted[:, -1] = x[:, -1].real
+        made = stagejit.jit(lambda x, n=length: jnp.fft.irfft(x, n))(x)
+        np.testing.assert_allclose(made, np.fft.irfft(wanted, length), atol=1e-6)
+
+
+def test_dont_take_a_line_of_another_length() -> None:
+    """JAX's own function would have cut it; XLA says what is wrong."""
+    x = np.ones(4, np.complex64)
+    (left,) = stagejit.jit(lambda x: lax.fft(x, "IRFFT", (8,))).plan(x).delegated
+    assert left.reason == "fft: 4 elements of the transform of 8 real ones"
+
+
+def test_under_transformations() -> None:
+    x, w = given("RFFT", (4, 6, 20)), given("RFFT", (4, 6, 20))
+
+    def loss(x: Any) -> Any:
+        y = jnp.fft.rfft2(x)
+        return jnp.sum(jnp.fft.irfft2(y * jnp.fft.rfft2(w[0])) ** 2) + jnp.sum(
+            jnp.abs(jnp.fft.ifft(x, axis=0)) ** 2
+        )
+
+    for f in (jax.grad(loss), jax.vmap(loss), jax.vmap(jax.grad(loss))):
+        ours = stagejit.jit(f)
+        assert not ours.plan(x).delegated
+        made, wanted = np.asarray(ours(x)), np.asarray(jax.jit(f)(x))
+        assert np.abs(made - wanted).max() <= 2e-6 * np.abs(wanted).max()
+
+
+def test_in_a_loop() -> None:
+    def f(x: Any) -> Any:
+        return lax.fori_loop(0, 5, lambda _, c: jnp.fft.ifft(jnp.fft.fft(c) * 1j), x)
+
+    x = given("FFT", (3, 24))
+    assert not stagejit.jit(f).plan(x).delegated
+    np.testing.assert_allclose(stagejit.jit(f)(x), x * 1j, atol=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "passes"), [((64, 16), 1), ((64, 256), 4), ((64, 1024), 5)])
+def test_each_step_is_one_pass(shape: tuple[int, ...], passes: int) -> None:
+    plan = stagejit.jit(jnp.fft.fft).plan(given("FFT", shape))
+    assert len(plan.dispatches) == passes
