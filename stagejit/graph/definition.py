@@ -110,6 +110,7 @@ class OpDef:
     is_conversion: an element is that of operand 0, in another type.
     is_reduce: an element is made of a row, the elements of operand 0 along the attribute `axes`;
         those that reduce the same rows may share a dispatch.
+    is_cumulative: an element is made of those of operand 0 before it along the attribute `axis`.
     boxed: the operand of which the attributes `offsets` and `strides` name a box. An offset may be
         None: the operands after that one are these offsets, read at run time.
     is_pointwise: a view, elementwise, free, a window or a gather: whoever needs an element may
@@ -167,6 +168,7 @@ class OpDef:
     keeps_order: bool = False
     is_conversion: bool = False
     is_reduce: bool = False
+    is_cumulative: bool = False
     boxed: int | None = None
     stands_alone: bool = False
     forwards: bool = False

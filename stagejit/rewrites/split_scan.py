@@ -35,7 +35,7 @@ _LINE_NBYTES = 64  # of memory: workers that take less of a row each read all of
 def split_scans(log: Log) -> None:
     """cumulative %x  -->  cumulative of parts of %x, from the cumulative of their totals"""
     for op in log.graph.ops():
-        if op.kind == "cumulative" and op in log.graph:
+        if op.definition.is_cumulative and op in log.graph:
             _visit(log, op)
 
 

@@ -123,6 +123,7 @@ define(
         write=write_function,
         read=read_function,
         accumulates=True,
+        is_cumulative=True,
         flops=_flops,
     )
 )

@@ -160,8 +160,8 @@ _RULES: dict[str, Rule] = {
 }
 NAMES = frozenset(_RULES)
 # Parameters that say nothing here that types do not.
-_IGNORED = ("input_dtype", "new_dtype", "weak_type", "sharding", "out_dtype", "y", "dtype",
-            "shape", "dimension")  # fmt: skip
+_IGNORED = ("input_dtype", "_input_dtype", "new_dtype", "weak_type", "sharding", "out_dtype", "y",
+            "dtype", "shape", "dimension")  # fmt: skip
 _PARAMETERS = {**products.PARAMETERS, **fourier.PARAMETERS}
 _KNOWN = {name: frozenset({*_IGNORED, *_PARAMETERS.get(name, ())}) for name in _RULES}
 

@@ -126,10 +126,9 @@ class Products:
         for split in reversed(self.tiling.splits):
             strides[split.var] = size
             size *= split.span
-        buffer = self.b.scratch("panel", element_type(self.nest.dtype), size)
-        return View(
-            buffer, self.nest.dtype, strides, lambda: self.b.const(0), self.axes, padded=True
-        )
+        b = self.b  # a view that held all of this would be a cycle
+        buffer = b.scratch("panel", element_type(self.nest.dtype), size)
+        return View(buffer, self.nest.dtype, strides, lambda: b.const(0), self.axes, padded=True)
 
     def _stored(self, number: int) -> View:
         offset = self.plan.offsets[number]
@@ -138,12 +137,12 @@ class Products:
     def _in_memory(
         self, memory: Memory, dtype: DType, form: Affine, depends: frozenset[Var]
     ) -> View:
-        from_base = form - memory.base
+        from_base, emitter = form - memory.base, self.emitter
 
         def base() -> Register:
-            total = self.b.const(from_base.const)
+            total = emitter.b.const(from_base.const)
             for var, coeff in from_base.terms:
-                total = total + self.emitter.span(var).start * coeff
+                total = total + emitter.span(var).start * coeff
             return total
 
         return View(memory.buffer, dtype, dict(form.terms), base, depends)
