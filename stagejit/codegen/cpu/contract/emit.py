@@ -11,12 +11,15 @@ vector operand in L2 (KERNELS.md, "Products").
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cpu.contract.ahead import fetch_ahead
 from stagejit.codegen.cpu.contract.epilogue import Epilogue
-from stagejit.codegen.cpu.contract.microkernel import MicroKernel, View
+from stagejit.codegen.cpu.contract.left_out.masks import Kept
+from stagejit.codegen.cpu.contract.microkernel import Around, MicroKernel, View
 from stagejit.codegen.cpu.contract.pack_fill import Fill
 from stagejit.codegen.cpu.contract.packing import Packing
 from stagejit.codegen.cpu.contract.plan import ContractPlan
@@ -33,6 +36,8 @@ from stagejit.codegen.nest.tree import Blocks, Do, Groups, Node, Parallel, Run, 
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
 from stagejit.types import DType
+
+_NONE: Mapping[Var, int] = MappingProxyType({})
 
 
 def emit_contraction(plans: Sequence[ContractPlan], target: Target) -> Kernel:
@@ -54,7 +59,9 @@ def emit_contraction(plans: Sequence[ContractPlan], target: Target) -> Kernel:
         total += items
     cycles = sum(plan.tiling.cycles for plan in plans)
     seconds = cycles / target.cycles_per_second + region_seconds(region, target)
-    return finished(builder, trees, total, args, seconds, [plan.choice for plan in plans])
+    return finished(
+        builder, trees, total, args, seconds, [choice for plan in plans for choice in plan.choices]
+    )
 
 
 class Products:
@@ -109,7 +116,9 @@ class Products:
         )
         views = (self._view(0), self._view(1))
         kernel = MicroKernel(self.emitter, self.tiling, views, self.panel, self.nest)
-        return (*filled, self._tiles(kernel, self.tiling.splits, {}))
+        around = [Kept(self.plan.masks).around] if self.plan.masks else []
+        tiles = self._groups(self.tiling.splits, partial(self._tile, kernel, around))
+        return (*filled, tiles)
 
     def _view(self, number: int) -> View:
         packing, source = self.packings[number], self.plan.sources[number]
@@ -149,17 +158,27 @@ class Products:
 
     # ---------------------------------------------------------------- tiles
 
-    def _tiles(self, kernel: MicroKernel, rest: Sequence[Split], sizes: Mapping[Var, int]) -> Node:
-        """The loops over groups of the axes in `rest`, and the tile inside."""
+    def _tile(
+        self, kernel: MicroKernel, around: Sequence[Around], sizes: Mapping[Var, int]
+    ) -> Node:
+        tile = kernel.tile(sizes, around)
+        if not self.tiling.ahead:
+            return tile
+        return (Do("fetch ahead", lambda: fetch_ahead(kernel, sizes)), tile)
+
+    def _groups(
+        self,
+        rest: Sequence[Split],
+        inside: Callable[[Mapping[Var, int]], Node],
+        sizes: Mapping[Var, int] = _NONE,
+    ) -> Node:
+        """The loops over groups of the axes in `rest`, with what is inside for their sizes."""
         if not rest:
-            tile = kernel.tile(sizes)
-            if not self.tiling.ahead:
-                return tile
-            return (Do("fetch ahead", lambda: fetch_ahead(kernel, sizes)), tile)
+            return inside(sizes)
         split = rest[0]
         runs = []
         for size, first, last, ragged in self._runs(split):
-            body = self._tiles(kernel, rest[1:], {**sizes, split.var: size})
+            body = self._groups(rest[1:], inside, {**sizes, split.var: size})
             runs.append(Run(size, first, last, body, ragged))
         return Groups(split, tuple(runs))
 

@@ -25,6 +25,9 @@ from stagejit.codegen.nest.tree import Cell, Do, Node, Within, serial, vectors
 from stagejit.index.affine import Var
 from stagejit.types import DType
 
+# What stands around the loops of a tile's reduction, which it is given.
+Around = Callable[["SumTile", Node], Node]
+
 _UNROLLED = 4  # reduction axes up to this extent may be unrolled
 
 
@@ -81,7 +84,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class _Steps:
+class Steps:
     """One loop of the reduction, over `var`, whose steps move the operands by `moves`.
 
     axis: where `var` does not tell how many steps there are: the axis whose length times `times`
@@ -127,14 +130,22 @@ class MicroKernel:
         """Whether lanes run along the reduction."""
         return self.tiling.lane in self.tiling.reduce
 
-    def tile(self, sizes: Mapping[Var, int]) -> Node:
+    def tile(self, sizes: Mapping[Var, int], around: Sequence[Around] = ()) -> Node:
         """One tile of `sizes` units per axis, where the loops over the axes stand. A mask there is
-        of the last vector."""
-        return _Tile(self, self._points(sizes)).node(sizes)
+        of the last vector. around: what stands around the loops of its reduction, inside out."""
+        return SumTile(self, sizes).node(around)
+
+    def start(self, view: View) -> Register:
+        """The offset of the first element of the tile where the loops stand."""
+        at = {split.var: self.emitter.offset(split.var) for split in self.tiling.splits}
+        offset = view.base()
+        for axis, position in at.items():
+            offset = offset + view.moved(axis, position)
+        return offset
 
     # ---------------------------------------------------------------- points
 
-    def _points(self, sizes: Mapping[Var, int]) -> list[dict[Var, int]]:
+    def points(self, sizes: Mapping[Var, int]) -> list[dict[Var, int]]:
         """All positions of the tile in units. The axes of the operand with fewer loads vary
         fastest, so that its registers are kept and those of the other live shortly."""
         counts = [
@@ -161,7 +172,7 @@ class MicroKernel:
 
     # ---------------------------------------------------------------- reduction
 
-    def loops(self, points: Sequence[dict[Var, int]]) -> tuple[list[Var], list[_Steps], list[Var]]:
+    def loops(self, points: Sequence[dict[Var, int]]) -> tuple[list[Var], list[Steps], list[Var]]:
         """The axes of the reduction: those that are unrolled, the loops over others outside of
         that, and axes between them that have a loop for each remainder."""
         count = self.tiling.count
@@ -204,9 +215,15 @@ class MicroKernel:
         left, right = self.operands
         return left.constant({axis: steps}), right.constant({axis: steps})
 
-    def _merged(self, axes: Sequence[Var]) -> list[_Steps]:
+    def steps(self, axis: Var) -> Steps:
+        """A loop over one axis."""
+        known, vector = self.tiling.count(axis), axis is self.tiling.lane
+        var = Var(known or axis.extent, axis.name)
+        return Steps(var, self.moves(axis), None if known else axis, vector=vector)
+
+    def _merged(self, axes: Sequence[Var]) -> list[Steps]:
         """Loops over axes, those that run on into the next one joined with it."""
-        loops: list[_Steps] = []
+        loops: list[Steps] = []
         for axis in axes:
             known, moves = self.tiling.count(axis), self.moves(axis)
             if (
@@ -217,38 +234,38 @@ class MicroKernel:
             ):
                 outer = loops.pop()
                 joint = Var(outer.var.extent * known, axis.name)
-                loops.append(_Steps(joint, moves, outer.axis, outer.times * known))
+                loops.append(Steps(joint, moves, outer.axis, outer.times * known))
             else:
-                var = Var(known or axis.extent, axis.name)
-                vector = axis is self.tiling.lane
-                loops.append(_Steps(var, moves, None if known else axis, vector=vector))
+                loops.append(self.steps(axis))
         return loops
 
 
-class _Tile:
+class SumTile:
     """The loops of one tile, and what they do to its sums."""
 
-    def __init__(self, kernel: MicroKernel, points: Sequence[dict[Var, int]]) -> None:
-        self.kernel, self.points = kernel, points
+    def __init__(self, kernel: MicroKernel, sizes: Mapping[Var, int]) -> None:
+        self.kernel, self.sizes, self.points = kernel, sizes, kernel.points(sizes)
         self.emitter, self.b, self.tiling = kernel.emitter, kernel.b, kernel.tiling
         self.panel, self.sums = kernel.panel, Cell("sums")
-        self.unrolled, self.plain, self.split = kernel.loops(points)
+        self.unrolled, self.plain, self.split = kernel.loops(self.points)
         self.loops = list(self.plain)  # all of them
         self.starts: list[Register] = []
 
-    def node(self, sizes: Mapping[Var, int]) -> Node:
+    def node(self, around: Sequence[Around]) -> Node:
         body = self._residue_loops(self.split, self.plain, {})
         for loop in reversed(self.plain):
             if loop.vector:
                 body = vectors(loop.var, self.tiling.lanes, body)
             else:
                 body = serial([loop.var], body)
-        what = f"tile of {' x '.join(map(str, sizes.values())) or 1}"
+        for outer in around:
+            body = outer(self, body)
+        what = f"tile of {' x '.join(map(str, self.sizes.values())) or 1}"
         clear, store = Do("clear", self._clear, (self.sums,)), Do("add to the sums", self._store)
         return Within(what, self._inside, (clear, body, store))
 
     def _residue_loops(
-        self, axes: Sequence[Var], loops: Sequence[_Steps], fixed: Mapping[Var, int]
+        self, axes: Sequence[Var], loops: Sequence[Steps], fixed: Mapping[Var, int]
     ) -> Node:
         """Loops over axes, one for each remainder, since offsets are linear only in each."""
         if not axes:
@@ -257,7 +274,7 @@ class _Tile:
         nodes, moves = [], self.kernel.moves(axes[0], count)
         for first in range(min(count, axis.extent)):
             var = Var(-(-((known or axis.extent) - first) // count), axis.name)
-            steps = _Steps(var, moves, None if known else axis, first=first, apart=count)
+            steps = Steps(var, moves, None if known else axis, first=first, apart=count)
             if var.extent > 0:
                 self.loops.append(steps)
                 inner = self._residue_loops(axes[1:], (*loops, steps), {**fixed, axis: first})
@@ -270,9 +287,8 @@ class _Tile:
     def _inside(self) -> Iterator[None]:
         """Where the tile starts; `first` is whether the panel holds nothing yet."""
         kernel, emitter = self.kernel, self.emitter
-        at = {split.var: emitter.offset(split.var) for split in self.tiling.splits}
-        self.starts = [self._start(view, at) for view in kernel.operands]
-        self.target, self.first = self._start(self.panel, at), kernel.first()
+        self.starts = [kernel.start(view) for view in kernel.operands]
+        self.target, self.first = kernel.start(self.panel), kernel.first()
         self.mask = emitter.elements.position.mask
         if self.first is not None:  # the sums so far are wanted at the end, when they would stall
             for point in self.points:
@@ -281,12 +297,6 @@ class _Tile:
         handed = {var: span for loop in self.loops for var, span in loop.handed(emitter).items()}
         with emitter.covering(handed):
             yield
-
-    def _start(self, view: View, at: Mapping[Var, Register]) -> Register:
-        offset = view.base()
-        for axis, position in at.items():
-            offset = offset + view.moved(axis, position)
-        return offset
 
     def _clear(self) -> None:
         kernel = self.kernel
@@ -314,13 +324,13 @@ class _Tile:
         buffer = self.panel.buffer
         for point, total in zip(self.points, sums, strict=True):
             offset = self.target + self.panel.constant(self.kernel.elements(point))
-            lanes_on = self._mask(point)
+            lanes_on = self.exist(point)
             if add:
                 total = total + self.b.load(buffer, offset, total.type.lanes, mask=lanes_on)
             self.b.store(total, buffer, offset, mask=lanes_on)
 
-    def _mask(self, point: Mapping[Var, int]) -> Register | None:
-        """The mask applies to the last vector along the lane axis."""
+    def exist(self, point: Mapping[Var, int]) -> Register | None:
+        """Which lanes there are, where that is not all: a mask is of the last vector."""
         lane = self.tiling.lane
         if self.mask is None or lane is None or self.kernel.across:
             return None
@@ -328,7 +338,7 @@ class _Tile:
 
     # ---------------------------------------------------------------- one step
 
-    def _step(self, loops: Sequence[_Steps], fixed: Mapping[Var, int]) -> None:
+    def _step(self, loops: Sequence[Steps], fixed: Mapping[Var, int]) -> None:
         """Loads, then fused multiply-adds, for all combinations of the unrolled axes; equal loads
         are shared between them."""
         position = self.emitter.elements.position
@@ -372,7 +382,7 @@ class _Tile:
         vector = tiling.lane is not None and tiling.lane in view.depends
         mask = tail
         if vector and mask is None and not view.padded:
-            mask = self._mask(point)
+            mask = self.exist(point)
         key = (operand, constant, mask is not None)
         if key not in loaded:
             raw = self.b.load(

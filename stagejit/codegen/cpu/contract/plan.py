@@ -7,9 +7,11 @@ emitted here.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from stagejit.codegen.closed import ClosedRegion
+from stagejit.codegen.cpu.contract.left_out.masks import Mask, masks_of
 from stagejit.codegen.cpu.contract.nest import Nest, Operand
 from stagejit.codegen.cpu.contract.tile_blocks import choose, is_direct
 from stagejit.codegen.cpu.contract.tiling import Source, Tiling
@@ -29,7 +31,7 @@ _MOST_SPLITS = 16
 class ContractPlan:
     """`indices[i]` and `offsets[i]` belong to `region.stores[i]`: the index of the stored value,
     and its place in memory. panel: the store whose memory also holds the running sums, None for
-    scratch."""
+    scratch. masks: what tells which sums are stored; none where all are."""
 
     region: ClosedRegion
     nest: Nest
@@ -39,7 +41,8 @@ class ContractPlan:
     reads: tuple[tuple[Value, Affine], ...]
     tiling: Tiling
     panel: int | None
-    choice: Choice
+    masks: tuple[Mask, ...]
+    choices: tuple[Choice, ...]
 
 
 def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
@@ -57,6 +60,8 @@ def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
     stored = walk.offsets[plain[0] if plain else 0]
     tiling, choice = choose(nest, left, right, stored, target, plain=bool(plain))
     direct = bool(plain) and is_direct(tiling, stored)
+    steps = math.prod(var.extent for var in nest.reduce)
+    masks, told = masks_of(region, steps, walk.index)
     return ContractPlan(
         region,
         nest,
@@ -66,7 +71,8 @@ def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
         tuple(walk.footprint.reads),
         tiling,
         plain[0] if direct else None,
-        choice,
+        masks,
+        (choice, *told),
     )
 
 
@@ -74,14 +80,16 @@ class _Walk:
     """A dry run of one nest: what it reads and writes, as affine forms."""
 
     def __init__(self, region: ClosedRegion, nest: Nest, *, strict: bool) -> None:
-        anchor = region.anchor_op
-        self.footprint = Footprint(region, bound={anchor.result}, strict=strict)
+        self.region, self.nest = region, nest
+        self.footprint = Footprint(region, bound={region.anchor_op.result}, strict=strict)
         for operand in (nest.left, nest.right):
             self.footprint.visit(operand.value, operand.exact_index or operand.index)
-        self.indices = tuple(
-            _pushed(self.footprint, region, nest, store) for store in region.stores
-        )
+        self.indices = tuple(self.index(store.value) for store in region.stores)
         self.offsets = tuple(map(self.footprint.write, region.stores, self.indices))
+
+    def index(self, made: Value) -> Index:
+        """The index of a value, `made` of the anchor's result, that belongs to it at the nest's."""
+        return _pushed(self.footprint, self.region, self.nest, made)
 
     @property
     def forms(self) -> list[Affine]:
@@ -149,17 +157,17 @@ def _is_plain(region: ClosedRegion, nest: Nest, store: Store) -> bool:
     return value is result and result.type.dtype is nest.dtype
 
 
-def _pushed(footprint: Footprint, region: ClosedRegion, nest: Nest, store: Store) -> Index:
-    """The index of the stored value that belongs to the anchor's result at `nest.result`."""
+def _pushed(footprint: Footprint, region: ClosedRegion, nest: Nest, made: Value) -> Index:
+    """See `_Walk.index`."""
     result = region.anchor_op.result
     behind = {result}  # what is made of the anchor's result
     for op in region.ops:  # operands first
         if not behind.isdisjoint(op.operands):
             behind.update(op.results)
-    value, path = store.value, list[Op]()
+    value, path = made, list[Op]()
     while value is not result:
         if value not in behind:
-            raise InternalError(f"{store.value} does not depend on the anchor", step="codegen")
+            raise InternalError(f"{made} does not depend on the anchor", step="codegen")
         path.append(value.op)
         value = next(operand for operand in value.op.operands if operand in behind)
     index = nest.result
