@@ -69,7 +69,28 @@ def gradients(x: Any) -> Any:
     return jax.grad(lambda x: jnp.sum(jnp.sin(products(x))))(x)
 
 
-PROGRAMS = [products, attention, gathers, nested, solver, stacked, under_vmap, gradients]
+def rows_updated(x: Any) -> Any:
+    return lax.fori_loop(
+        3, 63, lambda i, y: y.at[i - 2].add(jnp.exp(y[i - 2, :, :8] @ W[:8]) * i), x
+    )
+
+
+def counted(x: Any) -> Any:
+    return lax.scan(lambda c, r: (c + jnp.int16(-3), jnp.tanh(r @ W) * c), jnp.int16(9), x)
+
+
+PROGRAMS = [
+    products,
+    attention,
+    gathers,
+    nested,
+    solver,
+    stacked,
+    under_vmap,
+    gradients,
+    rows_updated,
+    counted,
+]
 
 
 def threads_of(f: Callable[..., Any], *args: Any) -> int:

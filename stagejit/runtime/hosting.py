@@ -136,7 +136,7 @@ class _Hosting:
         if body.trip is None:
             return [self._while(step, scope)]
         if body.threads > 1:
-            return [self._iterations(step, body.trip, scope)]
+            return self._iterations(step, body.trip, scope)
         back = self._copies(step, 0, scope)
         if body.trip == 1:
             return [*self._body(step, 0, scope, _Pass(every=0)), *back]
@@ -151,13 +151,19 @@ class _Hosting:
         last = [*self._body(step, 0, scope, _Pass(body.trip - 1, 0)), *back] if rest else []
         return [host.Loop(pairs, twice), *last]
 
-    def _iterations(self, step: Step, trip: int, scope: _Scope) -> host.Step:
-        """Those of a loop that threads share."""
-        threads = step.dispatch.bodies[0].threads
+    def _iterations(self, step: Step, trip: int, scope: _Scope) -> list[host.Step]:
+        """Those of a loop that threads share, and what its counters come to."""
+        body, schedule = step.dispatch.bodies[0], step.bodies[0]
         inner = replace(scope, loops=scope.loops + 2, alone=True)
-        seconds = trip * self._seconds(step.bodies[0])
-        grain = waves.grain_of(trip, seconds, threads)
-        return host.Iterations(trip, threads, grain, self._body(step, 0, inner, _Pass()))
+        places = _bound(body, body.bindings, inner, _Pass())
+        begin, end = list[host.Step](), list[host.Step]()
+        for counter in body.counters:
+            nbytes, first, by = body.plan.buffer(counter.buffer).nbytes, counter.first, counter.step
+            begin.append(host.Store(places[counter.buffer], nbytes, first, by))
+            end.append(host.Store(scope.place(counter.outer), nbytes, first + trip * by))
+        grain = waves.grain_of(trip, trip * self._seconds(schedule), body.threads)
+        steps = (*begin, *self._body(step, 0, inner, _Pass()))
+        return [host.Iterations(trip, body.threads, grain, steps), *end]
 
     def _seconds(self, schedule: Schedule) -> float:
         """Of one execution on one core, loops of unknown length and branches counted once."""
@@ -214,10 +220,10 @@ class _Hosting:
         `these` is one iteration only."""
         body, schedule = step.dispatch.bodies[number], step.bodies[number]
         bindings = exchanged(step.dispatch, number) if these.exchanged else body.bindings
-        places = {binding.buffer: _bound(scope, binding, these) for binding in bindings}
+        places = _bound(body, bindings, scope, these)
         for buffer in body.plan.buffers:
             if buffer.slot is not None and body.workspace:
-                places[buffer.name] = _moved(self._workspace(body, scope), buffer.slot)
+                places[buffer.name] = _moved(_around(body, body.workspace, scope), buffer.slot)
         inner = replace(scope, schedule=schedule, places=places)
         return tuple(
             made
@@ -225,14 +231,6 @@ class _Hosting:
             if isinstance(part, Run)
             for made in self._steps(part.steps, inner)
         )
-
-    def _workspace(self, body: Body, scope: _Scope) -> BufferRef:
-        """Where a thread has its part of it."""
-        place = scope.place(body.workspace)
-        if body.threads == 1:
-            return place
-        nbytes = scope.schedule.plan.buffer(body.workspace).nbytes
-        return _moving(place, scope.loops - 2, nbytes // body.threads)
 
     # ---------------------------------------------------------------- kernels
 
@@ -337,13 +335,28 @@ def _moved(ref: BufferRef, nbytes: int) -> BufferRef:
     return replace(ref, offset_nbytes=ref.offset_nbytes + nbytes) if nbytes else ref
 
 
-def _bound(scope: _Scope, binding: Binding, these: _Pass) -> BufferRef:
-    """Where a body's buffer is in the iterations `these`."""
-    stride = binding.stride_nbytes
-    ref = _moved(scope.place(binding.outer), binding.offset_nbytes + these.first * stride)
-    if not these.every or not stride:
-        return ref
-    return _moving(ref, scope.loops - 1, these.every * stride)
+def _bound(
+    body: Body, bindings: Iterable[Binding], scope: _Scope, these: _Pass
+) -> dict[str, BufferRef]:
+    """Where a body's buffers are in the iterations `these`."""
+    places = {}
+    for binding in bindings:
+        stride = binding.stride_nbytes
+        start = binding.offset_nbytes + these.first * stride
+        ref = _moved(_around(body, binding.outer, scope), start)
+        if these.every and stride:
+            ref = _moving(ref, scope.loops - 1, these.every * stride)
+        places[binding.buffer] = ref
+    return places
+
+
+def _around(body: Body, name: str, scope: _Scope) -> BufferRef:
+    """Where a buffer of the plan around a body starts; of the workspace the thread's own part."""
+    place = scope.place(name)
+    if body.threads == 1 or name != body.workspace:
+        return place
+    nbytes = scope.schedule.plan.buffer(name).nbytes
+    return _moving(place, scope.loops - 2, nbytes // body.threads)
 
 
 def _moving(ref: BufferRef, loop: int, nbytes: int) -> BufferRef:

@@ -97,6 +97,17 @@ class Copy:
 
 
 @dataclass(frozen=True)
+class Store:
+    """Store an integer of `nbytes` bytes: `first`, and `step` more in each turn of the innermost
+    loop."""
+
+    place: BufferRef
+    nbytes: int
+    first: int
+    step: int = 0
+
+
+@dataclass(frozen=True)
 class Loop:
     """Run `body` `trip` times."""
 
@@ -133,7 +144,7 @@ class Branch:
     branches: tuple[tuple[Step, ...], ...]
 
 
-Step = Launch | Parallel | Call | Copy | Loop | Iterations | While | Branch
+Step = Launch | Parallel | Call | Copy | Store | Loop | Iterations | While | Branch
 
 
 @dataclass(frozen=True)
@@ -200,7 +211,7 @@ def bodies(step: Step) -> tuple[tuple[Step, ...], ...]:
             return (condition, body)
         case Branch(branches=branches):
             return branches
-        case Launch() | Call() | Copy():
+        case Launch() | Call() | Copy() | Store():
             return ()
 
 
@@ -218,6 +229,8 @@ def _verify_steps(program: HostProgram, steps: tuple[Step, ...], trips: tuple[in
             _verify_reference(program, ref, nbytes, trips)
         if isinstance(step, Launch) and (step.total < 0 or step.grain < 1):
             _broken(program, f"launch of {step.kernel}: total {step.total}, grain {step.grain}")
+        if isinstance(step, Store) and step.step and not trips:
+            _broken(program, f"{_line(step)}: no loop is around it")
         if isinstance(step, Branch):
             _verify_branch(program, step)
         if isinstance(step, Iterations):
@@ -264,6 +277,8 @@ def _references(step: Step) -> list[tuple[BufferRef, int]]:
             return [(array.ref, array.nbytes) for array in (*operands, *results)]
         case Copy(destination, source, nbytes):
             return [(destination, nbytes), (source, nbytes)]
+        case Store(place, nbytes):
+            return [(place, nbytes)]
         case While(predicate=predicate):
             return [(predicate, 1)]
         case Branch(index, index_nbytes):
@@ -340,6 +355,8 @@ def _line(step: Step) -> str:
             return f"call {target}({taken}) -> ({given}){with_what}"
         case Copy(destination, source, nbytes):
             return f"copy {_ref_text(destination)} <- {_ref_text(source)} {nbytes} B"
+        case Store(place, nbytes, first, by):
+            return f"store {_ref_text(place)} <- {first}{f' + {by}*i' if by else ''} {nbytes} B"
         case Loop(trip):
             return f"loop {trip}:"
         case Iterations(trip, threads, grain):

@@ -31,7 +31,7 @@ from stagejit.graph.ops.views import behind_aliases
 from stagejit.index.box import Box
 from stagejit.schedule.access import Access, Buffer, swept
 from stagejit.schedule.memory.packing import LINE_NBYTES, aligned
-from stagejit.schedule.plan import Binding, Body, Carry
+from stagejit.schedule.plan import Binding, Body, Carry, Counter
 from stagejit.schedule.schedule import Schedule
 
 # From here on, copying takes longer than the second copy of the loop's code costs.
@@ -52,6 +52,16 @@ class Place:
     stride_nbytes: int = 0
 
 
+@dataclass(frozen=True)
+class PlacedCounter:
+    """See `plan.Counter`. value: in whose memory what comes next is left."""
+
+    buffer: str
+    value: Value
+    first: int
+    step: int
+
+
 @dataclass(frozen=True, eq=False)
 class PlacedBody:
     """One body: its schedule, how often it runs, and where its buffers lie. See `plan.Body`."""
@@ -61,6 +71,7 @@ class PlacedBody:
     places: tuple[Place, ...]
     carries: tuple[Carry, ...]
     threads: int = 1
+    counters: tuple[PlacedCounter, ...] = ()
 
     def named(self, name_of: Callable[[Value], str], workspace: str) -> Body:
         bindings = tuple(
@@ -80,6 +91,7 @@ class PlacedBody:
             workspace if used else "",
             self.carries,
             self.threads,
+            tuple(Counter(c.buffer, name_of(c.value), c.first, c.step) for c in self.counters),
         )
 
     def touches(self) -> tuple[list[Touch], list[Touch]]:
@@ -99,6 +111,7 @@ class PlacedBody:
             value = around[carry.argument].value
             assert value is not None
             writes.append(Touch(value, Box.whole(value.shape)))
+        writes += [Touch(counter.value, Box.whole(())) for counter in self.counters]
         return reads, writes
 
     def _around(
@@ -159,6 +172,22 @@ def placed_bodies(region: Region, schedules: Sequence[Schedule]) -> Bodies:
         places = _touched([*arguments, *results], schedule, carries)
         made.append(PlacedBody(schedule, trips[number], places, carries))
     return Bodies(tuple(made), max(ends))
+
+
+def with_threads(bodies: Bodies, threads: int, counted: Mapping[str, tuple[int, int]]) -> Bodies:
+    """A loop whose iterations threads share. counted: the first value and the step of arguments
+    that count them; each thread has those that are carries in its own memory."""
+    (body,), end = bodies.each, aligned(bodies.own_nbytes)
+    places, counters = list[Place](), list[PlacedCounter]()
+    for place in body.places:
+        if place.buffer in counted and place.value is not None and not place.stride_nbytes:
+            counters.append(PlacedCounter(place.buffer, place.value, *counted[place.buffer]))
+            place = Place(place.buffer, None, end)
+            end += aligned(body.schedule.plan.buffer(place.buffer).nbytes)
+        places.append(place)
+    carries = tuple(carry for carry in body.carries if carry.argument not in counted)
+    made = PlacedBody(body.schedule, body.trip, tuple(places), carries, threads, tuple(counters))
+    return Bodies((made,), end if counters else bodies.own_nbytes)
 
 
 def _touched(

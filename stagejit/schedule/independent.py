@@ -7,7 +7,7 @@ another one writes, but for transients.
 Note [Independent iterations]: what an iteration writes is told by the accesses of its dispatches.
 A slice of a result is another one each time. What stays where it is (a carry) is written at boxes
 whose offsets count the iterations: those of two iterations are apart where they are so along one
-axis. A carry that moves to its place after an iteration is what the next one waits for.
+axis. What only counts iterations, its thread knows. Any other carry is what the next one waits for.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ _Counts = Mapping[Symbol, tuple[int, int]]
 
 
 def dependence(region: Region, body: PlacedBody) -> str:
-    """region: the loop. Empty if iterations may run in any order, and at the same time."""
+    """region: the loop; body: where each thread has its counters. Empty if iterations may run in
+    any order, and at the same time."""
     for inner in with_inner(region.bodies[0].regions):
         if inner.definition.is_foreign:
             return f"@{inner.name} calls a library, which threads take turns in"
     if body.carries:
         return f"an iteration waits for {body.carries[0].argument} of the one before"
-    still = {place.buffer for place in body.places if not place.stride_nbytes}
+    still = {p.buffer for p in body.places if p.value is not None and not p.stride_nbytes}
     plan, trip = body.schedule.plan, body.trip or 1
     counts = {s.symbol: s.counts for s in plan.scalars if s.counts is not None and s.within(trip)}
     touched = {name: list(_touching(body, name)) for name in sorted(still)}

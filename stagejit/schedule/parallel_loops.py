@@ -14,10 +14,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stagejit.decisions import Decision
+from stagejit.dispatch.bodies import counted_inside
 from stagejit.dispatch.regions import Region
 from stagejit.machine import FORK_SECONDS, Machine
 from stagejit.options import Options
-from stagejit.schedule.bodies import Bodies, PlacedBody
+from stagejit.schedule.bodies import Bodies, PlacedBody, with_threads
 from stagejit.schedule.independent import dependence
 from stagejit.schedule.schedule import Schedule, Step
 
@@ -31,24 +32,18 @@ def shared(
     region: Region, bodies: Bodies, machine: Machine, options: Options
 ) -> tuple[Bodies, Decision]:
     """The bodies of a loop, whose iterations threads share where they may and where it pays."""
-    body, *condition = bodies.each
-    threads = min(machine.cores, body.trip or 1)
-    reason = (
-        ("a condition ends it" if condition else "")
-        or ("it has one iteration" if body.trip == 1 else "")
-        or ("there is one core" if threads == 1 else "")
-        or ("all dispatches run one after the other" if options.full_barriers else "")
-        or ("sizes are not known" if body.schedule.plan.sizes else "")
-        or dependence(region, body)
-        or _too_large(body, threads, machine, options)
-    )
+    threads = min(machine.cores, bodies.each[0].trip or 1)
+    reason = _alone(bodies, machine, options)
     if reason:
         return bodies, declined(region, reason)
-    pays, reason = _pays(body, threads, machine)
-    if not pays:
+    made = with_threads(bodies, threads, _counted(region, bodies))
+    (body,) = made.each
+    reason = dependence(region, body) or _too_large(made, machine, options)
+    if reason:
         return bodies, declined(region, reason)
-    made = replace(bodies, each=(replace(body, threads=threads),))
-    return made, replace(declined(region, reason), applied=True)
+    pays, reason = _pays(body, machine)
+    decision = replace(declined(region, reason), applied=pays)
+    return (made if pays else bodies), decision
 
 
 def declined(region: Region, reason: str) -> Decision:
@@ -56,9 +51,31 @@ def declined(region: Region, reason: str) -> Decision:
     return Decision(NAME, f"@{region.name} {region.kind}", False, reason, region.loc)
 
 
-def _too_large(body: PlacedBody, threads: int, machine: Machine, options: Options) -> str:
+def _alone(bodies: Bodies, machine: Machine, options: Options) -> str:
+    """Why there is nothing to share."""
+    body, *condition = bodies.each
+    if condition:
+        return "a condition ends it"
+    if body.trip == 1:
+        return "it has one iteration"
+    if machine.cores == 1:
+        return "there is one core"
+    if options.full_barriers:
+        return "all dispatches run one after the other"
+    return "sizes are not known" if body.schedule.plan.sizes else ""
+
+
+def _counted(region: Region, bodies: Bodies) -> dict[str, tuple[int, int]]:
+    """The arguments of a loop's body that count its iterations, see `with_threads`."""
+    assert region.anchor is not None
+    names = bodies.each[0].schedule.buffer_of
+    found = counted_inside(region.anchor, region.scalars).items()
+    return {names[value]: counts for value, counts in found if value in names}
+
+
+def _too_large(bodies: Bodies, machine: Machine, options: Options) -> str:
     """Why there is no room for the transients of all threads."""
-    nbytes = body.schedule.arena_nbytes * threads
+    nbytes, threads = bodies.nbytes, bodies.each[0].threads
     what = f"{nbytes} bytes of transients for {threads} threads"
     if options.memory_budget is not None and nbytes > options.memory_budget:
         return f"{what} are over the memory budget"
@@ -67,8 +84,8 @@ def _too_large(body: PlacedBody, threads: int, machine: Machine, options: Option
     return ""
 
 
-def _pays(body: PlacedBody, threads: int, machine: Machine) -> tuple[bool, str]:
-    trip = body.trip or 1
+def _pays(body: PlacedBody, machine: Machine) -> tuple[bool, str]:
+    trip, threads = body.trip or 1, body.threads
     one = _seconds(body.schedule, machine, 1)
     kernels = trip * _seconds(body.schedule, machine, machine.cores)
     rounds = -(-trip // threads)

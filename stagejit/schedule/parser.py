@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from stagejit.errors import ParseError
@@ -23,6 +23,7 @@ from stagejit.schedule.plan import (
     Buffer,
     BufferKind,
     Carry,
+    Counter,
     Delegated,
     Dispatch,
     Hazard,
@@ -55,6 +56,7 @@ _BODY = re.compile(
 )
 _BINDING = re.compile(rf"bind ({_NAME}) = ({_NAME})(?: \+ (\d+))?(?: ([+-]) (\d+)\*i)?")
 _CARRY = re.compile(rf"carry ({_NAME}) -> ({_NAME}) (copied|change places)")
+_COUNTER = re.compile(rf"count ({_NAME}) = (-?\d+) ([+-]) (\d+)\*i to ({_NAME})")
 _ACCESS = re.compile(rf"(\??)(~?)({_NAME}?){_BOX}")
 
 
@@ -67,16 +69,23 @@ def parse_plan(text: str) -> Plan:
         raise ParseError("a plan starts with 'plan @name {' and ends with '}'")
     (name,) = _match(_HEADER, *lines[0])
     rest = iter(lines[1:])
-    made = _plan(name, rest, [], [])
+    made = _plan(name, rest, _Lines())
     for number, line in rest:
         raise ParseError(f"line {number}: nothing follows the end of a plan: {line!r}")
     return made
 
 
-def _plan(
-    name: str, lines: Iterator[tuple[int, str]], bindings: list[Binding], carries: list[Carry]
-) -> Plan:
-    """The lines up to "}". Those that only a body has go to `bindings` and `carries`."""
+@dataclass
+class _Lines:
+    """What only a body has."""
+
+    bindings: list[Binding] = field(default_factory=list)
+    carries: list[Carry] = field(default_factory=list)
+    counters: list[Counter] = field(default_factory=list)
+
+
+def _plan(name: str, lines: Iterator[tuple[int, str]], of_body: _Lines) -> Plan:
+    """The lines up to "}". Those that only a body has go to `of_body`."""
     buffers: dict[str, Buffer] = {}
     dispatches: list[Dispatch] = []
     barriers: list[Barrier] = []
@@ -91,10 +100,13 @@ def _plan(
             body = _body(number, line, lines)
             dispatches[-1] = replace(dispatches[-1], bodies=(*dispatches[-1].bodies, body))
         elif word == "bind":
-            bindings.append(_binding(number, line))
+            of_body.bindings.append(_binding(number, line))
         elif word == "carry":
             result, argument, how = _match(_CARRY, number, line)
-            carries.append(Carry(result, argument, how == "change places"))
+            of_body.carries.append(Carry(result, argument, how == "change places"))
+        elif word == "count":
+            buffer_name, first, sign, step, outer = _match(_COUNTER, number, line)
+            of_body.counters.append(Counter(buffer_name, outer, int(first), int(sign + step)))
         elif word == "size":
             (size,) = _match(_SIZE, number, line)
             sizes[size] = size_named(size)
@@ -135,11 +147,16 @@ def _values(scalars: Mapping[str, HostScalar]) -> dict[str, Int]:
 
 def _body(number: int, line: str, lines: Iterator[tuple[int, str]]) -> Body:
     name, _, trip, threads, workspace = _match(_BODY, number, line)
-    bindings: list[Binding] = []
-    carries: list[Carry] = []
-    plan = _plan(name, lines, bindings, carries)
+    found = _Lines()
+    plan = _plan(name, lines, found)
     return Body(
-        plan, _int(trip), tuple(bindings), workspace or "", tuple(carries), int(threads or 1)
+        plan,
+        _int(trip),
+        tuple(found.bindings),
+        workspace or "",
+        tuple(found.carries),
+        int(threads or 1),
+        tuple(found.counters),
     )
 
 

@@ -21,6 +21,7 @@ from stagejit.loc import UNKNOWN, Loc
 from stagejit.locks import remembered
 from stagejit.schedule import hazards, reduction
 from stagejit.schedule.access import Access, Barrier, Buffer, BufferKind, Hazard, HostScalar, Parts
+from stagejit.schedule.binding import Binding, Carry, Counter
 from stagejit.schedule.memory.packing import FRAME_NBYTES
 from stagejit.symbolic import Symbol, symbols_in
 
@@ -32,6 +33,7 @@ __all__ = [
     "Buffer",
     "BufferKind",
     "Carry",
+    "Counter",
     "Delegated",
     "Dispatch",
     "Hazard",
@@ -43,36 +45,6 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Binding:
-    """Memory of a body's argument or result: `outer`, a buffer of the plan around it, from
-    `offset_nbytes` on, and `stride_nbytes` farther in each iteration."""
-
-    buffer: str
-    outer: str
-    offset_nbytes: int = 0
-    stride_nbytes: int = 0
-
-    def __str__(self) -> str:
-        offset = f" + {self.offset_nbytes}" if self.offset_nbytes else ""
-        sign = "-" if self.stride_nbytes < 0 else "+"
-        stride = f" {sign} {abs(self.stride_nbytes)}*i" if self.stride_nbytes else ""
-        return f"bind {self.buffer} = {self.outer}{offset}{stride}"
-
-
-@dataclass(frozen=True)
-class Carry:
-    """A carry that an iteration leaves in `result` and the next one expects in `argument`."""
-
-    result: str
-    argument: str
-    alternates: bool
-
-    def __str__(self) -> str:
-        how = "change places" if self.alternates else "copied"
-        return f"carry {self.result} -> {self.argument} {how}"
-
-
-@dataclass(frozen=True)
 class Body:
     """A plan that a dispatch runs: `trip` times, once (a branch, a condition), or, where `trip` is
     None, until its condition fails.
@@ -81,7 +53,8 @@ class Body:
     transients have their slots; empty if there are none. carries: those that are not updated in
     place; all of one body are either copied after each iteration, or the buffers change places.
     threads: how many share the iterations, at most, in any order; each has one of as many equal
-    parts of the workspace.
+    parts of the workspace. counters: the carries of such a loop that its iterations do not wait
+    for.
     """
 
     plan: Plan
@@ -90,6 +63,7 @@ class Body:
     workspace: str = ""
     carries: tuple[Carry, ...] = ()
     threads: int = 1
+    counters: tuple[Counter, ...] = ()
 
     @property
     def alternates(self) -> bool:
@@ -368,7 +342,7 @@ def _body_lines(dispatch: Dispatch, body: Body) -> list[str]:
     return [
         f"body @{body.plan.name} of @{dispatch.name} {times}{threads}{within} {{",
         *(f"  {binding}" for binding in body.bindings),
-        *(f"  {carry}" for carry in body.carries),
+        *(f"  {carry}" for carry in (*body.carries, *body.counters)),
         *body.plan._lines(),
         "}",
     ]

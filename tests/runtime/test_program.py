@@ -16,13 +16,14 @@ from stagejit.runtime.program import (
     Loop,
     Parallel,
     Step,
+    Store,
     While,
     as_text,
     verify,
 )
 
 ARG, RESULT, ARENA = BufferRef("arg"), BufferRef("result"), BufferRef("arena")
-OF_THREADS = BufferRef("arena", 0, 0, (32,))
+OF_THREADS, OF_TURNS = BufferRef("arena", 0, 0, (32,)), BufferRef("result", 0, 0, (0, 16))
 
 
 def program(*steps: Step, arena_nbytes: int = 64) -> HostProgram:
@@ -36,7 +37,8 @@ def test_text() -> None:
         Parallel((Launch("k1", (ARG, RESULT)), Launch("k2", (ARG,), (), 5))),
         Loop(3, (Copy(moving, ARENA, 8), While((), BufferRef("arena", 0, 4), (Loop(2, ()),)))),
         Branch(ARENA, 4, ((Launch("k0", ()),), ())),
-        Iterations(4, 2, 3, (Copy(BufferRef("result", 0, 0, (0, 16)), OF_THREADS, 16),)),
+        Iterations(4, 2, 3, (Store(OF_THREADS, 4, 7, -2), Copy(OF_TURNS, OF_THREADS, 16))),
+        Store(ARENA, 2, 5),
     )
     tested = HostProgram("p", steps, (64,), (64,), 64, ((0, 0),))
     verify(tested)
@@ -60,7 +62,9 @@ host @p  arena 64 B
       k0() params [] items 1 serial
     case 1:
   loop 4 on 2 threads grain 3:
+    store arena+32*i0 <- 7 + -2*i 4 B
     copy result0+16*i1 <- arena+32*i0 16 B
+  store arena <- 5 2 B
 """
     )
     assert tested.kernels() == ("k0", "k1", "k2")
@@ -74,6 +78,8 @@ host @p  arena 64 B
         (Copy(RESULT, BufferRef("arg", 0, 60), 8), r"bytes \[60, 68\) of 64"),
         (Copy(RESULT, BufferRef("arg", 0, -8), 8), r"bytes \[-8, 0\)"),
         (Loop(4, (Copy(BufferRef("result", 0, 0, (24,)), ARG, 8),)), r"bytes \[0, 80\) of 64"),
+        (Store(BufferRef("arena", 0, 62), 4, 1), r"bytes \[62, 66\) of 64"),
+        (Store(ARENA, 4, 1, 1), "no loop is around it"),
         (Iterations(2, 3, 1, (Copy(OF_THREADS, ARG, 8),)), r"bytes \[0, 72\) of 64"),
         (Iterations(2, 0, 1, ()), "iterations on 0 threads"),
         (Iterations(2, 2, 0, ()), "grain 0"),

@@ -43,7 +43,11 @@ def run_bodies(
     if body.threads > 1:
         assert body.trip is not None
         for iteration in _in_some_order(body.trip, order):
+            _count(body, _views(body, memory, iteration), iteration)
             run(0, _views(body, memory, iteration))
+        _count(
+            body, {counter.buffer: memory[counter.outer] for counter in body.counters}, body.trip
+        )
         return
     iteration = 0
     turned = replace(body, bindings=exchanged(step.dispatch, 0))
@@ -57,6 +61,13 @@ def run_bodies(
             _copy_carries(body, memory)
     if body.alternates and iteration % 2 == 1:
         _copy_carries(body, memory)
+
+
+def _count(body: Body, views: Memory, iteration: int) -> None:
+    for counter in body.counters:
+        dtype = body.plan.buffer(counter.buffer).dtype.numpy
+        value = np.array(counter.first + counter.step * iteration, dtype)
+        views[counter.buffer][: value.nbytes] = np.frombuffer(value.tobytes(), np.uint8)
 
 
 def _in_some_order(trip: int, order: random.Random | None) -> Sequence[int]:

@@ -21,8 +21,10 @@ from stagejit.machine import Machine
 from stagejit.options import Options
 from stagejit.schedule.build import schedule
 from stagejit.schedule.parallel_loops import NAME
-from stagejit.schedule.plan import Body, Plan
+from stagejit.schedule.plan import Binding, Body, Buffer, Counter, Plan
+from stagejit.schedule.verifier.iterations import verify_iterations
 from stagejit.schedule.verifier.plans import verify_plan
+from stagejit.types import u8
 from tests.schedule.planning import check, checked_dispatches, plan_of, prepared
 
 RNG = np.random.default_rng(0)
@@ -122,6 +124,78 @@ def previous_row(x: Any) -> Any:
     return lax.scan(lambda last, r: (r, jnp.exp(r - last)), x[0], x)[1]
 
 
+def counted(first: int, step: int, kind: Any) -> Callable[[Any], Any]:
+    def f(x: Any) -> Any:
+        return lax.scan(lambda c, r: (c + kind(step), jnp.tanh(r @ r) * c), kind(first), x)
+
+    return f
+
+
+@pytest.mark.parametrize(("first", "step", "kind"), [
+    (0, 1, jnp.int32), (100, -3, jnp.int8), (-7, 5, jnp.int16), (1, 4, jnp.uint8)
+])  # fmt: skip
+def test_threads_know_what_counts_iterations(first: int, step: int, kind: Any) -> None:
+    f = counted(first, step, kind)
+    plan = check(f, X[:63])
+    assert decision_of(plan).applied
+    assert (
+        f"count carry0 = {first} {'-' if step < 0 else '+'} {abs(step)}*i to r0" in plan.as_text()
+    )
+
+
+def rows_written(x: Any) -> Any:
+    return lax.fori_loop(3, 60, lambda i, y: y.at[i - 2].set(jnp.exp(x[i] @ x[0])), x)
+
+
+def rows_updated(x: Any) -> Any:
+    return lax.fori_loop(3, 60, lambda i, y: y.at[i - 2].add(jnp.exp(y[i - 2] @ x[0])), x)
+
+
+def columns_written(x: Any) -> Any:
+    def step(i: Any, y: Any) -> Any:
+        return lax.dynamic_update_slice(y, jnp.exp(x[i] @ x[0])[:, None], (0, i, 0))
+
+    return lax.fori_loop(0, 64, step, jnp.swapaxes(x, 0, 1))
+
+
+@pytest.mark.parametrize("f", [rows_written, rows_updated, columns_written])
+@pytest.mark.parametrize("donated", [False, True])
+def test_destinations_of_which_each_iteration_writes_its_part(
+    f: Callable[[Any], Any], donated: bool
+) -> None:
+    assert decision_of(check(f, X, donated=(donated,))).applied
+
+
+def row_before(x: Any) -> Any:
+    return lax.fori_loop(1, 64, lambda i, y: y.at[i].set(jnp.exp(y[i - 1] @ x[0])), x)
+
+
+def row_behind(x: Any) -> Any:
+    return lax.fori_loop(0, 63, lambda i, y: y.at[i].set(jnp.exp(y[i + 1] @ x[0])), x)
+
+
+def two_rows(x: Any) -> Any:
+    def step(i: Any, y: Any) -> Any:
+        return lax.dynamic_update_slice(y, jnp.exp(x[:2] @ x[i]), (i, 0, 0))
+
+    return lax.fori_loop(0, 62, step, x)
+
+
+def one_row(x: Any) -> Any:
+    return lax.fori_loop(0, 64, lambda i, y: y.at[7].set(jnp.exp(x[i] @ x[0])), x)
+
+
+def clamped(x: Any) -> Any:
+    def step(i: Any, y: Any) -> Any:
+        return lax.dynamic_update_slice(y, jnp.exp(x[i] @ x[:1]), (i + 10, 0, 0))
+
+    return lax.fori_loop(0, 64, step, x)
+
+
+def doubled(x: Any) -> Any:
+    return lax.scan(lambda c, r: (c * 2, jnp.tanh(r @ r) * c), 1, x)
+
+
 def turned(x: Any) -> Any:
     return lax.scan(lambda c, r: ((c[1], jnp.tanh(c[0])), jnp.exp(r)), (x[0], x[1]), x)
 
@@ -158,6 +232,12 @@ def at_random(x: Any) -> Any:
     (previous_row, {}, "may be read by another one"),
     (running, {}, "may be read by another one"),
     (at_random, {}, "may be written by another one"),
+    (row_before, {}, "may be read by another one"),
+    (row_behind, {}, "may be read by another one"),
+    (two_rows, {}, "may be written by another one"),
+    (one_row, {}, "may be written by another one"),
+    (clamped, {}, "may be written by another one"),
+    (doubled, {}, "may be read by another one"),
     (solved, {}, "calls a library"),
     (halved, {}, "a condition ends it"),
     (rows, {"full_barriers": True}, "all dispatches run one after the other"),
@@ -218,6 +298,40 @@ def test_dont_accept_threads_that_share() -> None:
     for threads, fault in ((3, "unequal parts"), (4, "transients leave"), (0, "0 threads")):
         with pytest.raises(VerificationError, match=fault):
             verify_plan(with_body(plan, replace(body_of(plan), threads=threads)))
+
+
+def test_dont_accept_counters_that_do_not_count() -> None:
+    plan = plan_of(rows_written, X)
+    body = body_of(plan)
+    (counter,) = body.counters
+    for bad, fault in (
+        (replace(body, counters=()), "threads share carry0"),
+        (replace(body, counters=(replace(counter, first=2),)), "not what offsets count by"),
+        (replace(body, counters=(replace(counter, step=1 << 30),)), "wraps"),
+        (replace(body, counters=(replace(counter, buffer="carry1"),)), "of their own"),
+        (replace(body, counters=(replace(counter, outer="arg0"),)), "does not say that it writes"),
+    ):
+        with pytest.raises(VerificationError, match=fault):
+            verify_plan(with_body(plan, bad))
+
+
+@pytest.mark.parametrize("f", [row_before, two_rows, one_row, clamped])
+def test_dont_accept_iterations_that_overlap(f: Callable[[Any], Any]) -> None:
+    plan = plan_of(f, X)
+    body, workspace = body_of(plan), Buffer("w", (256,), u8, "transient")
+    (carry,) = [each for each in body.bindings if each.buffer == "carry0"]
+    others = tuple(each for each in body.bindings if each is not carry)
+    (first,) = [s.counts for s in body.plan.scalars if s.formula == "carry0"] or [(0, 1)]
+    shared = replace(
+        body,
+        bindings=(Binding("carry0", "w"), *others),
+        workspace="w",
+        threads=2,
+        counters=(Counter("carry0", carry.outer, *(first or (0, 1))),),
+    )
+    (loop,) = [d for d in plan.dispatches if d.kind == "loop"]
+    with pytest.raises(VerificationError, match="share elements of carry1"):
+        verify_iterations("body", loop, shared, {"w": workspace})
 
 
 def test_explain_tells_of_threads() -> None:

@@ -41,6 +41,7 @@ from stagejit.runtime.program import (
     Loop,
     Parallel,
     Step,
+    Store,
     While,
     verify,
     walk,
@@ -127,7 +128,7 @@ class _Encoder:
         self.constants: dict[tuple[_Item, ...], int] = {}  # with their places among the constants
         self.nwords = 0  # of all constants
         self.rows: _Rows | None = None  # of the loop that is being made
-        self.most_entries, self.most_loops = 0, 0
+        self.most_entries, self.most_loops = 0, 1  # a store looks at a loop, wherever it is
         self.scratch_nbytes = self.worker_nbytes = program.scratch_nbytes()
 
     def items(self) -> _Items:
@@ -261,6 +262,8 @@ class _Encoder:
                 return self._made("call", refs, foreign.words_of(step, self.constant, self.data))
             case Copy(destination, source, nbytes) if nbytes:
                 return self._made("copy", [destination, source], [nbytes])
+            case Store(place, nbytes, first, by):
+                return self._made("store", [place], [nbytes, first, max(loops - 1, 0), by])
             case Loop() if step.trip:
                 return self._looped(lambda: self._loop(step, loops))
             case Iterations() if step.trip:

@@ -13,6 +13,7 @@ step's references in its words (see `encoding.py`; places are in bytes from the 
     call    see `foreign.py`
     copy    bytes, from the second address of the row to the first, unless they are one
     advise  bytes, at the address
+    store   bytes of the integer, its value, number of a loop, how much more it is in each turn
     loop    number of the loop from outside, whose turns are counted from here on, trip
     again   number of the loop, place of its body
     iterations  number of the loop of the threads, trip, iterations a chunk, chunks, threads, where
@@ -29,8 +30,8 @@ from stagejit.runtime.cpu import ffi_abi as abi
 from stagejit.runtime.cpu import foreign
 
 KINDS = (
-    "launch", "region", "call", "copy", "advise", "loop", "again", "iterations", "unless", "branch",
-    "jump", "end",
+    "launch", "region", "call", "copy", "advise", "store", "loop", "again", "iterations", "unless",
+    "branch", "jump", "end",
 )  # fmt: skip
 
 # What is known of each loop that runs: the number of the turn, then that at which it ends.
@@ -159,6 +160,7 @@ define internal ptr @sj_steps(ptr %cf, ptr %start, ptr %bases, ptr %loops, ptr %
 entry:
   %threads.jobs = alloca [12 x i64], align 16
   %shared = alloca [8 x i64], align 16
+  %integer = alloca i64
   br label %step
 """
 
@@ -301,6 +303,17 @@ differ:
 advise:
   %result = load ptr, ptr %row
   call void @sj_advise(ptr %result, i64 %word)
+  br label %next
+store:                                   ; the lowest bytes come first
+{abi.load("%stored.first", "i64", "%rest", 8)}{abi.load("%stored.loop", "i64", "%rest", 16)}\
+{abi.load("%stored.step", "i64", "%rest", 24)}\
+  %stored.turn.p = getelementptr [2 x i64], ptr %loops, i64 %stored.loop
+  %stored.turn = load i64, ptr %stored.turn.p
+  %stored.by = mul i64 %stored.turn, %stored.step
+  %stored.value = add i64 %stored.first, %stored.by
+  store i64 %stored.value, ptr %integer
+  %stored.to = load ptr, ptr %row
+  %stored.end = call ptr @memcpy(ptr %stored.to, ptr %integer, i64 %word)
   br label %next
 loop:
   %iv.start = getelementptr [2 x i64], ptr %loops, i64 %word

@@ -65,7 +65,7 @@ def verify_body(dispatch: Dispatch, body: Body, around: Mapping[str, Buffer]) ->
             _check_declared(dispatch, body, inside[binding.buffer], binding, around[binding.outer])
         if binding.buffer in written:
             _check_apart(name, binding, body, ranges, nbytes)
-    verify_iterations(name, body, around)
+    verify_iterations(name, dispatch, body, around)
     _check_workspace(name, body, around, ranges)
     _check_carries(name, body, inside, bound, is_loop=dispatch.kind == "loop")
 
