@@ -30,7 +30,6 @@ from stagejit.codegen.costs import element_code, region_seconds
 from stagejit.codegen.elements.accesses import vector_cost
 from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.gathers import clamped, is_inside, start_of
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
 from stagejit.codegen.elements.space import Space
 from stagejit.codegen.elements.stores import bind_memory
@@ -97,9 +96,9 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
 
     def walk(strict: bool) -> Walked:
         footprint, index = Footprint(region, strict=strict), space.index
-        footprint.visit(updates, index)
+        footprint.value(updates, index)
         for component in range(len(dims.start_axes)):
-            footprint.visit(indices, _vector_index(op, index, component))
+            footprint.value(indices, _vector_index(op, index, component))
         place = _place(op, index)
         moved = [part + starts.get(axis, Affine()) for axis, part in enumerate(place)]
         footprint.numbers.append(op.result.type.offset(tuple(moved)))
@@ -256,19 +255,16 @@ class _Policy:
 
     def _starts(self) -> tuple[dict[int, Affine], Register | None]:
         """Where the window starts, and whether this item applies it (None: always)."""
-        b, (_, indices, _) = self.b, self.op.operands
+        op, elements, (_, indices, _) = self.op, self.elements, self.op.operands
         starts: dict[int, Affine] = {}
-        conditions = []
-        rooms = _rooms(self.op)
-        for component, axis in enumerate(self.op.attrs["start_axes"]):
-            raw = self.elements.value(indices, _vector_index(self.op, self.nest.index, component))
-            start = start_of(b, raw, indices.type.dtype)
-            if self.op.attrs["mode"] != "clip":
-                conditions.append(is_inside(b, start, rooms[axis]))
-            start = clamped(b, start, rooms[axis])
+        conditions: list[Register] = []
+        inside = conditions if op.attrs["mode"] != "clip" else None
+        rooms = _rooms(op)
+        for component, axis in enumerate(op.attrs["start_axes"]):
+            raw = elements.value(indices, _vector_index(op, self.nest.index, component))
+            starts[axis] = elements.standing_at(raw, indices.type.dtype, rooms[axis], inside)
             if axis == self.nest.owned:
-                conditions.append(self._owns(start, rooms[axis]))
-            starts[axis] = self.elements.dynamic(start, rooms[axis])
+                conditions.append(self._owns(elements.scalar_index(starts[axis]), rooms[axis]))
         return starts, reduce(operator.and_, conditions) if conditions else None
 
     def _owns(self, start: Register, extent: int) -> Register:

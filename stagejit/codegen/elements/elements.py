@@ -13,16 +13,18 @@ a register transpose inside a tile.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 
-from stagejit.codegen.elements.gathers import gather_element
 from stagejit.codegen.elements.phases import Place, WaitingStores
 from stagejit.codegen.elements.positions import Positions
 from stagejit.codegen.elements.register_tiles import Tile
+from stagejit.codegen.elements.starts import clamped, is_inside, start_of
 from stagejit.codegen.elements.windows import window_element
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Buffer, element_type
@@ -33,7 +35,7 @@ from stagejit.codegen.math import functions as vmath
 from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
-from stagejit.graph.ops.slices import place, pull_view
+from stagejit.graph.ops.slices import pull_view
 from stagejit.index.affine import Affine, Index
 from stagejit.types import DType, dtype_named, i32, i64
 
@@ -72,45 +74,12 @@ class Elements(Positions):
 
     # ---------------------------------------------------------------- values
 
-    def value(self, value: Value, index: Index) -> Register:
-        """The element of `value` at `index`, in the register type of its dtype."""
-        known = self._lookup(value, index)
-        if known is None:
-            # Operands first, by a stack of our own: a chain may be longer than Python's.
-            pending = [(value, index, False)]
-            while pending:
-                wanted, at, ready = pending.pop()
-                known = self._lookup(wanted, at)
-                if known is not None:
-                    continue
-                needs = () if ready else self._needs(wanted, at)
-                if needs:
-                    pending.append((wanted, at, True))
-                    pending += [(operand, inner, False) for operand, inner in reversed(needs)]
-                else:
-                    known = self._known[wanted, at] = self._evaluate(wanted, at)
-            assert known is not None
-        return known
+    def given(self, value: Value, index: Index) -> Register | None:
+        if value in self.bound:
+            return self.bound[value](index)
+        return self.load(value, index) if value in self.memory else None
 
-    def _lookup(self, value: Value, index: Index) -> Register | None:
-        known = self._known.get((value, index))
-        if known is None or known.block is self.b.block or self.b.sees(known.block):
-            return known
-        return None
-
-    def _needs(self, value: Value, index: Index) -> Sequence[tuple[Value, Index]]:
-        """What `_evaluate` will ask for, where that is known without evaluating a start."""
-        op = value.op
-        if value in self.bound or value in self.memory:
-            return ()
-        if op.definition.is_elementwise:
-            return [(operand, index) for operand in op.operands]
-        if op.definition.is_view and len(op.operands) == 1:
-            return [(op.operands[0], self._pull(op, index))]
-        return ()
-
-    def _pull(self, op: Op, index: Index) -> Index:
-        """The index into the operand of a view; dynamic starts are read."""
+    def pull(self, op: Op, index: Index) -> Index:
         if len(op.operands) > 1:
             return pull_view(op, index, start=self.start)
         pulled = self._pulled.get((op, index))
@@ -118,52 +87,40 @@ class Elements(Positions):
             pulled = self._pulled[op, index] = pull_view(op, index)
         return pulled
 
-    def _evaluate(self, value: Value, index: Index) -> Register:
-        if value in self.bound:
-            return self.bound[value](index)
-        if value in self.memory:
-            return self.load(value, index)
-        op = value.op
-        if op.definition.is_view:
-            return self.value(op.operands[0], self._pull(op, index))
-        if op.definition.is_splat:
-            return self.value(op.operands[0], ())
-        if op.kind == "map":
-            return self._map(op, index)
+    def standing_at(
+        self, element: Register, dtype: DType, room: int, inside: list[Register] | None = None
+    ) -> Affine:
+        start = start_of(self.b, element, dtype)
+        if inside is not None:
+            inside.append(is_inside(self.b, start, room))
+        return self.dynamic(clamped(self.b, start, room), room)
+
+    def computed(self, op: Op, elements: Sequence[Register]) -> Register:
+        dtype = op.operands[-1].type.dtype  # of several, select's cases decide about signs, width
         if op.definition.is_conversion:
-            return self._converted(op.operands[0], index, value.type.dtype)
+            return vmath.convert(self.b, elements[0], dtype, op.result.type.dtype)
         if op.kind == "bitcast":
-            return vmath.bitcast(self.b, self.value(op.operands[0], index), value.type.dtype)
-        if op.definition.counts:
-            return self._iota(index[op.attrs["axis"]], value.type.dtype)
-        if op.definition.is_constant:
-            return self._constant(value)
-        if op.definition.is_gather:
-            return gather_element(self, op, index)
-        if op.definition.is_window:
-            return window_element(self, op, index)
-        raise InternalError(
-            f"{op} cannot be evaluated element by element", step="codegen", loc=op.loc
-        )
-
-    def _converted(self, value: Value, index: Index, dtype: DType) -> Register:
-        return vmath.convert(self.b, self.value(value, index), value.type.dtype, dtype)
-
-    def _map(self, op: Op, index: Index) -> Register:
-        args = [self.value(operand, index) for operand in op.operands]
-        lanes = max(arg.type.lanes for arg in args)
+            return vmath.bitcast(self.b, elements[0], op.result.type.dtype)
+        lanes = max(element.type.lanes for element in elements)
         if lanes:
-            args = [self.b.splat(arg, lanes) for arg in args]
-        # The dtype that decides signedness and width: select's is that of its cases.
-        dtype = op.operands[-1].type.dtype
-        return vmath.emit(self.b, op.attrs["fn"], dtype, args, op.attrs)
+            elements = [self.b.splat(element, lanes) for element in elements]
+        return vmath.emit(self.b, op.attrs["fn"], dtype, elements, op.attrs)
 
-    def _iota(self, part: Affine, dtype: DType) -> Register:
+    def filled(self, op: Op, element: Register, inside: Sequence[Register]) -> Register:
+        b, fits = self.b, reduce(operator.and_, inside)
+        lanes = max(element.type.lanes, fits.type.lanes)
+        fill = b.const(op.attrs["fill_value"], element_type(op.result.type.dtype).with_lanes(lanes))
+        return b.select(fits, b.splat(element, lanes) if lanes else element, fill)
+
+    def window(self, op: Op, index: Index) -> Register:
+        return window_element(self, op, index)
+
+    def counted(self, op: Op, part: Affine) -> Register:
         narrow = part.range()[1] < 2**31
         number = self.lane_index(part, narrow=narrow)
-        return vmath.convert(self.b, number, i32 if narrow else i64, dtype)
+        return vmath.convert(self.b, number, i32 if narrow else i64, op.result.type.dtype)
 
-    def _constant(self, value: Value) -> Register:
+    def constant(self, value: Value) -> Register:
         array = value.op.attrs["value"]
         if array.size != 1:
             raise InternalError("a constant array must be a buffer", step="codegen")
@@ -175,20 +132,12 @@ class Elements(Positions):
                 return vmath.bitcast(self.b, self.b.const(word.item(), element_type(bits)), dtype)
         return self.b.const(number.item(), element_type(dtype))
 
-    def start(self, op: Op, operand: int, extent: int) -> Affine:
-        """A dynamic start of a slice: read, clamped to `[0, extent)`, and given a variable."""
-        number = self._converted(op.operands[operand], (), i64)
-        clamped = self.b.binary("smax", self.b.binary("smin", number, extent - 1), 0)
-        return self.dynamic(clamped, extent)
-
     def with_starts(self, store: Store, index: Index, offset: Affine) -> Affine:
         """`offset` of element `index` in `store.into`, with positions for the dynamic starts of its
         box, which a dry run cannot know."""
-        if not any(insert.operands[2:] for insert in store.inserts):
-            return offset
-        for insert in store.inserts:
-            index = place(insert, index, self.start)
-        return store.into.type.offset(index)
+        if any(insert.operands[2:] for insert in store.inserts):
+            return store.into.type.offset(self.placed(store, index))
+        return offset
 
     # ---------------------------------------------------------------- memory
 

@@ -1,53 +1,50 @@
 """What a region's evaluation reads, as affine forms: the dry run before any code is written.
 
 Input: values and the index at which they are wanted. Output: the element offset of every read of
-memory, every index that is used as a number, and what views on the way divide. Invariant:
-mirrors `Elements`; a form that is not listed here is not needed there.
+memory, every index that is used as a number, and what views on the way divide. Invariant: what is
+not known before a kernel runs stands for all that it may be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.elements.gathers import gather_reads
+from stagejit.codegen.elements.walk import Walk
 from stagejit.codegen.elements.windows import window_numbers, window_reads
 from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
-from stagejit.graph.ops.slices import place, pull_view
+from stagejit.graph.ops.slices import pull_view
 from stagejit.index.affine import (
     Affine,
     Index,
+    Var,
     divisions,
     linearize,
     reshape_index,
     watching_divisions,
 )
-from stagejit.locks import remembered
+from stagejit.types import DType
 
 
-@dataclass
-class Footprint:
-    """Reads and index uses of one region.
+class Footprint(Walk[Value]):
+    """Reads and index uses of one region. All it knows of an element is whose it is.
 
     bound: values computed elsewhere; the indices at which they are asked for are kept in `asked`.
     divided: see `space.merge`. strict: split loops rather than divide (see Affine.divmod).
     """
 
-    region: ClosedRegion
-    bound: Collection[Value] = ()
-    strict: bool = False
-    reads: list[tuple[Value, Affine]] = field(default_factory=list)
-    numbers: list[Affine] = field(default_factory=list)
-    asked: list[tuple[Value, Index]] = field(default_factory=list)
-    divided: list[tuple[Affine, int]] = field(default_factory=list)
-    visited: dict[tuple[Value, Index], None] = field(default_factory=dict)  # in order
-
-    @remembered
-    def _inputs(self) -> frozenset[Value]:
-        return frozenset(self.region.inputs)
+    def __init__(
+        self, region: ClosedRegion, bound: Collection[Value] = (), *, strict: bool = False
+    ) -> None:
+        super().__init__()
+        self.bound, self.strict = bound, strict
+        self.reads: list[tuple[Value, Affine]] = []
+        self.numbers: list[Affine] = []
+        self.asked: list[tuple[Value, Index]] = []
+        self.divided: list[tuple[Affine, int]] = []
+        self._inputs = frozenset(region.inputs)
 
     @property
     def forms(self) -> list[Affine]:
@@ -55,41 +52,10 @@ class Footprint:
         asked = [linearize(index, value.shape) for value, index in self.asked]
         return [form for _, form in self.reads] + self.numbers + asked
 
-    def visit(self, value: Value, index: Index) -> None:
-        """Record all that evaluating `value` at `index` needs."""
-        pending = [(value, index)]  # a chain of ops may be longer than Python's own stack
-        while pending:
-            key = pending.pop()
-            if key not in self.visited:
-                self.visited[key] = None
-                pending += reversed(self._record(*key))
-
-    def _record(self, value: Value, index: Index) -> list[tuple[Value, Index]]:
-        """Records one value; returns what it is computed from."""
-        op = value.op
-        if value in self.bound:
-            self.asked.append((value, index))
-            return []
-        if value in self._inputs:
-            self.reads.append((value, self._offset(value, index)))
-            return []
-        if op.definition.is_view:
-            pulled, divided = watching_divisions(lambda: pull_view(op, index, strict=self.strict))
-            if op.definition.splits:
-                require_elements(op, pulled)
-            known = op.definition.divisions
-            self.divided += divided if known is None else known(op, index)
-            return [(op.operands[0], pulled), *((start, ()) for start in op.operands[1:])]
-        if op.definition.counts:
-            self.numbers.append(index[op.attrs["axis"]])
-        if op.definition.is_splat:
-            return [(op.operands[0], ())]
-        if op.definition.is_gather:
-            return list(gather_reads(op, index))
-        if op.definition.is_window:
-            self.numbers += window_numbers(op, index)
-            return [(op.operands[0], read) for read in window_reads(op, index)]
-        return [(operand, index) for operand in op.operands]
+    @property
+    def evaluated(self) -> list[tuple[Value, Index]]:
+        """All elements that were needed, each after those that it is made of."""
+        return list(self._known)
 
     def reshaped(self, index: Index, to: Sequence[int], of: Sequence[int]) -> Index:
         """`reshape_index`; what it divides is recorded."""
@@ -98,12 +64,8 @@ class Footprint:
 
     def write(self, store: Store, index: Index) -> Affine:
         """Visit element `index` of `store.value`. Its offset in `store.into`, which is recorded."""
-        self.visit(store.value, index)
-        for insert in store.inserts:
-            index = place(insert, index)
-            for start in insert.operands[2:]:
-                self.visit(start, ())
-        offset = self._offset(store.into, index)
+        self.value(store.value, index)
+        offset = self._offset(store.into, self.placed(store, index))
         self.numbers.append(offset)
         return offset
 
@@ -112,6 +74,51 @@ class Footprint:
         offset, divided = watching_divisions(lambda: value.type.offset(index, strict=self.strict))
         self.divided += divided
         return offset
+
+    # ---------------------------------------------------------------- of the walk
+
+    def given(self, value: Value, index: Index) -> Value | None:
+        if value in self.bound:
+            self.asked.append((value, index))
+        elif value in self._inputs:
+            self.reads.append((value, self._offset(value, index)))
+        else:
+            return None
+        return value
+
+    def pull(self, op: Op, index: Index) -> Index:
+        pulled, divided = watching_divisions(
+            lambda: pull_view(op, index, strict=self.strict, start=self.start)
+        )
+        if op.definition.splits:
+            require_elements(op, pulled)
+        known = op.definition.divisions
+        self.divided += divided if known is None else known(op, index)
+        return pulled
+
+    def standing_at(
+        self, element: Value, dtype: DType, room: int, inside: list[Value] | None = None
+    ) -> Affine:
+        return Affine.of(Var(room, "s", "dynamic", source=element))
+
+    def computed(self, op: Op, elements: Sequence[Value]) -> Value:
+        return op.result
+
+    def filled(self, op: Op, element: Value, inside: Sequence[Value]) -> Value:
+        return op.result
+
+    def window(self, op: Op, index: Index) -> Value:
+        self.numbers += window_numbers(op, index)
+        for read in window_reads(op, index):
+            self.value(op.operands[0], read)
+        return op.result
+
+    def counted(self, op: Op, part: Affine) -> Value:
+        self.numbers.append(part)
+        return op.result
+
+    def constant(self, value: Value) -> Value:
+        return value
 
 
 def require_elements(split: Op, index: Index) -> None:

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from stagejit.codegen.elements.register_tiles import Tile
+from stagejit.codegen.elements.walk import Key, Walk
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I32, I64
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.errors import InternalError
-from stagejit.graph.ir import Value
-from stagejit.index.affine import Affine, Index, Var
+from stagejit.index.affine import Affine, Var
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,19 @@ class Position:
     within: bool = False
 
 
-class Positions:
-    """A builder, and where it writes."""
+class Positions(Walk[Register]):
+    """A builder, and where it writes; what was evaluated elsewhere is evaluated again."""
 
     def __init__(self, builder: Builder) -> None:
+        super().__init__()
         self.b = builder
         self.position = Position()
-        self._known: dict[tuple[Value, Index], Register] = {}  # what was evaluated here
+
+    def known(self, key: Key) -> Register | None:
+        made = super().known(key)
+        if made is None or made.block is self.b.block or self.b.sees(made.block):
+            return made
+        return None
 
     @contextmanager
     def at(
@@ -53,7 +59,7 @@ class Positions:
         lanes: int = 0,
         mask: Register | None = None,
         tile: Tile | None = None,
-        known: dict[tuple[Value, Index], Register] | None = None,
+        known: dict[Key, Register] | None = None,
     ) -> Iterator[None]:
         """Evaluate at another position: `env` is added, the rest replaces what it was if given.
 

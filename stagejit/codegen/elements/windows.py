@@ -12,48 +12,23 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
 from stagejit.codegen.cpu.rows.reducers import Accumulator, Reducer
-from stagejit.codegen.elements.gathers import clamped, is_inside
-from stagejit.codegen.elements.positions import Position
+from stagejit.codegen.elements.positions import Positions
+from stagejit.codegen.elements.starts import clamped, is_inside
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I32, element_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.math import functions as vmath
 from stagejit.graph.dims import WindowDims
-from stagejit.graph.ir import Op, Value
+from stagejit.graph.ir import Op
 from stagejit.graph.ops.windows import chooses
 from stagejit.index.affine import Affine, Index, Var
 
 # Taps that stand in the code one by one; beyond them a loop goes over them.
 MOST_STRAIGHT = 64
 MOST_STRAIGHT_AT_BORDER = 16
-
-
-class Evaluator(Protocol):
-    """What a window needs of `Elements`, which in turn needs windows."""
-
-    b: Builder
-    position: Position
-
-    def value(self, value: Value, index: Index) -> Register: ...
-
-    def dynamic(self, register: Register, extent: int) -> Affine: ...
-
-    def scalar_index(self, affine: Affine) -> Register: ...
-
-    def lane_index(self, affine: Affine, *, narrow: bool = False) -> Register: ...
-
-    def split(self, affine: Affine) -> tuple[int, Affine, list[tuple[Var, int]]]: ...
-
-    def at(
-        self, env: Mapping[Var, Register] | None = None, *, mask: Register | None = None
-    ) -> AbstractContextManager[None]: ...
-
-    def within(self) -> AbstractContextManager[None]: ...
 
 
 def window_reads(op: Op, index: Index) -> Iterator[Index]:
@@ -82,7 +57,7 @@ def window_numbers(op: Op, index: Index) -> Iterator[Affine]:
     return (index[axis] for axis in _open_axes(op))
 
 
-def window_element(elements: Evaluator, op: Op, index: Index) -> Register:
+def window_element(elements: Positions, op: Op, index: Index) -> Register:
     """The element of a window at `index`."""
     return _Window(elements, op, index).value()
 
@@ -102,7 +77,7 @@ def _open_axes(op: Op) -> list[int]:
 class _Window:
     """One window of one op, for all lanes."""
 
-    def __init__(self, elements: Evaluator, op: Op, index: Index) -> None:
+    def __init__(self, elements: Positions, op: Op, index: Index) -> None:
         self.elements, self.b, self.op = elements, elements.b, op
         self.dims = WindowDims.of(op.attrs)
         self.operand = op.operands[0]

@@ -83,7 +83,7 @@ class _Walk:
         self.region, self.nest = region, nest
         self.footprint = Footprint(region, bound={region.anchor_op.result}, strict=strict)
         for operand in (nest.left, nest.right):
-            self.footprint.visit(operand.value, operand.exact_index or operand.index)
+            self.footprint.value(operand.value, operand.exact_index or operand.index)
         self.indices = tuple(self.index(store.value) for store in region.stores)
         self.offsets = tuple(map(self.footprint.write, region.stores, self.indices))
 
@@ -140,7 +140,7 @@ def _memory_form(region: ClosedRegion, value: Value, index: Index) -> Affine | N
             return None
         leaf = leaf.op.operands[0]
     footprint = Footprint(region)
-    footprint.visit(value, index)
+    footprint.value(value, index)
     forms = [form for read, form in footprint.reads if read is leaf]
     return forms[0] if len(footprint.reads) == 1 and _loops_only(forms[0]) else None
 

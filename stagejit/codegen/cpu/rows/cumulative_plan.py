@@ -35,7 +35,7 @@ def plan(region: ClosedRegion, target: Target) -> Nest:
         if op.attrs["reverse"]:
             parts[axis] = Affine((), shape[axis] - 1) - parts[axis]
         index = tuple(parts)
-        footprint.visit(op.operands[0], index)
+        footprint.value(op.operands[0], index)
         footprint.asked.append((op.result, index))
         places = [footprint.reshaped(index, shape, store.value.shape) for store in region.stores]
         return footprint, index, places, list(map(footprint.write, region.stores, places))

@@ -103,7 +103,7 @@ def _plan(region: ClosedRegion, space: Space, target: Target) -> RowNest:
         kept = tuple(index[axis] for axis in groups[0])
         kept_shape = tuple(shape[axis] for axis in groups[0])
         for op in reduces:
-            footprint.visit(op.operands[0], index)
+            footprint.value(op.operands[0], index)
             footprint.asked.append((op.result, kept))
             if op.attrs["fn"] in ("argmax", "argmin"):
                 footprint.numbers.append(index[op.attrs["axes"][0]])
@@ -228,7 +228,7 @@ def _with_cache(nest: RowNest, shape: tuple[int, ...]) -> RowNest:
             kept = next(
                 (
                     value
-                    for value in evaluated
+                    for value in reversed(evaluated)
                     if value in before - chosen
                     and value.shape == shape
                     and elements * value.type.dtype.itemsize <= budget
@@ -247,18 +247,18 @@ def _with_cache(nest: RowNest, shape: tuple[int, ...]) -> RowNest:
 def _evaluated(
     region: ClosedRegion, nest: RowNest, roots: Sequence[tuple[Value, Index]], bound: set[Value]
 ) -> list[Value]:
-    """The values that one pass evaluates where the row stands, consumers before producers."""
+    """The values that one pass evaluates where the row stands, producers before consumers."""
     footprint = Footprint(region, bound)
     for value, index in roots:
-        footprint.visit(value, index)
-    return [value for value, index in footprint.visited if index == nest.index]
+        footprint.value(value, index)
+    return [value for value, index in footprint.evaluated if index == nest.index]
 
 
 def _flops_of(evaluated: Sequence[Value]) -> dict[Value, float]:
-    """What it takes to compute each of the values, which come before what they are computed from;
+    """What it takes to compute each of the values, which come after what they are computed from;
     without those that are no map's."""
     flops: dict[Value, float] = {}
-    for value in reversed(evaluated):
+    for value in evaluated:
         op = value.op
         if function := function_of(op):
             own = vmath.cost(function, value.type.dtype)

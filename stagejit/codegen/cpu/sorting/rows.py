@@ -52,7 +52,7 @@ def shape_of(region: ClosedRegion) -> Shape:
     place = [*index[:axis], Affine.of(into), *index[axis + 1 :]]
     footprint = Footprint(region, set(op.results))
     for operand in op.operands:
-        footprint.visit(operand, tuple(index))
+        footprint.value(operand, tuple(index))
     offsets = [footprint.write(store, tuple(place)) for store in region.stores]
     kept = tuple(var for at, var in enumerate(loops) if at != axis and var.extent != 1)
     reads = tuple(footprint.reads)
