@@ -10,24 +10,36 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
 from stagejit.codegen.elements.accesses import vector_cost
-from stagejit.codegen.elements.elements import Elements
+from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
 from stagejit.codegen.elements.register_tiles import Tile, best_tile, rows_are_a_loop
 from stagejit.codegen.elements.space import Space
-from stagejit.codegen.elements.stores import Stores, bind_memory
-from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.strides import is_dealt
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.items import block_of, cores_worth_having, emitted, in_items
-from stagejit.codegen.nest.tree import At, Chunk, Do, Interleaved, Loop, Node, Tail, Within, vectors
+from stagejit.codegen.nest.items import block_of, cores_worth_having, in_items
+from stagejit.codegen.nest.kernels import kernel_of
+from stagejit.codegen.nest.tree import (
+    At,
+    Chunk,
+    Do,
+    Interleaved,
+    Loop,
+    Node,
+    Parallel,
+    Tail,
+    Within,
+    vectors,
+)
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Var
 
@@ -62,15 +74,14 @@ class _Nest(Loops):
 
 def map_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region without reductions."""
-    nest = _plan(region, target)
-    builder = Builder(calls=region.calls)
-    memory, targets, args = bind_memory(builder, region, nest.reads, nest.offsets)
-    elements = Elements(builder, memory)
-    stores = Stores(region, elements, targets, nest.offsets, nest.streamed)
-    seconds = region_seconds(region, target)
-    cores = cores_worth_having(seconds, target.cores)
-    tree, total = _Policy(nest, elements, stores).tree(cores)
-    return emitted(Emitter(elements), tree, total, args, seconds, nest.choices)
+    nest, seconds = _plan(region, target), region_seconds(region, target)
+
+    def tree(nest: _Nest, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
+        stores = Stores(region, emitter.elements, memory, nest.offsets, nest.streamed)
+        cores = cores_worth_having(seconds, target.cores)
+        return _Policy(nest, emitter.elements, stores).tree(cores)
+
+    return kernel_of(region, [nest], tree, seconds, nest.choices)
 
 
 # -------------------------------------------------------------------- planning
@@ -152,8 +163,7 @@ class _Policy:
     def store(self) -> Node:
         return Do("store", self._store)
 
-    def tree(self, cores: int) -> tuple[Node, int]:
-        """All loops, and the number of items."""
+    def tree(self, cores: int) -> Parallel:
         outer = [(var, 1) for var in self.nest.outer]
         vector, tile = self.nest.vector, self.nest.tile
         if vector is None:

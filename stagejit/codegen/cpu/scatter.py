@@ -32,14 +32,13 @@ from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
 from stagejit.codegen.elements.space import Space
-from stagejit.codegen.elements.stores import bind_memory
-from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.items import emitted, in_items
-from stagejit.codegen.nest.tree import Do, Node, When, Within, serial, vectors
+from stagejit.codegen.nest.items import in_items
+from stagejit.codegen.nest.kernels import kernel_of
+from stagejit.codegen.nest.tree import Do, Node, Parallel, When, Within, serial, vectors
 from stagejit.codegen.target import Target
 from stagejit.graph.dims import ScatterDims
 from stagejit.graph.ir import Op
@@ -73,12 +72,12 @@ class _Nest(Loops):
 def scatter_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `scatter`."""
     nest = _plan(region, target)
-    builder = Builder(calls=region.calls)
-    memory, (into,), args = bind_memory(builder, region, nest.reads, nest.offsets)
-    elements = Elements(builder, memory)
-    tree, total = _Policy(region.anchor_op, nest, elements, into).tree(target.cores)
-    seconds = region_seconds(region, target)
-    return emitted(Emitter(elements), tree, total, args, seconds, nest.choices)
+
+    def tree(nest: _Nest, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
+        (into,) = memory
+        return _Policy(region.anchor_op, nest, emitter.elements, into).tree(target.cores)
+
+    return kernel_of(region, [nest], tree, region_seconds(region, target), nest.choices)
 
 
 # -------------------------------------------------------------------- planning
@@ -224,8 +223,7 @@ class _Policy:
         self.offset = Affine()  # of the element where the loops stand, in the destination
         self.inside: Register | None = None  # whether this item applies the window; None: always
 
-    def tree(self, cores: int) -> tuple[Node, int]:
-        """All loops, and the number of items."""
+    def tree(self, cores: int) -> Parallel:
         nest = self.nest
         loops = [(var, 1) for var in nest.free]
         if nest.owned is not None:

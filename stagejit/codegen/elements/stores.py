@@ -18,17 +18,27 @@ from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index
 
 
+class Nest(Protocol):
+    """Loops that read memory at `reads`, and store at `offsets`, one for each store."""
+
+    @property
+    def reads(self) -> Sequence[tuple[Value, Affine]]: ...
+
+    @property
+    def offsets(self) -> Sequence[Affine]: ...
+
+
 def bind_memory(
     builder: Builder,
     region: ClosedRegion,
-    reads: Sequence[tuple[Value, Affine]],
-    offsets: Sequence[Affine],
+    nests: Sequence[Nest],
 ) -> tuple[dict[Value, Memory], list[Memory], tuple[KernelArg, ...]]:
-    """Declares the region's buffers: inputs first, then stores. Constant offsets move to the
-    arguments, so that equal work at different places is one kernel. An input without elements is
-    none: nothing is read there, and in a body it has no memory."""
+    """Declares the buffers of a region of so many nests: inputs first, then stores. Constant
+    offsets move to the arguments, so that equal work at different places is one kernel. An input
+    without elements is none: nothing is read there, and in a body it has no memory."""
     memory: dict[Value, Memory] = {}
     args: list[KernelArg] = []
+    reads = [read for nest in nests for read in nest.reads]
     for value in region.inputs:
         if not value.type.size:
             continue
@@ -39,8 +49,9 @@ def bind_memory(
         )
         args.append(KernelArg(value, base))
     bases: dict[int, int] = {}
-    for number, form in zip(region.buffers, offsets, strict=True):
-        bases[number] = min(bases.get(number, form.range()[0]), form.range()[0])
+    for nest in nests:  # views may run backwards, so a store begins at its lowest offset
+        for number, form in zip(region.buffers, nest.offsets, strict=True):
+            bases[number] = min(bases.get(number, form.range()[0]), form.range()[0])
     stores: list[Memory] = []
     buffers: dict[int, Memory] = {}
     for store, number in zip(region.stores, region.buffers, strict=True):
@@ -49,20 +60,6 @@ def bind_memory(
         stores.append(buffers.setdefault(number, made))
         args.append(KernelArg(store.into, bases[number], written=True))
     return memory, stores, tuple(args)
-
-
-class _Nest(Protocol):
-    @property
-    def offsets(self) -> tuple[Affine, ...]: ...
-
-
-def lowest_offsets(nests: Sequence[_Nest]) -> list[Affine]:
-    """Where each store of a region begins, of which several nests write parts. Views may run
-    backwards, so that is its lowest offset."""
-    if len(nests) == 1:
-        return list(nests[0].offsets)
-    stores = zip(*(nest.offsets for nest in nests), strict=True)
-    return [Affine((), min(form.range()[0] for form in forms)) for forms in stores]
 
 
 class Stores:

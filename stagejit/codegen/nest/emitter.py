@@ -14,7 +14,7 @@ from typing import Any
 from stagejit.codegen.elements.elements import Elements
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.groups import Part, Split
-from stagejit.codegen.nest.spans import Span, own_items
+from stagejit.codegen.nest.spans import Span
 from stagejit.codegen.nest.tree import (
     At,
     Blocks,
@@ -30,6 +30,7 @@ from stagejit.codegen.nest.tree import (
     When,
     Within,
     cells_set,
+    trips,
 )
 from stagejit.errors import InternalError
 from stagejit.index.affine import Var
@@ -264,7 +265,11 @@ class Emitter:
 
     def _parallel(self, node: Parallel) -> None:
         """The items that this call is given, one by one."""
-        low, high, before = own_items(self.b, node.among, last=node.last)
+        b, low, high, before = self.b, self.b.lo, self.b.hi, node.before or 0
+        if node.before is not None:
+            low = b.binary("smax", low, before)
+        if not node.last:
+            high = b.binary("smin", high, before + node.items)
 
         @contextmanager
         def inside(number: Register) -> Iterator[None]:
@@ -275,25 +280,22 @@ class Emitter:
             ):
                 yield
 
-        self._for(low, high, 1, node.body, inside, runs=node.among is None)
+        self._for(low, high, 1, node.body, inside, runs=node.before is None)
 
     def _handed(self, node: Parallel, number: Register) -> dict[Var, Span]:
         """What an item has of each of the loops; the outermost is the slowest."""
         spans: dict[Var, Span] = {}
         for at, loop in reversed(list(enumerate(node.loops))):
+            b, count, which = self.b, trips(loop), number
+            if count == 1:
+                which = b.const(0)
+            elif at:
+                which, number = b.urem(number, count), b.udiv(number, count)
             if isinstance(loop, Split):
-                var, trips = loop.var, loop.parts
+                spans[loop.var] = loop.part(b, which)
             else:
-                var, trips = loop[0], -(-loop[0].extent // loop[1])
-            which = (
-                self.b.const(0) if trips == 1 else number if at == 0 else self.b.urem(number, trips)
-            )
-            if trips > 1 and at:
-                number = self.b.udiv(number, trips)
-            if isinstance(loop, Split):
-                spans[var] = loop.part(self.b, which)
-            else:
-                spans[var] = Span.block(self.b, var, loop[1], which * loop[1])
+                var, size = loop
+                spans[var] = Span.block(b, var, size, which * size)
         return spans
 
     def _at(self, node: At) -> None:

@@ -1,18 +1,14 @@
 """How many items the loops of a kernel become, and how wide the panel of each is.
 
-Input: loops, outermost first, and what runs inside. Output: their tree and the number of items.
-Invariant: items are independent; which thread runs one never changes a value.
+Input: loops, outermost first, and what runs inside. Output: their tree. Invariant: items are
+independent; which thread runs one never changes a value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stagejit.codegen.ir.builder import Builder
-from stagejit.codegen.kernel import Choice, Kernel, KernelArg
-from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.text import text_of
-from stagejit.codegen.nest.tree import Blocks, Node, Parallel, serial
+from stagejit.codegen.nest.tree import Blocks, Node, Parallel, serial, trips
 from stagejit.index.affine import Var
 
 # Enough items that cores balance, few enough that an item is worth claiming.
@@ -48,54 +44,13 @@ def block_of(extent: int, others: int, most: int, least: int, cores: int) -> int
     return max(extent // (wanted * least) * least, least)
 
 
-def in_items(
-    loops: Sequence[tuple[Var, int]],
-    body: Node,
-    cores: int,
-    before: int | None = None,
-    *,
-    last: bool = True,
-) -> tuple[Node, int]:
+def in_items(loops: Sequence[tuple[Var, int]], body: Node, cores: int) -> Parallel:
     """`body` inside loops over variables, in blocks of so many elements: as many leading loops as
-    give enough items, and the others inside an item; the number of items. before: items of the
-    kernel that come first, None where it has no other loops; last: whether none follow."""
+    give enough items, and the others inside an item."""
     count, items, enough = 0, 1, max(ENOUGH_ITEMS, ITEMS_A_CORE * cores)
     while count < len(loops) and items < enough:
-        var, size = loops[count]
-        items *= -(-var.extent // size)
+        items *= trips(loops[count])
         count += 1
     for var, size in reversed(loops[count:]):
         body = serial([var], body) if size == 1 else Blocks(var, size, body)
-    own = None if before is None else (before, items)
-    return Parallel(tuple(loops[:count]), body, own, last), items
-
-
-def emitted(
-    emitter: Emitter,
-    tree: Node,
-    items: int,
-    args: tuple[KernelArg, ...],
-    seconds: float,
-    choices: Sequence[Choice],
-) -> Kernel:
-    """The kernel of a tree. seconds: what all items take on one core."""
-    emitter.emit(tree)
-    return finished(emitter.b, [tree], items, args, seconds, choices)
-
-
-def finished(
-    b: Builder,
-    trees: Sequence[Node],
-    items: int,
-    args: tuple[KernelArg, ...],
-    seconds: float,
-    choices: Sequence[Choice],
-) -> Kernel:
-    """The kernel of trees that have been emitted, one after the other."""
-    loops = "\n".join(map(text_of, trees))
-    return Kernel(b.finish(), args, (), items, seconds, (*choices, shared(items, seconds)), loops)
-
-
-def shared(items: int, seconds: float) -> Choice:
-    """How many items there are for all threads."""
-    return Choice("items", f"{items}, about {1e6 * seconds / items:.2g} us each")
+    return Parallel(tuple(loops[:count]), body)

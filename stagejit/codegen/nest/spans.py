@@ -84,16 +84,3 @@ class Span:
         if self.count is not None or size == 1:
             return (self.count or 0) % size
         return self.extent % size if self.extent else None
-
-
-def own_items(
-    b: Builder, among: tuple[int, int] | None, *, last: bool = True
-) -> tuple[Register, Register, int]:
-    """Which of a call's items belong to one nest, from the first to behind the last, and how many
-    come before the nest's. among: how many items of other nests come first, and how many are its
-    own; None where it is the only nest of a kernel. last: whether none come after it."""
-    if among is None:
-        return b.lo, b.hi, 0
-    before, count = among
-    low = b.binary("smax", b.lo, before)
-    return low, b.hi if last else b.binary("smin", b.hi, before + count), before

@@ -12,6 +12,7 @@ same variable. Of all the rest a loop covers `[0, extent)`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -101,12 +102,17 @@ class Run:
 @dataclass(frozen=True, eq=False)
 class Parallel:
     """`body` for each item: loops, outermost first, flattened into numbers that threads share; of
-    a variable in blocks, or of an axis in parts. among, last: see `spans.own_items`."""
+    a variable in blocks, or of an axis in parts. before, last: items of other nests of the kernel
+    that come first, None where there is no other nest; whether none follow."""
 
     loops: tuple[tuple[Var, int] | Split, ...]
     body: Node
-    among: tuple[int, int] | None = None
+    before: int | None = None
     last: bool = True
+
+    @property
+    def items(self) -> int:
+        return math.prod(map(trips, self.loops))
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +160,11 @@ class When:
 Node = (
     Do | Loop | Blocks | Groups | Parallel | At | Interleaved | Within | When | tuple["Node", ...]
 )
+
+
+def trips(loop: tuple[Var, int] | Split) -> int:
+    """How often a loop of items runs."""
+    return loop.parts if isinstance(loop, Split) else -(-loop[0].extent // loop[1])
 
 
 def serial(variables: Sequence[Var], body: Node) -> Node:

@@ -21,7 +21,7 @@ from stagejit.codegen.nest.items import (
     in_items,
     panel_width,
 )
-from stagejit.codegen.nest.tree import Blocks, Do, Loop, Parallel
+from stagejit.codegen.nest.tree import Blocks, Do, Loop
 from stagejit.index.affine import Affine, Var
 
 
@@ -38,11 +38,11 @@ def visits(run_kernel: Any, loops: Sequence[tuple[Var, int]], chunks: int) -> np
         index = elements.scalar_index(at)
         builder.store(builder.load(counts, index) + 1, counts, index)
 
-    tree, total = in_items(loops, Do("count", body), 2)
+    tree = in_items(loops, Do("count", body), 2)
     Emitter(elements).emit(tree)
     function = builder.finish()
     found = np.zeros([var.extent for var, _ in loops], np.int64)
-    cuts = np.linspace(0, total, chunks + 1).astype(int)
+    cuts = np.linspace(0, tree.items, chunks + 1).astype(int)
     for lo, hi in itertools.pairwise(cuts):
         if lo < hi:
             run_kernel(function, [found], (), int(lo), int(hi))
@@ -69,21 +69,19 @@ def test_blocks(run_kernel: Any, extents: tuple[int, ...]) -> None:
 
 def test_enough_items_and_no_more() -> None:
     a, b, c = Var(8), Var(8), Var(1000)
-    tree, total = in_items([(a, 1), (b, 1), (c, 1)], (), 2)
-    assert total == ENOUGH_ITEMS
-    assert isinstance(tree, Parallel)
-    assert [var for var, _ in tree.loops] == [a, b]
+    tree = in_items([(a, 1), (b, 1), (c, 1)], (), 2)
+    assert tree.items == ENOUGH_ITEMS
+    assert tree.loops == ((a, 1), (b, 1))
     assert isinstance(tree.body, Loop)
     assert tree.body.var is c
-    assert in_items([(Var(3), 1), (Var(2), 1)], (), 2)[1] == 6
-    assert in_items([], (), 2)[1] == 1
+    assert in_items([(Var(3), 1), (Var(2), 1)], (), 2).items == 6
+    assert in_items([], (), 2).items == 1
 
 
 def test_blocks_count_as_one_item_each() -> None:
-    assert in_items([(Var(10), 4)], (), 2)[1] == 3
-    assert in_items([(Var(8), 4)], (), 2)[1] == 2
-    tree, _ = in_items([(Var(64), 1), (Var(10), 4)], (), 2)
-    assert isinstance(tree, Parallel)
+    assert in_items([(Var(10), 4)], (), 2).items == 3
+    assert in_items([(Var(8), 4)], (), 2).items == 2
+    tree = in_items([(Var(64), 1), (Var(10), 4)], (), 2)
     assert isinstance(tree.body, Blocks)
 
 
@@ -109,8 +107,8 @@ def test_blocks_leave_no_core_without_work(extent: int, others: int, cores: int)
 
 def test_more_cores_have_more_items() -> None:
     loops = [(Var(8), 1), (Var(8), 1), (Var(1000), 1)]
-    assert in_items(loops, (), 2)[1] == 64
-    assert in_items(loops, (), 64)[1] == 64_000
+    assert in_items(loops, (), 2).items == 64
+    assert in_items(loops, (), 64).items == 64_000
 
 
 def test_what_is_soon_done_is_not_cut() -> None:

@@ -23,15 +23,13 @@ from stagejit.codegen.cpu.contract.microkernel import Around, MicroKernel, View
 from stagejit.codegen.cpu.contract.pack_fill import Fill
 from stagejit.codegen.cpu.contract.packing import Packing
 from stagejit.codegen.cpu.contract.plan import ContractPlan
-from stagejit.codegen.elements.elements import Elements, Memory
-from stagejit.codegen.elements.stores import bind_memory, lowest_offsets
-from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.groups import Split
-from stagejit.codegen.nest.items import finished
+from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import Blocks, Do, Groups, Node, Parallel, Run, serial
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
@@ -43,25 +41,15 @@ _NONE: Mapping[Var, int] = MappingProxyType({})
 def emit_contraction(plans: Sequence[ContractPlan], target: Target) -> Kernel:
     """The kernel that runs `plans`, nests of one region that cover its result; their items follow
     each other."""
-    region = plans[0].region
-    builder = Builder(calls=region.calls)
-    reads = [read for plan in plans for read in plan.reads]
-    memory, stores, args = bind_memory(builder, region, reads, lowest_offsets(plans))
-    emitter = Emitter(Elements(builder, memory))
-    trees: list[Node] = []
-    total = 0
-    for plan in plans:
-        items = plan.tiling.items
-        among = (total, items) if len(plans) > 1 else None
-        products = Products(plan, emitter, stores, target)
-        trees.append(Parallel(products.shared, products.item, among, plan is plans[-1]))
-        emitter.emit(trees[-1])
-        total += items
-    cycles = sum(plan.tiling.cycles for plan in plans)
+    region, cycles = plans[0].region, sum(plan.tiling.cycles for plan in plans)
     seconds = cycles / target.cycles_per_second + region_seconds(region, target)
-    return finished(
-        builder, trees, total, args, seconds, [choice for plan in plans for choice in plan.choices]
-    )
+
+    def tree(plan: ContractPlan, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
+        products = Products(plan, emitter, memory, target)
+        return Parallel(products.shared, products.item)
+
+    choices = [choice for plan in plans for choice in plan.choices]
+    return kernel_of(region, plans, tree, seconds, choices)
 
 
 class Products:

@@ -18,16 +18,17 @@ from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cpu.rows.cumulative_plan import Nest, plan
 from stagejit.codegen.cpu.rows.reducers import identity_of
-from stagejit.codegen.elements.elements import Elements, Memory
-from stagejit.codegen.elements.stores import Stores, bind_memory
+from stagejit.codegen.elements.elements import Memory
+from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Buffer, element_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.items import emitted, in_items, panel_width
-from stagejit.codegen.nest.tree import At, Cell, Chunk, Do, Loop, Node, serial, vectors
+from stagejit.codegen.nest.items import in_items, panel_width
+from stagejit.codegen.nest.kernels import kernel_of
+from stagejit.codegen.nest.tree import At, Cell, Chunk, Do, Loop, Node, Parallel, serial, vectors
 from stagejit.codegen.target import Target
 from stagejit.errors import InternalError
 from stagejit.index.affine import Index, Var, linearize
@@ -42,15 +43,11 @@ _ROWS_AT_ONCE = 4  # rows that pass while a running value is in a register
 def cumulative_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `cumulative`."""
     nest = plan(region, target)
-    builder = Builder(calls=region.calls)
-    memory, stores, args = bind_memory(builder, region, nest.reads, nest.offsets)
-    emitter = Emitter(Elements(builder, memory))
-    policy = _Policy(nest, emitter, stores)
-    tree, total = policy.tree()
-    seconds = region_seconds(region, target)
-    kernel = emitted(emitter, tree, total, args, seconds, nest.choices)
-    emitter.elements.bound.clear()  # a cycle: they read through the policy
-    return kernel
+
+    def tree(nest: Nest, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
+        return _Policy(nest, emitter, memory).tree()
+
+    return kernel_of(region, [nest], tree, region_seconds(region, target), nest.choices)
 
 
 # -------------------------------------------------------------------- loops and statements
@@ -70,8 +67,7 @@ class _Policy:
         self.carry = Cell("carry")  # along the axis
         self.elements.bound[self.op.result] = self._read_result
 
-    def tree(self) -> tuple[Node, int]:
-        """All loops, and the number of items."""
+    def tree(self) -> Parallel:
         vector = self.nest.vector
         if vector is None or vector in self.nest.axis:
             return in_items([(var, 1) for var in self.nest.kept], self._line(), self.target.cores)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from stagejit.codegen.cpu.rows.nest import Accumulators, RowPolicy, Stage, reducer_of
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.items import in_items
-from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, serial, vectors
+from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, Parallel, serial, vectors
 from stagejit.index.affine import Var
 
 _Sets = list[Accumulators]  # what is accumulated apart
@@ -27,11 +27,10 @@ _SHORTEST_RUN = 8  # iterations along the vector variable that are a run, inside
 class RowLoops(RowPolicy):
     """One nest, row by row."""
 
-    def tree(self, cores: int, before: int | None = None, *, last: bool = True) -> tuple[Node, int]:
-        """All loops, and the number of items. before, last: see `in_items`."""
+    def tree(self, cores: int) -> Parallel:
         self.bind()
         row = self.straight_row() if self.nest.straight else self._row()
-        return in_items([(var, 1) for var in self.nest.kept], row, cores, before, last=last)
+        return in_items([(var, 1) for var in self.nest.kept], row, cores)
 
     def _row(self) -> Node:
         along = []

@@ -17,7 +17,17 @@ from stagejit.codegen.cpu.rows.reducers import Accumulator, Reducer, merge_all
 from stagejit.codegen.ir.nodes import I8, Buffer, Type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.items import in_items
-from stagejit.codegen.nest.tree import At, Chunk, Do, Interleaved, Loop, Node, serial, vectors
+from stagejit.codegen.nest.tree import (
+    At,
+    Chunk,
+    Do,
+    Interleaved,
+    Loop,
+    Node,
+    Parallel,
+    serial,
+    vectors,
+)
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Var
 
@@ -39,10 +49,7 @@ class PanelLoops(RowPolicy):
     _accumulators: _Sums  # of the run, if sums are long
     _totals: _Sums
 
-    def tree(
-        self, width: int, cores: int, before: int | None = None, *, last: bool = True
-    ) -> tuple[Node, int]:
-        """All loops, and the number of items. before, last: see `in_items`."""
+    def tree(self, width: int, cores: int) -> Parallel:
         self.width = width
         self.bind()
         outer = [(var, 1) for var in self.nest.kept if var is not self._vector]
@@ -52,7 +59,7 @@ class PanelLoops(RowPolicy):
             self._accumulators = self._declared()
             self._totals = self._declared() if self._long_sums() else self._accumulators
             panel = self._panel()
-        return in_items([*outer, (self._vector, width)], panel, cores, before, last=last)
+        return in_items([*outer, (self._vector, width)], panel, cores)
 
     @property
     def _vector(self) -> Var:

@@ -23,17 +23,16 @@ from stagejit.codegen.cpu.rows.loops import RowLoops
 from stagejit.codegen.cpu.rows.nest import RowNest
 from stagejit.codegen.cpu.rows.panels import PanelLoops
 from stagejit.codegen.elements.accesses import vector_cost
-from stagejit.codegen.elements.elements import Elements, Memory
+from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
 from stagejit.codegen.elements.space import Space
-from stagejit.codegen.elements.stores import bind_memory, lowest_offsets
-from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.items import finished, panel_width
-from stagejit.codegen.nest.tree import Node
+from stagejit.codegen.nest.items import panel_width
+from stagejit.codegen.nest.kernels import kernel_of
+from stagejit.codegen.nest.tree import Parallel
 from stagejit.codegen.target import Target
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
@@ -48,31 +47,14 @@ _WORTH_KEEPING = 8.0  # flops of a value that is cheaper to reload than to compu
 def reduce_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `reduce`."""
     nests = [_plan(region, space, target) for space in _spaces(region.anchor_op.operands[0])]
-    builder = Builder(calls=region.calls)
-    reads = [read for nest in nests for read in nest.reads]
-    memory, stores, args = bind_memory(builder, region, reads, lowest_offsets(nests))
-    emitter = Emitter(Elements(builder, memory))
-    trees, total = [], 0
-    for nest in nests:
-        before = total if len(nests) > 1 else None
-        tree, own = _tree(nest, emitter, stores, before, last=nest is nests[-1])
-        emitter.emit(tree)
-        emitter.elements.bound.clear()  # a cycle: they read through the policy
-        trees.append(tree)
-        total += own
     choices = (*nests[0].choices, *_row_choices(nests[0]))  # the parts are alike
-    return finished(builder, trees, total, args, region_seconds(region, target), choices)
+    return kernel_of(region, nests, _tree, region_seconds(region, target), choices)
 
 
-def _tree(
-    nest: RowNest, emitter: Emitter, stores: Sequence[Memory], before: int | None, *, last: bool
-) -> tuple[Node, int]:
-    """The loops of one nest, and the number of its items. before, last: see `in_items`."""
-    cores = nest.target.cores
+def _tree(nest: RowNest, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
     if _lanes_are_rows(nest):
-        panels = PanelLoops(nest, emitter, stores)
-        return panels.tree(_panel_width(nest), cores, before, last=last)
-    return RowLoops(nest, emitter, stores).tree(cores, before, last=last)
+        return PanelLoops(nest, emitter, memory).tree(_panel_width(nest), nest.target.cores)
+    return RowLoops(nest, emitter, memory).tree(nest.target.cores)
 
 
 # -------------------------------------------------------------------- planning

@@ -7,51 +7,50 @@ the result does not depend on how many threads share them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from stagejit.codegen.choices import Ranked, cheapest
+from stagejit.codegen.choices import cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cpu.sorting.radix import Radix
-from stagejit.codegen.cpu.sorting.rows import Rows, Way
+from stagejit.codegen.cpu.sorting.rows import Rows, Shape, Way
 from stagejit.codegen.cpu.sorting.selection import Selection
 from stagejit.codegen.cpu.sorting.short import RowInRegisters, RowsInLanes
-from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.items import emitted
+from stagejit.codegen.nest.kernels import kernel_of
+from stagejit.codegen.nest.tree import Parallel
 from stagejit.codegen.target import Target
 
 
 def sort_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `sort`."""
-    builder = Builder(calls=region.calls)
-    rows = Rows(region, builder)
-    ranked = _way(rows, target)
-    way = ranked.best
-    way.prepare()
-    tree, total = way.items(target.cores)
-    number = math.prod(var.extent for var in rows.shape.kept)
-    seconds = max(
-        number * way.operations / _scalar_operations(target), region_seconds(region, target)
-    )
-    return emitted(Emitter(rows.elements), tree, total, rows.args, seconds, [ranked.choice])
-
-
-def _way(rows: Rows, target: Target) -> Ranked[Way]:
-    """How rows are sorted, for the fewest operations."""
+    rows = Rows(region)
     ways: tuple[Way, ...] = (
         RowsInLanes(rows, target),
         RowInRegisters(rows, target),
         Selection(rows, target),
         Radix(rows, target),
     )
-    return cheapest(
+    ranked = cheapest(
         "sort",
         [way for way in ways if way.operations < math.inf],
         lambda way: way.operations,
         lambda way: way.name,
         "operations a row",
     )
+    way = ranked.best
+    number = math.prod(var.extent for var in rows.shape.kept)
+    seconds = max(
+        number * way.operations / _scalar_operations(target), region_seconds(region, target)
+    )
+
+    def tree(shape: Shape, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
+        rows.bind(emitter.elements, memory)
+        return way.items(target.cores)
+
+    return kernel_of(region, [rows.shape], tree, seconds, [ranked.choice])
 
 
 def _scalar_operations(target: Target) -> float:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from stagejit.codegen.cpu.sorting.rows import Rows, row_by_row
+from stagejit.codegen.cpu.sorting.rows import Rows, Way
 from stagejit.codegen.cpu.sorting.specials import write_specials
 from stagejit.codegen.ir.nodes import I32
 from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.codegen.nest.tree import Node
+from stagejit.codegen.nest.tree import Do, Parallel
 from stagejit.codegen.target import Target
 
 _MOVE, _BIN = 4, 2  # operations that an element, or a bin, takes for each digit
@@ -40,14 +40,14 @@ def radix_operations(bits: int, extent: int, width: int) -> float:
     return math.ceil(bits / width) * (_MOVE * extent + (_BIN << width))
 
 
-class Radix:
+class Radix(Way):
     """Sorts rows one by one."""
 
     name = "digits"
 
     def __init__(self, rows: Rows, target: Target) -> None:
-        self.rows, self.b, self.target = rows, rows.b, target
-        self.extent, self.keys = rows.extent, rows.keys
+        super().__init__(rows)
+        self.target, self.keys = target, rows.keys
         widest = max(x.type.dtype.itemsize for x in rows.op.operands)
         if not rows.is_of_keys_alone:
             widest = max(widest, 4)
@@ -58,8 +58,7 @@ class Radix:
             for key, width in zip(self.keys, self.digits, strict=True)
         )
 
-    def prepare(self) -> None:
-        """Declares the memory that rows are sorted in."""
+    def items(self, cores: int) -> Parallel:
         b, room = self.b, 2 * self.extent
         alone = self.rows.is_of_keys_alone
         self.places = None if alone else b.scratch("places", I32, room)
@@ -67,12 +66,10 @@ class Radix:
         self.words = {bits: b.scratch("keys", type, room) for bits, type in types.items()}
         bins = max(self._passes(at) << width for at, width in enumerate(self.digits))
         self.counts = b.scratch("counts", I32, bins)
+        return self.row_by_row(Do("sort a row", self._row), cores)
 
     def _passes(self, key: int) -> int:
         return math.ceil(self.keys[key].digits / self.digits[key])
-
-    def items(self, cores: int) -> tuple[Node, int]:
-        return row_by_row(self.rows, self._row, cores)
 
     def _row(self) -> None:
         """The row at which the loops stand."""

@@ -21,7 +21,7 @@ class Records:
     """bits: the width of a number; 0 where none is wide enough."""
 
     def __init__(self, rows: Rows) -> None:
-        self.rows, self.b = rows, rows.b
+        self.rows = rows
         alone = rows.is_of_keys_alone
         self.place_bits = 0 if alone else max((rows.extent - 1).bit_length(), 1)
         needed = sum(key.digits for key in rows.keys) + self.place_bits
@@ -33,7 +33,7 @@ class Records:
 
     def of(self, elements: Sequence[Register], place: int | Register) -> Register:
         """elements: of all keys. place: theirs in the row."""
-        b, word = self.b, None
+        b, word = self.rows.b, None
         for key, element in zip(self.rows.keys, elements, strict=True):
             own = key.of(b, element)
             own = b.cast("zext", own, self.type.elem) if own.type.bits < self.bits else own
@@ -47,11 +47,12 @@ class Records:
 
     def last(self, word: Register, used: int) -> Register:
         """The first `used` lanes; the others come after all elements."""
-        return self.b.select(self.b.active(used, word.type.lanes), word, -1)
+        b = self.rows.b
+        return b.select(b.active(used, word.type.lanes), word, -1)
 
     def result(self, number: int, word: Register, used: int = 0) -> Register:
         """The element of a result. used: see `Rows.pick`."""
-        b, rows = self.b, self.rows
+        b, rows = self.rows.b, self.rows
         if not self.place_bits:
             key = rows.keys[0]
             narrow = b.cast("trunc", word, key.type.elem) if key.bits < self.bits else word

@@ -7,21 +7,20 @@ the region writes, so it may be read again after a row is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.cpu.sorting.keys import Keys
 from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.stores import bind_memory
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.codegen.kernel import KernelArg
 from stagejit.codegen.nest.items import in_items
-from stagejit.codegen.nest.tree import Do, Node
+from stagejit.codegen.nest.tree import Node, Parallel
 from stagejit.dispatch.regions import Store
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var
@@ -30,7 +29,7 @@ from stagejit.index.affine import Affine, Index, Var
 @dataclass(frozen=True)
 class Shape:
     """kept: loops over rows. along: the place in a row of an operand, into: in one of a result.
-    index, place: of an element of an operand, of a result. reads, offsets: see `bind_memory`."""
+    index, place: of an element of an operand, of a result. reads, offsets: see `stores.Nest`."""
 
     kept: tuple[Var, ...]
     along: Var
@@ -59,35 +58,16 @@ def shape_of(region: ClosedRegion) -> Shape:
     return Shape(kept, along, into, tuple(index), tuple(place), reads, tuple(offsets))
 
 
-class Way(Protocol):
-    """How rows are sorted."""
-
-    name: str
-    operations: float  # of a row, about; infinite where this is no way for these rows
-
-    def prepare(self) -> None:
-        """Declares the memory that it needs."""
-
-    def items(self, cores: int) -> tuple[Node, int]:
-        """The loops over rows, and the number of items."""
-
-
 class Rows:
     """The elements of the row at which the loops stand."""
 
-    def __init__(self, region: ClosedRegion, builder: Builder) -> None:
+    elements: Elements
+
+    def __init__(self, region: ClosedRegion) -> None:
         self.op: Op = region.anchor_op
-        self.region, self.b = region, builder
-        self.shape = shape_of(region)
-        self.args: tuple[KernelArg, ...]
-        memory, stores, self.args = bind_memory(
-            builder, region, self.shape.reads, self.shape.offsets
-        )
+        self.region, self.shape = region, shape_of(region)
         self._stores: dict[Value, list[tuple[Store, Memory, Affine]]]
         self._stores = {result: [] for result in self.op.results}
-        for made in zip(region.stores, stores, self.shape.offsets, strict=True):
-            self._stores[made[0].value].append(made)
-        self.elements = Elements(builder, memory)
         self.extent = self.shape.along.extent
         self.count: int = self.op.attrs["count"]
         number: int = self.op.attrs["keys"]
@@ -96,6 +76,16 @@ class Rows:
         ]
         self.results: Sequence[int] = self.op.attrs["results"]
         self.positions = len(self.op.operands)  # the number of the result that has them
+
+    def bind(self, elements: Elements, memory: Sequence[Memory]) -> None:
+        """To the memory that stores go to."""
+        self.elements = elements
+        for made in zip(self.region.stores, memory, self.shape.offsets, strict=True):
+            self._stores[made[0].value].append(made)
+
+    @property
+    def b(self) -> Builder:
+        return self.elements.b
 
     @property
     def is_of_keys_alone(self) -> bool:
@@ -148,6 +138,23 @@ class Rows:
                 elements.store(element, store.value.type.dtype, memory, place)
 
 
-def row_by_row(rows: Rows, sort: Callable[[], None], cores: int) -> tuple[Node, int]:
-    """Loops over all rows, of which an item has whole ones; the number of items."""
-    return in_items([(var, 1) for var in rows.shape.kept], Do("sort a row", sort), cores)
+class Way(ABC):
+    """How rows are sorted."""
+
+    name: str
+    operations = math.inf  # of a row, about; infinite where this is no way for these rows
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows, self.extent, self.count = rows, rows.extent, rows.count
+
+    @property
+    def b(self) -> Builder:
+        return self.rows.b
+
+    @abstractmethod
+    def items(self, cores: int) -> Parallel:
+        """The loops over rows; declares the memory that they need."""
+
+    def row_by_row(self, sort: Node, cores: int) -> Parallel:
+        """Loops over all rows, of which an item has whole ones."""
+        return in_items([(var, 1) for var in self.rows.shape.kept], sort, cores)

@@ -20,25 +20,24 @@ import math
 
 from stagejit.codegen.cpu.sorting.keys import Keys
 from stagejit.codegen.cpu.sorting.networks import sort_along
-from stagejit.codegen.cpu.sorting.rows import Rows, row_by_row
+from stagejit.codegen.cpu.sorting.rows import Rows, Way
 from stagejit.codegen.ir.nodes import I32
 from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.codegen.nest.tree import Node
+from stagejit.codegen.nest.tree import Do, Parallel
 from stagejit.codegen.target import Target
 
 _LOOK, _ENTER, _VECTOR = 16, 80, 10  # operations of a vector looked at, of an element, of a merge
 _GROUPS = 4  # vectors of groups
 
 
-class Selection:
+class Selection(Way):
     """Selects from rows one by one."""
 
     name = "a list of the first ones"
 
     def __init__(self, rows: Rows, target: Target) -> None:
-        self.rows, self.b = rows, rows.b
+        super().__init__(rows)
         self.key: Keys = rows.keys[0]
-        self.extent, self.count = rows.extent, rows.count
         widest = max(4, *(x.type.dtype.itemsize for x in rows.op.operands))
         self.lanes: int = target.vector_nbytes // widest
         self.vectors = math.ceil(self.count / self.lanes)
@@ -48,20 +47,16 @@ class Selection:
         entering = self.count * (1 + math.log(self.extent / max(self.count, 1)))
         if self.deals:
             entering = self.count * (1 + self.count / groups)
-        self.operations = math.inf
         if len(rows.keys) == 1:
             looked_at = self.extent / self.lanes * _LOOK
             self.operations = entering * (_ENTER + _VECTOR * self.vectors) + looked_at
 
-    def prepare(self) -> None:
-        """Declares the list."""
+    def items(self, cores: int) -> Parallel:
         size = (1 + self.vectors) * self.lanes
         self.words = self.b.scratch("best", self.key.type, size)
         self.places = self.b.scratch("places", I32, size)
         self.seen = self.b.scratch("seen", self.key.type, self.lanes)
-
-    def items(self, cores: int) -> tuple[Node, int]:
-        return row_by_row(self.rows, self._row, cores)
+        return self.row_by_row(Do("sort a row", self._row), cores)
 
     def _row(self) -> None:
         """The row at which the loops stand."""

@@ -12,13 +12,13 @@ from contextlib import nullcontext
 
 from stagejit.codegen.cpu.sorting.networks import exchanges, sort_along, sort_lanes, step_operations
 from stagejit.codegen.cpu.sorting.records import Records
-from stagejit.codegen.cpu.sorting.rows import Rows, row_by_row
+from stagejit.codegen.cpu.sorting.rows import Rows, Way
 from stagejit.codegen.cpu.sorting.specials import write_specials
 from stagejit.codegen.elements.accesses import vector_cost
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.strides import is_dealt
 from stagejit.codegen.nest.items import in_items
-from stagejit.codegen.nest.tree import Do, Node, vectors
+from stagejit.codegen.nest.tree import Do, Parallel, vectors
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
 
@@ -52,13 +52,13 @@ class _Lost:
         return self.rows.b.compare("ne", self.rows.b.reduce("or", self.seen), 0)
 
 
-class RowsInLanes:
+class RowsInLanes(Way):
     """Sorts as many rows at once as a vector has lanes."""
 
     name = "a row in each lane"
 
     def __init__(self, rows: Rows, target: Target) -> None:
-        self.rows, self.b = rows, rows.b
+        super().__init__(rows)
         self.records = Records(rows)
         self.lanes = target.vector_nbytes * 8 // (self.records.bits or 64)
         reads = [form for _, form in rows.shape.reads]
@@ -69,7 +69,6 @@ class RowsInLanes:
         self.vector: Var | None = min(cost, key=cost.__getitem__, default=None)
         fits = self.records.bits and rows.extent <= target.vector_registers
         if self.vector is None or not fits:
-            self.operations = math.inf
             return
         exchanging = len(exchanges(rows.extent)) * 2 * _exchange_operations(self.records, target)
         groups = math.ceil(self.vector.extent / self.lanes) / self.vector.extent
@@ -84,10 +83,7 @@ class RowsInLanes:
         return stride if stride == self.rows.extent and is_dealt(
             stride, self.lanes, shared=True) else 0  # fmt: skip
 
-    def prepare(self) -> None:
-        """Needs no memory."""
-
-    def items(self, cores: int) -> tuple[Node, int]:
+    def items(self, cores: int) -> Parallel:
         assert self.vector is not None
         size = self.lanes * min(_BLOCK, -(-self.vector.extent // self.lanes))
         others = [(var, 1) for var in self.rows.shape.kept if var is not self.vector]
@@ -131,27 +127,23 @@ class RowsInLanes:
         b.loop(first, stop, 1, (), one)
 
 
-class RowInRegisters:
+class RowInRegisters(Way):
     """Sorts a row that fits into registers."""
 
     name = "a row in registers"
 
     def __init__(self, rows: Rows, target: Target) -> None:
-        self.rows, self.b = rows, rows.b
+        super().__init__(rows)
         self.records = Records(rows)
         self.lanes = target.vector_nbytes * 8 // (self.records.bits or 64)
         self.vectors = 1 << (math.ceil(rows.extent / self.lanes) - 1).bit_length()
-        self.operations = math.inf
         if self.records.bits and self.vectors <= target.vector_registers:
             factor = _exchange_operations(self.records, target)
             sorting = step_operations(self.vectors, self.lanes) * factor
             self.operations = sorting + self.vectors * _KEY
 
-    def prepare(self) -> None:
-        """Needs no memory."""
-
-    def items(self, cores: int) -> tuple[Node, int]:
-        return row_by_row(self.rows, self._row, cores)
+    def items(self, cores: int) -> Parallel:
+        return self.row_by_row(Do("sort a row", self._row), cores)
 
     def _row(self) -> None:
         rows, b, lanes = self.rows, self.b, self.lanes
