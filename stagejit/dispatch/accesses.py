@@ -25,8 +25,9 @@ from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import destination_of
 from stagejit.graph.ops.slices import place, pull_view
 from stagejit.index.affine import Affine, Index, Var
-from stagejit.index.box import Box, Dim, hull_of
+from stagejit.index.box import Box, hull_of
 from stagejit.index.coordinates import coordinates
+from stagejit.index.progressions import Dim
 from stagejit.symbolic import Int, bounds
 
 _DYNAMIC = "an offset is computed from arrays"

@@ -22,22 +22,21 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import le
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
+from stagejit.index import progressions
+from stagejit.index.progressions import Dim
 from stagejit.symbolic import (
     Int,
     Symbol,
-    Undecided,
     at_most,
     bounds,
     extremes,
-    residue,
     substitute,
     symbols_in,
 )
 
 Point = tuple[int, ...]
-Dim = tuple[Int, Any, int]  # offset, size, stride
 _MOST_PHASES = 16  # of what is left between the elements of a strided box
 
 
@@ -147,7 +146,7 @@ class Box:
         if self.is_solid and other.is_solid:
             return ends_meet(*self.ends, *other.ends)
         return self == other or not any(
-            _apart(*a, *b) for a, b in zip(self.dims(), other.dims(), strict=True)
+            progressions.apart(*a, *b) for a, b in zip(self.dims(), other.dims(), strict=True)
         )
 
     def contains(self, other: Box) -> bool:
@@ -158,7 +157,7 @@ class Box:
             (low, high), (other_low, other_high) = self.ends, other.ends
             return all(map(le, low, other_low)) and all(map(le, other_high, high))
         return self == other or all(
-            _progression_within(*b, *a) for a, b in zip(self.dims(), other.dims(), strict=True)
+            progressions.within(*b, *a) for a, b in zip(self.dims(), other.dims(), strict=True)
         )
 
     def inside(self, outer: Box) -> Box:
@@ -176,7 +175,9 @@ class Box:
             high = map(min, self.ends[1], other.ends[1])
             sizes = tuple(max(b - a + 1, 0) for a, b in zip(low, high, strict=True))
             return Box(low, sizes, self.strides)
-        return Box.of([_common(*a, *b) for a, b in zip(self.dims(), other.dims(), strict=True)])
+        return Box.of(
+            [progressions.common(*a, *b) for a, b in zip(self.dims(), other.dims(), strict=True)]
+        )
 
     def hull(self, other: Box) -> tuple[Box, bool]:
         """The smallest box around both, and whether it has no element besides theirs."""
@@ -186,10 +187,10 @@ class Box:
             return other, True
         dims, exact, differing = [], True, 0
         for a, b in zip(self.dims(), other.dims(), strict=True):
-            dims.append(a if a == b else _union(*a, *b))
+            dims.append(a if a == b else progressions.union(*a, *b))
             if a != b:
                 differing += 1
-                exact = _is_union(dims[-1], a, b)
+                exact = progressions.is_union(dims[-1], a, b)
         return Box.of(dims), exact and differing == 1
 
     def hull_elements(self, shape: Sequence[int]) -> tuple[int, int]:
@@ -230,7 +231,7 @@ class Box:
         pieces: list[Box] = []
         dims = list(self.dims())
         for axis, kept in enumerate(inner.dims()):
-            for other in _progressions_beside(*dims[axis], *kept):
+            for other in progressions.beside(*dims[axis], *kept):
                 pieces.append(Box.of((*dims[:axis], other, *dims[axis + 1 :])))
             dims[axis] = kept
         return pieces
@@ -246,7 +247,7 @@ class Box:
             common = self.intersection(other)
         else:
             pairs = zip(self.dims(), other.dims(), strict=True)
-            common = Box.of([_certainly_common(*a, *b) for a, b in pairs])
+            common = Box.of([progressions.certainly_common(*a, *b) for a, b in pairs])
             if not common.count:
                 return [self]
         steps = zip(common.strides, self.strides, strict=True)
@@ -296,107 +297,3 @@ def _position(offset: int, shape: Sequence[int]) -> list[int]:
         offset, at = divmod(offset, extent)
         index.append(at)
     return index[::-1]
-
-
-def _apart(a: Int, n: int, s: int, b: Int, m: int, t: int) -> bool:
-    """Whether two arithmetic progressions (offset, size, stride), not empty, have for certain no
-    element in common."""
-    between = b - a
-    numbers = isinstance(n, int) and isinstance(m, int)
-    if numbers and isinstance(between, int):
-        return not _common_from_zero(n, s, between, m, t)[1]
-    if residue(between, math.gcd(s, t)) not in (None, 0):
-        return True
-    if numbers:
-        low, high = bounds(between)
-        return low > (n - 1) * s or high < (1 - m) * t
-    return bounds(between - (n - 1) * s)[0] > 0 or bounds(between + (m - 1) * t)[1] < 0
-
-
-def _common(a: Int, n: int, s: int, b: Int, m: int, t: int) -> Dim:
-    """Offset, size and stride of the elements common to two arithmetic progressions, or all of the
-    first one where that is not known: what of it has settled, for one, has settled for all."""
-    between = b - a
-    if isinstance(between, int) and isinstance(n, int) and isinstance(m, int):
-        first, count, stride = _common_from_zero(n, s, between, m, t)
-        return a + first, count, stride
-    if at_most(n, 0) or at_most(m, 0) or _apart(a, n, s, b, m, t):
-        return a, 0, 1
-    one, other = (a, n, s), (b, m, t)
-    if _progression_within(*one, *other):
-        return one
-    if _progression_within(*other, *one):
-        return other
-    return one
-
-
-def _certainly_common(a: Int, n: int, s: int, b: Int, m: int, t: int) -> Dim:
-    """Offset, size and stride of elements of the first progression that are in the second one
-    whatever symbols are: all of them, but where strides or sizes hide some."""
-    between = b - a
-    numbers = isinstance(n, int) and isinstance(m, int)
-    if numbers and isinstance(between, int):
-        return _common(a, n, s, b, m, t)
-    if _progression_within(a, n, s, b, m, t):
-        return a, n, s
-    if not numbers or s % t or residue(between, t) != 0:
-        return a, 0, 1
-    low, high = bounds(between)
-    first, last = max(-(-high // s), 0), min((low + (m - 1) * t) // s, n - 1)
-    return a + first * s, max(last - first + 1, 0), s
-
-
-def _common_from_zero(n: int, s: int, b: int, m: int, t: int) -> tuple[int, int, int]:
-    """The same for a progression that starts at 0."""
-    step = math.gcd(s, t)
-    lo, hi = max(0, b), min((n - 1) * s, b + (m - 1) * t)
-    if b % step or hi < lo or n <= 0 or m <= 0:
-        return lo, 0, 1
-    period = s // step * t
-    # First element of the first progression that the second one hits too.
-    i = b // step * pow(s // step, -1, t // step) % (t // step) if t != step else 0
-    first = i * s
-    first += -((first - lo) // period) * period
-    return (first, (hi - first) // period + 1, period) if first <= hi else (lo, 0, 1)
-
-
-def _progression_within(a: Int, n: int, s: int, b: Int, m: int, t: int) -> bool:
-    """Whether `a + s*i` (n items) lies for certain within `b + t*j` (m items)."""
-    above = a - b
-    if residue(above, t) != 0 or (s % t and not at_most(n, 1)):
-        return False
-    return at_most(0, above) and at_most(above + (n - 1) * s, (m - 1) * t)
-
-
-def _progressions_beside(a: Int, n: int, s: int, b: Int, m: int, t: int) -> list[Dim]:
-    """`a + s*i` (n items) without `b + t*j` (m items, all of them among the former): those before,
-    those after, and those between, a phase at a time."""
-    distance = b - a
-    if not all(symbol.is_size for symbol in symbols_in(distance)):
-        raise Undecided("what is left beside a box at a symbolic offset has no certain size")
-    before, last = distance // s, b + (m - 1) * t
-    after = n - 1 - (distance + (m - 1) * t) // s
-    phases = [(b + phase, m - 1, t) for phase in range(s, t, s)] if t > s and m > 1 else []
-    found = [(a, before, s), (last + s, after, s), *phases]
-    return [dim for dim in found if dim[1] > 0]
-
-
-def _union(a: Int, n: int, s: int, b: Int, m: int, t: int) -> Dim:
-    between = b - a
-    if not (isinstance(between, int) and isinstance(n, int) and isinstance(m, int)):
-        if s == t == 1 and at_most(a, b) and at_most(b, a + n) and at_most(a + n, b + m):
-            return a, b + m - a, 1
-        if s == t == 1 and at_most(b, a) and at_most(a, b + m) and at_most(b + m, a + n):
-            return b, a + n - b, 1
-        # Where sizes decide which end comes first, comparing them raises Undecided.
-        ends = [extremes(x) for x in (a, a + (n - 1) * s, b, b + (m - 1) * t)]
-        first = min(low for low, _ in ends)
-        return first, max(high for _, high in ends) - first + 1, 1
-    low, high = min(0, between), max((n - 1) * s, between + (m - 1) * t)
-    step = math.gcd(between, s if n > 1 else 0, t if m > 1 else 0) or 1
-    return a + low, (high - low) // step + 1, step
-
-
-def _is_union(union: Dim, a: Dim, b: Dim) -> bool:
-    """Whether the union of two progressions has no element besides theirs."""
-    return bool(union[1] == a[1] + b[1] - _common(*a, *b)[1])

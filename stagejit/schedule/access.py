@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from stagejit.formulas import evaluate, names_in
-from stagejit.index.box import Box, Dim
+from stagejit.index.box import Box
 from stagejit.index.layout import ROW_MAJOR, Layout
+from stagejit.index.progressions import Dim
 from stagejit.symbolic import Int, Symbol, substitute, symbols_in
 from stagejit.types import DType
 

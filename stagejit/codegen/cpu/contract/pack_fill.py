@@ -7,10 +7,9 @@ that a window reaches outside the operand holds the operand's border.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from stagejit.codegen.cpu.contract.packing import Dim, Packing
 from stagejit.codegen.elements.register_tiles import Tile
@@ -36,7 +35,6 @@ from stagejit.index.affine import Affine, Var
 
 _MOST_SHUFFLED = 4  # phases that shuffles sort faster than scattered stores
 _UNROLLED_VECTORS = 8  # rows up to this length are written without a loop
-_NONE: Mapping[Var, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -294,10 +292,9 @@ class Fill:
             return Do("load", run, (cell,))
 
         def sort() -> None:
-            position = self.elements.position.env[var]
             parts = [self.emitter.cells[cell][0] for cell in cells]
             for phase in range(count):
-                offset = self._offset({var: position + phase})
+                offset = self._offset(ahead=(var, phase))
                 b.store(every(b, parts, phase), self.buffer, offset)
 
         loads = (
@@ -331,7 +328,7 @@ class Fill:
         def rows() -> None:
             for row in range(lanes):
                 with self.elements.tile_step(row):
-                    self._write({along: row})
+                    self._write()
 
         def square() -> AbstractContextManager[None]:
             return self.elements.at(tile=Tile(along, lanes, lanes))
@@ -363,36 +360,30 @@ class Fill:
         position = self.elements.position
         return register if position.vector is None else self.b.splat(register, position.lanes)
 
-    def _offset(
-        self,
-        at: Mapping[Var, Register],
-        *,
-        but: Dim | None = None,
-        steps: Mapping[Var, int] = _NONE,
-    ) -> Register:
-        """Scratch offset of a source position; that of `elements` where `at` says nothing."""
+    def _offset(self, *, but: Dim | None = None, ahead: tuple[Var, int] | None = None) -> Register:
+        """Scratch offset of the source position where `elements` stands, or some elements ahead."""
         offset = self.b.const(0)
         for dim in self.dims:
             if dim is not but:
-                position = at.get(dim.source, self.elements.position.env.get(dim.source))
-                assert position is not None
-                position = position + steps.get(dim.source, 0) - self.needs[dim.source].origin
-                offset = offset + self._along(dim, position)
+                position = self.elements.scalar_index(Affine.of(dim.source))
+                if ahead is not None and ahead[0] is dim.source:
+                    position = position + ahead[1]
+                offset = offset + self._along(dim, position - self.needs[dim.source].origin)
         return offset
 
-    def _write(self, steps: Mapping[Var, int] = _NONE) -> None:
+    def _write(self) -> None:
         """Evaluate the operand where `elements` stands and store it in scratch."""
         b, position, register = self.b, self.elements.position, self._element()
         split = next(
             (dim for dim in self.dims if dim.source is position.vector and dim.modulus > 1), None
         )
         if split is None:
-            b.store(register, self.buffer, self._offset({}, steps=steps), mask=position.mask)
+            b.store(register, self.buffer, self._offset(), mask=position.mask)
             return
         lanes = position.lanes
         first = position.env[split.source] - self.needs[split.source].origin
         varying = self._along(split, b.splat(first, lanes) + b.lane_ids(lanes))
-        offset = b.splat(self._offset({}, but=split, steps=steps), lanes) + varying
+        offset = b.splat(self._offset(but=split), lanes) + varying
         b.scatter(register, self.buffer, offset, mask=position.mask)
 
     def _along(self, dim: Dim, position: Register) -> Register:
