@@ -76,8 +76,8 @@ class OpDef:
 
     pull: of a view, whose elements are elements of operand 0: (op, index, strict, start) --> the
         index into operand 0 at which the element `index` lies; see `pull_view`.
-    rearranges: of a view: where it has as many elements as its operand, each of them is there once;
-        and the code generator knows the inverse of `pull`, so it may follow a sum or a product.
+    push: of a view that has each element of its operand once, where it has as many: the inverse of
+        `pull`, (op, index into operand 0) --> index. Of one that keeps the order, that follows.
     divisions: of a view: (op, index) --> what `pull` divides on the way, and by what, as far as it
         has to mean the same where loops become one (see `space.merge`). None: all that it divides.
     is_elementwise: an element is a function of the elements of all operands at its own index. Its
@@ -113,6 +113,7 @@ class OpDef:
     is_cumulative: an element is made of those of operand 0 before it along the attribute `axis`.
     boxed: the operand of which the attributes `offsets` and `strides` name a box. An offset may be
         None: the operands after that one are these offsets, read at run time.
+    rearranges: a view of which the inverse is known: it may follow a sum or a product.
     is_pointwise: a view, elementwise, free, a window or a gather: whoever needs an element may
         evaluate it.
     has_bodies, updates: whether there may be bodies, or ties.
@@ -142,7 +143,7 @@ class OpDef:
     tied_operand: Callable[[Any, int], int | None] = no_ties
 
     pull: Callable[[Any, Index, bool, DynamicStart], Index] | None = None
-    rearranges: bool = False
+    push: Callable[[Any, Index], Index] | None = None
     divisions: Callable[[Any, Index], list[tuple[Affine, int]]] | None = None
     is_elementwise: bool = False
     is_free: bool = False
@@ -179,6 +180,7 @@ class OpDef:
 
     # What follows from the rest, as plain fields, for passes ask it of every op.
     is_view: bool = field(init=False)
+    rearranges: bool = field(init=False)
     is_pointwise: bool = field(init=False)
     has_bodies: bool = field(init=False)
     updates: bool = field(init=False)
@@ -194,6 +196,7 @@ class OpDef:
         few = is_view or self.is_elementwise or self.is_free or is_gather or self.is_window
         derived = {
             "is_view": is_view,
+            "rearranges": is_view and (self.push is not None or self.keeps_order),
             "is_pointwise": few,
             "has_bodies": self.with_bodies is not None,
             "updates": updates,

@@ -42,6 +42,13 @@ def _pull_broadcast(op: Op, index: Index, strict: bool, start: DynamicStart) -> 
     )
 
 
+def _push_broadcast(op: Op, index: Index) -> Index:
+    parts = [Affine()] * op.result.type.rank
+    for axis, part in zip(op.attrs["axes"], index, strict=True):
+        parts[axis] = part
+    return tuple(parts)
+
+
 def _reshape(operands: Types, attrs: Attrs) -> TensorType:
     (x,) = operands
     result = TensorType(x.dtype, attrs["shape"])
@@ -81,6 +88,10 @@ def _pull_transpose(op: Op, index: Index, strict: bool, start: DynamicStart) -> 
     return tuple(pulled)
 
 
+def _push_transpose(op: Op, index: Index) -> Index:
+    return tuple(index[axis] for axis in op.attrs["permutation"])
+
+
 def _reverse(operands: Types, attrs: Attrs) -> TensorType:
     (x,) = operands
     require_axes(attrs["axes"], x.rank)
@@ -92,6 +103,10 @@ def _value_of_reverse(evaluator: Evaluator, op: Op, x: Array) -> Array:
 
 
 def _pull_reverse(op: Op, index: Index, strict: bool, start: DynamicStart) -> Index:
+    return _reversed(op, index)
+
+
+def _reversed(op: Op, index: Index) -> Index:
     return tuple(
         Affine((), extent - 1) - part if axis in op.attrs["axes"] else part
         for axis, (part, extent) in enumerate(zip(index, op.operands[0].shape, strict=True))
@@ -112,7 +127,7 @@ define(
         interpret=_value_of_broadcast,
         implied=_SHAPE,
         pull=_pull_broadcast,
-        rearranges=True,
+        push=_push_broadcast,
         repeats=True,
     )
 )
@@ -124,7 +139,6 @@ define(
         implied=_SHAPE,
         pull=_pull_reshape,
         keeps_order=True,
-        rearranges=True,
         divisions=_divisions_of_reshape,
     )
 )
@@ -175,7 +189,7 @@ define(
         infer=_transpose,
         interpret=_value_of_transpose,
         pull=_pull_transpose,
-        rearranges=True,
+        push=_push_transpose,
     )
 )
 define(
@@ -184,6 +198,6 @@ define(
         infer=_reverse,
         interpret=_value_of_reverse,
         pull=_pull_reverse,
-        rearranges=True,
+        push=_reversed,
     )
 )

@@ -178,25 +178,16 @@ def _pushed(footprint: Footprint, region: ClosedRegion, nest: Nest, made: Value)
 
 def _push(footprint: Footprint, op: Op, index: Index) -> Index:
     """The index in the op's result at which operand element `index` arrives."""
-    operand, result = op.operands[0], op.result
-    if op.definition.is_elementwise:
+    definition, operand, result = op.definition, op.operands[0], op.result
+    if definition.is_elementwise:
         return index
-    if op.kind == "transpose":
-        return tuple(index[axis] for axis in op.attrs["permutation"])
-    if op.definition.keeps_order:
-        return footprint.reshaped(index, operand.shape, result.shape)
-    if op.kind == "reverse":
-        return tuple(
-            Affine((), extent - 1) - part if axis in op.attrs["axes"] else part
-            for axis, (part, extent) in enumerate(zip(index, result.shape, strict=True))
-        )
-    if op.kind == "broadcast" and operand.type.size == result.type.size:
-        parts = [Affine()] * len(result.shape)
-        for axis, part in zip(op.attrs["axes"], index, strict=True):
-            parts[axis] = part
-        return tuple(parts)
-    if op.definition.is_splat and result.type.size == 1:
-        return (Affine(),) * result.type.rank
+    if operand.type.size == result.type.size:
+        if definition.keeps_order:
+            return footprint.reshaped(index, operand.shape, result.shape)
+        if definition.push is not None:
+            return definition.push(op, index)
+        if definition.is_splat:
+            return (Affine(),) * result.type.rank
     raise InternalError(
         f"{op} does not keep the elements of a contraction apart", step="codegen", loc=op.loc
     )
