@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from stagejit.dispatch.regions import Region, with_inner
-from stagejit.index.box import Box, Dim
+from stagejit.index.box import Box
+from stagejit.index.progressions import Dim
 from stagejit.schedule.access import Access
 from stagejit.schedule.bodies import PlacedBody
 from stagejit.symbolic import Int, Symbol, substitute

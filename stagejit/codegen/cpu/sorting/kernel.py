@@ -47,7 +47,7 @@ def sort_kernel(region: ClosedRegion, target: Target) -> Kernel:
     )
 
     def tree(shape: Shape, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
-        rows.bind(emitter.elements, memory)
+        rows.bind(emitter, memory)
         return way.items(target.cores)
 
     return kernel_of(region, [rows.shape], tree, seconds, [ranked.choice])

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from stagejit.codegen.cpu.sorting.rows import Rows, Way
 from stagejit.codegen.cpu.sorting.specials import write_specials
 from stagejit.codegen.ir.nodes import I32
 from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.codegen.nest.tree import Do, Parallel
+from stagejit.codegen.nest.spans import Span
+from stagejit.codegen.nest.tree import Cell, Do, Node, Parallel, When, Within, serial, vectors
 from stagejit.codegen.target import Target
+from stagejit.index.affine import Var
 
 _MOVE, _BIN = 4, 2  # operations that an element, or a bin, takes for each digit
 _WIDEST = 12  # bits of a digit
@@ -48,6 +51,8 @@ class Radix(Way):
     def __init__(self, rows: Rows, target: Target) -> None:
         super().__init__(rows)
         self.target, self.keys = target, rows.keys
+        self.watches = rows.is_of_keys_alone and rows.keys[0].dtype.is_float
+        self.half, self.lost = Cell("half"), Cell("lost")
         widest = max(x.type.dtype.itemsize for x in rows.op.operands)
         if not rows.is_of_keys_alone:
             widest = max(widest, 4)
@@ -66,65 +71,70 @@ class Radix(Way):
         self.words = {bits: b.scratch("keys", type, room) for bits, type in types.items()}
         bins = max(self._passes(at) << width for at, width in enumerate(self.digits))
         self.counts = b.scratch("counts", I32, bins)
-        return self.row_by_row(Do("sort a row", self._row), cores)
+        return self.row_by_row(self._row(), cores)
 
     def _passes(self, key: int) -> int:
         return math.ceil(self.keys[key].digits / self.digits[key])
 
-    def _row(self) -> None:
-        """The row at which the loops stand."""
-        half = self.b.const(0)
-        lost: Sequence[Register] = ()
+    def _row(self) -> Node:
+        """The row at which the loops stand, operand by operand, the first one last."""
+        sorted_: list[Node] = []
         for number in reversed(range(len(self.keys))):
-            lost = self._start(number, half, first=number == len(self.keys) - 1)
-            self._count(number, half)
-            for place in range(self._passes(number)):
-                half = self._pass(number, place, half)
-        self._finish(half, lost)
+            sorted_.append(self._start(number, first=number == len(self.keys) - 1))
+            sorted_.append(self._count(number))
+            sorted_ += [self._pass(number, place) for place in range(self._passes(number))]
+        start = self.set("a new row", self.half, lambda: [self.b.const(0)])
+        return (start, *sorted_, self._finish())
+
+    @property
+    def _from(self) -> Register:
+        """Where the row is, in the halves of scratch."""
+        return self.cell(self.half)[0]
+
+    def _each(self, what: str, one: Callable[[Register], None]) -> Node:
+        """A statement for each element of the row."""
+        along = self.rows.shape.along
+        return serial([along], Do(what, lambda: one(self.rows.elements.position.env[along])))
 
     # ---------------------------------------------------------------- keys
-
-    def _vectors(
-        self,
-        extent: int,
-        carried: Sequence[Register],
-        body: Callable[..., Sequence[Register]],
-    ) -> Sequence[Register]:
-        """`carried = body(at, used, *carried)` for vectors of a row, in full, then the rest."""
-        lanes, full = self.lanes, extent // self.lanes * self.lanes
-        if full:
-            carried = self.b.loop(
-                0, full, lanes, tuple(carried), lambda at, *values: body(at, 0, *values)
-            )
-        if extent > full:
-            carried = body(self.b.const(full), extent - full, *carried)
-        return carried
 
     def _mask(self, used: int) -> Register | None:
         return self.b.active(used, self.lanes) if used else None
 
-    def _start(self, number: int, half: Register, *, first: bool) -> Sequence[Register]:
-        """Writes the keys of an operand, in the order that others made, into one half. Lanes that
-        are not zero where they lose something, if that matters."""
-        b, key, words = self.b, self.keys[number], self.words[self.keys[number].bits]
-        watches = key.dtype.is_float and self.places is None
+    def _start(self, number: int, *, first: bool) -> Node:
+        """Writes the keys of an operand, in the order that others made, into the half where the row
+        is. Watches for lanes that are not zero where a key loses something, if that matters."""
+        b, rows, key, words = (
+            self.b,
+            self.rows,
+            self.keys[number],
+            self.words[self.keys[number].bits],
+        )
+        along = rows.shape.along
 
-        def body(at: Register, used: int, *lost: Register) -> Sequence[Register]:
+        def write() -> None:
+            half, (at, used) = self._from, rows.here(along)
             mask = self._mask(used)
             if first or self.places is None:
-                element = self.rows.read(number, at, self.lanes, used)
+                element = rows.read(number, at, self.lanes, used)
             else:
                 places = b.load(self.places, half + at, self.lanes, mask=mask)
-                element = self.rows.pick(number, places, used)
+                element = rows.pick(number, places, used)
             made = key.of(b, element)
             b.store(made, words, half + at, mask=mask)
             if first and self.places is not None:
                 here = b.splat(b.cast("trunc", at, "i32"), self.lanes)
                 b.store(here + b.lane_ids(self.lanes, I32), self.places, half + at, mask=mask)
-            return [lost[0] | key.lost(b, element, made)] if watches else []
+            if self.watches:
+                lost = self.cell(self.lost)[0] | key.lost(b, element, made)
+                rows.emitter.cells[self.lost] = (lost,)
 
-        nothing = [b.const(0, key.type.with_lanes(self.lanes))] if watches else []
-        return self._vectors(self.extent, nothing, body)
+        sets = (self.lost,) if self.watches else ()
+        keys = vectors(along, self.lanes, Do("write keys", write, sets))
+        if not self.watches:
+            return keys
+        none = key.type.with_lanes(self.lanes)
+        return (self.set("nothing is lost", self.lost, lambda: [b.const(0, none)]), keys)
 
     # ---------------------------------------------------------------- digits
 
@@ -139,66 +149,78 @@ class Radix(Way):
     def _wide(self, count: Register) -> Register:
         return self.b.cast("zext", count, "i64")
 
-    def _count(self, number: int, half: Register) -> None:
+    def _count(self, number: int) -> Node:
         """How often each digit is there, of all places at once: moving keys changes none."""
         b, words = self.b, self.words[self.keys[number].bits]
-        bins = self._passes(number) << self.digits[number]
+        bins = Var(self._passes(number) << self.digits[number], "bin")
         lanes = min(self.target.lanes("i32"), 1 << self.digits[number])
-        zeros = b.const(0, I32.with_lanes(lanes))
-        b.loop(0, bins, lanes, (), lambda at: b.store(zeros, self.counts, at))
+
+        def clear() -> None:
+            zeros = b.const(0, I32.with_lanes(lanes))
+            b.store(zeros, self.counts, self.rows.elements.position.env[bins])
 
         def count(at: Register) -> None:
-            key = b.load(words, half + at)
+            key = b.load(words, self._from + at)
             for place in range(self._passes(number)):
                 digit = self._digit(number, place, key)
                 b.store(b.load(self.counts, digit) + 1, self.counts, digit)
 
-        b.loop(0, self.extent, 1, (), count)
+        return (vectors(bins, lanes, Do("clear counts", clear)), self._each("count digits", count))
 
-    def _pass(self, number: int, place: int, half: Register) -> Register:
-        """Moves the row to the other half, unless it has only one digit. Returns where it is."""
+    def _pass(self, number: int, place: int) -> Node:
+        """Moves the row to the other half, unless it has only one digit."""
         b, words = self.b, self.words[self.keys[number].bits]
-        digit = self._digit(number, place, b.load(words, half))
-        several = b.compare("ne", b.load(self.counts, digit), self.extent)
+        other = Cell("other half")
 
-        def move() -> Sequence[Register]:
-            self._sum_up(number, place)
-            other = b.const(self.extent) - half
+        def several() -> Register:
+            digit = self._digit(number, place, b.load(words, self._from))
+            return b.compare("ne", b.load(self.counts, digit), self.extent)
 
-            def one(at: Register) -> None:
-                key = b.load(words, half + at)
-                digit = self._digit(number, place, key)
-                to = b.load(self.counts, digit)
-                b.store(to + 1, self.counts, digit)
-                to = other + self._wide(to)
-                b.store(key, words, to)
-                if self.places is not None:
-                    b.store(b.load(self.places, half + at), self.places, to)
+        def one(at: Register) -> None:
+            half = self._from
+            key = b.load(words, half + at)
+            digit = self._digit(number, place, key)
+            to = b.load(self.counts, digit)
+            b.store(to + 1, self.counts, digit)
+            to = self.cell(other)[0] + self._wide(to)
+            b.store(key, words, to)
+            if self.places is not None:
+                b.store(b.load(self.places, half + at), self.places, to)
 
-            b.loop(0, self.extent, 1, (), one)
-            return [other]
+        moved = (
+            self._sum_up(number, place),
+            self.set("the other half", other, lambda: [b.const(self.extent) - self._from]),
+            self._each("move", one),
+            self.set("moved", self.half, lambda: self.cell(other)),
+        )
+        return When("several digits", several, moved)
 
-        return b.if_(several, move, lambda: [half])[0]
-
-    def _sum_up(self, number: int, place: int) -> None:
+    def _sum_up(self, number: int, place: int) -> Node:
         """From how often a digit is there to where the first one goes."""
-        b, bins = self.b, 1 << self.digits[number]
+        b, bins = self.b, Var(1 << self.digits[number], "bin")
+        emitter, total = self.rows.emitter, Cell("total")
 
-        def one(at: Register, total: Register) -> Sequence[Register]:
+        def one() -> Sequence[Register]:
+            at, before = emitter.elements.position.env[bins], self.cell(total)[0]
             count = b.load(self.counts, at)
-            b.store(total, self.counts, at)
-            return [total + count]
+            b.store(before, self.counts, at)
+            return [before + count]
 
-        b.loop(place * bins, (place + 1) * bins, 1, (b.const(0, I32),), one)
+        def of_place() -> AbstractContextManager[None]:
+            return emitter.covering({bins: Span(b.const(place * bins.extent), bins.extent)})
+
+        start = self.set("start", total, lambda: [b.const(0, I32)])
+        sums = serial([bins], self.set("sum up", total, one))
+        return (start, Within("digits of a place", of_place, sums))
 
     # ---------------------------------------------------------------- results
 
-    def _finish(self, half: Register, lost: Sequence[Register]) -> None:
-        rows, b, count = self.rows, self.b, self.rows.count
+    def _finish(self) -> Node:
+        rows, b = self.rows, self.b
         of_keys = self.keys[0] if rows.is_of_keys_alone else None
 
         def element(result: int, at: Register, used: int) -> Register:
-            mask = self._mask(used)
+            half, mask = self._from, self._mask(used)
             if of_keys is not None:
                 key = b.load(self.words[of_keys.bits], half + at, self.lanes, mask=mask)
                 return of_keys.element(b, key)
@@ -206,16 +228,15 @@ class Radix(Way):
             places = b.load(self.places, half + at, self.lanes, mask=mask)
             return places if result == rows.positions else rows.pick(result, places, used)
 
-        def vector(at: Register, used: int) -> Sequence[Register]:
-            made = [element(result, at, used) for result in rows.results]
-            for number, register in enumerate(made):
-                if count == 1:
-                    rows.write(number, b.extract(register, 0), at)
-                else:
-                    rows.write(number, register, at, used)
-            return ()
+        def write() -> None:
+            at, used = rows.here(rows.shape.into)
+            rows.write_all([element(result, at, used) for result in rows.results], at, used)
 
-        self._vectors(count, (), vector)
-        if lost and of_keys is not None:
-            some = b.compare("ne", b.reduce("or", lost[0]), 0)
-            b.if_(some, lambda: write_specials(rows))
+        results = vectors(rows.shape.into, self.lanes, Do("write results", write))
+        if not self.watches:
+            return results
+
+        def some() -> Register:
+            return b.compare("ne", b.reduce("or", self.cell(self.lost)[0]), 0)
+
+        return (results, When("lost", some, Do("write specials", lambda: write_specials(rows))))

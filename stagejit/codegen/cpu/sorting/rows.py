@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -19,8 +19,9 @@ from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import in_items
-from stagejit.codegen.nest.tree import Node, Parallel
+from stagejit.codegen.nest.tree import Cell, Do, Node, Parallel
 from stagejit.dispatch.regions import Store
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var
@@ -61,7 +62,7 @@ def shape_of(region: ClosedRegion) -> Shape:
 class Rows:
     """The elements of the row at which the loops stand."""
 
-    elements: Elements
+    emitter: Emitter
 
     def __init__(self, region: ClosedRegion) -> None:
         self.op: Op = region.anchor_op
@@ -77,15 +78,25 @@ class Rows:
         self.results: Sequence[int] = self.op.attrs["results"]
         self.positions = len(self.op.operands)  # the number of the result that has them
 
-    def bind(self, elements: Elements, memory: Sequence[Memory]) -> None:
+    def bind(self, emitter: Emitter, memory: Sequence[Memory]) -> None:
         """To the memory that stores go to."""
-        self.elements = elements
+        self.emitter = emitter
         for made in zip(self.region.stores, memory, self.shape.offsets, strict=True):
             self._stores[made[0].value].append(made)
 
     @property
+    def elements(self) -> Elements:
+        return self.emitter.elements
+
+    @property
     def b(self) -> Builder:
-        return self.elements.b
+        return self.emitter.b
+
+    def here(self, var: Var) -> tuple[Register, int]:
+        """Where vectors along a variable stand, and how many lanes are used (0: all)."""
+        position, used = self.elements.position, self.elements.used_lanes()
+        assert used is not None
+        return position.env[var], 0 if used == position.lanes else used
 
     @property
     def is_of_keys_alone(self) -> bool:
@@ -137,6 +148,14 @@ class Rows:
                 place = elements.with_starts(store, self.shape.place, offset)
                 elements.store(element, store.value.type.dtype, memory, place)
 
+    def write_all(self, made: Sequence[Register], at: Register, used: int) -> None:
+        """A vector of each result, along the row."""
+        for number, register in enumerate(made):
+            if self.count == 1:
+                self.write(number, self.b.extract(register, 0), at)
+            else:
+                self.write(number, register, at, used)
+
 
 class Way(ABC):
     """How rows are sorted."""
@@ -154,6 +173,18 @@ class Way(ABC):
     @abstractmethod
     def items(self, cores: int) -> Parallel:
         """The loops over rows; declares the memory that they need."""
+
+    def cell(self, cell: Cell) -> Sequence[Register]:
+        """The registers of a cell where the loops stand."""
+        return self.rows.emitter.cells[cell]
+
+    def set(self, what: str, cell: Cell, made: Callable[[], Sequence[Register]]) -> Do:
+        """A statement that gives a cell its registers."""
+
+        def run() -> None:
+            self.rows.emitter.cells[cell] = tuple(made())
+
+        return Do(what, run, (cell,))
 
     def row_by_row(self, sort: Node, cores: int) -> Parallel:
         """Loops over all rows, of which an item has whole ones."""
