@@ -230,7 +230,9 @@ class Radix(Way):
 
         def write() -> None:
             at, used = rows.here(rows.shape.into)
-            rows.write_all([element(result, at, used) for result in rows.results], at, used)
+            made = [element(result, at, used) for result in rows.results]
+            for number, register in enumerate(made):
+                rows.write_along(number, register, at, used)
 
         results = vectors(rows.shape.into, self.lanes, Do("write results", write))
         if not self.watches:

@@ -148,13 +148,12 @@ class Rows:
                 place = elements.with_starts(store, self.shape.place, offset)
                 elements.store(element, store.value.type.dtype, memory, place)
 
-    def write_all(self, made: Sequence[Register], at: Register, used: int) -> None:
-        """A vector of each result, along the row."""
-        for number, register in enumerate(made):
-            if self.count == 1:
-                self.write(number, self.b.extract(register, 0), at)
-            else:
-                self.write(number, register, at, used)
+    def write_along(self, number: int, element: Register, at: Register, used: int) -> None:
+        """A vector of a result, along the row, which may have but one element."""
+        if self.count == 1:
+            self.write(number, self.b.extract(element, 0), at)
+        else:
+            self.write(number, element, at, used)
 
 
 class Way(ABC):

@@ -17,13 +17,26 @@ further, the last vector first, so that nothing is overwritten before it has mov
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from stagejit.codegen.cpu.sorting.keys import Keys
 from stagejit.codegen.cpu.sorting.networks import sort_along
 from stagejit.codegen.cpu.sorting.rows import Rows, Way
 from stagejit.codegen.ir.nodes import I32
 from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.codegen.nest.tree import Do, Parallel
+from stagejit.codegen.nest.spans import Span
+from stagejit.codegen.nest.tree import (
+    Cell,
+    Chunk,
+    Do,
+    Loop,
+    Node,
+    Parallel,
+    Within,
+    serial,
+    vectors,
+)
 from stagejit.codegen.target import Target
 
 _LOOK, _ENTER, _VECTOR = 16, 80, 10  # operations of a vector looked at, of an element, of a merge
@@ -37,6 +50,7 @@ class Selection(Way):
 
     def __init__(self, rows: Rows, target: Target) -> None:
         super().__init__(rows)
+        self.state = Cell("state")  # the bound, and how many elements the list has
         self.key: Keys = rows.keys[0]
         widest = max(4, *(x.type.dtype.itemsize for x in rows.op.operands))
         self.lanes: int = target.vector_nbytes // widest
@@ -56,60 +70,77 @@ class Selection(Way):
         self.words = self.b.scratch("best", self.key.type, size)
         self.places = self.b.scratch("places", I32, size)
         self.seen = self.b.scratch("seen", self.key.type, self.lanes)
-        return self.row_by_row(Do("sort a row", self._row), cores)
+        return self.row_by_row(self._row(), cores)
 
-    def _row(self) -> None:
-        """The row at which the loops stand."""
-        b, lanes, key = self.b, self.lanes, self.key
-        b.store(b.const(0, key.type.with_lanes(lanes)), self.words, 0)
+    def _row(self) -> Node:
+        """The row at which the loops stand: where the bound is known, all of it may enter the list;
+        else its first elements fill the list."""
+        rows, along, first = self.rows, self.rows.shape.along, 0 if self.deals else self.count
+        filled = self._bound() if self.deals else self._fill()
+        look = self.set("look", self.state, lambda: self._look(*rows.here(along)))
+        rest = self._part("the rest", first, self.extent, vectors(along, self.lanes, look))
+        return (Do("an empty list", self._clear), filled, rest, Do("write results", self._finish))
+
+    def _part(self, what: str, first: int, stop: int, body: Node) -> Node:
+        """`body`, in which loops over the row cover a part of it."""
+
+        def part() -> AbstractContextManager[None]:
+            span = Span(self.b.const(first), stop - first)
+            return self.rows.emitter.covering({self.rows.shape.along: span})
+
+        return Within(what, part, body)
+
+    def _clear(self) -> None:
+        b, lanes = self.b, self.lanes
+        b.store(b.const(0, self.key.type.with_lanes(lanes)), self.words, 0)
         b.store(b.const(0, I32.with_lanes(lanes)), self.places, 0)
 
-        start, none = (0, b.const(0)) if self.deals else (self.count, b.const(self.count))
-        if self.deals:
-            bound = self._bound()
-        else:
-            b.loop(0, self.count, 1, (), lambda at: self._insert(self._key(at), at, at))
-            bound = self._last_key()
-        full = start + (self.extent - start) // lanes * lanes
-        state = b.loop(
-            start, full, lanes, (bound, none), lambda at, *state: self._look(at, 0, *state)
-        )
-        if full < self.extent:
-            self._look(b.const(full), self.extent - full, *state)
-        self._finish()
+    def _fill(self) -> Node:
+        """The first elements, in order."""
+        along = self.rows.shape.along
+
+        def insert() -> None:
+            at = self.rows.elements.position.env[along]
+            self._insert(self._key(at), at, at)
+
+        full = self.set("full", self.state, lambda: [self._last_key(), self.b.const(self.count)])
+        first = serial([along], Do("insert", insert))
+        return (self._part("the first ones", 0, self.count, first), full)
 
     def _key(self, at: Register, lanes: int = 0, used: int = 0) -> Register:
         """The keys from a place of the row on; behind its end the last ones there are."""
         made = self.key.of(self.b, self.rows.read(0, at, lanes, used))
         return self.b.select(self.b.active(used, lanes), made, -1) if used else made
 
-    def _bound(self) -> Register:
+    def _bound(self) -> Node:
         """See Note [The bound]."""
-        b, lanes = self.b, self.lanes
-        type, size = self.key.type.with_lanes(lanes), _GROUPS * lanes
-        full = self.extent // size * size
+        b, lanes, along = self.b, self.lanes, self.rows.shape.along
+        type, least = self.key.type.with_lanes(lanes), Cell("least")
 
-        def deal(at: Register, *least: Register) -> list[Register]:
+        def deal() -> Sequence[Register]:
+            at = self.rows.elements.position.env[along]
             return [
                 b.binary("umin", known, self._key(at + group * lanes, lanes))
-                for group, known in enumerate(least)
+                for group, known in enumerate(self.cell(least))
             ]
 
-        least = b.loop(0, full, size, (b.const(-1, type),) * _GROUPS, deal)
-        vector, lane = divmod(self.count - 1, lanes)
-        return b.extract(sort_along(b, least)[vector], lane)
+        def bound() -> Sequence[Register]:
+            vector, lane = divmod(self.count - 1, lanes)
+            return [b.extract(sort_along(b, self.cell(least))[vector], lane), b.const(0)]
+
+        dealt = Loop(along, (Chunk(_GROUPS * lanes, self.set("deal", least, deal)),))
+        start = self.set("start", least, lambda: [b.const(-1, type)] * _GROUPS)
+        return (start, dealt, self.set("bound", self.state, bound))
 
     def _last_key(self) -> Register:
         """The bound when the list is full: less than its last key, if there is less."""
         last = self.b.load(self.words, self.lanes + self.count - 1)
         return self.b.binary("umax", last, 1) - 1
 
-    def _look(
-        self, at: Register, used: int, bound: Register, length: Register
-    ) -> tuple[Register, ...]:
+    def _look(self, at: Register, used: int) -> tuple[Register, ...]:
         """Inserts what is at most the bound of a vector of elements; returns the new bound, and how
         many elements the list has."""
-        b, lanes = self.b, self.lanes
+        b, lanes, (bound, length) = self.b, self.lanes, self.cell(self.state)
         made = self._key(at, lanes, used)
         low = b.compare("le", made, bound, signed=False)
 
@@ -165,7 +196,4 @@ class Selection(Way):
                 for result in rows.results
             ]
             for number, register in enumerate(made):
-                if self.count == 1:
-                    rows.write(number, b.extract(register, 0), b.const(at))
-                else:
-                    rows.write(number, register, b.const(at), used)
+                rows.write_along(number, register, b.const(at), used)

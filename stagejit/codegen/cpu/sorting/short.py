@@ -153,11 +153,7 @@ class RowInRegisters(Way):
         for at, word in zip(range(0, rows.count, lanes), words, strict=False):
             used = (rows.count - at) % lanes if rows.count - at < lanes else 0
             for number, result in enumerate(rows.results):
-                made = self.records.result(result, word, used)
-                if rows.count == 1:
-                    rows.write(number, b.extract(made, 0), b.const(at))
-                else:
-                    rows.write(number, made, b.const(at), used)
+                rows.write_along(number, self.records.result(result, word, used), b.const(at), used)
         if lost.some is not None:
             b.if_(lost.some, lambda: write_specials(rows))
 
