@@ -126,11 +126,9 @@ class KernelCache:
         return _Template(replace(kernel, args=()), symbol, text, places)
 
 
-def kernel_of(
-    region: Region, target: Target, overwritten: frozenset[Value] = frozenset()
-) -> Kernel:
+def kernel_of(region: Region, target: Target) -> Kernel:
     """A region's kernel, made anew."""
-    made = closed(region, overwritten)
+    made = closed(region)
     return _bound(*_generated(region, made, target), region, made)
 
 

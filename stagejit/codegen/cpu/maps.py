@@ -29,7 +29,6 @@ from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import block_of, cores_worth_having, in_items
 from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import (
-    At,
     Chunk,
     Do,
     Interleaved,
@@ -38,6 +37,7 @@ from stagejit.codegen.nest.tree import (
     Parallel,
     Tail,
     Within,
+    everywhere,
     vectors,
 )
 from stagejit.codegen.target import Target
@@ -184,7 +184,7 @@ class _Policy:
         body: Node = self.store
         between, stride = self.nest.between, self.nest.stride
         if between:
-            body = tuple(At(((between, number),), body) for number in range(between.extent))
+            body = everywhere([between], body)
         if stride > 1:
             body = Interleaved(stride, body)
         straight = self.nest.straight and block == vector.extent

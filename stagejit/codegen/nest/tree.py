@@ -12,6 +12,7 @@ same variable. Of all the rest a loop covers `[0, extent)`.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -179,6 +180,12 @@ def vectors(
 ) -> Loop:
     """A loop over vectors: full ones, then a masked one."""
     return Loop(var, (Chunk(lanes, body, vector=True, tail=tail, straight=straight),))
+
+
+def everywhere(variables: Sequence[Var], body: Node) -> Node:
+    """`body` at each position of variables, without loops."""
+    places = itertools.product(*(range(var.extent) for var in variables))
+    return tuple(At(tuple(zip(variables, steps, strict=True)), body) for steps in places)
 
 
 def cells_set(node: Node) -> frozenset[Cell]:

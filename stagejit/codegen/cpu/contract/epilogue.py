@@ -14,7 +14,6 @@ evaluated at once and a register transpose makes whole vectors of them.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -27,7 +26,6 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.tree import (
-    At,
     Chunk,
     Do,
     Interleaved,
@@ -35,6 +33,7 @@ from stagejit.codegen.nest.tree import (
     Node,
     Tail,
     Within,
+    everywhere,
     serial,
 )
 from stagejit.index.affine import Var
@@ -119,10 +118,7 @@ class Epilogue:
     def _gaps(self, inner: Sequence[Var]) -> Node:
         """A vector, and all the elements between its lanes."""
         assert self.vector is not None
-        stride, store = self._stride(self.vector), Do("store", self._store_all)
-        places = itertools.product(*(range(var.extent) for var in inner))
-        body = tuple(At(tuple(zip(inner, numbers, strict=True)), store) for numbers in places)
-        return Interleaved(stride, body)
+        return Interleaved(self._stride(self.vector), everywhere(inner, self._loops(())))
 
     # ---------------------------------------------------------------- one position
 

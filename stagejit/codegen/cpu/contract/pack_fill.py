@@ -28,6 +28,7 @@ from stagejit.codegen.nest.tree import (
     Loop,
     Node,
     Within,
+    everywhere,
     serial,
     vectors,
 )
@@ -316,7 +317,7 @@ class Fill:
         lanes, var = self.lanes, along.source
         single = Chunk(1, self.write)
         if self._is_between(vector, along):
-            whole = self._gaps(along)
+            whole: Node = Interleaved(var.extent, everywhere([var], self.write))
         else:
             whole = Loop(var, (Chunk(lanes, self._square(var)), single))
         rest = Chunk(lanes, Loop(var, (single,)), vector=True, tail="all masked")
@@ -345,12 +346,6 @@ class Fill:
             and along.source.extent == gap
             and along.source not in self.bordered
         )
-
-    def _gaps(self, along: Dim) -> Node:
-        """A vector for each position of `along`, from the same loads."""
-        count = along.source.extent
-        body = tuple(At(((along.source, number),), self.write) for number in range(count))
-        return Interleaved(count, body)
 
     def _element(self) -> Register:
         """The operand where `elements` stands, in the packed type."""

@@ -58,8 +58,8 @@ def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
         if _is_plain(region, nest, store) and _loops_only(walk.offsets[i])
     ]
     stored = walk.offsets[plain[0] if plain else 0]
-    tiling, choice = choose(nest, left, right, stored, target, plain=bool(plain))
-    direct = bool(plain) and is_direct(tiling, stored)
+    ranked = choose(nest, left, right, stored, target, plain=bool(plain))
+    direct = bool(plain) and is_direct(ranked.best, stored)
     steps = math.prod(var.extent for var in nest.reduce)
     masks, told = masks_of(region, steps, walk.index)
     return ContractPlan(
@@ -69,10 +69,10 @@ def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
         walk.indices,
         walk.offsets,
         tuple(walk.footprint.reads),
-        tiling,
+        ranked.best,
         plain[0] if direct else None,
         masks,
-        (choice, *told),
+        (ranked.choice, *told),
     )
 
 

@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.cpu.contract.nest import Nest
 from stagejit.codegen.cpu.contract.tile_search import MOST_STEPS, TileSearch
 from stagejit.codegen.cpu.contract.tiling import Source, Tiling
 from stagejit.codegen.ir.strides import is_dealt
-from stagejit.codegen.kernel import Choice
 from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
@@ -39,9 +39,9 @@ def choose(
     target: Target,
     *,
     plain: bool,
-) -> tuple[Tiling, Choice]:
-    """The cheapest tiling. stored: memory offset of what the nest's first store writes. plain: the
-    sums may accumulate there."""
+) -> Ranked[Tiling]:
+    """The cheapest tiling; any other would be as right. stored: memory offset of what the nest's
+    first store writes. plain: the sums may accumulate there."""
     search = TileSearch(nest, (left, right), target)
     planner = _Planner(search, stored, plain=plain)
     complete = [
@@ -49,18 +49,7 @@ def choose(
         for lane in search.lane_choices()
         for candidate in search.candidates(lane)
     ]
-    best = cheapest(complete)
-    others = [tiling for tiling in complete if tiling is not best]
-    reason = f"{best}: {best.cycles:.3g} cycles of one core"
-    if others:
-        second = cheapest(others)
-        reason += f"; {second}: {second.cycles:.3g}"
-    return best, Choice("tile", reason)
-
-
-def cheapest(tilings: Sequence[Tiling]) -> Tiling:
-    """The tiling that the model takes for the fastest; any other would be as right."""
-    return min(tilings, key=lambda tiling: tiling.cycles)
+    return cheapest("tile", complete, lambda tiling: tiling.cycles, str, "cycles of one core")
 
 
 class _Planner:

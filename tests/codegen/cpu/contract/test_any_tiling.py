@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import pytest
 from jax import Array, lax
 
+from stagejit.codegen.choices import Ranked
 from stagejit.codegen.cpu.contract import tile_blocks
 from stagejit.codegen.cpu.contract.tiling import Tiling
+from stagejit.codegen.kernel import Choice
 from tests.codegen.cpu.contract.test_contract import TARGETS, array
 from tests.codegen.regions import Runner
 
@@ -66,9 +68,9 @@ def test_every_candidate_is_right(
     found: list[Tiling] = []
 
     def candidate(number: int) -> Any:
-        def chosen(tilings: list[Tiling]) -> Tiling:
+        def chosen(name: str, tilings: list[Tiling], *_: Any) -> Ranked[Tiling]:
             found[:] = tilings
-            return tilings[number % len(tilings)]
+            return Ranked(tilings[number % len(tilings)], Choice(name, "any"))
 
         return chosen
 
