@@ -11,8 +11,9 @@ own; verifiers run between steps under `Options(verify=True)`, never inside one.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from stagejit.codegen.generate import Generated, kernel_cache
@@ -102,22 +103,28 @@ class Compilation:
                     raise
                 self.seconds[step.name] = time.perf_counter() - start
                 if self.request.options.verify:
-                    step.verify(self)
+                    with self._for_all_sizes("verify"):
+                        step.verify(self)
             if step.name == name:
                 break
         return self
 
     def _run(self, step: Step) -> None:
-        """Symbolic sizes have graphs and plans; kernels are made for numbers."""
-        try:
+        with self._for_all_sizes(step.name):
             if step.name == "load":
                 step.run(self)
             else:
                 with _tracing() if step.name == "trace" else _one_at_a_time:
                     step.run(self)
+
+    @contextlib.contextmanager
+    def _for_all_sizes(self, doing: str) -> Iterator[None]:
+        """Symbolic sizes have graphs and plans; kernels are made for numbers."""
+        try:
+            yield
         except Undecided as undecided:
             raise UnsupportedOpError(
-                f"cannot {step.name} {self.request.name} for all sizes at once: {undecided}",
+                f"cannot {doing} {self.request.name} for all sizes at once: {undecided}",
                 next_step="give arguments with numbers for sizes, as a call does",
             ) from None
 

@@ -5,6 +5,7 @@ What is worth while may depend on sizes that nobody knows; then one way is taken
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,8 @@ import jax.numpy as jnp
 import pytest
 
 import stagejit
+from stagejit.errors import UnsupportedOpError
+from stagejit.options import Options
 
 N, M, K = jax.export.symbolic_shape("n, m, k")
 SIZES = (N, M, K, 1, 4, 64)
@@ -41,11 +44,20 @@ STEPS: tuple[Step, ...] = (
     lambda x, y: _normalized(x) if x.ndim else None,
     lambda x, y: x @ jnp.tanh(x).T if x.ndim == 2 else None,
 )
+# What may be no view, or no box, of what it is made of.
+RELAID: tuple[Step, ...] = (
+    lambda x, y: x.reshape(-1),
+    lambda x, y: jnp.pad(x, [(1, 2)] * x.ndim) if x.ndim else None,
+    lambda x, y: x[1:] if x.ndim and x.shape[0] != 1 else None,
+    lambda x, y: x.at[0].set(1.0) if x.ndim and x.shape[0] == 4 else None,
+)
 
 
-def program(seed: int) -> tuple[Callable[..., list[Array]], list[jax.ShapeDtypeStruct]]:
+def program(
+    seed: int, known: tuple[Step, ...] = STEPS
+) -> tuple[Callable[..., list[Array]], list[jax.ShapeDtypeStruct]]:
     rng = random.Random(seed)
-    steps = [(rng.choice(STEPS), rng.random(), rng.random()) for _ in range(rng.randint(1, 6))]
+    steps = [(rng.choice(known), rng.random(), rng.random()) for _ in range(rng.randint(1, 6))]
     shapes = [tuple(rng.choice(SIZES) for _ in range(rng.randint(1, 3))) for _ in range(2)]
     if rng.random() < 0.6:
         shapes[1] = shapes[0]
@@ -72,3 +84,13 @@ def test_random_programs_have_one_plan_for_all_sizes(seeds: range) -> None:
             rubbish.append([object() for _ in range(997 * again)])
             plans.add(stagejit.jit(lambda *args, fn=fn: fn(*args)).plan(*specs).as_text())
         assert len(plans) == 1, seed
+
+
+@pytest.mark.parametrize("first", [120, 160])
+def test_what_sizes_leave_open_is_said_by_each_step_and_verifier(first: int) -> None:
+    planned = 0
+    for seed in range(first, first + 40):
+        fn, specs = program(seed, (*STEPS, *RELAID, *RELAID))
+        with contextlib.suppress(UnsupportedOpError):
+            planned += bool(stagejit.jit(fn, options=Options(verify=True)).plan(*specs).sizes)
+    assert planned
