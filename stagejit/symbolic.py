@@ -93,6 +93,12 @@ class Expr:
     def __rmod__(self, value: int) -> Int:
         return value - divided(value, self) * self
 
+    def __divmod__(self, divisor: Int) -> tuple[Int, Int]:
+        return self // divisor, self % divisor
+
+    def __rdivmod__(self, value: int) -> tuple[Int, Int]:
+        return value // self, value % self
+
     def __repr__(self) -> str:
         return str(self)
 
@@ -191,20 +197,25 @@ def at_most(a: Int, b: Int) -> bool:
 
 
 def divided(value: Int, divisor: Int) -> Int:
-    """value // divisor. Raises Undecided where that is no sum of products."""
-    (factor, by), *more = _terms(divisor)
-    quotient: dict[Product, int] = {}
-    rest: dict[Product, int] = {}
-    for product, coefficient in _terms(value):
-        left = list(product)
-        for symbol in factor:
+    """value // divisor, by long division. Raises Undecided where that is no sum of products."""
+    first, by = max(_terms(divisor), key=lambda term: (len(term[0]), term[0]))
+    quotient: Int = 0
+    rest = value
+    while (part := _multiple_in(rest, first, by)) is not None:
+        quotient, rest = quotient + part, rest - part * divisor
+    return quotient + _rounded(rest, divisor, value)
+
+
+def _multiple_in(value: Int, product: Product, by: int) -> Int | None:
+    """How often `by` times a product is in one term of the value; None where it is in none."""
+    for found, coefficient in _terms(value):
+        left = list(found)
+        for symbol in product:
             if symbol in left:
                 left.remove(symbol)
-        if more or len(left) != len(product) - len(factor):
-            rest[product] = coefficient
-        else:
-            quotient[tuple(left)], rest[product] = divmod(coefficient, by)
-    return _made(quotient) + _rounded(_made(rest), divisor, value)
+        if coefficient // by and len(left) == len(found) - len(product):
+            return _made({tuple(left): coefficient // by})
+    return None
 
 
 def _rounded(rest: Int, divisor: Int, value: Int) -> int:

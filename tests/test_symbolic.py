@@ -124,6 +124,17 @@ def test_a_quotient_by_a_size() -> None:
         assert 1 // n  # 1 where n is 1
 
 
+def test_a_quotient_by_a_sum() -> None:
+    n, m = size_named("n"), size_named("m")
+    assert divmod(24 * n + 71, n + 3) == (23, n + 2)
+    assert (m * n * n + m * n - 1) // (n + 1) == m * n - 1
+    assert divmod(3, n + 3) == (0, 3)
+    assert is_multiple(n * n - 1, n + 1)
+    assert not is_multiple(2 * n + 1, n + 1)
+    with pytest.raises(Undecided, match="multiple of n"):
+        assert divmod(4, n + 3)  # 1 where n is 1
+
+
 @given(integers(), integers())
 def test_comparisons_hold_for_all_values_or_are_undecided(a: Int, b: Int) -> None:
     pairs = list(zip(values_of(a), values_of(b), strict=True))

@@ -48,7 +48,9 @@ STEPS: tuple[Step, ...] = (
 RELAID: tuple[Step, ...] = (
     lambda x, y: x.reshape(-1),
     lambda x, y: jnp.pad(x, [(1, 2)] * x.ndim) if x.ndim else None,
-    lambda x, y: x[1:] if x.ndim and x.shape[0] != 1 else None,
+    lambda x, y: jnp.pad(x, 1).reshape(-1) if x.ndim else None,
+    lambda x, y: x[1:] if x.ndim and x.shape[0] == 4 else None,
+    lambda x, y: jnp.tanh(x)[:, None] if x.ndim == 1 else x.swapaxes(0, -1) if x.ndim else None,
     lambda x, y: x.at[0].set(1.0) if x.ndim and x.shape[0] == 4 else None,
 )
 
