@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from stagejit.bench import networks, pooling, residual_block
+from stagejit.bench import loops, networks, pooling, residual_block
 from stagejit.bench.networks import Normal
 from stagejit.bench.programs import Arguments, Function, Workload
 
@@ -358,6 +358,8 @@ def _images(channels_last: bool) -> Callable[[Normal], Arguments]:
 
 for _name, _pool, _last, _summary in pooling.ROWS:
     _add(_name, _pool, _images(_last), ELEMENTWISE, f"{_summary}, 8x112x112x64")
+for _name, _loop, _args, _summary in loops.ROWS:
+    _add(_name, _loop, _args, NETWORK, _summary)
 _add("sort_1M", jnp.sort, lambda r: (r(1 << 20),), ELEMENTWISE, "one row of 1M, by digits")
 _add("argsort_1M", jnp.argsort, lambda r: (r(1 << 20),), ELEMENTWISE, "stable, one row of 1M")
 _add(

@@ -1,0 +1,67 @@
+"""Loops whose iterations do not depend on each other, one row each.
+
+Input: JAX arrays. Output: `lax.map` over rows of small bodies. Invariant: no library is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from stagejit.bench.networks import Normal
+from stagejit.bench.programs import Arguments, Function
+
+_STEPS = 16
+
+
+def attention_rows(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Each block of queries against all keys, one block after the other."""
+
+    def rows(block: jax.Array) -> jax.Array:
+        return jax.nn.softmax(block @ k.T * k.shape[1] ** -0.5, -1) @ v
+
+    made: jax.Array = lax.map(rows, q)
+    return made
+
+
+def solved_rows(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Conjugate gradients, a few steps for each of many systems."""
+
+    def solved(system: tuple[jax.Array, jax.Array]) -> jax.Array:
+        factor, right = system
+        matrix = factor @ factor.T / len(factor) + jnp.eye(len(factor), dtype=factor.dtype)
+
+        def step(
+            _: int, state: tuple[jax.Array, jax.Array, jax.Array]
+        ) -> tuple[jax.Array, jax.Array, jax.Array]:
+            x, rest, along = state
+            image, before = matrix @ along, rest @ rest
+            by = before / (along @ image)
+            after = rest - by * image
+            return x + by * along, after, after + (after @ after) / before * along
+
+        found: jax.Array = lax.fori_loop(0, _STEPS, step, (right * 0, right, right))[0]
+        return found
+
+    made: jax.Array = lax.map(solved, (a, b))
+    return made
+
+
+# Name, function, arguments, summary.
+ROWS: tuple[tuple[str, Function, Callable[[Normal], Arguments], str], ...] = (
+    (
+        "map_attention_64x64x2048",
+        attention_rows,
+        lambda r: (r(64, 64, 64), r(2048, 64), r(2048, 64)),
+        "lax.map over 64 blocks of queries",
+    ),
+    (
+        "map_solver_64x128",
+        solved_rows,
+        lambda r: (r(64, 128, 128), r(64, 128)),
+        "lax.map of 16 steps of conjugate gradients",
+    ),
+)
