@@ -84,7 +84,7 @@ def loops_of(
     walk: Callable[[bool], Walked],
 ) -> Loops:
     """The loops over a space, whose axes are in groups. walk(strict): at `space.index`."""
-    footprint, index, places, offsets = refine([space], walk)
+    footprint, index, places, offsets = refine(space.split, walk)
     merged = [merge(space.loops(axes), footprint.forms, footprint.divided) for axes in groups]
     mapping = {var: form for _, forms in merged for var, form in forms.items()}
 

@@ -54,13 +54,14 @@ def _dim_index(dim: Sequence[Var]) -> Affine:
     return total
 
 
-def refine(spaces: Sequence[Space], evaluate: Callable[[bool], T]) -> T:
-    """Split loop variables until `evaluate(strict)` meets no division that a split avoids."""
+def refine(split: Callable[[Var, int], bool], evaluate: Callable[[bool], T]) -> T:
+    """Split loop variables until `evaluate(strict)` meets no division that a split avoids. split:
+    see `Space.split`."""
     for _ in range(_MOST_SPLITS):
         try:
             return evaluate(True)
         except SplitNeeded as needed:
-            if not any(space.split(needed.var, needed.inner) for space in spaces):
+            if not split(needed.var, needed.inner):
                 break
     return evaluate(False)
 

@@ -59,7 +59,7 @@ def test_refine_splits_until_a_reshape_is_affine() -> None:
     def evaluate(strict: bool) -> Index:
         return reshape_index(space.index, (24,), (2, 3, 4), strict=strict)
 
-    index = refine([space], evaluate)
+    index = refine(space.split, evaluate)
     assert all(var.kind == "loop" for part in index for var in part.vars())
     assert sorted(var.extent for var in space.loops()) == [2, 3, 4]
 
@@ -115,7 +115,7 @@ def test_refine_and_merge_visit_every_element_once(shape: list[int], data: st.Da
     def evaluate(strict: bool) -> Affine:
         return linearize(reshape_index(space.index, shape, to, strict=strict), to)
 
-    form = refine([space], evaluate)
+    form = refine(space.split, evaluate)
     merged, mapping = merge(space.loops(), [form])
     assert values(form.substitute(mapping), merged) == list(range(size))
 

@@ -16,15 +16,13 @@ from stagejit.codegen.cpu.contract.nest import Nest, Operand
 from stagejit.codegen.cpu.contract.tile_blocks import choose, is_direct
 from stagejit.codegen.cpu.contract.tiling import Source, Tiling
 from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.space import merge
+from stagejit.codegen.elements.space import merge, refine
 from stagejit.codegen.kernel import Choice
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
-from stagejit.index.affine import Affine, Index, SplitNeeded
-
-_MOST_SPLITS = 16
+from stagejit.index.affine import Affine, Index, Var
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,7 @@ class ContractPlan:
 
 def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
     """Split axes where views need it, join them again where nothing does, and choose a tiling."""
-    nest = _refined(region, nest)
-    walk = _Walk(region, nest, strict=False)
-    nest = _merged(nest, walk)
+    nest = _merged(_refined(region, nest))
     walk = _Walk(region, nest, strict=False)
     left, right = (_source(region, nest, operand) for operand in (nest.left, nest.right))
     plain = [
@@ -96,26 +92,21 @@ class _Walk:
         return [form for _, form in self.footprint.reads] + self.footprint.numbers
 
 
-def _refined(region: ClosedRegion, nest: Nest) -> Nest:
-    """Split axes until no memory access divides an axis that could be split instead."""
-    walk = _Walk(region, nest, strict=False)
-    if all(var.operand is None for form in walk.forms for var in form.vars()):
-        return nest
-    for _ in range(_MOST_SPLITS):
-        try:
-            _Walk(region, nest, strict=True)
-            break
-        except SplitNeeded as needed:
-            finer = nest.split(needed.var, needed.inner)
-            if finer is None:
-                break
-            nest = finer
-    return nest
+def _refined(region: ClosedRegion, nest: Nest) -> _Walk:
+    """With axes split until no memory access divides one that could be split instead."""
+
+    def split(var: Var, inner: int) -> bool:
+        nonlocal nest
+        finer = nest.split(var, inner)
+        nest = finer or nest
+        return finer is not None
+
+    return refine(split, lambda strict: _Walk(region, nest, strict=strict))
 
 
-def _merged(nest: Nest, walk: _Walk) -> Nest:
+def _merged(walk: _Walk) -> Nest:
     """Join adjacent axes that every access runs through as one."""
-    forms = walk.forms
+    nest, forms = walk.nest, walk.forms
     for operand in (nest.left, nest.right):
         forms += [window.at for window in operand.windows.values()]
     divided = walk.footprint.divided
