@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -32,6 +32,7 @@ from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
 from stagejit.codegen.elements.space import Space
+from stagejit.codegen.elements.walk import E, Walk
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.math import functions as vmath
@@ -88,19 +89,12 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     _, indices, updates = op.operands
     dims = ScatterDims.of(op.attrs)
     space = Space(updates.shape, "u")
-    starts = {
-        axis: Affine.of(Var(room, "s", "dynamic", source=indices))
-        for axis, room in _rooms(op).items()
-    }
 
     def walk(strict: bool) -> Walked:
         footprint, index = Footprint(region, strict=strict), space.index
         footprint.value(updates, index)
-        for component in range(len(dims.start_axes)):
-            footprint.value(indices, _vector_index(op, index, component))
-        place = _place(op, index)
-        moved = [part + starts.get(axis, Affine()) for axis, part in enumerate(place)]
-        footprint.numbers.append(op.result.type.offset(tuple(moved)))
+        starts, place = _starts(footprint, op, index), _place(op, index)
+        footprint.numbers.append(_offset(op, place, starts))
         return footprint, index, [place], footprint.numbers[-1:]
 
     batch = dims.batch_axes(len(updates.shape))
@@ -153,9 +147,22 @@ def _moving_axes(op: Op) -> frozenset[int]:
     )
 
 
-def _vector_index(op: Op, index: Index, component: int) -> Index:
-    batch = ScatterDims.of(op.attrs).batch_axes(len(index))
-    return (*(index[axis] for axis in batch), Affine((), component))
+def _starts(
+    walk: Walk[E], op: Op, index: Index, inside: list[E] | None = None
+) -> dict[int, Affine]:
+    """Where the window of element `index` of the updates starts. inside: see `Walk.standing_at`."""
+    indices, starts = op.operands[1], {}
+    batch = [index[axis] for axis in ScatterDims.of(op.attrs).batch_axes(len(index))]
+    for component, (axis, room) in enumerate(_rooms(op).items()):
+        start = walk.value(indices, (*batch, Affine((), component)))
+        starts[axis] = walk.standing_at(start, indices.type.dtype, room, inside)
+    return starts
+
+
+def _offset(op: Op, place: Index, starts: Mapping[int, Affine]) -> Affine:
+    """In the destination, of a place that is relative to its start."""
+    moved = (part + starts.get(axis, Affine()) for axis, part in enumerate(place))
+    return op.result.type.offset(tuple(moved))
 
 
 def _place(op: Op, index: Index) -> Index:
@@ -243,30 +250,20 @@ class _Policy:
     @contextmanager
     def _started(self) -> Iterator[None]:
         """One window, whose starts are read."""
-        with self.elements.at():
-            starts, self.inside = self._starts()
-            place = [
-                part + starts.get(axis, Affine()) for axis, part in enumerate(self.nest.places[0])
-            ]
-            self.offset = self.op.result.type.offset(tuple(place))
+        op, nest, elements = self.op, self.nest, self.elements
+        conditions: list[Register] = []
+        with elements.at():
+            clips = op.attrs["mode"] == "clip"
+            starts = _starts(elements, op, nest.index, None if clips else conditions)
+            if nest.owned is not None:
+                conditions.append(self._owns(elements.scalar_index(starts[nest.owned])))
+            self.inside = reduce(operator.and_, conditions) if conditions else None
+            self.offset = _offset(op, nest.places[0], starts)
             yield
 
-    def _starts(self) -> tuple[dict[int, Affine], Register | None]:
-        """Where the window starts, and whether this item applies it (None: always)."""
-        op, elements, (_, indices, _) = self.op, self.elements, self.op.operands
-        starts: dict[int, Affine] = {}
-        conditions: list[Register] = []
-        inside = conditions if op.attrs["mode"] != "clip" else None
-        rooms = _rooms(op)
-        for component, axis in enumerate(op.attrs["start_axes"]):
-            raw = elements.value(indices, _vector_index(op, self.nest.index, component))
-            starts[axis] = elements.standing_at(raw, indices.type.dtype, rooms[axis], inside)
-            if axis == self.nest.owned:
-                conditions.append(self._owns(elements.scalar_index(starts[axis]), rooms[axis]))
-        return starts, reduce(operator.and_, conditions) if conditions else None
-
-    def _owns(self, start: Register, extent: int) -> Register:
-        size = -(-extent // self.nest.ranges)
+    def _owns(self, start: Register) -> Register:
+        assert self.nest.owned is not None
+        size = -(-_rooms(self.op)[self.nest.owned] // self.nest.ranges)
         first = self.elements.position.env[self.range] * size
         return self.b.compare("lt", start - first, size, signed=False)
 
