@@ -167,7 +167,7 @@ def _trace(c: Compilation) -> None:
 
 
 def _rewrite(c: Compilation) -> None:
-    c.decisions += rewrite_graph(c.graph, c.request.options, c.target.machine)
+    c.decisions += rewrite_graph(c.graph, c.request.options, c.target)
 
 
 def _normalize(c: Compilation) -> None:
@@ -215,7 +215,7 @@ def _verify_dispatches(c: Compilation) -> None:
 
 
 def _schedule(c: Compilation) -> None:
-    options, machine = c.request.options, c.target.machine
+    options, machine = c.request.options, c.target
     c.schedule = schedule(c.dispatches, c.regions, options, c.decisions, machine)
 
 

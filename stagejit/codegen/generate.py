@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from stagejit.codegen.closed import ClosedRegion, closed, key_of, key_with, text_of
-from stagejit.codegen.cpu.contract.kernels import contract_kernel, conv_kernel
+from stagejit.codegen.cpu.contract.kernels import product_kernel
 from stagejit.codegen.cpu.llvm.lower import lower_named
 from stagejit.codegen.cpu.llvm.shadow import with_shadows
 from stagejit.codegen.cpu.maps import map_kernel
@@ -42,8 +42,8 @@ GENERATORS: dict[str, Callable[[ClosedRegion, Target], Kernel]] = {
     "copy": map_kernel,
     "fill": map_kernel,
     "reduce": reduce_kernel,
-    "contract": contract_kernel,
-    "conv": conv_kernel,
+    "contract": product_kernel,
+    "conv": product_kernel,
     "cumulative": cumulative_kernel,
     "scatter": scatter_kernel,
     "sort": sort_kernel,

@@ -39,29 +39,21 @@ _ONE_OF_256 = frozenset({"znver1"})
 _FOUR_PIPES = ("neoverse-v", "neoverse-512tvb", "apple-m", "cortex-x")
 
 
-@dataclass(frozen=True)
-class Target:
-    """One CPU. `features` is LLVM's comma-separated list; sizes are in bytes: l3 is that of all
-    cores. fma_ports: vectors that one core multiplies and adds (and loads) in a cycle. peak_flops:
-    f32 operations a second of one core. bandwidth: bytes a second from memory of the whole socket,
-    core_bandwidth: of one core; cache_bandwidth: what one core streams through from its caches."""
+@dataclass(frozen=True, kw_only=True)
+class Target(Machine):
+    """One CPU, and what the steps above kernels know of it. `features` is LLVM's comma-separated
+    list. fma_ports: vectors that one core multiplies and adds (and loads) in a cycle.
+    cache_bandwidth: bytes a second that one core streams through from its caches."""
 
     name: str
     triple: str
     cpu: str
     features: str
-    vector_nbytes: int
     vector_registers: int
     has_fma: bool
     has_avx512: bool
     l1_nbytes: int
-    l2_nbytes: int
-    l3_nbytes: int
-    cores: int
     fma_ports: int
-    peak_flops: float
-    bandwidth: float
-    core_bandwidth: float
     cache_bandwidth: float
 
     @property
@@ -86,19 +78,6 @@ class Target:
         """What one core reads from its second cache: two thirds of what that may give, which is
         half of what loads may take, or 32 bytes."""
         return max(32, self.fma_ports * self.vector_nbytes / 2) * 2 / 3
-
-    @property
-    def machine(self) -> Machine:
-        """What the steps above kernels know of it."""
-        return Machine(
-            self.cores,
-            self.vector_nbytes,
-            self.l2_nbytes,
-            self.l3_nbytes,
-            self.bandwidth,
-            self.core_bandwidth,
-            self.peak_flops,
-        )
 
     @classmethod
     def host(cls) -> Target:

@@ -17,14 +17,9 @@ from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 
 
-def contract_kernel(region: ClosedRegion, target: Target) -> Kernel:
-    """The kernel of a region around a `contract`."""
-    nest = contract_nest(region.anchor_op)
-    plans = [make_plan(region, part, target) for part in without_missing(nest)]
-    return emit_contraction(plans, target)
-
-
-def conv_kernel(region: ClosedRegion, target: Target) -> Kernel:
-    """The kernel of a region around a `conv`."""
-    plans = [make_plan(region, nest, target) for nest in conv_nests(region.anchor_op)]
-    return emit_contraction(plans, target)
+def product_kernel(region: ClosedRegion, target: Target) -> Kernel:
+    """The kernel of a region around a product."""
+    op = region.anchor_op
+    moves = op.definition.is_windowed
+    nests = conv_nests(op) if moves else without_missing(contract_nest(op))
+    return emit_contraction([make_plan(region, nest, target) for nest in nests], target)

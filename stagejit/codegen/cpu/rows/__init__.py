@@ -1,4 +1,3 @@
 """Reductions and running values. To read in this order: `reducers.py`, `nest.py`, `reduce.py` (the
-plan), `loops.py` (rows along the lanes), `panels.py` (a row in each lane); `cumulative_plan.py` and
-`cumulative.py`.
+plan), `loops.py` (rows along the lanes), `panels.py` (a row in each lane); `cumulative.py`.
 """

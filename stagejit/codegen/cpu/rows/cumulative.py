@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
-from stagejit.codegen.cpu.rows.cumulative_plan import Nest, plan
 from stagejit.codegen.cpu.rows.reducers import identity_of
+from stagejit.codegen.elements.accesses import vector_cost
 from stagejit.codegen.elements.elements import Memory
+from stagejit.codegen.elements.footprint import Footprint
+from stagejit.codegen.elements.loops import Loops, Walked, loops_of
+from stagejit.codegen.elements.space import Space
 from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Buffer, element_type
@@ -31,7 +35,7 @@ from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import At, Cell, Chunk, Do, Loop, Node, Parallel, serial, vectors
 from stagejit.codegen.target import Target
 from stagejit.errors import InternalError
-from stagejit.index.affine import Index, Var, linearize
+from stagejit.index.affine import Affine, Index, Var, linearize
 from stagejit.types import DType
 
 # For accuracy, what a run comes to is added to what the runs before it came to.
@@ -40,14 +44,53 @@ _RUN_ROWS = 256  # of a run across vectors: a sum for each row
 _ROWS_AT_ONCE = 4  # rows that pass while a running value is in a register
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Nest(Loops):
+    """kept: item loops; axis: loops along the axis, in order of accumulation."""
+
+    kept: tuple[Var, ...]
+    axis: tuple[Var, ...]
+
+
 def cumulative_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `cumulative`."""
-    nest = plan(region, target)
+    nest = _plan(region, target)
 
-    def tree(nest: Nest, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
+    def tree(nest: _Nest, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
         return _Policy(nest, emitter, memory).tree()
 
     return kernel_of(region, [nest], tree, region_seconds(region, target), nest.choices)
+
+
+# -------------------------------------------------------------------- planning
+
+
+def _plan(region: ClosedRegion, target: Target) -> _Nest:
+    """The loops along the axis, in order, visit its elements in the order of accumulation."""
+    op = region.anchor_op
+    shape, axis = op.result.shape, op.attrs["axis"]
+    space = Space(shape, "c")
+
+    def walk(strict: bool) -> Walked:
+        footprint, parts = Footprint(region, {op.result}, strict=strict), list(space.index)
+        if op.attrs["reverse"]:
+            parts[axis] = Affine((), shape[axis] - 1) - parts[axis]
+        index = tuple(parts)
+        footprint.value(op.operands[0], index)
+        footprint.asked.append((op.result, index))
+        places = [footprint.reshaped(index, shape, store.value.shape) for store in region.stores]
+        return footprint, index, places, list(map(footprint.write, region.stores, places))
+
+    groups = (range(axis), (axis,), range(axis + 1, len(shape)))
+    loops = loops_of(region, target, space, groups, walk)
+    before, along, after = loops.groups
+    kept = (*before, *after)
+
+    def cost(var: Var, _: Var | None) -> float:
+        return vector_cost(loops.forms, loops.offsets, var, loops.lanes)
+
+    chosen = loops.in_vectors((*reversed(kept), *along[-1:]), cost).in_streams()
+    return _Nest(**vars(chosen), kept=kept, axis=along)
 
 
 # -------------------------------------------------------------------- loops and statements
@@ -56,7 +99,7 @@ def cumulative_kernel(region: ClosedRegion, target: Target) -> Kernel:
 class _Policy:
     """The loops of one cumulative region, and what they do."""
 
-    def __init__(self, nest: Nest, emitter: Emitter, memory: Sequence[Memory]) -> None:
+    def __init__(self, nest: _Nest, emitter: Emitter, memory: Sequence[Memory]) -> None:
         self.nest, self.emitter, self.elements = nest, emitter, emitter.elements
         self.b, self.op, self.target = emitter.b, nest.region.anchor_op, nest.target
         self.fn: str = self.op.attrs["fn"]
