@@ -34,6 +34,7 @@ SWITCHES: dict[str, str] = {
     "simplify-algebra": "x * 1, x + 0, convert to the same dtype, double negation",
     "eliminate-common-subexpressions": "one op for equal ops on equal operands",
     "sum-to-contract": "a sum of products whose factors repeat is a contraction",
+    "tile-and-fuse": "what is larger than a cache is made tile by tile, with all that reads it",
     "split-reduce": "sum parts of long axes apart, where there are few results",
     "split-scan": "running sums of parts of long lines, where there are few lines",
     "spread-repeats": "what is inserted repeated is stored several times by its producer",

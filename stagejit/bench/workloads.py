@@ -344,6 +344,13 @@ _add(
     "its gradient with respect to all three",
 )
 _add(
+    "causal_attention_8x2048x64",
+    networks.causal_attention,
+    lambda r: (r(8, 2048, 64), r(8, 2048, 64), r(8, 2048, 64)),
+    NETWORK,
+    "8 heads of 2048 tokens: scores would be 134 MB",
+)
+_add(
     "adam_step_200",
     networks.adam_step,
     lambda r: (networks.adam_state(r),),

@@ -80,6 +80,12 @@ class OpDef:
         `pull`, (op, index into operand 0) --> index. Of one that keeps the order, that follows.
     divisions: of a view: (op, index) --> what `pull` divides on the way, and by what, as far as it
         has to mean the same where loops become one (see `space.merge`). None: all that it divides.
+    separate: of what accumulates: (op, axis of the result) --> for each operand the axis along
+        which a place of that axis needs the same place only, None where it needs all of the
+        operand; see `axes.py`.
+    summed: of what accumulates: (op, number of an operand, axis of that) --> the same where places
+        of that axis are summed over, and partial results of some places each can be put together
+        by `partial.py`; None where they are not, or cannot.
     is_elementwise: an element is a function of the elements of all operands at its own index. Its
         code is the code generator's, which has that of the package's kinds only.
     is_free: a source of elements that nobody has to store: they cost nothing.
@@ -145,6 +151,8 @@ class OpDef:
     pull: Callable[[Any, Index, bool, DynamicStart], Index] | None = None
     push: Callable[[Any, Index], Index] | None = None
     divisions: Callable[[Any, Index], list[tuple[Affine, int]]] | None = None
+    separate: Callable[[Any, int], tuple[int | None, ...]] | None = None
+    summed: Callable[[Any, int, int], tuple[int | None, ...] | None] | None = None
     is_elementwise: bool = False
     is_free: bool = False
     is_splat: bool = False

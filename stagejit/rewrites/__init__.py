@@ -15,6 +15,8 @@ more.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stagejit.decisions import Decision
 from stagejit.graph.ir import Graph
 from stagejit.graph.ops.control import bodies_of
@@ -45,6 +47,8 @@ from stagejit.rewrites.insert_chains import elide_covered_fills
 from stagejit.rewrites.loops import reads_twice, simplify_loop, simplify_loops
 from stagejit.rewrites.prefixes import share_prefixes
 from stagejit.rewrites.ranges import assume
+from stagejit.rewrites.tiling import fuse
+from stagejit.rewrites.tiling.fuse import tile_and_fuse
 
 SIMPLIFY = LocalStep(
     "simplify",
@@ -68,6 +72,15 @@ def _share_inside(log: Log) -> None:
                 log.decisions += run_steps(made.attrs["body"], (SIMPLIFY,), log.options)
 
 
+def _tile(log: Log) -> None:
+    """Loops over tiles; a body is the work of one core, and may have tiles of its own."""
+    if made := tile_and_fuse(log):
+        log.decisions += run_steps(log.graph, (SIMPLIFY,), log.options, log.machine)
+        alone = replace(log.machine, cores=1)
+        for loop in made:
+            log.decisions += rewrite_graph(loop.attrs["body"], log.options, alone)
+
+
 STEPS: tuple[Step, ...] = (
     GraphStep(loops.NAME, simplify_loops),
     GraphStep(branches.SIMPLIFY, simplify_branches),
@@ -78,6 +91,7 @@ STEPS: tuple[Step, ...] = (
     LocalStep("repeats", repeats.RULES),
     GraphStep(prefixes.NAME, share_prefixes),
     GraphStep(bordered.NAME, border_buffers),
+    GraphStep(fuse.NAME, _tile),
     split_scan.STEP,
     split.STEP,
     GraphStep(insert_chains.NAME, elide_covered_fills),

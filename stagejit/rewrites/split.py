@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from stagejit.graph.functions import identity
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
 from stagejit.graph.ops.splits import split_shape
 from stagejit.rewrites.driver import GraphStep, Log
+from stagejit.rewrites.partial import converted, mapped, neutral, summed_in
 from stagejit.rewrites.split_counts import Cut, Many, cut_of, too_small
 from stagejit.types import DType, TensorType, bool_, i32, i64, u8
 
@@ -72,11 +72,11 @@ def _split(graph: Graph, op: Op, cut: Cut) -> Value:
 
 def _split_plain(graph: Graph, op: Op, cut: Cut) -> Value:
     fn, dtype = op.attrs["fn"], op.operands[0].type.dtype
-    x = _converted(graph, op.operands[0], dtype.accumulator)
-    parts = _parts(graph, x, cut.axes[0], cut, _neutral(fn, x.type.dtype))
+    x = converted(graph, op.operands[0], dtype.accumulator)
+    parts = _parts(graph, x, cut.axes[0], cut, neutral(fn, x.type.dtype))
     axes = tuple(axis + 1 for axis in op.attrs["axes"])
     partial = build(graph, "reduce", (parts,), fn=fn, axes=axes)
-    return _converted(graph, build(graph, "reduce", (partial,), fn=fn, axes=(0,)), dtype)
+    return converted(graph, build(graph, "reduce", (partial,), fn=fn, axes=(0,)), dtype)
 
 
 def _split_contract(graph: Graph, op: Op, cut: Cut) -> Value:
@@ -90,7 +90,7 @@ def _split_contract(graph: Graph, op: Op, cut: Cut) -> Value:
     ]
     moved = [tuple(axis + 1 for axis in axes) for axes in op.attrs["contracting"]]
     batch = [(0, *(axis + 1 for axis in axes)) for axes in op.attrs["batch"]]
-    wide = _wide(op)
+    wide = summed_in(op)
     partial = build(
         graph, "contract", sides, contracting=tuple(moved), batch=tuple(batch), dtype=wide
     )
@@ -98,32 +98,18 @@ def _split_contract(graph: Graph, op: Op, cut: Cut) -> Value:
 
 
 def _split_conv(graph: Graph, op: Op, cut: Cut) -> Value:
-    attrs = {**op.attrs, "dtype": _wide(op), "split": (cut.axes[0], cut.tile)}
+    attrs = {**op.attrs, "dtype": summed_in(op), "split": (cut.axes[0], cut.tile)}
     return _added(graph, op, build(graph, op.kind, op.operands, **attrs))
-
-
-def _wide(op: Op) -> DType:
-    """The type in which a product is summed."""
-    dtype, own = op.result.type.dtype, op.operands[0].type.dtype
-    return max((own, dtype), key=lambda each: each.bits).accumulator if own.is_float else dtype
 
 
 def _added(graph: Graph, op: Op, partial: Value) -> Value:
     total = build(graph, "reduce", (partial,), fn="add", axes=(0,))
-    return _converted(graph, total, op.result.type.dtype)
+    return converted(graph, total, op.result.type.dtype)
 
 
 def _parts(graph: Graph, x: Value, axis: int, cut: Cut, fill: int | float | bool) -> Value:
     shape = split_shape(x.shape, axis, cut.tile)
     return build(graph, "split_axis", (x,), axis=axis, shape=shape, fill=fill)
-
-
-def _neutral(fn: str, dtype: DType) -> int | float | bool:
-    """What changes no result; of float sums it is -0, for 0 + -0 is 0."""
-    if fn == "add" and dtype.is_float:
-        return -0.0
-    number: int | float | bool = np.asarray(identity(fn, dtype)).item()
-    return float(number) if dtype.is_float else number
 
 
 # ------------------------------------------------------------------- argmax and argmin
@@ -140,41 +126,32 @@ def _split_arg(graph: Graph, op: Op, cut: Cut) -> Value:
     dtype = i32 if op.operands[0].shape[axis] + cut.tile < 2**31 else i64
     best = "max" if fn == "argmax" else "min"
     x = op.operands[0]
-    x = _converted(graph, x, u8 if x.type.dtype is bool_ else x.type.dtype)
-    parts = _parts(graph, x, axis, cut, _neutral(best, x.type.dtype))
+    x = converted(graph, x, u8 if x.type.dtype is bool_ else x.type.dtype)
+    parts = _parts(graph, x, axis, cut, neutral(best, x.type.dtype))
     values = build(graph, "reduce", (parts,), fn=best, axes=(axis + 1,))
     local = build(graph, "reduce", (parts,), fn=fn, axes=(axis + 1,), dtype=dtype)
     first = build(graph, "iota", (), shape=local.shape, dtype=dtype, axis=0)
-    places = _map(graph, "add", local, _scaled(graph, first, cut.tile, dtype))
+    places = mapped(graph, "add", local, _scaled(graph, first, cut.tile, dtype))
     value = build(graph, "reduce", (values,), fn=best, axes=(0,))
     kept = tuple(range(1, len(values.shape)))
     everywhere = build(graph, "broadcast", (value,), shape=values.shape, axes=kept)
     wins = _wins(graph, values, everywhere)
     farthest = filled(graph, int(np.iinfo(dtype.numpy).max), TensorType(dtype, places.shape))
-    candidates = _map(graph, "select", wins, places, farthest)
+    candidates = mapped(graph, "select", wins, places, farthest)
     place = build(graph, "reduce", (candidates,), fn="min", axes=(0,))
-    return _converted(graph, place, wanted)
+    return converted(graph, place, wanted)
 
 
 def _wins(graph: Graph, values: Value, best: Value) -> Value:
     """Where `values` are `best`, a NaN being equal to a NaN."""
-    equal = _map(graph, "eq", values, best)
+    equal = mapped(graph, "eq", values, best)
     if not values.type.dtype.is_float:
         return equal
-    return _map(graph, "or", equal, _map(graph, "ne", values, values))
+    return mapped(graph, "or", equal, mapped(graph, "ne", values, values))
 
 
 # ------------------------------------------------------------------- building
 
 
-def _map(graph: Graph, fn: str, *operands: Value) -> Value:
-    dtype = bool_ if fn in ("eq", "ne") else operands[-1].type.dtype
-    return build(graph, "map", operands, fn=fn, dtype=dtype)
-
-
-def _converted(graph: Graph, x: Value, dtype: DType) -> Value:
-    return x if x.type.dtype is dtype else build(graph, "convert", (x,), dtype=dtype)
-
-
 def _scaled(graph: Graph, x: Value, factor: int, dtype: DType) -> Value:
-    return _map(graph, "mul", x, filled(graph, factor, TensorType(dtype, x.shape)))
+    return mapped(graph, "mul", x, filled(graph, factor, TensorType(dtype, x.shape)))

@@ -16,14 +16,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
-from stagejit.graph.functions import identity
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
 from stagejit.machine import FORK_SECONDS, Machine
 from stagejit.rewrites.driver import GraphStep, Log
-from stagejit.types import DType, TensorType, bool_
+from stagejit.rewrites.partial import converted, mapped, neutral
+from stagejit.types import TensorType
 
 NAME = "split-scan"
 _PART_NBYTES = 128 << 10  # of a line's part: some microseconds
@@ -140,7 +138,7 @@ class _Split:
         self.graph, self.op, self.tile, self.parts = graph, op, line.tile, line.parts
         self.fn, self.axis, self.reverse = op.attrs["fn"], op.attrs["axis"], op.attrs["reverse"]
         self.dtype = op.result.type.dtype
-        self.x = _converted(graph, op.operands[0], self.dtype.accumulator)
+        self.x = converted(graph, op.operands[0], self.dtype.accumulator)
         self.rest = self.x.shape[self.axis] - self.parts * self.tile
 
     def value(self) -> Value:
@@ -160,8 +158,8 @@ class _Split:
         totals = self._totals(parts)
         shape = list(totals.shape)
         shape[self.axis] += 1
-        neutral = _neutral(self.fn, totals.type.dtype)
-        around = filled(self.graph, neutral, TensorType(totals.type.dtype, tuple(shape)))
+        nothing = neutral(self.fn, totals.type.dtype)
+        around = filled(self.graph, nothing, TensorType(totals.type.dtype, tuple(shape)))
         return self._running(self._put(totals, around, 0 if self.reverse else 1), self.axis)
 
     def _totals(self, parts: Value) -> Value:
@@ -170,7 +168,7 @@ class _Split:
             return build(self.graph, "reduce", (parts,), fn=self.fn, axes=(axis,))
         largest = build(self.graph, "reduce", (parts,), fn="max", axes=(axis,))
         zero, infinity = (filled(self.graph, x, largest.type) for x in (0.0, math.inf))
-        finite = self._map("lt", self._map("abs", largest), infinity, dtype=bool_)
+        finite = self._map("lt", self._map("abs", largest), infinity)
         shift = self._map("select", finite, largest, zero)
         scaled = self._map("exp", self._map("sub", parts, self._along(shift, parts, axis)))
         total = build(self.graph, "reduce", (scaled,), fn="add", axes=(axis,))
@@ -194,19 +192,18 @@ class _Split:
             total = self._log_add_exp(wide, inside)
         else:
             total = self._map(self.fn, wide, inside)
-        return _converted(self.graph, total, self.dtype)
+        return converted(self.graph, total, self.dtype)
 
     def _log_add_exp(self, x: Value, y: Value) -> Value:
         """As JAX writes it: max + log1p(exp(-|x - y|)), infinities apart."""
         delta = self._map("sub", x, y)
         decay = self._map("exp", self._map("neg", self._map("abs", delta)))
         total = self._map("add", self._map("max", x, y), self._map("log1p", decay))
-        undefined = self._map("ne", delta, delta, dtype=bool_)
+        undefined = self._map("ne", delta, delta)
         return self._map("select", undefined, self._map("add", x, y), total)
 
-    def _map(self, fn: str, *operands: Value, dtype: DType | None = None) -> Value:
-        dtype = dtype or operands[-1].type.dtype
-        return build(self.graph, "map", operands, fn=fn, dtype=dtype)
+    def _map(self, fn: str, *operands: Value) -> Value:
+        return mapped(self.graph, fn, *operands)
 
     def _along(self, x: Value, like: Value, axis: int) -> Value:
         """x, which has no such axis, repeated along it."""
@@ -232,17 +229,3 @@ class _Split:
         offsets[self.axis] = start
         strides = (1,) * x.type.rank
         return build(self.graph, "insert_slice", (x, into), offsets=tuple(offsets), strides=strides)
-
-
-def _neutral(fn: str, dtype: DType) -> int | float:
-    """What comes before all; of float sums it is -0, for 0 + -0 is 0."""
-    if fn == "logaddexp":
-        return -math.inf
-    if fn == "add" and dtype.is_float:
-        return -0.0
-    number: int | float = np.asarray(identity(fn, dtype)).item()
-    return number
-
-
-def _converted(graph: Graph, x: Value, dtype: DType) -> Value:
-    return x if x.type.dtype is dtype else build(graph, "convert", (x,), dtype=dtype)

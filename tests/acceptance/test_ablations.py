@@ -42,6 +42,9 @@ class Ablation:
     hosts: Callable[[str], int] | None = None
 
 
+SCORED = np.sin(np.arange(16 * 512 * 8, dtype=np.float32)).reshape(16, 512, 8)
+
+
 def host_of(fn: Callable[..., Any], args: list[Any], options: Options) -> str:
     text: str = stagejit.jit(fn, options=options).lower(*args).as_text("host")
     return text
@@ -249,6 +252,15 @@ ABLATIONS = {
         24 * (6 + 2) * (30 + 2) * 4,
         24 * 6 * 30 * 4,
         {"options": Options(borders="always", verify=True)},
+    ),
+    # 16 MB of tanh(...), which nobody stores.
+    "tile-and-fuse": Ablation(
+        lambda x, y: jnp.tanh(x @ y.swapaxes(1, 2)) @ y,
+        (SCORED, SCORED),
+        lambda x, y: np.tanh(x @ y.swapaxes(1, 2)) @ y,
+        dispatches,
+        1,
+        2,
     ),
     "split-scan": Ablation(
         lambda x: lax.cumsum(jnp.tile(x, 1 << 16)),

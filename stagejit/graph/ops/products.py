@@ -219,6 +219,28 @@ def _contract_flops(op: Op) -> int:
     return 2 * op.result.type.size * depth
 
 
+def _separate(op: Op, axis: int) -> tuple[int | None, int | None]:
+    """Result dimensions are those of the batch, then the free ones of each side."""
+    contracting, batch = op.attrs["contracting"], op.attrs["batch"]
+    if axis < len(batch[0]):
+        return batch[0][axis], batch[1][axis]
+    free = [
+        (side, each)
+        for side, operand in enumerate(op.operands)
+        for each in range(operand.type.rank)
+        if each not in (*contracting[side], *batch[side])
+    ]
+    side, own = free[axis - len(batch[0])]
+    return (own, None) if side == 0 else (None, own)
+
+
+def _pair_of(op: Op, operand: int, axis: int) -> tuple[int | None, ...] | None:
+    for pair in zip(*op.attrs["contracting"], strict=True):
+        if pair[operand] == axis:
+            return pair
+    return None
+
+
 def _conv_flops(op: Op) -> int:
     rhs = op.operands[1].type
     features: int = rhs.shape[op.attrs["rhs_spec"][0]]
@@ -231,6 +253,8 @@ define(
         kind="contract",
         infer=_contract,
         interpret=_value_of_contract,
+        separate=_separate,
+        summed=_pair_of,
         implied=frozenset({"dtype"}),
         accumulates=True,
         is_product=True,

@@ -44,6 +44,15 @@ def _reduce(operands: Types, attrs: Attrs) -> TensorType:
     return TensorType(attrs["dtype"], shape)
 
 
+def _separate(op: Op, axis: int) -> tuple[int | None, ...]:
+    kept = [each for each in range(op.operands[0].type.rank) if each not in op.attrs["axes"]]
+    return (kept[axis],)
+
+
+def _summed(op: Op, operand: int, axis: int) -> tuple[int | None, ...] | None:
+    return (axis,) if axis in op.attrs["axes"] and op.attrs["fn"] not in _ARG else None
+
+
 def _cumulative(operands: Types, attrs: Attrs) -> TensorType:
     (x,) = operands
     require(
@@ -107,6 +116,8 @@ define(
         kind="reduce",
         infer=_reduce,
         interpret=_value_of_reduce,
+        separate=_separate,
+        summed=_summed,
         implied=frozenset({"dtype"}),
         write=write_function,
         read=_read_reduce,

@@ -1,0 +1,60 @@
+"""Axes along which ops can be taken apart: a place of the result needs that place of operands.
+
+Input: an op of one result, and an axis of that. Output: the axis of each operand that goes with it,
+and the attributes of the same op on a part of it. Invariant: the op on parts gives the part.
+
+What accumulates declares it (`OpDef.separate`); of elementwise ops it is the same axis, and of
+views it follows from `pull`. (In MLIR's terms, the tiling interface.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stagejit.graph.ir import Op
+from stagejit.graph.ops.slices import pull_view
+from stagejit.index.affine import Affine, Index, Var
+
+Axes = tuple[int | None, ...]
+
+
+def separate(op: Op, axis: int) -> Axes | None:
+    """For each operand its axis of which a place along `axis` needs the same place only, None where
+    it needs all of the operand; None for all where the op does not keep places apart."""
+    known = op.definition
+    if known.separate is not None:
+        return known.separate(op, axis)
+    if known.is_elementwise:
+        return (axis,) * len(op.operands)
+    if known.is_view and not known.splits and len(op.operands) == 1:
+        return _of_view(op, axis)
+    return (None,) * len(op.operands) if known.is_splat or known.counts else None
+
+
+def summed(op: Op, operand: int, axis: int) -> Axes | None:
+    """For each operand its axis of which places are summed with those of `axis` of one operand;
+    None where they are not, or where partial sums cannot be put together."""
+    return op.definition.summed(op, operand, axis) if op.definition.summed is not None else None
+
+
+def _of_view(op: Op, axis: int) -> Axes | None:
+    variables = [Var(extent) for extent in op.result.shape]
+    index: Index = tuple(map(Affine.of, variables))
+    pulled = pull_view(op, index)
+    own = variables[axis]
+    found = [at for at, part in enumerate(pulled) if own in part.loop_vars()]
+    if not found:
+        return (None,)
+    at = found[0]
+    whole = op.operands[0].shape[at] == op.result.shape[axis]
+    return (at,) if len(found) == 1 and whole and pulled[at] == index[axis] else None
+
+
+def narrowed(op: Op, axis: int, extent: int) -> dict[str, Any]:
+    """The attributes of `op` on `extent` places along an axis of its result."""
+    attrs = dict(op.attrs)
+    for name in ("shape", "sizes"):
+        if name in attrs:
+            shape = attrs[name]
+            attrs[name] = (*shape[:axis], extent, *shape[axis + 1 :])
+    return attrs

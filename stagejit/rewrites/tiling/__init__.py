@@ -1,0 +1,1 @@
+"""Computing a large intermediate value tile by tile, with all that is made of it."""

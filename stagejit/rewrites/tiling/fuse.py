@@ -1,0 +1,133 @@
+"""tile-and-fuse: what is larger than its makers' operands exists one tile at a time.
+
+Input: products whose results are too large for a core's cache, and that nobody needs whole.
+Output: a loop over tiles of one axis, with all that reads them: attention without a matrix of
+scores. Invariant: values are as exact as those of the whole; which axis, and how large a tile is,
+follows from the machine.
+
+Note [Tiles within tiles]: the body of a loop is a graph like others, so that its large values are
+cut along another axis, if they still are too large: attention by heads, then by some rows of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stagejit.graph.ir import Graph, Op
+from stagejit.machine import Machine
+from stagejit.rewrites.driver import Log
+from stagejit.rewrites.tiling.along import Along, axes_along
+from stagejit.rewrites.tiling.body import TileLoop
+from stagejit.rewrites.tiling.clusters import Cluster, Clusters, has_numbers
+from stagejit.rewrites.tiling.cost import Cost, stored_nbytes
+
+NAME = "tile-and-fuse"
+_LEAST_ROWS = 32  # places that a product is worth being called for, if they are its rows
+_WORTH = 0.97  # of the time of the whole: what is less is lost in noise
+
+
+def tile_and_fuse(log: Log) -> list[Op]:
+    """contract (f (contract %x, %y)), %z  -->  loop over tiles: the same for a tile of %x"""
+    made: list[Op] = []
+    clusters = Clusters(log.graph)
+    left = set[Op]()  # of clusters that stay whole: each is asked about once
+    for seed in log.graph.ops():
+        if seed not in log.graph or seed in left or not _may_seed(seed, log.machine):
+            continue
+        cluster = clusters.around(seed)
+        if isinstance(cluster, str):
+            log.decline(NAME, seed, cluster)
+        elif loops := _tiled(log, cluster):
+            made += loops
+            clusters = Clusters(log.graph)
+        else:
+            left |= set(cluster.ops)
+    return made
+
+
+def _may_seed(op: Op, machine: Machine) -> bool:
+    """A product whose result is larger than both operands, and than what a core keeps near."""
+    known = op.definition
+    if not known.is_product or known.is_windowed:
+        return False
+    if not all(map(has_numbers, (op.result, *op.operands))):
+        return False
+    nbytes = op.result.type.nbytes
+    operands = sum(operand.type.nbytes for operand in op.operands)
+    return nbytes > max(machine.l2_nbytes // 2, operands)
+
+
+def _tiled(log: Log, cluster: Cluster) -> list[Op]:
+    """The loop over tiles in place of a cluster; none where that does not pay."""
+    seed = cluster.seed
+    axes = [axis for axis, extent in enumerate(seed.result.shape) if extent > 1]
+    cuts = [_cut(log.graph, cluster, axis, log.machine) for axis in axes]
+    possible = [cut for cut in cuts if isinstance(cut, Cut)]
+    if not possible:
+        log.decline(NAME, seed, "; ".join(dict.fromkeys(map(str, cuts))))
+        return []
+    best = min(possible, key=lambda cut: cut.seconds)
+    if best.seconds > _WORTH * best.whole_seconds:
+        log.decline(NAME, seed, str(best))
+        return []
+    first_new = log.graph.next_id
+    values = best.loop.build()
+    made = log.graph.ops_since(first_new)
+    for new in made:
+        new.loc = new.loc or seed.loc
+    log.apply(NAME, seed, str(best))
+    for output, value in values.items():
+        log.put(output.op, [value])
+    return [op for op in made if op.definition.is_loop]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Tiles along one axis of the seed. seconds: modelled, of what tiles change; whole_seconds: the
+    same without tiles."""
+
+    axis: int
+    loop: TileLoop
+    seconds: float
+    whole_seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.loop.trip} tiles of {self.loop.places} along axis {self.axis}: "
+            f"{1e6 * self.seconds:.3g} us for what takes {1e6 * self.whole_seconds:.3g} as a whole"
+        )
+
+
+def _cut(graph: Graph, cluster: Cluster, axis: int, machine: Machine) -> Cut | str:
+    """The tiles along an axis of the seed that fit into a core's cache, or why there are none."""
+    along = axes_along(graph, cluster, axis)
+    if isinstance(along, str):
+        return along
+    extent = cluster.seed.result.shape[axis]
+    wanted = machine.l2_nbytes * extent // stored_nbytes(along)
+    fair = extent // (2 * machine.cores)
+    places = _even(extent, max(min(wanted, fair), 1), _least_places(along))
+    if places is None or places == extent:
+        return f"axis {axis} of {extent} has no tiles"
+    loop = TileLoop(graph, along, places)
+    if loop.trip < machine.cores:
+        return f"{loop.trip} tiles along axis {axis} are too few for {machine.cores} cores"
+    cost = Cost(loop, machine)
+    return Cut(axis, loop, cost.tiled, cost.whole)
+
+
+def _least_places(along: Along) -> int:
+    """One along a batch; some rows of a product that reads its other operand whole, or that sums
+    over them."""
+    products = [op for op in along.cluster.ops if op.definition.is_product]
+    rows = any(op in along.sums or None in along.operands(op) for op in products)
+    return _LEAST_ROWS if rows else 1
+
+
+def _even(extent: int, wanted: int, least: int) -> int | None:
+    """The number of places next to `wanted` that leaves nothing over: the largest one up to that,
+    or else the smallest one that is at most twice what is wanted or needed."""
+    divisors = [each for each in range(least, extent + 1) if extent % each == 0]
+    fewer = [each for each in divisors if each <= wanted]
+    more = [each for each in divisors if wanted < each <= 2 * max(wanted, least)]
+    return fewer[-1] if fewer else more[0] if more else None

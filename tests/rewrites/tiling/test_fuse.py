@@ -1,0 +1,342 @@
+"""tile-and-fuse: what becomes a loop over tiles, what does not and why, and that values stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+import stagejit
+from stagejit.graph.interpreter import interpret
+from stagejit.graph.ir import Graph, Op
+from stagejit.machine import Machine
+from stagejit.options import Options
+from stagejit.rewrites import rewrite_graph
+from stagejit.rewrites.driver import GraphStep, run_steps
+from stagejit.rewrites.tiling import fuse
+from stagejit.trace.translate import graph_of
+from tests.rewrites.text_in_out import reasons, rewritten
+
+STEP = GraphStep(fuse.NAME, lambda log: [fuse.tile_and_fuse(log), None][1])
+RNG = np.random.default_rng(0)
+# Small arrays are large on it.
+SMALL = Machine(cores=1, l2_nbytes=1 << 14, l3_nbytes=72 << 10, bandwidth=1e8, core_bandwidth=1e8)
+
+
+def normal(*shape: int) -> Any:
+    return RNG.standard_normal(shape, dtype=np.float32)
+
+
+def loops_of(graph: Graph) -> list[Op]:
+    """All loops, those inside others included."""
+    found = []
+    for op in graph:
+        for body in op.definition.bodies(op):
+            found += [op, *loops_of(body)]
+    return found
+
+
+def checked(fn: Callable[..., Any], *args: Any, machine: Machine = SMALL) -> list[Op]:
+    """Runs all rewrites with and without this one; returns the loops it made."""
+    tiled, whole = graph_of(fn, *args), graph_of(fn, *args)
+    before = interpret(whole, [np.asarray(x) for x in args])
+    rewrite_graph(tiled, Options(verify=True), machine)
+    for a, b in zip(interpret(tiled, [np.asarray(x) for x in args]), before, strict=True):
+        np.testing.assert_allclose(
+            np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=2e-5, atol=2e-5
+        )
+    return loops_of(tiled)
+
+
+# ------------------------------------------------------------------ what it becomes
+
+SCORES = """\
+    graph @f(%q: f32[8,256,16], %k: f32[8,256,16], %v: f32[8,256,4]) {
+      %0: f32[8,256,256] = contract %q, %k batch=((0), (0)) contracting=((2), (2))
+      %1: f32[8,256] = reduce max %0 axes=(2)
+      %2: f32[8,256,256] = broadcast %1 axes=(0, 1)
+      %3: f32[8,256,256] = map sub %0, %2
+      %4: f32[8,256,4] = contract %3, %v batch=((0), (0)) contracting=((2), (1))
+      return %4
+    }"""
+
+
+def test_a_matrix_of_scores_by_batches() -> None:
+    assert rewritten(STEP, SCORES) == "\n".join([
+        "%0: f32[4,2,256,16] = reshape %q",
+        "%1: f32[4,2,256,16] = reshape %k",
+        "%2: f32[4,2,256,4] = reshape %v",
+        "%3: f32[4,2,256,4] = loop %0, %1, %2 carries=0 reverse=false trip=4 xs=3",
+        "graph @tile_of_contract_4(%x0: f32[2,256,16], %x1: f32[2,256,16], %x2: f32[2,256,4]) {",
+        "%0: f32[2,256,256] = contract %x0, %x1 batch=((0), (0)) contracting=((2), (2))",
+        "%1: f32[2,256] = reduce max %0 axes=(2)",
+        "%2: f32[2,256,256] = broadcast %1 axes=(0, 1)",
+        "%3: f32[2,256,256] = map sub %0, %2",
+        "%4: f32[2,256,4] = contract %3, %x2 batch=((0), (0)) contracting=((2), (1))",
+        "return %4",
+        "}",
+        "%4: f32[8,256,4] = reshape %3",
+        "return %4",
+    ])  # fmt: skip
+
+
+def test_rows_where_there_is_no_batch() -> None:
+    text = rewritten(STEP, """\
+        graph @f(%q: f32[2048,16], %k: f32[512,16], %v: f32[512,4]) {
+          %0: f32[2048,512] = contract %q, %k batch=((), ()) contracting=((1), (1))
+          %1: f32[2048,512] = map exp %0
+          %2: f32[2048,4] = contract %1, %v batch=((), ()) contracting=((1), (0))
+          return %2
+        }""")  # fmt: skip
+    assert "loop %0, %k, %v carries=0" in text
+    assert "(%x0: f32[256,16], %x1: f32[512,16], %x2: f32[512,4])" in text
+
+
+def test_a_mask_is_made_from_the_place_of_the_tile() -> None:
+    text = rewritten(STEP, """\
+        graph @f(%q: f32[1024,16], %k: f32[1024,16], %v: f32[1024,4]) {
+          %0: f32[1024,1024] = contract %q, %k batch=((), ()) contracting=((1), (1))
+          %1: i32[1024,1024] = iota axis=0
+          %2: i32[1024,1024] = iota axis=1
+          %3: bool[1024,1024] = map ge %1, %2
+          %4: f32[] = const 0.0
+          %5: f32[1024,1024] = fill %4
+          %6: f32[1024,1024] = map select %3, %0, %5
+          %7: f32[1024,4] = contract %6, %v batch=((), ()) contracting=((1), (0))
+          return %7
+        }""")  # fmt: skip
+    assert "%first1: i64[]" in text
+    assert "bool[1024,1024]" not in text
+
+
+def test_sums_over_tiles_are_carried_and_rounded_once() -> None:
+    """The gradient of the keys sums over all rows."""
+    text = rewritten(STEP, """\
+        graph @f(%q: bf16[32768,16], %k: bf16[512,16]) {
+          %0: bf16[32768,512] = contract %q, %k batch=((), ()) contracting=((1), (1))
+          %1: bf16[32768,512] = map exp %0
+          %2: bf16[512,16] = contract %1, %q batch=((), ()) contracting=((0), (0))
+          %3: bf16[32768,16] = contract %1, %k batch=((), ()) contracting=((1), (0))
+          return %2, %3
+        }""")  # fmt: skip
+    assert "%sum0: f32[32768,16] donated" in text
+    assert "carries=1" in text
+    assert "bf16[32768,16] = convert" in text
+
+
+# ------------------------------------------------------------------ what stays whole
+
+
+def declined(text: str) -> list[str]:
+    return reasons(STEP, text)
+
+
+def test_dont_tile_what_is_a_result() -> None:
+    assert declined(SCORES.replace("return %4", "return %4, %3")) == ["it is a result"]
+
+
+def test_dont_tile_what_is_sorted() -> None:
+    assert "sort" in declined("""\
+        graph @f(%q: f32[8,256,16], %k: f32[8,256,16]) {
+          %0: f32[8,256,256] = contract %q, %k batch=((0), (0)) contracting=((2), (2))
+          %1: f32[8,256,256] = sort %0 axis=2 keys=1 descending=false count=256 results=(0)
+          %2: f32[8,256] = reduce max %1 axes=(2)
+          return %2
+        }""")[0]  # fmt: skip
+
+
+def test_dont_tile_what_fits_into_a_cache() -> None:
+    assert declined(SCORES.replace("256,256", "32,32").replace(",256", ",32")) == []
+
+
+def test_dont_tile_what_is_smaller_than_its_operands() -> None:
+    assert declined(SCORES.replace(",16]", ",512]")) == []
+
+
+def test_dont_tile_across_what_is_computed_in_between() -> None:
+    assert "computed in between" in declined("""\
+        graph @f(%q: f32[8,256,16], %k: f32[8,256,16], %v: f32[8,256,4]) {
+          %0: f32[8,256,256] = contract %q, %k batch=((0), (0)) contracting=((2), (2))
+          %1: f32[8,256] = reduce max %0 axes=(2)
+          %2: f32[8,256] = cumulative add %1 axis=0 reverse=false
+          %3: f32[8,256,256] = broadcast %2 axes=(0, 1)
+          %4: f32[8,256,256] = map sub %0, %3
+          %5: f32[8,256,4] = contract %4, %v batch=((0), (0)) contracting=((2), (1))
+          return %5
+        }""")[0]  # fmt: skip
+
+
+def test_dont_tile_where_no_axis_stays_apart() -> None:
+    found = declined("""\
+        graph @f(%q: f32[512,16], %k: f32[512,16], %v: f32[512,4]) {
+          %0: f32[512,512] = contract %q, %k batch=((), ()) contracting=((1), (1))
+          %1: f32[512,512] = transpose %0 permutation=(1, 0)
+          %2: f32[512,512] = map add %0, %1
+          %3: f32[512,4] = contract %2, %v batch=((), ()) contracting=((1), (0))
+          return %3
+        }""")  # fmt: skip
+    assert all("two axes" in reason for reason in found)
+
+
+def test_dont_tile_a_prime_number_of_rows() -> None:
+    assert "has no tiles" in declined("""\
+        graph @f(%q: f32[2053,16], %k: f32[509,16], %v: f32[509,4]) {
+          %0: f32[2053,509] = contract %q, %k batch=((), ()) contracting=((1), (1))
+          %1: f32[2053,509] = map exp %0
+          %2: f32[2053,4] = contract %1, %v batch=((), ()) contracting=((1), (0))
+          return %2
+        }""")[0]  # fmt: skip
+
+
+def test_dont_tile_across_sizes_that_nobody_knows() -> None:
+    (n,) = jax.export.symbolic_shape("n")
+    args = [jax.ShapeDtypeStruct((8, 256, size), np.float32) for size in (16, 16, n)]
+    graph = graph_of(attention, *args)
+    decisions = run_steps(graph, (STEP,), Options(), SMALL)
+    assert not any(decision.applied for decision in decisions)
+
+
+def test_dont_tile_for_fewer_tiles_than_cores() -> None:
+    graph = graph_of(attention, *(normal(2, 4, 64, 8) for _ in range(3)))
+    decisions = run_steps(graph, (STEP,), Options(), replace(SMALL, cores=64))
+    assert "too few for 64 cores" in decisions[0].reason
+
+
+def test_dont_tile_what_is_read_again_too_often() -> None:
+    """Weights of 40 MB for each few rows, or results of 32 MB for each few columns."""
+    assert "as a whole" in declined("""\
+        graph @f(%x: f32[4096,512], %a: f32[512,4096], %b: f32[4096,2048]) {
+          %0: f32[4096,4096] = contract %x, %a batch=((), ()) contracting=((1), (0))
+          %1: f32[4096,4096] = map tanh %0
+          %2: f32[4096,2048] = contract %1, %b batch=((), ()) contracting=((1), (0))
+          return %2
+        }""")[0]  # fmt: skip
+
+
+# ------------------------------------------------------------------ values
+
+
+def attention(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+    scores = jnp.einsum("...td,...sd->...ts", q, k) / 3
+    if mask is not None:
+        scores = jnp.where(mask, scores, -jnp.inf)
+    return jnp.einsum("...ts,...sd->...td", jax.nn.softmax(scores, -1), v)
+
+
+def causal(q: Any, k: Any, v: Any) -> Any:
+    rows, columns = jnp.arange(q.shape[-2])[:, None], jnp.arange(k.shape[-2])
+    return attention(q, k, v, rows >= columns)
+
+
+def gradients(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return jax.grad(lambda *args: jnp.sin(fn(*args)).sum(), (0, 1, 2))
+
+
+def heads_inside(q: Any, k: Any, v: Any) -> Any:
+    """[batch, tokens, heads, width], as most libraries have it."""
+    scores = jnp.einsum("bthd,bshd->bhts", q, k)
+    return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores), v)
+
+
+def dropped(q: Any, k: Any, v: Any) -> Any:
+    weights = jax.nn.softmax(q @ k.swapaxes(-1, -2))
+    keep = jax.random.bernoulli(jax.random.key(3), 0.8, weights.shape)
+    return jnp.where(keep, weights / 0.8, 0) @ v
+
+
+def with_its_scale(q: Any, k: Any, v: Any) -> Any:
+    """Also what the rows come to, which a gradient keeps."""
+    scores = q @ k.swapaxes(-1, -2)
+    total = jax.nn.logsumexp(scores, -1)
+    return jnp.exp(scores - total[..., None]) @ v, total
+
+
+def nearest(q: Any, k: Any, v: Any) -> Any:
+    distance = (q * q).sum(-1)[..., None] - 2 * q @ k.swapaxes(-1, -2)
+    return distance.argmin(-1), distance.min(-1)
+
+
+def perceptron(x: Any, a: Any, b: Any) -> Any:
+    return jax.nn.gelu(x @ a) @ b
+
+
+FORMS = {
+    "plain": attention, "causal": causal, "dropped": dropped, "scale": with_its_scale,
+    "nearest": nearest, "gradient": gradients(attention), "causal gradient": gradients(causal),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lead", [(), (4,), (2, 6), (3, 1, 2)])
+@pytest.mark.parametrize("form", FORMS)
+def test_attention_of_any_rank(form: str, lead: tuple[int, ...]) -> None:
+    rows = (64 if lead else 128) * (2 if form == "nearest" else 1)  # which stores no weights
+    q, k, v = normal(*lead, rows, 8), normal(*lead, rows, 8), normal(*lead, rows, 4)
+    assert checked(FORMS[form], q, k, v)
+
+
+@pytest.mark.parametrize("form", [heads_inside, gradients(heads_inside)])
+def test_heads_between_tokens_and_width(form: Callable[..., Any]) -> None:
+    assert checked(form, normal(2, 64, 4, 8), normal(2, 96, 4, 8), normal(2, 96, 4, 8))
+
+
+def test_a_perceptron_by_rows() -> None:
+    assert checked(perceptron, normal(128, 4), normal(4, 256), normal(256, 3))
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float64])
+def test_other_types(dtype: Any) -> None:
+    args = [normal(4, 64, 8).astype(dtype) for _ in range(3)]
+    with jax.enable_x64(True):
+        graph = graph_of(gradients(causal), *args)
+        before = interpret(graph, args)
+        rewrite_graph(graph, Options(verify=True), SMALL)
+        assert loops_of(graph)
+        tolerance = 1e-12 if dtype is np.float64 else 0.06
+        for a, b in zip(interpret(graph, args), before, strict=True):
+            np.testing.assert_allclose(a.astype(float), b.astype(float), tolerance, tolerance)
+
+
+def test_tiles_within_tiles() -> None:
+    """By heads first, then by rows of one head."""
+    loops = checked(causal, normal(4, 256, 8), normal(4, 256, 8), normal(4, 256, 4))
+    assert [loop.attrs["trip"] for loop in loops] == [4, 8]
+
+
+def test_the_same_operand_whole_and_in_tiles() -> None:
+    assert checked(lambda x: attention(x, x, x), normal(128, 8))
+
+
+def test_a_mask_that_is_an_argument() -> None:
+    mask = RNG.random((64, 64)) < 0.5
+    mask[:, 0] = True
+    args = normal(4, 64, 8), normal(4, 64, 8), normal(4, 64, 4), mask
+    assert checked(attention, *args)
+
+
+# ------------------------------------------------------------------ compiled
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_compiled(form: str) -> None:
+    """On the machine at hand, whose caches are larger."""
+    args = [normal(8, 512, 16) for _ in range(3)]
+    fn = FORMS[form]
+    tiled = stagejit.jit(fn, options=Options(verify=True))
+    whole = stagejit.jit(fn, options=Options(disable=(fuse.NAME,)))
+    assert tiled.plan(*args).transient_nbytes < whole.plan(*args).transient_nbytes
+    for a, b in zip(jax.tree.leaves(tiled(*args)), jax.tree.leaves(whole(*args)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+def test_nobody_stores_the_scores() -> None:
+    """Of 16 heads, 16 MB each: at most those of a few tiles."""
+    args = [normal(16, 2048, 64) for _ in range(3)]
+    scores = 16 * 2048 * 2048 * 4
+    for fn in (causal, gradients(causal)):
+        assert stagejit.jit(fn).plan(*args).peak_nbytes < scores // 20
