@@ -124,7 +124,7 @@ class _Lowering:
     def _fence(self) -> None:
         """Nontemporal stores are ordered by nothing else before the kernel signals its end."""
         if self.e.target.is_x86:
-            self.e.intrinsic("x86.sse.sfence", None, [])
+            self.e.effect("x86.sse.sfence", [])
         else:
             self.e.line("fence release")
 

@@ -75,11 +75,8 @@ class Memory:
     def prefetch(self, op: Op) -> None:
         buffer: Buffer = op.attrs["buffer"]
         pointer = self.e.address(self.bases[buffer], buffer.elem, self.e.ref(op.operands[0]))
-        self.e.intrinsic(
-            "prefetch.p0",
-            None,
-            [pointer, f"i32 {int(op.attrs['write'])}", f"i32 {op.attrs['locality']}", "i32 1"],
-        )
+        hints = [f"i32 {int(op.attrs['write'])}", f"i32 {op.attrs['locality']}", "i32 1"]
+        self.e.effect("prefetch.p0", [pointer, *hints])
 
     def _index_and_mask(self, op: Op, at: int) -> tuple[Ref, Ref | None]:
         rest = op.operands[at:]
@@ -103,8 +100,8 @@ class Memory:
             loaded = self._when(mask, moved, lambda: e.op(plain, moved))
         else:
             name = "masked.gather" if index.type.lanes else "masked.load"
-            on = mask or Ref(I1.with_lanes(access.lanes), "splat (i1 true)")
-            args: list[Ref | str] = [pointer, f"i32 {alignment}", on, Ref(moved, "zeroinitializer")]
+            zeros = Ref(moved, "zeroinitializer")
+            args: list[Ref | str] = [pointer, f"i32 {alignment}", mask or _all_on(access), zeros]
             loaded = e.call(name, moved, args, [moved, _pointers(index)], hints=hints)
         return e.cast("bitcast", loaded, access)
 
@@ -127,9 +124,13 @@ class Memory:
             e.line(f"store {first}, {pointer}, align {alignment}{hints}")
         else:
             name = "masked.scatter" if index.type.lanes else "masked.store"
-            on = mask or Ref(I1.with_lanes(value.type.lanes), "splat (i1 true)")
-            args: list[Ref | str] = [value, pointer, f"i32 {alignment}", on]
-            e.intrinsic(name, None, args, [value.type, _pointers(index)], hints=hints)
+            args: list[Ref | str] = [
+                value,
+                pointer,
+                f"i32 {alignment}",
+                mask or _all_on(value.type),
+            ]
+            e.effect(name, args, [value.type, _pointers(index)], hints=hints)
 
     def _when(self, condition: Ref, result: Type | None, access: Callable[[], Any]) -> Ref:
         """`access()` where the scalar condition holds, else zero."""
@@ -152,9 +153,7 @@ class Memory:
         """See Note [Checked access]. A consecutive access becomes one by lane indices."""
         e = self.e
         if access.lanes and not index.type.lanes:
-            index = e.binary(
-                "add", e.splat(index, access.lanes), e.lane_ids(I64.with_lanes(access.lanes))
-            )
+            index = _each(e, index, access.lanes)
         index = e.cast("sext", index, index.type.with_elem("i64"))
         limit = self.limits[buffer]
         if access.lanes:
@@ -187,10 +186,7 @@ class Memory:
         if mask is not None and lanes:
             outside = e.binary("and", outside, mask)
         elif mask is not None:
-            last = e.binary(
-                "add", e.splat(index, access.lanes), e.lane_ids(I64.with_lanes(access.lanes))
-            )
-            beyond = e.compare("uge", last, buffer.size)
+            beyond = e.compare("uge", _each(e, index, access.lanes), buffer.size)
             outside = e.any(e.binary("and", beyond, mask))
         self._report(e.any(outside), self.scratch_fault)
         index = e.select(inside, index, 0)
@@ -254,8 +250,17 @@ class Memory:
 _FIRST = 4  # metadata nodes before the scopes
 
 
+def _each(e: Emitter, index: Ref, lanes: int) -> Ref:
+    """The index of each lane of a consecutive access."""
+    return e.binary("add", e.splat(index, lanes), e.lane_ids(I64.with_lanes(lanes)))
+
+
 def _pointers(index: Ref) -> Type:
     return Type("p0", index.type.lanes)
+
+
+def _all_on(access: Type) -> Ref:
+    return Ref(I1.with_lanes(access.lanes), "splat (i1 true)")
 
 
 def _is_first_lane(mask: Ref) -> bool:

@@ -184,32 +184,6 @@ class Emitter:
         )
         return Ref(type, f"<{items}>")
 
-    def intrinsic(
-        self,
-        name: str,
-        result: Type | None,
-        args: Sequence[Ref | str],
-        mangle: Sequence[Type] | None = None,
-        *,
-        flags: str = "",
-        hints: str = "",
-    ) -> Ref | None:
-        """Call `@llvm.<name>.<mangled types>`. Text arguments are written as they are: "ptr %p".
-        flags: fast-math flags before the type; hints: metadata after the call."""
-        types = ([result] if result else []) if mangle is None else mangle
-        full = "@llvm." + ".".join([name, *map(mangled, types)])
-        returns = type_text(result) if result else "void"
-        if full not in self.declarations:
-            kinds = ", ".join(
-                type_text(a.type) if isinstance(a, Ref) else a.rsplit(" ", 1)[0] for a in args
-            )
-            self.declarations[full] = f"declare {returns} {full}({kinds})"
-        call = f"call {flags}{returns} {full}({', '.join(map(str, args))}){hints}"
-        if result:
-            return self.op(call, result)
-        self.line(call)
-        return None
-
     def call(
         self,
         name: str,
@@ -220,10 +194,25 @@ class Emitter:
         flags: str = "",
         hints: str = "",
     ) -> Ref:
-        """An intrinsic that gives a value."""
-        ref = self.intrinsic(name, result, args, mangle, flags=flags, hints=hints)
-        assert ref is not None
-        return ref
+        """The value of intrinsic `@llvm.<name>.<mangled types>`, by default those of the result.
+        Text arguments are written as they are: "ptr %p". flags: fast-math flags before the type;
+        hints: metadata after the call."""
+        full = self._declared(name, type_text(result), args, [result] if mangle is None else mangle)
+        return self.op(f"call {flags}{full}{hints}", result)
+
+    def effect(
+        self, name: str, args: Sequence[Ref | str], mangle: Sequence[Type] = (), *, hints: str = ""
+    ) -> None:
+        """A call of an intrinsic that gives no value."""
+        self.line(f"call {self._declared(name, 'void', args, mangle)}{hints}")
+
+    def _declared(
+        self, name: str, returns: str, args: Sequence[Ref | str], mangle: Sequence[Type]
+    ) -> str:
+        full = "@llvm." + ".".join([name, *map(mangled, mangle)])
+        kinds = (type_text(a.type) if isinstance(a, Ref) else a.rsplit(" ", 1)[0] for a in args)
+        self.declarations.setdefault(full, f"declare {returns} {full}({', '.join(kinds)})")
+        return f"{returns} {full}({', '.join(map(str, args))})"
 
     def unary_intrinsic(self, name: str, a: Ref) -> Ref:
         return self.call(name, a.type, [a])
