@@ -25,6 +25,7 @@ from stagejit.codegen.elements.phases import Place, WaitingStores
 from stagejit.codegen.elements.positions import Positions
 from stagejit.codegen.elements.register_tiles import Tile
 from stagejit.codegen.elements.starts import clamped, is_inside, start_of
+from stagejit.codegen.elements.walk import behind_views
 from stagejit.codegen.elements.windows import window_element
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Buffer, element_type
@@ -143,9 +144,9 @@ class Elements(Positions):
 
     def behind(self, value: Value) -> tuple[Value, Memory]:
         """What a value in memory, or a view of one, is read from."""
-        while value not in self.memory:
-            value = value.op.operands[0]
-        return value, self.memory[value]
+        leaf = behind_views(value, self.memory)
+        assert leaf is not None
+        return leaf, self.memory[leaf]
 
     def load(self, value: Value, index: Index) -> Register:
         """The element of a value in memory."""

@@ -8,7 +8,7 @@ same elements in the same order, what an element is made of before the element i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Container, Generator, Sequence
 from typing import Generic, TypeVar
 
 from stagejit.dispatch.regions import Store
@@ -22,6 +22,15 @@ from stagejit.types import DType
 E = TypeVar("E")
 Key = tuple[Value, Index]
 Steps = Generator[Key, E, E]  # asks for elements, is given each of them, and makes its own
+
+
+def behind_views(value: Value, ends: Container[Value]) -> Value | None:
+    """The first of `ends` that a value is, or is a view of; None where it is no view of any."""
+    while value not in ends:
+        if not value.op.definition.is_view:
+            return None
+        value = value.op.operands[0]
+    return value
 
 
 class Walk(ABC, Generic[E]):

@@ -17,6 +17,7 @@ from stagejit.codegen.cpu.contract.tile_blocks import choose, is_direct
 from stagejit.codegen.cpu.contract.tiling import Source, Tiling
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.space import merge, refine
+from stagejit.codegen.elements.walk import behind_views
 from stagejit.codegen.kernel import Choice
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Store
@@ -125,11 +126,9 @@ def _source(region: ClosedRegion, nest: Nest, operand: Operand) -> Source:
 
 def _memory_form(region: ClosedRegion, value: Value, index: Index) -> Affine | None:
     """The offset in memory of an element that is only read through views."""
-    leaf = value
-    while leaf not in region.inputs:
-        if not leaf.op.definition.is_view:
-            return None
-        leaf = leaf.op.operands[0]
+    leaf = behind_views(value, region.inputs)
+    if leaf is None:
+        return None
     footprint = Footprint(region)
     footprint.value(value, index)
     forms = [form for read, form in footprint.reads if read is leaf]
@@ -142,10 +141,8 @@ def _loops_only(form: Affine) -> bool:
 
 def _is_plain(region: ClosedRegion, nest: Nest, store: Store) -> bool:
     """The stored value is the anchor's result, perhaps viewed, in the type of the running sums."""
-    value, result = store.value, region.anchor_op.result
-    while value is not result and value.op in region.ops and value.op.definition.is_view:
-        value = value.op.operands[0]
-    return value is result and result.type.dtype is nest.dtype
+    result = region.anchor_op.result
+    return behind_views(store.value, (result,)) is not None and result.type.dtype is nest.dtype
 
 
 def _pushed(footprint: Footprint, region: ClosedRegion, nest: Nest, made: Value) -> Index:
