@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stagejit.errors import InternalError
+from stagejit.graph import python_functions
 from stagejit.schedule.memory.packing import FRAME_NBYTES, LINE_NBYTES, aligned
 
 Space = Literal["arg", "result", "arena", "fault"]
@@ -257,8 +258,8 @@ def _verify_iterations(program: HostProgram, step: Iterations) -> None:
         forks = isinstance(inner, Parallel | Iterations)
         if forks or (isinstance(inner, Launch) and inner.parallel):
             _broken(program, "a thread forks that shares iterations with others")
-        if isinstance(inner, Call):
-            _broken(program, f"{inner.target} is called by several threads at once")
+        if isinstance(inner, Call) and inner.target == python_functions.TARGET:
+            _broken(program, "a Python function is called by several threads at once")
 
 
 def _verify_branch(program: HostProgram, step: Branch) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from stagejit.dispatch.regions import Region, with_inner
+from stagejit.graph import python_functions
 from stagejit.index.box import Box
 from stagejit.index.progressions import Dim
 from stagejit.schedule.access import Access
@@ -28,8 +29,9 @@ def dependence(region: Region, body: PlacedBody) -> str:
     """region: the loop; body: where each thread has its counters. Empty if iterations may run in
     any order, and at the same time."""
     for inner in with_inner(region.bodies[0].regions):
-        if inner.definition.is_foreign:
-            return f"@{inner.name} calls a library, which threads take turns in"
+        anchor = inner.anchor
+        if anchor is not None and anchor.attrs.get("target") == python_functions.TARGET:
+            return f"@{inner.name} calls Python, which sees iterations in order"
     if body.carries:
         return f"an iteration waits for {body.carries[0].argument} of the one before"
     still = {p.buffer for p in body.places if p.value is not None and not p.stride_nbytes}

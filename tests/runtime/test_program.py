@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stagejit.errors import InternalError
+from stagejit.graph.python_functions import TARGET
 from stagejit.runtime.program import (
     Branch,
     BufferRef,
@@ -86,7 +87,7 @@ host @p  arena 64 B
         (Iterations(2, 2, 1, (Launch("k", (), (), 4, 1, True),)), "a thread forks"),
         (Iterations(2, 2, 1, (Parallel(()),)), "a thread forks"),
         (Iterations(2, 2, 1, (Iterations(2, 2, 1, ()),)), "a thread forks"),
-        (Iterations(2, 2, 1, (Call("lapack", (), ()),)), "lapack is called by several threads"),
+        (Iterations(2, 2, 1, (Call(TARGET, (), ()),)), "a Python function is called"),
         (Loop(4, (Copy(BufferRef("result", 0, 8, (-8,)), ARG, 8),)), r"bytes \[-16, 16\) of 64"),
         (Launch("k", (BufferRef("arg", 0, 0, (8,)),)), "0 enclosing loops"),
         (Launch("k", (), total=-1), "total -1"),

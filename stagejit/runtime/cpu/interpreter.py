@@ -172,6 +172,7 @@ _SHARED = [
     (24, "ptr", "%loops"),
     (32, "ptr", "%scratch"),
     (40, "i64", "%worker.nbytes"),
+    (48, "ptr", "null"),  # the first error
 ]
 # A job of `sj_pfor`, and the entry behind it.
 _THREADS_JOBS = [
@@ -205,8 +206,19 @@ define internal void @sj_iterations(ptr %shared, ptr %params, i64 %lo, i64 %hi, 
   store i64 %thread, ptr %of.threads
 {abi.store("i64", "%lo", "%of.threads", LOOP_NBYTES, "%turn.p")}\
 {abi.store("i64", "%hi", "%of.threads", LOOP_NBYTES + 8, "%end.p")}\
-  %never = call ptr @sj_steps(ptr %cf, ptr %start, ptr %bases, ptr %loops, ptr %rows, ptr %mine,
+  %error = call ptr @sj_steps(ptr %cf, ptr %start, ptr %bases, ptr %loops, ptr %rows, ptr %mine,
                               i64 1, i64 0)
+  %fine = icmp eq ptr %error, null
+  br i1 %fine, label %out, label %failed
+failed:
+{abi.field("%first.error", "%shared", 48)}\
+  %swap = cmpxchg ptr %first.error, ptr null, ptr %error release monotonic
+  %kept = extractvalue {{ ptr, i1 }} %swap, 1
+  br i1 %kept, label %out, label %drop
+drop:
+  call void @sj_drop_error(ptr %cf, ptr %error)
+  br label %out
+out:
   ret void
 }}
 """
@@ -339,7 +351,11 @@ iterations:
   call void @sj_pfor(ptr %cf, ptr %threads.jobs, ptr %shared, i64 %chunks, i64 %threads,
                      ptr %scratch, i64 %worker.nbytes)
   %behind.place = add i64 %nbytes, %own.nbytes
-  br label %go
+{abi.load("%threads.error", "ptr", "%shared", 48)}\
+  %threads.fine = icmp eq ptr %threads.error, null
+  br i1 %threads.fine, label %go, label %threads.failed
+threads.failed:
+  ret ptr %threads.error
 unless:
   %predicate.p = load ptr, ptr %row
   %predicate = load i8, ptr %predicate.p

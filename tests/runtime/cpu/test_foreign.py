@@ -9,7 +9,15 @@ import pytest
 from stagejit.compat import foreign_address
 from stagejit.errors import InternalError
 from stagejit.runtime.cpu.loader import load_program
-from stagejit.runtime.program import BufferRef, Call, ForeignArray, HostProgram, as_text, verify
+from stagejit.runtime.program import (
+    BufferRef,
+    Call,
+    ForeignArray,
+    HostProgram,
+    Iterations,
+    as_text,
+    verify,
+)
 
 UPPER = (("uplo", "u8", ord("U")),)
 
@@ -53,6 +61,42 @@ def test_an_error_of_the_handler_is_the_programs() -> None:
     """without the attribute that it wants, the handler returns an error"""
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"(?s)attribute|uplo"):
         run(factorization(attributes=()), np.eye(3, dtype=np.float32))
+
+
+def factorizations(count: int, attributes: tuple = UPPER) -> HostProgram:
+    """Threads share them."""
+    matrix, factor, info = (
+        ForeignArray(BufferRef(space, number, 0, (0, nbytes)), dtype, dims, nbytes)
+        for space, number, dtype, dims, nbytes in (
+            ("arg", 0, "f32", (3, 3), 36),
+            ("result", 0, "f32", (3, 3), 36),
+            ("result", 1, "i32", (), 4),
+        )
+    )
+    call = Call("lapack_spotrf_ffi", (matrix,), (factor, info), attributes)
+    steps = (Iterations(count, 2, 1, (call,)),)
+    return HostProgram("factors", steps, (36 * count,), (36 * count, 4 * count))
+
+
+def run_many(program: HostProgram, x: np.ndarray) -> list[np.ndarray]:
+    loaded = load_program(program, {})
+    types = [jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct(x.shape[:1], np.int32)]
+    call = jax.ffi.ffi_call(loaded.target, types)
+    return [np.asarray(part) for part in call(x, **loaded.attributes)]
+
+
+def test_threads_call_a_handler() -> None:
+    x = np.stack([np.diag(np.array([1, 4, n * n], np.float32)) for n in range(1, 51)])
+    factors, info = run_many(factorizations(50), x)
+    np.testing.assert_array_equal(factors[:, 2, 2], np.arange(1, 51))
+    assert not info.any()
+
+
+def test_an_error_in_an_iteration_is_the_programs() -> None:
+    x = np.stack([np.eye(3, dtype=np.float32)] * 50)
+    for _ in range(3):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=r"(?s)attribute|uplo"):
+            run_many(factorizations(50, ()), x)
 
 
 def test_an_unknown_target_is_refused() -> None:
