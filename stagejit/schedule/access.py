@@ -112,10 +112,10 @@ class Access:
         return self.buffer == other.buffer and self.box.overlaps(other.box)
 
     def at(self, buffer: Buffer, values: Mapping[Symbol, int | None]) -> Access:
-        """The access with numbers for symbols; None stands for an index that is out of bounds, at
-        which nothing is touched."""
+        """The access with numbers for the symbols that are named; None stands for an index that is
+        out of bounds, at which nothing is touched."""
         box = self.box
-        if any(values[symbol] is None for symbol in box.symbols()):
+        if any(values.get(symbol, 0) is None for symbol in box.symbols()):
             nothing = (0,) * len(buffer.shape)
             box = Box(nothing, nothing, nothing)
         known = {symbol: value for symbol, value in values.items() if value is not None}

@@ -178,10 +178,15 @@ class Plan:
         def fixed(accesses: Sequence[Access]) -> tuple[Access, ...]:
             return tuple(access.at(buffers[access.buffer], values) for access in accesses)
 
-        dispatches = tuple(
-            replace(dispatch, reads=fixed(dispatch.reads), writes=fixed(dispatch.writes))
-            for dispatch in self.dispatches
-        )
+        def at_offsets(dispatch: Dispatch) -> Dispatch:
+            reads, writes = fixed(dispatch.reads), fixed(dispatch.writes)
+            parts = tuple(
+                replace(part, reads=fixed(part.reads), writes=fixed(part.writes))
+                for part in dispatch.parts
+            )
+            return replace(dispatch, reads=reads, writes=writes, parts=parts)
+
+        dispatches = tuple(map(at_offsets, self.dispatches))
         needed = _needed(dispatches, self.barriers)
         lent = {buffer.host for buffer in self.buffers}
 

@@ -86,3 +86,30 @@ def test_what_a_loop_computes_before_it_is_split_once() -> None:
     reduces = [d for d in plan.all_dispatches() if d.kind == "reduce"]
     assert [len(d.parts) for d in reduces] == [2, 0]
     assert np.prod([b.shape for b in plan.buffers if b.name == "t0"]) == 5
+
+
+AT_OFFSETS: list[Any] = [
+    lambda x, at: lax.dynamic_slice_in_dim(x, at, 40).sum(0),
+    lambda x, at: jnp.dot(lax.dynamic_index_in_dim(x, at, 0, False), x[0]),
+    lambda x, at: lax.dynamic_slice(x, (at, 1), (50, 2)).max(),
+    lambda x, at: x.at[at].set(1.0).sum(0),
+    lambda x, at: lax.dynamic_update_index_in_dim(x, x.sum(0), at, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fn", AT_OFFSETS)
+@pytest.mark.parametrize("parts", [2, 3, 7])
+def test_parts_at_an_offset_of_the_host(fn: Any, parts: int) -> None:
+    options = Options(verify=True, split={"reduce": parts, "contract": parts})
+    at = jax.ShapeDtypeStruct((), np.int32)
+    looped = lambda x: lax.fori_loop(0, 5, lambda i, y: y + fn(x, i).sum(), 0.0)  # noqa: E731
+    assert "parts" in plan_of(looped, TALL, options=options).as_text()
+    plan = plan_of(fn, TALL, at, options=options)
+    fixed = plan.at(at=3)
+    for dispatch, known in zip(plan.dispatches, fixed.dispatches, strict=True):
+        for number in range(sum(some.count for some in dispatch.parts)):
+            assert plan.part(dispatch, number).writes
+            for access in fixed.part(known, number).reads:
+                start, stop = access.hull
+                assert 0 <= start < stop
+    verify_plan(parse_plan(fixed.as_text()))
