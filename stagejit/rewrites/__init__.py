@@ -9,7 +9,8 @@ one step. Sums of products are contractions where it is known that nobody else r
 the products. What branches may write into is decided when it is known who else reads it.
 Repetitions are spread when equal ones are one value; prefixes are shared when all inserts are
 known, and after that it is known what windows read. Reductions are split last: all else is easier
-to see while they are whole. That nothing is left of a fill is said when no step looks for pads any
+to see while they are whole. Which contractions have zeros to leave out is said of those that there
+are at last. That nothing is left of a fill is said when no step looks for pads any
 more.
 """
 
@@ -39,6 +40,7 @@ from stagejit.rewrites import (
     subexpressions,
     views,
     windows,
+    zeros,
 )
 from stagejit.rewrites.bordered import border_buffers
 from stagejit.rewrites.branches import simplify_branches, update_branches
@@ -94,6 +96,7 @@ STEPS: tuple[Step, ...] = (
     GraphStep(fuse.NAME, _tile),
     split_scan.STEP,
     split.STEP,
+    zeros.STEP,
     GraphStep(insert_chains.NAME, elide_covered_fills),
 )
 

@@ -1,4 +1,5 @@
-"""Sums of products: `contract` and `conv`.
+"""Sums of products: `contract` and `conv`. The attribute `zeros` of a `contract` is the number
+of an operand that may well be zero in many steps of the sums: a hint, which changes no result.
 
 The interpreter's part is written for clarity and from the definitions, not from any kernel that it
 is meant to check: floats are multiplied in float64.
@@ -31,6 +32,7 @@ def _contract(operands: Types, attrs: Attrs) -> TensorType:
             len(set(axes)) == len(axes) and set(axes) <= set(range(side.rank)),
             f"axes {axes} of {side}",
         )
+    require(attrs.get("zeros", 0) in (0, 1), "there are operands 0 and 1")
     for a, b in zip((*lhs_b, *lhs_k), (*rhs_b, *rhs_k), strict=True):
         require(lhs.shape[a] == rhs.shape[b], f"dimension {a} of lhs and {b} of rhs differ")
     free = [size for axis, size in enumerate(lhs.shape) if axis not in (*lhs_b, *lhs_k)]

@@ -19,6 +19,7 @@ from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cpu.contract.ahead import fetch_ahead
 from stagejit.codegen.cpu.contract.epilogue import Epilogue
 from stagejit.codegen.cpu.contract.left_out.masks import Kept
+from stagejit.codegen.cpu.contract.left_out.zeros import Zeros
 from stagejit.codegen.cpu.contract.microkernel import Around, MicroKernel, View
 from stagejit.codegen.cpu.contract.pack_fill import Fill
 from stagejit.codegen.cpu.contract.packing import Packing
@@ -104,9 +105,15 @@ class Products:
         )
         views = (self._view(0), self._view(1))
         kernel = MicroKernel(self.emitter, self.tiling, views, self.panel, self.nest)
-        around = [Kept(self.plan.masks).around] if self.plan.masks else []
+        looks, around = list[Node](), list[Around]()
+        if self.plan.zeros is not None:
+            zeros = Zeros(kernel, *self.plan.zeros)
+            around.append(zeros.around)
+            looks = [zeros.tree(partial(self._groups, zeros.block.splits))]
+        if self.plan.masks:
+            around.append(Kept(self.plan.masks).around)
         tiles = self._groups(self.tiling.splits, partial(self._tile, kernel, around))
-        return (*filled, tiles)
+        return (*filled, *looks, tiles)
 
     def _view(self, number: int) -> View:
         packing, source = self.packings[number], self.plan.sources[number]

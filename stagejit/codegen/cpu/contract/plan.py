@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.cpu.contract.left_out.masks import Mask, masks_of
+from stagejit.codegen.cpu.contract.left_out.zeros import mostly_zero
 from stagejit.codegen.cpu.contract.nest import Nest, Operand
 from stagejit.codegen.cpu.contract.tile_blocks import choose, is_direct
 from stagejit.codegen.cpu.contract.tiling import Source, Tiling
@@ -30,7 +31,8 @@ from stagejit.index.affine import Affine, Index, Var
 class ContractPlan:
     """`indices[i]` and `offsets[i]` belong to `region.stores[i]`: the index of the stored value,
     and its place in memory. panel: the store whose memory also holds the running sums, None for
-    scratch. masks: what tells which sums are stored; none where all are."""
+    scratch. masks: what tells which sums are stored; none where all are. zeros: see
+    `mostly_zero`."""
 
     region: ClosedRegion
     nest: Nest
@@ -41,6 +43,7 @@ class ContractPlan:
     tiling: Tiling
     panel: int | None
     masks: tuple[Mask, ...]
+    zeros: tuple[Var, int] | None
     choices: tuple[Choice, ...]
 
 
@@ -59,6 +62,7 @@ def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
     direct = bool(plain) and is_direct(ranked.best, stored)
     steps = math.prod(var.extent for var in nest.reduce)
     masks, told = masks_of(region, steps, walk.index)
+    zeros, looked = mostly_zero(region.anchor_op, ranked.best, (left.depends, right.depends))
     return ContractPlan(
         region,
         nest,
@@ -69,7 +73,8 @@ def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
         ranked.best,
         plain[0] if direct else None,
         masks,
-        (ranked.choice, *told),
+        zeros,
+        (ranked.choice, *told, *looked),
     )
 
 

@@ -1,0 +1,235 @@
+"""Steps of a contraction in which an operand that is mostly zero has nothing but zeros.
+
+Input: a micro-kernel, the number of that operand, the axis that is summed over. Output: loops that
+look, in each block of the reduction, for the first and the last step in which a group of rows has
+anything else; and what makes tiles begin and end there. Invariant: every sum has the bits of one
+over all steps.
+
+Note [What zeros change]: a step that is left out would have added zeros, or NaN where the other
+operand is not finite. So a tile takes the steps between its ends first, and then the others if they
+matter: because something in the other operand's block is not finite, or because a sum is -0 so far,
+which +0 would change. All sums are that where nothing lies between the ends. If then all zeros are
++0, and each column of the other operand has a number without a sign, every sum has a term of +0: it
+is +0, and starts from that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial, reduce
+from operator import or_
+
+from stagejit.codegen.cpu.contract.left_out.blocks import Block, Check, any_lane
+from stagejit.codegen.cpu.contract.microkernel import MicroKernel, SumTile
+from stagejit.codegen.cpu.contract.tiling import Tiling
+from stagejit.codegen.ir.nodes import I32, element_type
+from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.kernel import Choice
+from stagejit.codegen.nest.spans import Span
+from stagejit.codegen.nest.tree import Cell, Do, Node, Within, serial, vectors
+from stagejit.graph.ir import Op
+from stagejit.index.affine import Var
+
+Vectors = Sequence[tuple[int, Register | None]]  # how far from where loops stand; which lanes are
+
+_ENTRIES = 3  # first step with anything but zero, the one behind the last, whether there is a -0
+_TURNS = 3  # the steps between the ends, those before, those behind
+
+_FEWEST = 32  # rows and columns of an item, so that looking takes a small part of the time
+_FEWEST_STEPS = 32
+
+
+def mostly_zero(
+    anchor: Op, tiling: Tiling, depends: tuple[frozenset[Var], frozenset[Var]]
+) -> tuple[tuple[Var, int] | None, tuple[Choice, ...]]:
+    """The axis that is summed over and the number of the operand that may be mostly zero, where it
+    is worth looking for its zeros, and what is told of it. depends: the axes of both operands."""
+    number = anchor.attrs.get("zeros")
+    if number is None:
+        return None, ()
+    axes = [axis for axis in tiling.reduce if tiling.count(axis) != 1]
+    own = (depends[0] - depends[1], depends[1] - depends[0])
+    fewest = min(math.prod(s.span for s in tiling.splits if s.var in side) for side in own)
+    if len(axes) != 1 or tiling.lane in tiling.reduce:
+        reason = "all steps: they are no single loop of broadcasts"
+    elif tiling.extents.get(axes[0], axes[0].extent) < _FEWEST_STEPS or fewest < _FEWEST:
+        reason = f"all steps: looking for zeros pays from {_FEWEST} rows, columns and steps on"
+    else:
+        side = ("left", "right")[number]
+        reason = f"from the first to the last step in which the {side} is not zero"
+        return (axes[0], number), (Choice("zeros", reason),)
+    return None, (Choice("zeros", reason),)
+
+
+class Zeros:
+    """Where the elements of an operand begin and end to be anything but zero, by the steps of the
+    block: of each of them where vectors run along its axis, else of each group of a tile."""
+
+    def __init__(self, kernel: MicroKernel, axis: Var, number: int) -> None:
+        self.kernel, self.b, self.emitter = kernel, kernel.b, kernel.emitter
+        self.block = Block(kernel, axis, number)
+        self.check = Check(Block(kernel, axis, 1 - number))
+        self.lanes = self.block.lanes if self.block.unit or self.block.along else 0
+        self.strides, self.size = dict[Var, int](), 1
+        order = sorted(self.block.splits, key=lambda split: split.var is not self.block.unit)
+        for split in order:
+            self.strides[split.var] = self.size
+            whole = self.lanes if split.var is self.block.unit else 1
+            self.size *= -(-split.span // whole) * whole
+        self.table = self.b.scratch("ends", I32, self.size * _ENTRIES)
+        self.seen = tuple(Cell(name) for name in ("first", "end", "signs"))
+        self.origin = Cell("origin")
+
+    # ---------------------------------------------------------------- before the tiles
+
+    def tree(self, groups: Callable[[Callable[[Mapping[Var, int]], Node]], Node]) -> Node:
+        """Looks at both operands. groups: loops over the groups of tiles, of an operand."""
+        unit, begin = self.block.unit, Do("begin", self._begin, (self.origin,))
+        if unit is None:
+            looks = groups(lambda sizes: self._one(partial(self._group, sizes)))
+        else:
+            several = [var for var in self.block.own if var is not unit]
+            one = self._one(lambda: [(0, self.emitter.elements.position.mask)])
+            looks = serial(several, vectors(unit, self.lanes, one, tail="masked"))
+        return (self.check.tree(), self.block.begin(), begin, looks)
+
+    def _begin(self) -> None:
+        """The table begins where the item does."""
+        origin = self.b.const(0)
+        for var, stride in self.strides.items():
+            origin = origin + self.emitter.span(var).start * stride
+        self.emitter.cells[self.origin] = (origin,)
+
+    def _one(self, vectors_of: Callable[[], Vectors]) -> Node:
+        """Notes the ends of what the loops stand at, which is made of some vectors."""
+        look = Do("look", lambda: self._look(vectors_of()), self.seen)
+        return (
+            Do("clear", self._clear, self.seen),
+            self.block.over(look, vector=self.block.along),
+            Do("note the ends", self._note),
+        )
+
+    def _clear(self) -> None:
+        b, lanes = self.b, 0 if self.block.along else self.lanes
+        bits = element_type(self.block.view.dtype).as_int.with_lanes(self.lanes)
+        length = (
+            b.splat(self._number(self.block.length), lanes)
+            if lanes
+            else self._number(self.block.length)
+        )
+        registers = length, b.const(0, I32.with_lanes(lanes)), b.const(0, bits)
+        self.emitter.cells.update({c: (r,) for c, r in zip(self.seen, registers, strict=True)})
+
+    def _look(self, vectors: Vectors) -> None:
+        b, block, along = self.b, self.block, self.block.along
+        first, end, signs = (self.emitter.cells[cell][0] for cell in self.seen)
+        step, length = block.step, block.length
+        raw = [block.load(self.lanes, mask, further) for further, mask in vectors]
+        bits = reduce(or_, [b.cast("bitcast", each, signs.type.elem) for each in raw])
+        some = b.compare("ne", bits << 1, 0)
+        some = any_lane(some) if along else some
+        behind = b.binary("smin", step + self.lanes, length) if along else step + 1
+        here, behind, length = (self._number(each) for each in (step, behind, length))
+        if first.type.lanes:
+            here, behind, length = (
+                b.splat(each, first.type.lanes) for each in (here, behind, length)
+            )
+        first = b.binary("smin", first, b.select(some, here, length))
+        registers = first, b.select(some, behind, end), signs | bits
+        self.emitter.cells.update({c: (r,) for c, r in zip(self.seen, registers, strict=True)})
+
+    def _number(self, index: Register) -> Register:
+        return self.b.cast("trunc", index, "i32")
+
+    def _group(self, sizes: Mapping[Var, int]) -> Vectors:
+        """What a step reads of a group of tiles: how far from the first element, which lanes."""
+        mask = self.emitter.elements.position.mask if self.block.along else None
+        points = map(self.kernel.elements, self.kernel.points(sizes))
+        return [(self.block.view.constant(point), mask) for point in points]
+
+    def _note(self) -> None:
+        b, place = self.b, self._place()
+        first, end, signs = (self.emitter.cells[cell][0] for cell in self.seen)
+        minus = signs < 0
+        minus = b.cast("zext", any_lane(minus) if self.block.along else minus, "i32")
+        for number, entry in enumerate((b.binary("smin", first, end), end, minus)):
+            b.store(entry, self.table, place + number * self.size)
+
+    def _place(self) -> Register:
+        """Where the loops stand in the table."""
+        env = self.emitter.elements.position.env
+        place = -self.emitter.cells[self.origin][0]
+        for var, stride in self.strides.items():
+            place = place + env[var] * stride
+        return place
+
+    # ---------------------------------------------------------------- in a tile
+
+    def around(self, tile: SumTile, loops: Node) -> Node:
+        """`loops` over the steps between the ends, and over the others where they matter."""
+        turn, ends = Var(_TURNS, "turn"), Cell("ends")
+        return (
+            Do("begin", lambda: self._enter(tile, ends), (tile.sums, ends)),
+            serial([turn], Within("steps", lambda: self._steps(tile, turn, ends), loops)),
+        )
+
+    def _enter(self, tile: SumTile, ends: Cell) -> None:
+        b, cells = self.b, self.emitter.cells
+        first, end, minus = self._ends(tile.sizes)
+        none = b.compare("eq", first, end) & b.compare("eq", minus, 0)
+        plus = none & cells[self.check.signless][0]
+        sums = [b.select(plus, 0.0, total) for total in cells[tile.sums]]
+        bounds = b.cast("sext", first, "i64"), b.cast("sext", end, "i64")
+        cells.update({tile.sums: tuple(sums), ends: bounds})
+
+    def _ends(self, sizes: Mapping[Var, int]) -> list[Register]:
+        """The entries of the table for a tile: those that lie furthest apart of its elements."""
+        b, place, unit = self.b, self._place(), self.block.unit
+        if unit is None:
+            return [b.load(self.table, place + number * self.size) for number in range(_ENTRIES)]
+        found: list[list[Register]] = [[], [], []]
+        for point in self.kernel.points({s.var: sizes[s.var] for s in self.block.splits}):
+            steps = self.kernel.elements(point)
+            left = sizes[unit] - point[unit] if unit is not self.kernel.tiling.lane else self.lanes
+            if unit is not self.kernel.tiling.lane and point[unit] % self.lanes:
+                continue
+            mask = None if left >= self.lanes else b.active(left, self.lanes)
+            at = place + sum(self.strides[var] * step for var, step in steps.items())
+            for number, registers in enumerate(found):
+                entry = b.load(self.table, at + number * self.size, self.lanes, mask=mask)
+                if mask is not None and number == 0:  # lanes that are none have no end before 0
+                    entry = b.select(mask, entry, 2**31 - 1)
+                registers.append(entry)
+        return [
+            b.reduce(fn, reduce(partial(b.binary, fn), registers))
+            for fn, registers in zip(("smin", "smax", "smax"), found, strict=True)
+        ]
+
+    @contextmanager
+    def _steps(self, tile: SumTile, turn: Var, ends: Cell) -> Iterator[None]:
+        b, emitter, (steps,) = self.b, self.emitter, tile.plain
+        first, end = emitter.cells[ends]
+        number, length = emitter.elements.position.env[turn], emitter.span(steps.var).length
+        between, before = b.compare("eq", number, 0), b.compare("eq", number, 1)
+        true = b.const(True, between.type)
+        (wanted,) = b.if_(between, lambda: (true,), lambda: (self._matter(tile),))
+        start = b.select(between, first, b.select(before, b.const(0), end))
+        stop = b.select(between, end, b.select(before, first, length))
+        stop = b.select(wanted, stop, start)
+        with emitter.covering({steps.var: Span.between(start, stop, stop - start)}):
+            yield
+
+    def _matter(self, tile: SumTile) -> Register:
+        """Whether zeros that are left out may change a sum of the tile."""
+        b, cells = self.b, self.emitter.cells
+        least = None
+        for point, total in zip(tile.points, cells[tile.sums], strict=True):
+            bits = b.cast("bitcast", total, total.type.as_int.elem)
+            exist = tile.exist(point)
+            bits = bits if exist is None else b.select(exist, bits, 0)
+            least = bits if least is None else b.binary("smin", least, bits)
+        assert least is not None
+        minus = any_lane(b.compare("eq", least, -(1 << least.type.bits - 1)))
+        return minus | (cells[self.check.finite][0] ^ True)
