@@ -128,12 +128,20 @@ def _scaled(x: Pair, scale: float) -> Pair:
 
 def _turned(rows: Sequence[Pair], turns: Complex, axis: int) -> list[Pair]:
     """Rows that together have the elements that are one axis of `turns`; the first is not
-    turned."""
+    turned. All turns are one array, so that a step reads few."""
     if len(rows) == 1:
         return [product(rows[0], constant(rows[0][0], turns))]
-    split = np.split(turns, len(rows), axis)
-    pairs = zip(rows[1:], split[1:], strict=True)
-    return [rows[0], *(product(row, constant(row[0], turn)) for row, turn in pairs)]
+    emit, dtype = rows[0][0].emit, rows[0][0].dtype
+    table = emit.const(np.stack([turns.real, turns.imag]), dtype)
+    shape = (*turns.shape[:axis], 1, *turns.shape[axis + 1 :])
+
+    def turn(at: int, part: int) -> Real:
+        start = [0] * turns.ndim
+        start[axis] = at
+        return Real(emit, emit.reshape(emit.extract(table, (part, *start), (1, *shape)), shape))
+
+    turned = [product(row, (turn(at, 0), turn(at, 1))) for at, row in enumerate(rows) if at]
+    return [rows[0], *turned]
 
 
 def _short(x: Lines, sign: int, order: Sequence[int]) -> list[Pair]:
