@@ -22,7 +22,8 @@ def roots(numbers: Any, count: int) -> Complex:
     quarter = np.rint(fourfold / count)
     angle = np.pi / 2 * ((fourfold - quarter * count) / count)
     turned: Complex = np.array([1, -1j, -1, 1j])[quarter.astype(np.int64) % 4]
-    return turned * (np.cos(angle) - 1j * np.sin(angle))
+    turned *= np.cos(angle) - 1j * np.sin(angle)
+    return turned
 
 
 @functools.cache
