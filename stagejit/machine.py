@@ -14,7 +14,8 @@ from dataclasses import dataclass
 class Machine:
     """cores: workers of a parallel loop. vector_nbytes: bytes of a vector register. l2_nbytes: the
     cache of one core; l3_nbytes: that of all. bandwidth: bytes a second from memory of all cores,
-    core_bandwidth: of one. peak_flops: f32 operations a second of one core.
+    core_bandwidth: of one. cache_bandwidth: what one core streams through from caches that others
+    share; l2_bandwidth: from its own. peak_flops: f32 operations a second of one core.
 
     The defaults are those of a small server, for graphs that are rewritten for no machine.
     """
@@ -25,6 +26,8 @@ class Machine:
     l3_nbytes: int = 32 << 20
     bandwidth: float = 40e9
     core_bandwidth: float = 20e9
+    cache_bandwidth: float = 40e9
+    l2_bandwidth: float = 75e9
     peak_flops: float = 112e9
 
 

@@ -42,8 +42,7 @@ _FOUR_PIPES = ("neoverse-v", "neoverse-512tvb", "apple-m", "cortex-x")
 @dataclass(frozen=True, kw_only=True)
 class Target(Machine):
     """One CPU, and what the steps above kernels know of it. `features` is LLVM's comma-separated
-    list. fma_ports: vectors that one core multiplies and adds (and loads) in a cycle.
-    cache_bandwidth: bytes a second that one core streams through from its caches."""
+    list. fma_ports: vectors that one core multiplies and adds (and loads) in a cycle."""
 
     name: str
     triple: str
@@ -54,7 +53,6 @@ class Target(Machine):
     has_avx512: bool
     l1_nbytes: int
     fma_ports: int
-    cache_bandwidth: float
 
     @property
     def is_x86(self) -> bool:
@@ -75,9 +73,8 @@ class Target(Machine):
 
     @property
     def l2_nbytes_a_cycle(self) -> float:
-        """What one core reads from its second cache: two thirds of what that may give, which is
-        half of what loads may take, or 32 bytes."""
-        return max(32, self.fma_ports * self.vector_nbytes / 2) * 2 / 3
+        """What one core reads from its second cache."""
+        return self.l2_bandwidth / _CLOCK
 
     @classmethod
     def host(cls) -> Target:
@@ -167,6 +164,8 @@ def _make(
         bandwidth=min(_CORE_BANDWIDTH * cores, 45e9 + 10e9 * cores),
         core_bandwidth=_CORE_BANDWIDTH,
         cache_bandwidth=_CACHE_NBYTES_A_CYCLE * _CLOCK,
+        # Two thirds of what it may give: half of what loads may take, or 32 bytes a cycle.
+        l2_bandwidth=max(32, ports * vector_nbytes / 2) * 2 / 3 * _CLOCK,
     )
 
 

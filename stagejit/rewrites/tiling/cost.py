@@ -13,14 +13,11 @@ from __future__ import annotations
 
 import math
 
-from stagejit.machine import Machine
+from stagejit.machine import FORK_SECONDS, Machine
 from stagejit.rewrites.tiling.along import Along
 from stagejit.rewrites.tiling.body import TileLoop
 
 _CALL_SECONDS = 0.5e-6  # of a kernel, and what a thread does for it
-_FORK_SECONDS = 5e-6
-_L3_CORE_BANDWIDTH = 50e9  # bytes a second that one core has of the cache that all share
-_L2_CORE_BANDWIDTH = 150e9
 _HIDDEN = 0.5  # of the arithmetic's time, in which caches may be read
 
 
@@ -61,13 +58,14 @@ class Cost:
         machine = self.machine
         if nbytes * workers > machine.l3_nbytes:
             return 2 * nbytes / machine.bandwidth
-        near = nbytes <= machine.l2_nbytes
-        return 2 * nbytes / machine.cores / (_L2_CORE_BANDWIDTH if near else _L3_CORE_BANDWIDTH)
+        near = nbytes <= 2 * machine.l2_nbytes  # half of it is needed at any one time
+        each = machine.l2_bandwidth if near else machine.cache_bandwidth
+        return 2 * nbytes / machine.cores / each
 
     def _calls(self) -> float:
         """Sums over tiles come one after the other: what workers share is each kernel."""
         cores = self.machine.cores
-        forks = _FORK_SECONDS if self.loop.sums and cores > 1 else 0.0
+        forks = FORK_SECONDS if self.loop.sums and cores > 1 else 0.0
         return self.tiles * self.kernels * (_CALL_SECONDS / cores + forks)
 
     def _read_again(self) -> float:
@@ -76,7 +74,7 @@ class Cost:
         nbytes += 2 * sum(value.type.nbytes for value in self.loop.sums)
         if nbytes > machine.l3_nbytes // 2:
             return self.tiles * nbytes / machine.bandwidth
-        reading = self.tiles * nbytes / machine.cores / _L3_CORE_BANDWIDTH
+        reading = self.tiles * nbytes / machine.cores / machine.cache_bandwidth
         return max(reading - _HIDDEN * self.arithmetic, 0.0)
 
     def _placed(self) -> float:
