@@ -25,7 +25,7 @@ SMALL_NBYTES = 512  # free to read: a few cache lines
 MAX_NBYTES = 1 << 20  # more takes longer to evaluate here than it is worth
 
 _FOLDABLE = (
-    "map convert bitcast reshape transpose reverse extract_slice insert_slice reduce cumulative"
+    "map convert bitcast reshape transpose reverse insert_slice reduce cumulative"
     " contract gather scatter"
 )
 
@@ -35,6 +35,21 @@ Array = np.ndarray[Any, np.dtype[Any]]
 @rewrite(NAME, roots=_FOLDABLE)
 def constant_operands(graph: Graph, op: Op) -> Outcome:
     """op of constants  -->  const"""
+    return _folded(graph, op)
+
+
+@rewrite(NAME, roots="extract_slice", counts=True)
+def constant_box(graph: Graph, op: Op) -> Outcome:
+    """box of a constant  -->  const, where nobody reads other boxes of it, or indices are read"""
+    type = op.result.type
+    if _constants(op) is None:
+        return None
+    if type.size > 1 and type.dtype.is_float and len(graph.uses(op.operands[0])) > 1:
+        return declined("others read the constant, too: its boxes are read where it is")
+    return _folded(graph, op)
+
+
+def _folded(graph: Graph, op: Op) -> Outcome:
     if not op.result.type.dtype.is_native:
         return None
     known = _constants(op)
@@ -108,4 +123,4 @@ def _frozen(array: Array) -> Array:
     return frozen
 
 
-RULES = (constant_operands, constant_start)
+RULES = (constant_operands, constant_box, constant_start)

@@ -90,6 +90,8 @@ def _convert(emit: Emitter, site: Site, x: Value) -> Value:
 
 def _bitcast(emit: Emitter, site: Site, x: Value) -> Value:
     target = from_numpy(site.params["new_dtype"])
+    if target is x.type.dtype:
+        return x
     if target.itemsize != x.type.dtype.itemsize or bool_ in (target, x.type.dtype):
         raise Unsupported(f"bitcast from {x.type.dtype} to {target} changes the element size")
     return emit.bitcast(x, target)

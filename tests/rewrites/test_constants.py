@@ -50,6 +50,25 @@ def test_dont_fold_what_is_cheaper_to_make_than_to_read(source: tuple[str, ...])
     assert unchanged(constants.constant_operands, text)
 
 
+def boxes(type: str, size: int) -> str:
+    return f"""graph @f() {{
+      %0: {type}[4] = const [1, 2, 3, 4]
+      %1: {type}[{size}] = extract_slice %0 at (0)
+      %2: {type}[{size}] = extract_slice %0 at ({4 - size})
+      return %1, %2
+    }}"""
+
+
+def test_dont_fold_boxes_of_one_constant() -> None:
+    told = "others read the constant, too: its boxes are read where it is"
+    assert reasons(constants.constant_box, boxes("f32", 2)) == [told, told]
+
+
+@pytest.mark.parametrize(("type", "size"), [("f32", 1), ("i32", 2)])
+def test_numbers_and_indices_are_folded(type: str, size: int) -> None:
+    assert "extract_slice" not in rewritten(constants.constant_box, boxes(type, size))
+
+
 def test_dont_fold_what_grows() -> None:
     text = """graph @f() {
       %0: f32[20,1] = const splat(1.0)

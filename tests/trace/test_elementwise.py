@@ -200,3 +200,8 @@ def test_total_order(dtype: str) -> None:
     for a, b, c in zip(stagejit.jit(f)(x, y), interpret(graph, [x, y]), expected, strict=True):
         np.testing.assert_array_equal(a, c)
         np.testing.assert_array_equal(b, c)
+
+
+def test_bits_of_the_same_type_are_the_same() -> None:
+    graph = graph_of(lambda x: lax.bitcast_convert_type(x, bool), np.ones(3, bool), delegate=False)
+    assert not list(graph)

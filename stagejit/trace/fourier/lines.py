@@ -1,16 +1,21 @@
 """Transforms of many lines of complex numbers, in steps that each pass once over all of them.
 
 Input: lines in an array (batch, length, inner), whose elements are transformed along the middle
-axis. Output: the same, transformed. Invariant: a step reads and writes runs of `inner` elements or
-more, so lines along any axis of an array are as good as those along the last.
+axis. Output: the same, transformed. Invariant: all accesses of a step are to runs of elements, so
+lines along any axis of an array are as good as those along the last.
 
-Note [Steps]: a line of r m elements is m lines of r elements, m apart, which are transformed,
-turned (each element k of line number p by p k of r m steps of a turn), and stored as r elements
-beside each other: the m elements that have the same k are the lines of the next step, whose runs
-are r times as long. After all steps elements are in order (Stockham's form; Cochran et al., "What
-is the fast Fourier transform?", 1967). Lines of few elements are computed in registers, longer ones
-of a prime length by a product with the matrix of the transform, or, where it is large, by a
-convolution of smooth length (Bluestein, 1970).
+Note [Steps]: a line of r m elements is m lines of r elements, m apart, which are transformed and
+turned (element k of line number p by p k of r m steps of a turn). The m elements of the same k are
+the lines of the next step. In the end, k of the last step changes slowest: elements k of a step
+belong beside each other, as runs that stay together from then on (Stockham's form; Cochran et al.,
+"What is the fast Fourier transform?", 1967). Runs that are shorter than a vector are slow to move.
+Up to RUN elements, k therefore waits before the lines, where elements are stored in the order in
+which they are read; the first step after that moves all that waits.
+
+Lines of few elements are computed in registers, longer ones of a prime length by a product with the
+matrix of the transform, or, where it is large, by a convolution of smooth length (Bluestein, 1970).
+Products are as exact as steps as long as they are short: their error grows with the root of the
+length, that of steps with its logarithm.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from stagejit.types import TensorType
 
 IN_REGISTERS = 7  # the longest line whose transform is a chain of sums
 RUN = 16  # elements that should be beside each other before their runs are moved
-AT_ONCE = 16  # the longest line that is one product, where a step would have shorter runs than this
+AT_ONCE = 24  # the longest line that is one product, if its elements have runs of one
 BY_PRODUCT = 32  # the longest line of prime length that is a product
 
 
@@ -128,12 +133,20 @@ def _scaled(x: Pair, scale: float) -> Pair:
 
 def _turned(rows: Sequence[Pair], turns: Complex, axis: int) -> list[Pair]:
     """Rows that together have the elements that are one axis of `turns`; the first is not
-    turned."""
+    turned. All turns are one array, so that a step reads few."""
     if len(rows) == 1:
         return [product(rows[0], constant(rows[0][0], turns))]
-    split = np.split(turns, len(rows), axis)
-    pairs = zip(rows[1:], split[1:], strict=True)
-    return [rows[0], *(product(row, constant(row[0], turn)) for row, turn in pairs)]
+    emit, dtype = rows[0][0].emit, rows[0][0].dtype
+    table = emit.const(np.stack([turns.real, turns.imag]), dtype)
+    shape = (*turns.shape[:axis], 1, *turns.shape[axis + 1 :])
+
+    def turn(at: int, part: int) -> Real:
+        start = [0] * turns.ndim
+        start[axis] = at
+        return Real(emit, emit.reshape(emit.extract(table, (part, *start), (1, *shape)), shape))
+
+    turned = [product(row, (turn(at, 0), turn(at, 1))) for at, row in enumerate(rows) if at]
+    return [rows[0], *turned]
 
 
 def _short(x: Lines, sign: int, order: Sequence[int]) -> list[Pair]:

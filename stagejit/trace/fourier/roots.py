@@ -17,12 +17,13 @@ Complex = NDArray[np.complex128]
 
 
 def roots(numbers: Any, count: int) -> Complex:
-    """exp(-2 pi i k / count) for each number k."""
-    number = np.asarray(numbers, np.int64) % count
-    quarter = (4 * number + count // 2) // count
-    rest = np.pi / 2 * ((4 * number - quarter * count) / count)
-    turned: Complex = np.array([1, -1j, -1, 1j])[quarter % 4]
-    return turned * (np.cos(rest) - 1j * np.sin(rest))
+    """exp(-2 pi i k / count) for each whole number k, up to 2^50."""
+    fourfold = 4 * np.asarray(numbers, np.float64)
+    quarter = np.rint(fourfold / count)
+    angle = np.pi / 2 * ((fourfold - quarter * count) / count)
+    turned: Complex = np.array([1, -1j, -1, 1j])[quarter.astype(np.int64) % 4]
+    turned *= np.cos(angle) - 1j * np.sin(angle)
+    return turned
 
 
 @functools.cache

@@ -23,6 +23,7 @@ from stagejit.trace.fourier.roots import roots
 from stagejit.trace.translation import Site, Unsupported, integers
 
 PARAMETERS: dict[str, tuple[str, ...]] = {"fft": ("fft_type", "fft_lengths")}
+LONGEST = 1 << 22  # elements of a line: its roots of unity are constants of the program
 
 
 def _fft(emit: Emitter, site: Site, x: Value) -> Value:
@@ -31,6 +32,8 @@ def _fft(emit: Emitter, site: Site, x: Value) -> Value:
     given = site.inputs[0].shape
     if kind == "IRFFT" and given[-1] != lengths[-1] // 2 + 1:
         raise Unsupported(f"{given[-1]} elements of the transform of {lengths[-1]} real ones")
+    if max(lengths) > LONGEST:
+        raise Unsupported(f"a line of {max(lengths)} elements has too many roots of unity to keep")
     if not x.type.size or not site.result.size:
         return emit.full(0, site.result)
     batch, (*outer, length) = math.prod(given[: -len(lengths)]), lengths

@@ -21,7 +21,7 @@ NUMPY: dict[str, Any] = {
 # One element, chains of sums, one product, fours with each rest, products and convolutions for
 # primes, alone and with other factors.
 LENGTHS = (
-    1, 2, 3, 7, 10, 16, 17, 18, 20, 32, 35, 37, 64, 74, 96, 100, 101, 134, 176, 202, 256, 1155
+    1, 2, 3, 7, 10, 16, 17, 20, 24, 25, 29, 32, 35, 37, 64, 74, 96, 100, 101, 176, 202, 256, 1155
 )  # fmt: skip
 SHAPES = (
     ((2, 6, 10), 2), ((4, 4, 4), 3), ((3, 17, 8), 2), ((5, 1, 7), 3), ((1, 6), 2), ((6, 1), 2),
@@ -110,6 +110,12 @@ def test_dont_take_a_line_of_another_length() -> None:
     assert left.reason == "fft: 4 elements of the transform of 8 real ones"
 
 
+def test_dont_keep_too_many_roots() -> None:
+    x = jax.ShapeDtypeStruct((1 << 23,), np.complex64)
+    (left,) = stagejit.jit(jnp.fft.fft).plan(x).delegated
+    assert left.reason == "fft: a line of 8388608 elements has too many roots of unity to keep"
+
+
 def test_under_transformations() -> None:
     x, w = given("RFFT", (4, 6, 20)), given("RFFT", (4, 6, 20))
 
@@ -135,7 +141,9 @@ def test_in_a_loop() -> None:
     np.testing.assert_allclose(stagejit.jit(f)(x), x * 1j, atol=1e-5)
 
 
-@pytest.mark.parametrize(("shape", "passes"), [((64, 16), 1), ((64, 256), 4), ((64, 1024), 5)])
+@pytest.mark.parametrize(
+    ("shape", "passes"), [((64, 16), 1), ((64, 256), 4), ((64, 1024), 5), ((64, 100), 3)]
+)
 def test_each_step_is_one_pass(shape: tuple[int, ...], passes: int) -> None:
     plan = stagejit.jit(jnp.fft.fft).plan(given("FFT", shape))
     assert len(plan.dispatches) == passes
