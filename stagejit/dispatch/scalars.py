@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from stagejit.formulas import wrapped, written
 from stagejit.graph.dims import GatherDims, ScatterDims
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.ops.dispatches import inside, parts_of
+from stagejit.graph.ops.dispatches import destination, inside, parts_of
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.graph.ops.slices import boxed, source_of_element
 from stagejit.graph.ops.views import is_alias
@@ -34,6 +34,7 @@ class Scalars:
     def __init__(self, ops: Iterable[Op], inputs: Mapping[Value, Int]) -> None:
         self._known = dict(inputs)
         self._operand: dict[Value, Value] = {}  # that an input of a dispatch's part stands for
+        self._border: dict[Value, Value] = {}  # that lies beside what a part places in its input
         for op in ops:
             self.look_at(op)
 
@@ -55,8 +56,20 @@ class Scalars:
                 self._pass(operand, own)
             for inner in part.ops():
                 self.look_at(inner)
+        self._look_beside(op)
         for result in op.results:
             self._pass(inside(result), result)
+
+    def _look_beside(self, op: Op) -> None:
+        """Each border is placed in the same operand as what comes before it."""
+        first, *borders = parts_of(op)
+        under: dict[int, Graph] = {}  # the last part so far that is placed in an operand
+        for border in borders:
+            into = destination(border, 0)
+            if into is not None:
+                at = border.inputs.index(into)
+                self._border[under.get(at, first).inputs[at]] = border.outputs[0]
+                under[at] = border
 
     def _pass(self, value: Value, to: Value) -> None:
         known = self._known.get(value)
@@ -169,7 +182,7 @@ class Scalars:
 
     def _component(self, vector: Value, component: int) -> Int | None:
         """Element `component` of a vector, seen through what assembled it."""
-        while (vector := self.origin(vector)).shape != ():
+        while (vector := self._placed(vector)).shape != ():
             index = delinearize(Affine((), component), vector.shape)
             source = source_of_element(vector, [part.const for part in index])
             if source is None:
@@ -177,6 +190,13 @@ class Scalars:
             vector, at = source
             component = linearize([Affine((), part) for part in at], vector.shape).const
         return self[vector]
+
+    def _placed(self, vector: Value) -> Value:
+        """The same as an op makes it: of what borders complete, the part that comes first."""
+        vector = self.origin(self._border.get(vector, vector))
+        while vector.op.definition.is_dispatch:
+            vector = self.origin(parts_of(vector.op)[0].outputs[vector.index])
+        return vector
 
     # -------------------------------------------------------------- functions
 

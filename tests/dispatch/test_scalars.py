@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
+import stagejit
 from stagejit.dispatch.scalars import Scalars, known_arguments
 from stagejit.formulas import evaluate
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Value
+from stagejit.options import Options
 from stagejit.symbolic import Int, bounds
 from stagejit.trace.translate import graph_of
 
@@ -139,3 +142,22 @@ def test_an_index_that_may_be_dropped_is_not_clamped() -> None:
     assert index is not None
     assert value_in(index, [100]) == 100
     assert bounds(index) == (0, 6)
+
+
+@pytest.mark.parametrize("known", [*itertools.product((False, True), repeat=3)], ids=str)
+@pytest.mark.parametrize("reads", [False, True])
+def test_places_made_of_numbers_and_scalars(known: tuple[bool, ...], reads: bool) -> None:
+    """An index of which some components are numbers is exact, whoever fills it in."""
+
+    def f(x: Any, i: Any) -> Any:
+        place = tuple(2 if number else i for number in known)
+        return x.at[place].set(x[0, 3, 1] if reads else 7.0)
+
+    x = np.arange(4 * 5 * 6, dtype=np.float32).reshape(4, 5, 6)
+    staged = stagejit.jit(f, donate_argnums=0, options=Options(verify=True))
+    (write,) = staged.plan(x, 1).dispatches[-1].writes
+    assert write.exact
+    assert write.nbytes == 4
+    assert write.offsets[0] == 2 if known[0] else write.box.symbols()
+    for at in (0, 3, -1, 9):
+        np.testing.assert_array_equal(staged(jnp.array(x), at), f(jnp.array(x), at))
