@@ -27,7 +27,7 @@ from stagejit.index.affine import Index, Var
 
 # Steps of the reduction an operation of the mask must save if it is to be worth asking: with one
 # multiply-add a cycle or two for each vector, asking in vain then takes some 5 % longer.
-_STEPS_AN_OPERATION = 12
+_STEPS_AN_OPERATION = 8
 
 
 @dataclass(frozen=True)
