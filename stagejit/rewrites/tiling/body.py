@@ -14,7 +14,7 @@ import math
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
-from stagejit.graph.ops.axes import narrowed, separate
+from stagejit.graph.ops.axes import narrowed, separate, summed
 from stagejit.rewrites.partial import converted, mapped, neutral, summed_in
 from stagejit.rewrites.tiling.along import Along
 from stagejit.rewrites.tiling.clusters import is_made_up
@@ -45,8 +45,22 @@ def _transposed(graph: Graph, value: Value, order: tuple[int, ...]) -> Value:
     return build(graph, "transpose", (value,), permutation=order)
 
 
-# A value, and the axis of which a tile has some places; None: all of it, or a part of a sum.
+# A value, and the axis of which a tile has some places; None: all of it, or a part of a sum;
+# TURNED: all of it, with its last axis first.
 Part = tuple[Value, int | None]
+TURNED = -1
+
+
+def is_sliced(axis: int | None) -> bool:
+    """Whether a tile takes some places of a value."""
+    return axis is not None and axis != TURNED
+
+
+def turned(graph: Graph, value: Value, *, back: bool = False) -> Value:
+    """%x of [.., n, k]  -->  [k, .., n], or back"""
+    last = value.type.rank - 1
+    order = (*range(1, last + 1), 0) if back else (last, *range(last))
+    return build(graph, "transpose", (value,), permutation=order)
 
 
 class TileLoop:
@@ -76,16 +90,18 @@ class TileLoop:
         before = [
             self.body.add_input(f"sum{at}", x.type, donated=True) for at, x in enumerate(starts)
         ]
-        slices = [(value, axis) for value, axis in self.taken if axis is not None]
-        constants = [value for value, axis in self.taken if axis is None]
+        slices = [(x, axis) for x, axis in self.taken if axis is not None and axis != TURNED]
+        whole = [part for part in self.taken if not is_sliced(part[1])]
+        constants = [turned(self.graph, x) if axis == TURNED else x for x, axis in whole]
         operands = [tiles_first(self.graph, value, axis, self.places) for value, axis in slices]
         for value, axis in slices:
             self.made[value, axis] = self._input(value, axis)
         for step in dict.fromkeys(filter(None, map(self._step, self.parts))):
             operands.append(self._firsts(step))
             self.first[step] = self.body.add_input(f"first{step}", TensorType(i64, ()))
-        for value in constants:
-            self.made[value, None] = self._input(value, None)
+        for part, value in zip(whole, constants, strict=True):
+            taken = self._input(value, None)
+            self.made[part] = turned(self.body, taken, back=True) if part[1] == TURNED else taken
         for part in self.parts:
             if step := self._step(part):
                 self.made[part] = self._positions(part, step)
@@ -140,11 +156,22 @@ class TileLoop:
         value, axis = part
         operands = value.op.operands
         if value.op in self.inside:
-            return list(zip(operands, self.along.operands(value.op), strict=True))
+            along = self.along.operands(value.op)
+            return [self._read(value.op, at, axis) for at, axis in enumerate(along)]
         if not self._is_made(part) or self._step(part):
             return []
         axes = None if axis is None else separate(value.op, axis)
         return list(zip(operands, axes or (None,) * len(operands), strict=True))
+
+    def _read(self, op: Op, operand: int, axis: int | None) -> Part:
+        """What an op of the cluster reads. A product has its sums along the first axis of what it
+        reads whole, in each tile again: so vectors run along memory, and nobody packs."""
+        value = op.operands[operand]
+        if axis is None and op.definition.is_product and value.type.rank > 1:
+            last = value.type.rank - 1
+            if summed(op, operand, last) is not None and not self._is_made((value, None)):
+                return value, TURNED
+        return value, axis
 
     def _is_made(self, part: Part) -> bool:
         """Whether the body makes it: what the cluster does, what is only another view, a function
@@ -154,6 +181,8 @@ class TileLoop:
         op = value.op
         if op in self.inside:
             return True
+        if axis == TURNED:
+            return False
         if axis is not None and separate(op, axis) is None and not self._step(part):
             return False
         known = op.definition
@@ -169,8 +198,9 @@ class TileLoop:
         or of all elements in their order, of which it is the outermost axis; else 0."""
         value, axis = part
         known = value.op.definition
-        if axis is None or value.op in self.inside:
+        if not is_sliced(axis) or value.op in self.inside:
             return 0
+        assert axis is not None
         if known.counts:
             return int(value.op.attrs["axis"] == axis)
         line = known.keeps_order and known.is_view and _is_line(value.op.operands[0])

@@ -15,7 +15,7 @@ import math
 
 from stagejit.machine import FORK_SECONDS, Machine
 from stagejit.rewrites.tiling.along import Along
-from stagejit.rewrites.tiling.body import TileLoop
+from stagejit.rewrites.tiling.body import TURNED, TileLoop, is_sliced
 
 _CALL_SECONDS = 0.5e-6  # of a kernel, and what a thread does for it
 _HIDDEN = 0.5  # of the arithmetic's time, in which caches may be read
@@ -70,7 +70,7 @@ class Cost:
 
     def _read_again(self) -> float:
         machine = self.machine
-        nbytes = sum(value.type.nbytes for value, axis in self.loop.taken if axis is None)
+        nbytes = sum(value.type.nbytes for value, axis in self.loop.taken if not is_sliced(axis))
         nbytes += 2 * sum(value.type.nbytes for value in self.loop.sums)
         if nbytes > machine.l3_nbytes // 2:
             return self.tiles * nbytes / machine.bandwidth
@@ -82,7 +82,8 @@ class Cost:
         would evaluate themselves."""
         loop = self.loop
         parts = [*loop.taken, *((y, loop.along.axes[y]) for y in loop.stacked)]
-        moved = [x for x, axis in parts if axis is not None and math.prod(x.shape[:axis]) > 1]
+        moved = [x for x, axis in parts if is_sliced(axis) and math.prod(x.shape[:axis]) > 1]
+        moved += [x for x, axis in parts if axis == TURNED]
         moved += [
             x
             for x, _ in loop.taken

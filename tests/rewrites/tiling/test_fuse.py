@@ -94,8 +94,9 @@ def test_rows_where_there_is_no_batch() -> None:
           %2: f32[2048,4] = contract %1, %v batch=((), ()) contracting=((1), (0))
           return %2
         }""")  # fmt: skip
-    assert "loop %0, %k, %v carries=0" in text
-    assert "(%x0: f32[256,16], %x1: f32[512,16], %x2: f32[512,4])" in text
+    assert "%0: f32[16,512] = transpose %k permutation=(1, 0)" in text  # once, for all tiles
+    assert "loop %1, %0, %v carries=0" in text
+    assert "(%x0: f32[256,16], %x1: f32[16,512], %x2: f32[512,4])" in text
 
 
 def test_a_mask_is_made_from_the_place_of_the_tile() -> None:
