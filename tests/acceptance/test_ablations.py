@@ -253,6 +253,15 @@ ABLATIONS = {
         24 * 6 * 30 * 4,
         {"options": Options(borders="always", verify=True)},
     ),
+    # Products that take all steps of their sums; how many they leave out is known at run time.
+    "skip-zeros": Ablation(
+        lambda x: jnp.tril(x) @ x,
+        (f32(64, 64),),
+        lambda x: np.tril(x) @ x,
+        lambda plan: 1 - sum(d.rewrite == "skip-zeros" and d.applied for d in plan.decisions),
+        0,
+        1,
+    ),
     # 16 MB of tanh(...), which nobody stores.
     "tile-and-fuse": Ablation(
         lambda x, y: jnp.tanh(x @ y.swapaxes(1, 2)) @ y,
