@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stagejit.codegen.generate import Generated, kernel_cache
 from stagejit.codegen.target import Target
@@ -222,16 +222,20 @@ def _schedule(c: Compilation) -> None:
 def _codegen(c: Compilation) -> None:
     if c.plan.sizes:
         raise Undecided(f"kernels need numbers for {', '.join(c.plan.sizes)}")
-    cache = kernel_cache(c.target, verify=c.request.options.verify)
-    taken = c.schedule.overwritten
-    c.kernels = cache.generate_all(
-        {
-            part: taken.get(region, frozenset())
-            for region in with_inner(c.regions)
-            if region.has_kernel
-            for part in region.parts
-        }
-    )
+    taken, alone = c.schedule.overwritten, frozenset(c.schedule.side_by_side())
+    for target, regions in (
+        (c.target, [each for each in with_inner(c.regions) if each not in alone]),
+        (replace(c.target, cores=1), [each for each in with_inner(c.regions) if each in alone]),
+    ):
+        cache = kernel_cache(target, verify=c.request.options.verify)
+        c.kernels |= cache.generate_all(
+            {
+                part: taken.get(region, frozenset())
+                for region in regions
+                if region.has_kernel
+                for part in region.parts
+            }
+        )
 
 
 def _host(c: Compilation) -> None:

@@ -55,7 +55,7 @@ class Expr:
     def __mul__(self, other: Int) -> Int:
         coefficients: dict[Product, int] = {}
         for product, coefficient in self.terms:
-            for more, factor in _terms(other):
+            for more, factor in terms_of(other):
                 key = tuple(sorted((*product, *more)))
                 coefficients[key] = coefficients.get(key, 0) + coefficient * factor
         return _made(coefficients)
@@ -165,7 +165,7 @@ def bounds(value: Int) -> tuple[int, int]:
     # In terms of what each symbol is above its low bound, all products are at least 0.
     above = {symbol: _sum(expr(symbol), symbol.low, 1) for symbol in symbols_in(value)}
     low = high = 0
-    for product, coefficient in _terms(substitute(value, above)):
+    for product, coefficient in terms_of(substitute(value, above)):
         most = coefficient * math.prod(symbol.high - symbol.low for symbol in product)
         low += most if not product else min(most, 0)
         high += most if not product else max(most, 0)
@@ -181,7 +181,7 @@ def extremes(value: Int) -> tuple[Int, Int]:
         return bounds(value)
     low: Int = 0
     high: Int = 0
-    for product, coefficient in _terms(value):
+    for product, coefficient in terms_of(value):
         kept = tuple(symbol for symbol in product if symbol in sizes)
         rest = tuple(symbol for symbol in product if symbol not in sizes)
         least, greatest = bounds(_made({rest: coefficient}))
@@ -198,7 +198,7 @@ def at_most(a: Int, b: Int) -> bool:
 
 def divided(value: Int, divisor: Int) -> Int:
     """value // divisor, by long division. Raises Undecided where that is no sum of products."""
-    first, by = max(_terms(divisor), key=lambda term: (len(term[0]), term[0]))
+    first, by = max(terms_of(divisor), key=lambda term: (len(term[0]), term[0]))
     quotient: Int = 0
     rest = value
     while (part := _multiple_in(rest, first, by)) is not None:
@@ -208,7 +208,7 @@ def divided(value: Int, divisor: Int) -> Int:
 
 def _multiple_in(value: Int, product: Product, by: int) -> Int | None:
     """How often `by` times a product is in one term of the value; None where it is in none."""
-    for found, coefficient in _terms(value):
+    for found, coefficient in terms_of(value):
         left = list(found)
         for symbol in product:
             if symbol in left:
@@ -240,7 +240,7 @@ def residue(value: Int, divisor: int) -> int | None:
     if isinstance(value, int):
         return value % divisor
     constant = 0
-    for product, coefficient in _terms(value):
+    for product, coefficient in terms_of(value):
         if not product:
             constant = coefficient
         elif coefficient % divisor:
@@ -254,13 +254,14 @@ def _decided(a: Int, sign: str, b: Int, holds: bool, fails: bool) -> bool:
     raise Undecided(f"whether {a} {sign} {b} depends on the sizes")
 
 
-def _terms(value: Int) -> tuple[tuple[Product, int], ...]:
+def terms_of(value: Int) -> tuple[tuple[Product, int], ...]:
+    """Products of symbols and what each is multiplied by; that of a number is empty."""
     return value.terms if isinstance(value, Expr) else (((), value),)
 
 
 def _sum(a: Int, b: Int, sign: int) -> Int:
-    coefficients = dict(_terms(a))
-    for product, coefficient in _terms(b):
+    coefficients = dict(terms_of(a))
+    for product, coefficient in terms_of(b):
         coefficients[product] = coefficients.get(product, 0) + sign * coefficient
     return _made(coefficients)
 

@@ -8,6 +8,10 @@ Note [Independent iterations]: what an iteration writes is told by the accesses 
 A slice of a result is another one each time. What stays where it is (a carry) is written at boxes
 whose offsets count the iterations: those of two iterations are apart where they are so along one
 axis. What only counts iterations, its thread knows. Any other carry is what the next one waits for.
+
+Note [Offsets that count]: an offset is a sum of what counts iterations, each times a number, and of
+what is the same in all of them. One that has anything else in it, a remainder, a square, an element
+of what is sliced, may be anywhere in another iteration.
 """
 
 from __future__ import annotations
@@ -20,9 +24,10 @@ from stagejit.index.box import Box
 from stagejit.index.progressions import Dim
 from stagejit.schedule.access import Access
 from stagejit.schedule.bodies import PlacedBody
-from stagejit.symbolic import Int, Symbol, substitute
+from stagejit.symbolic import Expr, Int, Symbol, terms_of
 
-_Counts = Mapping[Symbol, tuple[int, int]]
+# The first value and the step of what counts iterations; None for what is the same in all of them.
+_Counts = Mapping[Symbol, tuple[int, int] | None]
 
 
 def dependence(region: Region, body: PlacedBody) -> str:
@@ -36,8 +41,15 @@ def dependence(region: Region, body: PlacedBody) -> str:
         return f"an iteration waits for {body.carries[0].argument} of the one before"
     still = {p.buffer for p in body.places if p.value is not None and not p.stride_nbytes}
     plan, trip = body.schedule.plan, body.trip or 1
-    counts = {s.symbol: s.counts for s in plan.scalars if s.counts is not None and s.within(trip)}
     touched = {name: list(_touching(body, name)) for name in sorted(still)}
+    counted = {counter.buffer for counter in body.counters}
+    written = {name for name, accesses in touched.items() if any(writes for writes, _ in accesses)}
+    constants = still - counted - written
+    counts = {
+        s.symbol: s.counts
+        for s in plan.scalars
+        if (s.names <= constants if s.counts is None else s.within(trip))
+    }
     for name, accesses in touched.items():
         for write in (access for writes, access in accesses if writes):
             for writes, other in accesses:
@@ -79,13 +91,18 @@ def _span(dim: Dim) -> int:
 
 
 def _moving(offset: Int, counts: _Counts) -> tuple[Int, int | None]:
-    """Where an offset is in the first iteration, and how far each one moves it, if that is known
-    and the same each time."""
-    at: list[Int] = []
-    for number in range(3):
-        values: dict[Symbol, Int] = {
-            symbol: first + number * step for symbol, (first, step) in counts.items()
-        }
-        at.append(substitute(offset, values))
-    step, again = at[1] - at[0], at[2] - at[1]
-    return at[0], step if isinstance(step, int) and step == again else None
+    """Where an offset is in the first iteration, and how far each one moves it; None where that is
+    not known, or not the same each time. See Note [Offsets that count]."""
+    first: Int = 0
+    step = 0
+    for product, factor in terms_of(offset):
+        if any(symbol not in counts for symbol in product):
+            return 0, None
+        moving = [known for symbol in product if (known := counts[symbol]) is not None]
+        if not moving:
+            first = first + (Expr(((product, factor),)) if product else factor)
+        elif len(product) == 1:
+            first, step = first + factor * moving[0][0], step + factor * moving[0][1]
+        else:
+            return 0, None
+    return first, step

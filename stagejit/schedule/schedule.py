@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from stagejit.dispatch.regions import Region
+from stagejit.dispatch.regions import Region, with_inner
 from stagejit.graph.ir import Graph, Value
 from stagejit.schedule.memory.packing import aligned
 from stagejit.schedule.plan import Access, Buffer, Dispatch, Plan
@@ -100,6 +100,15 @@ class Schedule:
         for part in self.segments:
             if isinstance(part, Run):
                 yield from part.steps
+
+    def side_by_side(self) -> Iterator[Region]:
+        """What runs in iterations that threads share: each on one core."""
+        for step in self.steps():
+            for body, inner in zip(step.dispatch.bodies, step.bodies, strict=True):
+                if body.threads > 1:
+                    yield from with_inner(each.region for each in inner.steps())
+                else:
+                    yield from inner.side_by_side()
 
 
 def segments_of(

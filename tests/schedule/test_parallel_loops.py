@@ -77,6 +77,43 @@ def test_any_number_of_iterations(count: int) -> None:
     assert decision_of(check(chains, array(count, 64, 64))).applied
 
 
+OFFSETS: dict[str, tuple[Callable[[Any, Any], Any], bool]] = {
+    "counted": (lambda i, k: i + 3, True),
+    "backwards": (lambda i, k: 63 - i, True),
+    "in steps": (lambda i, k: 2 * i + 1, True),
+    "from an element": (lambda i, k: i + k[0], False),
+    "and a remainder": (lambda i, k: i + i % 2 * 3, False),
+    "in steps, and a remainder": (lambda i, k: 2 * i + i % 3, False),
+    "and a smaller one": (lambda i, k: i + jnp.minimum(i, 5), False),
+    "and a choice": (lambda i, k: i + jnp.where(i < 4, 0, 1), False),
+    "squared": (lambda i, k: i * i, False),
+    "a cubic that starts as a line": (lambda i, k: 70 + i - i * (i - 1) * (i - 2), False),
+    "and an element": (lambda i, k: i + k[i], False),
+    "times what stays": (lambda i, k: i * k[0], False),
+}
+
+
+@pytest.mark.parametrize("name", OFFSETS)
+def test_offsets_that_count(name: str) -> None:
+    """Those that threads may write at; the verifier looks at each iteration."""
+    offset, apart = OFFSETS[name]
+
+    def f(x: Any, w: Any, k: Any) -> Any:
+        def row(i: Any, x: Any) -> Any:
+            made = jnp.tanh(jnp.sort(w[i]) @ w[0]).sum(0)
+            return lax.dynamic_update_slice(x, made[None], (offset(i, k), 0))
+
+        return lax.fori_loop(0, 64, row, x)
+
+    w = array(64, 128, 128)
+    plan = plan_of(f, array(4300, 128), w, np.arange(64, dtype=np.int32))
+    assert (body_of(plan).threads > 1) == apart
+    verify_plan(plan)
+    args = array(4300, 128), w, np.arange(64, dtype=np.int32)
+    shared, alone = (stagejit.jit(f, options=Options(disable=off)) for off in ((), (NAME,)))
+    np.testing.assert_array_equal(shared(*args), alone(*args))
+
+
 def test_iterations_may_run_backwards() -> None:
     def f(x: Any) -> Any:
         return lax.scan(lambda c, r: (c, jnp.exp(r @ r)), 0, x, reverse=True)[1]

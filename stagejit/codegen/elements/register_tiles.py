@@ -51,7 +51,7 @@ class Tile:
     ) -> Register:
         """The row at `step`, of vectors of `type`. transposed: loads all rows of `key`."""
         if isinstance(self.step, int):
-            if key not in self.blocks:
+            if key not in self.blocks or not b.sees(self.blocks[key][0].block):
                 self.blocks[key] = transposed()
             return self.blocks[key][self.step]
         assert self.before is not None

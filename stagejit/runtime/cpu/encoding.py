@@ -28,7 +28,8 @@ from typing import Any, assert_never
 import numpy as np
 
 from stagejit.runtime.cpu import foreign, interpreter, support
-from stagejit.runtime.cpu.interpreter import HEADER, KINDS
+from stagejit.runtime.cpu.frame import HEADER
+from stagejit.runtime.cpu.interpreter import KINDS
 from stagejit.runtime.objects.object_cache import digest
 from stagejit.runtime.program import (
     Branch,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -54,6 +55,18 @@ def test_random_windows(runner: Runner, seed: int) -> None:
     special = fn in ("max", "min") and np.dtype(dtype).kind == "f"
     x = numbers(*shape, dtype=dtype, seed=seed, special=special)
     runner.check(lambda x: window(fn, x, over), x, rtol=1e-2 if dtype == np.float16 else None)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("sizes", [(3, 1, 1), (1, 3, 1), (1, 1, 3), (3, 1, 3)])
+def test_windows_over_transposed_elements(
+    runner: Runner, order: tuple[int, ...], sizes: tuple[int, ...]
+) -> None:
+    """Squares of registers that a border's arm has made are not there for the next row."""
+    shape = tuple((5, 40, 24)[axis] for axis in order)
+    around = tuple((size // 2, size // 2) for size in sizes)
+    fn = made("add", shape, sizes, padding=around)
+    runner.check(lambda x: fn(x.transpose(order)), numbers(5, 40, 24))
 
 
 @pytest.mark.parametrize("fn", ["max", "add", "first_max"])
