@@ -74,8 +74,9 @@ class TileLoop:
         self.inside = frozenset(cluster.ops)
         self.sums = [y for y in cluster.outputs if y.op in along.sums]
         self.stacked = [y for y in cluster.outputs if y.op not in along.sums]
+        self.made_inside: dict[Part, bool] = {}  # as the graph is before the loop is built
         self.parts = self._parts()
-        self.body = Graph(f"tile of {cluster.seed}")
+        self.body = Graph("tile")
         self.made: dict[Part, Value] = {}
         self.first: dict[int, Value] = {}  # number of the first place of a tile, by step
 
@@ -174,9 +175,15 @@ class TileLoop:
         return value, axis
 
     def _is_made(self, part: Part) -> bool:
-        """Whether the body makes it: what the cluster does, what is only another view, a function
-        that nobody else evaluates and each tile has its own part of, and what is made up of
-        numbers."""
+        """Whether the body makes it."""
+        known = self.made_inside.get(part)
+        if known is None:
+            known = self.made_inside[part] = self._makes(part)
+        return known
+
+    def _makes(self, part: Part) -> bool:
+        """What the cluster does, what is only another view, a function that nobody else evaluates
+        and each tile has its own part of, and what is made up of numbers."""
         value, axis = part
         op = value.op
         if op in self.inside:

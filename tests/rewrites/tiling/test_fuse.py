@@ -73,7 +73,7 @@ def test_a_matrix_of_scores_by_batches() -> None:
         "%1: f32[4,2,256,16] = reshape %k",
         "%2: f32[4,2,256,4] = reshape %v",
         "%3: f32[4,2,256,4] = loop %0, %1, %2 carries=0 reverse=false trip=4 xs=3",
-        "graph @tile_of_contract_4(%x0: f32[2,256,16], %x1: f32[2,256,16], %x2: f32[2,256,4]) {",
+        "graph @tile(%x0: f32[2,256,16], %x1: f32[2,256,16], %x2: f32[2,256,4]) {",
         "%0: f32[2,256,256] = contract %x0, %x1 batch=((0), (0)) contracting=((2), (2))",
         "%1: f32[2,256] = reduce max %0 axes=(2)",
         "%2: f32[2,256,256] = broadcast %1 axes=(0, 1)",
@@ -311,6 +311,17 @@ def test_tiles_within_tiles() -> None:
 
 def test_the_same_operand_whole_and_in_tiles() -> None:
     assert checked(lambda x: attention(x, x, x), normal(128, 8))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_operand_that_is_computed_whole_and_in_tiles(form: str) -> None:
+    """A function of which each tile needs a part, and all."""
+
+    def f(x: Any) -> Any:
+        x = jnp.sin(x)
+        return FORMS[form](x, x, x)
+
+    assert checked(f, normal(256 if form == "nearest" else 128, 8))
 
 
 def test_a_mask_that_is_an_argument() -> None:
