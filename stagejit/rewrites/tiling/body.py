@@ -18,7 +18,7 @@ from stagejit.graph.ops.axes import narrowed, separate, summed
 from stagejit.rewrites.partial import converted, mapped, neutral, summed_in
 from stagejit.rewrites.tiling.along import Along
 from stagejit.rewrites.tiling.clusters import is_made_up
-from stagejit.types import DType, TensorType, i64
+from stagejit.types import DType, TensorType, i32, i64
 
 
 def tiles_first(graph: Graph, value: Value, axis: int, places: int) -> Value:
@@ -250,18 +250,20 @@ class TileLoop:
         return build(self.body, op.kind, operands, op.loc, **attrs)
 
     def _positions(self, part: Part, step: int) -> Value:
-        """The numbers of the places of a tile."""
+        """The numbers of the places of a tile: added as integers, which are exact, or wrap as those
+        of the whole do; floats are rounded once, as there."""
         value, axis = part
         assert axis is not None
         shape, dtype = self._shape(value, axis), value.type.dtype
+        exact = dtype if dtype.is_integer else i32 if value.type.size < 2**31 else i64
         if value.op.definition.counts:
-            own = build(self.body, "iota", (), shape=shape, dtype=dtype, axis=axis)
+            own = build(self.body, "iota", (), shape=shape, dtype=exact, axis=axis)
         else:
-            line = build(self.body, "iota", (), shape=(math.prod(shape),), dtype=dtype, axis=0)
+            line = build(self.body, "iota", (), shape=(math.prod(shape),), dtype=exact, axis=0)
             own = build(self.body, "reshape", (line,), shape=shape)
-        start = converted(self.body, self.first[step], dtype)
+        start = converted(self.body, self.first[step], exact)
         everywhere = build(self.body, "broadcast", (start,), shape=shape, axes=())
-        return mapped(self.body, "add", own, everywhere)
+        return converted(self.body, mapped(self.body, "add", own, everywhere), dtype)
 
 
 def _is_line(value: Value) -> bool:

@@ -324,6 +324,29 @@ def test_an_operand_that_is_computed_whole_and_in_tiles(form: str) -> None:
     assert checked(f, normal(256 if form == "nearest" else 128, 8))
 
 
+@pytest.mark.parametrize("along", [0, 1])
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32, np.int8, np.int32])
+def test_positions_of_any_type(dtype: Any, along: int) -> None:
+    """More places than 16-bit floats count, in tiles that are no powers of two."""
+    rows = 2250
+
+    def f(q: Any, k: Any) -> Any:
+        place = jax.lax.broadcasted_iota(dtype, (rows, 45), along)
+        line = jax.lax.iota(dtype, rows * 45).reshape(rows, 45)
+        scores = jnp.where(place > line[:, :1], q @ k.T, 0)
+        return (scores + place.astype(jnp.float32) * 1e-3 + line.astype(jnp.float32) * 1e-5) @ k
+
+    if dtype is np.float16:  # the line has no numbers there
+        assert checked(lambda q, k: _placed(q, k, dtype, along), normal(rows, 8), normal(45, 8))
+    else:
+        assert checked(f, normal(rows, 8), normal(45, 8))
+
+
+def _placed(q: Any, k: Any, dtype: Any, along: int) -> Any:
+    place = jax.lax.broadcasted_iota(dtype, (q.shape[0], k.shape[0]), along)
+    return (q @ k.T + place.astype(jnp.float32)) @ k
+
+
 def test_a_mask_that_is_an_argument() -> None:
     mask = RNG.random((64, 64)) < 0.5
     mask[:, 0] = True
