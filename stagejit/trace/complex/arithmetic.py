@@ -16,6 +16,12 @@ def product(x: Pair, y: Pair) -> Pair:
     return a * c - b * d, a * d + b * c
 
 
+def one_minus_square(x: Pair) -> Pair:
+    """1 - x**2 as (1 + x) * (1 - x), which keeps the digits that squaring near 1 rounds away."""
+    a, b = x
+    return product((a + 1, b), (-(a - 1), -b))
+
+
 def quotient(x: Pair, y: Pair) -> Pair:
     """(a + bi) / (c + di), divided above and below by the larger one of c and d."""
     (a, b), (c, d) = x, y
