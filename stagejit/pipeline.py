@@ -30,7 +30,7 @@ from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_kinds
 from stagejit.errors import UnsupportedOpError
-from stagejit.graph.ir import Graph, Op
+from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.printer import as_text as graph_text
 from stagejit.graph.verifier import verify as verify_graph
 from stagejit.locks import new_rlock
@@ -223,19 +223,14 @@ def _codegen(c: Compilation) -> None:
     if c.plan.sizes:
         raise Undecided(f"kernels need numbers for {', '.join(c.plan.sizes)}")
     taken, alone = c.schedule.overwritten, frozenset(c.schedule.side_by_side())
-    for target, regions in (
-        (c.target, [each for each in with_inner(c.regions) if each not in alone]),
-        (replace(c.target, cores=1), [each for each in with_inner(c.regions) if each in alone]),
-    ):
-        cache = kernel_cache(target, verify=c.request.options.verify)
-        c.kernels |= cache.generate_all(
-            {
-                part: taken.get(region, frozenset())
-                for region in regions
-                if region.has_kernel
-                for part in region.parts
-            }
-        )
+    wanted: dict[bool, dict[Region, frozenset[Value]]] = {}  # by whether they run on one core
+    for region in with_inner(c.regions):
+        if region.has_kernel:
+            parts = dict.fromkeys(region.parts, taken.get(region, frozenset()))
+            wanted.setdefault(region in alone, {}).update(parts)
+    for on_one_core, each in wanted.items():
+        target = replace(c.target, cores=1) if on_one_core else c.target
+        c.kernels |= kernel_cache(target, verify=c.request.options.verify).generate_all(each)
 
 
 def _host(c: Compilation) -> None:

@@ -193,6 +193,11 @@ class TensorType:
         return known
 
     @property
+    def has_numbers(self) -> bool:
+        """Whether all its sizes are known."""
+        return all(isinstance(size, int) for size in self.shape)
+
+    @property
     def room(self) -> int:
         """Elements that its memory has room for."""
         return self.size if self.layout is ROW_MAJOR else self.layout.room(self.shape)

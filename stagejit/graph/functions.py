@@ -122,6 +122,17 @@ def identity(fn: str, dtype: DType) -> Any:
     return info.min if fn == "max" else info.max
 
 
+def neutral(fn: str, dtype: DType) -> int | float | bool:
+    """The same as a number that changes no result, whatever is combined with it: of float sums it
+    is -0, for 0 + -0 is 0."""
+    if fn == "logaddexp":
+        return -np.inf
+    if fn == "add" and dtype.is_float:
+        return -0.0
+    number: int | float | bool = np.asarray(identity(fn, dtype)).item()
+    return float(number) if dtype.is_float else number
+
+
 _TRANSCENDENTAL = frozenset({
     "exp", "exp2", "expm1", "log", "log1p", "logistic", "tanh", "sin", "cos", "tan", "asin", "acos",
     "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "cbrt", "erf", "erfc", "erf_inv", "pow",

@@ -193,6 +193,13 @@ class Log:
         """Record a rewrite whose replacements come later, or are several."""
         self.decisions.append(Decision(name, describe(op), True, reason, op.loc))
 
+    def located(self, first_id: int, op: Op) -> list[Op]:
+        """The ops that were added since `first_id`, which come from where `op` does."""
+        made = self.graph.ops_since(first_id)
+        for new in made:
+            new.loc = new.loc or op.loc
+        return made
+
     def replace(self, name: str, op: Op, value: Value, reason: str) -> list[Op]:
         """Put `value` in place of the only result of `op`; returns the ops to look at again."""
         return self.replace_results(name, op, [value], reason)
@@ -332,9 +339,7 @@ def _try_rules(log: Log, op: Op, rules: Iterable[Rule]) -> tuple[list[Op], list[
         if isinstance(outcome, Declined):
             log.decline(rule.name, op, outcome.reason)
         elif outcome is not None:
-            made = log.graph.ops_since(first_new)
-            for new in made:
-                new.loc = new.loc or op.loc
+            made = log.located(first_new, op)
             if outcome.type != op.result.type:
                 raise InternalError(
                     f"{rule.name} replaced {op.result} by {outcome}",

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from stagejit.graph.functions import neutral
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
 from stagejit.graph.ops.splits import split_shape
 from stagejit.rewrites.driver import GraphStep, Log
-from stagejit.rewrites.partial import converted, mapped, neutral, summed_in
+from stagejit.rewrites.partial import converted, mapped, summed_in
 from stagejit.rewrites.split_counts import Cut, Many, cut_of, too_small
 from stagejit.types import DType, TensorType, bool_, i32, i64, u8
 
@@ -52,8 +53,7 @@ def _visit(log: Log, op: Op) -> None:
         return
     first_new = log.graph.next_id
     value = _split(log.graph, op, cut)
-    for new in log.graph.ops_since(first_new):
-        new.loc = new.loc or op.loc
+    log.located(first_new, op)
     log.replace(NAME, op, value, str(cut))
 
 

@@ -59,7 +59,7 @@ class Many:
     def of(op: Op, machine: Machine) -> Many | str | None:
         """None of what is not ours to look at; a reason for what cannot be split."""
         known = op.definition
-        if not all(isinstance(size, int) for value in op.operands for size in value.shape):
+        if not all(value.type.has_numbers for value in op.operands):
             return None
         if not op.result.type.size or not all(value.type.size for value in op.operands):
             return None

@@ -16,11 +16,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from stagejit.graph.functions import neutral
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
 from stagejit.machine import FORK_SECONDS, Machine
 from stagejit.rewrites.driver import GraphStep, Log
-from stagejit.rewrites.partial import converted, mapped, neutral
+from stagejit.rewrites.partial import converted, mapped
 from stagejit.types import TensorType
 
 NAME = "split-scan"
@@ -41,7 +42,7 @@ STEP = GraphStep(NAME, split_scans)
 
 
 def _visit(log: Log, op: Op) -> None:
-    if not all(isinstance(size, int) for size in op.result.shape) or not op.result.type.size:
+    if not op.result.type.has_numbers or not op.result.type.size:
         return
     line = _Line.of(op, log.machine)
     if line.parts < 2:
@@ -54,8 +55,7 @@ def _visit(log: Log, op: Op) -> None:
         return
     first_new = log.graph.next_id
     value = _Split(log.graph, op, line).value()
-    for new in log.graph.ops_since(first_new):
-        new.loc = new.loc or op.loc
+    log.located(first_new, op)
     log.replace(NAME, op, value, times)
 
 

@@ -15,7 +15,7 @@ from stagejit.graph import scalar
 from stagejit.graph.definition import Attrs, OpDef, Types, define, require
 from stagejit.graph.dims import WindowDims
 from stagejit.graph.evaluator import Array, Evaluator, accumulated
-from stagejit.graph.functions import WINDOW_FUNCTIONS, identity
+from stagejit.graph.functions import WINDOW_FUNCTIONS, neutral
 from stagejit.graph.ir import Op
 from stagejit.graph.syntax import read_function, write_function
 from stagejit.types import TensorType, i32
@@ -42,8 +42,7 @@ def _value_of_window(evaluator: Evaluator, op: Op, x: Array) -> Array:
     x = accumulated(x)
     if chooses(op):
         return _chosen(x, shape, dims, _KEEPS[fn])
-    first = -0.0 if fn == "add" and dtype.is_float else identity(fn, dtype)
-    result = np.full(shape, first, x.dtype)
+    result = np.full(shape, neutral(fn, dtype), x.dtype)
     find = scalar.float_function if dtype.is_float else scalar.integer_function
     for tap in dims.taps:
         element, inside = _tap(x, shape, dims, tap)

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 
+from stagejit.graph.functions import neutral
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
 from stagejit.graph.ops.axes import narrowed, separate, summed
-from stagejit.rewrites.partial import converted, mapped, neutral, summed_in
+from stagejit.rewrites.partial import converted, mapped, summed_in
 from stagejit.rewrites.tiling.along import Along
 from stagejit.rewrites.tiling.clusters import is_made_up
-from stagejit.types import DType, TensorType, i32, i64
+from stagejit.types import TensorType, i32, i64
 
 
 def tiles_first(graph: Graph, value: Value, axis: int, places: int) -> Value:
@@ -231,7 +232,7 @@ class TileLoop:
 
     def _totals(self) -> list[tuple[Value, TensorType]]:
         """Results that are sums over tiles, and as what they are summed."""
-        return [(y, TensorType(_summed_in(y.op), y.shape)) for y in self.sums]
+        return [(y, TensorType(summed_in(y.op), y.shape)) for y in self.sums]
 
     # ---------------------------------------------------------------- ops
 
@@ -242,9 +243,9 @@ class TileLoop:
         operands = [self.made[each] for each in self._behind(part)]
         if op in self.along.sums:
             if op.definition.is_product:
-                attrs["dtype"] = _summed_in(op)
+                attrs["dtype"] = summed_in(op)
             else:
-                operands = [converted(self.body, x, _summed_in(op)) for x in operands]
+                operands = [converted(self.body, x, summed_in(op)) for x in operands]
         if op.definition.is_constant:
             return self.body.add(op.kind, (), value.type, op.loc, **attrs).result
         return build(self.body, op.kind, operands, op.loc, **attrs)
@@ -274,7 +275,3 @@ def _is_line(value: Value) -> bool:
 def _fn(op: Op) -> str:
     """What puts the sums of tiles together."""
     return "add" if op.definition.is_product else str(op.attrs["fn"])
-
-
-def _summed_in(op: Op) -> DType:
-    return summed_in(op) if op.definition.is_product else op.result.type.dtype.accumulator

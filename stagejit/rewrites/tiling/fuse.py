@@ -12,13 +12,14 @@ cut along another axis, if they still are too large: attention by heads, then by
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 from stagejit.graph.ir import Graph, Op
 from stagejit.machine import Machine
 from stagejit.rewrites.driver import Log
 from stagejit.rewrites.tiling.along import Along, axes_along
 from stagejit.rewrites.tiling.body import TileLoop
-from stagejit.rewrites.tiling.clusters import Cluster, Clusters, has_numbers
+from stagejit.rewrites.tiling.clusters import Cluster, Clusters
 from stagejit.rewrites.tiling.cost import Cost, stored_nbytes
 
 NAME = "tile-and-fuse"
@@ -50,7 +51,7 @@ def _may_seed(op: Op, machine: Machine) -> bool:
     known = op.definition
     if not known.is_product or known.is_windowed:
         return False
-    if not all(map(has_numbers, (op.result, *op.operands))):
+    if not all(value.type.has_numbers for value in (op.result, *op.operands)):
         return False
     nbytes = op.result.type.nbytes
     operands = sum(operand.type.nbytes for operand in op.operands)
@@ -72,9 +73,7 @@ def _tiled(log: Log, cluster: Cluster) -> list[Op]:
         return []
     first_new = log.graph.next_id
     values = best.loop.build()
-    made = log.graph.ops_since(first_new)
-    for new in made:
-        new.loc = new.loc or seed.loc
+    made = log.located(first_new, seed)
     log.apply(NAME, seed, str(best))
     for output, value in values.items():
         log.put(output.op, [value])
@@ -127,7 +126,6 @@ def _least_places(along: Along) -> int:
 def _even(extent: int, wanted: int, least: int) -> int | None:
     """The number of places next to `wanted` that leaves nothing over: the largest one up to that,
     or else the smallest one that is at most twice what is wanted or needed."""
-    divisors = [each for each in range(least, extent + 1) if extent % each == 0]
-    fewer = [each for each in divisors if each <= wanted]
-    more = [each for each in divisors if wanted < each <= 2 * max(wanted, least)]
-    return fewer[-1] if fewer else more[0] if more else None
+    most = min(2 * max(wanted, least), extent)
+    fewer, more = range(wanted, least - 1, -1), range(max(wanted + 1, least), most + 1)
+    return next((each for each in chain(fewer, more) if extent % each == 0), None)

@@ -148,10 +148,7 @@ class _Policy:
         return vmath.emit(self.b, self.fn, self.held, [first, second])
 
     def _identity(self, lanes: int) -> Register:
-        if self.fn == "logaddexp":
-            number: int | float = -math.inf
-        else:
-            number = identity_of(self.fn, self.held)
+        number = identity_of(self.fn, self.held)
         return self.b.const(number, element_type(self.held).with_lanes(lanes))
 
     def _operand(self) -> Register:

@@ -13,19 +13,17 @@ from dataclasses import dataclass
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I32, I64, Type, Value, element_type
 from stagejit.codegen.math import functions as vmath
-from stagejit.graph.functions import identity
+from stagejit.graph.functions import neutral
 from stagejit.types import DType, i32, i64
 
 Accumulator = tuple[Value, ...]
 
 
 def identity_of(fn: str, dtype: DType) -> int | float:
-    """The neutral element of a monoid in `dtype`; of float sums it is -0, since 0 + -0 is +0."""
-    if fn == "add" and dtype.is_float:
-        return -0.0
+    """The neutral element of a monoid in `dtype`."""
     if dtype.kind == "bool" and fn in ("argmax", "argmin"):
         return int(fn == "argmin")
-    number = identity(fn.removeprefix("arg"), dtype)
+    number = neutral(fn.removeprefix("arg"), dtype)
     return float(number) if dtype.is_float else int(number)
 
 
