@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
@@ -31,7 +32,6 @@ from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import (
     Chunk,
     Do,
-    Interleaved,
     Loop,
     Node,
     Parallel,
@@ -186,7 +186,7 @@ class _Policy:
         if between:
             body = everywhere([between], body)
         if stride > 1:
-            body = Interleaved(stride, body)
+            body = Within("interleaved", partial(self.elements.interleaving, stride), body)
         straight = self.nest.straight and block == vector.extent
         tail: Tail = "all masked" if self.nest.masked else "masked"
         return vectors(vector, self.nest.lanes, body, tail=tail, straight=straight)

@@ -17,12 +17,10 @@ from stagejit.codegen.nest.groups import Part, Split
 from stagejit.codegen.nest.spans import Span
 from stagejit.codegen.nest.tree import (
     At,
-    Blocks,
     Cell,
     Chunk,
     Do,
     Groups,
-    Interleaved,
     Loop,
     Node,
     Parallel,
@@ -60,17 +58,12 @@ class Emitter:
                 node.run()
             case Loop():
                 self._cover(node.var, node.chunks, self.span(node.var))
-            case Blocks():
-                self._blocks(node)
             case Groups():
                 self._groups(node)
             case Parallel():
                 self._parallel(node)
             case At():
                 self._at(node)
-            case Interleaved():
-                with self.elements.interleaving(node.stride):
-                    self.emit(node.body)
             case Within():
                 with node.enter():
                     self.emit(node.body)
@@ -109,10 +102,12 @@ class Emitter:
         if chunk.vector:
             with self.elements.at({var: position}, vector=var, lanes=chunk.size, mask=mask):
                 yield
-        else:
-            span = {var: Span(position, chunk.size)}
-            with self.covering(span), self.elements.at({var: position}):
-                yield
+            return
+        span = Span(position, chunk.size)
+        if chunk.tail == "shorter":
+            span = Span.block(self.b, var, chunk.size, position)
+        with self.covering({var: span}), self.elements.at({var: position}):
+            yield
 
     # ---------------------------------------------------------------- loops in chunks
 
@@ -121,7 +116,7 @@ class Emitter:
         if not chunks:
             return
         first, size = chunks[0], chunks[0].size
-        if first.tail in ("all masked", "padded"):
+        if first.tail in ("all masked", "padded", "shorter"):
             self._to_the_end(var, first, span)
             return
         end = span.even(size)
@@ -165,7 +160,7 @@ class Emitter:
             self.emit(chunk.body)
 
     def _to_the_end(self, var: Var, chunk: Chunk, span: Span) -> None:
-        """Whole chunks, the last of which may go on behind the span's end."""
+        """Chunks alike, the last of which may go on behind the span's end, or end there."""
         limit = span.extent or span.stop
 
         def inside(position: Register) -> AbstractContextManager[None]:
@@ -228,19 +223,7 @@ class Emitter:
     def _registers(self, cells: Sequence[Cell]) -> Registers:
         return tuple(register for cell in cells for register in self.cells[cell])
 
-    # ---------------------------------------------------------------- blocks and items
-
-    def _blocks(self, blocks: Blocks) -> None:
-        var, size = blocks.var, blocks.size
-
-        @contextmanager
-        def inside(position: Register) -> Iterator[None]:
-            span = Span.block(self.b, var, size, position)
-            with self.covering({var: span}), self.elements.at({var: position}):
-                yield
-
-        start, stop = self.b.const(0), self.b.const(var.extent)
-        self._for(start, stop, size, blocks.body, inside, runs=True)
+    # ---------------------------------------------------------------- groups and items
 
     def _groups(self, node: Groups) -> None:
         b, split = self.b, node.split

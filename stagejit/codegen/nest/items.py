@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stagejit.codegen.nest.tree import Blocks, Node, Parallel, serial, trips
+from stagejit.codegen.nest.tree import Node, Parallel, blocks, serial, trips
 from stagejit.index.affine import Var
 
 # Enough items that cores balance, few enough that an item is worth claiming.
@@ -52,5 +52,5 @@ def in_items(loops: Sequence[tuple[Var, int]], body: Node, cores: int) -> Parall
         items *= trips(loops[count])
         count += 1
     for var, size in reversed(loops[count:]):
-        body = serial([var], body) if size == 1 else Blocks(var, size, body)
+        body = serial([var], body) if size == 1 else blocks(var, size, body)
     return Parallel(tuple(loops[:count]), body)

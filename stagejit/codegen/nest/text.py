@@ -11,11 +11,9 @@ from collections.abc import Iterator
 from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.nest.tree import (
     At,
-    Blocks,
     Chunk,
     Do,
     Groups,
-    Interleaved,
     Loop,
     Node,
     Parallel,
@@ -40,41 +38,36 @@ class _Text:
         self._names: dict[Var, str] = {}
 
     def lines(self, node: Node, indent: str) -> Iterator[str]:
-        inner = indent + "  "
+        if isinstance(node, tuple):
+            for part in node:
+                yield from self.lines(part, indent)
+            return
+        for head, body in self._parts(node):
+            yield indent + head
+            yield from self.lines(body, indent + "  ")
+
+    def _parts(self, node: Node) -> Iterator[tuple[str, Node]]:
+        """What a node says, a line for each of its bodies."""
         match node:
-            case tuple():
-                for part in node:
-                    yield from self.lines(part, indent)
             case Do():
-                yield indent + node.what
+                yield node.what, ()
             case Loop():
                 for number, chunk in enumerate(node.chunks):
-                    word = "then" if number else "for"
-                    yield f"{indent}{word} {self._of(node.var)}: {_chunk(chunk)}"
-                    yield from self.lines(chunk.body, inner)
-            case Blocks():
-                yield f"{indent}for {self._of(node.var)}: blocks of {node.size}"
-                yield from self.lines(node.body, inner)
+                    yield f"{_nth(number)} {self._of(node.var)}: {_chunk(chunk)}", chunk.body
             case Groups():
                 for number, run in enumerate(node.runs):
-                    word = "then" if number else "for"
-                    yield f"{indent}{word} {self._of(node.split.var)}: {_run(node.split, run)}"
-                    yield from self.lines(run.body, inner)
+                    of = self._of(node.split.var)
+                    yield f"{_nth(number)} {of}: {_run(node.split, run)}", run.body
             case Parallel():
-                loops = map(self._shared, node.loops)
-                yield indent + " ".join(("parallel", ", ".join(loops))).rstrip()
-                yield from self.lines(node.body, inner)
+                loops = ", ".join(map(self._shared, node.loops))
+                yield f"parallel {loops}".rstrip(), node.body
             case At():
                 steps = ", ".join(f"{self._name(var)} + {step}" for var, step in node.steps)
-                yield f"{indent}at {steps}"
-                yield from self.lines(node.body, inner)
-            case Interleaved():
-                yield indent + "interleaved"
-                yield from self.lines(node.body, inner)
-            case Within() | When():
-                word = "if " if isinstance(node, When) else ""
-                yield indent + word + node.what
-                yield from self.lines(node.body, inner)
+                yield f"at {steps}", node.body
+            case Within():
+                yield node.what, node.body
+            case When():
+                yield f"if {node.what}", node.body
 
     def _shared(self, loop: tuple[Var, int] | Split) -> str:
         if isinstance(loop, Split):
@@ -89,12 +82,17 @@ class _Text:
         return self._names.setdefault(var, f"{var.name}{len(self._names)}")
 
 
-_TAILS = {"none": "", "masked": ", the last masked", "all masked": ", masked", "padded": ", padded"}
+_TAILS = {"masked": ", the last masked", "all masked": ", masked", "padded": ", padded"}
+
+
+def _nth(number: int) -> str:
+    return "then" if number else "for"
 
 
 def _chunk(chunk: Chunk) -> str:
-    what = f"vectors of {chunk.size}" if chunk.vector else f"by {chunk.size}"
-    return what + _TAILS[chunk.tail] + (", unrolled" if chunk.straight else "")
+    what = "vectors of" if chunk.vector else "blocks of" if chunk.tail == "shorter" else "by"
+    straight = ", unrolled" if chunk.straight else ""
+    return f"{what} {chunk.size}{_TAILS.get(chunk.tail, '')}{straight}"
 
 
 def _run(split: Split, run: Run) -> str:

@@ -42,9 +42,10 @@ class Do:
 
 
 # What becomes of fewer elements than a chunk has: they are left to the next chunk; they are one
-# more vector, which is masked; each vector is masked, so that the body is there once; or they are
-# one more whole chunk, and what it does for elements that are none harms nobody.
-Tail = Literal["none", "masked", "all masked", "padded"]
+# more vector, which is masked; each vector is masked, so that the body is there once; they are one
+# more whole chunk, and what it does for elements that are none harms nobody; or they are a shorter
+# one, the last block of all of the variable.
+Tail = Literal["none", "masked", "all masked", "padded", "shorter"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,15 +70,6 @@ class Loop:
 
     var: Var
     chunks: tuple[Chunk, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Blocks:
-    """`body` for each block of `size` elements of `var`, the last of which may have fewer."""
-
-    var: Var
-    size: int
-    body: Node
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,14 +125,6 @@ class At:
 
 
 @dataclass(frozen=True, eq=False)
-class Interleaved:
-    """`body` with all elements between lanes `stride` apart; see `Elements.interleaving`."""
-
-    stride: int
-    body: Node
-
-
-@dataclass(frozen=True, eq=False)
 class Within:
     """`body` inside a context: a square of registers, starts that were read."""
 
@@ -158,9 +142,7 @@ class When:
     body: Node
 
 
-Node = (
-    Do | Loop | Blocks | Groups | Parallel | At | Interleaved | Within | When | tuple["Node", ...]
-)
+Node = Do | Loop | Groups | Parallel | At | Within | When | tuple["Node", ...]
 
 
 def trips(loop: tuple[Var, int] | Split) -> int:
@@ -182,6 +164,11 @@ def vectors(
     return Loop(var, (Chunk(lanes, body, vector=True, tail=tail, straight=straight),))
 
 
+def blocks(var: Var, size: int, body: Node) -> Loop:
+    """`body` for each block of `size` elements of `var`, the last of which may have fewer."""
+    return Loop(var, (Chunk(size, body, tail="shorter"),))
+
+
 def everywhere(variables: Sequence[Var], body: Node) -> Node:
     """`body` at each position of variables, without loops."""
     places = itertools.product(*(range(var.extent) for var in variables))
@@ -190,18 +177,13 @@ def everywhere(variables: Sequence[Var], body: Node) -> Node:
 
 def cells_set(node: Node) -> frozenset[Cell]:
     """The cells that statements inside set."""
-    if isinstance(node, Do):
-        return frozenset(node.sets)
-    return frozenset().union(*(cells_set(inner) for inner in children(node)))
-
-
-def children(node: Node) -> Sequence[Node]:
-    if isinstance(node, tuple):
-        return node
-    if isinstance(node, Do):
-        return ()
-    if isinstance(node, Loop):
-        return [chunk.body for chunk in node.chunks]
-    if isinstance(node, Groups):
-        return [run.body for run in node.runs]
-    return (node.body,)
+    match node:
+        case Do():
+            return frozenset(node.sets)
+        case tuple():
+            inner: Sequence[Node] = node
+        case Loop(_, parts) | Groups(_, parts):
+            inner = [part.body for part in parts]
+        case _:
+            inner = (node.body,)
+    return frozenset().union(*map(cells_set, inner))

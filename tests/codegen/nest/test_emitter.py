@@ -19,7 +19,6 @@ from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.nest.spans import Span
 from stagejit.codegen.nest.tree import (
     At,
-    Blocks,
     Cell,
     Chunk,
     Do,
@@ -31,6 +30,7 @@ from stagejit.codegen.nest.tree import (
     Tail,
     When,
     Within,
+    blocks,
     cells_set,
     serial,
     vectors,
@@ -142,7 +142,7 @@ def test_a_loop_covers_what_one_around_left_it(
     var, inner = recorder.var, vectors(recorder.var, LANES, recorder.visit, tail=tail)
     items, start, end = 1, recorder.start, recorder.end
     if way == "blocks":
-        tree: Node = (start, Blocks(var, block, inner), end)
+        tree: Node = (start, blocks(var, block, inner), end)
     elif way == "items":  # each of them counts by itself
         items, tree = -(-extent // block), Parallel(((var, block),), (start, inner, end))
     else:
@@ -243,7 +243,7 @@ def test_groups_of_what_is_not_in_groups() -> None:
     emitter = Emitter(Elements(Builder(), {}))
     split = Split.of(Var(40, "i"), 1, 4)
     with pytest.raises(InternalError, match="not in groups here"):
-        emitter.emit(Blocks(split.var, 8, Groups(split, ())))
+        emitter.emit(blocks(split.var, 8, Groups(split, ())))
 
 
 def test_fixed_places(run_kernel: Any) -> None:

@@ -21,7 +21,7 @@ from stagejit.codegen.nest.items import (
     in_items,
     panel_width,
 )
-from stagejit.codegen.nest.tree import Blocks, Do, Loop
+from stagejit.codegen.nest.tree import Do, Loop
 from stagejit.index.affine import Affine, Var
 
 
@@ -82,7 +82,8 @@ def test_blocks_count_as_one_item_each() -> None:
     assert in_items([(Var(10), 4)], (), 2).items == 3
     assert in_items([(Var(8), 4)], (), 2).items == 2
     tree = in_items([(Var(64), 1), (Var(10), 4)], (), 2)
-    assert isinstance(tree.body, Blocks)
+    assert isinstance(tree.body, Loop)
+    assert tree.body.chunks[0].tail == "shorter"
 
 
 @pytest.mark.parametrize("extent", [1, 15, 16, 17, 100, 1000, 100000])

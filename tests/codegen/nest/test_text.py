@@ -8,7 +8,6 @@ from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.nest.text import text_of
 from stagejit.codegen.nest.tree import (
     At,
-    Blocks,
     Chunk,
     Do,
     Groups,
@@ -17,6 +16,7 @@ from stagejit.codegen.nest.tree import (
     Run,
     When,
     Within,
+    blocks,
     serial,
     vectors,
 )
@@ -31,7 +31,7 @@ def test_every_kind_of_node() -> None:
     rows, columns, inner = Var(40, "r"), Var(100, "c"), Var(3, "c")
     body = (
         do("start"),
-        Blocks(columns, 64, vectors(columns, 16, do("store"))),
+        blocks(columns, 64, vectors(columns, 16, do("store"))),
         Loop(columns, (Chunk(8, At(((columns, 4),), do("add"))), Chunk(1, do("add one")))),
         Within("interleaved", lambda: None, When("inside", lambda: None, do("combine"))),  # type: ignore[arg-type, return-value]
         serial([inner], vectors(columns, 16, do("pack"), tail="padded", straight=True)),

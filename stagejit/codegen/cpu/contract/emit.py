@@ -31,7 +31,7 @@ from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.nest.kernels import kernel_of
-from stagejit.codegen.nest.tree import Blocks, Do, Groups, Node, Parallel, Run, serial
+from stagejit.codegen.nest.tree import Do, Groups, Node, Parallel, Run, blocks, serial
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
 from stagejit.types import DType
@@ -91,12 +91,12 @@ class Products:
     @property
     def item(self) -> Node:
         """All blocks of the reduction, then what is stored of their sums."""
-        blocks, axis = self._block(), self.tiling.blocked
+        block, axis = self._block(), self.tiling.blocked
         if axis is not None:
-            blocks = serial(self.tiling.serial, Blocks(axis, self.tiling.k_block, blocks))
+            block = serial(self.tiling.serial, blocks(axis, self.tiling.k_block, block))
         if self.plan.panel is not None and len(self.plan.region.stores) == 1:
-            return blocks  # the sums lie there
-        return (blocks, Epilogue(self.plan, self.emitter, self.stores, self.panel).tree())
+            return block  # the sums lie there
+        return (block, Epilogue(self.plan, self.emitter, self.stores, self.panel).tree())
 
     def _block(self) -> Node:
         """One block of the reduction for the whole item."""

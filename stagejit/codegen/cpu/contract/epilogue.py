@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from stagejit.codegen.cpu.contract.microkernel import View
 from stagejit.codegen.cpu.contract.plan import ContractPlan
@@ -28,7 +29,6 @@ from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.tree import (
     Chunk,
     Do,
-    Interleaved,
     Loop,
     Node,
     Tail,
@@ -118,7 +118,8 @@ class Epilogue:
     def _gaps(self, inner: Sequence[Var]) -> Node:
         """A vector, and all the elements between its lanes."""
         assert self.vector is not None
-        return Interleaved(self._stride(self.vector), everywhere(inner, self._loops(())))
+        apart = partial(self.elements.interleaving, self._stride(self.vector))
+        return Within("interleaved", apart, everywhere(inner, self._loops(())))
 
     # ---------------------------------------------------------------- one position
 

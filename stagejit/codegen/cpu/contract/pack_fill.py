@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from stagejit.codegen.cpu.contract.packing import Dim, Packing
 from stagejit.codegen.elements.register_tiles import Tile
@@ -24,7 +25,6 @@ from stagejit.codegen.nest.tree import (
     Cell,
     Chunk,
     Do,
-    Interleaved,
     Loop,
     Node,
     Within,
@@ -317,7 +317,8 @@ class Fill:
         lanes, var = self.lanes, along.source
         single = Chunk(1, self.write)
         if self._is_between(vector, along):
-            whole: Node = Interleaved(var.extent, everywhere([var], self.write))
+            apart = partial(self.elements.interleaving, var.extent)
+            whole: Node = Within("interleaved", apart, everywhere([var], self.write))
         else:
             whole = Loop(var, (Chunk(lanes, self._square(var)), single))
         rest = Chunk(lanes, Loop(var, (single,)), vector=True, tail="all masked")

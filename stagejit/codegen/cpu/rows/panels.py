@@ -11,23 +11,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from stagejit.codegen.cpu.rows.nest import RowPolicy, Stage, reducer_of
 from stagejit.codegen.cpu.rows.reducers import Accumulator, Reducer, merge_all
 from stagejit.codegen.ir.nodes import I8, Buffer, Type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.items import in_items
-from stagejit.codegen.nest.tree import (
-    At,
-    Chunk,
-    Do,
-    Interleaved,
-    Loop,
-    Node,
-    Parallel,
-    serial,
-    vectors,
-)
+from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, Parallel, Within, serial, vectors
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Var
 
@@ -72,7 +63,7 @@ class PanelLoops(RowPolicy):
         """Neighbouring rows in the lanes; what lies between the lanes is all wanted."""
         length, row = math.prod(var.extent for var in self.nest.reduced), self.straight_row()
         if length > 1:
-            row = Interleaved(length, row)
+            row = Within("interleaved", partial(self.elements.interleaving, length), row)
         return vectors(self._vector, self.nest.lanes, row)
 
     def places(self) -> Sequence[At]:
