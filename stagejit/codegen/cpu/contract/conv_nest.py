@@ -17,6 +17,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -43,146 +44,136 @@ class _Spatial:
     skips: bool
 
 
+@dataclass(frozen=True)
+class _Phase:
+    """Outputs `number + period * i` for i below `pixels`, which meet taps `residue + modulus * j`
+    for j below `taps`, at source `shift + ...`."""
+
+    number: int
+    pixels: int
+    residue: int = 0
+    taps: int = 0
+    shift: int = 0
+
+    def continues(self, run: Sequence[_Phase]) -> bool:
+        """Whether nothing but the residue changes, by the same step as in the run."""
+        steps = {after.residue - before.residue for before, after in pairwise((*run, self))}
+        constant = {(phase.pixels, phase.taps, phase.shift) for phase in (run[-1], self)}
+        return len(steps) == 1 and len(constant) == 1
+
+
+@dataclass(frozen=True)
+class _Dim:
+    """One spatial dimension of the op. base, step: the dilations of operand and taps."""
+
+    outputs: int
+    taps: int
+    sources: int
+    stride: int
+    before: int
+    base: int
+    step: int
+
+    @property
+    def period(self) -> int:
+        return self.base // math.gcd(self.base, self.stride)
+
+    @property
+    def modulus(self) -> int:
+        return self.base // math.gcd(self.base, self.step)
+
+    def nests(self) -> list[_Spatial]:
+        """The residues that have an output, in runs."""
+        runs: list[list[_Phase]] = []
+        for phase in map(self._phase, range(min(self.period, self.outputs))):
+            if runs and phase.continues(runs[-1]):
+                runs[-1].append(phase)
+            else:
+                runs.append([phase])
+        return [self._spatial(run) for run in runs]
+
+    def _phase(self, number: int) -> _Phase:
+        pixels = -(-(self.outputs - number) // self.period)
+        for residue in range(min(self.modulus, self.taps)):
+            position = number * self.stride + residue * self.step - self.before
+            shift, fraction = divmod(position, self.base)
+            if not fraction:
+                taps = -(-(self.taps - residue) // self.modulus)
+                return _Phase(number, pixels, residue, taps, shift)
+        return _Phase(number, pixels)
+
+    def _spatial(self, run: Sequence[_Phase]) -> _Spatial:
+        first = run[0]
+        pixel, phase = Var(first.pixels, "y"), Var(len(run), "p")
+        out_at = Affine.of(pixel) * self.period + Affine.of(phase) + first.number
+        tap, source = Var(first.taps, "t"), Var(max(self.sources, 2), "s")
+        if not first.taps:
+            return _Spatial(pixel, phase, tap, out_at, Affine(), source, None, skips=True)
+        at = Affine.of(pixel) * (self.stride * self.period // self.base) + max(first.shift, 0)
+        at = at + Affine.of(tap) * (self.step * self.modulus // self.base)
+        between = run[-1].residue - run[-2].residue if len(run) > 1 else 0
+        tap_at = Affine.of(tap) * self.modulus + Affine.of(phase) * between + first.residue
+        window = Window(at, self.sources, max(-first.shift, 0))
+        skips = first.taps < self.taps
+        return _Spatial(pixel, phase, tap, out_at, tap_at, source, window, skips)
+
+
 def conv_nests(op: Op) -> list[Nest]:
     """The nests of a `conv`: windows join an output axis with a tap axis."""
-    lhs, rhs = op.operands
-    lhs_spec, rhs_spec, out_spec = (op.attrs[f"{name}_spec"] for name in ("lhs", "rhs", "out"))
-    dims = ConvDims.of(op.attrs)
+    dims, (lhs, rhs) = ConvDims.of(op.attrs), op.operands
     result = dims.of_one(op.result.shape)
-    per_dim = []
-    for d, (stride, (before, _), base, step) in enumerate(
-        zip(
-            op.attrs["strides"],
-            op.attrs["padding"],
-            op.attrs["lhs_dilation"],
-            op.attrs["rhs_dilation"],
-            strict=True,
-        )
-    ):
-        per_dim.append(
-            _phases(
-                result[out_spec[2 + d]],
-                rhs.shape[rhs_spec[2 + d]],
-                lhs.shape[lhs_spec[2 + d]],
-                stride,
-                before,
-                base,
-                step,
-            )
-        )
-    nests = [_nest(op, spatial) for spatial in itertools.product(*per_dim)]
+    per_dim = [
+        _Dim(
+            result[dims.out_spec[2 + d]],
+            rhs.shape[dims.rhs_spec[2 + d]],
+            lhs.shape[dims.lhs_spec[2 + d]],
+            stride,
+            dims.padding[d][0],
+            dims.lhs_dilation[d],
+            dims.rhs_dilation[d],
+        ).nests()
+        for d, stride in enumerate(dims.strides)
+    ]
+    nests = [_nest(op, dims, spatial) for spatial in itertools.product(*per_dim)]
     if dims.split is None:
         return nests
     axis, tile = dims.split
     return [part for nest in nests for part in apart(nest, nest.right.index[axis], tile)]
 
 
-@dataclass(frozen=True)
-class _Phase:
-    """Outputs `number + period * i` for i below `pixels`, which meet taps `residue + modulus * j`
-    for j below `taps`, at source `shift + ...`; `residue` of None: no taps."""
-
-    number: int
-    pixels: int
-    residue: int | None
-    taps: int
-    shift: int
-
-    def follows(self, other: _Phase, step: int | None) -> int | None:
-        """The step of the residue from `other` to this, if nothing else changes and it is
-        `step`."""
-        if (self.pixels, self.taps, self.shift) != (other.pixels, other.taps, other.shift):
-            return None
-        if self.residue is None or other.residue is None:
-            return 0 if self.residue is other.residue else None
-        found = self.residue - other.residue
-        return found if step is None or found == step else None
-
-
-def _phases(
-    outputs: int, taps: int, sources: int, stride: int, before: int, base: int, step: int
-) -> list[_Spatial]:
-    """The residues of one dimension that have an output, in runs."""
-    period = base // math.gcd(base, stride)
-    modulus = base // math.gcd(base, step)
-    runs: list[tuple[list[_Phase], int | None]] = []
-    for number in range(min(period, outputs)):
-        phase = _phase(number, -(-(outputs - number) // period), taps, stride, before, base, step)
-        if runs:
-            members, known = runs[-1]
-            between = phase.follows(members[-1], known)
-            if between is not None:
-                runs[-1] = ([*members, phase], between)
-                continue
-        runs.append(([phase], None))
-    found = []
-    for members, between in runs:
-        first = members[0]
-        pixel, offset = Var(first.pixels, "y"), Var(len(members), "p")
-        out_at = Affine.of(pixel) * period + Affine.of(offset) + first.number
-        tap, source = Var(first.taps, "t"), Var(max(sources, 2), "s")
-        if first.residue is None:
-            found.append(_Spatial(pixel, offset, tap, out_at, Affine(), source, None, True))
-            continue
-        at = Affine.of(pixel) * (stride * period // base) + max(first.shift, 0)
-        at = at + Affine.of(tap) * (step * modulus // base)
-        tap_at = Affine.of(tap) * modulus + Affine.of(offset) * (between or 0) + first.residue
-        window = Window(at, sources, max(-first.shift, 0))
-        skips = first.taps < taps
-        found.append(_Spatial(pixel, offset, tap, out_at, tap_at, source, window, skips))
-    return found
-
-
-def _phase(
-    number: int, pixels: int, taps: int, stride: int, before: int, base: int, step: int
-) -> _Phase:
-    modulus = base // math.gcd(base, step)
-    for residue in range(min(modulus, taps)):
-        shift, fraction = divmod(number * stride + residue * step - before, base)
-        if not fraction:
-            return _Phase(number, pixels, residue, -(-(taps - residue) // modulus), shift)
-    return _Phase(number, pixels, None, 0, 0)
-
-
-def _nest(op: Op, spatial: Sequence[_Spatial]) -> Nest:
+def _nest(op: Op, dims: ConvDims, spatial: Sequence[_Spatial]) -> Nest:
     lhs, rhs = op.operands
-    lhs_spec, rhs_spec, out_spec = (op.attrs[f"{name}_spec"] for name in ("lhs", "rhs", "out"))
-    groups, batches = op.attrs["feature_groups"], op.attrs["batch_groups"]
+    batch_in, channel_in, *sources = dims.lhs_spec
+    feature_in, channel_at, *taps = dims.rhs_spec
+    batch_out, feature_out, *pixels = dims.out_spec
+    groups, batches = dims.feature_groups, dims.batch_groups
     if groups > 1 and batches > 1:
         raise InternalError(
             "a convolution groups features or batches, not both", step="codegen", loc=op.loc
         )
     joint = groups * batches
-    batch = Var(lhs.shape[lhs_spec[0]] // batches, "n")
-    group = Var(joint, "g")
-    feature = Var(rhs.shape[rhs_spec[0]] // joint, "o")
-    channel = Var(rhs.shape[rhs_spec[1]], "i")
+    batch, group = Var(lhs.shape[batch_in] // batches, "n"), Var(joint, "g")
+    feature = Var(rhs.shape[feature_in] // joint, "o")
+    channel = Var(rhs.shape[channel_at], "i")
     left, right = [Affine()] * lhs.type.rank, [Affine()] * rhs.type.rank
-    out = [Affine()] * lhs.type.rank
+    out, inner = [Affine()] * lhs.type.rank, [tuple[Var, ...]()] * lhs.type.rank
     outer = Affine.of(group)
-    left[lhs_spec[0]] = (outer * batch.extent if batches > 1 else Affine()) + Affine.of(batch)
-    left[lhs_spec[1]] = (outer * channel.extent if groups > 1 else Affine()) + Affine.of(channel)
-    right[rhs_spec[0]] = out[out_spec[1]] = outer * feature.extent + Affine.of(feature)
-    right[rhs_spec[1]] = Affine.of(channel)
-    out[out_spec[0]] = Affine.of(batch)
-    windows: dict[Var, Window] = {}
-    for d, dim in enumerate(spatial):
-        out[out_spec[2 + d]] = dim.out_at
-        right[rhs_spec[2 + d]] = dim.tap_at
-        if dim.window is not None:
-            windows[dim.source] = dim.window
-            left[lhs_spec[2 + d]] = Affine.of(dim.source)
-    place: dict[int, tuple[Var, ...]] = {0: (batch,), 1: (feature,)}
-    place.update({2 + d: (dim.pixel, dim.phase) for d, dim in enumerate(spatial)})
-    order = [group, *(var for k in sorted(place, key=lambda k: out_spec[k]) for var in place[k])]
-    reduce = [channel, *(dim.tap for dim in spatial)]
+    left[batch_in] = outer * (batch.extent if batches > 1 else 0) + Affine.of(batch)
+    left[channel_in] = outer * (channel.extent if groups > 1 else 0) + Affine.of(channel)
+    right[feature_in] = out[feature_out] = outer * feature.extent + Affine.of(feature)
+    right[channel_at], out[batch_out] = Affine.of(channel), Affine.of(batch)
+    inner[batch_out], inner[feature_out] = (batch,), (feature,)
+    for dim, source, tap, pixel in zip(spatial, sources, taps, pixels, strict=True):
+        out[pixel], inner[pixel], right[tap] = dim.out_at, (dim.pixel, dim.phase), dim.tap_at
+        left[source] = Affine() if dim.window is None else Affine.of(dim.source)
+    windows = {dim.source: dim.window for dim in spatial if dim.window is not None}
     dtype = accumulator(lhs.type.dtype, op.result.type.dtype)
-    border = np.asarray(op.attrs.get("border", 0), lhs.type.dtype.numpy)
+    border = np.asarray(dims.border, lhs.type.dtype.numpy).astype(dtype.numpy).item()
     return Nest(
-        loops(order),
-        loops(reduce),
+        loops([group, *itertools.chain(*inner)]),
+        loops([channel, *(dim.tap for dim in spatial)]),
         tuple(out),
-        Operand(lhs, tuple(left), windows, border.astype(dtype.numpy).item()).simplified(),
+        Operand(lhs, tuple(left), windows, border).simplified(),
         Operand(rhs, tuple(right)),
         dtype,
         0.0 if any(dim.skips for dim in spatial) else -0.0,

@@ -77,14 +77,9 @@ class Products:
     def shared(self) -> tuple[Split, ...]:
         """The axes that items share, outermost first. Rows vary fastest from item to item, so that
         neighbours share the vector operand's block."""
-        return tuple(sorted(self.tiling.splits, key=self._locality)[::-1])
-
-    def _locality(self, split: Split) -> int:
-        owners = [split.var in source.depends for source in self.plan.sources]
-        vector = any(
-            split.var in s.depends and self.tiling.lane in s.depends for s in self.plan.sources
-        )
-        return 2 if all(owners) else 1 if vector else 0
+        inside_out, (left, right) = self.tiling.splits[::-1], self.plan.sources
+        both = left.depends & right.depends
+        return tuple(sorted(inside_out, key=lambda split: split.var not in both))
 
     # ---------------------------------------------------------------- items and blocks
 
@@ -120,7 +115,7 @@ class Products:
         if packing is not None:
             return packing.view()
         assert source.offset is not None
-        leaf, memory = self.elements.behind(source.operand.value)
+        leaf, memory = self.elements.behind(source.value)
         return self._in_memory(memory, leaf.type.dtype, source.offset, source.depends)
 
     # ---------------------------------------------------------------- where sums lie

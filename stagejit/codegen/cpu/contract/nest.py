@@ -9,8 +9,9 @@ exactly one position of `axes`; a window position outside its operand reads as t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.splits import is_uneven, last_part
@@ -37,8 +38,12 @@ class Window:
         lo, hi = self.at.range()
         return lo >= self.before and hi - self.before < self.size
 
+    def length(self, extents: Mapping[Var, int]) -> int:
+        """Positions from the first to the last one, where axes have these extents."""
+        return 1 + sum(step * (extents.get(v, v.extent) - 1) for v, step in self.at.terms)
+
     def substitute(self, mapping: Mapping[Var, Affine]) -> Window:
-        return Window(self.at.substitute(mapping), self.size, self.before)
+        return replace(self, at=self.at.substitute(mapping))
 
 
 @dataclass(frozen=True)
@@ -56,37 +61,30 @@ class Operand:
     @property
     def exact_index(self) -> Index | None:
         """The index in terms of axes alone, if no element is of the border."""
-        if not all(window.exact for window in self.windows.values()):
-            return None
-        mapping = {var: window.at - window.before for var, window in self.windows.items()}
-        return tuple(part.substitute(mapping) for part in self.index)
+        exact = all(window.exact for window in self.windows.values())
+        return self._without(self.windows).index if exact else None
 
-    def depends(self) -> set[Var]:
+    @cached_property
+    def depends(self) -> frozenset[Var]:
         """The axes that choose the element."""
-        found: set[Var] = set()
-        for part in self.index:
-            for var in part.loop_vars():
-                found |= self.windows[var].at.loop_vars() if var in self.windows else {var}
-        return found
+        found = {var for part in self.index for var in part.loop_vars()}
+        windows = [self.windows[var].at for var in found & self.windows.keys()]
+        return frozenset(found - self.windows.keys()).union(*(at.loop_vars() for at in windows))
 
     def simplified(self) -> Operand:
         """Windows of a single tap, without a border, replaced by their axis."""
-        plain = {
-            var: window.at - window.before
-            for var, window in self.windows.items()
-            if len(window.at.terms) <= 1 and window.exact
-        }
-        rest = {var: window for var, window in self.windows.items() if var not in plain}
-        index = tuple(part.substitute(plain) for part in self.index)
-        return Operand(self.value, index, rest, self.border)
+        windows = self.windows.items()
+        return self._without([v for v, w in windows if len(w.at.terms) <= 1 and w.exact])
+
+    def _without(self, windows: Collection[Var]) -> Operand:
+        """Some windows, which need no border, replaced by where they are."""
+        known = {var: self.windows[var].at - self.windows[var].before for var in windows}
+        rest = {var: window for var, window in self.windows.items() if var not in known}
+        return replace(self, index=_substituted(self.index, known), windows=rest)
 
     def substitute(self, mapping: Mapping[Var, Affine]) -> Operand:
-        return Operand(
-            self.value,
-            tuple(part.substitute(mapping) for part in self.index),
-            {var: window.substitute(mapping) for var, window in self.windows.items()},
-            self.border,
-        )
+        windows = {var: window.substitute(mapping) for var, window in self.windows.items()}
+        return replace(self, index=_substituted(self.index, mapping), windows=windows)
 
 
 @dataclass(frozen=True)
@@ -109,14 +107,13 @@ class Nest:
         self, axes: Sequence[Var], reduce: Sequence[Var], mapping: Mapping[Var, Affine]
     ) -> Nest:
         """The same nest over other variables."""
-        return Nest(
-            loops(axes),
-            loops(reduce),
-            tuple(part.substitute(mapping) for part in self.result),
-            self.left.substitute(mapping),
-            self.right.substitute(mapping),
-            self.dtype,
-            self.zero,
+        return replace(
+            self,
+            axes=loops(axes),
+            reduce=loops(reduce),
+            result=_substituted(self.result, mapping),
+            left=self.left.substitute(mapping),
+            right=self.right.substitute(mapping),
         )
 
     def split(self, var: Var, inner: int) -> Nest | None:
@@ -125,11 +122,8 @@ class Nest:
             return None
         pair = (Var(var.extent // inner, var.name), Var(inner, var.name))
         joined = Affine.of(pair[0]) * inner + Affine.of(pair[1])
-
-        def replaced(variables: Sequence[Var]) -> list[Var]:
-            return [new for old in variables for new in (pair if old is var else (old,))]
-
-        return self.substitute(replaced(self.axes), replaced(self.reduce), {var: joined})
+        axes, reduce = _with(self.axes, var, *pair), _with(self.reduce, var, *pair)
+        return self.substitute(axes, reduce, {var: joined})
 
 
 def accumulator(operand: DType, result: DType) -> DType:
@@ -146,33 +140,21 @@ def contract_nest(op: Op) -> Nest:
     """The nest of a `contract`: each operand dimension is one axis."""
     lhs, rhs = op.operands
     (lhs_sum, rhs_sum), (lhs_batch, rhs_batch) = op.attrs["contracting"], op.attrs["batch"]
-    left: dict[int, Var] = {}
-    right: dict[int, Var] = {}
-    batch: list[Var] = []
-    rows: list[Var] = []
-    columns: list[Var] = []
-    reduce: list[Var] = []
-    for i, j in zip(lhs_batch, rhs_batch, strict=True):
-        batch.append(Var(lhs.shape[i], "b"))
-        left[i] = right[j] = batch[-1]
-    for i, j in zip(lhs_sum, rhs_sum, strict=True):
-        reduce.append(Var(lhs.shape[i], "k"))
-        left[i] = right[j] = reduce[-1]
-    for known, shape, free, name in (
-        (left, lhs.shape, rows, "m"),
-        (right, rhs.shape, columns, "n"),
-    ):
-        for dim, extent in enumerate(shape):
-            if dim not in known:
-                free.append(Var(extent, name))
-                known[dim] = free[-1]
-    axes = [*batch, *rows, *columns]
+    batch = [Var(lhs.shape[dim], "b") for dim in lhs_batch]
+    reduce = [Var(lhs.shape[dim], "k") for dim in lhs_sum]
+    left = dict(zip((*lhs_batch, *lhs_sum), (*batch, *reduce), strict=True))
+    right = dict(zip((*rhs_batch, *rhs_sum), (*batch, *reduce), strict=True))
+    axes = list(batch)
+    for known, shape, name in ((left, lhs.shape, "m"), (right, rhs.shape, "n")):
+        free = {dim: Var(extent, name) for dim, extent in enumerate(shape) if dim not in known}
+        known.update(free)
+        axes += free.values()
     return Nest(
         loops(axes),
         loops(reduce),
-        tuple(Affine.of(var) for var in axes),
-        Operand(lhs, tuple(Affine.of(left[dim]) for dim in range(len(lhs.shape)))),
-        Operand(rhs, tuple(Affine.of(right[dim]) for dim in range(len(rhs.shape)))),
+        tuple(map(Affine.of, axes)),
+        Operand(lhs, tuple(Affine.of(left[dim]) for dim in range(lhs.type.rank))),
+        Operand(rhs, tuple(Affine.of(right[dim]) for dim in range(rhs.type.rank))),
         accumulator(lhs.type.dtype, op.result.type.dtype),
     )
 
@@ -213,6 +195,10 @@ def apart(nest: Nest, summed: Affine, tile: int) -> list[Nest]:
 
 def _with(variables: Sequence[Var], old: Var, *new: Var) -> list[Var]:
     return [each for var in variables for each in (new if var is old else (var,))]
+
+
+def _substituted(index: Index, mapping: Mapping[Var, Affine]) -> Index:
+    return tuple(part.substitute(mapping) for part in index)
 
 
 def loops(variables: Sequence[Var]) -> tuple[Var, ...]:

@@ -74,12 +74,12 @@ class Fill:
         self.lanes, self.dtype = packing.tiling.lanes, packing.dtype
         self.buffer, self.size = packing.buffer, packing.size
         self.dims = list(packing.dims)
-        self.index, self.memory = packing.source.operand.index, packing.source.memory
-        self._border_value = packing.source.operand.border
+        self.index, self.memory = packing.source.index, packing.source.memory
+        self._border_value = packing.source.border
         self.bordered = {
             dim.source
             for dim in self.dims
-            if dim.window and not self.source.operand.windows[dim.source].exact
+            if dim.window and not self.source.windows[dim.source].exact
         }
         self.known = {dim.source: self._number(dim) for dim in self.dims}
         self.needs: dict[Var, _Need] = {}
@@ -143,7 +143,7 @@ class Fill:
         for axis, coeff in dim.coeffs.items():
             origin = origin + span(axis).start * coeff
             count = count + (span(axis).length - 1) * coeff
-        window = self.source.operand.windows[dim.source]
+        window = self.source.windows[dim.source]
         if window.exact:
             return _Need(origin, origin + count, origin, count, window.size, border=False)
         end = origin + count
@@ -266,7 +266,7 @@ class Fill:
         outer, memory = self.dims[0], self.memory
         if memory is None or len(self.dims) < 2:
             return
-        _, place = self.elements.behind(self.source.operand.value)
+        _, place = self.elements.behind(self.source.value)
         here = self.elements.scalar_index(memory - place.base)
         self.b.prefetch(place.buffer, here + memory.coeff(outer.source))
 
@@ -350,7 +350,7 @@ class Fill:
 
     def _element(self) -> Register:
         """The operand where `elements` stands, in the packed type."""
-        value = self.source.operand.value
+        value = self.source.value
         raw = self.elements.value(value, self.index)
         register = vmath.convert(self.b, raw, value.type.dtype, self.dtype)
         position = self.elements.position

@@ -114,14 +114,13 @@ def _layout(
 
 
 def _dims(source: Source, extents: Mapping[Var, int]) -> list[Dim]:
-    operand = source.operand
     dims, seen = [], set()
-    for part in operand.index:
+    for part in source.index:
         for var in sorted(part.loop_vars(), key=lambda var: var.id):
             if var in seen:
                 continue
             seen.add(var)
-            window = operand.windows.get(var)
+            window = source.windows.get(var)
             if window is None:
                 dims.append(Dim(var, {var: 1}, extents.get(var, var.extent)))
                 continue

@@ -51,22 +51,22 @@ def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
     """Split axes where views need it, join them again where nothing does, and choose a tiling."""
     nest = _merged(_refined(region, nest))
     walk = _Walk(region, nest, strict=False)
-    left, right = (_source(region, nest, operand) for operand in (nest.left, nest.right))
+    sources = _source(region, nest.left), _source(region, nest.right)
     plain = [
         i
-        for i, store in enumerate(region.stores)
-        if _is_plain(region, nest, store) and _loops_only(walk.offsets[i])
+        for i, (store, offset) in enumerate(zip(region.stores, walk.offsets, strict=True))
+        if _is_plain(region, nest, store) and _loops_only(offset)
     ]
     stored = walk.offsets[plain[0] if plain else 0]
-    ranked = choose(nest, left, right, stored, target, plain=bool(plain))
-    direct = bool(plain) and is_direct(ranked.best, stored)
+    ranked = choose(nest, sources, stored, target, plain=bool(plain))
+    direct = bool(plain) and is_direct(nest, ranked.best.lane, stored)
     steps = math.prod(var.extent for var in nest.reduce)
     masks, told = masks_of(region, steps, walk.index)
-    zeros, looked = mostly_zero(region.anchor_op, ranked.best, (left.depends, right.depends))
+    zeros, looked = mostly_zero(region.anchor_op, ranked.best, sources)
     return ContractPlan(
         region,
         nest,
-        (left, right),
+        sources,
         walk.indices,
         walk.offsets,
         tuple(walk.footprint.reads),
@@ -91,11 +91,34 @@ class _Walk:
 
     def index(self, made: Value) -> Index:
         """The index of a value, `made` of the anchor's result, that belongs to it at the nest's."""
-        return _pushed(self.footprint, self.region, self.nest, made)
+        result = self.region.anchor_op.result
+        path: dict[Value, tuple[Op, ...]] = {result: ()}  # to what is made of the anchor's result
+        for op in self.region.ops:  # operands first
+            behind = next((path[operand] for operand in op.operands if operand in path), None)
+            if behind is not None:
+                path.update(dict.fromkeys(op.results, (*behind, op)))
+        if made not in path:
+            raise InternalError(f"{made} does not depend on the anchor", step="codegen")
+        index = self.nest.result
+        for op in path[made]:
+            index = self._push(op, index)
+        return index
 
-    @property
-    def forms(self) -> list[Affine]:
-        return [form for _, form in self.footprint.reads] + self.footprint.numbers
+    def _push(self, op: Op, index: Index) -> Index:
+        """The index in the op's result at which operand element `index` arrives."""
+        definition, operand, result = op.definition, op.operands[0], op.result
+        if definition.is_elementwise:
+            return index
+        if operand.type.size == result.type.size:
+            if definition.keeps_order:
+                return self.footprint.reshaped(index, operand.shape, result.shape)
+            if definition.push is not None:
+                return definition.push(op, index)
+            if definition.is_splat:
+                return (Affine(),) * result.type.rank
+        raise InternalError(
+            f"{op} does not keep the elements of a contraction apart", step="codegen", loc=op.loc
+        )
 
 
 def _refined(region: ClosedRegion, nest: Nest) -> _Walk:
@@ -112,21 +135,20 @@ def _refined(region: ClosedRegion, nest: Nest) -> _Walk:
 
 def _merged(walk: _Walk) -> Nest:
     """Join adjacent axes that every access runs through as one."""
-    nest, forms = walk.nest, walk.forms
+    nest, footprint = walk.nest, walk.footprint
+    forms = [form for _, form in footprint.reads] + footprint.numbers
     for operand in (nest.left, nest.right):
         forms += [window.at for window in operand.windows.values()]
-    divided = walk.footprint.divided
-    axes, mapping = merge(nest.axes, forms, divided)
-    reduce, more = merge(nest.reduce, forms, divided)
+    axes, mapping = merge(nest.axes, forms, footprint.divided)
+    reduce, more = merge(nest.reduce, forms, footprint.divided)
     return nest.substitute(axes, reduce, {**mapping, **more})
 
 
-def _source(region: ClosedRegion, nest: Nest, operand: Operand) -> Source:
-    memory = _memory_form(region, operand.value, operand.index)
-    exact = operand.exact_index
-    offset = None if exact is None else _memory_form(region, operand.value, exact)
-    narrow = operand.value.type.dtype is not nest.dtype
-    return Source(operand, frozenset(operand.depends()), offset, memory, narrow)
+def _source(region: ClosedRegion, operand: Operand) -> Source:
+    value, exact = operand.value, operand.exact_index
+    offset = None if exact is None else _memory_form(region, value, exact)
+    memory = _memory_form(region, value, operand.index)
+    return Source(value, operand.index, operand.windows, operand.border, offset, memory)
 
 
 def _memory_form(region: ClosedRegion, value: Value, index: Index) -> Affine | None:
@@ -148,39 +170,3 @@ def _is_plain(region: ClosedRegion, nest: Nest, store: Store) -> bool:
     """The stored value is the anchor's result, perhaps viewed, in the type of the running sums."""
     result = region.anchor_op.result
     return behind_views(store.value, (result,)) is not None and result.type.dtype is nest.dtype
-
-
-def _pushed(footprint: Footprint, region: ClosedRegion, nest: Nest, made: Value) -> Index:
-    """See `_Walk.index`."""
-    result = region.anchor_op.result
-    behind = {result}  # what is made of the anchor's result
-    for op in region.ops:  # operands first
-        if not behind.isdisjoint(op.operands):
-            behind.update(op.results)
-    value, path = made, list[Op]()
-    while value is not result:
-        if value not in behind:
-            raise InternalError(f"{made} does not depend on the anchor", step="codegen")
-        path.append(value.op)
-        value = next(operand for operand in value.op.operands if operand in behind)
-    index = nest.result
-    for op in reversed(path):
-        index = _push(footprint, op, index)
-    return index
-
-
-def _push(footprint: Footprint, op: Op, index: Index) -> Index:
-    """The index in the op's result at which operand element `index` arrives."""
-    definition, operand, result = op.definition, op.operands[0], op.result
-    if definition.is_elementwise:
-        return index
-    if operand.type.size == result.type.size:
-        if definition.keeps_order:
-            return footprint.reshaped(index, operand.shape, result.shape)
-        if definition.push is not None:
-            return definition.push(op, index)
-        if definition.is_splat:
-            return (Affine(),) * result.type.rank
-    raise InternalError(
-        f"{op} does not keep the elements of a contraction apart", step="codegen", loc=op.loc
-    )

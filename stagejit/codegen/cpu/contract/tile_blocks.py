@@ -7,7 +7,7 @@ Invariant: blocks change neither what is computed nor, for a given target, the o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from stagejit.codegen.choices import Ranked, cheapest
@@ -15,7 +15,6 @@ from stagejit.codegen.cpu.contract.nest import Nest
 from stagejit.codegen.cpu.contract.tile_search import MOST_STEPS, TileSearch
 from stagejit.codegen.cpu.contract.tiling import Source, Tiling
 from stagejit.codegen.ir.strides import is_dealt
-from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
 
@@ -32,125 +31,131 @@ _STREAM_AHEAD = 3  # blocks of the reduction; with them the vector operand fills
 
 
 def choose(
-    nest: Nest,
-    left: Source,
-    right: Source,
-    stored: Affine,
-    target: Target,
-    *,
-    plain: bool,
+    nest: Nest, sources: tuple[Source, Source], stored: Affine, target: Target, *, plain: bool
 ) -> Ranked[Tiling]:
     """The cheapest tiling; any other would be as right. stored: memory offset of what the nest's
     first store writes. plain: the sums may accumulate there."""
-    search = TileSearch(nest, (left, right), target)
-    planner = _Planner(search, stored, plain=plain)
     complete = [
-        planner.complete(candidate)
-        for lane in search.lane_choices()
-        for candidate in search.candidates(lane)
+        tiling
+        for lane in _lane_choices(nest, sources)
+        for tiling in BlockSearch(nest, sources, lane, target, stored, plain=plain).complete()
     ]
     return cheapest("tile", complete, lambda tiling: tiling.cycles, str, "cycles of one core")
 
 
-class _Planner:
-    def __init__(self, search: TileSearch, stored: Affine, *, plain: bool) -> None:
-        self.search, self.stored, self.plain = search, stored, plain
-        self.nest, self.sources, self.target = search.nest, search.sources, search.target
-        self.steps, self.nbytes, self.lanes = search.steps, search.nbytes, search.lanes
+def _lane_choices(nest: Nest, sources: tuple[Source, Source]) -> Sequence[Var | None]:
+    # Lanes along the reduction pay off only where both operands are read as they lie.
+    across = [var for var in nest.reduce if all(source.stride(var) == 1 for source in sources)]
+    longest = max(nest.reduce, key=lambda var: var.extent, default=None)
+    return [*nest.axes, *across] or [longest]
 
-    def complete(self, tiling: Tiling) -> Tiling:
-        """With blocks and items; what these make of packing and storing joins the cost."""
-        tiling = self.with_items(self.with_blocks(tiling))
-        extents = tiling.extents
-        moved = sum(
-            tiling.items
-            * tiling.k_blocks
-            * source.box(extents)
-            * self._pack_cycles(source, tiling.lane, extents)
-            for source, packs in zip(self.sources, tiling.pack, strict=True)
-            if packs
-        )
-        return replace(tiling, cycles=tiling.cycles + moved + self._store_cycles(tiling.lane))
 
-    def _pack_cycles(self, source: Source, lane: Var | None, extents: Mapping[Var, int]) -> float:
+class BlockSearch(TileSearch):
+    """Register tiles with blocks and items around them."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        sources: tuple[Source, Source],
+        lane: Var | None,
+        target: Target,
+        stored: Affine,
+        *,
+        plain: bool,
+    ) -> None:
+        super().__init__(nest, sources, lane, target)
+        self.stored, self.direct = stored, plain and is_direct(nest, lane, stored)
+
+    def complete(self) -> list[Tiling]:
+        """Each tile in blocks and items; what these make of packing and storing joins the cost."""
+        found = []
+        for tiling in self.candidates():
+            tiling = self._with_items(self._with_blocks(tiling))
+            moved = sum(
+                tiling.items
+                * tiling.k_blocks
+                * source.box(tiling.extents)
+                * self._pack_cycles(source, tiling.extents)
+                for source, packs in zip(self.sources, tiling.pack, strict=True)
+                if packs
+            )
+            found.append(replace(tiling, cycles=tiling.cycles + moved + self._store_cycles()))
+        return found
+
+    def _pack_cycles(self, source: Source, extents: Mapping[Var, int]) -> float:
         """Cycles to copy one element: few along lanes, more when transposing or de-interleaving.
         What comes from memory is waited for, since no tile has work to do meanwhile."""
         waits = 0.0
-        if self.search.streams(source):
-            target = self.target
-            waits = self.nbytes * target.cycles_per_second / target.core_bandwidth
-        return waits + self._move_cycles(source, lane, extents)
+        if self.streams(source):
+            waits = self.nbytes * self.target.cycles_per_second / self.target.core_bandwidth
+        return waits + self._move_cycles(source, extents)
 
-    def _move_cycles(self, source: Source, lane: Var | None, extents: Mapping[Var, int]) -> float:
-        along = [
-            (var, window.at.coeff(lane))
-            for var, window in source.operand.windows.items()
-            if lane is not None
-        ] + ([(lane, 1)] if lane is not None else [])
-        coeff = next(((var, c) for var, c in along if c), None)
-        if lane not in source.depends or coeff is None:
+    def _move_cycles(self, source: Source, extents: Mapping[Var, int]) -> float:
+        lane, windows = self.lane, source.windows
+        if lane is None or lane not in source.depends:
             return 4.0 / self.lanes
-        if coeff[1] > 1:
-            return 1.0 if coeff[1] <= 4 else 3.0
+        steps = ((var, window.at.coeff(lane)) for var, window in windows.items())
+        along, step = next(((var, step) for var, step in steps if step), (lane, 1))
+        if step > 1:
+            return 1.0 if step <= 4 else 3.0
         if source.memory is None:
             return 0.8
-        gap = source.memory.coeff(coeff[0])
+        gap = source.memory.coeff(along)
         if gap == 1:
             return 4.0 / self.lanes
         near = next((var for var, stride in source.memory.terms if stride == 1), None)
-        if near is None or near in source.operand.windows:
+        if near is None or near in windows:
             return 0.8
         length = extents.get(near, near.extent)
         return 0.8 if length >= self.lanes or length == gap else _GATHER_CYCLES
 
-    def _store_cycles(self, lane: Var | None) -> float:
+    def _store_cycles(self) -> float:
         """Cycles to store the sums: as vectors, lane by lane, or through a horizontal sum."""
-        elements = math.prod(var.extent for var in self.nest.axes)
-        if lane in self.nest.reduce:
+        elements, lane = math.prod(var.extent for var in self.nest.axes), self.lane
+        if self.across:
             return elements * 8.0
         if lane is None or between_lanes(self.nest.axes, self.stored, lane, self.lanes):
             return elements * (5.0 if lane is None else 1.5)
         unit = self.stored.coeff(lane) == 1
-        return elements * (5.0 if not unit else (1.0 if self.plain else 3.0) / self.lanes)
+        return elements * (5.0 if not unit else (1.0 if self.direct else 3.0) / self.lanes)
 
     # ---------------------------------------------------------------- blocks
 
-    def with_blocks(self, tiling: Tiling) -> Tiling:
+    def _with_blocks(self, tiling: Tiling) -> Tiling:
         """Cut the reduction and the result so that the blocks fit the caches."""
         tiling = self._with_k_block(tiling)
-        for _ in range(64):
-            excess = self._excess(tiling)
-            if not excess:
+        while guilty := self._excess(tiling):
+            smaller = [*self._finer(tiling, guilty), *self._shorter(tiling, guilty)]
+            if not smaller:
                 break
-            smaller = self._halved(tiling, excess)
-            if smaller is None:
-                break
-            tiling = smaller
+            tiling = min(smaller, key=self._traffic)
         return tiling
 
     def _with_k_block(self, tiling: Tiling) -> Tiling:
-        lane_step = self.lanes if tiling.lane in self.nest.reduce else 1
+        lane_step = self.lanes if self.across else 1
         most = MOST_STEPS * lane_step
-        if any(source.operand.windows for source in self.sources):
+        if any(source.windows for source in self.sources):
             most = _MOST_WINDOW_STEPS
-        vector = self.search.vector_source(tiling.lane)
-        as_it_lies = vector is not None and not tiling.pack[self.sources.index(vector)]
-        if vector is not None and as_it_lies and self.search.streams(vector):
-            row = max(self.search.row(vector) * self.nbytes, 1)
+        vector = self.vector
+        if vector is not None and (self._is_packed(vector, tiling) or not self.streams(vector)):
+            vector = None  # it does not come from memory while tiles run
+        if vector is not None:
+            row = max(self.row(vector) * self.nbytes, 1)
             fitting = self.target.l2_nbytes // (8 * row)
             most = min(most, max(_STREAM_STEPS, fitting // _STREAM_STEPS * _STREAM_STEPS))
         if self.steps <= most * 3 // 2 or not tiling.reduce:
             return tiling
         axis, inner = self._cut_axis(tiling, most)
-        wanted = max(most // inner, 1)
-        blocks = -(-axis.extent // wanted)
+        blocks = -(-axis.extent // max(most // inner, 1))
         size = -(-axis.extent // blocks)
         size = -(-size // lane_step) * lane_step
         if axis is tiling.reduce[0] and size >= axis.extent:
             return tiling
-        fetched = vector is not None and as_it_lies and self.search.is_prefetched(vector)
-        ahead = _STREAM_AHEAD if fetched else 0
+        ahead = _STREAM_AHEAD if vector is not None and self.is_prefetched(vector) else 0
         return replace(tiling, blocked=axis, k_block=size, ahead=ahead)
+
+    def _is_packed(self, source: Source, tiling: Tiling) -> bool:
+        return tiling.pack[self.sources.index(source)]
 
     def _cut_axis(self, tiling: Tiling, most: int) -> tuple[Var, int]:
         """The outermost reduction axis inside which at most `most` steps are left, and how many."""
@@ -161,73 +166,54 @@ class _Planner:
                 break
         return axis, inner
 
-    def _excess(self, tiling: Tiling) -> list[frozenset[Var]]:
-        """For each block that is too large, the axes that it depends on."""
-        extents = tiling.extents
-        half = self.target.l2_nbytes // 2
-        found = []
+    def _excess(self, tiling: Tiling) -> frozenset[Var]:
+        """The axes that blocks which are too large depend on."""
+        half, found = self.target.l2_nbytes // 2, frozenset[Var]()
         for source, packs in zip(self.sources, tiling.pack, strict=True):
-            vector = tiling.lane in source.depends
-            if (packs or (vector and self.steps > 1)) and source.box(extents) * self.nbytes > half:
-                streamed = not packs and self.search.streams(source)
-                if not streamed:
-                    found.append(source.depends)
+            stays = packs or (self.lane in source.depends and self.steps > 1)
+            large = stays and source.box(tiling.extents) * self.nbytes > half
+            if large and (packs or not self.streams(source)):
+                found |= source.depends
         panel = math.prod(split.span for split in tiling.splits) * self.nbytes
-        if panel > half and not self.is_direct(tiling):
-            found.append(frozenset(self.nest.axes))
+        return found if panel <= half or self.direct else found.union(self.nest.axes)
+
+    def _finer(self, tiling: Tiling, axes: Collection[Var]) -> list[Tiling]:
+        """Twice as many parts along one of these axes; equal ones where each has few groups."""
+        found, splits = [], tiling.splits
+        for at, split in enumerate(splits):
+            if split.var in axes and split.parts < split.groups:
+                parts = 2 * split.parts
+                if split.block <= _FEW_GROUPS:
+                    parts = -(-split.groups // -(-split.block // 2))
+                cut = replace(split, parts=parts)
+                found.append(replace(tiling, splits=(*splits[:at], cut, *splits[at + 1 :])))
         return found
 
-    def is_direct(self, tiling: Tiling) -> bool:
-        """Accumulators go straight to the result's memory."""
-        return self.plain and is_direct(tiling, self.stored)
-
-    def _halved(self, tiling: Tiling, excess: Sequence[frozenset[Var]]) -> Tiling | None:
-        guilty = frozenset().union(*excess)
-        moves = [
-            self._with_parts(tiling, split)
-            for split in tiling.splits
-            if split.var in guilty and split.parts < split.groups
-        ]
-        shorter = self._shorter(tiling, guilty)
-        if shorter is not None:
-            moves.append(shorter)
-        return min(moves, key=self._traffic, default=None)
-
-    def _shorter(self, tiling: Tiling, guilty: frozenset[Var]) -> Tiling | None:
+    def _shorter(self, tiling: Tiling, axes: Collection[Var]) -> list[Tiling]:
         """Half the steps per block of the reduction, if that leaves enough of them."""
-        axis = tiling.blocked or next(iter(tiling.reduce), None)
-        size = tiling.k_block or (axis.extent if axis is not None else 0)
-        if axis is not None and size == 1 and axis is not tiling.reduce[-1]:
-            axis = tiling.reduce[tiling.reduce.index(axis) + 1]
-            size = axis.extent
-        if axis is None or axis not in guilty or axis is tiling.lane or size <= 1:
-            return None
-        inner = math.prod(
-            tiling.extents.get(v, v.extent) for v in tiling.reduce[tiling.reduce.index(axis) + 1 :]
-        )
-        if size * inner < MOST_STEPS // 2:
-            return None
-        return replace(tiling, blocked=axis, k_block=-(-size // 2))
-
-    def _with_parts(self, tiling: Tiling, split: Split) -> Tiling:
-        """Twice as many parts along one axis; equal ones where there are few groups in each."""
-        parts = 2 * split.parts
-        if split.block <= _FEW_GROUPS:
-            parts = -(-split.groups // -(-split.block // 2))
-        finer = replace(split, parts=parts)
-        return replace(tiling, splits=tuple(finer if s is split else s for s in tiling.splits))
+        reduce, extents = tiling.reduce, tiling.extents
+        if not reduce:
+            return []
+        at = 0 if tiling.blocked is None else reduce.index(tiling.blocked)
+        if extents.get(reduce[at], reduce[at].extent) == 1 and at + 1 < len(reduce):
+            at += 1
+        axis, *inner = reduce[at:]
+        size = extents.get(axis, axis.extent)
+        steps = math.prod((size, *(extents.get(var, var.extent) for var in inner)))
+        if axis not in axes or axis is self.lane or size <= 1 or steps < MOST_STEPS // 2:
+            return []
+        return [replace(tiling, blocked=axis, k_block=-(-size // 2))]
 
     def _traffic(self, tiling: Tiling) -> float:
         """Elements moved by all items, packed ones counted as often as they are copied."""
-        extents = tiling.extents
         total = 0.0
         uneven = math.prod(
             split.parts * split.span / split.var.extent
             for split in tiling.splits
-            if split.var in self.search.shared
+            if split.var in self.shared
         )
         for source, packs in zip(self.sources, tiling.pack, strict=True):
-            box = source.box(extents, tiling.lane, self.lanes if packs else 1)
+            box = source.box(tiling.extents, self.lane, self.lanes if packs else 1)
             total += tiling.items / uneven * tiling.k_blocks * box * (4 if packs else 1)
         if tiling.k_blocks > 1:
             total += 2 * tiling.k_blocks * math.prod(var.extent for var in self.nest.axes)
@@ -235,22 +221,17 @@ class _Planner:
 
     # ---------------------------------------------------------------- items
 
-    def with_items(self, tiling: Tiling) -> Tiling:
+    def _with_items(self, tiling: Tiling) -> Tiling:
         """Split over cores: the axes whose splitting moves least."""
         wanted = min(_ITEMS_PER_CORE * self.target.cores, int(tiling.cycles / _SMALL_CYCLES))
-        vector = self.search.vector_source(tiling.lane)
-        if vector is not None and self.search.streams(vector) and not any(tiling.pack):
-            chunks = max(self.search.row(vector) * self.nbytes // _STREAM_CHUNK, 1)
-            apart = math.prod(var.extent for var in self.search.shared)
+        vector = self.vector
+        if vector is not None and self.streams(vector) and not any(tiling.pack):
+            chunks = max(self.row(vector) * self.nbytes // _STREAM_CHUNK, 1)
+            apart = math.prod(var.extent for var in self.shared)
             wanted = min(wanted, max(self.target.cores, apart * chunks))
         enough = min(wanted, _FEW_ITEMS_PER_CORE * self.target.cores)
         while tiling.items < wanted:
-            moves = [
-                self._with_parts(tiling, split)
-                for split in tiling.splits
-                if split.parts < split.groups
-            ]
-            finer = min(moves, key=self._traffic, default=None)
+            finer = min(self._finer(tiling, self.nest.axes), key=self._traffic, default=None)
             if finer is None or (
                 tiling.items >= enough
                 and self._traffic(finer) > _MORE_TRAFFIC * self._traffic(tiling)
@@ -276,7 +257,6 @@ def between_lanes(axes: Sequence[Var], stored: Affine, lane: Var, lanes: int) ->
     return inner if covered == gap else []
 
 
-def is_direct(tiling: Tiling, stored: Affine) -> bool:
+def is_direct(nest: Nest, lane: Var | None, stored: Affine) -> bool:
     """Whether tiles can write memory whose offset is `stored`: vectors need neighbours."""
-    lane = tiling.lane
-    return lane is None or lane in tiling.reduce or stored.coeff(lane) == 1
+    return lane is None or lane in nest.reduce or stored.coeff(lane) == 1

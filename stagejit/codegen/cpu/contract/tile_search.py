@@ -1,8 +1,8 @@
 """The lanes and the register tile of a contraction nest, by a model of cycles.
 
-Input: a `Nest`, its operands as `Source`s, a target. Output: a `Tiling` for each axis that could
-run along the lanes, without blocks. Invariant: depends on shapes, strides, dtypes and the target
-only; the rules are those of KERNELS.md, "Parameters from a target description".
+Input: a `Nest`, its operands as `Source`s, a target. Output: `Tiling`s without blocks, for an
+axis that runs along the lanes. Invariant: depends on shapes, strides, dtypes and the target only;
+the rules are those of KERNELS.md, "Parameters from a target description".
 """
 
 from __future__ import annotations
@@ -42,54 +42,50 @@ _BODY_COST = 0.005  # a second tile size must save this part of the time, since 
 
 
 class TileSearch:
-    """Register tiles for one nest. See `tile_blocks.choose` for the arguments."""
+    """Register tiles of one nest whose lanes run along `lane`; see `tile_blocks.choose`."""
 
     def __init__(
-        self,
-        nest: Nest,
-        sources: tuple[Source, Source],
-        target: Target,
+        self, nest: Nest, sources: tuple[Source, Source], lane: Var | None, target: Target
     ) -> None:
-        self.nest, self.sources = nest, sources
-        self.target, self.lanes = target, target.lanes(element_type(nest.dtype))
+        self.nest, self.sources, self.lane, self.target = nest, sources, lane, target
+        self.lanes = target.lanes(element_type(nest.dtype)) if lane is not None else 1
         self.steps = math.prod(var.extent for var in nest.reduce)
         self.shared = [var for var in nest.axes if all(var in s.depends for s in sources)]
+        self.across = lane in nest.reduce
+        wide = [source for source in sources if lane in source.depends]
+        self.vector = wide[0] if len(wide) == 1 else None  # what is read as vectors, if only one is
         self.fma_rate = float(target.fma_ports)
         self.nbytes = nest.dtype.itemsize
 
-    # ---------------------------------------------------------------- lanes and register tile
-
-    def lane_choices(self) -> list[Var | None]:
-        choices: list[Var | None] = list(self.nest.axes)
-        for var in self.nest.reduce:
-            # Lanes along the reduction pay off only where both operands are read as they lie.
-            if all(source.stride(var) == 1 for source in self.sources):
-                choices.append(var)
-        return choices or [max(self.nest.reduce, key=lambda var: var.extent, default=None)]
-
-    def candidates(self, lane: Var | None) -> list[Tiling]:
-        """The best register tile for a lane axis; another where the vector operand could be read as
-        it lies but is packed. None where no tile holds what it has to, see `_whole`."""
-        as_it_lies = tuple(self._packs(source, lane) for source in self.sources)
-        packed = tuple(
-            packs or lane in source.depends
-            for packs, source in zip(as_it_lies, self.sources, strict=True)
+    def candidates(self) -> list[Tiling]:
+        """The best register tile; another where the vector operand could be read as it lies but is
+        packed. None where no tile holds what it has to, see `_whole`."""
+        left, right = self.sources
+        as_it_lies = self._packs(left), self._packs(right)
+        packed = (
+            as_it_lies[0] or self.lane in left.depends,
+            as_it_lies[1] or self.lane in right.depends,
         )
-        lanes = self.lanes if lane is not None else 1
-        tiles = self._tiles(lane, lanes)
-        found = []
+        tiles, found = self._tiles(), []
         for pack in dict.fromkeys((as_it_lies, packed)) if tiles else ():
-            splits, cycles = self._best_tile(lane, lanes, pack, tiles)
-            order = self._reduce_order(lane)
-            found.append(Tiling(lane, lanes, splits, (pack[0], pack[1]), order, None, 0, cycles))
+            costs = [self._tile_cycles(tile, pack) for tile in tiles]
+            best, cycles = tiles[costs.index(min(costs))], min(costs)
+            splits = tuple(self._split(var, best.get(var, 1)) for var in self._axis_order())
+            found.append(Tiling(self.lane, self.lanes, splits, pack, self._reduce_order(), cycles))
         return found
 
-    def _packs(self, source: Source, lane: Var | None) -> bool:
+    def _split(self, var: Var, most: int) -> Split:
+        """An axis in groups of at most so many units."""
+        return Split.of(var, self.lanes if var is self.lane else 1, most)
+
+    # ---------------------------------------------------------------- operands and loops
+
+    def _packs(self, source: Source) -> bool:
         """Whether an operand cannot be read as it lies, or had better not be."""
         if source.offset is None:
             return True
-        if lane is not None and lane in source.depends:
-            return source.stride(lane) != 1
+        if self.lane is not None and self.lane in source.depends:
+            return source.stride(self.lane) != 1
         return self._collides(source)
 
     def _collides(self, source: Source) -> bool:
@@ -108,85 +104,76 @@ class TileSearch:
         strides = [abs(source.stride(var)) * self.nbytes for var in self.nest.reduce]
         return min((stride for stride in strides if stride), default=0)
 
-    def _reduce_order(self, lane: Var | None) -> tuple[Var, ...]:
+    def _reduce_order(self) -> tuple[Var, ...]:
         """Reduction axes so that the vector operand is read in memory order, lanes innermost."""
-        source = next((s for s in self.sources if lane in s.depends), self.sources[1])
-        other = self.sources[0] if source is self.sources[1] else self.sources[1]
+        left, right = self.sources
+        first, other = (left, right) if self.lane in left.depends else (right, left)
+        known = first if first.offset is not None else other
 
         def stride(var: Var) -> tuple[int, int, int]:
-            known = source if source.offset is not None else other
-            return (var is not lane, abs(known.stride(var)), -self.nest.reduce.index(var))
+            return (var is not self.lane, abs(known.stride(var)), -self.nest.reduce.index(var))
 
         return tuple(sorted(self.nest.reduce, key=stride, reverse=True))
 
-    def _best_tile(
-        self,
-        lane: Var | None,
-        lanes: int,
-        pack: Sequence[bool],
-        tiles: Sequence[dict[Var, int]],
-    ) -> tuple[tuple[Split, ...], float]:
-        order = self._axis_order(lane)
-        costs = [self._tile_cycles(tile, lane, lanes, pack) for tile in tiles]
-        best = tiles[costs.index(min(costs))]
-        splits = tuple(
-            Split.of(var, lanes if var is lane else 1, best.get(var, 1)) for var in order
-        )
-        return splits, min(costs)
-
-    def _axis_order(self, lane: Var | None) -> list[Var]:
+    def _axis_order(self) -> list[Var]:
         """Loops of an item, outermost first: shared axes, then rows, then those of the vector
-        operand."""
+        operand, the lanes last."""
 
-        def rank(var: Var) -> tuple[int, int]:
-            owners = [var in source.depends for source in self.sources]
-            if all(owners):
-                group = 0
-            elif lane is not None and any(
-                var in s.depends and lane in s.depends for s in self.sources
-            ):
-                group = 2
-            else:
-                group = 1
-            return (3 if var is lane else group, self.nest.axes.index(var))
+        def rank(var: Var) -> int:
+            if var is self.lane or var in self.shared:
+                return 3 if var is self.lane else 0
+            return 1 + any(var in s.depends for s in self.sources if self.lane in s.depends)
 
         return sorted(self.nest.axes, key=rank)
 
-    def _tiles(self, lane: Var | None, lanes: int) -> list[dict[Var, int]]:
+    # ---------------------------------------------------------------- tiles
+
+    def _tiles(self) -> list[dict[Var, int]]:
         """Register tiles that fit: up to two axes of each operand beside the lanes, and all of the
         axes that have to be in a tile as a whole."""
         per_side: list[list[dict[Var, int]]] = []
-        registers = self.target.vector_registers
-        whole = self._whole(lane)
+        whole, lane = self._whole(), self.lane
         for source, other in (self.sources, self.sources[::-1]):
             own = [v for v in self.nest.axes if v in source.depends - other.depends]
             always = {v: v.extent for v in own if v in whole}
             own = [v for v in own if v not in whole]
             own.sort(key=lambda v: (v is lane, self._tile_preference(source, v)), reverse=True)
-            sides = _side_tiles(own[:2], lane, lanes, registers)
-            per_side.append([{**always, **side} for side in sides])
-        shared = lane if lane in self.sources[0].depends & self.sources[1].depends else None
+            per_side.append([{**always, **side} for side in self._side_tiles(own[:2])])
+        shared = lane is not None and all(lane in source.depends for source in self.sources)
         common: list[dict[Var, int]] = [{}]
-        if shared is not None and shared in self.nest.axes:
-            common = [{shared: n} for n in range(1, min(4, -(-shared.extent // lanes)) + 1)]
+        if lane is not None and lane in self.shared:
+            common = [{lane: n} for n in range(1, min(4, -(-lane.extent // self.lanes)) + 1)]
         fitting = []
         for a, b, c in itertools.product(*per_side, common):
             left, right, both = (math.prod(part.values()) for part in (a, b, c))
             tile = {**a, **b, **c}
-            if self._fits(left, right, both, shared=shared is not None) and self._flows(tile, lane):
+            if self._fits(left, right, both, shared=shared) and self._flows(tile):
                 fitting.append((left * right * both, tile))
         # Tiles with few accumulators never win against those with many.
         most = max((points for points, _ in fitting), default=0)
         found = [tile for points, tile in fitting if 2 * points >= most]
         return found or ([] if whole else [{}])
 
-    def _whole(self, lane: Var | None) -> frozenset[Var]:
+    def _side_tiles(self, axes: Sequence[Var]) -> list[dict[Var, int]]:
+        """Tile extents over one operand's own axes; the second axis joins once the first is
+        covered."""
+        if not axes:
+            return [{}]
+        first, registers = axes[0], self.target.vector_registers
+        units = -(-first.extent // self.lanes) if first is self.lane else first.extent
+        tiles = [{first: n} for n in range(1, min(units, registers // 2) + 1)]
+        for second in axes[1:]:
+            most = min(second.extent, registers // (2 * units))
+            tiles += [{first: units, second: n} for n in range(2, most + 1)]
+        return tiles
+
+    def _whole(self) -> frozenset[Var]:
         """The axes that are in a tile as a whole: they move a window by less than a lane does.
-        Scratch holds the positions of such a window by their remainder (see `microkernel.Phased`),
-        so that a tile's registers are known only where it starts at a remainder of 0."""
+        Scratch holds the positions of such a window by their remainder (see `Phased`), so that a
+        tile's registers are known only where it starts at a remainder of 0."""
         found: set[Var] = set()
-        for window in (w for s in self.sources for w in s.operand.windows.values()):
-            step = window.at.coeff(lane) if lane is not None else 0
+        for window in (w for s in self.sources for w in s.windows.values()):
+            step = window.at.coeff(self.lane) if self.lane is not None else 0
             if step > 1:
                 found |= {v for v, coeff in window.at.terms if coeff % step} & set(self.nest.axes)
         return frozenset(found)
@@ -198,64 +185,38 @@ class TileSearch:
         kept = points + 2 if shared else min(left, right) * both
         return points + kept + 1 <= self.target.vector_registers
 
-    def _flows(self, tile: Mapping[Var, int], lane: Var | None) -> bool:
+    def _flows(self, tile: Mapping[Var, int]) -> bool:
         """An operand that streams past few rows is read in short pieces of several rows."""
-        vector = self.vector_source(lane)
-        return (
-            vector is None
-            or lane is None
-            or lane in self.nest.reduce
-            or not self.passes(vector)
-            or (tile.get(lane, 1) <= _STREAM_VECTORS)
-        )
+        if self.lane is None or self.vector is None or not self.passes(self.vector):
+            return True
+        return tile.get(self.lane, 1) <= _STREAM_VECTORS
 
     def _tile_preference(self, source: Source, var: Var) -> tuple[int, int, int]:
         """Longest axes first; among long ones those that lie close together."""
         stride = abs(source.stride(var))
         return (min(var.extent, 8), -stride, self.nest.axes.index(var))
 
-    def _loads(self, tile: Mapping[Var, int]) -> tuple[int, int]:
-        a, b = (
-            math.prod(n for v, n in tile.items() if v in source.depends) for source in self.sources
-        )
-        return a, b
+    # ---------------------------------------------------------------- cycles
 
-    def _tile_cycles(
-        self, tile: Mapping[Var, int], lane: Var | None, lanes: int, pack: Sequence[bool]
-    ) -> float:
+    def _tile_cycles(self, tile: Mapping[Var, int], pack: Sequence[bool]) -> float:
         """Modelled cycles of the whole nest with this tile."""
-        sizes = [
-            [
-                (var, size, count)
-                for size, count in Split.of(var, lanes if var is lane else 1, most).sizes()
-            ]
-            for var, most in tile.items()
-        ]
-        rest = math.prod(
-            -(-var.extent // (lanes if var is lane else 1))
-            for var in self.nest.axes
-            if var not in tile
-        )
-        steps = self.steps / (lanes if lane in self.nest.reduce else 1)
+        sizes = [self._split(var, most).sizes() for var, most in tile.items()]
+        rest = math.prod(self._split(var, 1).groups for var in self.nest.axes if var not in tile)
+        steps = self.steps / (self.lanes if self.across else 1)
         total = 0.0
         for combination in itertools.product(*sizes):
-            shape = {var: size for var, size, _ in combination}
-            count = math.prod(n for _, _, n in combination)
-            points = math.prod(shape.values())
-            total += count * (
-                steps * self._step_cycles(shape, points, lane, pack) + 2 * points + 12
-            )
+            shape = {var: size for var, (size, _) in zip(tile, combination, strict=True)}
+            count, points = math.prod(n for _, n in combination), math.prod(shape.values())
+            total += count * (steps * self._step_cycles(shape, points, pack) + 2 * points + 12)
         bodies = math.prod(len(choices) for choices in sizes)
         return total * rest * (1 + _BODY_COST * (bodies - 1))
 
-    def _step_cycles(
-        self, shape: Mapping[Var, int], points: int, lane: Var | None, pack: Sequence[bool]
-    ) -> float:
-        loads, second, stall, far = 0.0, 0.0, 0.0, False
-        for source, packs, count in zip(self.sources, pack, self._loads(shape), strict=True):
-            each = self._load_cycles(source, lane, packs)
-            loads += count * each / self.fma_rate
-            if lane is not None and lane in source.depends and lane in self.nest.axes:
+    def _step_cycles(self, shape: Mapping[Var, int], points: int, pack: Sequence[bool]) -> float:
+        loads, second, stall, far, lane = 0.0, 0.0, 0.0, False, self.lane
+        for source, packs in zip(self.sources, pack, strict=True):
+            count = math.prod(n for v, n in shape.items() if v in source.depends)
+            loads += count * self._load_cycles(source, packs) / self.fma_rate
+            if lane is not None and lane in source.depends and not self.across:
                 second += count * self._second_level_cycles(source)
                 if not packs:
                     stall = max(stall, self._short_rows_stall(source, shape.get(lane, 1), lane))
@@ -266,14 +227,14 @@ class TileSearch:
         stall += _FAR_STALL if far else 0.0
         return max(arithmetic, loads, second) + arithmetic * stall + 0.15 * loads + 0.3
 
-    def _load_cycles(self, source: Source, lane: Var | None, packs: bool) -> float:
+    def _load_cycles(self, source: Source, packs: bool) -> float:
         """One load, on a port that does one vector (or two scalars) a cycle."""
-        convert = 1.0 if source.narrow and not packs else 0.0
-        if lane is None or lane not in source.depends:
+        convert = 0.0 if packs or source.value.type.dtype is self.nest.dtype else 1.0
+        if self.lane not in source.depends:
             return 0.5 + convert
         crossing = any(
-            lane in window.at.loop_vars() and len(window.at.terms) > 1
-            for window in source.operand.windows.values()
+            self.lane in window.at.loop_vars() and len(window.at.terms) > 1
+            for window in source.windows.values()
         )
         return (1.7 if crossing else 1.0) + convert
 
@@ -281,7 +242,7 @@ class TileSearch:
         """Until a vector of a block that L1 does not hold is there: tiles go through all columns
         before they come back to one. What windows share they find in L1."""
         rows = min(self.steps, MOST_STEPS)
-        if source.operand.windows or rows * self.row(source) * self.nbytes <= self.target.l1_nbytes:
+        if source.windows or rows * self.row(source) * self.nbytes <= self.target.l1_nbytes:
             return 0.0
         return self.target.vector_nbytes / self.target.l2_nbytes_a_cycle
 
@@ -307,18 +268,13 @@ class TileSearch:
         rows = min(self.steps, MOST_STREAMED_STEPS if self.streams(source) else MOST_STEPS)
         return rows * min(self._step_nbytes(source), _PAGE) / _PAGE
 
-    def vector_source(self, lane: Var | None) -> Source | None:
-        """The operand that is read as vectors, if it is only one."""
-        found = [source for source in self.sources if lane in source.depends]
-        return found[0] if len(found) == 1 else None
-
     def row(self, vector: Source) -> int:
         """Elements that one step of the reduction reads, at one position of what both share."""
         return vector.box(dict.fromkeys((*self.nest.reduce, *self.shared), 1))
 
     def streams(self, vector: Source) -> bool:
         """The vector operand comes from memory, row by row; a nest may read a part of it."""
-        nbytes = max(vector.box({}) * self.nbytes, vector.operand.value.type.nbytes)
+        nbytes = max(vector.box({}) * self.nbytes, vector.value.type.nbytes)
         return self.passes(vector) or (vector.offset is not None and nbytes > self.target.l3_nbytes)
 
     def is_prefetched(self, vector: Source) -> bool:
@@ -333,21 +289,3 @@ class TileSearch:
             and rows <= self.target.vector_registers // 2
             and vector.box({}) * self.nbytes > self.target.l2_nbytes
         )
-
-
-def _side_tiles(
-    axes: Sequence[Var], lane: Var | None, lanes: int, registers: int
-) -> list[dict[Var, int]]:
-    """Tile extents over one operand's own axes; the second axis joins once the first is covered."""
-    if not axes:
-        return [{}]
-    first = axes[0]
-    units = -(-first.extent // lanes) if first is lane else first.extent
-    most = min(units, registers // 2)
-    tiles = [{first: n} for n in range(1, most + 1)]
-    if len(axes) > 1 and most == units:
-        tiles += [
-            {first: units, axes[1]: n}
-            for n in range(2, min(axes[1].extent, registers // (2 * units)) + 1)
-        ]
-    return tiles

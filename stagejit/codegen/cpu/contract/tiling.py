@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from stagejit.codegen.cpu.contract.nest import Operand
 from stagejit.codegen.nest.groups import Split
@@ -16,19 +17,16 @@ from stagejit.index.affine import Affine, Var
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Operand):
     """One operand as the tiling sees it.
 
     offset: the memory offset in terms of axes, None where the operand must be evaluated. Either way
     it may be packed. memory: the same in terms of the variables of its index, borders aside; None
-    where it is not simply read. narrow: its elements are converted when loaded.
+    where it is not simply read.
     """
 
-    operand: Operand
-    depends: frozenset[Var]
-    offset: Affine | None
-    memory: Affine | None
-    narrow: bool = False
+    offset: Affine | None = None
+    memory: Affine | None = None
 
     def stride(self, var: Var) -> int:
         return self.offset.coeff(var) if self.offset is not None else 0
@@ -36,16 +34,12 @@ class Source:
     def box(self, extents: Mapping[Var, int], lane: Var | None = None, lanes: int = 1) -> int:
         """Elements of the smallest box that holds what a block of these extents reads, in whole
         vectors along `lane`."""
-        size = 1
-        seen: set[Var] = set()
-        for window in self.operand.windows.values():
-            length = 1 + sum(c * (extents.get(v, v.extent) - 1) for v, c in window.at.terms)
-            axes = window.at.loop_vars()
+        size, plain = 1, self.depends
+        for window in self.windows.values():
+            length, axes = window.length(extents), window.at.loop_vars()
             size *= -(-length // lanes) * lanes if lane in axes else length
-            seen |= axes
-        for var in self.depends - seen:
-            size *= extents.get(var, var.extent)
-        return size
+            plain -= axes
+        return size * math.prod(extents.get(var, var.extent) for var in plain)
 
 
 @dataclass(frozen=True)
@@ -64,9 +58,9 @@ class Tiling:
     splits: tuple[Split, ...]
     pack: tuple[bool, bool]
     reduce: tuple[Var, ...]
-    blocked: Var | None
-    k_block: int
     cycles: float
+    blocked: Var | None = None
+    k_block: int = 0
     ahead: int = 0
 
     def __str__(self) -> str:
@@ -108,7 +102,7 @@ class Tiling:
             return None if var.extent % self.k_block else self.k_block
         return 1 if var in self.serial else var.extent
 
-    @property
+    @cached_property
     def extents(self) -> dict[Var, int]:
         """The largest block along each axis that is cut."""
         extents = {split.var: split.span for split in self.splits}

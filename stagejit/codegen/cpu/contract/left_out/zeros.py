@@ -23,7 +23,7 @@ from operator import or_
 
 from stagejit.codegen.cpu.contract.left_out.blocks import Block, Check, any_lane
 from stagejit.codegen.cpu.contract.microkernel import MicroKernel, SumTile
-from stagejit.codegen.cpu.contract.tiling import Tiling
+from stagejit.codegen.cpu.contract.tiling import Source, Tiling
 from stagejit.codegen.ir.nodes import I32, element_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Choice
@@ -44,18 +44,18 @@ _FEWEST_STEPS = 32
 
 
 def mostly_zero(
-    anchor: Op, tiling: Tiling, depends: tuple[frozenset[Var], frozenset[Var]]
+    anchor: Op, tiling: Tiling, sources: tuple[Source, Source]
 ) -> tuple[tuple[Var, int] | None, tuple[Choice, ...]]:
     """The axis that is summed over and the number of the operand that may be mostly zero, where it
-    is worth looking for its zeros, and what is told of it. depends: the axes of both operands."""
+    is worth looking for its zeros, and what is told of it."""
     number = anchor.attrs.get("zeros")
     if number is None:
         return None, ()
     axes = [axis for axis in tiling.reduce if tiling.count(axis) != 1]
-    own = (depends[0] - depends[1], depends[1] - depends[0])
+    own, other = sources[number].depends, sources[1 - number].depends
     rows, columns = (
         math.prod(min(s.span, s.var.extent) for s in tiling.splits if s.var in side)
-        for side in (own if number == 0 else own[::-1])
+        for side in (own - other, other - own)
     )
     few = rows < _FEWEST_ROWS or columns < _FEWEST_COLUMNS
     if len(axes) != 1 or tiling.lane in tiling.reduce:
