@@ -19,6 +19,7 @@ from typing import Any, Literal
 from stagejit.types import DType
 
 _FLOATS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
+_MANTISSAS = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
 _INTS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 
 
@@ -42,6 +43,31 @@ class Type:
     def bits(self) -> int:
         """Bits of one lane."""
         return _FLOATS.get(self.elem) or _INTS[self.elem]
+
+    @property
+    def mantissa(self) -> int:
+        """Stored bits of a float's mantissa; what is left is sign and exponent."""
+        return _MANTISSAS[self.elem]
+
+    @property
+    def bias(self) -> int:
+        """What a float's exponent is stored with."""
+        return (1 << (self.bits - 2 - self.mantissa)) - 1
+
+    @property
+    def infinity(self) -> int:
+        """The bits of a float's infinity."""
+        return (2 * self.bias + 1) << self.mantissa
+
+    @property
+    def tiny(self) -> float:
+        """A float's smallest normal number."""
+        return 2.0 ** (1 - self.bias)
+
+    @property
+    def sign(self) -> int:
+        """The sign bit alone, as a number."""
+        return -(1 << (self.bits - 1))
 
     @property
     def scalar(self) -> Type:
@@ -112,6 +138,13 @@ class Value:
 
     def __neg__(self) -> Value:
         return self.builder.neg(self)  # type: ignore[no-any-return]
+
+    def __invert__(self) -> Value:
+        return self ^ (1 if self.type.elem == "i1" else -1)
+
+    def __abs__(self) -> Value:
+        """Of a float."""
+        return self.builder.unary("fabs", self)  # type: ignore[no-any-return]
 
     __add__, __radd__ = _operator("add"), _operator("add", swap=True)
     __sub__, __rsub__ = _operator("sub"), _operator("sub", swap=True)

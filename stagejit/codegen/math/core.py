@@ -8,62 +8,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from stagejit.codegen.ir.builder import Builder, Operand
-from stagejit.codegen.ir.nodes import Value
-
-
-@dataclass(frozen=True)
-class Format:
-    """A binary float format, with log(2) and pi cut into words of its precision."""
-
-    elem: str
-    bits: int
-    mantissa: int  # stored bits
-    bias: int
-    ln2: tuple[float, float]
-    pi: tuple[float, float, float]
-
-    @property
-    def magic(self) -> float:
-        """Adding it rounds to an integer, which then stands in the low bits."""
-        return 1.5 * 2.0**self.mantissa
-
-    @property
-    def tiny(self) -> float:
-        """The smallest normal number."""
-        return 2.0 ** (1 - self.bias)
-
-    @property
-    def sign_mask(self) -> int:
-        return -(1 << (self.bits - 1))
-
+from stagejit.codegen.ir.nodes import Type, Value
+from stagejit.codegen.math.coefficients import POLYNOMIALS
 
 # Each word holds the next 24 or 53 significant bits of the constant.
-F32 = Format(
-    "f32", 32, 23, 127,
-    (0.693147182464599609375, -1.9046542121259336e-09),
-    (3.1415927410125732, -8.742277657347586e-08, -3.4302490200117637e-15),
-)  # fmt: skip
-F64 = Format(
-    "f64", 64, 52, 1023,
-    (0.6931471805599453, 2.3190468138462996e-17),
-    (3.141592653589793, 1.2246467991473532e-16, -2.9947698097183397e-33),
-)  # fmt: skip
+LN2 = {
+    "f32": (0.693147182464599609375, -1.9046542121259336e-09),
+    "f64": (0.6931471805599453, 2.3190468138462996e-17),
+}
+PI = {
+    "f32": (3.1415927410125732, -8.742277657347586e-08),
+    "f64": (3.141592653589793, 1.2246467991473532e-16),
+}
 LOG2_E = 1.4426950408889634
+INFINITY, NAN = math.inf, math.nan
 
 
-def format_of(x: Value) -> Format:
-    return F32 if x.type.elem == "f32" else F64
+def polynomial(b: Builder, name: str, x: Value) -> Value:
+    """P(x) of that name, in the format of x."""
+    return horner(b, POLYNOMIALS[f"{name}_{x.type.elem.upper()}"], x)
 
 
 def horner(b: Builder, coefficients: Sequence[float], x: Value) -> Value:
     """sum(coefficients[k] x^k)"""
-    result: Operand = coefficients[-1]
+    result = b.const(coefficients[-1], x.type)
     for coefficient in reversed(coefficients[:-1]):
         result = b.fma(result, x, coefficient)
-    assert isinstance(result, Value)
     return result
 
 
@@ -72,29 +44,18 @@ def at_most(b: Builder, x: Value, limit: float) -> Value:
     return b.binary("fmin", limit, x)
 
 
-def at_least(b: Builder, x: Value, limit: float) -> Value:
-    """max(x, limit); NaN stays."""
-    return b.binary("fmax", limit, x)
-
-
-def absolute(b: Builder, x: Value) -> Value:
-    return b.unary("fabs", x)
+def between(b: Builder, low: float, x: Value, high: float) -> Value:
+    """min(max(x, low), high); NaN stays."""
+    return at_most(b, b.binary("fmax", low, x), high)
 
 
 def bits_of(b: Builder, x: Value) -> Value:
     return b.cast("bitcast", x, x.type.as_int.elem)
 
 
-def from_bits(b: Builder, x: Value, elem: str) -> Value:
-    return b.cast("bitcast", x, elem)
-
-
-def is_nan(b: Builder, x: Value) -> Value:
-    return b.compare("uno", x, x)
-
-
-def invert(b: Builder, mask: Value) -> Value:
-    return b.arith("xor", mask, 1)
+def from_bits(b: Builder, bits: Value) -> Value:
+    """The f32 or f64 of these bits."""
+    return b.cast("bitcast", bits, f"f{bits.type.bits}")
 
 
 def where_some(
@@ -108,7 +69,8 @@ def where_some(
 
 def rounded(b: Builder, x: Value, factor: float, shift: float = 0.0) -> tuple[Value, Value]:
     """The integer nearest to x * factor + shift: as a float, and in the low bits of an integer."""
-    magic = format_of(x).magic
+    # Adding it rounds to an integer, which then stands in the low bits.
+    magic = 1.5 * 2.0**x.type.mantissa
     if shift:
         moved = b.fma(x, factor, shift) + magic
     else:
@@ -116,16 +78,14 @@ def rounded(b: Builder, x: Value, factor: float, shift: float = 0.0) -> tuple[Va
     return moved - magic, bits_of(b, moved)
 
 
-def power_of_two(b: Builder, low_bits: Value, offset: int, f: Format) -> Value:
+def power_of_two(b: Builder, low_bits: Value, offset: int, type: Type) -> Value:
     """2^(n + offset) for the n in the low bits, where that is a normal number."""
-    exponent = (low_bits << f.mantissa) + ((f.bias + offset) << f.mantissa)
-    return from_bits(b, exponent, f.elem)
+    return from_bits(b, (low_bits << type.mantissa) + ((type.bias + offset) << type.mantissa))
 
 
 def flip_sign(b: Builder, x: Value, low_bits: Value) -> Value:
     """-x where the lowest bit of the integer is set."""
-    f = format_of(x)
-    return from_bits(b, bits_of(b, x) ^ (low_bits << (f.bits - 1)), f.elem)
+    return from_bits(b, bits_of(b, x) ^ (low_bits << (x.type.bits - 1)))
 
 
 def copy_sign(b: Builder, magnitude: Operand, sign: Value) -> Value:
@@ -133,11 +93,13 @@ def copy_sign(b: Builder, magnitude: Operand, sign: Value) -> Value:
 
 
 def widen(b: Builder, x: Value) -> Value:
+    """In f64."""
     return b.cast("fpext", x, "f64")
 
 
-def narrow(b: Builder, x: Value, elem: str) -> Value:
-    return b.cast("fptrunc", x, elem)
+def narrow(b: Builder, x: Value, like: Value) -> Value:
+    """In the format of another value."""
+    return b.cast("fptrunc", x, like.type.elem)
 
 
 # -------------------------------------------------------------------- two-word arithmetic
@@ -147,6 +109,12 @@ def fast_two_sum(a: Value, c: Value) -> tuple[Value, Value]:
     """a + c and its rounding error, for |a| >= |c| (Dekker)."""
     total = a + c
     return total, c - (total - a)
+
+
+def sorted_two_sum(b: Builder, a: Value, c: Value) -> tuple[Value, Value]:
+    """The same for a, c >= 0."""
+    above = a > c
+    return fast_two_sum(b.select(above, a, c), b.select(above, c, a))
 
 
 def two_product(b: Builder, x: Operand, y: Value) -> tuple[Value, Value]:
@@ -165,6 +133,3 @@ def reciprocal_corrected(
     if over_low is not None:
         residual = residual - quotient * over_low
     return b.fma(residual, inverse, quotient)
-
-
-INFINITY, NAN = math.inf, math.nan

@@ -9,34 +9,49 @@ denormal.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from stagejit.codegen.ir.builder import Builder, Operand
 from stagejit.codegen.ir.nodes import Value
-from stagejit.codegen.math import coefficients as c
 from stagejit.codegen.math.core import (
+    LN2,
     LOG2_E,
-    absolute,
-    at_least,
     at_most,
+    between,
     copy_sign,
     fast_two_sum,
-    format_of,
-    horner,
+    polynomial,
     power_of_two,
+    reciprocal_corrected,
     rounded,
 )
 
 
+@dataclass(frozen=True)
+class _Reduced:
+    """x = n log(2) + r. bits: n in the low bits of an integer. exact: r before the last, rounded
+    step of the reduction, which takes n times `missing` away."""
+
+    n: Value
+    bits: Value
+    exact: Value
+    missing: float
+    r: Value
+
+
+def _reduced(b: Builder, x: Value) -> _Reduced:
+    n, bits = rounded(b, x, LOG2_E)
+    high, missing = LN2[x.type.elem]
+    exact = b.fma(n, -high, x, exact=True)
+    return _Reduced(n, bits, exact, missing, b.fma(n, -missing, exact))
+
+
 def exp(b: Builder, x: Value) -> Value:
-    low, high = (-104.0, 89.0) if x.type.elem == "f32" else (-746.0, 710.0)
-    x = at_most(b, at_least(b, x, low), high)
     if x.type.elem == "f64":
-        s, n = exp_tail(b, x)
-        return b.scalef(s + 1.0, n)
-    f = format_of(x)
-    n, _ = rounded(b, x, LOG2_E)
-    r = b.fma(n, -f.ln2[1], b.fma(n, -f.ln2[0], x, exact=True))
-    return b.scalef(b.fma(r * r, horner(b, c.EXP_F32, r), r) + 1.0, n)
+        return exp_of_sum(b, between(b, -746.0, x, 710.0))
+    reduced = _reduced(b, between(b, -104.0, x, 89.0))
+    r = reduced.r
+    return b.scalef(b.fma(r * r, polynomial(b, "EXP", r), r) + 1.0, reduced.n)
 
 
 def exp_tail(b: Builder, x: Value, low: Operand | None = None) -> tuple[Value, Value]:
@@ -44,49 +59,47 @@ def exp_tail(b: Builder, x: Value, low: Operand | None = None) -> tuple[Value, V
 
     The first step of the reduction is exact, so s = exact + small rounds once.
     """
-    f = format_of(x)
-    n, _ = rounded(b, x, LOG2_E)
-    exact = b.fma(n, -f.ln2[0], x, exact=True)
-    r = b.fma(n, -f.ln2[1], exact)
-    if low is not None:
-        r = r + low
-    p = horner(b, c.EXP_F32 if f.elem == "f32" else c.EXP_F64, r)
-    rest = b.fma(n, -f.ln2[1], r * r * p)
+    reduced = _reduced(b, x)
+    r = reduced.r if low is None else reduced.r + low
+    p = polynomial(b, "EXP", r)
+    rest = b.fma(reduced.n, -reduced.missing, r * r * p)
     if low is not None:
         rest = rest + low
-    return exact + rest, n
+    return reduced.exact + rest, reduced.n
+
+
+def exp_of_sum(b: Builder, x: Value, low: Operand | None = None) -> Value:
+    """e^(x + low)"""
+    s, n = exp_tail(b, x, low)
+    return b.scalef(s + 1.0, n)
 
 
 def exp2(b: Builder, x: Value) -> Value:
     low, high = (-151.0, 129.0) if x.type.elem == "f32" else (-1076.0, 1025.0)
-    x = at_most(b, at_least(b, x, low), high)
+    x = between(b, low, x, high)
     n, _ = rounded(b, x, 1.0)
     r = x - n
-    p = horner(b, c.EXP2_F32 if x.type.elem == "f32" else c.EXP2_F64, r)
-    return b.scalef(b.fma(p, r, 1.0), n)
+    return b.scalef(b.fma(polynomial(b, "EXP2", r), r, 1.0), n)
 
 
 def expm1(b: Builder, x: Value) -> Value:
-    f = format_of(x)
-    low, high = (-26.0, 89.0) if f.elem == "f32" else (-55.0, 710.0)
-    clamped = at_most(b, at_least(b, x, low), high)
-    n, bits = rounded(b, clamped, LOG2_E)
-    r1 = b.fma(n, -f.ln2[0], clamped, exact=True)
-    r = b.fma(n, -f.ln2[1], r1)
-    q = horner(b, c.EXPM1_F32 if f.elem == "f32" else c.EXPM1_F64, r)
+    low, high = (-26.0, 89.0) if x.type.elem == "f32" else (-55.0, 710.0)
+    reduced = _reduced(b, between(b, low, x, high))
+    r = reduced.r
+    q = polynomial(b, "EXPM1", r)
     p = b.fma(r * r, q, r)
-    half = power_of_two(b, bits, -1, f)  # 2^n itself may overflow where the result does not
+    # 2^n itself may overflow where the result does not
+    half = power_of_two(b, reduced.bits, -1, x.type)
     y = b.fma(half, p, half - 0.5) * 2.0
     # x + x^2 / 2 rounds to x: keeps -0, and normal numbers whose half is flushed to zero
-    same = 2.0**-25 if f.elem == "f32" else 2.0**-54
-    return b.select(absolute(b, x) < same, x, y)
+    same = 2.0**-25 if x.type.elem == "f32" else 2.0**-54
+    return b.select(abs(x) < same, x, y)
 
 
 def logistic(b: Builder, x: Value) -> Value:
     """1 / (1 + e^-x), from e^-|x| so that nothing overflows or cancels."""
     high = 104.0 if x.type.elem == "f32" else 746.0
-    s, n = exp_tail(b, -at_most(b, absolute(b, x), high))
-    z = b.scalef(s + 1.0, n)
+    z = exp_of_sum(b, -at_most(b, abs(x), high))
     over, lost = fast_two_sum(b.const(1.0, x.type), z)
     y = b.select(x < 0.0, z, 1.0) / over
     return b.fma(-y, lost, y)  # y (1 - lost): most of what rounding 1 + z cost
@@ -94,37 +107,32 @@ def logistic(b: Builder, x: Value) -> Value:
 
 def tanh(b: Builder, x: Value) -> Value:
     """1 - 2 / (e^(2|x|) + 1); where that cancels, a polynomial, or expm1 in two words (f64)."""
-    a = absolute(b, x)
+    a = abs(x)
     if x.type.elem == "f64":
         return copy_sign(b, _tanh_f64(b, a), x)
     z = x * x
-    small = b.fma(z * x, horner(b, c.TANH_F32, z), x)
+    small = b.fma(z * x, polynomial(b, "TANH", z), x)
     # e^(2a) as 2^(2a log2(e)): the error of that factor counts less the larger e^(2a) is.
     limited = at_most(b, a, 9.5)
     n, bits = rounded(b, limited, 2 * LOG2_E)
     r = b.fma(limited, 2 * LOG2_E, -n, exact=True)
-    p = b.fma(horner(b, c.EXP2_F32, r), r, 1.0)
-    large = 1.0 - 2.0 / b.fma(p, power_of_two(b, bits, 0, format_of(x)), 1.0)
+    p = b.fma(polynomial(b, "EXP2", r), r, 1.0)
+    large = 1.0 - 2.0 / b.fma(p, power_of_two(b, bits, 0, x.type), 1.0)
     return copy_sign(b, b.select(a < 0.55, small, large), x)  # the sum loses the sign of -0
 
 
 def _tanh_f64(b: Builder, a: Value) -> Value:
     """e / (e + 2) with e = e^(2a) - 1 in two words, corrected after the division."""
-    f = format_of(a)
-    doubled = at_most(b, a, 20.0) * 2.0
-    n, bits = rounded(b, doubled, LOG2_E)
-    r1 = b.fma(n, -f.ln2[0], doubled, exact=True)
-    r = b.fma(n, -f.ln2[1], r1)
-    rest = b.fma(n, -f.ln2[1], r * r * horner(b, c.EXPM1_F64, r))
-    t = power_of_two(b, bits, 0, f)
+    reduced = _reduced(b, at_most(b, a, 20.0) * 2.0)
+    r = reduced.r
+    rest = b.fma(reduced.n, -reduced.missing, r * r * polynomial(b, "EXPM1", r))
+    t = power_of_two(b, reduced.bits, 0, a.type)
     # e = (t - 1) + t r1 + t rest, where the first two terms are exact and in falling order.
-    high, low = fast_two_sum(t - 1.0, t * r1)
+    high, low = fast_two_sum(t - 1.0, t * reduced.exact)
     low = b.fma(t, rest, low)
     over = (high + low) + 2.0
-    inverse = 1.0 / over
-    y = high * inverse
-    y = b.fma(b.fma(-y, over, high, exact=True) + low, inverse, y)
-    return b.select(high > 2.0, b.fma(inverse, -2.0, 1.0), y)
+    y = reciprocal_corrected(b, high, low, over)
+    return b.select(high > 2.0, b.fma(1.0 / over, -2.0, 1.0), y)
 
 
 def _half_exp(b: Builder, a: Value) -> Value:
@@ -135,15 +143,15 @@ def _half_exp(b: Builder, a: Value) -> Value:
 
 
 def sinh(b: Builder, x: Value) -> Value:
-    a = absolute(b, x)
+    a = abs(x)
     z = x * x
-    small = b.fma(z * x, horner(b, c.SINH_F32 if x.type.elem == "f32" else c.SINH_F64, z), x)
+    small = b.fma(z * x, polynomial(b, "SINH", z), x)
     half = _half_exp(b, a)
     return b.select(a < 1.0, small, copy_sign(b, half - 0.25 / half, x))
 
 
 def cosh(b: Builder, x: Value) -> Value:
-    half = _half_exp(b, absolute(b, x))
+    half = _half_exp(b, abs(x))
     return half + 0.25 / half
 
 

@@ -16,7 +16,6 @@ from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value, element_type
 from stagejit.codegen.ir.shared_code import shared
 from stagejit.codegen.math import erf, exp, log, number, threefry, trig
-from stagejit.codegen.math.core import F32, F64
 from stagejit.codegen.math.cost import cost
 from stagejit.errors import InternalError
 from stagejit.types import DType
@@ -71,8 +70,7 @@ def _flushed(b: Builder, value: Value) -> Value:
     those of f16 are normal numbers in f32."""
     if value.const is None or not value.type.is_float or value.type.elem == "f16":
         return value
-    tiny = F64.tiny if value.type.elem == "f64" else F32.tiny
-    if not 0 < abs(value.const) < tiny:
+    if not 0 < abs(value.const) < value.type.tiny:
         return value
     return b.const(math.copysign(0.0, value.const), value.type)
 
@@ -114,67 +112,47 @@ def bitcast(b: Builder, value: Value, to_dtype: DType) -> Value:
 # -------------------------------------------------------------------- the functions
 
 
-def _of_values(function: Callable[..., Value]) -> ScalarFunction:
-    return lambda b, dtype, args, attrs: function(b, *args)
+def _of_values(function: Callable[..., Value], *first: str, attr: str = "") -> ScalarFunction:
+    """A function of the values alone, or of them and an attribute."""
+
+    def emitted(b: Builder, dtype: DType, args: Args, attrs: Attrs) -> Value:
+        return function(b, *first, *args, *([attrs[attr]] if attr else ()))
+
+    return emitted
 
 
-def _of_dtype(function: Callable[..., Value]) -> ScalarFunction:
-    return lambda b, dtype, args, attrs: function(b, dtype, *args)
+def _of_dtype(function: Callable[..., Value], *first: str) -> ScalarFunction:
+    return lambda b, dtype, args, attrs: function(b, dtype, *first, *args)
 
 
-def _arith(name: str, of_bools: str = "") -> ScalarFunction:
-    def arith(b: Builder, dtype: DType, args: Args, attrs: Attrs) -> Value:
-        return b.arith(of_bools if of_bools and dtype.kind == "bool" else name, *args)
-
-    return arith
-
-
-def _unary(opcode: str) -> ScalarFunction:
-    return lambda b, dtype, args, attrs: b.unary(opcode, args[0])
-
-
-def _shift(opcode: str) -> ScalarFunction:
-    return lambda b, dtype, args, attrs: number.shift(b, opcode, *args)
-
-
-def _extremum(which: str) -> ScalarFunction:
-    return lambda b, dtype, args, attrs: number.extremum(b, dtype, which, *args)
+def _arith(name: str, of_bools: str) -> ScalarFunction:
+    return lambda b, dtype, args, attrs: b.arith(of_bools if dtype.kind == "bool" else name, *args)
 
 
 def _compare(predicate: str) -> ScalarFunction:
     return lambda b, dtype, args, attrs: b.compare(predicate, *args, signed=dtype.is_signed)
 
 
-def _integer_pow(b: Builder, dtype: DType, args: Args, attrs: Attrs) -> Value:
-    return number.power(b, args[0], attrs["y"])
-
-
-def _round(b: Builder, dtype: DType, args: Args, attrs: Attrs) -> Value:
-    """`rounding`: "away" takes halves away from zero, "even" to the even neighbour."""
-    if attrs["rounding"] == "away":
-        return number.round_away(b, args[0])
-    return b.unary("roundeven", args[0])
-
-
-def _threefry(b: Builder, dtype: DType, args: Args, attrs: Attrs) -> Value:
-    return threefry.threefry(b, args, attrs["word"])
-
-
 _FAMILIES = (exp, log, trig, erf)
+_OPCODES = {"floor": "floor", "ceil": "ceil", "sqrt": "sqrt", "population_count": "ctpop",
+            "clz": "ctlz"}  # fmt: skip
+_SHIFTS = {"shift_left": "shl", "shift_right_logical": "lshr", "shift_right_arithmetic": "ashr"}
 SCALAR_FUNCTIONS: dict[str, ScalarFunction] = {
-    "add": _arith("add", "or"), "sub": _arith("sub"), "mul": _arith("mul", "and"),
+    "add": _arith("add", "or"), "mul": _arith("mul", "and"),
     "div": _of_dtype(number.quotient), "rem": _of_dtype(number.remainder),
-    "max": _extremum("max"), "min": _extremum("min"), "clamp": _of_dtype(number.clamp),
-    "neg": _of_values(Builder.neg), "abs": _of_dtype(number.size),
-    "sign": _of_dtype(number.sign), "square": _of_values(lambda b, x: x * x),
-    "integer_pow": _integer_pow, "nextafter": _of_values(number.next_after),
-    "floor": _unary("floor"), "ceil": _unary("ceil"), "round": _round,
-    "sqrt": _unary("sqrt"), "rsqrt": _of_values(lambda b, x: 1.0 / b.unary("sqrt", x)),
-    "is_finite": _of_values(number.is_finite), "threefry2x32": _threefry,
-    "not": _of_values(number.boolean_not), "and": _arith("and"), "or": _arith("or"),
-    "xor": _arith("xor"), "population_count": _unary("ctpop"), "clz": _unary("ctlz"),
-    "shift_left": _shift("shl"), "shift_right_logical": _shift("lshr"),
-    "shift_right_arithmetic": _shift("ashr"), "select": _of_values(Builder.select),
+    "clamp": _of_dtype(number.clamp), "neg": _of_values(Builder.neg),
+    "abs": _of_dtype(number.size), "sign": _of_dtype(number.sign),
+    "square": _of_values(lambda b, x: x * x), "integer_pow": _of_values(number.power, attr="y"),
+    "nextafter": _of_values(number.next_after),
+    "round": _of_values(number.rounded_to, attr="rounding"),
+    "rsqrt": _of_values(lambda b, x: 1.0 / b.unary("sqrt", x)),
+    "is_finite": _of_values(number.is_finite), "not": _of_values(lambda b, x: ~x),
+    "threefry2x32": _of_values(threefry.threefry, attr="word"),
+    "select": _of_values(Builder.select),
+    **{name: _of_values(Builder.arith, name) for name in ("sub", "and", "or", "xor")},
+    **{name: _of_values(Builder.unary, opcode) for name, opcode in _OPCODES.items()},
+    **{name: _of_values(number.shift, opcode) for name, opcode in _SHIFTS.items()},
+    **{name: _of_dtype(number.extremum, name) for name in ("max", "min")},
     **{name: _compare(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     **{f.__name__: _of_values(f) for family in _FAMILIES for f in family.FUNCTIONS},
 }  # fmt: skip

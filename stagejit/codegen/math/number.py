@@ -11,22 +11,9 @@ import math
 
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value
-from stagejit.codegen.math.core import (
-    INFINITY,
-    NAN,
-    Format,
-    absolute,
-    bits_of,
-    copy_sign,
-    format_of,
-    from_bits,
-    invert,
-    is_nan,
-)
+from stagejit.codegen.math.core import INFINITY, NAN, bits_of, copy_sign, from_bits
 from stagejit.types import DType
 
-# Stored mantissa bits of each float format: what is left of the bits is sign and exponent.
-_MANTISSA = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
 # Quotient bits that one step of `rem` removes, with room to spare for an exact product.
 _REM_BITS = {"f32": 20, "f64": 48}
 
@@ -47,9 +34,9 @@ def extremum(b: Builder, dtype: DType, which: str, x: Value, y: Value) -> Value:
         return b.binary(f"f{which}imum", x, y)
     chosen = b.binary(f"f{which}", number, other)
     if number.const == 0 and which == "max" and math.copysign(1, number.const) > 0:
-        return absolute(b, chosen)
+        return abs(chosen)
     if number.const == 0 and which == "min" and math.copysign(1, number.const) < 0:
-        return b.neg(absolute(b, chosen))
+        return b.neg(abs(chosen))
     return chosen
 
 
@@ -64,7 +51,7 @@ def _is_number(x: Value) -> bool:
 def size(b: Builder, dtype: DType, x: Value) -> Value:
     """|x|"""
     if dtype.is_float:
-        return absolute(b, x)
+        return abs(x)
     return b.unary("abs", x) if dtype.is_signed else x
 
 
@@ -72,15 +59,17 @@ def sign(b: Builder, dtype: DType, x: Value) -> Value:
     """-1, 1, or x itself where it is zero or NaN. Of floats by their bits: a comparison with zero
     takes denormals for zeros where the CPU does, and would pass them through."""
     if dtype.is_float:
-        zero = b.compare("eq", bits_of(b, absolute(b, x)), 0)
-        return b.select(zero | is_nan(b, x), x, copy_sign(b, b.const(1.0, x.type), x))
+        zero = b.compare("eq", bits_of(b, abs(x)), 0)
+        return b.select(zero | b.compare("uno", x, x), x, copy_sign(b, b.const(1.0, x.type), x))
     positive = b.cast("zext", b.compare("gt", x, 0, signed=dtype.is_signed), x.type.elem)
     return positive | b.ashr(x, x.type.bits - 1) if dtype.is_signed else positive
 
 
-def round_away(b: Builder, x: Value) -> Value:
-    """To the nearest integer, halves away from zero."""
-    a = absolute(b, x)
+def rounded_to(b: Builder, x: Value, rounding: str) -> Value:
+    """To the nearest integer; of halves the one "away" from zero, or the "even" one."""
+    if rounding == "even":
+        return b.unary("roundeven", x)
+    a = abs(x)
     whole = b.unary("floor", a)
     up = b.compare("ge", a - whole, 0.5)
     return copy_sign(b, b.select(up, whole + 1.0, whole), x)
@@ -88,60 +77,57 @@ def round_away(b: Builder, x: Value) -> Value:
 
 def next_after(b: Builder, x: Value, y: Value) -> Value:
     """The neighbour of x towards y, on the bits, so denormals count whatever the CPU's mode."""
-    mantissa, elem = _MANTISSA[x.type.elem], x.type.elem
     bits, target = bits_of(b, x), bits_of(b, y)
-    width = x.type.bits
-    top, infinity = 1 << (width - 1), ((1 << (width - 1 - mantissa)) - 1) << mantissa
-    size, other = bits & (top - 1), target & (top - 1)
+    sign, infinity = x.type.sign, x.type.infinity
+    size, other = bits & ~sign, target & ~sign
     opposite = b.compare("lt", bits ^ target, 0)
     inwards = opposite | (size > other)
     moved = bits + b.select(inwards, b.const(-1, bits.type), 1)
-    moved = b.select(b.compare("eq", size, 0), (target & -top) | 1, moved)
+    moved = b.select(b.compare("eq", size, 0), (target & sign) | 1, moved)
     both_zero = b.compare("eq", size | other, 0)
     moved = b.select(both_zero | b.compare("eq", bits, target), target, moved)
-    nan = infinity | (1 << (mantissa - 1))
+    nan = infinity | (1 << (x.type.mantissa - 1))
     moved = b.select((size > infinity) | (other > infinity), nan, moved)
-    return from_bits(b, moved, elem)
+    return b.cast("bitcast", moved, x.type.elem)
 
 
 def is_finite(b: Builder, x: Value) -> Value:
-    return absolute(b, x) < INFINITY
+    return abs(x) < INFINITY
 
 
 def _float_rem(b: Builder, x: Value, y: Value) -> Value:
     """C's fmod, exact for all magnitudes: long division, some quotient bits at a time."""
-    f = format_of(x)
-    dividend, high = _significand(b, absolute(b, x), f)
-    divisor, low = _significand(b, absolute(b, y), f)
+    type = x.type
+    dividend, high = _significand(b, abs(x))
+    divisor, low = _significand(b, abs(y))
     valid = is_finite(b, x) & is_finite(b, y) & b.compare("ne", y, 0.0)
     left = b.select(valid, b.binary("smax", high - low, 0), 0)
     rest = b.select(b.compare("ge", dividend, divisor), dividend - divisor, dividend)
     longest = b.reduce("smax", left) if left.type.lanes else left
-    step = _REM_BITS[f.elem]
+    step = _REM_BITS[type.elem]
     steps = b.arith("div", b.cast("sext", longest, "i64") + (step - 1), step)
 
     def divide(_: Value, rest: Value, left: Value) -> list[Value]:
         taken = b.binary("smin", left, step)
-        scaled = rest * from_bits(b, (taken + f.bias) << f.mantissa, f.elem)
+        scaled = rest * from_bits(b, (taken + type.bias) << type.mantissa)
         # The rounded quotient is never below the true integer part: at most one step back.
         quotient = b.unary("trunc", scaled / divisor)
         over = b.fma(-quotient, divisor, scaled, exact=True)
         return [b.select(over < 0.0, over + divisor, over), left - taken]
 
     rest, _ = b.loop(0, steps, 1, [rest, left], divide)
-    result = copy_sign(b, b.scalef(rest, b.cast("sitofp", low, f.elem)), x)
-    smaller = b.compare("lt", absolute(b, x), absolute(b, y))
+    result = copy_sign(b, b.scalef(rest, b.cast("sitofp", low, type.elem)), x)
+    smaller = b.compare("lt", abs(x), abs(y))
     return b.select(valid | smaller, b.select(smaller, x, result), NAN)
 
 
-def _significand(b: Builder, a: Value, f: Format) -> tuple[Value, Value]:
+def _significand(b: Builder, a: Value) -> tuple[Value, Value]:
     """(m, e) with a = m 2^e and 1 <= m < 2, for a > 0, denormals too."""
-    tiny = a < f.tiny
-    bits = bits_of(b, b.select(tiny, a * 2.0 ** (f.mantissa + 1), a))
-    exponent = (bits >> f.mantissa) - f.bias
-    exponent = exponent - b.select(tiny, b.const(f.mantissa + 1, bits.type), 0)
-    mantissa = (bits & ((1 << f.mantissa) - 1)) | (f.bias << f.mantissa)
-    return from_bits(b, mantissa, f.elem), exponent
+    mantissa, bias, tiny = a.type.mantissa, a.type.bias, a < a.type.tiny
+    bits = bits_of(b, b.select(tiny, a * 2.0 ** (mantissa + 1), a))
+    exponent = (bits >> mantissa) - bias
+    exponent = exponent - b.select(tiny, b.const(mantissa + 1, bits.type), 0)
+    return from_bits(b, (bits & ((1 << mantissa) - 1)) | (bias << mantissa)), exponent
 
 
 # -------------------------------------------------------------------- integers
@@ -168,9 +154,9 @@ def _quotient(b: Builder, x: Value, y: Value, zero: Value, *, signed: bool) -> V
         return b.arith(opcode, x, y)
     if x.type.lanes and x.type.bits <= 32:
         quotient = _quotient_in_floats(b, x, y, signed=signed)
-        return b.select(b.compare("eq", y, -1), 0 - x, quotient) if signed else quotient
-    unsafe = zero | b.compare("eq", y, -1) if signed else zero
-    quotient = b.arith(opcode, x, b.select(unsafe, 1, y))
+    else:
+        unsafe = zero | b.compare("eq", y, -1) if signed else zero
+        quotient = b.arith(opcode, x, b.select(unsafe, 1, y))
     return b.select(b.compare("eq", y, -1), 0 - x, quotient) if signed else quotient
 
 
@@ -206,11 +192,3 @@ def power(b: Builder, x: Value, exponent: int) -> Value:
             base = base * base
     assert result is not None
     return result if exponent > 0 else 1 / result
-
-
-def boolean_not(b: Builder, x: Value) -> Value:
-    return invert(b, x) if x.type.elem == "i1" else x ^ -1
-
-
-__all__ = ["boolean_not", "clamp", "extremum", "is_finite", "next_after", "power", "quotient",
-           "remainder", "round_away", "shift", "sign", "size"]  # fmt: skip

@@ -7,8 +7,6 @@ are one; a kernel has the rounds once however often it draws.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Type, Value
 from stagejit.codegen.ir.shared_code import called
@@ -17,10 +15,10 @@ ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 
 
-def threefry(b: Builder, args: Sequence[Value], word: int) -> Value:
-    """Random word 0 or 1 of key `args[:2]` and counter `args[2:]`."""
-    both = called(b, "threefry2x32", args, _both_words, "long")
-    lanes = args[0].type.lanes
+def threefry(b: Builder, key0: Value, key1: Value, x0: Value, x1: Value, word: int) -> Value:
+    """Random word 0 or 1 of a key and a counter."""
+    both = called(b, "threefry2x32", (key0, key1, x0, x1), _both_words, "long")
+    lanes = x0.type.lanes
     if not lanes:
         return b.extract(both, word)
     return b.shuffle(both, None, range(word * lanes, (word + 1) * lanes))

@@ -11,25 +11,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 from stagejit.codegen.ir.builder import Builder, Operand
-from stagejit.codegen.ir.nodes import F64 as F64_TYPE
-from stagejit.codegen.ir.nodes import I64, Value
+from stagejit.codegen.ir.nodes import F64, I64, Value
 from stagejit.codegen.ir.shared_code import called
-from stagejit.codegen.math import coefficients as c
+from stagejit.codegen.math.coefficients import POLYNOMIALS
 from stagejit.codegen.math.core import (
-    F64,
     INFINITY,
     NAN,
-    absolute,
+    PI,
     bits_of,
     copy_sign,
     fast_two_sum,
     flip_sign,
-    format_of,
     from_bits,
     horner,
     narrow,
+    polynomial,
     reciprocal_corrected,
     rounded,
     two_product,
@@ -37,6 +36,7 @@ from stagejit.codegen.math.core import (
     widen,
 )
 
+_Kind = Literal["sin", "cos", "tan"]
 # The fraction bits of 1/(2 pi), computed with mpmath to 1280 bits.
 _BITS = int(
     "28be60db9391054a7f09d5f47d4d377036d8a5664f10e4107f9458eaf7aef158"
@@ -67,58 +67,78 @@ _F64_WORDS = tuple(_window_words(20, 64, 64))
 
 
 def sin(b: Builder, x: Value) -> Value:
-    return _sin(b, x, cosine=False)
+    return _sin(b, x, "sin")
 
 
 def cos(b: Builder, x: Value) -> Value:
-    return _sin(b, x, cosine=True)
+    return _sin(b, x, "cos")
 
 
-def _sin(b: Builder, x: Value, *, cosine: bool) -> Value:
-    y = _sin_moderate(b, x, cosine=cosine)
-    huge = partial(_sin_huge_f32 if x.type.elem == "f32" else _sin_huge_f64, cosine=cosine)
-    return _where_huge(b, x, "cos_huge" if cosine else "sin_huge", huge, lambda: y)
-
-
-def _where_huge(
-    b: Builder, x: Value, name: str, huge: Callable[..., Value], otherwise: Callable[[], Value]
-) -> Value:
-    big = b.compare("ge", absolute(b, x), _FAST_LIMIT[x.type.elem])
-    return where_some(b, big, lambda: called(b, name, [x], huge, "rare"), otherwise)
-
-
-def _sin_moderate(b: Builder, x: Value, *, cosine: bool) -> Value:
+def _sin(b: Builder, x: Value, kind: _Kind) -> Value:
     """cos(x) = sin(x + pi/2): n is then half-integral."""
-    f = format_of(x)
+    cosine = kind == "cos"
     n, bits = rounded(b, x, 1 / math.pi, 0.5 if cosine else 0.0)
     if cosine:
         n = n - 0.5
-    words = _PI_CUT[f.elem]
+    words = _PI_CUT[x.type.elem]
     r = b.fma(n, -words[0], x, exact=True)
     r = b.fma(n, -words[1], r, exact=True)
     r = b.fma(n, -words[2], r)
     y = _sin_polynomial(b, r)
-    return flip_sign(b, y if cosine else copy_sign(b, y, r), bits)  # the sum loses the sign of -0
+    y = flip_sign(b, y if cosine else copy_sign(b, y, r), bits)  # the sum loses the sign of -0
+    return _where_huge(b, x, kind, lambda: y)
 
 
 def _sin_polynomial(b: Builder, r: Value, low: Operand = 0.0) -> Value:
     """sin(r + low) for |r| <= pi/2."""
     z = r * r
     if r.type.elem == "f32":
-        return b.fma(r * z, horner(b, c.SIN_F32, z), r)
-    rest = z * horner(b, c.SIN_F64[1:], z)
-    p, p_low = fast_two_sum(b.const(c.SIN_F64[0], r.type), rest)
+        return b.fma(r * z, polynomial(b, "SIN", z), r)
+    first, *others = POLYNOMIALS["SIN_F64"]
+    rest = z * horner(b, others, z)
+    p, p_low = fast_two_sum(b.const(first, r.type), rest)
     slope = r * p
     missing = b.fma(slope, b.fma(r, r, -z, exact=True), low)
     return r + b.fma(slope, z, b.fma(r * z, p_low, missing))
 
 
-def _sin_huge_f32(b: Builder, x: Value, *, cosine: bool) -> Value:
-    angle, n = _huge_angle_f32(b, x, 1, 1 << 62 if cosine else 0)
-    y = flip_sign(b, _sin_polynomial(b, narrow(b, angle, "f32")), b.cast("trunc", n, "i32"))
-    if not cosine:
-        y = _with_sign_of(b, y, x)
-    return b.select(absolute(b, x) < INFINITY, y, NAN)
+# -------------------------------------------------------------------- huge arguments
+
+
+def _where_huge(b: Builder, x: Value, kind: _Kind, otherwise: Callable[[], Value]) -> Value:
+    big = b.compare("ge", abs(x), _FAST_LIMIT[x.type.elem])
+    huge = partial(_huge, kind=kind)
+    return where_some(b, big, lambda: called(b, f"{kind}_huge", [x], huge, "rare"), otherwise)
+
+
+def _huge(b: Builder, x: Value, kind: _Kind) -> Value:
+    if x.type.elem == "f64" and x.type.lanes:
+        return _lane_by_lane(b, x, lambda lane: _huge(b, lane, kind))
+    pieces, shift = 2 if kind == "tan" else 1, 1 << 62 if kind == "cos" else 0
+    low: Operand = 0.0
+    if x.type.elem == "f64":
+        r, low, n = _huge_remainder(b, x, pieces, shift)
+    else:
+        angle, n = _huge_angle_f32(b, x, pieces, shift)
+        r = narrow(b, angle, x)
+        if kind == "tan":
+            low = narrow(b, angle - widen(b, r), x)
+    if kind == "tan":
+        y = _tan_reduced(b, r, low, b.cast("trunc", n, x.type.as_int.elem))
+    else:
+        y = flip_sign(b, _sin_polynomial(b, r, low), b.cast("trunc", n, x.type.as_int.elem))
+    if kind != "cos":  # odd: -y where x is negative
+        y = from_bits(b, bits_of(b, y) ^ (bits_of(b, x) & x.type.sign))
+    return b.select(abs(x) < INFINITY, y, NAN)
+
+
+def _lane_by_lane(b: Builder, x: Value, function: Callable[[Value], Value]) -> Value:
+    """A loop over the lanes, in memory: 64-bit products have no vector form."""
+    memory = b.stack("huge", F64, x.type.lanes)
+    b.store(x, memory, 0)
+    b.loop(0, x.type.lanes, 1, [],
+           lambda k: b.store(function(b.load(memory, k)), memory, k))  # fmt: skip
+    return b.load(memory, 0, x.type.lanes)
 
 
 def _huge_angle_f32(b: Builder, x: Value, pieces: int, shift: int) -> tuple[Value, Value]:
@@ -141,21 +161,6 @@ def _huge_angle_f32(b: Builder, x: Value, pieces: int, shift: int) -> tuple[Valu
     return rest * (math.pi * 2.0**-63), n
 
 
-def _sin_huge_f64(b: Builder, x: Value, *, cosine: bool) -> Value:
-    return _lane_by_lane(b, x, lambda lane: _sin_huge_scalar(b, lane, cosine=cosine))
-
-
-def _lane_by_lane(b: Builder, x: Value, function: Callable[[Value], Value]) -> Value:
-    """A loop over the lanes, in memory: 64-bit products have no vector form."""
-    if not x.type.lanes:
-        return function(x)
-    memory = b.stack("huge", F64_TYPE, x.type.lanes)
-    b.store(x, memory, 0)
-    b.loop(0, x.type.lanes, 1, [],
-           lambda k: b.store(function(b.load(memory, k)), memory, k))  # fmt: skip
-    return b.load(memory, 0, x.type.lanes)
-
-
 def _huge_remainder(b: Builder, x: Value, pieces: int, shift: int) -> tuple[Value, Value, Value]:
     """(r, r_low, n): |x| + shift * 2^-64 turns, minus the nearest multiple n of a turn / 2^pieces.
 
@@ -171,12 +176,12 @@ def _huge_remainder(b: Builder, x: Value, pieces: int, shift: int) -> tuple[Valu
     # Upper 53 bits and the 64 after them: both conversions but the last are exact.
     upper = b.cast("uitofp", high & -2048, "f64") * 2.0**64
     lower = b.cast("uitofp", (high << 53) | (low >> 11), "f64") * 2.0**11
-    unit, unit_low = F64.pi[0] * 2.0**-127, F64.pi[1] * 2.0**-127
+    unit, unit_low = (word * 2.0**-127 for word in PI["f64"])
     product, error = two_product(b, upper, b.const(unit, upper.type))
     error = b.fma(lower, unit, b.fma(upper, unit_low, error))
     r, r_low = fast_two_sum(product, error)
-    flip = sign & F64.sign_mask
-    r, r_low = (from_bits(b, bits_of(b, word) ^ flip, "f64") for word in (r, r_low))
+    flip = sign & F64.sign
+    r, r_low = (from_bits(b, bits_of(b, word) ^ flip) for word in (r, r_low))
     return r, r_low, n
 
 
@@ -196,41 +201,12 @@ def _turns(b: Builder, x: Value) -> tuple[Value, Value]:
     return m * words[0] + b.binary("umulh", m, words[1]) + carry, low
 
 
-def _sin_huge_scalar(b: Builder, x: Value, *, cosine: bool) -> Value:
-    r, r_low, n = _huge_remainder(b, x, 1, 1 << 62 if cosine else 0)
-    y = flip_sign(b, _sin_polynomial(b, r, r_low), n)
-    if not cosine:
-        y = _with_sign_of(b, y, x)
-    return b.select(absolute(b, x) < INFINITY, y, NAN)
-
-
-def _with_sign_of(b: Builder, y: Value, x: Value) -> Value:
-    """-y where x is negative."""
-    f = format_of(y)
-    return from_bits(b, bits_of(b, y) ^ (bits_of(b, x) & f.sign_mask), f.elem)
-
-
 # -------------------------------------------------------------------- tan
 
 
 def tan(b: Builder, x: Value) -> Value:
     """sin(r) / cos(r) or its negative reciprocal, each in two words, r reduced modulo pi/2."""
-    return _where_huge(b, x, "tan_huge", _tan_huge, lambda: _tan_moderate(b, x))
-
-
-def _tan_huge(b: Builder, x: Value) -> Value:
-    if x.type.elem == "f64":
-        return _lane_by_lane(b, x, lambda lane: _tan_huge_scalar(b, lane))
-    angle, n = _huge_angle_f32(b, x, 2, 0)
-    r = narrow(b, angle, "f32")
-    r_low = narrow(b, angle - widen(b, r), "f32")
-    y = _with_sign_of(b, _tan_reduced(b, r, r_low, b.cast("trunc", n, "i32")), x)
-    return b.select(absolute(b, x) < INFINITY, y, NAN)
-
-
-def _tan_huge_scalar(b: Builder, x: Value) -> Value:
-    y = _with_sign_of(b, _tan_reduced(b, *_huge_remainder(b, x, 2, 0)), x)
-    return b.select(absolute(b, x) < INFINITY, y, NAN)
+    return _where_huge(b, x, "tan", lambda: _tan_moderate(b, x))
 
 
 def _tan_moderate(b: Builder, x: Value) -> Value:
@@ -242,15 +218,14 @@ def _tan_moderate(b: Builder, x: Value) -> Value:
     return b.select(b.compare("eq", x, 0.0), x, y)  # keeps -0
 
 
-def _tan_reduced(b: Builder, r: Value, r_low: Value, n: Value) -> Value:
+def _tan_reduced(b: Builder, r: Value, r_low: Operand, n: Value) -> Value:
     """tan(r + r_low + n pi/2)"""
-    f32 = r.type.elem == "f32"
     z = r * r
-    p = horner(b, c.SIN_QUARTER_F32 if f32 else c.SIN_QUARTER_F64, z)
+    p = polynomial(b, "SIN_QUARTER", z)
     sine, sine_low = fast_two_sum(r, b.fma(r * z, p, r_low))
     half = z * 0.5
     near = 1.0 - half
-    q = horner(b, c.COS_QUARTER_F32 if f32 else c.COS_QUARTER_F64, z)
+    q = polynomial(b, "COS_QUARTER", z)
     rest = ((1.0 - near) - half) + b.fma(z * z, q, -(r * r_low))
     cosine, cosine_low = fast_two_sum(near, rest)
     odd = b.compare("ne", n & 1, 0)
@@ -277,16 +252,16 @@ def _minus_product(b: Builder, r: Value, n: Value, word: float) -> tuple[Value, 
 
 def _asin_parts(b: Builder, x: Value) -> tuple[Value, Value, Value]:
     """(|x| > 1/2, u, asin(u) - u) for u = |x| or, above 1/2, sqrt((1 - |x|) / 2)."""
-    a = absolute(b, x)
+    a = abs(x)
     above = a > 0.5
     z = b.select(above, (1.0 - a) * 0.5, a * a)
     u = b.select(above, b.unary("sqrt", z), a)
-    return above, u, u * z * horner(b, c.ASIN_F32 if x.type.elem == "f32" else c.ASIN_F64, z)
+    return above, u, u * z * polynomial(b, "ASIN", z)
 
 
 def asin(b: Builder, x: Value) -> Value:
     above, u, rest = _asin_parts(b, x)
-    high, low = (word / 2 for word in format_of(x).pi[:2])
+    high, low = (word / 2 for word in PI[x.type.elem])
     near, near_low = fast_two_sum(u, rest)
     far = (high - near * 2.0) - (near_low * 2.0 - low)
     return copy_sign(b, b.select(above, far, near), x)
@@ -294,7 +269,7 @@ def asin(b: Builder, x: Value) -> Value:
 
 def acos(b: Builder, x: Value) -> Value:
     above, u, rest = _asin_parts(b, x)
-    pi, pi_low = format_of(x).pi[:2]
+    pi, pi_low = PI[x.type.elem]
     negative = x < 0.0
     double = (u + rest) * 2.0
     far = b.select(negative, pi - (double - pi_low), double)
@@ -305,7 +280,7 @@ def acos(b: Builder, x: Value) -> Value:
 
 def atan(b: Builder, x: Value) -> Value:
     """Above 1, pi/2 - atan(1/x)."""
-    a = absolute(b, x)
+    a = abs(x)
     if x.type.elem == "f64":
         return copy_sign(b, _atan_quotient(b, a, b.const(1.0, x.type)), x)
     above = a > 1.0
@@ -314,17 +289,22 @@ def atan(b: Builder, x: Value) -> Value:
 
 
 def atan2(b: Builder, y: Value, x: Value) -> Value:
-    f = format_of(x)
-    a, d = absolute(b, y), absolute(b, x)
-    if f.elem == "f64":
+    a, d = abs(y), abs(x)
+    pi, pi_low = PI[x.type.elem]
+    if x.type.elem == "f64":
         r = _atan_quotient(b, a, d)
     else:
-        above = a > d
-        low, high = b.select(above, d, a), b.select(above, a, d)
+        above, low, high = _sorted(b, a, d)
         r = _from_half_pi(b, _atan_f32(b, _quotient(b, low, high)), above)
     negative = b.compare("lt", bits_of(b, x), 0)
-    r = b.select(negative, f.pi[0] - (r - f.pi[1]), r)
+    r = b.select(negative, pi - (r - pi_low), r)
     return b.select(b.compare("uno", x, y), NAN, copy_sign(b, r, y))
+
+
+def _sorted(b: Builder, a: Value, d: Value) -> tuple[Value, Value, Value]:
+    """(a > d, the smaller one, the larger one)"""
+    above = a > d
+    return above, b.select(above, d, a), b.select(above, a, d)
 
 
 def _quotient(b: Builder, low: Value, high: Value) -> Value:
@@ -335,18 +315,17 @@ def _quotient(b: Builder, low: Value, high: Value) -> Value:
 
 def _atan_f32(b: Builder, q: Value) -> Value:
     z = q * q
-    return b.fma(q * z, horner(b, c.ATAN_F32, z), q)
+    return b.fma(q * z, polynomial(b, "ATAN", z), q)
 
 
 def _from_half_pi(b: Builder, r: Value, where: Value) -> Value:
-    high, low = (word / 2 for word in format_of(r).pi[:2])
+    high, low = (word / 2 for word in PI[r.type.elem])
     return b.select(where, high - (r - low), r)
 
 
 def _atan_quotient(b: Builder, a: Value, d: Value) -> Value:
     """atan(a / d) for a, d >= 0, with one division: atan(q) = pi/4 + atan((q - 1) / (q + 1))."""
-    above = a > d
-    low, high = b.select(above, d, a), b.select(above, a, d)
+    above, low, high = _sorted(b, a, d)
     # Halving keeps the sum finite, doubling the difference of small numbers normal; both infinite
     # is a quotient of 1.
     equal = b.compare("eq", low, INFINITY)
@@ -357,8 +336,8 @@ def _atan_quotient(b: Builder, a: Value, d: Value) -> Value:
     over = b.select(middle, low * scale + high * scale, high)
     q = b.select(b.compare("eq", over, 0.0), 0.0, numerator / over)
     z = q * q
-    rest = q * z * horner(b, c.ATAN_F64, z)
-    quarter, quarter_low = F64.pi[0] / 4, F64.pi[1] / 4
+    rest = q * z * polynomial(b, "ATAN", z)
+    quarter, quarter_low = (word / 4 for word in PI["f64"])
     r = b.select(middle, quarter + (q + (rest + quarter_low)), q + rest)
     return _from_half_pi(b, r, above)
 

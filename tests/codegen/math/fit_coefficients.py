@@ -296,10 +296,10 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "ERF_TAIL_F32": lambda: erf_tail(8),
     "ERFC_F32": lambda: shifted_erfc(14),
     "ERFC_F64": lambda: scaled_erfc(24, low=0, high=28, centre=4),
-    "ERF_INV_F32": lambda: erf_inv_central(10),
+    "ERF_INV_SHORT_F64": lambda: erf_inv_central(10),
     "ERF_INV_F64": lambda: erf_inv_central(13),
     "ERF_INV_TAIL_F64": lambda: erf_inv_tail(13, 4, "37.5"),
-    "ERF_INV_TAIL_F32": lambda: erf_inv_tail(12, 3, "17.5"),
+    "ERF_INV_TAIL_SHORT_F64": lambda: erf_inv_tail(12, 3, "17.5"),
     "CBRT_F64": lambda: Problem(
         lambda m: mp.cbrt(m), lambda m: 1 / mp.cbrt(m), mp.mpf("0.5"), mp.mpf(4), 5),
 }  # fmt: skip
