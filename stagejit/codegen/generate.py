@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from stagejit.codegen.closed import ClosedRegion, closed, key_of, key_with, text_of
-from stagejit.codegen.cpu.contract.kernels import product_kernel
+from stagejit.codegen.cpu.contract.emit import product_kernel
 from stagejit.codegen.cpu.llvm.lower import lower_named
 from stagejit.codegen.cpu.llvm.shadow import with_shadows
 from stagejit.codegen.cpu.maps import map_kernel

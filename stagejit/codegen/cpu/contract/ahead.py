@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stagejit.codegen.cpu.contract.microkernel import MicroKernel, View
+from stagejit.codegen.cpu.contract.microkernel import MicroKernel
+from stagejit.codegen.cpu.contract.packing import View
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.index.affine import Var
 
@@ -25,13 +26,8 @@ def fetch_ahead(kernel: MicroKernel, sizes: Mapping[Var, int]) -> None:
         if not vector and view.strides.get(axis) != 1:
             continue
         share, first = _share(kernel, view, axis)
-        first = (
-            view.base()
-            + first
-            + view.constant({axis: tiling.k_block * (tiling.ahead if vector else 1)})
-        )
-        for var in sizes:
-            first = first + view.moved(var, emitter.offset(var))
+        ahead = view.constant({axis: tiling.k_block * (tiling.ahead if vector else 1)})
+        first = kernel.start(view) + first + ahead
         along = lane if vector else next(iter(v for v in sizes if v in view.depends), lane)
         for step in range(0, share, 1 if vector else line):
             for unit in range(sizes[along]):

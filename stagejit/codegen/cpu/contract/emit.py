@@ -1,8 +1,11 @@
-"""The loops of a contraction nest: items, blocks of the reduction, packing, tiles, epilogue.
+"""Kernels of `contract` and `conv` regions: products of any batch, free and contracting dimensions,
+convolutions of any layout, stride, padding, dilation and grouping.
 
-Input: a `ContractPlan`. Output: a tree, and a `Kernel` of such trees. Invariant: each item owns one
-block of the result; its sums live in the result itself or in a scratch panel, and what is stored is
-evaluated from them once the last block of the reduction is in.
+Input: a region whose anchor is a `contract` or a `conv`, with elementwise prologues and epilogues.
+Output: its kernel: trees of items, blocks of the reduction, packing, tiles, epilogue. Invariant:
+each item owns one block of the result; its sums live in the result itself or in a scratch panel, in
+the accumulator type, and what is stored is evaluated from them, and rounded once, when the last
+block of the reduction is in; a window reads its operand's border wherever it is outside.
 
 Note [Order]: for each block of the reduction an item packs what it must, then runs its tiles with
 rows outside and columns inside: the rows of the broadcast operand stay in L1, the block of the
@@ -15,15 +18,18 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
+from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cpu.contract.ahead import fetch_ahead
+from stagejit.codegen.cpu.contract.conv_nest import conv_nests
 from stagejit.codegen.cpu.contract.epilogue import Epilogue
 from stagejit.codegen.cpu.contract.left_out.masks import Kept
 from stagejit.codegen.cpu.contract.left_out.zeros import Zeros
-from stagejit.codegen.cpu.contract.microkernel import Around, MicroKernel, View
+from stagejit.codegen.cpu.contract.microkernel import Around, MicroKernel, SumTile
+from stagejit.codegen.cpu.contract.nest import contract_nest, without_missing
 from stagejit.codegen.cpu.contract.pack_fill import Fill
-from stagejit.codegen.cpu.contract.packing import Packing
-from stagejit.codegen.cpu.contract.plan import ContractPlan
+from stagejit.codegen.cpu.contract.packing import View
+from stagejit.codegen.cpu.contract.plan import ContractPlan, make_plan
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
@@ -39,10 +45,14 @@ from stagejit.types import DType
 _NONE: Mapping[Var, int] = MappingProxyType({})
 
 
-def emit_contraction(plans: Sequence[ContractPlan], target: Target) -> Kernel:
-    """The kernel that runs `plans`, nests of one region that cover its result; their items follow
-    each other."""
-    region, cycles = plans[0].region, sum(plan.tiling.cycles for plan in plans)
+def product_kernel(region: ClosedRegion, target: Target) -> Kernel:
+    """The kernel of a region around a product: of the nests that cover its result, whose items
+    follow each other."""
+    op = region.anchor_op
+    moves = op.definition.is_windowed
+    nests = conv_nests(op) if moves else without_missing(contract_nest(op))
+    plans = [make_plan(region, nest, target) for nest in nests]
+    cycles = sum(plan.tiling.cycles for plan in plans)
     seconds = cycles / target.cycles_per_second + region_seconds(region, target)
 
     def tree(plan: ContractPlan, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
@@ -63,9 +73,8 @@ class Products:
         self.plan, self.emitter, self.stores, self.target = plan, emitter, stores, target
         self.elements, self.b = emitter.elements, emitter.b
         self.nest, self.tiling = plan.nest, plan.tiling
-        extents = self.tiling.extents
-        self.packings = [
-            Packing(self.b, source, self.tiling, extents, self.nest.dtype, name) if packs else None
+        self.fills = [
+            Fill(emitter, source, self.tiling, self.nest.dtype, name) if packs else None
             for source, packs, name in zip(
                 plan.sources, self.tiling.pack, ("left", "right"), strict=True
             )
@@ -95,9 +104,7 @@ class Products:
 
     def _block(self) -> Node:
         """One block of the reduction for the whole item."""
-        filled = tuple(
-            Fill(packing, self.emitter).tree() for packing in self.packings if packing is not None
-        )
+        filled = [fill.tree() for fill in self.fills if fill is not None]
         views = (self._view(0), self._view(1))
         kernel = MicroKernel(self.emitter, self.tiling, views, self.panel, self.nest)
         looks, around = list[Node](), list[Around]()
@@ -111,9 +118,9 @@ class Products:
         return (*filled, *looks, tiles)
 
     def _view(self, number: int) -> View:
-        packing, source = self.packings[number], self.plan.sources[number]
-        if packing is not None:
-            return packing.view()
+        fill, source = self.fills[number], self.plan.sources[number]
+        if fill is not None:
+            return fill.view()
         assert source.offset is not None
         leaf, memory = self.elements.behind(source.value)
         return self._in_memory(memory, leaf.type.dtype, source.offset, source.depends)
@@ -151,7 +158,7 @@ class Products:
     def _tile(
         self, kernel: MicroKernel, around: Sequence[Around], sizes: Mapping[Var, int]
     ) -> Node:
-        tile = kernel.tile(sizes, around)
+        tile = SumTile(kernel, sizes).node(around)
         if not self.tiling.ahead:
             return tile
         return (Do("fetch ahead", lambda: fetch_ahead(kernel, sizes)), tile)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from stagejit.codegen.cpu.contract.microkernel import View
+from stagejit.codegen.cpu.contract.packing import View
 from stagejit.codegen.cpu.contract.plan import ContractPlan
 from stagejit.codegen.cpu.contract.tile_blocks import between_lanes
 from stagejit.codegen.elements.elements import Memory

@@ -12,75 +12,24 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 
 from stagejit.codegen.cpu.contract.nest import Nest
+from stagejit.codegen.cpu.contract.packing import View
 from stagejit.codegen.cpu.contract.tiling import Tiling
-from stagejit.codegen.ir.nodes import Buffer, element_type
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.spans import Span
 from stagejit.codegen.nest.tree import Cell, Do, Node, Within, serial, vectors
 from stagejit.index.affine import Var
-from stagejit.types import DType
 
 # What stands around the loops of a tile's reduction, which it is given.
 Around = Callable[["SumTile", Node], Node]
 
 _UNROLLED = 4  # reduction axes up to this extent may be unrolled
-
-
-@dataclass(frozen=True)
-class Phased:
-    """A scratch dimension whose positions are stored by remainder: position p lies at
-    `p % modulus * plane + p // modulus * stride`. It makes strided windows contiguous along
-    lanes."""
-
-    coeffs: Mapping[Var, int]
-    modulus: int
-    plane: int
-    stride: int
-
-
-@dataclass(frozen=True)
-class View:
-    """How the nest reads or writes one array: an element offset per axis.
-
-    base: offset where all axes stand at the start of what the loops handed down. depends: axes that
-    choose the element. padded: reading whole vectors past the end of the lane axis stays inside the
-    array.
-    """
-
-    buffer: Buffer
-    dtype: DType
-    strides: Mapping[Var, int]
-    base: Callable[[], Register]
-    depends: frozenset[Var]
-    padded: bool = False
-    phased: tuple[Phased, ...] = field(default=())
-
-    def moved(self, axis: Var, position: Register) -> Register:
-        """The change of offset when `axis` moves from its block's start to `position`."""
-        offset = position * self.strides.get(axis, 0)
-        for dim in self.phased:
-            coeff = dim.coeffs.get(axis, 0)
-            offset = offset + position * (coeff // dim.modulus * dim.stride)
-        return offset
-
-    def constant(self, steps: Mapping[Var, int]) -> int:
-        """The change of offset for constant steps along several axes at once."""
-        offset = sum(self.strides.get(axis, 0) * step for axis, step in steps.items())
-        for dim in self.phased:
-            at = sum(dim.coeffs.get(axis, 0) * step for axis, step in steps.items())
-            offset += at % dim.modulus * dim.plane + at // dim.modulus * dim.stride
-        return offset
-
-    def residues(self, axis: Var) -> int:
-        """Steps of `axis` after which the offset is linear again (1: it always is)."""
-        return math.lcm(
-            *(dim.modulus // math.gcd(dim.coeffs.get(axis, 0), dim.modulus) for dim in self.phased)
-        )
 
 
 @dataclass(frozen=True)
@@ -130,17 +79,11 @@ class MicroKernel:
         """Whether lanes run along the reduction."""
         return self.tiling.lane in self.tiling.reduce
 
-    def tile(self, sizes: Mapping[Var, int], around: Sequence[Around] = ()) -> Node:
-        """One tile of `sizes` units per axis, where the loops over the axes stand. A mask there is
-        of the last vector. around: what stands around the loops of its reduction, inside out."""
-        return SumTile(self, sizes).node(around)
-
     def start(self, view: View) -> Register:
         """The offset of the first element of the tile where the loops stand."""
-        at = {split.var: self.emitter.offset(split.var) for split in self.tiling.splits}
         offset = view.base()
-        for axis, position in at.items():
-            offset = offset + view.moved(axis, position)
+        for split in self.tiling.splits:
+            offset = offset + view.moved(split.var, self.emitter.offset(split.var))
         return offset
 
     # ---------------------------------------------------------------- points
@@ -241,7 +184,8 @@ class MicroKernel:
 
 
 class SumTile:
-    """The loops of one tile, and what they do to its sums."""
+    """The loops of one tile of `sizes` units per axis, where the loops over the axes stand, and
+    what they do to its sums. A mask there is of the last vector."""
 
     def __init__(self, kernel: MicroKernel, sizes: Mapping[Var, int]) -> None:
         self.kernel, self.sizes, self.points = kernel, sizes, kernel.points(sizes)
@@ -252,6 +196,7 @@ class SumTile:
         self.starts: list[Register] = []
 
     def node(self, around: Sequence[Around]) -> Node:
+        """around: what stands around the loops of the reduction, inside out."""
         body = self._residue_loops(self.split, self.plain, {})
         for loop in reversed(self.plain):
             if loop.vector:
@@ -341,20 +286,40 @@ class SumTile:
     def _step(self, loops: Sequence[Steps], fixed: Mapping[Var, int]) -> None:
         """Loads, then fused multiply-adds, for all combinations of the unrolled axes; equal loads
         are shared between them."""
-        position = self.emitter.elements.position
+        kernel, position = self.kernel, self.emitter.elements.position
         offsets = list(self.starts)
         for loop in loops:
             k = position.env[loop.var]
             offsets = [o + k * move for o, move in zip(offsets, loop.moves, strict=True)]
         tail = position.mask if position.vector is not None else None  # along the reduction
-        loaded: dict[tuple[int, int, bool], Register] = {}
+
+        @cache
+        def load(operand: int, constant: int, mask: Register | None) -> Register:
+            view, at = kernel.operands[operand], offsets[operand] + constant
+            raw = self.b.load(view.buffer, at, self._lanes(view), mask=mask)
+            return vmath.convert(self.b, raw, view.dtype, kernel.dtype)
+
         current = list(self.emitter.cells[self.sums])
         for combination in itertools.product(*(range(axis.extent) for axis in self.unrolled)):
             steps = {**fixed, **dict(zip(self.unrolled, combination, strict=True))}
             for number, point in enumerate(self.points):
-                a, b = (self._load(i, offsets[i], steps, point, loaded, tail) for i in (0, 1))
+                at = {**steps, **kernel.elements(point)}
+                a, b = (
+                    load(i, view.constant(at), self._read(view, point, tail))
+                    for i, view in enumerate(kernel.operands)
+                )
                 current[number] = self._multiply_add(a, b, current[number], tail)
         self.emitter.cells[self.sums] = tuple(current)
+
+    def _lanes(self, view: View) -> int:
+        """Of what is loaded of an operand; 0: scalars."""
+        return self.tiling.lanes if self.tiling.lane in view.depends else 0
+
+    def _read(self, view: View, point: Mapping[Var, int], tail: Register | None) -> Register | None:
+        """Which lanes of an operand are loaded, where that is not all."""
+        if not self._lanes(view):
+            return None
+        return self.exist(point) if tail is None and not view.padded else tail
 
     def _multiply_add(
         self, a: Register, b: Register, total: Register, tail: Register | None
@@ -367,29 +332,3 @@ class SumTile:
         added = self.b.fma(a, b, total)
         # Lanes past the end hold +0, which is not neutral.
         return added if tail is None else self.b.select(tail, added, total)
-
-    def _load(
-        self,
-        operand: int,
-        offset: Register,
-        steps: Mapping[Var, int],
-        point: Mapping[Var, int],
-        loaded: dict[tuple[int, int, bool], Register],
-        tail: Register | None,
-    ) -> Register:
-        view, tiling = self.kernel.operands[operand], self.tiling
-        constant = view.constant({**steps, **self.kernel.elements(point)})
-        vector = tiling.lane is not None and tiling.lane in view.depends
-        mask = tail
-        if vector and mask is None and not view.padded:
-            mask = self.exist(point)
-        key = (operand, constant, mask is not None)
-        if key not in loaded:
-            raw = self.b.load(
-                view.buffer,
-                offset + constant,
-                tiling.lanes if vector else 0,
-                mask=mask if vector else None,
-            )
-            loaded[key] = vmath.convert(self.b, raw, view.dtype, self.kernel.dtype)
-        return loaded[key]

@@ -1,18 +1,19 @@
 """Fills the packed block of an operand by evaluating it element by element.
 
-Input: a `Packing`, the place of the block. Output: loops that write its scratch; prologues,
+Input: the `Source`, the place of the block. Output: loops that write its scratch; prologues,
 borders, layout changes and type conversions all happen here. Invariant: every position of the block
 that a window reaches outside the operand holds the operand's border.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from stagejit.codegen.cpu.contract.packing import Dim, Packing
+from stagejit.codegen.cpu.contract.packing import Dim, View, layout, packed_view
+from stagejit.codegen.cpu.contract.tiling import Source, Tiling
 from stagejit.codegen.elements.register_tiles import Tile
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
@@ -33,6 +34,7 @@ from stagejit.codegen.nest.tree import (
     vectors,
 )
 from stagejit.index.affine import Affine, Var
+from stagejit.types import DType
 
 _MOST_SHUFFLED = 4  # phases that shuffles sort faster than scattered stores
 _UNROLLED_VECTORS = 8  # rows up to this length are written without a loop
@@ -41,22 +43,13 @@ _UNROLLED_VECTORS = 8  # rows up to this length are written without a loop
 @dataclass(frozen=True)
 class _Need:
     """The part of one dimension that a block needs: source positions [first, stop), which lie at
-    block positions `source - origin`. The block has `count` positions; with a border, those that no
-    position of [0, size) reaches hold the border."""
+    block positions `source - origin`. The block has `count` positions; those that no element of the
+    operand reaches hold the border."""
 
     first: Register
     stop: Register
     origin: Register
     count: Register
-    size: int
-    border: bool
-
-    def times(self, factor: int) -> _Need:
-        """Of a dimension that runs on into one of `factor` elements, the need of both."""
-        first, stop, origin, count = (
-            number * factor for number in (self.first, self.stop, self.origin, self.count)
-        )
-        return _Need(first, stop, origin, count, self.size * factor, self.border)
 
     @property
     def span(self) -> Span:
@@ -65,37 +58,33 @@ class _Need:
 
 
 class Fill:
-    """Copies the block that the loops around handed down of each axis. Dimensions that run on into
-    each other, in memory and in scratch, are walked as one."""
+    """Scratch for one operand, and what copies the block there that the loops around handed down of
+    each axis. Dimensions that run on into each other, in memory and in scratch, are walked as one.
+    """
 
-    def __init__(self, packing: Packing, emitter: Emitter) -> None:
-        self.b, self.emitter, self.elements = packing.b, emitter, emitter.elements
-        self.source, self.tiling = packing.source, packing.tiling
-        self.lanes, self.dtype = packing.tiling.lanes, packing.dtype
-        self.buffer, self.size = packing.buffer, packing.size
-        self.dims = list(packing.dims)
-        self.index, self.memory = packing.source.index, packing.source.memory
-        self._border_value = packing.source.border
-        self.bordered = {
-            dim.source
-            for dim in self.dims
-            if dim.window and not self.source.windows[dim.source].exact
-        }
-        self.known = {dim.source: self._number(dim) for dim in self.dims}
+    def __init__(
+        self, emitter: Emitter, source: Source, tiling: Tiling, dtype: DType, name: str
+    ) -> None:
+        self.b, self.emitter, self.elements = emitter.b, emitter, emitter.elements
+        self.source, self.tiling, self.lanes, self.dtype = source, tiling, tiling.lanes, dtype
+        self.packed, self.size = layout(source, tiling, dtype)
+        self.buffer = self.b.scratch(name, element_type(dtype), self.size)
+        self.dims, self.index, self.memory = list(self.packed), source.index, source.memory
         self.needs: dict[Var, _Need] = {}
-        self.unmerged = tuple(self.dims)
-        self.merged: list[tuple[Var, Var, int]] = []  # (both, outer, elements of the inner one)
-        if self.memory is not None:
-            self._merge()
+        for at in reversed(range(len(self.dims) - 1)):
+            self._join(at)
+
+    def view(self) -> View:
+        """How tiles read the block."""
+        b = self.b  # a view that held all of this would be a cycle
+        return packed_view(self.buffer, self.dtype, lambda: b.const(0), self.source, self.packed)
 
     def tree(self) -> Node:
         return Within("pack", self._inside, self._tree())
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
-        self.needs = {dim.source: self._need(dim) for dim in self.unmerged}
-        for joint, outer, extent in self.merged:
-            self.needs[joint] = self.needs[outer].times(extent)
+        self.needs = {dim.source: self._need(dim) for dim in self.dims}
         with self.emitter.covering({dim.source: self.needs[dim.source].span for dim in self.dims}):
             yield
 
@@ -117,72 +106,56 @@ class Fill:
         else:
             filled = self._row(vector)
         border: Node = ()
-        if self.bordered:
+        if not all(dim.window.exact for dim in self.dims):
             border = self._border(lambda: (self.b.const(0), self.b.const(self.size)))
         return (border, serial(others, filled))
 
     # ---------------------------------------------------------------- what is walked
 
-    def _number(self, dim: Dim) -> tuple[int | None, int | None]:
-        """(where every block starts, how many positions each has), None where that differs."""
-        count, whole = 1, True
-        for axis, coeff in dim.coeffs.items():
-            length = self.tiling.count(axis)
-            if length is None:
-                return None, None
-            count += (length - 1) * coeff
-            whole = whole and length == axis.extent
-        return -dim.before if whole else None, count
+    def _count(self, dim: Dim) -> int | None:
+        """How many positions each block has, None where that differs."""
+        lengths = {axis: self.tiling.count(axis) for axis in dim.window.at.vars()}
+        known = {axis: length for axis, length in lengths.items() if length is not None}
+        return dim.window.length(known) * dim.times if len(known) == len(lengths) else None
 
     def _need(self, dim: Dim) -> _Need:
-        b, span = self.b, self.emitter.span
-        if not dim.window:
-            own = span(dim.source)
-            return _Need(own.start, own.stop, own.start, own.length, dim.source.extent, False)
-        origin, count = b.const(-dim.before), b.const(1)
-        for axis, coeff in dim.coeffs.items():
-            origin = origin + span(axis).start * coeff
-            count = count + (span(axis).length - 1) * coeff
-        window = self.source.windows[dim.source]
-        if window.exact:
-            return _Need(origin, origin + count, origin, count, window.size, border=False)
-        end = origin + count
-        first = b.binary("smin", b.binary("smax", origin, 0), end)
-        stop = b.binary("smax", b.binary("smin", end, window.size), first)
-        return _Need(first, stop, origin, count, window.size, border=True)
+        b, span, window = self.b, self.emitter.span, dim.window
+        if dim.axis is not None:
+            own = span(dim.axis)
+            first, stop, origin, count = own.start, own.stop, own.start, own.length
+        else:
+            origin, count = b.const(window.at.const - window.before), b.const(1)
+            for axis, coeff in window.at.terms:
+                origin = origin + span(axis).start * coeff
+                count = count + (span(axis).length - 1) * coeff
+            first, stop = origin, origin + count
+            if not window.exact:
+                first = b.binary("smin", b.binary("smax", origin, 0), stop)
+                stop = b.binary("smax", b.binary("smin", stop, window.size), first)
+        return _Need(*(number * dim.times for number in (first, stop, origin, count)))
 
-    def _merge(self) -> None:
-        at = len(self.dims) - 2
-        while at >= 0:
-            outer, inner = self.dims[at], self.dims[at + 1]
-            if self._joins(outer, inner):
-                extent = inner.source.extent
-                joint = Var(outer.source.extent * extent, inner.source.name)
-                high, low = Affine.of(joint).divmod(extent)
-                mapping = {outer.source: high, inner.source: low}
-                self.index = tuple(part.substitute(mapping) for part in self.index)
-                assert self.memory is not None
-                self.memory = self.memory.substitute(mapping)
-                self.merged.append((joint, outer.source, extent))
-                first, count = (None if n is None else n * extent for n in self.known[outer.source])
-                self.known[joint] = (first, count)
-                if outer.source in self.bordered:
-                    self.bordered |= {joint}
-                length = outer.length * extent
-                self.dims[at : at + 2] = [
-                    replace(inner, source=joint, window=outer.window, length=length)
-                ]
-            at -= 1
-
-    def _joins(self, outer: Dim, inner: Dim) -> bool:
-        if inner.window or outer.modulus > 1 or inner.modulus > 1 or self.memory is None:
-            return False
+    def _join(self, at: int) -> None:
+        """Two dimensions become one, if the first runs on into the second."""
+        outer, inner = self.dims[at : at + 2]
         extent = inner.source.extent
-        return (
-            self.known[inner.source][1] == extent
-            and outer.stride == inner.stride * extent
-            and self.memory.coeff(outer.source) == self.memory.coeff(inner.source) * extent
-        )
+        if (
+            self.memory is None
+            or inner.axis is None
+            or not outer.modulus == inner.modulus == 1
+            or self._count(inner) != extent
+            or outer.stride != inner.stride * extent
+            or self.memory.coeff(outer.source) != self.memory.coeff(inner.source) * extent
+        ):
+            return
+        joint = Var(outer.source.extent * extent, inner.source.name)
+        high, low = Affine.of(joint).divmod(extent)
+        mapping = {outer.source: high, inner.source: low}
+        self.index = tuple(part.substitute(mapping) for part in self.index)
+        self.memory = self.memory.substitute(mapping)
+        length = outer.length * extent
+        self.dims[at : at + 2] = [
+            replace(outer, source=joint, length=length, stride=inner.stride, times=extent)
+        ]
 
     def _directions(self) -> tuple[Dim, Dim | None]:
         """The dimension of the vectors, and the other one of a register transpose."""
@@ -200,7 +173,7 @@ class Fill:
     def _walk(self, depth: int) -> Node:
         """The block in storage order, borders included."""
         dim = self.dims[depth]
-        bordered = dim.source in self.bordered
+        bordered = not dim.window.exact
         if depth == len(self.dims) - 1:
             return self._bordered_row(dim) if bordered else self._row(dim)
         inner = serial([dim.source], self._walk(depth + 1))
@@ -228,7 +201,8 @@ class Fill:
 
     def _bordered_row(self, dim: Dim) -> Node:
         """Vectors over the positions of the block; lanes outside the operand are the border."""
-        b, lanes, border = self.b, self.lanes, self._border_value
+        b, lanes, border = self.b, self.lanes, self.source.border
+        size = dim.window.size * dim.times
         block = Var(dim.length, "block")
         # A masked load gives zeros already.
         reads = self.memory is not None and self.memory.coeff(dim.source) == 1
@@ -236,7 +210,7 @@ class Fill:
         def step() -> None:
             position, need = self.elements.position.env[block], self.needs[dim.source]
             at = position + need.origin
-            inside = b.mask_below(at, need.size, lanes) ^ b.mask_below(at, 0, lanes)
+            inside = b.mask_below(at, size, lanes) ^ b.mask_below(at, 0, lanes)
             with self.elements.at({dim.source: at}, vector=dim.source, lanes=lanes, mask=inside):
                 self._prefetch()
                 register = self._element()
@@ -275,7 +249,7 @@ class Fill:
         b, lanes, at = self.b, self.lanes if self.lanes > 1 else 0, Var(self.size, "border")
 
         def store() -> None:
-            border = b.const(self._border_value, element_type(self.dtype).with_lanes(lanes))
+            border = b.const(self.source.border, element_type(self.dtype).with_lanes(lanes))
             b.store(border, self.buffer, self.elements.position.env[at])
 
         fill = Loop(at, (Chunk(max(lanes, 1), Do("border", store), tail="padded"),))
@@ -283,26 +257,22 @@ class Fill:
 
     def _phases(self, vector: Dim) -> Node:
         """As many vectors at once as there are phases, sorted by shuffles; the rest one by one."""
-        b, var, lanes, count = self.b, vector.source, self.lanes, vector.modulus
+        var, lanes, count = vector.source, self.lanes, vector.modulus
         cells = [Cell("phase") for _ in range(count)]
 
-        def load(cell: Cell) -> Node:
-            def run() -> None:
-                self.emitter.cells[cell] = (self._element(),)
+        def load(cell: Cell) -> None:
+            self.emitter.cells[cell] = (self._element(),)
 
-            return Do("load", run, (cell,))
-
-        def sort() -> None:
-            parts = [self.emitter.cells[cell][0] for cell in cells]
-            for phase in range(count):
-                offset = self._offset(ahead=(var, phase))
-                b.store(every(b, parts, phase), self.buffer, offset)
+        def store(phase: int) -> None:
+            offset, parts = self._offset(self.dims), [self.emitter.cells[cell][0] for cell in cells]
+            self.b.store(every(self.b, parts, phase), self.buffer, offset)
 
         loads = (
-            At(((var, number * lanes),), load(cell), var, lanes, lanes)
-            for number, cell in enumerate(cells)
+            At(((var, at * lanes),), Do("load", partial(load, cell), (cell,)), var, lanes, lanes)
+            for at, cell in enumerate(cells)
         )
-        together = Chunk(lanes * count, (*loads, Do("sort", sort)))
+        stores = (At(((var, phase),), Do("sort", partial(store, phase))) for phase in range(count))
+        together = Chunk(lanes * count, (*loads, *stores))
         return Loop(var, (together, Chunk(lanes, self.write, vector=True, tail="masked")))
 
     def _row(self, vector: Dim) -> Node:
@@ -343,9 +313,8 @@ class Fill:
         gap = self.memory.coeff(vector.source)
         return (
             is_dealt(gap, self.lanes, shared=True)
-            and self.known[along.source] == (0, gap)
-            and along.source.extent == gap
-            and along.source not in self.bordered
+            and self._count(along) == along.source.extent == gap
+            and along.window.exact
         )
 
     def _element(self) -> Register:
@@ -356,15 +325,12 @@ class Fill:
         position = self.elements.position
         return register if position.vector is None else self.b.splat(register, position.lanes)
 
-    def _offset(self, *, but: Dim | None = None, ahead: tuple[Var, int] | None = None) -> Register:
-        """Scratch offset of the source position where `elements` stands, or some elements ahead."""
+    def _offset(self, dims: Sequence[Dim]) -> Register:
+        """Scratch offset of the source position where `elements` stands, along dimensions."""
         offset = self.b.const(0)
-        for dim in self.dims:
-            if dim is not but:
-                position = self.elements.scalar_index(Affine.of(dim.source))
-                if ahead is not None and ahead[0] is dim.source:
-                    position = position + ahead[1]
-                offset = offset + self._along(dim, position - self.needs[dim.source].origin)
+        for dim in dims:
+            position = self.elements.scalar_index(Affine.of(dim.source))
+            offset = offset + self._along(dim, position - self.needs[dim.source].origin)
         return offset
 
     def _write(self) -> None:
@@ -374,13 +340,13 @@ class Fill:
             (dim for dim in self.dims if dim.source is position.vector and dim.modulus > 1), None
         )
         if split is None:
-            b.store(register, self.buffer, self._offset(), mask=position.mask)
+            b.store(register, self.buffer, self._offset(self.dims), mask=position.mask)
             return
         lanes = position.lanes
         first = position.env[split.source] - self.needs[split.source].origin
         varying = self._along(split, b.splat(first, lanes) + b.lane_ids(lanes))
-        offset = b.splat(self._offset(but=split), lanes) + varying
-        b.scatter(register, self.buffer, offset, mask=position.mask)
+        fixed = self._offset([dim for dim in self.dims if dim is not split])
+        b.scatter(register, self.buffer, b.splat(fixed, lanes) + varying, mask=position.mask)
 
     def _along(self, dim: Dim, position: Register) -> Register:
         """Scratch offset of a position of the block, or of one for each lane, along a dimension."""

@@ -1,138 +1,126 @@
-"""Scratch for the block of an operand that an item needs, in the order its register tiles read.
+"""How register tiles read operands: in memory, or from scratch in the order that they need.
 
-Input: an operand's `Source`, the largest blocks of the axes. Output: the layout of the block, and a
-`View` of it; `pack_fill.py` fills it. Invariant: whole vectors past the end of the lane axis stay
-inside the scratch.
+Input: an operand's `Source`, the `Tiling`. Output: a `View` of memory or scratch; the layout of an
+item's block in scratch, which `pack_fill.py` fills. Invariant: whole vectors past the end of the
+lane axis stay inside the scratch.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from stagejit.codegen.cpu.contract.microkernel import Phased, View
+from stagejit.codegen.cpu.contract.nest import Window
 from stagejit.codegen.cpu.contract.tiling import Source, Tiling
-from stagejit.codegen.ir.builder import Builder
-from stagejit.codegen.ir.nodes import Buffer, element_type
-from stagejit.index.affine import Var
+from stagejit.codegen.ir.nodes import Buffer
+from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.index.affine import Affine, Var
 from stagejit.types import DType
 
 
 @dataclass(frozen=True)
 class Dim:
-    """One dimension of the packed block.
+    """One dimension of the packed block: position p, counted from the block's start, is stored at
+    `p % modulus * plane + p // modulus * stride`. A modulus makes strided windows contiguous along
+    lanes.
 
-    source: the variable that walks the operand. length: positions in the block (constant upper
-    bound). Axes reach position `sum(coeffs * axis)`, counted from the block's start. before:
-    see `Window`; a plain axis has coefficient 1 and no border.
+    source: the variable that walks the operand. window: which of its positions axes reach; a plain
+    axis reaches its own. length: positions in the block (constant upper bound). times: elements at
+    each of the window's positions.
     """
 
     source: Var
-    coeffs: Mapping[Var, int]
+    window: Window
     length: int
     stride: int = 0
     modulus: int = 1
     plane: int = 0
-    before: int = 0
-    window: bool = False
+    times: int = 1
+
+    @property
+    def axis(self) -> Var | None:
+        """The axis whose own positions these are."""
+        var = next(iter(self.window.at.vars()), None)
+        plain = var is not None and self.window == Window(Affine.of(var), var.extent)
+        return var if plain else None
 
 
-class Packing:
-    """Scratch for one operand; `pack_fill.Fill` fills it."""
+@dataclass(frozen=True)
+class View:
+    """How the nest reads or writes one array: an element offset per axis.
 
-    def __init__(
-        self,
-        b: Builder,
-        source: Source,
-        tiling: Tiling,
-        extents: Mapping[Var, int],
-        dtype: DType,
-        name: str,
-    ) -> None:
-        self.b, self.source, self.tiling, self.dtype = b, source, tiling, dtype
-        self.dims, self.size = _layout(source, tiling, extents, dtype)
-        self.buffer: Buffer = b.scratch(name, element_type(dtype), self.size)
+    base: offset where all axes stand at the start of what the loops handed down. depends: axes that
+    choose the element. padded: reading whole vectors past the end of the lane axis stays inside the
+    array. phased: dimensions with a modulus.
+    """
 
-    def view(self) -> View:
-        """How register tiles read the block: axes count from the start of their block."""
-        strides: dict[Var, int] = {}
-        phased = []
-        for dim in self.dims:
-            if dim.modulus > 1:
-                phased.append(Phased(dim.coeffs, dim.modulus, dim.plane, dim.stride))
-                continue
-            for axis, coeff in dim.coeffs.items():
-                strides[axis] = strides.get(axis, 0) + coeff * dim.stride
-        return View(
-            self.buffer,
-            self.dtype,
-            strides,
-            lambda: self.b.const(0),
-            self.source.depends,
-            padded=True,
-            phased=tuple(phased),
-        )
+    buffer: Buffer
+    dtype: DType
+    strides: Mapping[Var, int]
+    base: Callable[[], Register]
+    depends: frozenset[Var]
+    padded: bool = False
+    phased: Sequence[Dim] = ()
+
+    def moved(self, axis: Var, position: Register) -> Register:
+        """The change of offset when `axis` moves from its block's start to `position`."""
+        offset = position * self.strides.get(axis, 0)
+        for dim in self.phased:
+            offset = offset + position * (dim.window.at.coeff(axis) // dim.modulus * dim.stride)
+        return offset
+
+    def constant(self, steps: Mapping[Var, int]) -> int:
+        """The change of offset for constant steps along several axes at once."""
+        offset = sum(self.strides.get(axis, 0) * step for axis, step in steps.items())
+        for dim in self.phased:
+            at = sum(coeff * steps.get(axis, 0) for axis, coeff in dim.window.at.terms)
+            offset += at % dim.modulus * dim.plane + at // dim.modulus * dim.stride
+        return offset
+
+    def residues(self, axis: Var) -> int:
+        """Steps of `axis` after which the offset is linear again (1: it always is)."""
+        moduli = ((dim.modulus, dim.window.at.coeff(axis)) for dim in self.phased)
+        return math.lcm(*(modulus // math.gcd(coeff, modulus) for modulus, coeff in moduli))
 
 
-def _layout(
-    source: Source, tiling: Tiling, extents: Mapping[Var, int], dtype: DType
-) -> tuple[list[Dim], int]:
+def packed_view(
+    buffer: Buffer, dtype: DType, base: Callable[[], Register], source: Source, dims: Sequence[Dim]
+) -> View:
+    """How register tiles read a packed block: axes count from the start of their block."""
+    strides: dict[Var, int] = {}
+    for dim in dims:
+        for axis, coeff in dim.window.at.terms if dim.modulus == 1 else ():
+            strides[axis] = strides.get(axis, 0) + coeff * dim.stride
+    phased = [dim for dim in dims if dim.modulus > 1]
+    return View(buffer, dtype, strides, base, source.depends, padded=True, phased=phased)
+
+
+def layout(source: Source, tiling: Tiling, dtype: DType) -> tuple[list[Dim], int]:
     """Dimensions in storage order, innermost last, and the number of elements."""
-    dims = _dims(source, extents)
-    lane = tiling.lane
-    if source.memory is not None:
-        memory = source.memory
-        dims.sort(key=lambda dim: -abs(memory.coeff(dim.source)) or -math.inf)
+    lane, memory = tiling.lane, source.memory
+    variables = dict.fromkeys(
+        var for part in source.index for var in sorted(part.loop_vars(), key=lambda var: var.id)
+    )
+    windows = {
+        var: source.windows.get(var) or Window(Affine.of(var), var.extent) for var in variables
+    }
+    order = list(windows)
+    if memory is not None:
+        order.sort(key=lambda var: -abs(memory.coeff(var)) or -math.inf)
     if lane in source.depends:
-        dims.sort(key=lambda dim: lane in dim.coeffs)
+        order.sort(key=lambda var: lane in windows[var].at.vars())
     line = max(64 // dtype.itemsize, 1)
     placed: list[Dim] = []
     size = 1
-    for position, dim in enumerate(reversed(dims)):
-        modulus = 1
-        if position == 0 and lane is not None and dim.coeffs.get(lane, 0) > 1:
-            modulus = dim.coeffs[lane]
-        per_plane = -(-dim.length // modulus)
-        if position == 0 and lane in dim.coeffs:
+    for var in reversed(order):
+        window, modulus = windows[var], 1
+        dim = Dim(var, window, window.length(tiling.extents), stride=size)
+        per_plane = dim.length
+        if not placed and lane is not None and lane in window.at.vars():
+            modulus = max(window.at.coeff(lane), 1)
             # An odd number of lines: rows then start on different cache sets.
-            per_plane = (-(-per_plane // line) // 2 * 2 + 1) * line
-        placed.append(
-            Dim(
-                dim.source,
-                dim.coeffs,
-                dim.length,
-                size,
-                modulus,
-                size * per_plane,
-                dim.before,
-                dim.window,
-            )
-        )
+            per_plane = (-(-dim.length // modulus // line) // 2 * 2 + 1) * line
+        placed.append(replace(dim, modulus=modulus, plane=size * per_plane))
         size *= per_plane * modulus
     return placed[::-1], -(-size // line) * line + line
-
-
-def _dims(source: Source, extents: Mapping[Var, int]) -> list[Dim]:
-    dims, seen = [], set()
-    for part in source.index:
-        for var in sorted(part.loop_vars(), key=lambda var: var.id):
-            if var in seen:
-                continue
-            seen.add(var)
-            window = source.windows.get(var)
-            if window is None:
-                dims.append(Dim(var, {var: 1}, extents.get(var, var.extent)))
-                continue
-            coeffs = dict(window.at.terms)
-            length = 1 + sum(c * (extents.get(v, v.extent) - 1) for v, c in coeffs.items())
-            dims.append(
-                Dim(
-                    var,
-                    coeffs,
-                    length,
-                    before=window.before - window.at.const,
-                    window=True,
-                )
-            )
-    return dims
