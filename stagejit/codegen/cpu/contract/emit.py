@@ -23,7 +23,7 @@ from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cpu.contract.ahead import fetch_ahead
 from stagejit.codegen.cpu.contract.conv_nest import conv_nests
 from stagejit.codegen.cpu.contract.epilogue import Epilogue
-from stagejit.codegen.cpu.contract.left_out.masks import Kept
+from stagejit.codegen.cpu.contract.left_out.masks import where_kept
 from stagejit.codegen.cpu.contract.left_out.zeros import Zeros
 from stagejit.codegen.cpu.contract.microkernel import Around, MicroKernel, SumTile
 from stagejit.codegen.cpu.contract.nest import contract_nest, without_missing
@@ -113,7 +113,7 @@ class Products:
             around.append(zeros.around)
             looks = [zeros.tree(partial(self._groups, zeros.block.splits))]
         if self.plan.masks:
-            around.append(Kept(self.plan.masks).around)
+            around.append(partial(where_kept, self.plan.masks))
         tiles = self._groups(self.tiling.splits, partial(self._tile, kernel, around))
         return (*filled, *looks, tiles)
 

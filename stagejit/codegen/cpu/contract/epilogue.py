@@ -79,15 +79,12 @@ class Epilogue:
             return None
         lane = self.plan.tiling.lane if self.plan.tiling.lane in self.plan.nest.axes else None
         unit = next((var for var in self.plan.nest.axes if self._stride(var) == 1), None)
-        if unit is None or lane is None:
-            return unit or lane
-        used = [min(self._span(var), self.lanes) for var in (unit, lane)]
-        return unit if used[0] >= used[1] else lane
+        found = [var for var in (unit, lane) if var is not None]
+        return max(found, key=lambda var: min(self._span(var), self.lanes), default=None)
 
     def _span(self, var: Var) -> int:
         """Elements of the longest part."""
-        split = self.plan.tiling.split(var)
-        return var.extent if split is None else min(split.span, var.extent)
+        return min(self.plan.tiling.extents[var], var.extent)
 
     # ---------------------------------------------------------------- loops
 
@@ -98,8 +95,7 @@ class Epilogue:
         if var is not self.vector:
             return serial([var], self._loops(rest))
         lanes, chunks = self.lanes, []
-        split = self.plan.tiling.split(var)
-        whole = var.extent % lanes == 0 and split is not None and split.unit == lanes
+        whole = var is self.plan.tiling.lane and var.extent % lanes == 0
         if self._fills_gaps(rest):
             chunks.append(Chunk(lanes, self._gaps(rest), vector=True))
         if not (whole and chunks):

@@ -13,7 +13,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
+from operator import and_
 
 from stagejit.codegen.cpu.contract.nest import Nest
 from stagejit.codegen.cpu.contract.packing import View
@@ -107,11 +108,11 @@ class MicroKernel:
 
     def first(self) -> Register | None:
         """Whether the panel holds nothing yet; None where it never does."""
-        axis, found = self.tiling.blocked, None
-        for var in (*self.tiling.serial, axis) if axis is not None else ():
-            begins = self.b.compare("eq", self.emitter.span(var).start, 0)
-            found = begins if found is None else found & begins
-        return found
+        axis, b = self.tiling.blocked, self.b
+        if axis is None:
+            return None
+        starts = [self.emitter.span(var).start for var in (*self.tiling.serial, axis)]
+        return reduce(and_, [b.compare("eq", start, 0) for start in starts])
 
     # ---------------------------------------------------------------- reduction
 

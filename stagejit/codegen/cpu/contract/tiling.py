@@ -78,9 +78,6 @@ class Tiling:
     def items(self) -> int:
         return math.prod(split.parts for split in self.splits)
 
-    def split(self, var: Var) -> Split | None:
-        return next((split for split in self.splits if split.var is var), None)
-
     @property
     def k_blocks(self) -> int:
         if self.blocked is None:
@@ -95,9 +92,9 @@ class Tiling:
 
     def count(self, var: Var) -> int | None:
         """How many elements of a variable each block has; None where that is not one number."""
-        split = self.split(var)
-        if split is not None:
-            return var.extent if split.parts == 1 else None
+        parts = next((split.parts for split in self.splits if split.var is var), None)
+        if parts is not None:
+            return var.extent if parts == 1 else None
         if var is self.blocked and var.extent > self.k_block:
             return None if var.extent % self.k_block else self.k_block
         return 1 if var in self.serial else var.extent

@@ -77,54 +77,52 @@ class Block:
 
 
 class Check:
-    """finite: whether all of the block is. signless: whether each of its columns, the elements of
+    """told: whether all of the block is finite, and whether each of its columns, the elements of
     all steps at one place, has one without a sign."""
 
     def __init__(self, block: Block) -> None:
         self.block, self.b, self.emitter = block, block.b, block.emitter
-        self.finite, self.signless = self.told = Cell("finite"), Cell("signless")
+        self.told, self.seen = Cell("finite, signless"), Cell("nan, signs")
         wide = block.lanes if block.unit or block.along else 0
         self.type = block.kernel.elem.with_lanes(wide)
-        self.nan, self.signs = Cell("nan"), Cell("signs")
 
     def tree(self) -> Node:
         """Looks at all of it."""
-        block, seen = self.block, (self.nan, self.signs)
+        block, seen = self.block, (self.seen,)
         column: Node = (
             Do("clear", self._clear, seen),
             block.over(Do("look", self._look, seen), vector=block.along),
-            Do("tell", self._tell, self.told),
+            Do("tell", self._tell, (self.told,)),
         )
         if block.unit is not None:
             column = vectors(block.unit, block.lanes, column, tail="masked")
         columns = serial([var for var in block.own if var is not block.unit], column)
-        return (block.begin(), Do("suppose that all is finite", self._suppose, self.told), columns)
+        suppose = Do("suppose that all is finite", self._suppose, (self.told,))
+        return (block.begin(), suppose, columns)
 
     def _suppose(self) -> None:
-        true = (self.b.const(True, I1),)
-        self.emitter.cells.update(dict.fromkeys(self.told, true))
+        self.emitter.cells[self.told] = (self.b.const(True, I1),) * 2
 
     def _clear(self) -> None:
         nothing, ones = self.b.const(0.0, self.type), self.b.const(-1, self.type.as_int)
-        self.emitter.cells.update({self.nan: (nothing,), self.signs: (ones,)})
+        self.emitter.cells[self.seen] = nothing, ones
 
     def _look(self) -> None:
-        b, block, cells = self.b, self.block, self.emitter.cells
+        b, block, (nan, signs) = self.b, self.block, self.emitter.cells[self.seen]
         mask = self.emitter.elements.position.mask
         raw = block.load(self.type.lanes, mask)
         number = vmath.convert(b, raw, block.view.dtype, block.kernel.dtype)
         bits = b.cast("bitcast", number, self.type.as_int.elem)
         if block.along and mask is not None:
             bits = b.select(mask, bits, -1)
-        cells[self.nan] = (b.fma(number, 0.0, cells[self.nan][0]),)
-        cells[self.signs] = (cells[self.signs][0] & bits,)
+        self.emitter.cells[self.seen] = b.fma(number, 0.0, nan), signs & bits
 
     def _tell(self) -> None:
         b, cells = self.b, self.emitter.cells
-        (nan,), (signs,) = cells[self.nan], cells[self.signs]
+        (finite, signless), (nan, signs) = cells[self.told], cells[self.seen]
         signs = b.reduce("and", signs) if self.block.along else signs
-        for cell, wrong in zip(self.told, (b.compare("uno", nan, nan), signs < 0), strict=True):
-            cells[cell] = (cells[cell][0] & (any_lane(wrong) ^ True),)
+        infinite, signed = any_lane(b.compare("uno", nan, nan)), any_lane(signs < 0)
+        cells[self.told] = finite & (infinite ^ True), signless & (signed ^ True)
 
 
 def any_lane(found: Register) -> Register:

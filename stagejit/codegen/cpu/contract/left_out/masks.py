@@ -17,6 +17,7 @@ from functools import reduce
 from operator import and_, or_
 
 from stagejit.codegen.closed import ClosedRegion
+from stagejit.codegen.cpu.contract.left_out.blocks import any_lane
 from stagejit.codegen.cpu.contract.microkernel import SumTile
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Choice
@@ -93,30 +94,25 @@ def _operations(region: ClosedRegion, values: list[Value]) -> float:
     return total
 
 
-class Kept:
-    """Asks the masks of one nest about its tiles."""
+def where_kept(masks: Sequence[Mask], tile: SumTile, loops: Node) -> Node:
+    """`loops` where anything is stored of the tile."""
 
-    def __init__(self, masks: Sequence[Mask]) -> None:
-        self.masks = masks
+    def some() -> Register:
+        return any_lane(reduce(or_, [_kept(masks, tile, point) for point in tile.points]))
 
-    def around(self, tile: SumTile, loops: Node) -> Node:
-        """`loops` where anything is stored of the tile."""
-        return When("some of it is stored", lambda: self._any(tile), loops)
+    return When("some of it is stored", some, loops)
 
-    def _any(self, tile: SumTile) -> Register:
-        kept = reduce(or_, [self._kept(tile, point) for point in tile.points])
-        return tile.b.reduce("or", kept) if kept.type.lanes else kept
 
-    def _kept(self, tile: SumTile, point: Mapping[Var, int]) -> Register:
-        """Which elements of a vector of the tile are stored."""
-        elements, tiling = tile.emitter.elements, tile.tiling
-        lane = None if tile.kernel.across else tiling.lane
-        lanes = tiling.lanes if lane else 0
-        exist = tile.exist(point)
-        if exist is None and elements.position.mask is not None:
-            exist = tile.b.active(lanes, lanes)
-        env, steps = elements.position.env, tile.kernel.elements(point)
-        places = {axis: env[axis] + step for axis, step in steps.items()}
-        with elements.at(places, vector=lane, lanes=lanes, mask=exist):
-            found = [(mask, elements.value(mask.value, mask.index)) for mask in self.masks]
-        return reduce(and_, [each if mask.kept else each ^ True for mask, each in found])
+def _kept(masks: Sequence[Mask], tile: SumTile, point: Mapping[Var, int]) -> Register:
+    """Which elements of a vector of the tile are stored."""
+    elements, tiling = tile.emitter.elements, tile.tiling
+    lane = None if tile.kernel.across else tiling.lane
+    lanes = tiling.lanes if lane else 0
+    exist = tile.exist(point)
+    if exist is None and elements.position.mask is not None:
+        exist = tile.b.active(lanes, lanes)
+    env, steps = elements.position.env, tile.kernel.elements(point)
+    places = {axis: env[axis] + step for axis, step in steps.items()}
+    with elements.at(places, vector=lane, lanes=lanes, mask=exist):
+        found = [(mask, elements.value(mask.value, mask.index)) for mask in masks]
+    return reduce(and_, [each if mask.kept else each ^ True for mask, each in found])

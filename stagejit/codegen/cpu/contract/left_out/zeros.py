@@ -85,8 +85,7 @@ class Zeros:
             whole = self.lanes if split.var is self.block.unit else 1
             self.size *= -(-split.span // whole) * whole
         self.table = self.b.scratch("ends", I32, self.size * _ENTRIES)
-        self.seen = tuple(Cell(name) for name in ("first", "end", "signs"))
-        self.origin = Cell("origin")
+        self.seen, self.origin = Cell("first, end, signs"), Cell("origin")
 
     # ---------------------------------------------------------------- before the tiles
 
@@ -110,9 +109,9 @@ class Zeros:
 
     def _one(self, vectors_of: Callable[[], Vectors]) -> Node:
         """Notes the ends of what the loops stand at, which is made of some vectors."""
-        look = Do("look", lambda: self._look(vectors_of()), self.seen)
+        look = Do("look", lambda: self._look(vectors_of()), (self.seen,))
         return (
-            Do("clear", self._clear, self.seen),
+            Do("clear", self._clear, (self.seen,)),
             self.block.over(look, vector=self.block.along),
             Do("note the ends", self._note),
         )
@@ -120,34 +119,27 @@ class Zeros:
     def _clear(self) -> None:
         b, lanes = self.b, 0 if self.block.along else self.lanes
         bits = element_type(self.block.view.dtype).as_int.with_lanes(self.lanes)
-        length = (
-            b.splat(self._number(self.block.length), lanes)
-            if lanes
-            else self._number(self.block.length)
-        )
-        registers = length, b.const(0, I32.with_lanes(lanes)), b.const(0, bits)
-        self.emitter.cells.update({c: (r,) for c, r in zip(self.seen, registers, strict=True)})
+        none, length = b.const(0, I32.with_lanes(lanes)), self._number(self.block.length, lanes)
+        self.emitter.cells[self.seen] = length, none, b.const(0, bits)
 
     def _look(self, vectors: Vectors) -> None:
         b, block, along = self.b, self.block, self.block.along
-        first, end, signs = (self.emitter.cells[cell][0] for cell in self.seen)
+        first, end, signs = self.emitter.cells[self.seen]
         step, length = block.step, block.length
         raw = [block.load(self.lanes, mask, further) for further, mask in vectors]
         bits = reduce(or_, [b.cast("bitcast", each, signs.type.elem) for each in raw])
         some = b.compare("ne", bits << 1, 0)
         some = any_lane(some) if along else some
         behind = b.binary("smin", step + self.lanes, length) if along else step + 1
-        here, behind, length = (self._number(each) for each in (step, behind, length))
-        if first.type.lanes:
-            here, behind, length = (
-                b.splat(each, first.type.lanes) for each in (here, behind, length)
-            )
+        here, behind, length = (
+            self._number(each, first.type.lanes) for each in (step, behind, length)
+        )
         first = b.binary("smin", first, b.select(some, here, length))
-        registers = first, b.select(some, behind, end), signs | bits
-        self.emitter.cells.update({c: (r,) for c, r in zip(self.seen, registers, strict=True)})
+        self.emitter.cells[self.seen] = first, b.select(some, behind, end), signs | bits
 
-    def _number(self, index: Register) -> Register:
-        return self.b.cast("trunc", index, "i32")
+    def _number(self, index: Register, lanes: int) -> Register:
+        number = self.b.cast("trunc", index, "i32")
+        return self.b.splat(number, lanes) if lanes else number
 
     def _group(self, sizes: Mapping[Var, int]) -> Vectors:
         """What a step reads of a group of tiles: how far from the first element, which lanes."""
@@ -156,8 +148,7 @@ class Zeros:
         return [(self.block.view.constant(point), mask) for point in points]
 
     def _note(self) -> None:
-        b, place = self.b, self._place()
-        first, end, signs = (self.emitter.cells[cell][0] for cell in self.seen)
+        b, place, (first, end, signs) = self.b, self._place(), self.emitter.cells[self.seen]
         minus = signs < 0
         minus = b.cast("zext", any_lane(minus) if self.block.along else minus, "i32")
         for number, entry in enumerate((b.binary("smin", first, end), end, minus)):
@@ -185,7 +176,7 @@ class Zeros:
         b, cells = self.b, self.emitter.cells
         first, end, minus = self._ends(tile.sizes)
         none = b.compare("eq", first, end) & b.compare("eq", minus, 0)
-        plus = none & cells[self.check.signless][0]
+        plus = none & cells[self.check.told][1]
         sums = [b.select(plus, 0.0, total) for total in cells[tile.sums]]
         bounds = b.cast("sext", first, "i64"), b.cast("sext", end, "i64")
         cells.update({tile.sums: tuple(sums), ends: bounds})
@@ -230,12 +221,10 @@ class Zeros:
     def _matter(self, tile: SumTile) -> Register:
         """Whether zeros that are left out may change a sum of the tile."""
         b, cells = self.b, self.emitter.cells
-        least = None
+        signed = []
         for point, total in zip(tile.points, cells[tile.sums], strict=True):
-            bits = b.cast("bitcast", total, total.type.as_int.elem)
-            exist = tile.exist(point)
-            bits = bits if exist is None else b.select(exist, bits, 0)
-            least = bits if least is None else b.binary("smin", least, bits)
-        assert least is not None
+            bits, exist = b.cast("bitcast", total, total.type.as_int.elem), tile.exist(point)
+            signed.append(bits if exist is None else b.select(exist, bits, 0))
+        least = reduce(partial(b.binary, "smin"), signed)
         minus = any_lane(b.compare("eq", least, -(1 << least.type.bits - 1)))
-        return minus | (cells[self.check.finite][0] ^ True)
+        return minus | (cells[self.check.told][0] ^ True)
