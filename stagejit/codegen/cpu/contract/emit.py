@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
@@ -41,8 +40,6 @@ from stagejit.codegen.nest.tree import Do, Groups, Node, Parallel, Run, blocks, 
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
 from stagejit.types import DType
-
-_NONE: Mapping[Var, int] = MappingProxyType({})
 
 
 def product_kernel(region: ClosedRegion, target: Target) -> Kernel:
@@ -163,20 +160,16 @@ class Products:
             return tile
         return (Do("fetch ahead", lambda: fetch_ahead(kernel, sizes)), tile)
 
-    def _groups(
-        self,
-        rest: Sequence[Split],
-        inside: Callable[[Mapping[Var, int]], Node],
-        sizes: Mapping[Var, int] = _NONE,
-    ) -> Node:
-        """The loops over groups of the axes in `rest`, with what is inside for their sizes."""
-        if not rest:
-            return inside(sizes)
-        split = rest[0]
-        runs = []
-        for size, first, last, ragged in self._runs(split):
-            body = self._groups(rest[1:], inside, {**sizes, split.var: size})
-            runs.append(Run(size, first, last, body, ragged))
+    def _groups(self, splits: Sequence[Split], inside: Callable[[Mapping[Var, int]], Node]) -> Node:
+        """The loops over groups of some axes, with what is inside for their sizes."""
+        if not splits:
+            return inside({})
+        split, *rest = splits
+
+        def body(size: int) -> Node:
+            return self._groups(rest, lambda sizes: inside({split.var: size, **sizes}))
+
+        runs = (Run(size, lo, hi, body(size), last) for size, lo, hi, last in self._runs(split))
         return Groups(split, tuple(runs))
 
     def _runs(self, split: Split) -> list[tuple[int, int, int, bool]]:

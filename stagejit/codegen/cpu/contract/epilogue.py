@@ -94,28 +94,24 @@ class Epilogue:
         var, rest = axes[0], axes[1:]
         if var is not self.vector:
             return serial([var], self._loops(rest))
-        lanes, chunks = self.lanes, []
+        lanes, chunks = self.lanes, self._gaps(var, rest)
         whole = var is self.plan.tiling.lane and var.extent % lanes == 0
-        if self._fills_gaps(rest):
-            chunks.append(Chunk(lanes, self._gaps(rest), vector=True))
         if not (whole and chunks):
             tail: Tail = "none" if whole else "all masked"
             chunks.append(Chunk(lanes, self._loops(rest), vector=True, tail=tail))
         return Loop(var, tuple(chunks))
 
-    def _fills_gaps(self, inner: Sequence[Var]) -> bool:
-        """Whether the positions of `inner` are all the elements between two lanes, in order."""
-        assert self.vector is not None
-        axes, stored = self.plan.nest.axes, self.plan.offsets[0]
-        between = between_lanes(axes, stored, self.vector, self.lanes)
-        whole = all(self.plan.tiling.count(var) == var.extent for var in between)
-        return bool(between) and whole and between == list(inner)
-
-    def _gaps(self, inner: Sequence[Var]) -> Node:
-        """A vector, and all the elements between its lanes."""
-        assert self.vector is not None
-        apart = partial(self.elements.interleaving, self._stride(self.vector))
-        return Within("interleaved", apart, everywhere(inner, self._loops(())))
+    def _gaps(self, vector: Var, inner: Sequence[Var]) -> list[Chunk]:
+        """Vectors together with all the elements between their lanes, where these are all the
+        positions of `inner`, in order."""
+        axes, stored, tiling = self.plan.nest.axes, self.plan.offsets[0], self.plan.tiling
+        between = between_lanes(axes, stored, vector, self.lanes)
+        whole = all(tiling.count(var) == var.extent for var in between)
+        if not between or not whole or between != list(inner):
+            return []
+        apart = partial(self.elements.interleaving, self._stride(vector))
+        body = Within("interleaved", apart, everywhere(inner, self._loops(())))
+        return [Chunk(self.lanes, body, vector=True)]
 
     # ---------------------------------------------------------------- one position
 

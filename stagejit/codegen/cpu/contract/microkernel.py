@@ -90,21 +90,19 @@ class MicroKernel:
     # ---------------------------------------------------------------- points
 
     def points(self, sizes: Mapping[Var, int]) -> list[dict[Var, int]]:
-        """All positions of the tile in units. The axes of the operand with fewer loads vary
-        fastest, so that its registers are kept and those of the other live shortly."""
+        """All positions of the tile, in elements, a vector at a time. The axes of the operand with
+        fewer loads vary fastest, so that its registers are kept and those of the other live
+        shortly."""
         counts = [
             math.prod(n for v, n in sizes.items() if v in view.depends) for view in self.operands
         ]
         kept = self.operands[counts.index(min(counts))].depends
         axes = sorted(sizes, key=lambda v: v in kept)
-        return [
-            dict(zip(axes, combination, strict=True))
-            for combination in itertools.product(*(range(sizes[axis]) for axis in axes))
+        units = [self.tiling.lanes if axis is self.tiling.lane else 1 for axis in axes]
+        places = [
+            range(0, sizes[axis] * unit, unit) for axis, unit in zip(axes, units, strict=True)
         ]
-
-    def elements(self, point: Mapping[Var, int]) -> dict[Var, int]:
-        lane, lanes = self.tiling.lane, self.tiling.lanes
-        return {axis: step * (lanes if axis is lane else 1) for axis, step in point.items()}
+        return [dict(zip(axes, place, strict=True)) for place in itertools.product(*places)]
 
     def first(self) -> Register | None:
         """Whether the panel holds nothing yet; None where it never does."""
@@ -141,9 +139,9 @@ class MicroKernel:
     def _repeats(self, axis: Var, points: Sequence[Mapping[Var, int]]) -> bool:
         """Different taps load the same elements: unrolled, these would crowd the registers."""
         for view in self.operands:
-            once = {view.constant(self.elements(point)) for point in points}
+            once = {view.constant(point) for point in points}
             taps = {
-                view.constant({**self.elements(point), axis: tap})
+                view.constant({**point, axis: tap})
                 for point in points
                 for tap in range(axis.extent)
             }
@@ -238,7 +236,7 @@ class SumTile:
         self.mask = emitter.elements.position.mask
         if self.first is not None:  # the sums so far are wanted at the end, when they would stall
             for point in self.points:
-                offset = self.target + self.panel.constant(kernel.elements(point))
+                offset = self.target + self.panel.constant(point)
                 self.b.prefetch(self.panel.buffer, offset, write=True)
         handed = {var: span for loop in self.loops for var, span in loop.handed(emitter).items()}
         with emitter.covering(handed):
@@ -269,7 +267,7 @@ class SumTile:
         small."""
         buffer = self.panel.buffer
         for point, total in zip(self.points, sums, strict=True):
-            offset = self.target + self.panel.constant(self.kernel.elements(point))
+            offset = self.target + self.panel.constant(point)
             lanes_on = self.exist(point)
             if add:
                 total = total + self.b.load(buffer, offset, total.type.lanes, mask=lanes_on)
@@ -304,7 +302,7 @@ class SumTile:
         for combination in itertools.product(*(range(axis.extent) for axis in self.unrolled)):
             steps = {**fixed, **dict(zip(self.unrolled, combination, strict=True))}
             for number, point in enumerate(self.points):
-                at = {**steps, **kernel.elements(point)}
+                at = {**steps, **point}
                 a, b = (
                     load(i, view.constant(at), self._read(view, point, tail))
                     for i, view in enumerate(kernel.operands)

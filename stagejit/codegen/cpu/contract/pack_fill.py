@@ -218,10 +218,13 @@ class Fill:
                 register = b.select(inside, register, border)
             b.store(register, self.buffer, self._row_start(len(self.dims) - 1) + position)
 
-        if dim.length <= _UNROLLED_VECTORS * lanes:  # masks then do not depend on the row
-            return vectors(block, lanes, Do("pack", step), tail="padded", straight=True)
-        row = vectors(block, lanes, Do("pack", step), tail="padded")
-        return self._covering(block, lambda: (b.const(0), self.needs[dim.source].count), row)
+        short = dim.length <= _UNROLLED_VECTORS * lanes  # masks then do not depend on the row
+        row = vectors(block, lanes, Do("pack", step), tail="padded", straight=short)
+        return (
+            row
+            if short
+            else self._covering(block, lambda: (b.const(0), self.needs[dim.source].count), row)
+        )
 
     def _covering(
         self, var: Var, ends: Callable[[], tuple[Register, Register]], body: Node

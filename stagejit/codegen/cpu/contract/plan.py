@@ -21,7 +21,6 @@ from stagejit.codegen.elements.space import merge, refine
 from stagejit.codegen.elements.walk import behind_views
 from stagejit.codegen.kernel import Choice
 from stagejit.codegen.target import Target
-from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var
@@ -52,14 +51,10 @@ def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
     nest = _merged(_refined(region, nest))
     walk = _Walk(region, nest, strict=False)
     sources = _source(region, nest.left), _source(region, nest.right)
-    plain = [
-        i
-        for i, (store, offset) in enumerate(zip(region.stores, walk.offsets, strict=True))
-        if _is_plain(region, nest, store) and _loops_only(offset)
-    ]
-    stored = walk.offsets[plain[0] if plain else 0]
-    ranked = choose(nest, sources, stored, target, plain=bool(plain))
-    direct = bool(plain) and is_direct(nest, ranked.best.lane, stored)
+    plain = next((n for n in range(len(walk.offsets)) if _is_plain(walk, n)), None)
+    stored = walk.offsets[plain or 0]
+    ranked = choose(nest, sources, stored, target, plain=plain is not None)
+    panel = plain if is_direct(nest, ranked.best.lane, stored) else None
     steps = math.prod(var.extent for var in nest.reduce)
     masks, told = masks_of(region, steps, walk.index)
     zeros, looked = mostly_zero(region.anchor_op, ranked.best, sources)
@@ -71,7 +66,7 @@ def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
         walk.offsets,
         tuple(walk.footprint.reads),
         ranked.best,
-        plain[0] if direct else None,
+        panel,
         masks,
         zeros,
         (ranked.choice, *told, *looked),
@@ -166,7 +161,9 @@ def _loops_only(form: Affine) -> bool:
     return all(var.kind == "loop" for var in form.vars())
 
 
-def _is_plain(region: ClosedRegion, nest: Nest, store: Store) -> bool:
-    """The stored value is the anchor's result, perhaps viewed, in the type of the running sums."""
-    result = region.anchor_op.result
-    return behind_views(store.value, (result,)) is not None and result.type.dtype is nest.dtype
+def _is_plain(walk: _Walk, number: int) -> bool:
+    """What a store writes is the anchor's result, perhaps viewed, in the type of the running sums;
+    its place is a form of axes."""
+    stored, result = walk.region.stores[number].value, walk.region.anchor_op.result
+    viewed = behind_views(stored, (result,)) is not None
+    return viewed and result.type.dtype is walk.nest.dtype and _loops_only(walk.offsets[number])

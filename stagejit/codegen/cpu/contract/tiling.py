@@ -80,10 +80,8 @@ class Tiling:
 
     @property
     def k_blocks(self) -> int:
-        if self.blocked is None:
-            return 1
-        serial = math.prod(var.extent for var in self.serial)
-        return serial * -(-self.blocked.extent // self.k_block)
+        blocks = 1 if self.blocked is None else -(-self.blocked.extent // self.k_block)
+        return blocks * math.prod(var.extent for var in self.serial)
 
     @property
     def serial(self) -> tuple[Var, ...]:

@@ -6,8 +6,6 @@ item's block of it. Invariant: what is told is true of the whole block.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-
 from stagejit.codegen.cpu.contract.microkernel import MicroKernel
 from stagejit.codegen.ir.nodes import I1
 from stagejit.codegen.ir.nodes import Value as Register
@@ -50,10 +48,9 @@ class Block:
         """`body` for each step, or for vectors of them."""
         var = self.steps.var
         loop = vectors(var, self.lanes, body, tail="masked") if vector else serial([var], body)
-        return Within("the block", self._handed, loop)
-
-    def _handed(self) -> AbstractContextManager[None]:
-        return self.emitter.covering(self.steps.handed(self.emitter))
+        return Within(
+            "the block", lambda: self.emitter.covering(self.steps.handed(self.emitter)), loop
+        )
 
     @property
     def step(self) -> Register:

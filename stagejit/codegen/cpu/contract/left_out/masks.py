@@ -111,8 +111,8 @@ def _kept(masks: Sequence[Mask], tile: SumTile, point: Mapping[Var, int]) -> Reg
     exist = tile.exist(point)
     if exist is None and elements.position.mask is not None:
         exist = tile.b.active(lanes, lanes)
-    env, steps = elements.position.env, tile.kernel.elements(point)
-    places = {axis: env[axis] + step for axis, step in steps.items()}
+    env = elements.position.env
+    places = {axis: env[axis] + step for axis, step in point.items()}
     with elements.at(places, vector=lane, lanes=lanes, mask=exist):
         found = [(mask, elements.value(mask.value, mask.index)) for mask in masks]
     return reduce(and_, [each if mask.kept else each ^ True for mask, each in found])

@@ -144,7 +144,7 @@ class Zeros:
     def _group(self, sizes: Mapping[Var, int]) -> Vectors:
         """What a step reads of a group of tiles: how far from the first element, which lanes."""
         mask = self.emitter.elements.position.mask if self.block.along else None
-        points = map(self.kernel.elements, self.kernel.points(sizes))
+        points = self.kernel.points(sizes)
         return [(self.block.view.constant(point), mask) for point in points]
 
     def _note(self) -> None:
@@ -188,12 +188,11 @@ class Zeros:
             return [b.load(self.table, place + number * self.size) for number in range(_ENTRIES)]
         found: list[list[Register]] = [[], [], []]
         for point in self.kernel.points({s.var: sizes[s.var] for s in self.block.splits}):
-            steps = self.kernel.elements(point)
             left = sizes[unit] - point[unit] if unit is not self.kernel.tiling.lane else self.lanes
             if unit is not self.kernel.tiling.lane and point[unit] % self.lanes:
                 continue
             mask = None if left >= self.lanes else b.active(left, self.lanes)
-            at = place + sum(self.strides[var] * step for var, step in steps.items())
+            at = place + sum(self.strides[var] * step for var, step in point.items())
             for number, registers in enumerate(found):
                 entry = b.load(self.table, at + number * self.size, self.lanes, mask=mask)
                 if mask is not None and number == 0:  # lanes that are none have no end before 0
