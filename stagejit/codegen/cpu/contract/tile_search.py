@@ -169,8 +169,8 @@ class TileSearch:
 
     def _whole(self) -> frozenset[Var]:
         """The axes that are in a tile as a whole: they move a window by less than a lane does.
-        Scratch holds the positions of such a window by their remainder (see `packing.Dim`), so that a
-        tile's registers are known only where it starts at a remainder of 0."""
+        Scratch holds the positions of such a window by their remainder (see `packing.Dim`), so that
+        a tile's registers are known only where it starts at a remainder of 0."""
         found: set[Var] = set()
         for window in (w for s in self.sources for w in s.windows.values()):
             step = window.at.coeff(self.lane) if self.lane is not None else 0
