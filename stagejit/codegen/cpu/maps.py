@@ -12,18 +12,16 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
-from stagejit.codegen.elements.accesses import vector_cost
-from stagejit.codegen.elements.elements import Elements, Memory
+from stagejit.codegen.elements.elements import Elements, Memory, Stores
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
 from stagejit.codegen.elements.register_tiles import Tile, best_tile, rows_are_a_loop
 from stagejit.codegen.elements.space import Space
-from stagejit.codegen.elements.stores import Stores
+from stagejit.codegen.elements.streaming import in_streams
 from stagejit.codegen.ir.strides import is_dealt
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
@@ -41,7 +39,7 @@ from stagejit.codegen.nest.tree import (
     vectors,
 )
 from stagejit.codegen.target import Target
-from stagejit.index.affine import Var
+from stagejit.index.affine import Index, Var
 
 _BLOCK = 1 << 14  # elements of one item along the vector variable
 _SMALLEST_BLOCK = 1 << 12  # where cores would stay without work
@@ -54,82 +52,29 @@ _TILE_BLOCK = 1 << 10  # elements of one item along the tile variable
 _SMALLEST_TILE_BLOCK = 1 << 7
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Nest(Loops):
-    """The loops of a map: `outer` one by one, `tile` (if any) in squares, `vector` in vectors.
-
-    straight: whether a row of few vectors is straight code. masked: whether the last vector, which
-    is not full, is one of the loop as all others are, so that the body is there once. looped:
-    whether the rows of a square are a loop, which finds what was transposed on the stack.
-    stride: how many elements lie between lanes of `vector`, unrolled, or how many stores.
-    """
-
-    outer: tuple[Var, ...]
-    tile: Var | None
-    stride: int
-    straight: bool
-    masked: bool
-    looped: bool
-
-
 def map_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region without reductions."""
-    nest, seconds = _plan(region, target), region_seconds(region, target)
+    loops = _plan(region, target)
+    seconds = region_seconds(region, target)
+    cores = cores_worth_having(seconds, target.cores)
 
-    def tree(nest: _Nest, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
-        stores = Stores(region, emitter.elements, memory, nest.offsets, nest.streamed)
-        cores = cores_worth_having(seconds, target.cores)
-        return _Policy(nest, emitter.elements, stores).tree(cores)
+    def tree(loops: Loops, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
+        return _Policy(loops, emitter.elements, memory).tree(cores)
 
-    return kernel_of(region, [nest], tree, seconds, nest.choices)
-
-
-# -------------------------------------------------------------------- planning
+    return kernel_of(region, [loops], tree, seconds, loops.choices)
 
 
-def _plan(region: ClosedRegion, target: Target) -> _Nest:
+def _plan(region: ClosedRegion, target: Target) -> Loops:
+    """Vectors along the variable where they cost least, perhaps with another one between their
+    lanes; inner ones win ties."""
     shape = region.stores[0].value.shape
-    space = Space(shape)
 
-    def walk(strict: bool) -> Walked:
-        footprint, index = Footprint(region, strict=strict), space.index
+    def walk(footprint: Footprint, index: Index) -> Walked:
         offsets = [footprint.write(store, index) for store in region.stores]
-        return footprint, index, [index] * len(offsets), offsets
+        return index, [index] * len(offsets), offsets
 
-    loops = loops_of(region, target, space, [range(len(shape))], walk)
-    # Stores into one buffer may together fill what lies between their lanes.
-    siblings = max(Counter(region.buffers).values())
-    loops = _with_vectors(loops, siblings).in_streams()
-    (variables,), forms, lanes = loops.groups, loops.forms, loops.lanes
-    vector, between = loops.vector, loops.between
-    tile = None if between else best_tile(variables, vector, forms)
-    stride, vectors = between.extent if between else siblings, 0
-    if vector is not None:
-        vectors = -(-vector.extent // lanes)
-    code = element_code(region)
-    return _Nest(
-        **vars(loops),
-        outer=tuple(var for var in variables if var not in (vector, tile, between)),
-        tile=tile,
-        stride=stride,
-        straight=0 < vectors <= _UNROLLED and vectors * code <= _STRAIGHT,
-        masked=vector is not None
-        and target.has_avx512
-        and vector.extent > lanes
-        and vector.extent % lanes != 0
-        and stride == 1
-        and all(form.coeff(vector) in (0, 1) for form in (*forms, *loops.offsets))
-        and code >= _LONG
-        and not any(loops.streamed),
-        looped=tile is not None
-        and rows_are_a_loop(region, loops.reads, loops.offsets, tile, lanes),
-    )
-
-
-def _with_vectors(loops: Loops, siblings: int) -> Loops:
-    """Along the variable whose vectors cost least, perhaps with another one between its lanes;
-    inner ones win ties."""
-    (variables,), forms, lanes = loops.groups, loops.forms, loops.lanes
+    loops = loops_of(region, target, Space(shape), [range(len(shape))], walk)
+    (variables,), lanes = loops.groups, loops.lanes
     inner_first = variables[::-1]
     apart = [
         (var, between)
@@ -139,62 +84,86 @@ def _with_vectors(loops: Loops, siblings: int) -> Loops:
         if var is not between
         and any(
             form.coeff(var) == between.extent and form.coeff(between) == 1
-            for form in (*forms, *loops.offsets)
+            for form in (*loops.forms, *loops.offsets)
         )
     ]
-
-    def cost(var: Var, between: Var | None) -> float:
-        gap = between.extent if between else siblings
-        return vector_cost(forms, loops.offsets, var, lanes, gap)
-
-    return loops.in_vectors(inner_first, cost, apart)
+    neighbours = _stores_between(region)
+    return in_streams(loops.in_vectors(inner_first, between=apart, neighbours=neighbours))
 
 
-# -------------------------------------------------------------------- the loops
+def _stores_between(region: ClosedRegion) -> int:
+    """Stores into one buffer, which may together fill what lies between their lanes."""
+    return max(Counter(region.buffers).values())
 
 
 class _Policy:
-    """The tree of one map."""
+    """The tree of one map: some loops one by one, `tile` (if any) in squares, one in vectors.
+    stride: how many elements lie between lanes, unrolled, or how many stores."""
 
-    def __init__(self, nest: _Nest, elements: Elements, stores: Stores) -> None:
-        self.nest, self.elements, self.stores = nest, elements, stores
+    def __init__(self, loops: Loops, elements: Elements, memory: Sequence[Memory]) -> None:
+        self.loops, self.elements, self.lanes = loops, elements, loops.lanes
+        self.stores = Stores(loops.region, elements, memory, loops.offsets, loops.streamed)
+        (variables,), vector, between = loops.groups, loops.vector, loops.between
+        self.tile = None if between else best_tile(variables, vector, loops.forms)
+        self.outer = [var for var in variables if var not in (vector, self.tile, between)]
+        self.stride = between.extent if between else _stores_between(loops.region)
+        self.code = element_code(loops.region)
 
     @property
     def store(self) -> Node:
         return Do("store", self._store)
 
     def tree(self, cores: int) -> Parallel:
-        outer = [(var, 1) for var in self.nest.outer]
-        vector, tile = self.nest.vector, self.nest.tile
+        outer = [(var, 1) for var in self.outer]
+        vector, tile = self.loops.vector, self.tile
         if vector is None:
             return in_items(outer, self.store, cores)
-        others = math.prod(var.extent for var in self.nest.outer)
+        others = math.prod(var.extent for var in self.outer)
         if tile is None:
             block = block_of(vector.extent, others, _BLOCK, _SMALLEST_BLOCK, cores)
             return in_items([*outer, (vector, block)], self._row(vector, block), cores)
-        whole = -(-vector.extent // self.nest.lanes) * self.nest.lanes
-        abreast = min(whole, self._squares_abreast(tile, vector) * self.nest.lanes)
+        whole = -(-vector.extent // self.lanes) * self.lanes
+        abreast = min(whole, self._squares_abreast(tile, vector) * self.lanes)
         columns = others * -(-vector.extent // abreast)
         along = block_of(tile.extent, columns, _TILE_BLOCK, _SMALLEST_TILE_BLOCK, cores)
         loops = [*outer, (vector, abreast), (tile, along)]
         return in_items(loops, self._tiles(vector, tile), cores)
 
+    # ---------------------------------------------------------------- vectors
+
     def _row(self, vector: Var, block: int) -> Node:
-        """Vectors, and the elements between the lanes of each."""
-        body: Node = self.store
-        between, stride = self.nest.between, self.nest.stride
+        """Vectors, and the elements between the lanes of each. A row of few of them is straight
+        code."""
+        body, between = self.store, self.loops.between
         if between:
             body = everywhere([between], body)
-        if stride > 1:
-            body = Within("interleaved", partial(self.elements.interleaving, stride), body)
-        straight = self.nest.straight and block == vector.extent
-        tail: Tail = "all masked" if self.nest.masked else "masked"
-        return vectors(vector, self.nest.lanes, body, tail=tail, straight=straight)
+        if self.stride > 1:
+            body = Within("interleaved", partial(self.elements.interleaving, self.stride), body)
+        count = -(-vector.extent // self.lanes)
+        straight = block == vector.extent and count <= _UNROLLED and count * self.code <= _STRAIGHT
+        tail: Tail = "all masked" if self._masked(vector) else "masked"
+        return vectors(vector, self.lanes, body, tail=tail, straight=straight)
+
+    def _masked(self, vector: Var) -> bool:
+        """Whether the last vector, which is not full, is one of the loop as all others are, so that
+        the body is there once."""
+        loops = self.loops
+        return (
+            loops.target.has_avx512
+            and vector.extent > self.lanes
+            and vector.extent % self.lanes != 0
+            and self.stride == 1
+            and all(form.coeff(vector) in (0, 1) for form in (*loops.forms, *loops.offsets))
+            and self.code >= _LONG
+            and not any(loops.streamed)
+        )
+
+    # ---------------------------------------------------------------- squares
 
     def _tiles(self, vector: Var, tile: Var) -> Node:
         """Square tiles of `lanes` by `lanes`, some next to each other along the vector variable,
         then the next ones along the tile variable."""
-        lanes, rest = self.nest.lanes, tile.extent % self.nest.lanes
+        lanes, rest = self.lanes, tile.extent % self.lanes
         chunks = [Chunk(lanes, vectors(vector, lanes, self._square(vector, tile, lanes)))]
         if rest:
             body = vectors(vector, lanes, self._square(vector, tile, rest))
@@ -203,10 +172,10 @@ class _Policy:
 
     def _squares_abreast(self, tile: Var, vector: Var) -> int:
         """Squares next to each other before the next ones along the tile variable."""
-        accesses = [(form, value.type.dtype.itemsize) for value, form in self.nest.reads]
+        accesses = [(form, value.type.dtype.itemsize) for value, form in self.loops.reads]
         accesses += [
             (form, store.value.type.dtype.itemsize)
-            for form, store in zip(self.nest.offsets, self.nest.region.stores, strict=True)
+            for form, store in zip(self.loops.offsets, self.loops.region.stores, strict=True)
         ]
         crosses = any(
             form.coeff(vector) == 1 and form.coeff(tile) * size >= _PAGE_NBYTES
@@ -216,10 +185,13 @@ class _Policy:
 
     def _square(self, vector: Var, tile: Var, count: int) -> Node:
         """One square; `count` steps along the tile variable exist."""
-        row, looped = Var(count, "row"), self.nest.looped and count > 1
+        row, loops = Var(count, "row"), self.loops
+        looped = count > 1 and rows_are_a_loop(
+            loops.region, loops.reads, loops.offsets, tile, self.lanes
+        )
 
         def square() -> AbstractContextManager[None]:
-            elements, lanes = self.elements, self.nest.lanes
+            elements, lanes = self.elements, self.lanes
             used = lanes if elements.position.mask is None else vector.extent % lanes
             before = elements.b.block if looped else None
             return elements.at(tile=Tile(tile, count, used, before=before))
@@ -233,4 +205,4 @@ class _Policy:
         return Within("square", square, body)
 
     def _store(self) -> None:
-        self.stores.write(list(enumerate(self.nest.places)))
+        self.stores.write(enumerate(self.loops.places))

@@ -27,7 +27,6 @@ from itertools import groupby
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
-from stagejit.codegen.elements.accesses import vector_cost
 from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
@@ -55,16 +54,14 @@ _FAR = 40.0  # until a line comes from the cache of all cores or from memory, so
 
 @dataclass(frozen=True, kw_only=True)
 class _Nest(Loops):
-    """Of elements of the updates; their place in the destination is told but for the starts.
+    """Of elements of the updates; their place in the destination is told but for the starts. The
+    first group of loops has independent iterations, the second is over index vectors, and the rest
+    over the elements of a window.
 
-    free: loops whose iterations are independent; ordered: those over index vectors;
-    window: over the elements of a window. still: whether elements along it
-    are of different destinations, see Note [Windows that move]. owned: the axis of Note [Owned
-    ranges], or None, and ranges the number of them."""
+    still: whether elements along the vector variable are of different destinations, see Note
+    [Windows that move]. owned: the axis of Note [Owned ranges], or None, and ranges the number of
+    them."""
 
-    free: tuple[Var, ...]
-    ordered: tuple[Var, ...]
-    window: tuple[Var, ...]
     still: bool
     owned: int | None
     ranges: int
@@ -76,7 +73,7 @@ def scatter_kernel(region: ClosedRegion, target: Target) -> Kernel:
 
     def tree(nest: _Nest, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
         (into,) = memory
-        return _Policy(region.anchor_op, nest, emitter.elements, into).tree(target.cores)
+        return _Policy(region.anchor_op, nest, emitter.elements, into).tree()
 
     return kernel_of(region, [nest], tree, region_seconds(region, target), nest.choices)
 
@@ -88,14 +85,12 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     op = region.anchor_op
     _, indices, updates = op.operands
     dims = ScatterDims.of(op.attrs)
-    space = Space(updates.shape, "u")
 
-    def walk(strict: bool) -> Walked:
-        footprint, index = Footprint(region, strict=strict), space.index
+    def walk(footprint: Footprint, index: Index) -> Walked:
         footprint.value(updates, index)
         starts, place = _starts(footprint, op, index), _place(op, index)
         footprint.numbers.append(_offset(op, place, starts))
-        return footprint, index, [place], footprint.numbers[-1:]
+        return index, [place], footprint.numbers[-1:]
 
     batch = dims.batch_axes(len(updates.shape))
     apart = {batch[axis] for axis in dims.index_batch_axes}
@@ -103,30 +98,19 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
         apart = set(batch)
     several = [axis for axis in batch if axis not in apart]
     moving = _moving_axes(op) if any(updates.shape[axis] > 1 for axis in several) else frozenset()
-    runs = [(key, list(run)) for key, run in groupby(dims.window_axes, key=moving.__contains__)]
-    groups = [sorted(apart), several, *(run for _, run in runs)]
-    loops = loops_of(region, target, space, groups, walk)
-    free, ordered, *parts = loops.groups
-    window = tuple(var for part in parts for var in part)
-    moves = {var for (key, _), part in zip(runs, parts, strict=True) if key for var in part}
-    forms = [form for value, form in loops.reads if value is not indices]
-
-    def cost(var: Var, _: Var | None) -> float:
-        return vector_cost(forms, loops.offsets, var, loops.lanes)
-
-    chosen = loops.in_vectors(window[::-1], cost, but=indices)
-    still = chosen.vector not in moves
-    owners = _owners(region, free, chosen.vector if still else None, chosen.lanes, target)
-    owned, ranges = owners.best
-    return _Nest(
-        **vars(replace(chosen, choices=(*chosen.choices, owners.choice))),
-        free=free,
-        ordered=ordered,
-        window=window,
-        still=still,
-        owned=owned,
-        ranges=ranges,
+    runs = [list(run) for _, run in groupby(dims.window_axes, key=moving.__contains__)]
+    groups = [sorted(apart), several, *runs]
+    loops = loops_of(region, target, Space(updates.shape, "u"), groups, walk)
+    free, _, *parts = loops.groups
+    window = [var for part in parts for var in part]
+    loops = loops.in_vectors(window[::-1], but=indices)
+    still = not any(
+        run[0] in moving and loops.vector in part for run, part in zip(runs, parts, strict=True)
     )
+    owners = _owners(region, free, loops.vector if still else None, loops.lanes, target)
+    loops = replace(loops, choices=(*loops.choices, owners.choice))
+    owned, ranges = owners.best
+    return _Nest(**vars(loops), still=still, owned=owned, ranges=ranges)
 
 
 def _rooms(op: Op) -> dict[int, int]:
@@ -230,16 +214,18 @@ class _Policy:
         self.offset = Affine()  # of the element where the loops stand, in the destination
         self.inside: Register | None = None  # whether this item applies the window; None: always
 
-    def tree(self, cores: int) -> Parallel:
+    def tree(self) -> Parallel:
         nest = self.nest
-        loops = [(var, 1) for var in nest.free]
+        free, ordered, *window = nest.groups
+        loops = [(var, 1) for var in free]
         if nest.owned is not None:
             loops.append((self.range, 1))
         if nest.vector:
             loops.append((nest.vector, self._block()))
-        window = When("inside", lambda: self.inside, self._window())
-        windows = serial(nest.ordered, Within("starts", self._started, window))
-        return in_items(loops, windows, cores)
+        elements = self._elements([var for part in window for var in part])
+        inside = When("inside", lambda: self.inside, elements)
+        windows = serial(ordered, Within("starts", self._started, inside))
+        return in_items(loops, windows, nest.target.cores)
 
     def _block(self) -> int:
         """Elements along the vector variable that one item takes: all where windows move."""
@@ -267,12 +253,12 @@ class _Policy:
         first = self.elements.position.env[self.range] * size
         return self.b.compare("lt", start - first, size, signed=False)
 
-    def _window(self) -> Node:
+    def _elements(self, window: Sequence[Var]) -> Node:
         """All elements of the window that belong to this item."""
         body: Node = Do("combine", self._combine)
         if self.nest.vector is not None:
             body = vectors(self.nest.vector, self.nest.lanes, body)
-        return serial([var for var in self.nest.window if var is not self.nest.vector], body)
+        return serial([var for var in window if var is not self.nest.vector], body)
 
     def _combine(self) -> None:
         """One element, or a vector of them, of the destination."""

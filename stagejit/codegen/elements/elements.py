@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 
+from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.phases import Place, WaitingStores
 from stagejit.codegen.elements.positions import Positions
 from stagejit.codegen.elements.register_tiles import Tile
@@ -308,3 +309,30 @@ class Elements(Positions):
 
     def _reversed(self, register: Register) -> Register:
         return self.b.shuffle(register, None, tuple(reversed(range(register.type.lanes))))
+
+
+class Stores:
+    """The stores of a region. offsets: of each store, in its `into`. streamed: see `streaming`."""
+
+    def __init__(
+        self,
+        region: ClosedRegion,
+        elements: Elements,
+        memory: Sequence[Memory],
+        offsets: Sequence[Affine],
+        streamed: Sequence[bool],
+    ) -> None:
+        self.elements = elements
+        self.all = list(zip(region.stores, memory, offsets, streamed, strict=True))
+
+    def write(self, places: Iterable[tuple[int, Index]]) -> None:
+        """The element at the index, of the store with that number. All are evaluated first: a store
+        may take the place of what another one reads."""
+        elements, places = self.elements, list(places)
+        registers = [elements.value(self.all[number][0].value, index) for number, index in places]
+        whole = elements.position.mask is None
+        for register, (number, index) in zip(registers, places, strict=True):
+            store, memory, offset, streamed = self.all[number]
+            at = elements.with_starts(store, index, offset)
+            dtype = store.value.type.dtype
+            elements.store(register, dtype, memory, at, nontemporal=streamed and whole)

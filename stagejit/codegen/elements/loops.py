@@ -7,16 +7,15 @@ element of the space is visited once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.codegen.choices import cheapest_vector
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import widest_nbytes
-from stagejit.codegen.elements.accesses import lanes_of
+from stagejit.codegen.elements.accesses import lanes_of, vector_cost
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.space import Space, merge, refine
-from stagejit.codegen.elements.streaming import streamed_stores
 from stagejit.codegen.kernel import Choice
 from stagejit.codegen.target import Target
 from stagejit.graph.ir import Value
@@ -51,29 +50,29 @@ class Loops:
     def in_vectors(
         self,
         variables: Sequence[Var],
-        cost: Callable[[Var, Var | None], float],
+        cost: Callable[[Var, Var | None], float] | None = None,
         between: Sequence[tuple[Var, Var]] = (),
         *,
+        neighbours: int = 0,
         but: Value | None = None,
     ) -> Loops:
-        """With the cheapest vectors; see `cheapest_vector`. but: reads of it do not count."""
-        ranked = cheapest_vector(variables, cost, between)
-        vector, gap = ranked.best
+        """With the cheapest vectors; see `cheapest_vector`. cost: by default that of all accesses,
+        with so many neighbours where none are `between`. but: reads of it do not count."""
         forms = [form for value, form in self.reads if value is not but]
+
+        def accesses(var: Var, gap: Var | None) -> float:
+            apart = gap.extent if gap else neighbours
+            return vector_cost(forms, self.offsets, var, self.lanes, apart)
+
+        ranked = cheapest_vector(variables, cost or accesses, between)
+        vector, gap = ranked.best
         lanes = lanes_of(forms, self.offsets, vector, self.lanes)
         choices = (*self.choices, ranked.choice)
         return replace(self, vector=vector, between=gap, lanes=lanes, choices=choices)
 
-    def in_streams(self) -> Loops:
-        """With stores that bypass the caches where that pays."""
-        streamed, choice = streamed_stores(
-            self.region, self.reads, self.offsets, self.vector, self.lanes, self.target
-        )
-        return replace(self, streamed=streamed, choices=(*self.choices, choice))
 
-
-# Of a region's element at an index: what it needs, the index itself, places and offsets of stores.
-Walked = tuple[Footprint, Index, Sequence[Index], Sequence[Affine]]
+# Where the loops stand in a region, the places of what is stored for it, and the offsets of these.
+Walked = tuple[Index, Sequence[Index], Sequence[Affine]]
 
 
 def loops_of(
@@ -81,10 +80,17 @@ def loops_of(
     target: Target,
     space: Space,
     groups: Iterable[Iterable[int]],
-    walk: Callable[[bool], Walked],
+    walk: Callable[[Footprint, Index], Walked],
+    bound: Collection[Value] = (),
 ) -> Loops:
-    """The loops over a space, whose axes are in groups. walk(strict): at `space.index`."""
-    footprint, index, places, offsets = refine(space.split, walk)
+    """The loops over a space, whose axes are in groups. walk: of the element at an index of the
+    space, all that it needs. bound: see `Footprint`."""
+
+    def walked(strict: bool) -> tuple[Footprint, Walked]:
+        footprint = Footprint(region, bound, strict=strict)
+        return footprint, walk(footprint, space.index)
+
+    footprint, (index, places, offsets) = refine(space.split, walked)
     merged = [merge(space.loops(axes), footprint.forms, footprint.divided) for axes in groups]
     mapping = {var: form for _, forms in merged for var, form in forms.items()}
 

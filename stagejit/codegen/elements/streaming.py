@@ -1,17 +1,18 @@
 """When stores should bypass the caches: see KERNELS.md, "Large outputs".
 
-Input: a region, its reads and store offsets along a vector variable. Output: a yes or no for each
-store. Invariant: only full, aligned cache lines are streamed, and only results that the last cache
+Input: loops, along a vector variable. Output: the loops, with a yes or no for each store.
+Invariant: only full, aligned cache lines are streamed, and only results that the last cache
 could not keep for their readers anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 
 from stagejit.codegen.closed import ClosedRegion
+from stagejit.codegen.elements.loops import Loops
 from stagejit.codegen.kernel import Choice
-from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Store
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Var
@@ -19,30 +20,27 @@ from stagejit.index.affine import Affine, Var
 _LINE_NBYTES = 64
 
 
-def streamed_stores(
-    region: ClosedRegion,
-    reads: Iterable[tuple[Value, Affine]],
-    offsets: Sequence[Affine],
-    vector: Var | None,
-    lanes: int,
-    target: Target,
-) -> tuple[tuple[bool, ...], Choice]:
-    """For each store, whether its vectors should be streamed."""
-    traffic, cache = _traffic(region, reads), target.l3_nbytes
+def in_streams(loops: Loops) -> Loops:
+    """With stores that bypass the caches where that pays."""
+    streamed, why = _streamed(loops)
+    return replace(loops, streamed=streamed, choices=(*loops.choices, Choice("stream", why)))
+
+
+def _streamed(loops: Loops) -> tuple[tuple[bool, ...], str]:
+    """For each store, whether its vectors should be streamed; and why."""
+    region, vector, cache = loops.region, loops.vector, loops.target.l3_nbytes
+    traffic, none = _traffic(region, loops.reads), (False,) * len(region.stores)
     sizes = f"{traffic >> 10} KiB of traffic, {cache >> 10} KiB of cache"
-    none = (False,) * len(region.stores)
     if traffic <= cache:
-        return none, Choice("stream", f"stores go to the caches: {sizes}")
+        return none, f"stores go to the caches: {sizes}"
     if vector is None or not region.aligned:
-        return none, Choice("stream", f"stores go to the caches: no whole lines ({sizes})")
-    written = sum(store.value.type.nbytes for store in region.stores)
-    large = written >= cache // 2
+        return none, f"stores go to the caches: no whole lines ({sizes})"
+    large = sum(store.value.type.nbytes for store in region.stores) >= cache // 2
     found = tuple(
-        large and _is_lines(store, offset, vector, lanes)
-        for store, offset in zip(region.stores, offsets, strict=True)
+        large and _is_lines(store, offset, vector, loops.lanes)
+        for store, offset in zip(region.stores, loops.offsets, strict=True)
     )
-    reason = f"{sum(found)} of {len(found)} stores bypass the caches: {sizes}"
-    return found, Choice("stream", reason)
+    return found, f"{sum(found)} of {len(found)} stores bypass the caches: {sizes}"
 
 
 def _traffic(region: ClosedRegion, reads: Iterable[tuple[Value, Affine]]) -> int:

@@ -1,23 +1,36 @@
 """From the nests of a region to its kernel.
 
 Input: nests that cover what a region stores, and what makes the tree of one. Output: a `Kernel`.
-Invariant: the items of nests follow each other, in order.
+Invariant: the items of nests follow each other, in order; see also `ClosedRegion.mutable`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.elements import Elements, Memory
-from stagejit.codegen.elements.stores import Nest, bind_memory
 from stagejit.codegen.ir.builder import Builder
-from stagejit.codegen.kernel import Choice, Kernel
+from stagejit.codegen.ir.nodes import storage_type
+from stagejit.codegen.kernel import Choice, Kernel, KernelArg
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.text import text_of
 from stagejit.codegen.nest.tree import Parallel
+from stagejit.graph.ir import Value
+from stagejit.index.affine import Affine
+
+
+class Nest(Protocol):
+    """Loops that read memory at `reads`, and store at `offsets`, one for each store."""
+
+    @property
+    def reads(self) -> Sequence[tuple[Value, Affine]]: ...
+
+    @property
+    def offsets(self) -> Sequence[Affine]: ...
+
 
 N = TypeVar("N", bound=Nest)
 
@@ -32,7 +45,7 @@ def kernel_of(
     """tree: of a nest, whose stores go to the memory that it is given. seconds: what all items take
     on one core."""
     builder = Builder(calls=region.calls)
-    memory, stores, args = bind_memory(builder, region, nests)
+    memory, stores, args = _bind_memory(builder, region, nests)
     emitter = Emitter(Elements(builder, memory))
     trees: list[Parallel] = []
     for nest in nests:
@@ -47,3 +60,37 @@ def kernel_of(
     shared = Choice("items", f"{items}, about {1e6 * seconds / items:.2g} us each")
     loops = "\n".join(map(text_of, trees))
     return Kernel(builder.finish(), args, (), items, seconds, (*choices, shared), loops)
+
+
+def _bind_memory(
+    builder: Builder,
+    region: ClosedRegion,
+    nests: Sequence[Nest],
+) -> tuple[dict[Value, Memory], list[Memory], tuple[KernelArg, ...]]:
+    """Declares the buffers of a region of so many nests: inputs first, then stores. Constant
+    offsets move to the arguments, so that equal work at different places is one kernel. An input
+    without elements is none: nothing is read there, and in a body it has no memory."""
+    memory: dict[Value, Memory] = {}
+    args: list[KernelArg] = []
+    reads = [read for nest in nests for read in nest.reads]
+    for value in region.inputs:
+        if not value.type.size:
+            continue
+        base = min((form.range()[0] for read, form in reads if read is value), default=0)
+        elem = storage_type(value.type.dtype)
+        memory[value] = Memory(
+            builder.buffer("in", elem, readonly=value not in region.mutable), base
+        )
+        args.append(KernelArg(value, base))
+    bases: dict[int, int] = {}
+    for nest in nests:  # views may run backwards, so a store begins at its lowest offset
+        for number, form in zip(region.buffers, nest.offsets, strict=True):
+            bases[number] = min(bases.get(number, form.range()[0]), form.range()[0])
+    stores: list[Memory] = []
+    buffers: dict[int, Memory] = {}
+    for store, number in zip(region.stores, region.buffers, strict=True):
+        elem = storage_type(store.into.type.dtype)
+        made = Memory(builder.buffer("out", elem), bases[number])
+        stores.append(buffers.setdefault(number, made))
+        args.append(KernelArg(store.into, bases[number], written=True))
+    return memory, stores, tuple(args)

@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cpu.rows.reducers import identity_of
-from stagejit.codegen.elements.accesses import vector_cost
-from stagejit.codegen.elements.elements import Memory
+from stagejit.codegen.elements.elements import Memory, Stores
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
 from stagejit.codegen.elements.space import Space
-from stagejit.codegen.elements.stores import Stores
+from stagejit.codegen.elements.streaming import in_streams
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Buffer, element_type
 from stagejit.codegen.ir.nodes import Value as Register
@@ -44,63 +42,44 @@ _RUN_ROWS = 256  # of a run across vectors: a sum for each row
 _ROWS_AT_ONCE = 4  # rows that pass while a running value is in a register
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Nest(Loops):
-    """kept: item loops; axis: loops along the axis, in order of accumulation."""
-
-    kept: tuple[Var, ...]
-    axis: tuple[Var, ...]
-
-
 def cumulative_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `cumulative`."""
-    nest = _plan(region, target)
+    loops = _plan(region, target)
 
-    def tree(nest: _Nest, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
-        return _Policy(nest, emitter, memory).tree()
+    def tree(loops: Loops, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
+        return _Policy(loops, emitter, memory).tree()
 
-    return kernel_of(region, [nest], tree, region_seconds(region, target), nest.choices)
-
-
-# -------------------------------------------------------------------- planning
+    return kernel_of(region, [loops], tree, region_seconds(region, target), loops.choices)
 
 
-def _plan(region: ClosedRegion, target: Target) -> _Nest:
-    """The loops along the axis, in order, visit its elements in the order of accumulation."""
+def _plan(region: ClosedRegion, target: Target) -> Loops:
+    """Loops before, along and after the axis; the ones along it visit its elements in the order of
+    accumulation."""
     op = region.anchor_op
     shape, axis = op.result.shape, op.attrs["axis"]
-    space = Space(shape, "c")
 
-    def walk(strict: bool) -> Walked:
-        footprint, parts = Footprint(region, {op.result}, strict=strict), list(space.index)
+    def walk(footprint: Footprint, index: Index) -> Walked:
         if op.attrs["reverse"]:
-            parts[axis] = Affine((), shape[axis] - 1) - parts[axis]
-        index = tuple(parts)
+            last = Affine((), shape[axis] - 1)
+            index = (*index[:axis], last - index[axis], *index[axis + 1 :])
         footprint.value(op.operands[0], index)
         footprint.asked.append((op.result, index))
         places = [footprint.reshaped(index, shape, store.value.shape) for store in region.stores]
-        return footprint, index, places, list(map(footprint.write, region.stores, places))
+        return index, places, list(map(footprint.write, region.stores, places))
 
     groups = (range(axis), (axis,), range(axis + 1, len(shape)))
-    loops = loops_of(region, target, space, groups, walk)
+    loops = loops_of(region, target, Space(shape, "c"), groups, walk, {op.result})
     before, along, after = loops.groups
-    kept = (*before, *after)
-
-    def cost(var: Var, _: Var | None) -> float:
-        return vector_cost(loops.forms, loops.offsets, var, loops.lanes)
-
-    chosen = loops.in_vectors((*reversed(kept), *along[-1:]), cost).in_streams()
-    return _Nest(**vars(chosen), kept=kept, axis=along)
-
-
-# -------------------------------------------------------------------- loops and statements
+    return in_streams(loops.in_vectors((*after[::-1], *before[::-1], *along[-1:])))
 
 
 class _Policy:
     """The loops of one cumulative region, and what they do."""
 
-    def __init__(self, nest: _Nest, emitter: Emitter, memory: Sequence[Memory]) -> None:
+    def __init__(self, nest: Loops, emitter: Emitter, memory: Sequence[Memory]) -> None:
         self.nest, self.emitter, self.elements = nest, emitter, emitter.elements
+        before, self.axis, after = nest.groups
+        self.kept = (*before, *after)
         self.b, self.op, self.target = emitter.b, nest.region.anchor_op, nest.target
         self.fn: str = self.op.attrs["fn"]
         self.dtype = self.op.result.type.dtype
@@ -112,13 +91,13 @@ class _Policy:
 
     def tree(self) -> Parallel:
         vector = self.nest.vector
-        if vector is None or vector in self.nest.axis:
-            return in_items([(var, 1) for var in self.nest.kept], self._line(), self.target.cores)
-        outer = [(var, 1) for var in self.nest.kept if var is not vector]
+        if vector is None or vector in self.axis:
+            return in_items([(var, 1) for var in self.kept], self._line(), self.target.cores)
+        outer = [(var, 1) for var in self.kept if var is not vector]
         others = math.prod(var.extent for var, _ in outer)
         width = panel_width(vector.extent, self.nest.lanes, others, self.target.cores)
         panels = [self.b.scratch("running", element_type(self.held), width)]
-        rows = math.prod(var.extent for var in self.nest.axis)
+        rows = math.prod(var.extent for var in self.axis)
         if self._in_runs and rows >= _RUN_ROWS:
             panels.append(self.b.scratch("before", element_type(self.held), width))
         lines = self._panel(vector, width, panels)
@@ -158,7 +137,7 @@ class _Policy:
 
     def _store(self, running: Register) -> None:
         self.current = vmath.convert(self.b, running, self.held, self.dtype)
-        self.stores.write(list(enumerate(self.nest.places)))
+        self.stores.write(enumerate(self.nest.places))
 
     def _set(self, what: str, cell: Cell, register: Callable[[], Register]) -> Do:
         def run() -> None:
@@ -173,7 +152,7 @@ class _Policy:
 
     def _line(self) -> Node:
         """One line along the axis, from carry to carry."""
-        others = [var for var in self.nest.axis if var is not self.nest.vector]
+        others = [var for var in self.axis if var is not self.nest.vector]
         start = self._set("start", self.carry, lambda: self._identity(self.nest.lanes))
         return (start, serial(others, self._along()))
 
@@ -262,7 +241,7 @@ class _Policy:
         starts = [vectors(column, lanes, Do("start", partial(clear, panel))) for panel in panels]
         end_run: Node = vectors(column, lanes, Do("end the run", add)) if before else ()
         across = partial(self._across, vector, panels)
-        return (*starts, self._over_rows(self.nest.axis, across, end_run))
+        return (*starts, self._over_rows(self.axis, across, end_run))
 
     def _over_rows(self, axis: Sequence[Var], across: Callable[[int], Node], end_run: Node) -> Node:
         """Loops over the axis; `across(count)` handles `count` rows from the current one."""
@@ -279,7 +258,7 @@ class _Policy:
 
     def _across(self, vector: Var, panels: Sequence[Buffer], count: int) -> Node:
         """Some rows of the panels, vector by vector."""
-        row = self.nest.axis[-1] if self.nest.axis else None
+        row = self.axis[-1] if self.axis else None
         running, *before = cells = [Cell(panel.name) for panel in panels]
 
         def load() -> None:

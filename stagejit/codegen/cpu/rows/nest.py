@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.codegen.cpu.rows.reducers import Accumulator, Reducer, merge_all
-from stagejit.codegen.elements.elements import Memory
+from stagejit.codegen.elements.elements import Memory, Stores
 from stagejit.codegen.elements.loops import Loops
-from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.nodes import Buffer, storage_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter

@@ -27,6 +27,7 @@ from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
 from stagejit.codegen.elements.space import Space
+from stagejit.codegen.elements.streaming import in_streams
 from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
@@ -80,8 +81,7 @@ def _plan(region: ClosedRegion, space: Space, target: Target) -> RowNest:
     ]
     in_row = [_in_row_space(store.value, shape, axes) for store in region.stores]
 
-    def walk(strict: bool) -> Walked:
-        footprint, index = Footprint(region, bound, strict=strict), space.index
+    def walk(footprint: Footprint, index: Index) -> Walked:
         kept = tuple(index[axis] for axis in groups[0])
         kept_shape = tuple(shape[axis] for axis in groups[0])
         for op in reduces:
@@ -94,10 +94,9 @@ def _plan(region: ClosedRegion, space: Space, target: Target) -> RowNest:
             at, of = (index, shape) if along else (kept, kept_shape)
             places.append(footprint.reshaped(at, of, store.value.shape))
             offsets.append(footprint.write(store, places[-1]))
-        return footprint, index, places, offsets
+        return index, places, offsets
 
-    loops = loops_of(region, target, space, groups, walk)
-    loops = _with_vectors(loops).in_streams()
+    loops = in_streams(_with_vectors(loops_of(region, target, space, groups, walk, bound)))
     stored = [
         tuple((n, at) for n, at in enumerate(loops.places) if in_row[n] is along)
         for along in (True, False)

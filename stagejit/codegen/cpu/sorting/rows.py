@@ -30,7 +30,7 @@ from stagejit.index.affine import Affine, Index, Var
 @dataclass(frozen=True)
 class Shape:
     """kept: loops over rows. along: the place in a row of an operand, into: in one of a result.
-    index, place: of an element of an operand, of a result. reads, offsets: see `stores.Nest`."""
+    index, place: of an element of an operand, of a result. reads, offsets: see `nest.kernels`."""
 
     kept: tuple[Var, ...]
     along: Var
