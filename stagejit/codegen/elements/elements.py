@@ -23,11 +23,10 @@ import numpy as np
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.phases import Place, WaitingStores
-from stagejit.codegen.elements.positions import Positions
+from stagejit.codegen.elements.positions import Positions, clamped, is_inside
 from stagejit.codegen.elements.register_tiles import Tile
-from stagejit.codegen.elements.starts import clamped, is_inside, start_of
 from stagejit.codegen.elements.walk import behind_views
-from stagejit.codegen.elements.windows import window_element
+from stagejit.codegen.elements.windows import Window
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Buffer, element_type
 from stagejit.codegen.ir.nodes import Value as Register
@@ -92,7 +91,10 @@ class Elements(Positions):
     def standing_at(
         self, element: Register, dtype: DType, room: int, inside: list[Register] | None = None
     ) -> Affine:
-        start = start_of(self.b, element, dtype)
+        if dtype.bits == 64 and not dtype.is_signed:  # beyond i64 is beyond every array
+            element = self.b.binary("umin", element, (1 << 63) - 1)
+        narrow = element.type.lanes > 0 and dtype.bits + (not dtype.is_signed) <= 32
+        start = vmath.convert(self.b, element, dtype, i32 if narrow else i64)
         if inside is not None:
             inside.append(is_inside(self.b, start, room))
         return self.dynamic(clamped(self.b, start, room), room)
@@ -115,7 +117,7 @@ class Elements(Positions):
         return b.select(fits, b.splat(element, lanes) if lanes else element, fill)
 
     def window(self, op: Op, index: Index) -> Register:
-        return window_element(self, op, index)
+        return Window(self, op, index).value()
 
     def counted(self, op: Op, part: Affine) -> Register:
         narrow = part.range()[1] < 2**31
@@ -297,15 +299,9 @@ class Elements(Positions):
         if coeff == -1:
             register, mask = self._reversed(register), mask and self._reversed(mask)
             uniform = uniform - (lanes - 1)
-        width = register.type.lanes * memory.buffer.elem.bits // 8
-        self.b.store(
-            register,
-            memory.buffer,
-            self.scalar_index(uniform),
-            mask=mask,
-            alignment=width if nontemporal else 0,
-            nontemporal=nontemporal,
-        )
+        at, buffer = self.scalar_index(uniform), memory.buffer
+        aligned = register.type.lanes * buffer.elem.bits // 8 if nontemporal else 0
+        self.b.store(register, buffer, at, mask=mask, alignment=aligned, nontemporal=nontemporal)
 
     def _reversed(self, register: Register) -> Register:
         return self.b.shuffle(register, None, tuple(reversed(range(register.type.lanes))))

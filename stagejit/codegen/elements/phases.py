@@ -71,15 +71,9 @@ class WaitingStores:
     def _alternating(self, place: Place, phases: list[Register]) -> None:
         b, lanes, count = self.b, place.lanes, self.stride
         mask = None if place.used == lanes else b.active(place.used * count, lanes * count)
-        width = lanes * place.buffer.elem.bits // 8
-        b.store(
-            interleaved(b, phases),
-            place.buffer,
-            place.at,
-            mask=mask,
-            nontemporal=place.nontemporal,
-            alignment=width if place.nontemporal else 0,
-        )
+        whole, streams = interleaved(b, phases), place.nontemporal
+        aligned = lanes * place.buffer.elem.bits // 8 if streams else 0
+        b.store(whole, place.buffer, place.at, mask=mask, nontemporal=streams, alignment=aligned)
         self._waiting -= count
 
     def _transposed(self, place: Place, phases: list[Register]) -> None:

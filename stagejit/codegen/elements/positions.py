@@ -59,6 +59,7 @@ class Positions(Walk[Register]):
         lanes: int = 0,
         mask: Register | None = None,
         tile: Tile | None = None,
+        within: bool = False,
         known: dict[Key, Register] | None = None,
     ) -> Iterator[None]:
         """Evaluate at another position: `env` is added, the rest replaces what it was if given.
@@ -72,22 +73,13 @@ class Positions(Walk[Register]):
             lanes=lanes or before.lanes,
             mask=before.mask if mask is None else mask,
             tile=tile or before.tile,
+            within=within or before.within,
         )
         self._known = {} if known is None else known
         try:
             yield
         finally:
             self.position, self._known = before, outside
-
-    @contextmanager
-    def within(self) -> Iterator[None]:
-        """Evaluate what exists by a branch or a mask."""
-        before = self.position
-        self.position = replace(before, within=True)
-        try:
-            yield
-        finally:
-            self.position = before
 
     @contextmanager
     def tile_step(self, step: int | Register) -> Iterator[None]:
@@ -177,3 +169,16 @@ class Positions(Walk[Register]):
         var = Var(extent, "s", "dynamic")
         self.position = replace(self.position, env={**self.position.env, var: register})
         return Affine.of(var)
+
+
+def clamped(b: Builder, start: Register, room: int) -> Register:
+    """`start` within [0, room)."""
+    last = min(room - 1, (1 << (start.type.bits - 1)) - 1)
+    return b.binary("smax", b.binary("smin", start, last), 0)
+
+
+def is_inside(b: Builder, start: Register, room: int) -> Register:
+    """Whether 0 <= start < room."""
+    if room < 1 << (start.type.bits - 1):
+        return b.compare("lt", start, room, signed=False)
+    return b.compare("ge", start, 0)

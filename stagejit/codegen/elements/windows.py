@@ -13,18 +13,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from stagejit.codegen.cpu.rows.reducers import Accumulator, Reducer
-from stagejit.codegen.elements.positions import Positions
-from stagejit.codegen.elements.starts import clamped, is_inside
+from stagejit.codegen.elements.positions import Positions, clamped, is_inside
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I32, element_type
 from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.codegen.math import functions as vmath
 from stagejit.graph.dims import WindowDims
 from stagejit.graph.ir import Op
 from stagejit.graph.ops.windows import chooses
 from stagejit.index.affine import Affine, Index, Var
+from stagejit.types import i32
 
 # Taps that stand in the code one by one; beyond them a loop goes over them.
 MOST_STRAIGHT = 64
@@ -52,17 +52,7 @@ def _moved_inside(part: Affine, first: int, extent: int) -> Affine:
     return part + min(max(first, -low), extent - 1 - low)
 
 
-def window_numbers(op: Op, index: Index) -> Iterator[Affine]:
-    """The parts of the index that are compared with the bounds of the operand."""
-    return (index[axis] for axis in _open_axes(op))
-
-
-def window_element(elements: Positions, op: Op, index: Index) -> Register:
-    """The element of a window at `index`."""
-    return _Window(elements, op, index).value()
-
-
-def _open_axes(op: Op) -> list[int]:
+def open_axes(op: Op) -> list[int]:
     """Axes along which some window leaves the operand. Not by the range of an index: that of loops
     which have become one reaches beyond an axis, and goes on in the next row."""
     dims, found = WindowDims.of(op.attrs), []
@@ -74,7 +64,7 @@ def _open_axes(op: Op) -> list[int]:
     return found
 
 
-class _Window:
+class Window:
     """One window of one op, for all lanes."""
 
     def __init__(self, elements: Positions, op: Op, index: Index) -> None:
@@ -87,10 +77,9 @@ class _Window:
                 index, self.dims.strides, self.dims.padding, strict=True
             )
         ]
-        self.open = _open_axes(op)
+        self.open = open_axes(op)
         varies = any(self._varies(part) for part in index)
         self.lanes = elements.position.lanes if varies else 0
-        self.reducer = _Choice(op) if chooses(op) else _Monoid(op)
 
     def _varies(self, part: Affine) -> bool:
         coeff, _, varying = self.elements.split(part)
@@ -104,7 +93,7 @@ class _Window:
             return self._made(border=True)
 
         def within() -> tuple[Register]:
-            with self.elements.within():
+            with self.elements.at(within=True):
                 return (self._made(border=False),)
 
         (made,) = self.b.if_(inside, within, lambda: (self._made(border=True),))
@@ -138,14 +127,17 @@ class _Window:
     def _made(self, *, border: bool) -> Register:
         """All taps combined. border: they may lie outside."""
         most = MOST_STRAIGHT_AT_BORDER if border else MOST_STRAIGHT
-        if math.prod(self.dims.sizes) <= most:
-            made = None if not border else self.reducer.initial(self.b, self.lanes)
+        straight = math.prod(self.dims.sizes) <= most
+        whole = straight and not border  # the first tap is an element already
+        self.reducer = _reducer_of(self.op, some=whole)
+        made = None if whole else self.reducer.initial(self.b, self.lanes)
+        if made and not straight:
+            made = self._looped([], made, border=border)
+        else:
             for number, tap in enumerate(self.dims.taps):
                 taken = [Affine((), k) for k in tap]
                 made = self._with_tap(made, taken, self.b.const(number, I32), border=border)
-            assert made is not None
-        else:
-            made = self._looped([], self.reducer.initial(self.b, self.lanes), border=border)
+        assert made is not None
         return self._wide(self.reducer.result(self.b, made))
 
     def _looped(
@@ -181,8 +173,13 @@ class _Window:
             element, inside = self._at_border(at)
         else:
             element, inside = self.elements.value(self.operand, tuple(at)), None
-        element = self._wide(element)
-        return self.reducer.add(self.b, made, element, number, inside)
+        new = self.reducer.lift(self.b, self._wide(element), number, self.lanes, None)
+        if made is None:
+            return new
+        merged = self.reducer.merge(self.b, made, new)
+        if inside is None:
+            return merged
+        return tuple(self.b.select(inside, x, y) for x, y in zip(merged, made, strict=True))
 
     def _at_border(self, at: list[Affine]) -> tuple[Register, Register | None]:
         """The element at an index that may be outside, and whether it is one."""
@@ -202,7 +199,7 @@ class _Window:
         if lanes is None:
             return elements.value(self.operand, tuple(at)), holds
         mask = elements.position.mask
-        with elements.within(), elements.at(mask=lanes if mask is None else mask & lanes):
+        with elements.at(mask=lanes if mask is None else mask & lanes, within=True):
             element = elements.value(self.operand, tuple(at))
         if holds is not None:
             lanes = lanes & b.splat(holds, self.lanes)
@@ -217,69 +214,30 @@ def _both(first: Register | None, second: Register) -> Register:
     return second if first is None else first & second
 
 
-class _Monoid:
-    """Taps combined by a function."""
-
-    def __init__(self, op: Op) -> None:
-        self._reducer = Reducer(op.attrs["fn"], op.operands[0].type.dtype)
-
-    def initial(self, b: Builder, lanes: int) -> Accumulator:
-        return self._reducer.initial(b, lanes)
-
-    def add(
-        self,
-        b: Builder,
-        made: Accumulator | None,
-        element: Register,
-        number: Register,
-        inside: Register | None,
-    ) -> Accumulator:
-        new = self._reducer.lift(b, element, None, 0, None)
-        if made is None:
-            return new
-        merged = self._reducer.merge(b, made, new)
-        if inside is None:
-            return merged
-        return tuple(b.select(inside, x, y) for x, y in zip(merged, made, strict=True))
-
-    def result(self, b: Builder, made: Accumulator) -> Register:
-        return self._reducer.result(b, made)
+def _reducer_of(op: Op, *, some: bool) -> Reducer:
+    """How taps are combined. some: there is one that is an element, from the first on."""
+    fn, dtype = op.attrs["fn"], op.operands[0].type.dtype
+    return _Choice(fn, dtype, i32, some) if chooses(op) else Reducer(fn, dtype)
 
 
-class _Choice:
-    """The element that is chosen, in its own type, and the number of its tap."""
+@dataclass(frozen=True)
+class _Choice(Reducer):
+    """The element that is chosen, in its own type, and the number of its tap; -1 for none."""
 
-    def __init__(self, op: Op) -> None:
-        self._dtype = op.operands[0].type.dtype
-        self._keeps = "ge" if op.attrs["fn"] == "first_max" else "le"
-        self._may_be_none = True
+    some: bool = False
+
+    @property
+    def is_arg(self) -> bool:
+        return True
 
     def initial(self, b: Builder, lanes: int) -> Accumulator:
-        self._may_be_none = True
-        elem = element_type(self._dtype.accumulator).with_lanes(lanes)
+        elem = element_type(self.accumulator_dtype).with_lanes(lanes)
         return b.const(0, elem), b.const(-1, I32.with_lanes(lanes))
 
-    def add(
-        self,
-        b: Builder,
-        made: Accumulator | None,
-        element: Register,
-        number: Register,
-        inside: Register | None,
-    ) -> Accumulator:
-        wide = vmath.convert(b, element, self._dtype, self._dtype.accumulator)
-        number = b.splat(number, wide.type.lanes) if wide.type.lanes else number
-        if made is None:
-            self._may_be_none = False
-            return wide, number
-        best, chosen = made
-        keeps = b.compare(self._keeps, best, wide, signed=self._dtype.is_signed)
-        if self._may_be_none:
-            keeps = keeps & b.compare("ge", chosen, 0)
-        new = b.select(keeps, best, wide), b.select(keeps, chosen, number)
-        if inside is None:
-            return new
-        return b.select(inside, new[0], best), b.select(inside, new[1], chosen)
-
-    def result(self, b: Builder, made: Accumulator) -> Register:
-        return made[1]
+    def merge(self, b: Builder, first: Accumulator, second: Accumulator) -> Accumulator:
+        (best, chosen), (new, number) = first, second
+        keeps = "ge" if self.fn == "first_max" else "le"
+        kept = b.compare(keeps, best, new, signed=self.dtype.is_signed)
+        if not self.some:
+            kept = kept & b.compare("ge", chosen, 0)
+        return b.select(kept, best, new), b.select(kept, chosen, number)

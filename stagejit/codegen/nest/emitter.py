@@ -7,7 +7,7 @@ element of a loop is covered once, in order, and a statement runs where the tree
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -80,6 +80,14 @@ class Emitter:
         """How far into what it covers the innermost loop over `var` stands."""
         return self.elements.position.env[var] - self.span(var).start
 
+    def set(self, what: str, cells: Sequence[Cell], made: Callable[[], Iterable[Registers]]) -> Do:
+        """A statement that gives cells new registers."""
+
+        def run() -> None:
+            self.cells.update(zip(cells, made(), strict=True))
+
+        return Do(what, run, tuple(cells))
+
     def forget(self) -> None:
         """What was evaluated at fixed places is evaluated again."""
         self._evaluated = {}
@@ -116,24 +124,23 @@ class Emitter:
         if not chunks:
             return
         first, size = chunks[0], chunks[0].size
-        if first.tail in ("all masked", "padded", "shorter"):
-            self._to_the_end(var, first, span)
-            return
-        end = span.even(size)
+        whole = first.tail in ("all masked", "padded", "shorter")  # nothing is left over
+        masked = first.tail == "all masked"
+        end = span.stop if whole else span.even(size)
+        limit = (span.extent or span.stop) if masked else 0
+
+        def inside(position: Register) -> AbstractContextManager[None]:
+            mask = self.b.mask_below(position, limit, size) if masked else None
+            return self._inside(var, first, position, mask)
+
         if first.straight and span.count is not None:
-            for number in range(span.count // size):
-                with self._inside(var, first, span.start + number * size):
+            for at in range(0, span.count if whole else span.count // size * size, size):
+                with inside(span.start + at):
                     self.emit(first.body)
-        elif span.least >= size or span.count is None:
-            self._for(
-                span.start,
-                end,
-                size,
-                first.body,
-                lambda position: self._inside(var, first, position),
-                runs=span.least >= size,
-            )
-        left = span.left(size)
+        elif whole or span.least >= size or span.count is None:
+            runs = span.least >= (1 if whole else size)
+            self._for(span.start, end, size, first.body, inside, runs=runs)
+        left = 0 if whole else span.left(size)
         if left == 0:
             return
         rest = Span(end, left, span.stop if left is None else None)
@@ -158,22 +165,6 @@ class Emitter:
             mask = self.b.mask_below(rest.start, rest.stop, chunk.size)
         with self._inside(var, chunk, rest.start, mask):
             self.emit(chunk.body)
-
-    def _to_the_end(self, var: Var, chunk: Chunk, span: Span) -> None:
-        """Chunks alike, the last of which may go on behind the span's end, or end there."""
-        limit = span.extent or span.stop
-
-        def inside(position: Register) -> AbstractContextManager[None]:
-            masked = chunk.tail == "all masked"
-            mask = self.b.mask_below(position, limit, chunk.size) if masked else None
-            return self._inside(var, chunk, position, mask)
-
-        if chunk.straight and span.count is not None:
-            for first in range(0, span.count, chunk.size):
-                with inside(span.start + first):
-                    self.emit(chunk.body)
-            return
-        self._for(span.start, span.stop, chunk.size, chunk.body, inside, runs=span.least > 0)
 
     def _for(
         self,

@@ -169,7 +169,7 @@ def blocks(var: Var, size: int, body: Node) -> Loop:
     return Loop(var, (Chunk(size, body, tail="shorter"),))
 
 
-def everywhere(variables: Sequence[Var], body: Node) -> Node:
+def everywhere(variables: Sequence[Var], body: Node) -> tuple[At, ...]:
     """`body` at each position of variables, without loops."""
     places = itertools.product(*(range(var.extent) for var in variables))
     return tuple(At(tuple(zip(variables, steps, strict=True)), body) for steps in places)

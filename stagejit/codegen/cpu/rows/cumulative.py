@@ -11,22 +11,19 @@ is written once, by one item, and the order of accumulation depends on shapes an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
-from stagejit.codegen.cpu.rows.reducers import identity_of
+from stagejit.codegen.cpu.rows.reducers import Accumulator, Panel, Reducer
 from stagejit.codegen.elements.elements import Memory, Stores
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
 from stagejit.codegen.elements.space import Space
 from stagejit.codegen.elements.streaming import in_streams
-from stagejit.codegen.ir.builder import Builder
-from stagejit.codegen.ir.nodes import Buffer, element_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
-from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import in_items, panel_width
 from stagejit.codegen.nest.kernels import kernel_of
@@ -34,7 +31,6 @@ from stagejit.codegen.nest.tree import At, Cell, Chunk, Do, Loop, Node, Parallel
 from stagejit.codegen.target import Target
 from stagejit.errors import InternalError
 from stagejit.index.affine import Affine, Index, Var, linearize
-from stagejit.types import DType
 
 # For accuracy, what a run comes to is added to what the runs before it came to.
 _RUN = 2048  # elements of a run along vectors: a sum for each vector
@@ -80,33 +76,32 @@ class _Policy:
         self.nest, self.emitter, self.elements = nest, emitter, emitter.elements
         before, self.axis, after = nest.groups
         self.kept = (*before, *after)
-        self.b, self.op, self.target = emitter.b, nest.region.anchor_op, nest.target
+        self.b, self.op = emitter.b, nest.region.anchor_op
         self.fn: str = self.op.attrs["fn"]
-        self.dtype = self.op.result.type.dtype
-        self.held: DType = self.dtype.accumulator
+        self.reducer = Reducer(self.fn, self.op.result.type.dtype)
         self.stores = Stores(nest.region, self.elements, memory, nest.offsets, nest.streamed)
-        self.current: Register | None = None  # the running value, in `dtype`
+        self.current: Register | None = None  # the running value, in the result's type
         self.carry = Cell("carry")  # along the axis
         self.elements.bound[self.op.result] = self._read_result
 
     def tree(self) -> Parallel:
         vector = self.nest.vector
         if vector is None or vector in self.axis:
-            return in_items([(var, 1) for var in self.kept], self._line(), self.target.cores)
+            return in_items([(var, 1) for var in self.kept], self._line(), self.nest.target.cores)
         outer = [(var, 1) for var in self.kept if var is not vector]
         others = math.prod(var.extent for var, _ in outer)
-        width = panel_width(vector.extent, self.nest.lanes, others, self.target.cores)
-        panels = [self.b.scratch("running", element_type(self.held), width)]
+        width = panel_width(vector.extent, self.nest.lanes, others, self.nest.target.cores)
+        panels = [Panel.of(self.b, self.reducer, "running", width)]
         rows = math.prod(var.extent for var in self.axis)
         if self._in_runs and rows >= _RUN_ROWS:
-            panels.append(self.b.scratch("before", element_type(self.held), width))
+            panels.append(Panel.of(self.b, self.reducer, "before", width))
         lines = self._panel(vector, width, panels)
-        return in_items([*outer, (vector, width)], lines, self.target.cores)
+        return in_items([*outer, (vector, width)], lines, self.nest.target.cores)
 
     @property
     def _in_runs(self) -> bool:
         """Whether roundings add up: a product's do so in any order, a maximum has none."""
-        return self.fn in ("add", "logaddexp") and self.held.is_float
+        return self.fn in ("add", "logaddexp") and self.reducer.dtype.is_float
 
     def _read_result(self, index: Index) -> Register:
         if (
@@ -121,40 +116,32 @@ class _Policy:
 
     # ---------------------------------------------------------------- arithmetic
 
-    def _combine(self, first: Register, second: Register) -> Register:
-        if self.fn == "logaddexp":
-            return _log_add_exp(self.b, self.held, first, second)
-        return vmath.emit(self.b, self.fn, self.held, [first, second])
+    def _merged(self, first: Accumulator, second: Accumulator) -> Accumulator:
+        return self.reducer.merge(self.b, first, second)
 
-    def _identity(self, lanes: int) -> Register:
-        number = identity_of(self.fn, self.held)
-        return self.b.const(number, element_type(self.held).with_lanes(lanes))
+    def _nothing(self) -> Accumulator:
+        return self.reducer.initial(self.b, self.nest.lanes)
 
-    def _operand(self) -> Register:
+    def _operand(self) -> Accumulator:
         element = self.elements.value(self.op.operands[0], self.nest.index)
-        element = vmath.convert(self.b, element, self.dtype, self.held)
-        return self.b.splat(element, self.nest.lanes) if self.nest.lanes else element
+        return self.reducer.lift(self.b, element, None, self.nest.lanes, None)
 
-    def _store(self, running: Register) -> None:
-        self.current = vmath.convert(self.b, running, self.held, self.dtype)
+    def _store(self, running: Accumulator) -> None:
+        self.current = self.reducer.result(self.b, running)
         self.stores.write(enumerate(self.nest.places))
 
-    def _set(self, what: str, cell: Cell, register: Callable[[], Register]) -> Do:
-        def run() -> None:
-            self.emitter.cells[cell] = (register(),)
+    def _set(self, what: str, cell: Cell, made: Callable[[], Accumulator]) -> Do:
+        return self.emitter.set(what, [cell], lambda: [made()])
 
-        return Do(what, run, (cell,))
-
-    def _in(self, cell: Cell) -> Register:
-        return self.emitter.cells[cell][0]
+    def _in(self, cell: Cell) -> Accumulator:
+        return self.emitter.cells[cell]
 
     # ---------------------------------------------------------------- a vector along the axis
 
     def _line(self) -> Node:
         """One line along the axis, from carry to carry."""
         others = [var for var in self.axis if var is not self.nest.vector]
-        start = self._set("start", self.carry, lambda: self._identity(self.nest.lanes))
-        return (start, serial(others, self._along()))
+        return (self._set("start", self.carry, self._nothing), serial(others, self._along()))
 
     def _along(self) -> Node:
         """The run along the vector variable."""
@@ -173,38 +160,37 @@ class _Policy:
         """Starts from nothing; what it comes to is added to the carry at its end."""
         local = Cell("run")
 
-        def end() -> Register:
-            return self._combine(self._in(self.carry), self._in(local))
+        def joined() -> Accumulator:
+            return self._merged(self._in(self.carry), self._in(local))
 
         scan = self._set("scan a vector", local, lambda: self._vector(local, self.carry))
         return (
-            self._set("start", local, lambda: self._identity(self.nest.lanes)),
+            self._set("start", local, self._nothing),
             Loop(vector, (Chunk(self.nest.lanes, scan, vector=True),)),
-            self._set("end the run", self.carry, end),
+            self._set("end the run", self.carry, joined),
         )
 
-    def _one(self) -> Register:
-        running = self._combine(self._in(self.carry), self._operand())
+    def _one(self) -> Accumulator:
+        running = self._merged(self._in(self.carry), self._operand())
         self._store(running)
         return running
 
-    def _vector(self, cell: Cell, before: Cell | None) -> Register:
+    def _vector(self, cell: Cell, before: Cell | None) -> Accumulator:
         """Stores a vector; the running value is `before`, then `cell`, then the vector's own."""
         lanes, used = self.nest.lanes, self.elements.used_lanes()
         assert used is not None
-        scanned = self._scan(self._operand())
+        (scanned,) = self._scan(self._operand())
         last = self.b.shuffle(scanned, None, (used - 1,) * lanes) if used == lanes else None
-        running = self._combine(self._in(cell), scanned)
-        self._store(running if before is None else self._combine(self._in(before), running))
+        running = self._merged(self._in(cell), (scanned,))
+        self._store(running if before is None else self._merged(self._in(before), running))
         if last is None:
-            return self.b.shuffle(running, None, (used - 1,) * lanes)
-        return self._combine(self._in(cell), last)  # all that joins one vector to the next
+            return (self.b.shuffle(running[0], None, (used - 1,) * lanes),)
+        return self._merged(self._in(cell), (last,))  # all that joins one vector to the next
 
-    def _scan(self, register: Register) -> Register:
+    def _scan(self, accumulator: Accumulator) -> Accumulator:
         """Lane k becomes the combination of lanes 0 to k (Hillis and Steele, 1986)."""
-        lanes = register.type.lanes
-        identity = self._identity(lanes)
-        if identity.const == 0 and not self.held.is_float:
+        lanes, (identity,) = self.nest.lanes, self._nothing()
+        if identity.const == 0 and not self.reducer.dtype.is_float:
             # LLVM shifts zeros in by a slow expansion, if it knows that they are zeros.
             zero = self.b.binary("smin", self.b.lo, 0)
             elem = identity.type.elem
@@ -212,31 +198,28 @@ class _Policy:
             identity = self.b.splat(narrow, lanes)
         distance = 1
         while distance < lanes:
-            shifted = self.b.shuffle(
-                register,
-                identity,
-                [lane - distance if lane >= distance else lanes for lane in range(lanes)],
-            )
-            register = self._combine(shifted, register)
+            places = [lane - distance if lane >= distance else lanes for lane in range(lanes)]
+            shifted = self.b.shuffle(accumulator[0], identity, places)
+            accumulator = self._merged((shifted,), accumulator)
             distance *= 2
-        return register
+        return accumulator
 
     # ---------------------------------------------------------------- a line in each lane
 
-    def _panel(self, vector: Var, width: int, panels: Sequence[Buffer]) -> Node:
+    def _panel(self, vector: Var, width: int, panels: Sequence[Panel]) -> Node:
         """Lines side by side, all along the axis. The first panel has their running values, the
         second, if there is one, what the runs before came to."""
-        b, lanes, column = self.b, self.nest.lanes, Var(width, "column")
+        lanes, column = self.nest.lanes, Var(width, "column")
         running, *before = panels
 
-        def clear(panel: Buffer) -> None:
-            b.store(self._identity(lanes), panel, self.elements.position.env[column])
+        def clear(panel: Panel) -> None:
+            panel.store(self._nothing(), self.elements.position.env[column])
 
         def add() -> None:
             at = self.elements.position.env[column]
-            total = self._combine(b.load(before[0], at, lanes), b.load(running, at, lanes))
-            b.store(total, before[0], at)
-            b.store(self._identity(lanes), running, at)
+            total = self._merged(before[0].load(at, lanes), running.load(at, lanes))
+            before[0].store(total, at)
+            clear(running)
 
         starts = [vectors(column, lanes, Do("start", partial(clear, panel))) for panel in panels]
         end_run: Node = vectors(column, lanes, Do("end the run", add)) if before else ()
@@ -256,37 +239,24 @@ class _Policy:
             chunks.insert(0, Chunk(_RUN_ROWS, run))
         return Loop(var, tuple(chunks))
 
-    def _across(self, vector: Var, panels: Sequence[Buffer], count: int) -> Node:
+    def _across(self, vector: Var, panels: Sequence[Panel], count: int) -> Node:
         """Some rows of the panels, vector by vector."""
         row = self.axis[-1] if self.axis else None
-        running, *before = cells = [Cell(panel.name) for panel in panels]
+        running, *before = all_cells = [Cell("running"), Cell("before")][: len(panels)]
 
-        def load() -> None:
+        def load() -> Iterator[Accumulator]:
             at = self.emitter.offset(vector)
-            for panel, cell in zip(panels, cells, strict=True):
-                self.emitter.cells[cell] = (self.b.load(panel, at, self.nest.lanes),)
+            return (panel.load(at, self.nest.lanes) for panel in panels)
 
-        def one() -> Register:
-            combined = self._combine(self._in(running), self._operand())
-            self._store(self._combine(self._in(before[0]), combined) if before else combined)
-            return combined
+        def one() -> Accumulator:
+            total = self._merged(self._in(running), self._operand())
+            self._store(self._merged(self._in(before[0]), total) if before else total)
+            return total
 
         def save() -> None:
-            self.b.store(self._in(running), panels[0], self.emitter.offset(vector))
+            panels[0].store(self._in(running), self.emitter.offset(vector))
 
         add = self._set("add one", running, one)
         rows = [At(((row, number),) if row else (), add) for number in range(count)]
-        body: Node = (Do("load", load, tuple(cells)), *rows, Do("save", save))
+        body: Node = (self.emitter.set("load", all_cells, load), *rows, Do("save", save))
         return vectors(vector, self.nest.lanes, body)
-
-
-def _log_add_exp(b: Builder, dtype: DType, x: Register, y: Register) -> Register:
-    """log(exp(x) + exp(y)) as JAX writes it: max + log1p(exp(-|x - y|)), infinities apart."""
-
-    def emit(fn: str, *args: Register) -> Register:
-        return vmath.emit(b, fn, dtype, list(args))
-
-    delta = emit("sub", x, y)
-    decay = emit("exp", emit("neg", emit("abs", delta)))
-    total = emit("add", emit("max", x, y), emit("log1p", decay))
-    return b.select(b.compare("uno", delta, delta), emit("add", x, y), total)

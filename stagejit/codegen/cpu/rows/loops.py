@@ -1,18 +1,20 @@
-"""The loops of a `reduce` region whose rows lie along the lanes: passes over each row, then its
-stores.
+"""Rows of a `reduce` region that lie along the lanes, and short rows of all kinds: passes over each
+row, then its stores.
 
-Input: a `RowNest` whose vector variable is reduced, or that has none. Output: the tree of the
-kernel. Invariant: as in `nest.py`; an item is a row.
+Input: a `RowNest` that is straight, or whose vector variable is reduced, or that has none. Output:
+the tree of the kernel. Invariant: as in `nest.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 from stagejit.codegen.cpu.rows.nest import Accumulators, RowPolicy, Stage, reducer_of
-from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.codegen.nest.items import in_items
-from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, Parallel, serial, vectors
+from stagejit.codegen.cpu.rows.reducers import Accumulator
+from stagejit.codegen.nest.tree import At, Chunk, Loop, Node, Within, everywhere, serial, vectors
 from stagejit.index.affine import Var
 
 _Sets = list[Accumulators]  # what is accumulated apart
@@ -24,35 +26,57 @@ _RUN = 1 << 14
 _SHORTEST_RUN = 8  # iterations along the vector variable that are a run, inside other loops
 
 
+class StraightRows(RowPolicy):
+    """Short rows, in registers: a row of a few vectors, or few elements of the row in each lane."""
+
+    def rows(self) -> Node:
+        """Where lanes are rows, those of all vectors; what lies between the lanes is all wanted."""
+        nest, rows = self.nest, super().rows()
+        if nest.vector not in nest.kept:
+            return rows
+        if (length := math.prod(var.extent for var in nest.reduced)) > 1:
+            rows = Within("interleaved", partial(self.elements.interleaving, length), rows)
+        return vectors(nest.vector, nest.lanes, rows)
+
+    def one_pass(self, stage: Stage) -> Node:
+        places = self._places()
+        sets = [self.accumulators(stage) for _ in places]
+        lifts = [
+            replace(place, body=self.lift(stage, accumulators))
+            for place, accumulators in zip(places, sets, strict=True)
+        ]
+        return (*lifts, self.finish_pass(stage, sets))
+
+    def along_row(self, body: Node) -> Node:
+        return tuple(replace(place, body=body) for place in self._places())
+
+    def _places(self) -> Sequence[At]:
+        """The places of a row, without what happens there."""
+        vector, lanes = self.nest.vector, self.nest.lanes
+        if vector in self.nest.reduced:
+            size = vector.extent
+            return [
+                At(((vector, at),), (), vector, lanes, min(size - at, lanes), again=True)
+                for at in range(0, size, lanes)
+            ]
+        return [replace(place, again=True) for place in everywhere(self.nest.reduced, ())]
+
+
 class RowLoops(RowPolicy):
-    """One nest, row by row."""
+    """Long rows, one by one, in loops."""
 
-    def tree(self, cores: int) -> Parallel:
-        self.bind()
-        row = self.straight_row() if self.nest.straight else self._row()
-        return in_items([(var, 1) for var in self.nest.kept], row, cores)
-
-    def _row(self) -> Node:
-        along = []
-        if self.nest.row_stores:
-            store: Node = Do("store", lambda: self.store(self.nest.row_stores))
-            if self.nest.vector is not None:
-                store = vectors(self.nest.vector, self.nest.lanes, store)
-            along.append(serial(self._outer, store))
-        return (
-            Do("a new row", self.begin),
-            *(self._pass(stage) for stage in self.nest.stages),
-            *along,
-            Do("store results", lambda: self.store(self.nest.kept_stores)),
-        )
-
-    def _pass(self, stage: Stage) -> Node:
+    def one_pass(self, stage: Stage) -> Node:
         sets = [self.accumulators(stage) for _ in range(self._sets(len(stage)))]
         return (
             self.cleared(stage, sets),
             serial(self._outer, self._along(stage, sets)),
             self.finish_pass(stage, sets),
         )
+
+    def along_row(self, body: Node) -> Node:
+        if self.nest.vector is not None:
+            body = vectors(self.nest.vector, self.nest.lanes, body)
+        return serial(self._outer, body)
 
     def _sets(self, reduces: int) -> int:
         """How many vectors are accumulated apart."""
@@ -65,18 +89,6 @@ class RowLoops(RowPolicy):
     def _outer(self) -> list[Var]:
         """The reduced variables but the vector variable."""
         return [var for var in self.nest.reduced if var is not self.nest.vector]
-
-    # ---------------------------------------------------------------- a short row, unrolled
-
-    def places(self) -> Sequence[At]:
-        vector, lanes = self.nest.vector, self.nest.lanes
-        assert vector is not None
-        return [
-            At(((vector, start),), (), vector, lanes, min(vector.extent - start, lanes), again=True)
-            for start in range(0, vector.extent, lanes)
-        ]
-
-    # ---------------------------------------------------------------- a long row, in loops
 
     def _along(self, stage: Stage, sets: _Sets) -> Node:
         """One run along the vector variable."""
@@ -100,16 +112,15 @@ class RowLoops(RowPolicy):
         fresh = [self.accumulators(stage) for _ in sets]
         several = self._several(stage, vector, fresh)
 
-        def merge() -> None:
+        def merged() -> Iterator[Accumulator]:
             for old, new in zip(sets, fresh, strict=True):
-                for op, into, cell in zip(stage, old, new, strict=True):
-                    merged = reducer_of(op).merge(self.b, self.cells[into], self.cells[cell])
-                    self.cells[into] = merged
+                for op, total, run in zip(stage, old, new, strict=True):
+                    yield reducer_of(op).merge(self.b, self.cells[total], self.cells[run])
 
         return (
             self.cleared(stage, fresh),
             Loop(vector, (Chunk(self.nest.lanes * len(sets), several),)),
-            Do("merge the run", merge, tuple(cell for old in sets for cell in old)),
+            self.emitter.set("merge the run", [cell for old in sets for cell in old], merged),
         )
 
     def _several(self, stage: Stage, vector: Var, sets: _Sets) -> Node:
@@ -122,18 +133,9 @@ class RowLoops(RowPolicy):
 
     def _step(self, stage: Stage, accumulators: Accumulators) -> Node:
         """With the elements where the loops stand."""
+        parts = list(zip(stage, accumulators, strict=True))
 
-        def accumulate() -> None:
-            for op, cell in zip(stage, accumulators, strict=True):
-                merged = reducer_of(op).merge(self.b, self.cells[cell], self.lifted(op))
-                self.cells[cell] = merged
+        def merged() -> Iterator[Accumulator]:
+            return (reducer_of(op).merge(self.b, self.cells[x], self.lifted(op)) for op, x in parts)
 
-        return Do("accumulate", accumulate, accumulators)
-
-    # ---------------------------------------------------------------- values kept in scratch
-
-    def scratch_size(self) -> int:
-        return self.nest.row_scratch
-
-    def scratch_index(self) -> Register:
-        return self.elements.scalar_index(self.nest.place_in_scratch)
+        return self.emitter.set("accumulate", accumulators, merged)

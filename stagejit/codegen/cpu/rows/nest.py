@@ -1,15 +1,16 @@
-"""`RowNest`: the variables of a `reduce` region, and what both policies for them share.
+"""`RowNest`: the loops of a `reduce` region, and what all policies for them share.
 
-Input: planned by `reduce.py`. Output: `RowPolicy`, the base of `loops.RowLoops` and
-`panels.PanelLoops`. Invariant: within a pass the order of accumulation depends on shapes and
+Input: planned by `reduce.py`. Output: `RowPolicy`, the base of those in `loops.py` and `panels.py`.
+Invariant: within a pass the order of accumulation depends on shapes and
 lanes only, never on the number of threads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from stagejit.codegen.cpu.rows.reducers import Accumulator, Reducer, merge_all
 from stagejit.codegen.elements.elements import Memory, Stores
@@ -17,7 +18,8 @@ from stagejit.codegen.elements.loops import Loops
 from stagejit.codegen.ir.nodes import Buffer, storage_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.tree import At, Cell, Do, Node
+from stagejit.codegen.nest.items import in_items, panel_width
+from stagejit.codegen.nest.tree import Cell, Do, Node, Parallel
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var, linearize
@@ -30,19 +32,39 @@ Accumulators = tuple[Cell, ...]  # one for each of them
 class RowNest(Loops):
     """The loops of a reduce region, over elements of the row space.
 
-    kept, reduced: merged loop variables. straight: rows are short enough to be unrolled, so that
-    what passes share stays in registers. stages[s]: reduces accumulated in pass s. row_stores,
-    kept_stores: (store number, index of the stored value). cached: values kept in scratch, in the
-    region's order.
+    straight: rows are short enough to be unrolled, so that what passes share stays in registers.
+    stages[s]: reduces accumulated in pass s. row_stores, kept_stores: (store number, index of the
+    stored value). cached: values kept in scratch, in the region's order.
     """
 
-    kept: tuple[Var, ...]
-    reduced: tuple[Var, ...]
     straight: bool
     stages: tuple[Stage, ...]
     row_stores: tuple[tuple[int, Index], ...]
     kept_stores: tuple[tuple[int, Index], ...]
     cached: tuple[Value, ...] = ()
+
+    @property
+    def kept(self) -> tuple[Var, ...]:
+        """The variables from row to row."""
+        return self.groups[0]
+
+    @property
+    def reduced(self) -> tuple[Var, ...]:
+        """Those along a row."""
+        return self.groups[1]
+
+    @property
+    def lanes_are_rows(self) -> bool:
+        """Whether each lane is a row of its own, and not an element of one row."""
+        return self.vector in self.kept
+
+    @property
+    def width(self) -> int:
+        """How many rows advance together."""
+        if self.vector not in self.kept:
+            return 1
+        others = math.prod(var.extent for var in self.kept if var is not self.vector)
+        return panel_width(self.vector.extent, self.lanes, others, self.target.cores)
 
     @property
     def place_in_scratch(self) -> Affine:
@@ -54,9 +76,9 @@ class RowNest(Loops):
         return place
 
     @property
-    def row_scratch(self) -> int:
-        """Elements of scratch for one kept value of a row, or for each of the rows in a panel."""
-        return math.prod(self._room(var) for var in self._scratch_order)
+    def scratch_size(self) -> int:
+        """Elements of scratch for one kept value, of all rows that advance together."""
+        return math.prod(self._room(var) for var in self._scratch_order) * self.width
 
     @property
     def _scratch_order(self) -> tuple[Var, ...]:
@@ -74,40 +96,21 @@ def reducer_of(op: Op) -> Reducer:
     return Reducer(fn, dtype, op.result.type.dtype if is_arg else None)
 
 
-class RowPolicy:
+class RowPolicy(ABC):
     """Results, kept values and stores of one nest."""
 
     def __init__(self, nest: RowNest, emitter: Emitter, memory: Sequence[Memory]) -> None:
         self.nest, self.emitter = nest, emitter
         self.elements, self.b = emitter.elements, emitter.b
-        self.along = nest.vector in nest.reduced  # whether lanes are elements of one row
         self.store = Stores(nest.region, self.elements, memory, nest.offsets, nest.streamed).write
         self.results: dict[Value, Register] = {}
+        self.column = self.b.const(0)  # of the rows that advance together, where the loops stand
         self.ready: set[Value] = set()  # kept values that the current pass finds in scratch
         self._filled: set[Value] = set()  # those that this pass writes
         self._scratch: dict[Value, Buffer] = {}
+        self._bind()
 
-    # ---------------------------------------------------------------- what a subclass says
-
-    def result_of(self, result: Value) -> Register:
-        """The result of a reduce for the row (or the row of each lane) at the current position."""
-        return self.results[result]
-
-    def scratch_size(self) -> int:
-        """Elements of scratch that one kept value takes."""
-        raise NotImplementedError
-
-    def scratch_index(self) -> Register:
-        """Where in scratch the element at the current position is kept."""
-        raise NotImplementedError
-
-    def places(self) -> Sequence[At]:
-        """The places of a short row, without what happens there."""
-        raise NotImplementedError
-
-    # ---------------------------------------------------------------- shared parts
-
-    def bind(self) -> None:
+    def _bind(self) -> None:
         """Reduce results and kept values come from here, not from evaluation."""
         nest = self.nest
         axes = nest.stages[0][0].attrs["axes"]
@@ -118,8 +121,45 @@ class RowPolicy:
                 self.elements.bound[op.result] = self._result_reader(op.result, where)
         for value in nest.cached:
             elem = storage_type(value.type.dtype)
-            self._scratch[value] = self.b.scratch("row", elem, self.scratch_size(), once=True)
+            self._scratch[value] = self.b.scratch("row", elem, nest.scratch_size, once=True)
             self.elements.bound[value] = self._cache_reader(value)
+
+    # ---------------------------------------------------------------- what a subclass says
+
+    @abstractmethod
+    def one_pass(self, stage: Stage) -> Node:
+        """Accumulates what a stage reduces, from the first element of a row to the last."""
+
+    @abstractmethod
+    def along_row(self, body: Node) -> Node:
+        """`body` for each element of a row."""
+
+    def for_rows(self, body: Node) -> Node:
+        """`body` for each row."""
+        return body
+
+    def result_of(self, result: Value) -> Register:
+        """The result of a reduce for the row (or the row of each lane) at the current position."""
+        return self.results[result]
+
+    # ---------------------------------------------------------------- shared parts
+
+    def tree(self) -> Parallel:
+        """An item is a row, or as many as advance together."""
+        nest = self.nest
+        loops = [(var, 1) for var in nest.kept if var is not nest.vector]
+        if nest.vector in nest.kept:
+            loops.append((nest.vector, nest.width))
+        return in_items(loops, self.rows(), nest.target.cores)
+
+    def rows(self) -> Node:
+        """All passes, then the stores."""
+        nest, stores = self.nest, list[Node]()
+        if nest.row_stores:
+            stores.append(self.along_row(Do("store", lambda: self.store(nest.row_stores))))
+        if nest.kept_stores:
+            stores.append(self.for_rows(Do("store results", lambda: self.store(nest.kept_stores))))
+        return (Do("a new row", self.begin), *map(self.one_pass, nest.stages), *stores)
 
     def begin(self) -> None:
         """A new row: nothing is known of it."""
@@ -139,42 +179,16 @@ class RowPolicy:
 
     def cleared(self, stage: Stage, sets: Sequence[Accumulators]) -> Node:
         """Sets of accumulators that have seen nothing."""
+        cells, lanes = [cell for accumulators in sets for cell in accumulators], self.nest.lanes
 
-        def clear() -> None:
-            for accumulators in sets:
-                for op, cell in zip(stage, accumulators, strict=True):
-                    self.cells[cell] = reducer_of(op).initial(self.b, self.nest.lanes)
+        def nothing() -> Iterator[Accumulator]:
+            return (reducer_of(op).initial(self.b, lanes) for _ in sets for op in stage)
 
-        return Do("clear", clear, tuple(cell for accumulators in sets for cell in accumulators))
-
-    def straight_row(self) -> Node:
-        """All passes of a row (or of the row of each lane), without loops."""
-        passes: list[Node] = []
-        for stage in self.nest.stages:
-            places = self.places()
-            sets = [self.accumulators(stage) for _ in places]
-            passes += [
-                replace(place, body=self.lift(stage, accumulators))
-                for place, accumulators in zip(places, sets, strict=True)
-            ]
-            passes.append(self.finish_pass(stage, sets))
-        in_row = self.nest.row_stores
-        store = Do("store", lambda: self.store(in_row))
-        return (
-            Do("a new row", self.begin),
-            *passes,
-            *(replace(place, body=store) for place in (self.places() if in_row else ())),
-            Do("store results", lambda: self.store(self.nest.kept_stores)),
-        )
+        return self.emitter.set("clear", cells, nothing)
 
     def lift(self, stage: Stage, accumulators: Accumulators) -> Node:
         """The elements where the loops stand, as accumulators."""
-
-        def lift() -> None:
-            for op, cell in zip(stage, accumulators, strict=True):
-                self.cells[cell] = self.lifted(op)
-
-        return Do("lift", lift, accumulators)
+        return self.emitter.set("lift", accumulators, lambda: map(self.lifted, stage))
 
     def finish_pass(self, stage: Stage, sets: Sequence[Accumulators]) -> Node:
         """The results of a stage, of what was accumulated apart."""
@@ -183,7 +197,7 @@ class RowPolicy:
             for op, *parts in zip(stage, *sets, strict=True):
                 reducer = reducer_of(op)
                 whole = merge_all(self.b, reducer, [self.cells[part] for part in parts])
-                if self.along:
+                if not self.nest.lanes_are_rows:
                     whole = reducer.across_lanes(self.b, whole)
                 self.results[op.result] = reducer.result(self.b, whole)
             self.end_pass()
@@ -205,7 +219,7 @@ class RowPolicy:
         if reducer.is_arg:
             part = self.nest.index[op.attrs["axes"][0]]
             position = self.elements.lane_index(part, narrow=reducer.narrow_index)
-        mask = self.elements.position.mask if self.along else None
+        mask = None if self.nest.lanes_are_rows else self.elements.position.mask
         return reducer.lift(self.b, element, position, self.nest.lanes, mask)
 
     def _result_reader(self, result: Value, where: Affine) -> Callable[[Index], Register]:
@@ -222,7 +236,8 @@ class RowPolicy:
         def read(index: Index) -> Register:
             if index != self.nest.index:
                 return self._computed(value, index)
-            buffer, at, lanes = self._scratch[value], self.scratch_index(), self.nest.lanes
+            buffer, lanes, row = self._scratch[value], self.nest.lanes, self.nest.place_in_scratch
+            at = self.elements.scalar_index(row) * self.nest.width + self.column
             is_bool = value.type.dtype.kind == "bool"
             if value in self.ready:
                 raw = self.b.load(buffer, at, lanes)

@@ -8,17 +8,15 @@ width.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 
-from stagejit.codegen.cpu.rows.nest import RowPolicy, Stage, reducer_of
-from stagejit.codegen.cpu.rows.reducers import Accumulator, Reducer, merge_all
-from stagejit.codegen.ir.nodes import I8, Buffer, Type
+from stagejit.codegen.cpu.rows.nest import RowNest, RowPolicy, Stage, reducer_of
+from stagejit.codegen.cpu.rows.reducers import Accumulator, Panel, merge_all
+from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.codegen.nest.items import in_items
-from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, Parallel, Within, serial, vectors
+from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, serial, vectors
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Var
 
@@ -29,65 +27,27 @@ _RUN = 1024
 _SHORTEST_RUN = 64  # along the innermost variable, where there are others
 
 
-_Sums = dict[Value, tuple[Reducer, tuple[Buffer, ...]]]  # accumulators in scratch, by result
+_Sums = dict[Value, Panel]  # accumulators in scratch, by result
 
 
 class PanelLoops(RowPolicy):
-    """One nest, panel by panel. `width` is the number of rows in a panel."""
+    """Long rows, panel by panel."""
 
-    width: int
-    _column: Register  # of the panel, where the loops stand
-    _accumulators: _Sums  # of the run, if sums are long
-    _totals: _Sums
-
-    def tree(self, width: int, cores: int) -> Parallel:
-        self.width = width
-        self.bind()
-        outer = [(var, 1) for var in self.nest.kept if var is not self._vector]
-        if self.nest.straight:
-            panel = self._short_rows()
-        else:
-            self._accumulators = self._declared()
-            self._totals = self._declared() if self._long_sums() else self._accumulators
-            panel = self._panel()
-        return in_items([*outer, (self._vector, width)], panel, cores)
+    def __init__(self, nest: RowNest, emitter: Emitter, memory: Sequence[Memory]) -> None:
+        super().__init__(nest, emitter, memory)
+        self._accumulators = self._declared()  # of the run, if sums are long
+        self._totals = self._declared() if self._long_sums() else self._accumulators
 
     @property
     def _vector(self) -> Var:
         assert self.nest.vector is not None
         return self.nest.vector
 
-    # ---------------------------------------------------------------- short rows
-
-    def _short_rows(self) -> Node:
-        """Neighbouring rows in the lanes; what lies between the lanes is all wanted."""
-        length, row = math.prod(var.extent for var in self.nest.reduced), self.straight_row()
-        if length > 1:
-            row = Within("interleaved", partial(self.elements.interleaving, length), row)
-        return vectors(self._vector, self.nest.lanes, row)
-
-    def places(self) -> Sequence[At]:
-        reduced = self.nest.reduced
-        return [
-            At(tuple(zip(reduced, numbers, strict=True)), (), again=True)
-            for numbers in itertools.product(*(range(var.extent) for var in reduced))
-        ]
-
-    # ---------------------------------------------------------------- long rows
-
     def _declared(self) -> _Sums:
         """Scratch for the accumulators of every reduce."""
-        made = {}
-        for op in (op for stage in self.nest.stages for op in stage):
-            reducer = reducer_of(op)
-            made[op.result] = (
-                reducer,
-                tuple(
-                    self.b.scratch("sum", _stored(part.type), self.width)
-                    for part in reducer.initial(self.b, 0)
-                ),
-            )
-        return made
+        reduces = (op for stage in self.nest.stages for op in stage)
+        width = self.nest.width
+        return {op.result: Panel.of(self.b, reducer_of(op), "sum", width) for op in reduces}
 
     def _long_sums(self) -> bool:
         """Whether a sum is so long that its accuracy needs totals of runs."""
@@ -98,126 +58,83 @@ class PanelLoops(RowPolicy):
             for op in stage
         )
 
-    def _panel(self) -> Node:
-        nest = self.nest
-        stored = []
-        if nest.row_stores:
-            store = Do("store", lambda: self.store(nest.row_stores))
-            stored.append(serial(self._outer, self._blocks(lambda rows: self._each(rows, store))))
-        if nest.kept_stores:
-            stored.append(self._columns("store results", lambda: self.store(nest.kept_stores)))
-        return (
-            Do("a new panel", self.begin),
-            *(self._pass(stage) for stage in nest.stages),
-            *stored,
-        )
-
-    def _pass(self, stage: Stage) -> Node:
+    def one_pass(self, stage: Stage) -> Node:
         accumulate = self._blocks(lambda rows: self._accumulate(stage, rows))
         if self._totals is not self._accumulators:
             accumulate = self._runs(stage, accumulate)
         return (
-            self._columns("clear", lambda: self._clear(stage, self._totals)),
-            serial(self._outer, accumulate),
+            self._clear(stage, self._totals),
+            serial(self.nest.reduced[:-1], accumulate),
             Do("finish", self.end_pass),
         )
+
+    def along_row(self, body: Node) -> Node:
+        return serial(self.nest.reduced[:-1], self._blocks(lambda rows: self._each([body] * rows)))
 
     def _runs(self, stage: Stage, accumulate: Node) -> Node:
         """Each run along the innermost reduced variable meets the totals."""
         var = self.nest.reduced[-1]
         run = (
-            self._columns("clear", lambda: self._clear(stage, self._accumulators)),
+            self._clear(stage, self._accumulators),
             accumulate,
-            self._columns("merge the run", lambda: self._add_up(stage)),
+            self.for_rows(Do("merge the run", lambda: self._add_up(stage))),
         )
         chunks = [Chunk(_RUN, run)]
         if short := var.extent % _RUN:
             chunks.append(Chunk(short, run, straight=True))
         return Loop(var, tuple(chunks))
 
-    def _clear(self, stage: Stage, where: _Sums) -> None:
-        for op in stage:
-            reducer, buffers = where[op.result]
-            self._save(buffers, reducer.initial(self.b, self.nest.lanes))
+    def _clear(self, stage: Stage, where: _Sums) -> Node:
+        def clear() -> None:
+            for op in stage:
+                nothing = reducer_of(op).initial(self.b, self.nest.lanes)
+                where[op.result].store(nothing, self.column)
+
+        return self.for_rows(Do("clear", clear))
 
     def _add_up(self, stage: Stage) -> None:
         for op in stage:
-            reducer, run = self._accumulators[op.result]
-            total = self._totals[op.result][1]
-            merged = reducer.merge(self.b, self._saved(total, reducer), self._saved(run, reducer))
-            self._save(total, merged)
+            total, run = self._totals[op.result], self._accumulators[op.result]
+            merged = reducer_of(op).merge(self.b, self._saved(total), self._saved(run))
+            total.store(merged, self.column)
 
     def _accumulate(self, stage: Stage, rows: int) -> Node:
         """Some elements of each row; merged as a tree first, for accuracy."""
-        var = self.nest.reduced[-1]
         sets = [self.accumulators(stage) for _ in range(rows)]
 
         def merge() -> None:
             for op, *cells in zip(stage, *sets, strict=True):
-                reducer, buffers = self._accumulators[op.result]
+                reducer, panel = reducer_of(op), self._accumulators[op.result]
                 merged = merge_all(self.b, reducer, [self.cells[cell] for cell in cells])
-                before = self._saved(buffers, reducer)
-                self._save(buffers, reducer.merge(self.b, before, merged))
+                panel.store(reducer.merge(self.b, self._saved(panel), merged), self.column)
 
-        lifts = (At(((var, row),), self.lift(stage, part)) for row, part in enumerate(sets))
-        return (*lifts, Do("accumulate", merge))
+        lifts = self._each([self.lift(stage, part) for part in sets])
+        return (lifts, Do("accumulate", merge))
 
-    def _each(self, rows: int, body: Node) -> Node:
-        """`body` for each of the next elements along the innermost reduced variable."""
-        return tuple(At(((self.nest.reduced[-1], row),), body) for row in range(rows))
+    def _saved(self, panel: Panel) -> Accumulator:
+        return panel.load(self.column, self.nest.lanes)
+
+    def _each(self, bodies: Sequence[Node]) -> Node:
+        """A body for each of the next elements along the innermost reduced variable."""
+        inner = self.nest.reduced[-1]
+        return tuple(At(((inner, step),), body) for step, body in enumerate(bodies))
 
     # ---------------------------------------------------------------- loops
 
-    @property
-    def _outer(self) -> Sequence[Var]:
-        """The reduced variables but the innermost one."""
-        return self.nest.reduced[:-1]
-
-    def _columns(self, what: str, run: Callable[[], None]) -> Node:
-        """A statement for each vector of the panel."""
-        return self._over_columns(Do(what, run))
-
-    def _over_columns(self, body: Node) -> Node:
+    def for_rows(self, body: Node) -> Node:
+        """`body` for each vector of rows of the panel."""
         return vectors(self._vector, self.nest.lanes, (Do("a new column", self._move), body))
 
     def _move(self) -> None:
-        self.results, self._column = {}, self.emitter.offset(self._vector)
+        self.results, self.column = {}, self.emitter.offset(self._vector)
 
     def _blocks(self, body: Callable[[int], Node]) -> Node:
         """`body(rows)` for the next `rows` elements of each row of the panel, until the end."""
-        chunks = [Chunk(rows, self._over_columns(body(rows))) for rows in (_ROWS_AT_ONCE, 1)]
+        chunks = [Chunk(rows, self.for_rows(body(rows))) for rows in (_ROWS_AT_ONCE, 1)]
         return Loop(self.nest.reduced[-1], tuple(chunks))
-
-    # ---------------------------------------------------------------- accumulators in scratch
 
     def result_of(self, result: Value) -> Register:
         if result not in self.results:
-            reducer, buffers = self._totals[result]
-            self.results[result] = reducer.result(self.b, self._saved(buffers, reducer))
+            panel = self._totals[result]
+            self.results[result] = panel.reducer.result(self.b, self._saved(panel))
         return self.results[result]
-
-    def _saved(self, buffers: tuple[Buffer, ...], reducer: Reducer) -> Accumulator:
-        raw = [self.b.load(buffer, self._column, self.nest.lanes) for buffer in buffers]
-        wanted = [part.type for part in reducer.initial(self.b, 0)]
-        return tuple(
-            self.b.compare("ne", value, 0) if type.elem == "i1" else value
-            for value, type in zip(raw, wanted, strict=True)
-        )
-
-    def _save(self, buffers: tuple[Buffer, ...], accumulator: Accumulator) -> None:
-        for buffer, part in zip(buffers, accumulator, strict=True):
-            stored = self.b.cast("zext", part, "i8") if part.type.elem == "i1" else part
-            self.b.store(stored, buffer, self._column)
-
-    # ---------------------------------------------------------------- values kept in scratch
-
-    def scratch_size(self) -> int:
-        return self.width * self.nest.row_scratch
-
-    def scratch_index(self) -> Register:
-        row = self.elements.scalar_index(self.nest.place_in_scratch)
-        return row * self.width + self._column
-
-
-def _stored(type: Type) -> Type:
-    return I8 if type.elem == "i1" else type

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
-from stagejit.codegen.cpu.rows.loops import RowLoops
+from stagejit.codegen.cpu.rows.loops import RowLoops, StraightRows
 from stagejit.codegen.cpu.rows.nest import RowNest
 from stagejit.codegen.cpu.rows.panels import PanelLoops
 from stagejit.codegen.elements.accesses import vector_cost
@@ -31,7 +31,6 @@ from stagejit.codegen.elements.streaming import in_streams
 from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.items import panel_width
 from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import Parallel
 from stagejit.codegen.target import Target
@@ -53,9 +52,8 @@ def reduce_kernel(region: ClosedRegion, target: Target) -> Kernel:
 
 
 def _tree(nest: RowNest, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
-    if _lanes_are_rows(nest):
-        return PanelLoops(nest, emitter, memory).tree(_panel_width(nest), nest.target.cores)
-    return RowLoops(nest, emitter, memory).tree(nest.target.cores)
+    policy = StraightRows if nest.straight else PanelLoops if nest.lanes_are_rows else RowLoops
+    return policy(nest, emitter, memory).tree()
 
 
 # -------------------------------------------------------------------- planning
@@ -103,8 +101,6 @@ def _plan(region: ClosedRegion, space: Space, target: Target) -> RowNest:
     ]
     nest = RowNest(
         **vars(loops),
-        kept=loops.groups[0],
-        reduced=loops.groups[1],
         stages=_stages(region, reduces),
         row_stores=stored[0],
         kept_stores=stored[1],
@@ -116,7 +112,7 @@ def _plan(region: ClosedRegion, space: Space, target: Target) -> RowNest:
 def _row_choices(nest: RowNest) -> Iterator[Choice]:
     """How rows go through registers, and what passes keep."""
     length = math.prod(var.extent for var in nest.reduced)
-    lie = "each lane is a row" if _lanes_are_rows(nest) else "rows lie along the lanes"
+    lie = "each lane is a row" if nest.lanes_are_rows else "rows lie along the lanes"
     how = "unrolled, in registers" if nest.straight else f"{len(nest.stages)} passes in loops"
     yield Choice("rows", f"{lie}; {how}: {length} elements a row")
     if nest.cached:
@@ -139,17 +135,6 @@ def _longest_straight(target: Target, *, across: bool) -> int:
     """Vectors of a row that is unrolled. across: a row lies along the lanes, so that its merges
     need registers too."""
     return target.vector_registers // (4 if across else 2)
-
-
-def _lanes_are_rows(nest: RowNest) -> bool:
-    return nest.vector is not None and nest.vector in nest.kept
-
-
-def _panel_width(nest: RowNest) -> int:
-    """Rows that advance together; see `panels.py`."""
-    assert nest.vector is not None
-    others = math.prod(var.extent for var in nest.kept if var is not nest.vector)
-    return panel_width(nest.vector.extent, nest.lanes, others, nest.target.cores)
 
 
 def _stages(region: ClosedRegion, reduces: Sequence[Op]) -> tuple[tuple[Op, ...], ...]:
@@ -198,8 +183,7 @@ def _with_cache(nest: RowNest, shape: tuple[int, ...]) -> RowNest:
     region, bound = nest.region, {op.result for stage in nest.stages for op in stage}
     passes = [[(op.operands[0], nest.index) for op in stage] for stage in nest.stages]
     passes.append([(region.stores[number].value, index) for number, index in nest.row_stores])
-    elements = nest.row_scratch * (_panel_width(nest) if _lanes_are_rows(nest) else 1)
-    budget = nest.target.l2_nbytes // 2
+    elements, budget = nest.scratch_size, nest.target.l2_nbytes // 2
     chosen: set[Value] = set()
     before: set[Value] = set()  # what an earlier pass evaluated there
     for roots in passes:

@@ -1,4 +1,4 @@
-"""The monoids of `reduce`: identity, accumulation, and merging of partial results.
+"""The monoids of `reduce` and `cumulative`: identity, accumulation, and merging of partial results.
 
 Input: registers (scalar or vector). Output: accumulators as tuples of registers. Invariant:
 merging is associative and commutative up to float rounding; maxima and minima propagate NaN, as
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stagejit.codegen.ir.builder import Builder
-from stagejit.codegen.ir.nodes import I32, I64, Type, Value, element_type
+from stagejit.codegen.ir.nodes import I8, I32, I64, Buffer, Type, Value, element_type
 from stagejit.codegen.math import functions as vmath
 from stagejit.graph.functions import neutral
 from stagejit.types import DType, i32, i64
@@ -80,6 +80,8 @@ class Reducer:
         return tuple(b.select(mask, x, y) for x, y in zip(parts, neutral, strict=True))
 
     def merge(self, b: Builder, first: Accumulator, second: Accumulator) -> Accumulator:
+        if self.fn == "logaddexp":
+            return (_log_add_exp(b, self.accumulator_dtype, first[0], second[0]),)
         if not self.is_arg:
             return (vmath.emit(b, self.fn, self.accumulator_dtype, [first[0], second[0]]),)
         better = self._better(b, second, first)
@@ -127,3 +129,44 @@ def merge_all(b: Builder, reducer: Reducer, parts: Sequence[Accumulator]) -> Acc
         ]
         current = paired + current[len(paired) * 2 :]
     return current[0]
+
+
+def _log_add_exp(b: Builder, dtype: DType, x: Value, y: Value) -> Value:
+    """log(exp(x) + exp(y)) as JAX writes it: max + log1p(exp(-|x - y|)), infinities apart."""
+
+    def emit(fn: str, *args: Value) -> Value:
+        return vmath.emit(b, fn, dtype, list(args))
+
+    delta = emit("sub", x, y)
+    decay = emit("exp", emit("neg", emit("abs", delta)))
+    total = emit("add", emit("max", x, y), emit("log1p", decay))
+    return b.select(b.compare("uno", delta, delta), emit("add", x, y), total)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Accumulators in scratch, one for each of some rows that advance together."""
+
+    b: Builder
+    reducer: Reducer
+    buffers: tuple[Buffer, ...]
+
+    @staticmethod
+    def of(b: Builder, reducer: Reducer, name: str, width: int) -> Panel:
+        types = [part.type for part in reducer.initial(b, 0)]
+        stored = [I8 if type.elem == "i1" else type for type in types]
+        return Panel(b, reducer, tuple(b.scratch(name, type, width) for type in stored))
+
+    def load(self, at: Value, lanes: int) -> Accumulator:
+        """Those of the rows from `at` on."""
+        raw = [self.b.load(buffer, at, lanes) for buffer in self.buffers]
+        wanted = [part.type for part in self.reducer.initial(self.b, 0)]
+        return tuple(
+            self.b.compare("ne", value, 0) if type.elem == "i1" else value
+            for value, type in zip(raw, wanted, strict=True)
+        )
+
+    def store(self, accumulator: Accumulator, at: Value) -> None:
+        for buffer, part in zip(self.buffers, accumulator, strict=True):
+            stored = self.b.cast("zext", part, "i8") if part.type.elem == "i1" else part
+            self.b.store(stored, buffer, at)
