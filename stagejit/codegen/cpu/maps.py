@@ -21,7 +21,6 @@ from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
 from stagejit.codegen.elements.register_tiles import Tile, best_tile, rows_are_a_loop
 from stagejit.codegen.elements.space import Space
-from stagejit.codegen.elements.streaming import in_streams
 from stagejit.codegen.ir.strides import is_dealt
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
@@ -88,7 +87,7 @@ def _plan(region: ClosedRegion, target: Target) -> Loops:
         )
     ]
     neighbours = _stores_between(region)
-    return in_streams(loops.in_vectors(inner_first, between=apart, neighbours=neighbours))
+    return loops.in_vectors(inner_first, between=apart, neighbours=neighbours).in_streams()
 
 
 def _stores_between(region: ClosedRegion) -> int:
@@ -102,16 +101,13 @@ class _Policy:
 
     def __init__(self, loops: Loops, elements: Elements, memory: Sequence[Memory]) -> None:
         self.loops, self.elements, self.lanes = loops, elements, loops.lanes
-        self.stores = Stores(loops.region, elements, memory, loops.offsets, loops.streamed)
+        stores = Stores(loops.region, elements, memory, loops.offsets, loops.streamed)
+        self.store = Do("store", lambda: stores.write(enumerate(loops.places)))
         (variables,), vector, between = loops.groups, loops.vector, loops.between
         self.tile = None if between else best_tile(variables, vector, loops.forms)
         self.outer = [var for var in variables if var not in (vector, self.tile, between)]
         self.stride = between.extent if between else _stores_between(loops.region)
         self.code = element_code(loops.region)
-
-    @property
-    def store(self) -> Node:
-        return Do("store", self._store)
 
     def tree(self, cores: int) -> Parallel:
         outer = [(var, 1) for var in self.outer]
@@ -134,9 +130,8 @@ class _Policy:
     def _row(self, vector: Var, block: int) -> Node:
         """Vectors, and the elements between the lanes of each. A row of few of them is straight
         code."""
-        body, between = self.store, self.loops.between
-        if between:
-            body = everywhere([between], body)
+        between = self.loops.between
+        body: Node = everywhere([between], self.store) if between else self.store
         if self.stride > 1:
             body = Within("interleaved", partial(self.elements.interleaving, self.stride), body)
         count = -(-vector.extent // self.lanes)
@@ -172,14 +167,11 @@ class _Policy:
 
     def _squares_abreast(self, tile: Var, vector: Var) -> int:
         """Squares next to each other before the next ones along the tile variable."""
-        accesses = [(form, value.type.dtype.itemsize) for value, form in self.loops.reads]
-        accesses += [
-            (form, store.value.type.dtype.itemsize)
-            for form, store in zip(self.loops.offsets, self.loops.region.stores, strict=True)
-        ]
+        stored = [store.value for store in self.loops.region.stores]
+        accesses = [*self.loops.reads, *zip(stored, self.loops.offsets, strict=True)]
         crosses = any(
-            form.coeff(vector) == 1 and form.coeff(tile) * size >= _PAGE_NBYTES
-            for form, size in accesses
+            form.coeff(vector) == 1 and form.coeff(tile) * value.type.dtype.itemsize >= _PAGE_NBYTES
+            for value, form in accesses
         )
         return _SQUARES if crosses else 1
 
@@ -199,10 +191,7 @@ class _Policy:
         def step() -> None:
             at = self.elements.position.env[row]
             with self.elements.tile_step(at if at.const is None else int(at.const)):
-                self._store()
+                self.store.run()
 
         body = Loop(row, (Chunk(1, Do("store", step), straight=not looped),))
         return Within("square", square, body)
-
-    def _store(self) -> None:
-        self.stores.write(enumerate(self.loops.places))

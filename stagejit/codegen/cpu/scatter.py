@@ -27,14 +27,13 @@ from itertools import groupby
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
-from stagejit.codegen.elements.elements import Elements, Memory
+from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
 from stagejit.codegen.elements.space import Space
 from stagejit.codegen.elements.walk import E, Walk
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
-from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import in_items
 from stagejit.codegen.nest.kernels import kernel_of
@@ -70,12 +69,8 @@ class _Nest(Loops):
 def scatter_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `scatter`."""
     nest = _plan(region, target)
-
-    def tree(nest: _Nest, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
-        (into,) = memory
-        return _Policy(region.anchor_op, nest, emitter.elements, into).tree()
-
-    return kernel_of(region, [nest], tree, region_seconds(region, target), nest.choices)
+    seconds = region_seconds(region, target)
+    return kernel_of(region, [nest], lambda *at: _Policy(*at).tree(), seconds, nest.choices)
 
 
 # -------------------------------------------------------------------- planning
@@ -207,9 +202,9 @@ def _way_in_words(way: tuple[int | None, int]) -> str:
 class _Policy:
     """The loops of one scatter, and what they do."""
 
-    def __init__(self, op: Op, nest: _Nest, elements: Elements, into: Memory) -> None:
-        self.op, self.nest, self.elements, self.into = op, nest, elements, into
-        self.b = elements.b
+    def __init__(self, nest: _Nest, emitter: Emitter, memory: Sequence[Memory]) -> None:
+        self.op, self.nest, self.elements = nest.region.anchor_op, nest, emitter.elements
+        self.b, (self.into,) = emitter.b, memory
         self.range = Var(nest.ranges, "p")
         self.offset = Affine()  # of the element where the loops stand, in the destination
         self.inside: Register | None = None  # whether this item applies the window; None: always
@@ -266,8 +261,5 @@ class _Policy:
         update = self.elements.value(self.op.operands[2], self.nest.index)
         if fn != "set":
             before = self.elements.load_at(self.op.result, self.into, self.offset)
-            lanes = max(update.type.lanes, before.type.lanes)
-            if lanes:
-                update, before = self.b.splat(update, lanes), self.b.splat(before, lanes)
-            update = vmath.emit(self.b, fn, dtype, [before, update])
+            update = self.elements.combined(fn, dtype, [before, update])
         self.elements.store(update, dtype, self.into, self.offset)

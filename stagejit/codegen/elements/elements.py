@@ -37,7 +37,7 @@ from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.slices import pull_view
-from stagejit.index.affine import Affine, Index
+from stagejit.index.affine import Affine, Index, linearize
 from stagejit.types import DType, dtype_named, i32, i64
 
 
@@ -78,7 +78,21 @@ class Elements(Positions):
     def given(self, value: Value, index: Index) -> Register | None:
         if value in self.bound:
             return self.bound[value](index)
-        return self.load(value, index) if value in self.memory else None
+        if value not in self.memory:
+            return None
+        return self.load_at(value, self.memory[value], value.type.offset(index))
+
+    def bind(self, value: Value, index: Index, made: Callable[[], Register]) -> None:
+        """`made` gives the element of `value` at `index`; no other one is asked for."""
+        where = linearize(index, value.shape)
+
+        def read(at: Index) -> Register:
+            if linearize(at, value.shape) != where:
+                what = f"{value} is used at another element"
+                raise InternalError(what, step="codegen", loc=value.op.loc)
+            return made()
+
+        self.bound[value] = read
 
     def pull(self, op: Op, index: Index) -> Index:
         if len(op.operands) > 1:
@@ -105,10 +119,15 @@ class Elements(Positions):
             return vmath.convert(self.b, elements[0], dtype, op.result.type.dtype)
         if op.kind == "bitcast":
             return vmath.bitcast(self.b, elements[0], op.result.type.dtype)
-        lanes = max(element.type.lanes for element in elements)
-        if lanes:
+        return self.combined(op.attrs["fn"], dtype, elements, op.attrs)
+
+    def combined(
+        self, fn: str, dtype: DType, elements: Sequence[Register], attrs: vmath.Attrs | None = None
+    ) -> Register:
+        """A function of elements, which are the same for all lanes or one for each."""
+        if lanes := max(element.type.lanes for element in elements):
             elements = [self.b.splat(element, lanes) for element in elements]
-        return vmath.emit(self.b, op.attrs["fn"], dtype, elements, op.attrs)
+        return vmath.emit(self.b, fn, dtype, elements, attrs)
 
     def filled(self, op: Op, element: Register, inside: Sequence[Register]) -> Register:
         b, fits = self.b, reduce(operator.and_, inside)
@@ -150,10 +169,6 @@ class Elements(Positions):
         leaf = behind_views(value, self.memory)
         assert leaf is not None
         return leaf, self.memory[leaf]
-
-    def load(self, value: Value, index: Index) -> Register:
-        """The element of a value in memory."""
-        return self.load_at(value, self.memory[value], value.type.offset(index))
 
     def load_at(self, value: Value, memory: Memory, offset: Affine) -> Register:
         """The element at `offset` of the array at `memory`, which holds `value`."""
@@ -308,7 +323,7 @@ class Elements(Positions):
 
 
 class Stores:
-    """The stores of a region. offsets: of each store, in its `into`. streamed: see `streaming`."""
+    """The stores of a region. offsets: of each store, in its `into`. streamed: see `Loops`."""
 
     def __init__(
         self,

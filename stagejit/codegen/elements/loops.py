@@ -3,6 +3,9 @@
 Input: a space, and a walk that tells what its elements need. Output: as few loop variables as the
 views on the way and the memory allow. Invariant: loops of different groups are never joined; each
 element of the space is visited once.
+
+Note [Streamed stores]: only full, aligned cache lines are streamed, and only results that the last
+cache could not keep for their readers anyway. See KERNELS.md, "Large outputs".
 """
 
 from __future__ import annotations
@@ -18,8 +21,11 @@ from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.space import Space, merge, refine
 from stagejit.codegen.kernel import Choice
 from stagejit.codegen.target import Target
+from stagejit.dispatch.regions import Store
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var
+
+_LINE_NBYTES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +33,7 @@ class Loops:
     """groups: the variables that loop, outermost first, by groups of axes. index: of an element of
     the space. places: of the values that are stored for it; offsets: in what they are stored into.
     vector: the variable of vectors; between: one whose elements lie between their lanes. streamed:
-    see `streaming`."""
+    for each store, whether it bypasses the caches."""
 
     region: ClosedRegion
     target: Target
@@ -70,6 +76,26 @@ class Loops:
         choices = (*self.choices, ranked.choice)
         return replace(self, vector=vector, between=gap, lanes=lanes, choices=choices)
 
+    def in_streams(self) -> Loops:
+        """With stores that bypass the caches where that pays; see Note [Streamed stores]."""
+        streamed, why = self._streamed()
+        return replace(self, streamed=streamed, choices=(*self.choices, Choice("stream", why)))
+
+    def _streamed(self) -> tuple[tuple[bool, ...], str]:
+        region, vector, cache = self.region, self.vector, self.target.l3_nbytes
+        traffic, none = _traffic(region, self.reads), (False,) * len(region.stores)
+        sizes = f"{traffic >> 10} KiB of traffic, {cache >> 10} KiB of cache"
+        if traffic <= cache:
+            return none, f"stores go to the caches: {sizes}"
+        if vector is None or not region.aligned:
+            return none, f"stores go to the caches: no whole lines ({sizes})"
+        large = sum(store.value.type.nbytes for store in region.stores) >= cache // 2
+        found = tuple(
+            large and _is_lines(store, offset, vector, self.lanes)
+            for store, offset in zip(region.stores, self.offsets, strict=True)
+        )
+        return found, f"{sum(found)} of {len(found)} stores bypass the caches: {sizes}"
+
 
 # Where the loops stand in a region, the places of what is stored for it, and the offsets of these.
 Walked = tuple[Index, Sequence[Index], Sequence[Affine]]
@@ -106,4 +132,26 @@ def loops_of(
         offsets=moved(offsets),
         reads=tuple((value, form.substitute(mapping)) for value, form in footprint.reads),
         lanes=target.vector_nbytes // widest_nbytes(region),
+    )
+
+
+def _traffic(region: ClosedRegion, reads: Iterable[tuple[Value, Affine]]) -> int:
+    """Bytes that cross memory; what a gather picks is no more than what is made of it."""
+    most = max((op.result.type.size for op in region.ops if len(op.results) == 1), default=0)
+    most = max(most, *(store.value.type.size for store in region.stores))
+    read = sum(
+        min(value.type.nbytes, most * value.type.dtype.itemsize)
+        for value in {value: None for value, _ in reads}
+    )
+    return read + sum(store.value.type.nbytes for store in region.stores)
+
+
+def _is_lines(store: Store, offset: Affine, vector: Var, lanes: int) -> bool:
+    size = store.value.type.dtype.itemsize
+    if lanes * size != _LINE_NBYTES or offset.coeff(vector) != 1:
+        return False
+    if any(var.kind != "loop" for var in offset.vars()):
+        return False
+    return offset.const * size % _LINE_NBYTES == 0 and all(
+        coeff * size % _LINE_NBYTES == 0 for var, coeff in offset.terms if var is not vector
     )

@@ -150,19 +150,21 @@ class Positions(Walk[Register]):
             if var is vector:
                 coeff = factor
                 uniform.append((var, factor))
-            elif self._varies(var):
+            elif self._var_varies(var):
                 varying.append((var, factor))
             else:
                 uniform.append((var, factor))
         return coeff, Affine(tuple(uniform), affine.const), varying
 
-    def _varies(self, var: Var) -> bool:
+    def varies(self, affine: Affine) -> bool:
+        """Whether an index differs from lane to lane."""
+        vector = self.position.vector
+        return any(var is vector or self._var_varies(var) for var in affine.vars())
+
+    def _var_varies(self, var: Var) -> bool:
         if var in self.position.env:
             return self.position.env[var].type.lanes > 0
-        vector = self.position.vector
-        return var.operand is not None and any(
-            inner is vector or self._varies(inner) for inner in var.operand.vars()
-        )
+        return var.operand is not None and self.varies(var.operand)
 
     def dynamic(self, register: Register, extent: int) -> Affine:
         """An index variable standing at `register` (scalar or per lane)."""

@@ -6,10 +6,11 @@ those forms allow. Invariant: every element of the shape is visited exactly once
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from stagejit.index.affine import Affine, Index, SplitNeeded, Var
+from stagejit.index.affine import Affine, Index, SplitNeeded, Var, linearize
 
 T = TypeVar("T")
 
@@ -33,8 +34,9 @@ class Space:
 
     @property
     def index(self) -> Index:
-        pairs = zip(self.dims, self.first, strict=True)
-        return tuple(_dim_index(dim) + first for dim, first in pairs)
+        dims = ([Affine.of(var) for var in dim] for dim in self.dims)
+        sizes = ([var.extent for var in dim] for dim in self.dims)
+        return tuple(map(operator.add, map(linearize, dims, sizes), self.first))
 
     def split(self, var: Var, inner: int) -> bool:
         """Iterate `var` as (extent // inner, inner); False if it is not a variable of this
@@ -45,13 +47,6 @@ class Space:
                 dim[at : at + 1] = [Var(var.extent // inner, self.name), Var(inner, self.name)]
                 return True
         return False
-
-
-def _dim_index(dim: Sequence[Var]) -> Affine:
-    total = Affine()
-    for var in dim:
-        total = total * var.extent + Affine.of(var)
-    return total
 
 
 def refine(split: Callable[[Var, int], bool], evaluate: Callable[[bool], T]) -> T:

@@ -23,7 +23,7 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.graph.dims import WindowDims
 from stagejit.graph.ir import Op
 from stagejit.graph.ops.windows import chooses
-from stagejit.index.affine import Affine, Index, Var
+from stagejit.index.affine import Affine, Index, Var, linearize
 from stagejit.types import i32
 
 # Taps that stand in the code one by one; beyond them a loop goes over them.
@@ -78,12 +78,7 @@ class Window:
             )
         ]
         self.open = open_axes(op)
-        varies = any(self._varies(part) for part in index)
-        self.lanes = elements.position.lanes if varies else 0
-
-    def _varies(self, part: Affine) -> bool:
-        coeff, _, varying = self.elements.split(part)
-        return bool(coeff or varying)
+        self.lanes = elements.position.lanes if any(map(elements.varies, index)) else 0
 
     def value(self) -> Register:
         if not self.open:
@@ -134,36 +129,29 @@ class Window:
         if made and not straight:
             made = self._looped([], made, border=border)
         else:
-            for number, tap in enumerate(self.dims.taps):
-                taken = [Affine((), k) for k in tap]
-                made = self._with_tap(made, taken, self.b.const(number, I32), border=border)
+            for tap in self.dims.taps:
+                made = self._with_tap(made, [Affine((), k) for k in tap], border=border)
         assert made is not None
         return self._wide(self.reducer.result(self.b, made))
 
-    def _looped(
-        self, tap: list[tuple[Affine, Register]], made: Accumulator, *, border: bool
-    ) -> Accumulator:
+    def _looped(self, tap: list[Affine], made: Accumulator, *, border: bool) -> Accumulator:
         """The taps that begin with `tap`, by a loop for each axis that is left."""
         axis = len(tap)
         if axis == len(self.dims.sizes):
-            number = self.b.const(0)
-            for size, (_, register) in zip(self.dims.sizes, tap, strict=True):
-                number = number * size + register
-            at = [part for part, _ in tap]
-            return self._with_tap(made, at, self.b.cast("trunc", number, "i32"), border=border)
+            return self._with_tap(made, tap, border=border)
         size = self.dims.sizes[axis]
         if size == 1:
-            return self._looped([*tap, (Affine(), self.b.const(0))], made, border=border)
+            return self._looped([*tap, Affine()], made, border=border)
         var = Var(size, "k")
 
         def body(position: Register, *carried: Register) -> Accumulator:
             with self.elements.at({var: position}):
-                return self._looped([*tap, (Affine.of(var), position)], carried, border=border)
+                return self._looped([*tap, Affine.of(var)], carried, border=border)
 
         return self.b.loop(0, size, 1, made, body)
 
     def _with_tap(
-        self, made: Accumulator | None, tap: Sequence[Affine], number: Register, *, border: bool
+        self, made: Accumulator | None, tap: Sequence[Affine], *, border: bool
     ) -> Accumulator:
         at = [
             first + k * step
@@ -173,6 +161,7 @@ class Window:
             element, inside = self._at_border(at)
         else:
             element, inside = self.elements.value(self.operand, tuple(at)), None
+        number = self._number(tap) if self.reducer.is_arg else None
         new = self.reducer.lift(self.b, self._wide(element), number, self.lanes, None)
         if made is None:
             return new
@@ -180,6 +169,12 @@ class Window:
         if inside is None:
             return merged
         return tuple(self.b.select(inside, x, y) for x, y in zip(merged, made, strict=True))
+
+    def _number(self, tap: Sequence[Affine]) -> Register:
+        number = linearize(tap, self.dims.sizes)
+        if not number.terms:
+            return self.b.const(number.const, I32)
+        return self.elements.lane_index(number, narrow=True)
 
     def _at_border(self, at: list[Affine]) -> tuple[Register, Register | None]:
         """The element at an index that may be outside, and whether it is one."""
@@ -189,7 +184,7 @@ class Window:
             low, high = part.range()
             if low >= 0 and high < extent:
                 continue
-            if self._varies(part):
+            if elements.varies(part):
                 where = elements.lane_index(part, narrow=max(-low, high) < 2**31)
                 lanes = _both(lanes, is_inside(b, where, extent))
             else:

@@ -180,14 +180,14 @@ class Emitter:
         carried, outside = self._carried((body,)), self.cells
 
         def iteration(position: Register, *values: Register) -> Sequence[Register]:
-            self.cells = {**outside, **_like(carried, outside, values)}
+            self._carry(outside, carried, values)
             with inside(position):
                 self.emit(body)
             return self._registers(carried)
 
         registers = self._registers(carried)
         last = self.b.loop(start, stop, step, registers, iteration, runs=runs or None)
-        self.cells = {**outside, **_like(carried, outside, last)}
+        self._carry(outside, carried, last)
 
     def _guarded(
         self, condition: Register | None, bodies: Sequence[Node], then: Callable[[], None]
@@ -204,7 +204,7 @@ class Emitter:
 
         before = self._registers(carried)
         after = self.b.if_(condition, arm, lambda: before)
-        self.cells = {**outside, **_like(carried, outside, after)}
+        self._carry(outside, carried, after)
 
     def _carried(self, bodies: Sequence[Node]) -> list[Cell]:
         """The cells that live across a loop around the bodies."""
@@ -213,6 +213,13 @@ class Emitter:
 
     def _registers(self, cells: Sequence[Cell]) -> Registers:
         return tuple(register for cell in cells for register in self.cells[cell])
+
+    def _carry(
+        self, outside: dict[Cell, Registers], cells: Sequence[Cell], values: Sequence[Register]
+    ) -> None:
+        """The cells have the values, each as many as outside; all others what they had there."""
+        rest = iter(values)
+        self.cells = outside | {cell: tuple(next(rest) for _ in outside[cell]) for cell in cells}
 
     # ---------------------------------------------------------------- groups and items
 
@@ -279,11 +286,3 @@ class Emitter:
         known = self._evaluated.setdefault(node.steps, {}) if node.again else None
         with self.elements.at(places, vector=node.vector, lanes=node.lanes, mask=mask, known=known):
             self.emit(node.body)
-
-
-def _like(
-    cells: Sequence[Cell], before: dict[Cell, Registers], values: Sequence[Register]
-) -> dict[Cell, Registers]:
-    """The registers `values`, by cell: each has as many as before."""
-    rest = iter(values)
-    return {cell: tuple(next(rest) for _ in before[cell]) for cell in cells}

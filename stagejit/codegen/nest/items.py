@@ -6,6 +6,7 @@ independent; which thread runs one never changes a value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from stagejit.codegen.nest.tree import Node, Parallel, blocks, serial, trips
@@ -21,9 +22,10 @@ _WORTH_SHARING = 10e-6  # seconds of one core; to wake another one takes 6 to 16
 WIDEST_PANEL, NARROWEST_PANEL = 512, 128
 
 
-def panel_width(extent: int, lanes: int, others: int, cores: int) -> int:
-    """How many of `extent` elements along the lanes one item takes, in whole vectors, if there are
-    `others` items beside it."""
+def panel_width(variables: Sequence[Var], vector: Var, lanes: int, cores: int) -> int:
+    """How many elements along the lanes one item takes, in whole vectors, if it takes one of the
+    other variables."""
+    extent, others = vector.extent, math.prod(v.extent for v in variables if v is not vector)
     wanted = -(-ITEMS_A_CORE * cores // others)
     width = max(min(-(-extent // wanted), WIDEST_PANEL), NARROWEST_PANEL)
     return min(-(-width // lanes), -(-extent // lanes)) * lanes

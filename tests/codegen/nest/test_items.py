@@ -89,7 +89,7 @@ def test_blocks_count_as_one_item_each() -> None:
 @pytest.mark.parametrize("extent", [1, 15, 16, 17, 100, 1000, 100000])
 @pytest.mark.parametrize("cores", [1, 2, 64])
 def test_panels(extent: int, cores: int) -> None:
-    width = panel_width(extent, 16, 1, cores)
+    width = panel_width([lane := Var(extent)], lane, 16, cores)
     assert width % 16 == 0
     assert width < extent + 16
     assert width >= min(NARROWEST_PANEL, extent)

@@ -21,7 +21,6 @@ from stagejit.codegen.elements.elements import Memory, Stores
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
 from stagejit.codegen.elements.space import Space
-from stagejit.codegen.elements.streaming import in_streams
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
@@ -29,8 +28,7 @@ from stagejit.codegen.nest.items import in_items, panel_width
 from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import At, Cell, Chunk, Do, Loop, Node, Parallel, serial, vectors
 from stagejit.codegen.target import Target
-from stagejit.errors import InternalError
-from stagejit.index.affine import Affine, Index, Var, linearize
+from stagejit.index.affine import Affine, Index, Var
 
 # For accuracy, what a run comes to is added to what the runs before it came to.
 _RUN = 2048  # elements of a run along vectors: a sum for each vector
@@ -41,11 +39,8 @@ _ROWS_AT_ONCE = 4  # rows that pass while a running value is in a register
 def cumulative_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `cumulative`."""
     loops = _plan(region, target)
-
-    def tree(loops: Loops, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
-        return _Policy(loops, emitter, memory).tree()
-
-    return kernel_of(region, [loops], tree, region_seconds(region, target), loops.choices)
+    seconds = region_seconds(region, target)
+    return kernel_of(region, [loops], lambda *at: _Policy(*at).tree(), seconds, loops.choices)
 
 
 def _plan(region: ClosedRegion, target: Target) -> Loops:
@@ -66,11 +61,13 @@ def _plan(region: ClosedRegion, target: Target) -> Loops:
     groups = (range(axis), (axis,), range(axis + 1, len(shape)))
     loops = loops_of(region, target, Space(shape, "c"), groups, walk, {op.result})
     before, along, after = loops.groups
-    return in_streams(loops.in_vectors((*after[::-1], *before[::-1], *along[-1:])))
+    return loops.in_vectors((*after[::-1], *before[::-1], *along[-1:])).in_streams()
 
 
 class _Policy:
     """The loops of one cumulative region, and what they do."""
+
+    current: Register  # the running value, in the result's type
 
     def __init__(self, nest: Loops, emitter: Emitter, memory: Sequence[Memory]) -> None:
         self.nest, self.emitter, self.elements = nest, emitter, emitter.elements
@@ -80,17 +77,15 @@ class _Policy:
         self.fn: str = self.op.attrs["fn"]
         self.reducer = Reducer(self.fn, self.op.result.type.dtype)
         self.stores = Stores(nest.region, self.elements, memory, nest.offsets, nest.streamed)
-        self.current: Register | None = None  # the running value, in the result's type
         self.carry = Cell("carry")  # along the axis
-        self.elements.bound[self.op.result] = self._read_result
+        self.elements.bind(self.op.result, nest.index, lambda: self.current)
 
     def tree(self) -> Parallel:
         vector = self.nest.vector
         if vector is None or vector in self.axis:
             return in_items([(var, 1) for var in self.kept], self._line(), self.nest.target.cores)
         outer = [(var, 1) for var in self.kept if var is not vector]
-        others = math.prod(var.extent for var, _ in outer)
-        width = panel_width(vector.extent, self.nest.lanes, others, self.nest.target.cores)
+        width = panel_width(self.kept, vector, self.nest.lanes, self.nest.target.cores)
         panels = [Panel.of(self.b, self.reducer, "running", width)]
         rows = math.prod(var.extent for var in self.axis)
         if self._in_runs and rows >= _RUN_ROWS:
@@ -102,17 +97,6 @@ class _Policy:
     def _in_runs(self) -> bool:
         """Whether roundings add up: a product's do so in any order, a maximum has none."""
         return self.fn in ("add", "logaddexp") and self.reducer.dtype.is_float
-
-    def _read_result(self, index: Index) -> Register:
-        if (
-            linearize(index, self.op.result.shape)
-            != linearize(self.nest.index, self.op.result.shape)
-            or self.current is None
-        ):
-            raise InternalError(
-                f"{self.op} is used at another element", step="codegen", loc=self.op.loc
-            )
-        return self.current
 
     # ---------------------------------------------------------------- arithmetic
 

@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from stagejit.codegen.cpu.rows.reducers import Accumulator, Reducer, merge_all
 from stagejit.codegen.elements.elements import Memory, Stores
@@ -20,7 +21,6 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import in_items, panel_width
 from stagejit.codegen.nest.tree import Cell, Do, Node, Parallel
-from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var, linearize
 
@@ -63,30 +63,27 @@ class RowNest(Loops):
         """How many rows advance together."""
         if self.vector not in self.kept:
             return 1
-        others = math.prod(var.extent for var in self.kept if var is not self.vector)
-        return panel_width(self.vector.extent, self.lanes, others, self.target.cores)
+        return panel_width(self.kept, self.vector, self.lanes, self.target.cores)
 
     @property
     def place_in_scratch(self) -> Affine:
-        """Where in scratch an element of a row is kept. The vector variable is innermost, whatever
-        its place among the axes, and takes whole vectors."""
-        place = Affine()
-        for var in self._scratch_order:
-            place = place * self._room(var) + Affine.of(var)
-        return place
+        """Where in scratch an element of a row is kept."""
+        variables = [Affine.of(var) for var, _ in self._rooms]
+        return linearize(variables, [room for _, room in self._rooms])
 
     @property
     def scratch_size(self) -> int:
         """Elements of scratch for one kept value, of all rows that advance together."""
-        return math.prod(self._room(var) for var in self._scratch_order) * self.width
+        return math.prod(room for _, room in self._rooms) * self.width
 
     @property
-    def _scratch_order(self) -> tuple[Var, ...]:
-        others = tuple(var for var in self.reduced if var is not self.vector)
-        return (*others, self.vector) if self.vector in self.reduced else others
-
-    def _room(self, var: Var) -> int:
-        return -(-var.extent // self.lanes) * self.lanes if var is self.vector else var.extent
+    def _rooms(self) -> list[tuple[Var, int]]:
+        """Elements of scratch along each variable. The vector variable is innermost, whatever its
+        place among the axes, and takes whole vectors."""
+        rooms = [(var, var.extent) for var in self.reduced if var is not self.vector]
+        if self.vector in self.reduced:
+            rooms.append((self.vector, -(-self.vector.extent // self.lanes) * self.lanes))
+        return rooms
 
 
 def reducer_of(op: Op) -> Reducer:
@@ -115,10 +112,8 @@ class RowPolicy(ABC):
         nest = self.nest
         axes = nest.stages[0][0].attrs["axes"]
         kept = tuple(part for axis, part in enumerate(nest.index) if axis not in axes)
-        for stage in nest.stages:
-            for op in stage:
-                where = linearize(kept, op.result.shape)
-                self.elements.bound[op.result] = self._result_reader(op.result, where)
+        for op in (op for stage in nest.stages for op in stage):
+            self.elements.bind(op.result, kept, partial(self.result_of, op.result))
         for value in nest.cached:
             elem = storage_type(value.type.dtype)
             self._scratch[value] = self.b.scratch("row", elem, nest.scratch_size, once=True)
@@ -221,16 +216,6 @@ class RowPolicy(ABC):
             position = self.elements.lane_index(part, narrow=reducer.narrow_index)
         mask = None if self.nest.lanes_are_rows else self.elements.position.mask
         return reducer.lift(self.b, element, position, self.nest.lanes, mask)
-
-    def _result_reader(self, result: Value, where: Affine) -> Callable[[Index], Register]:
-        def read(index: Index) -> Register:
-            if linearize(index, result.shape) != where:
-                raise InternalError(
-                    f"{result} is used outside its row", step="codegen", loc=result.op.loc
-                )
-            return self.result_of(result)
-
-        return read
 
     def _cache_reader(self, value: Value) -> Callable[[Index], Register]:
         def read(index: Index) -> Register:

@@ -18,7 +18,6 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, serial, vectors
 from stagejit.graph.ir import Value
-from stagejit.index.affine import Var
 
 _ROWS_AT_ONCE = 8  # elements of a row that are merged before they meet the accumulator
 # Elements that are accumulated from nothing before they meet the total, so that rounding errors of
@@ -37,11 +36,6 @@ class PanelLoops(RowPolicy):
         super().__init__(nest, emitter, memory)
         self._accumulators = self._declared()  # of the run, if sums are long
         self._totals = self._declared() if self._long_sums() else self._accumulators
-
-    @property
-    def _vector(self) -> Var:
-        assert self.nest.vector is not None
-        return self.nest.vector
 
     def _declared(self) -> _Sums:
         """Scratch for the accumulators of every reduce."""
@@ -123,10 +117,13 @@ class PanelLoops(RowPolicy):
 
     def for_rows(self, body: Node) -> Node:
         """`body` for each vector of rows of the panel."""
-        return vectors(self._vector, self.nest.lanes, (Do("a new column", self._move), body))
+        vector = self.nest.vector
+        assert vector is not None
 
-    def _move(self) -> None:
-        self.results, self.column = {}, self.emitter.offset(self._vector)
+        def move() -> None:
+            self.results, self.column = {}, self.emitter.offset(vector)
+
+        return vectors(vector, self.nest.lanes, (Do("a new column", move), body))
 
     def _blocks(self, body: Callable[[int], Node]) -> Node:
         """`body(rows)` for the next `rows` elements of each row of the panel, until the end."""

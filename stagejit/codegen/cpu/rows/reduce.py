@@ -27,7 +27,6 @@ from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
 from stagejit.codegen.elements.space import Space
-from stagejit.codegen.elements.streaming import in_streams
 from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
@@ -94,7 +93,7 @@ def _plan(region: ClosedRegion, space: Space, target: Target) -> RowNest:
             offsets.append(footprint.write(store, places[-1]))
         return index, places, offsets
 
-    loops = in_streams(_with_vectors(loops_of(region, target, space, groups, walk, bound)))
+    loops = _with_vectors(loops_of(region, target, space, groups, walk, bound)).in_streams()
     stored = [
         tuple((n, at) for n, at in enumerate(loops.places) if in_row[n] is along)
         for along in (True, False)
@@ -188,16 +187,15 @@ def _with_cache(nest: RowNest, shape: tuple[int, ...]) -> RowNest:
     before: set[Value] = set()  # what an earlier pass evaluated there
     for roots in passes:
         while True:
-            evaluated = _evaluated(region, nest, roots, bound | chosen)
-            flops = _flops_of(evaluated)
+            flops = _evaluated(region, nest, roots, bound | chosen)
             kept = next(
                 (
                     value
-                    for value in reversed(evaluated)
+                    for value in reversed(flops)
                     if value in before - chosen
                     and value.shape == shape
                     and elements * value.type.dtype.itemsize <= budget
-                    and flops.get(value, 0.0) >= _WORTH_KEEPING
+                    and flops[value] >= _WORTH_KEEPING
                 ),
                 None,
             )
@@ -205,27 +203,23 @@ def _with_cache(nest: RowNest, shape: tuple[int, ...]) -> RowNest:
                 break
             chosen.add(kept)  # what it is computed from is needed no more
             budget -= elements * kept.type.dtype.itemsize
-        before.update(evaluated)
+        before.update(flops)
     return replace(nest, cached=tuple(v for op in region.ops for v in op.results if v in chosen))
 
 
 def _evaluated(
     region: ClosedRegion, nest: RowNest, roots: Sequence[tuple[Value, Index]], bound: set[Value]
-) -> list[Value]:
-    """The values that one pass evaluates where the row stands, producers before consumers."""
+) -> dict[Value, float]:
+    """The values that one pass evaluates where the row stands, producers before consumers, and what
+    it takes to compute each of them; of those that are no map's, nothing."""
     footprint = Footprint(region, bound)
     for value, index in roots:
         footprint.value(value, index)
-    return [value for value, index in footprint.evaluated if index == nest.index]
-
-
-def _flops_of(evaluated: Sequence[Value]) -> dict[Value, float]:
-    """What it takes to compute each of the values, which come after what they are computed from;
-    without those that are no map's."""
     flops: dict[Value, float] = {}
-    for value in evaluated:
-        op = value.op
-        if function := function_of(op):
-            own = vmath.cost(function, value.type.dtype)
-            flops[value] = own + sum(flops.get(operand, 0.0) for operand in set(op.operands))
+    for value, index in footprint.evaluated:
+        if index == nest.index:
+            op, flops[value] = value.op, 0.0
+            if function := function_of(op):
+                before = sum(flops.get(operand, 0.0) for operand in set(op.operands))
+                flops[value] = vmath.cost(function, value.type.dtype) + before
     return flops

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stagejit.codegen.ir.builder import Builder
-from stagejit.codegen.ir.nodes import I8, I32, I64, Buffer, Type, Value, element_type
+from stagejit.codegen.ir.nodes import I8, I32, I64, Buffer, Value, element_type
 from stagejit.codegen.math import functions as vmath
 from stagejit.graph.functions import neutral
 from stagejit.types import DType, i32, i64
@@ -49,17 +49,13 @@ class Reducer:
         first = b.const(identity_of(self.fn, self.dtype), elem)
         if not self.is_arg:
             return (first,)
-        index = self._index_type.with_lanes(lanes)
+        index = (I32 if self.narrow_index else I64).with_lanes(lanes)
         return first, b.const(2 ** (index.bits - 1) - 1, index)
 
     @property
     def narrow_index(self) -> bool:
         """Whether positions are i32."""
         return self.index_dtype is not None and self.index_dtype.bits <= 32
-
-    @property
-    def _index_type(self) -> Type:
-        return I32 if self.narrow_index else I64
 
     def lift(
         self, b: Builder, element: Value, position: Value | None, lanes: int, mask: Value | None
