@@ -15,6 +15,7 @@ from jax import lax
 import stagejit
 from stagejit.pipeline import Compilation
 from stagejit.runtime.staged import Request
+from tests.calls import calls_of
 
 Program = tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...]]  # f, arguments, donated
 
@@ -205,19 +206,7 @@ def calls_to_compile(program: Program) -> int:
 
 
 def calls_to_run(compilation: Compilation, last: str) -> int:
-    calls = 0
-
-    def count(frame: Any, event: str, argument: Any) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        compilation.run_until(last)
-    finally:
-        sys.setprofile(before)
-    return calls
+    return calls_of(lambda: compilation.run_until(last))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from stagejit.graph.ops import build, filled
 from stagejit.graph.ops.axes import narrowed, separate, summed
 from stagejit.rewrites.partial import converted, mapped, summed_in
 from stagejit.rewrites.tiling.along import Along
-from stagejit.rewrites.tiling.clusters import is_made_up
 from stagejit.types import TensorType, i32, i64
 
 
@@ -148,7 +147,8 @@ class TileLoop:
             if part not in found:
                 found.add(part)
                 pending += self._behind(part)
-        return sorted(found, key=lambda part: (self.cluster.place(part[0].op), part[0].op.id))
+        place = self.cluster.surroundings.place
+        return sorted(found, key=lambda part: (place(part[0].op), part[0].op.id))
 
     def _part(self, value: Value) -> Part:
         """Of a value of the cluster."""
@@ -199,7 +199,7 @@ class TileLoop:
         own = axis is not None and known.is_elementwise and len(op.results) == 1
         if own and all(user in self.inside for user in self.graph.users(value)):
             return True
-        return is_made_up(value)
+        return self.cluster.surroundings.is_made_up(value)
 
     def _step(self, part: Part) -> int:
         """How much larger a number is than that of the place before, of positions along the axis,

@@ -15,28 +15,26 @@ values of that size that nobody else reads.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.rewrites.driver import describe
+from stagejit.rewrites.tiling.surroundings import Surroundings
 
 _FOLLOWED = 64  # readers of small values
+_ASKED = 4  # times that an op may be in a set that is no cluster: work stays linear
 
 
 @dataclass(frozen=True)
 class Cluster:
     """ops: operands before users. seed: the product that it was found from. outputs: what others
-    read of it. places: of all ops of the graph, operands before users."""
+    read of it."""
 
     seed: Op
     ops: tuple[Op, ...]
     outputs: tuple[Value, ...]
-    places: Mapping[Op, int]
-
-    def place(self, op: Op) -> int:
-        """Where an op stands in the graph; inputs stand first."""
-        return self.places.get(op, -1)
+    surroundings: Surroundings
 
     @property
     def large(self) -> int:
@@ -45,30 +43,45 @@ class Cluster:
 
 
 class Clusters:
-    """Finds the clusters of a graph, as long as that does not change. places: of all ops, in an
-    order in which operands come first."""
+    """Finds the clusters of a graph, which may change as its surroundings are told."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.places = {op: at for at, op in enumerate(graph.ops())}
+        self.graph, self.surroundings = graph, Surroundings(graph)
         self._escaping: dict[Op, str] = {}  # whose results somebody needs whole: who
+        self._failed: dict[Op, list[str]] = {}  # why sets with an op in them are no clusters
 
-    def around(self, seed: Op) -> Cluster | str:
-        """The cluster around the result of `seed`, or why there is none."""
+    def around(self, seed: Op) -> Iterator[Cluster | str]:
+        """Clusters around the result of `seed`, the largest first, or why there are none."""
+        known: tuple[Op, ...] = ()
+        for far in (True, False):
+            found = self._around(seed, far=far)
+            ops = () if isinstance(found, str) else found.ops
+            if not ops or ops != known:
+                yield found
+            known = ops
+
+    def _around(self, seed: Op, *, far: bool) -> Cluster | str:
+        failed = self._failed.get(seed, [])
+        if len(failed) >= _ASKED:
+            return failed[-1]
         large = seed.result.type.size
-        found = self._readers(seed, large)
+        found = self._readers(seed, large, far=far)
         if isinstance(found, str):
             return found
         found = _leading_back(found, large)
         self._add_makers(found, large)
-        ops = sorted(found, key=self.places.__getitem__)
+        ops = sorted(found, key=self.surroundings.place)
         between = self._between(found)
         if between is not None:
-            return f"{describe(between)} is computed in between"
-        return Cluster(seed, tuple(ops), _outputs(self.graph, ops), self.places)
+            why = f"{describe(between)} is computed in between"
+            for op in found:
+                self._failed.setdefault(op, []).append(why)
+            return why
+        return Cluster(seed, tuple(ops), _outputs(self.graph, ops), self.surroundings)
 
-    def _readers(self, seed: Op, large: int) -> dict[Op, None] | str:
-        """From `seed` on, all that large values are made into, and of small ones some functions."""
+    def _readers(self, seed: Op, large: int, *, far: bool) -> dict[Op, None] | str:
+        """From `seed` on, all that large values are made into, and of small ones some functions;
+        far: and products of small ones that are large again."""
         found, pending, small = {seed: None}, deque([seed]), 0
         while pending:
             op = pending.popleft()
@@ -82,7 +95,7 @@ class Clusters:
                         self._escape(found, op, whole, large)
                         return whole
                 else:
-                    back = known.is_product and user.result.type.size >= large
+                    back = far and known.is_product and user.result.type.size >= large
                     small += 1
                     if small > _FOLLOWED or not (may_join(user) and (known.is_pointwise or back)):
                         continue
@@ -114,7 +127,9 @@ class Clusters:
             for value in pending.pop().operands:
                 maker = value.op
                 repeats = maker.definition.repeats or maker.definition.is_splat
-                if maker in found or value.type.size < large or repeats or is_made_up(value):
+                if maker in found or value.type.size < large or repeats:
+                    continue
+                if self.surroundings.is_made_up(value):
                     continue
                 if may_join(maker) and all(user in found for user in self.graph.users(value)):
                     found[maker] = None
@@ -122,12 +137,13 @@ class Clusters:
 
     def _between(self, found: Mapping[Op, None]) -> Op | None:
         """An op outside that is computed from those inside, and is needed inside."""
-        first = min(map(self.places.__getitem__, found))
+        place = self.surroundings.place
+        first = min(map(place, found))
         seen = set[Op]()
         pending = [value.op for op in found for value in op.operands if value.op not in found]
         while pending:
             op = pending.pop()
-            if op in seen or self.places.get(op, -1) < first:
+            if op in seen or place(op) < first:
                 continue
             seen.add(op)
             for value in op.operands:
@@ -163,22 +179,6 @@ def may_join(op: Op) -> bool:
     if len(op.results) != 1 or known.is_windowed or not op.result.type.has_numbers:
         return False
     return known.is_product or known.is_reduce or known.is_elementwise or known.is_view
-
-
-def is_made_up(value: Value) -> bool:
-    """A number, or what elementwise functions and views make of numbers and positions: a mask."""
-    seen, pending = set[Op](), [value.op]
-    while pending:
-        op = pending.pop()
-        known = op.definition
-        if known.is_constant:
-            if op.result.type.size != 1 or not op.result.type.dtype.is_native:
-                return False
-        elif not (known.counts or known.is_splat or known.is_elementwise or known.is_view):
-            return False
-        seen.add(op)
-        pending += [operand.op for operand in op.operands if operand.op not in seen]
-    return True
 
 
 def _leading_back(found: Mapping[Op, None], large: int) -> dict[Op, None]:

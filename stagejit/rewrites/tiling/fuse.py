@@ -35,14 +35,14 @@ def tile_and_fuse(log: Log) -> list[Op]:
     for seed in log.graph.ops():
         if seed not in log.graph or seed in left or not _may_seed(seed, log.machine):
             continue
-        cluster = clusters.around(seed)
-        if isinstance(cluster, str):
-            log.decline(NAME, seed, cluster)
-        elif loops := _tiled(log, cluster):
-            made += loops
-            clusters = Clusters(log.graph)
+        for cluster in clusters.around(seed):
+            if isinstance(cluster, str):
+                log.decline(NAME, seed, cluster)
+            elif loops := _tiled(log, cluster):
+                made += loops
+                break
         else:
-            left |= set(cluster.ops)
+            left |= set(() if isinstance(cluster, str) else cluster.ops)
     return made
 
 
@@ -77,6 +77,7 @@ def _tiled(log: Log, cluster: Cluster) -> list[Op]:
     log.apply(NAME, seed, str(best))
     for output, value in values.items():
         log.put(output.op, [value])
+    cluster.surroundings.contracted(cluster.ops, made)
     return [op for op in made if op.definition.is_loop]
 
 

@@ -309,6 +309,41 @@ def test_other_types(dtype: Any) -> None:
             np.testing.assert_allclose(a.astype(float), b.astype(float), tolerance, tolerance)
 
 
+def unprojected(x: Any) -> Any:
+    return jax.nn.softmax(x @ x.swapaxes(-1, -2)) @ x
+
+
+def projected(x: Any) -> Any:
+    scores = (x * 0.5) @ (x + 1).swapaxes(-1, -2)
+    return x + jax.nn.softmax(scores) @ jnp.tanh(x)
+
+
+def kernel_smoother(x: Any) -> Any:
+    near, squares = x @ x.swapaxes(-1, -2), (x * x).sum(-1)
+    return jnp.exp(2 * near - squares[..., None, :] - squares[..., None]) @ x / x.shape[-2]
+
+
+def unmasked(x: Any) -> Any:
+    return causal(x, x, x)
+
+
+LAYERS = (unprojected, projected, kernel_smoother, unmasked)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_layer_of_several_has_its_tiles(seed: int) -> None:
+    """Places of one layer stay apart; those of two do not."""
+    rng = np.random.default_rng(seed)
+    layers = rng.choice(np.array(LAYERS, object), rng.integers(2, 5))
+
+    def f(x: Any) -> Any:
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    assert len(checked(f, normal(128, 8) / 4)) == len(layers)
+
+
 def test_tiles_within_tiles() -> None:
     """By heads first, then by rows of one head."""
     loops = checked(causal, normal(4, 256, 8), normal(4, 256, 8), normal(4, 256, 4))
@@ -381,3 +416,13 @@ def test_nobody_stores_the_scores() -> None:
     scores = 16 * 2048 * 2048 * 4
     for fn in (causal, gradients(causal)):
         assert stagejit.jit(fn).plan(*args).peak_nbytes < scores // 20
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_nobody_stores_the_scores_of_layers(layers: int) -> None:
+    def f(x: Any) -> Any:
+        for _ in range(layers):
+            x = unprojected(x)
+        return x
+
+    assert stagejit.jit(f).plan(normal(2048, 16)).peak_nbytes < 2048 * 2048 * 4 // 8
