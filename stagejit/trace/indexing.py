@@ -18,6 +18,7 @@ from stagejit.trace.boxes import Box, find_box
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.primitives import jax_name
 from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
+from stagejit.trace.wide_scatters import Scatter
 from stagejit.types import DType, bool_
 
 _MODES = {
@@ -141,10 +142,8 @@ def scatter(emit: Emitter, site: Site, fn: str, x: Value, indices: Value, update
         return _insert_box(emit, fn, x, _box_shaped(emit, updates, box, order), box)
     if fn == "sub":
         fn, updates = "add", emit.map("neg", updates)
-    return emit.emit(
-        "scatter", (x, indices, updates), x.type, **vars(dims), fn=fn, mode=strict,
-        unique=bool(site.params["unique_indices"]), sorted=bool(site.params["indices_are_sorted"]),
-    )  # fmt: skip
+    unique, ordered = (bool(site.params[name]) for name in ("unique_indices", "indices_are_sorted"))
+    return Scatter(dims, fn, strict, unique, ordered, x, indices, updates).emitted(emit)
 
 
 def _box_shaped(emit: Emitter, updates: Value, box: Box, order: list[int]) -> Value:

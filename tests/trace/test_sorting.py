@@ -167,6 +167,22 @@ def test_other_element_types_stay_with_xla() -> None:
     assert op.attrs["reason"] == "sort: element type float8_e5m2"
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_rows_whose_positions_no_i32_holds_stay_with_xla(axis: int) -> None:
+    def plan(length: int, f: Callable[..., Any]) -> Any:
+        shape = (length, 2) if axis == 0 else (2, length)
+        return stagejit.jit(f).plan(jax.ShapeDtypeStruct(shape, np.uint8))
+
+    for f in (
+        lambda x: lax.sort(x, dimension=axis),
+        lambda x: lax.sort_key_val(x, lax.broadcasted_iota(np.uint32, x.shape, axis), axis),
+        lambda x: lax.top_k(x, 3, axis=axis),
+    ):
+        assert not plan(2**31 - 1, f).delegated
+        (left,) = plan(2**31, f).delegated
+        assert left.reason.endswith("an axis of 2147483648 elements")
+
+
 @pytest.mark.parametrize("narrow", ["int8", "uint8", "int16"])
 @pytest.mark.parametrize("length", [100, 300, 40_000])
 def test_positions_that_wrapped_stay_wrapped(narrow: str, length: int) -> None:

@@ -85,7 +85,8 @@ own. They are `insert_slice`s into an `empty`, a `fill` or an existing value, so
 that makes a source can write it where it belongs.
 
 Note [Accumulation]: `reduce` and `cumulative` accumulate in `dtype.accumulator` (f32 for 16-bit
-floats) and round once; `contract` and `conv` in the wider of the operands' and the result's.
+floats) and round once; `contract` and `conv` in the wider of the operands' and the result's. A
+`scatter` may round after each update: the trace makes none that combines several in 16 bits.
 
 Note [Foreign handlers]: a `call` is an XLA FFI handler that jaxlib brings along, such as a routine
 of LAPACK; it has no effects. A column-major operand or result is described to the handler with its
