@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
+from stagejit.trace.inline import chosen_for_cpu
 from stagejit.trace.precision import reduce_precision
 from stagejit.trace.translation import Site, Translation, Unsupported, translation
 from stagejit.types import TensorType, bool_, dtype_named, f32, f64, from_numpy, u32
@@ -167,12 +168,10 @@ def _device_put(emit: Emitter, site: Site, *operands: Value) -> tuple[Value, ...
 
 
 def _platform_index(emit: Emitter, site: Site) -> Value:
-    """The entry for the CPU, the only platform that this compiler lowers for; None is the
-    default."""
-    for index, names in enumerate(site.params["platforms"]):
-        if names is None or "cpu" in names:
-            return emit.const(index, site.result.dtype)
-    raise Unsupported("no choice for the CPU")
+    index = chosen_for_cpu(site.params["platforms"])
+    if index is None:
+        raise Unsupported("no choice for the CPU")
+    return emit.const(index, site.result.dtype)
 
 
 TRANSLATIONS: dict[str, Translation] = {

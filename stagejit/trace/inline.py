@@ -2,13 +2,13 @@
 
 Input: a JAX equation. Output: the closed jaxpr to inline in its place, or None. Invariant: inlining
 gives the values of the call; how JAX would differentiate it was decided before.
-A `cond` whose index is known (a choice by platform) is a call of that branch, a
+A `cond` that chooses by platform, or whose index is known, is a call of that branch, a
 `custom_linear_solve` one of its solver.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stagejit.compat import ClosedJaxpr, Jaxpr
@@ -73,10 +73,23 @@ def call_operands(equation: Any, operands: list[Value]) -> list[Value]:
     return [*operands[first : first + counts.solve], *operands[right:]]
 
 
+def chosen_for_cpu(platforms: Sequence[Any]) -> int | None:
+    """Which of the sets of platforms has the CPU, the only one that this compiler lowers for; a
+    set that is None has all. None where none has it."""
+    found = (at for at, names in enumerate(platforms) if names is None or "cpu" in names)
+    return next(found, None)
+
+
 def known_branch(equation: Any, first: Value, known: Callable[[Value], Any]) -> ClosedJaxpr | None:
     """The branch that a `cond` takes, whose index is its `first` operand; None where that is not
-    known, or for any other equation. known: the number that a value is, None for one of a call."""
-    index = known(first) if jax_name(equation.primitive) == "cond" else None
+    known, or for any other equation. known: the number that a value is, None for one of a call.
+
+    A choice by platform says itself which branch is whose: its index may come from outside of the
+    loop that it is in."""
+    if jax_name(equation.primitive) != "cond":
+        return None
+    platforms = equation.params.get("branches_platforms")
+    index = known(first) if platforms is None else chosen_for_cpu(platforms)
     if index is None:
         return None
     branches = equation.params["branches"]

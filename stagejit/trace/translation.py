@@ -69,7 +69,8 @@ class Translation:
         """Raises Unsupported for a parameter that is neither known, ignored, nor absent (None)."""
         for name, value in site.params.items():
             if name not in self.params and name not in self.ignored and value is not None:
-                raise Unsupported(f"parameter {name}={value} is not understood")
+                shown = f"{name}={value}" if isinstance(value, str | int | float) else name
+                raise Unsupported(f"parameter {shown} is not understood")
 
 
 def translation(rule: Rule, *params: str, ignored: Sequence[str] = ()) -> Translation:
