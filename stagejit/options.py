@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextvars
 import difflib
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -137,7 +138,7 @@ class Options:
         """The number of parts that `split` asks for: of a sum of this kind and function, at this
         line; None where it does not say."""
         pairs = dict(self.split)
-        lines = [key for key in pairs if ":" in key and f"/{loc}".endswith(f"/{key}")]
+        lines = [key for key in pairs if key not in _SPLIT_KEYS and f"/{loc}".endswith(f"/{key}")]
         found = (pairs.get(key) for key in (*lines, f"{kind} {fn}", kind))
         return next((parts for parts in found if parts is not None), None)
 
@@ -175,7 +176,10 @@ def checked(options: Any) -> Options | None:
     raise _wrong("options", options, next_step)
 
 
-_SPLIT_KINDS = ("reduce", "contract", "conv")
+# What `split` may name besides lines; tests/rewrites compares the functions with those that exist.
+_SPLIT_FUNCTIONS = ("add", "mul", "max", "min", "and", "or", "xor", "argmax", "argmin")
+_SPLIT_KEYS = ("reduce", "contract", "conv", *(f"reduce {fn}" for fn in _SPLIT_FUNCTIONS))
+_LINE = re.compile(r".+:[1-9][0-9]*")
 
 
 def _split_pairs(split: Any) -> tuple[tuple[str, int], ...]:
@@ -186,9 +190,13 @@ def _split_pairs(split: Any) -> tuple[tuple[str, int], ...]:
     except (TypeError, ValueError):
         raise _wrong("split", split, next_step) from None
     for key, parts in pairs.items():
-        kind = key.partition(" ")[0] if isinstance(key, str) else ""
-        if not (kind in _SPLIT_KINDS or ":" in kind) or not _is_int(parts) or parts < 1:
+        if not isinstance(key, str) or not _is_int(parts) or parts < 1:
             raise _wrong("split", split, next_step)
+        if key not in _SPLIT_KEYS and not _LINE.fullmatch(key):
+            raise OptionsError(
+                f"unknown {key!r} in Options(split=...)",
+                next_step=f'{_suggest(key, list(_SPLIT_KEYS))}, or a line, as "model.py:12"',
+            )
     return tuple(sorted(pairs.items()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from jax import lax
 
 import stagejit
 from stagejit.errors import OptionsError, VerificationError
+from stagejit.graph.functions import REDUCE_FUNCTIONS
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ops import infer
 from stagejit.machine import Machine
@@ -262,9 +264,28 @@ def test_what_split_may_say() -> None:
     assert chosen.asked_parts("reduce", "max", "/a/b.py:12") == 5
     assert chosen.asked_parts("reduce", "max", "/a/bb.py:12") == 4
     assert chosen.asked_parts("contract", "", "/a/b.py:1") is None
-    for wrong in ({"dot": 3}, {"reduce": 0}, {"reduce": True}, {3: 3}, 7):
+    assert Options(split={"my model.py:3": 3}).asked_parts("reduce", "max", "/my model.py:3") == 3
+    for wrong in ({"reduce": 0}, {"reduce": True}, {3: 3}, 7):
         with pytest.raises(OptionsError, match="split is"):
             Options(split=wrong)  # type: ignore[arg-type]
+
+
+def test_what_split_names_exists() -> None:
+    """A key that nothing can match is a mistake."""
+    for fn in REDUCE_FUNCTIONS:
+        assert Options(split={f"reduce {fn}": 3}).asked_parts("reduce", fn, "a.py:1") == 3
+    words = ["", "reduce", "contract", "conv", "dot", "cumulative", "add", "max", "bogus", "sum"]
+    words += ["a.py", "12", "0", "x:y"]
+    known = {"reduce", "contract", "conv", *(f"reduce {fn}" for fn in REDUCE_FUNCTIONS)}
+    for first, second, by in itertools.product(words, words, " :\t"):
+        for key in {first, first + by, by + first, first + by + second}:
+            if key in known or (":12" in key and key[0] != ":"):
+                Options(split={key: 3})
+                continue
+            with pytest.raises(OptionsError, match=r"unknown .* in Options"):
+                Options(split={key: 3})
+    with pytest.raises(OptionsError, match=r"unknown 'reduce maxx' in Options"):
+        Options(split={"reduce maxx": 3})
 
 
 @pytest.mark.parametrize(
