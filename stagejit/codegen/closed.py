@@ -89,11 +89,7 @@ def _as_read(region: Region) -> tuple[Value, ...]:
 
 def key_of(region: Region, made: ClosedRegion) -> str:
     """All that a generator may look at, as text."""
-    return key_with(text_of(region, made), made)
-
-
-def key_with(text: str, made: ClosedRegion) -> str:
-    """The key of a closed region whose text is known."""
+    text = text_of(region, made)
     mutable = [f"%a{at}" for at, value in enumerate(made.inputs) if value in made.mutable]
     return f"{text}; mutable {', '.join(mutable)}" if mutable else text
 

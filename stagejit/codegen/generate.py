@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from stagejit.codegen.closed import ClosedRegion, closed, key_of, key_with, text_of
+from stagejit.codegen.closed import ClosedRegion, closed, key_of, text_of
 from stagejit.codegen.cpu.contract.emit import product_kernel
 from stagejit.codegen.cpu.llvm.lower import lower_named
 from stagejit.codegen.cpu.llvm.shadow import with_shadows
@@ -83,8 +83,7 @@ class KernelCache:
     def generate(self, region: Region, overwritten: frozenset[Value] = frozenset()) -> Generated:
         """The kernel of `region`, of which the memory plan lets stores take over the memory of the
         operands `overwritten`. Faults of a generator come out as InternalError."""
-        made = closed(region, overwritten)
-        return self._generate(region, made, text_of(region, made))
+        return self.generate_all({region: overwritten})[region]
 
     def generate_all(self, wanted: Mapping[Region, frozenset[Value]]) -> dict[Region, Generated]:
         """The kernels of regions, of which stores take over the memory of some operands.
@@ -103,11 +102,11 @@ class KernelCache:
             numbers = written[texts[region]]
             if len(numbers) > len(one.mutable):
                 one = replace(one, mutable=frozenset(one.inputs[at] for at in numbers))
-            found[region] = self._generate(region, one, texts[region])
+            found[region] = self._generate(region, one)
         return found
 
-    def _generate(self, region: Region, made: ClosedRegion, text: str) -> Generated:
-        key = key_with(text, made)
+    def _generate(self, region: Region, made: ClosedRegion) -> Generated:
+        key = key_of(region, made)
         template = self._templates.get(key)
         if template is None:
             template = self._templates.put(key, self._make(region, made))

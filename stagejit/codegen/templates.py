@@ -29,18 +29,12 @@ class Templates(Generic[V]):
     def get(self, key: str) -> V | None:
         """The value of `key`, which counts as used now."""
         value = self._all.get(key)
-        if value is not None:
-            self._use(key, value)
-        return value
+        return None if value is None else self.put(key, value)
 
     def put(self, key: str, value: V) -> V:
         """Remember `value`, and return it."""
-        self._all[key] = value
-        self._use(key, value)
-        return value
-
-    def _use(self, key: str, value: V) -> None:
-        self._recent[key] = value
+        self._all[key] = self._recent[key] = value
         self._recent.move_to_end(key)
         while len(self._recent) > self._kept:
             self._recent.popitem(last=False)
+        return value

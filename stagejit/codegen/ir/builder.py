@@ -124,12 +124,6 @@ class Builder(Hoisting):
     def urem(self, a: Operand, b: Operand) -> Value:
         return self.arith("urem", a, b)
 
-    def ashr(self, a: Operand, b: Operand) -> Value:
-        return self.arith("ashr", a, b)
-
-    def neg(self, a: Value) -> Value:
-        return self.unary("fneg", a) if a.type.is_float else self.arith("sub", 0, a)
-
     def unary(self, opcode: str, a: Value) -> Value:
         """fneg fabs sqrt floor ceil trunc roundeven | ctpop ctlz cttz bitreverse abs."""
         return self._pure(opcode, (a,), a.type)
@@ -251,8 +245,8 @@ class Builder(Hoisting):
         nontemporal: bool = False,
     ) -> None:
         alignment = alignment or buffer.elem.bits // 8
-        self._append(
-            "store", (value, *self._at(index, mask)), None,
+        self._effect(
+            "store", (value, *self._at(index, mask)),
             buffer=buffer, alignment=alignment, nontemporal=nontemporal,
         )  # fmt: skip
 
@@ -265,19 +259,19 @@ class Builder(Hoisting):
         self, value: Value, buffer: Buffer, indices: Value, *, mask: Value | None = None
     ) -> None:
         """Stores lane by lane, in lane order."""
-        self._append("scatter", (value, *self._at(indices, mask)), None, buffer=buffer)
+        self._effect("scatter", (value, *self._at(indices, mask)), buffer=buffer)
 
     def forget(self, buffer: Buffer) -> None:
         """From here on the contents of a `once` buffer are undefined. Costs nothing; with `verify`
         it is checked that nothing reads them."""
-        self._append("forget", (), None, buffer=buffer)
+        self._effect("forget", (), buffer=buffer)
 
     def prefetch(
         self, buffer: Buffer, index: Operand, *, write: bool = False, locality: int = 3
     ) -> None:
         """A hint; `index` may lie outside the buffer. locality: 3 = L1, 2 = L2, 0 = streaming."""
         at = (self.as_value(index, I64),)
-        self._append("prefetch", at, None, buffer=buffer, write=write, locality=locality)
+        self._effect("prefetch", at, buffer=buffer, write=write, locality=locality)
 
     # ---------------------------------------------------------------- control flow
 
@@ -305,12 +299,11 @@ class Builder(Hoisting):
         with self._nested(bool(runs), is_loop=True) as block:
             block.args = tuple(self._value(t, block) for t in (I64, *(c.type for c in carried)))
             block.yields = tuple(body(*block.args) or ())
-        if [y.type for y in block.yields] != [c.type for c in carried]:
-            types = [c.type for c in carried], [y.type for y in block.yields]
-            raise TypeError(f"loop carries {types[0]}, body returned {types[1]}")
-        return self._structured(
-            "for", (start, stop, stride, *carried), block.yields, (block,), runs=bool(runs)
-        )
+        wanted, types = [c.type for c in carried], [y.type for y in block.yields]
+        if types != wanted:
+            raise TypeError(f"loop carries {wanted}, body returned {types}")
+        operands = (start, stop, stride, *carried)
+        return self._put("for", operands, types, {"runs": bool(runs)}, (block,))
 
     def if_(
         self,
@@ -326,7 +319,7 @@ class Builder(Hoisting):
             with self._nested(False) as block:
                 block.yields = tuple(arm() or ())
             arms.append(block)
-        return self._structured("if", (condition,), arms[0].yields, tuple(arms))
+        return self._put("if", (condition,), [y.type for y in arms[0].yields], {}, tuple(arms))
 
     # ---------------------------------------------------------------- shared code
 

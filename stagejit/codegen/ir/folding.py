@@ -11,26 +11,16 @@ from collections.abc import Callable
 from typing import Literal
 
 _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "smin": min,
-    "smax": max,
-}
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "smin": min, "smax": max,
+}  # fmt: skip
 _DIVISIONS: dict[str, Callable[[int, int], int]] = {
-    "udiv": operator.floordiv,
-    "sdiv": operator.floordiv,
-    "urem": operator.mod,
+    "udiv": operator.floordiv, "sdiv": operator.floordiv, "urem": operator.mod,
     "srem": operator.mod,
-}
-_PREDICATES: dict[str, Callable[[int, int], bool]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "slt": operator.lt,
-    "sle": operator.le,
-    "sgt": operator.gt,
-    "sge": operator.ge,
-}
+}  # fmt: skip
+# The second, or the first, operands that leave the other one as it is.
+_SECOND = {**dict.fromkeys(("add", "sub", "shl", "lshr", "ashr", "or", "xor"), 0),
+           **dict.fromkeys(("mul", "sdiv", "udiv"), 1)}  # fmt: skip
+_FIRST = {"add": 0, "or": 0, "xor": 0, "mul": 1}
 
 
 def simplified(
@@ -44,13 +34,9 @@ def simplified(
             return _wrapped(_ARITHMETIC[opcode](a, b))
         if opcode in _DIVISIONS and a >= 0 and b > 0:
             return _DIVISIONS[opcode](a, b)
-    if y == 0 and opcode in ("add", "sub", "shl", "lshr", "ashr", "or", "xor"):
+    if y is not None and y == _SECOND.get(opcode):
         return "first"
-    if x == 0 and opcode in ("add", "or", "xor"):
-        return "second"
-    if y == 1 and opcode in ("mul", "sdiv", "udiv"):
-        return "first"
-    if x == 1 and opcode == "mul":
+    if x is not None and x == _FIRST.get(opcode):
         return "second"
     if (opcode == "mul" and 0 in (x, y)) or (opcode in ("srem", "urem") and y == 1):
         return 0
@@ -59,8 +45,10 @@ def simplified(
 
 def folded_comparison(predicate: str, a: int, b: int) -> bool | None:
     """`icmp predicate a, b`; None for unsigned order."""
-    compare = _PREDICATES.get(predicate)
-    return None if compare is None else compare(_wrapped(a), _wrapped(b))
+    if predicate.startswith("u"):
+        return None
+    compare: Callable[[int, int], bool] = getattr(operator, predicate[-2:])
+    return compare(_wrapped(a), _wrapped(b))
 
 
 def never_runs(start: int, stop: int, step: int) -> bool:

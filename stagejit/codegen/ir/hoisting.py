@@ -72,36 +72,34 @@ class Hoisting:
         finally:
             self.block = parent
 
-    def _structured(
-        self,
-        opcode: str,
-        operands: tuple[Value, ...],
-        like: Sequence[Value],
-        blocks: tuple[Block, ...],
-        **attrs: Any,
-    ) -> tuple[Value, ...]:
-        results = tuple(self._value(v.type, self.block) for v in like)
-        self._put(Op(opcode, operands, results, attrs, blocks))
-        return results
-
     # ---------------------------------------------------------------- ops
 
     def _value(self, type: Type, block: Block) -> Value:
         self._count += 1
         return Value(type, self._count, block, self)
 
-    def _append(
-        self, opcode: str, operands: tuple[Value, ...], type: Type | None, **attrs: Any
-    ) -> Value | None:
-        self._written += 1
-        results = () if type is None else (self._value(type, self.block),)
-        self._put(Op(opcode, operands, results, attrs))
-        return results[0] if results else None
-
-    def _put(self, op: Op) -> None:
+    def _put(
+        self,
+        opcode: str,
+        operands: tuple[Value, ...],
+        types: Sequence[Type],
+        attrs: dict[str, Any],
+        blocks: tuple[Block, ...] = (),
+    ) -> tuple[Value, ...]:
+        """Appends an op where this writes; its results."""
+        results = tuple(self._value(type, self.block) for type in types)
+        op = Op(opcode, operands, results, attrs, blocks)
         self.block.ops.append(op)
-        for result in op.results:
+        for result in results:
             result.op = op
+        return results
+
+    def _effect(
+        self, opcode: str, operands: tuple[Value, ...], *types: Type, **attrs: Any
+    ) -> tuple[Value, ...]:
+        """The same of an op that loads do not pass."""
+        self._written += 1
+        return self._put(opcode, operands, types, attrs)
 
     def _memory(
         self, opcode: str, operands: tuple[Value, ...], buffer: Buffer, type: Type, **attrs: Any
@@ -109,12 +107,12 @@ class Hoisting:
         if buffer.readonly:
             return self._pure(opcode, operands, type, buffer=buffer, **attrs)
         # Until something is written, and in this block: one around it may be a loop that stores.
-        written, attrs = self._written, {"buffer": buffer, **attrs}
-        key = (*_key(opcode, operands, type, attrs), written)
-        known = self.block.numbering.get(key) or self._append(opcode, operands, type, **attrs)
-        assert known is not None
-        self._written, self.block.numbering[key] = written, known
-        return known
+        attrs["buffer"] = buffer
+        key = (*_key(opcode, operands, type, attrs), self._written)
+        numbering = self.block.numbering
+        if key not in numbering:
+            (numbering[key],) = self._put(opcode, operands, (type,), attrs)
+        return numbering[key]
 
     def _pure(self, opcode: str, operands: tuple[Value, ...], type: Type, **attrs: Any) -> Value:
         key = _key(opcode, operands, type, attrs)

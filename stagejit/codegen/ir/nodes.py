@@ -137,7 +137,9 @@ class Value:
     __repr__ = __str__
 
     def __neg__(self) -> Value:
-        return self.builder.neg(self)  # type: ignore[no-any-return]
+        if self.type.is_float:
+            return self.builder.unary("fneg", self)  # type: ignore[no-any-return]
+        return 0 - self
 
     def __invert__(self) -> Value:
         return self ^ (1 if self.type.elem == "i1" else -1)
@@ -152,7 +154,7 @@ class Value:
     __truediv__, __rtruediv__ = _operator("div"), _operator("div", swap=True)
     __and__, __or__, __xor__ = _operator("and"), _operator("or"), _operator("xor")
     __lshift__ = _operator("shl")
-    __rshift__ = _operator("lshr")  # `builder.ashr` keeps the sign
+    __rshift__ = _operator("lshr")  # "ashr" keeps the sign
     __lt__, __le__ = _comparison("lt"), _comparison("le")
     __gt__, __ge__ = _comparison("gt"), _comparison("ge")
 
@@ -183,15 +185,14 @@ class Buffer:
 
     def as_text(self) -> str:
         """The line that declares it, if it is no argument."""
-        place = f"{self.elem}[{self.size}] on stack"
-        if self.space == "shared":
-            place = f"{self.elem}[{self.size}] shared"
         if self.space == "table":
-            place = f"{self.elem} = [{', '.join(map(repr, self.data))}]"
-        if self.space == "scratch":
-            once = " once" if self.once else ""
-            place = f"{self.elem}[{self.size}] at scratch + {self.offset_nbytes}{once}"
-        return f"  {self}: {place}"
+            return f"  {self}: {self.elem} = [{', '.join(map(repr, self.data))}]"
+        once = " once" if self.once else ""
+        place = {
+            "scratch": f"at scratch + {self.offset_nbytes}{once}", "stack": "on stack",
+            "shared": "shared",
+        }  # fmt: skip
+        return f"  {self}: {self.elem}[{self.size}] {place[self.space]}"
 
 
 @dataclass(eq=False)

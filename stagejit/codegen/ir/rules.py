@@ -12,7 +12,7 @@ from stagejit.codegen.ir.nodes import I1, I64, Buffer, Callee, Op, Type, Value
 
 
 class Fault(Exception):
-    """What is wrong with one op; `verify` adds where."""
+    """What is wrong with a kernel, or with what it does; `reported` adds where."""
 
 
 def need(condition: bool, message: str) -> None:
@@ -64,16 +64,11 @@ def _float_or_int_trunc(op: Op) -> None:
 
 def _compare(op: Op) -> None:
     require_count(op, 2)
-    a, b = types_of(op)
-    need(a == b, f"`{op.opcode}` compares {a} with {b}")
-    need(
-        _computes(a) if op.opcode == "fcmp" else not a.is_float, f"`{op.opcode}` cannot compare {a}"
-    )
-    need(
-        op.attrs["predicate"] in _PREDICATES[op.opcode],
-        f"`{op.opcode}` has no predicate {op.attrs['predicate']}",
-    )
-    need(result_of(op) == a.with_elem("i1"), f"`{op.opcode}` of {a} gives {a.with_elem('i1')}")
+    (a, b), name, predicate = types_of(op), op.opcode, op.attrs["predicate"]
+    need(a == b, f"`{name}` compares {a} with {b}")
+    need(_computes(a) if name == "fcmp" else not a.is_float, f"`{name}` cannot compare {a}")
+    need(predicate in _PREDICATES[name], f"`{name}` has no predicate {predicate}")
+    need(result_of(op) == a.with_elem("i1"), f"`{name}` of {a} gives {a.with_elem('i1')}")
 
 
 _PREDICATES = {
@@ -92,14 +87,12 @@ def _call(op: Op) -> None:
 def _select(op: Op) -> None:
     require_count(op, 3)
     condition, a, b = types_of(op)
-    need(
-        condition.elem == "i1" and condition.lanes in (0, a.lanes),
-        f"`select` of {a} by a condition of type {condition}",
-    )
+    chooses = condition.elem == "i1" and condition.lanes in (0, a.lanes)
+    need(chooses, f"`select` of {a} by a condition of type {condition}")
     need(a == b == result_of(op), f"`select` between {a} and {b}")
 
 
-_CASTS: dict[str, Callable[[Type, Type], bool]] = {
+CASTS: dict[str, Callable[[Type, Type], bool]] = {
     "trunc": lambda a, b: not a.is_float and not b.is_float and a.bits > b.bits,
     "zext": lambda a, b: not a.is_float and not b.is_float and a.bits < b.bits,
     "sext": lambda a, b: not a.is_float and not b.is_float and a.bits < b.bits,
@@ -116,7 +109,7 @@ _CASTS: dict[str, Callable[[Type, Type], bool]] = {
 def _cast(op: Op) -> None:
     require_count(op, 1)
     a, b = op.operands[0].type, result_of(op)
-    need(a.lanes == b.lanes and _CASTS[op.opcode](a, b), f"`{op.opcode}` from {a} to {b}")
+    need(a.lanes == b.lanes and CASTS[op.opcode](a, b), f"`{op.opcode}` from {a} to {b}")
 
 
 # -------------------------------------------------------------------- vectors
@@ -135,12 +128,11 @@ def _lane_ids(op: Op) -> None:
 
 def _lane(op: Op) -> None:
     require_count(op, 1 if op.opcode == "extract" else 2)
-    vector, result = op.operands[0].type, result_of(op)
+    (vector, *scalars), result = types_of(op), result_of(op)
     need(0 <= op.attrs["lane"] < vector.lanes, f"{vector} has no lane {op.attrs['lane']}")
-    if op.opcode == "extract":
+    if not scalars:
         need(result == vector.scalar, f"`extract` from {vector} gives {vector.scalar}")
-    else:
-        scalar = op.operands[1].type
+    for scalar in scalars:
         need(result == vector and scalar == vector.scalar, f"`insert` of {scalar} in {vector}")
 
 
@@ -161,11 +153,10 @@ _INT_REDUCTIONS = frozenset(("add", "mul", "and", "or", "xor", "smin", "smax", "
 def _reduce(op: Op) -> None:
     require_count(op, 1)
     a, name = op.operands[0].type, op.attrs["op"]
-    known = _FLOAT_REDUCTIONS if a.is_float else _INT_REDUCTIONS
-    need(
-        a.lanes > 0 and name in known and (not a.is_float or _computes(a)),
-        f"`reduce` by {name} of {a}",
-    )
+    known = _INT_REDUCTIONS
+    if a.is_float:
+        known = _FLOAT_REDUCTIONS if _computes(a) else frozenset()
+    need(a.lanes > 0 and name in known, f"`reduce` by {name} of {a}")
     need(result_of(op) == a.scalar, f"`reduce` of {a} gives {a.scalar}")
 
 
@@ -188,10 +179,8 @@ def _access(op: Op, access: Type, rest: tuple[Value, ...]) -> None:
         alignment = op.attrs["alignment"]
         need(alignment > 0 and not alignment & (alignment - 1), f"alignment of {alignment}")
     else:
-        need(
-            index.elem in ("i32", "i64") and index.lanes == access.lanes,
-            f"`{op.opcode}` of {access} by indices of type {index}",
-        )
+        fits = index.elem in ("i32", "i64") and index.lanes == access.lanes
+        need(fits, f"`{op.opcode}` of {access} by indices of type {index}")
     if len(rest) == 2:
         mask = rest[1].type
         need(mask == I1.with_lanes(access.lanes), f"`{op.opcode}` of {access} masked by {mask}")
@@ -262,5 +251,5 @@ RULES: dict[str, Callable[[Op], None]] = {
     **dict.fromkeys(("fadd", "fsub", "fmul", "fdiv", "copysign", "fmin", "fmax", "fminimum",
                      "fmaximum"), _float_op(2)),
     **dict.fromkeys(("fabs", "sqrt", "floor", "ceil", "roundeven"), _float_op(1)),
-    **{name: _cast for name in _CASTS if name != "trunc"},
+    **{name: _cast for name in CASTS if name != "trunc"},
 }  # fmt: skip

@@ -69,9 +69,7 @@ def every(b: Builder, parts: Sequence[Value], first: int) -> Value:
     lanes, count = parts[0].type.lanes, len(parts)
     picks = [lane * count + first for lane in range(lanes)]
     result = parts[0]
-    for number, part in enumerate(parts):
-        if number == 0:
-            continue
+    for number, part in enumerate(parts[1:], 1):
         # Lanes that earlier vectors filled stay; those of this one come in.
         here = [pick - number * lanes for pick in picks]
         before = [pick if number == 1 and pick < lanes else lane for lane, pick in enumerate(picks)]

@@ -6,7 +6,7 @@ fault. Invariant: a kernel that passes lowers to LLVM IR that LLVM's own verifie
 
 from __future__ import annotations
 
-from stagejit.codegen.ir.grid.rules import GRID_RULES
+from stagejit.codegen.ir.grid.rules import GRID_RULES, require_threads
 from stagejit.codegen.ir.nodes import Block, Buffer, Callee, Function, Op, Value
 from stagejit.codegen.ir.rules import RULES, Fault, need
 from stagejit.errors import VerificationError
@@ -24,10 +24,15 @@ def verify(function: Function) -> None:
         for callee in function.callees:
             scope.callee(callee)
     except Fault as fault:
-        raise VerificationError(
-            f"invalid kernel: {fault}\n{excerpt(function, scope.current)}",
-            next_step="a generator built this kernel; report it with the text above",
-        ) from None
+        raise reported(fault, "invalid kernel", function, scope.current) from None
+
+
+def reported(fault: Fault, what: str, function: Function, op: Op | None) -> VerificationError:
+    """A fault, with the lines around the op where it was found."""
+    return VerificationError(
+        f"{what}: {fault}\n{excerpt(function, op)}",
+        next_step="a generator built this kernel; report it with the text above",
+    )
 
 
 class _Scope:
@@ -71,15 +76,14 @@ class _Scope:
         for position, operand in enumerate(op.operands):
             if operand not in self.visible:
                 raise Fault(f"operand {position} of `{op.opcode}` is not defined here")
-        rule, of_threads = RULES.get(op.opcode), GRID_RULES.get(op.opcode)
-        if rule is None and of_threads is None:
+        rule = RULES.get(op.opcode) or GRID_RULES.get(op.opcode)
+        if rule is None:
             raise Fault(f"unknown op `{op.opcode}`")
         if "buffer" in op.attrs and id(op.attrs["buffer"]) not in self.buffers:
             raise Fault(f"{op.attrs['buffer']} is not a buffer of this kernel")
-        if rule is not None:
-            rule(op)
-        if of_threads is not None:
-            of_threads(op, self.threads)
+        if op.opcode in GRID_RULES:
+            require_threads(op, self.threads)
+        rule(op)
         for inner in op.blocks:
             self.block(inner)
             self.current = op
@@ -92,6 +96,3 @@ def excerpt(function: Function, op: Op | None) -> str:
     at = next((number for number, (_, shown) in enumerate(lines) if op and shown is op), 0)
     shown = range(max(at - _CONTEXT, 0), min(at + _CONTEXT + 1, len(lines)))
     return "\n".join(f"{'-->' if k == at else '   '} {lines[k][0]}" for k in shown)
-
-
-__all__ = ["excerpt", "verify"]

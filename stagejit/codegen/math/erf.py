@@ -9,7 +9,6 @@ Invariants: at most 2 units in the last place (f64 erfc: 3), NaN passes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value
@@ -124,6 +123,3 @@ def _polished(b: Builder, y: Value, a: Value) -> Value:
     s, n = exp_tail(b, z)
     u = residual * (math.sqrt(math.pi) / 2) * b.scalef(s + 1.0, n)
     return y - u / b.fma(y, u, 1.0)
-
-
-FUNCTIONS: tuple[Callable[..., Value], ...] = (erf, erfc, erf_inv)

@@ -8,9 +8,6 @@ denormal.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from stagejit.codegen.ir.builder import Builder, Operand
 from stagejit.codegen.ir.nodes import Value
 from stagejit.codegen.math.core import (
@@ -27,31 +24,20 @@ from stagejit.codegen.math.core import (
 )
 
 
-@dataclass(frozen=True)
-class _Reduced:
-    """x = n log(2) + r. bits: n in the low bits of an integer. exact: r before the last, rounded
-    step of the reduction, which takes n times `missing` away."""
-
-    n: Value
-    bits: Value
-    exact: Value
-    missing: float
-    r: Value
-
-
-def _reduced(b: Builder, x: Value) -> _Reduced:
+def _reduced(b: Builder, x: Value) -> tuple[Value, Value, Value, Value]:
+    """x = n log(2) + r: (n, n in the low bits of an integer, r before the last step, which rounds,
+    r)."""
     n, bits = rounded(b, x, LOG2_E)
-    high, missing = LN2[x.type.elem]
+    high, low = LN2[x.type.elem]
     exact = b.fma(n, -high, x, exact=True)
-    return _Reduced(n, bits, exact, missing, b.fma(n, -missing, exact))
+    return n, bits, exact, b.fma(n, -low, exact)
 
 
 def exp(b: Builder, x: Value) -> Value:
     if x.type.elem == "f64":
         return exp_of_sum(b, between(b, -746.0, x, 710.0))
-    reduced = _reduced(b, between(b, -104.0, x, 89.0))
-    r = reduced.r
-    return b.scalef(b.fma(r * r, polynomial(b, "EXP", r), r) + 1.0, reduced.n)
+    n, _, _, r = _reduced(b, between(b, -104.0, x, 89.0))
+    return b.scalef(b.fma(r * r, polynomial(b, "EXP", r), r) + 1.0, n)
 
 
 def exp_tail(b: Builder, x: Value, low: Operand | None = None) -> tuple[Value, Value]:
@@ -59,13 +45,14 @@ def exp_tail(b: Builder, x: Value, low: Operand | None = None) -> tuple[Value, V
 
     The first step of the reduction is exact, so s = exact + small rounds once.
     """
-    reduced = _reduced(b, x)
-    r = reduced.r if low is None else reduced.r + low
+    n, _, exact, r = _reduced(b, x)
+    if low is not None:
+        r = r + low
     p = polynomial(b, "EXP", r)
-    rest = b.fma(reduced.n, -reduced.missing, r * r * p)
+    rest = b.fma(n, -LN2[x.type.elem][1], r * r * p)
     if low is not None:
         rest = rest + low
-    return reduced.exact + rest, reduced.n
+    return exact + rest, n
 
 
 def exp_of_sum(b: Builder, x: Value, low: Operand | None = None) -> Value:
@@ -84,12 +71,10 @@ def exp2(b: Builder, x: Value) -> Value:
 
 def expm1(b: Builder, x: Value) -> Value:
     low, high = (-26.0, 89.0) if x.type.elem == "f32" else (-55.0, 710.0)
-    reduced = _reduced(b, between(b, low, x, high))
-    r = reduced.r
+    _, bits, _, r = _reduced(b, between(b, low, x, high))
     q = polynomial(b, "EXPM1", r)
     p = b.fma(r * r, q, r)
-    # 2^n itself may overflow where the result does not
-    half = power_of_two(b, reduced.bits, -1, x.type)
+    half = power_of_two(b, bits, -1, x.type)  # 2^n may overflow where the result does not
     y = b.fma(half, p, half - 0.5) * 2.0
     # x + x^2 / 2 rounds to x: keeps -0, and normal numbers whose half is flushed to zero
     same = 2.0**-25 if x.type.elem == "f32" else 2.0**-54
@@ -123,12 +108,11 @@ def tanh(b: Builder, x: Value) -> Value:
 
 def _tanh_f64(b: Builder, a: Value) -> Value:
     """e / (e + 2) with e = e^(2a) - 1 in two words, corrected after the division."""
-    reduced = _reduced(b, at_most(b, a, 20.0) * 2.0)
-    r = reduced.r
-    rest = b.fma(reduced.n, -reduced.missing, r * r * polynomial(b, "EXPM1", r))
-    t = power_of_two(b, reduced.bits, 0, a.type)
-    # e = (t - 1) + t r1 + t rest, where the first two terms are exact and in falling order.
-    high, low = fast_two_sum(t - 1.0, t * reduced.exact)
+    n, bits, exact, r = _reduced(b, at_most(b, a, 20.0) * 2.0)
+    rest = b.fma(n, -LN2["f64"][1], r * r * polynomial(b, "EXPM1", r))
+    t = power_of_two(b, bits, 0, a.type)
+    # e = (t - 1) + t exact + t rest, where the first two terms are exact and in falling order.
+    high, low = fast_two_sum(t - 1.0, t * exact)
     low = b.fma(t, rest, low)
     over = (high + low) + 2.0
     y = reciprocal_corrected(b, high, low, over)
@@ -153,6 +137,3 @@ def sinh(b: Builder, x: Value) -> Value:
 def cosh(b: Builder, x: Value) -> Value:
     half = _half_exp(b, abs(x))
     return half + 0.25 / half
-
-
-FUNCTIONS: tuple[Callable[..., Value], ...] = (exp, exp2, expm1, logistic, tanh, sinh, cosh)

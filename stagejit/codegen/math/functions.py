@@ -133,14 +133,18 @@ def _compare(predicate: str) -> ScalarFunction:
     return lambda b, dtype, args, attrs: b.compare(predicate, *args, signed=dtype.is_signed)
 
 
-_FAMILIES = (exp, log, trig, erf)
+_REAL = (
+    exp.exp, exp.exp2, exp.expm1, exp.logistic, exp.tanh, exp.sinh, exp.cosh, log.log, log.log1p,
+    log.asinh, log.acosh, log.atanh, log.pow, log.cbrt, trig.sin, trig.cos, trig.tan, trig.asin,
+    trig.acos, trig.atan, trig.atan2, erf.erf, erf.erfc, erf.erf_inv,
+)  # fmt: skip
 _OPCODES = {"floor": "floor", "ceil": "ceil", "sqrt": "sqrt", "population_count": "ctpop",
             "clz": "ctlz"}  # fmt: skip
 _SHIFTS = {"shift_left": "shl", "shift_right_logical": "lshr", "shift_right_arithmetic": "ashr"}
 SCALAR_FUNCTIONS: dict[str, ScalarFunction] = {
     "add": _arith("add", "or"), "mul": _arith("mul", "and"),
     "div": _of_dtype(number.quotient), "rem": _of_dtype(number.remainder),
-    "clamp": _of_dtype(number.clamp), "neg": _of_values(Builder.neg),
+    "clamp": _of_dtype(number.clamp), "neg": _of_values(lambda b, x: -x),
     "abs": _of_dtype(number.size), "sign": _of_dtype(number.sign),
     "square": _of_values(lambda b, x: x * x), "integer_pow": _of_values(number.power, attr="y"),
     "nextafter": _of_values(number.next_after),
@@ -154,7 +158,7 @@ SCALAR_FUNCTIONS: dict[str, ScalarFunction] = {
     **{name: _of_values(number.shift, opcode) for name, opcode in _SHIFTS.items()},
     **{name: _of_dtype(number.extremum, name) for name in ("max", "min")},
     **{name: _compare(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
-    **{f.__name__: _of_values(f) for family in _FAMILIES for f in family.FUNCTIONS},
+    **{function.__name__: _of_values(function) for function in _REAL},
 }  # fmt: skip
 
 __all__ = ["SCALAR_FUNCTIONS", "Attrs", "ScalarFunction", "bitcast", "convert", "cost", "emit"]

@@ -9,7 +9,6 @@ f64 pow with a logarithm in two words.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from stagejit.codegen.ir.builder import Builder, Operand
 from stagejit.codegen.ir.nodes import F64, Value
@@ -48,7 +47,7 @@ def _split(b: Builder, x: Value) -> tuple[Value, Value]:
 
 def _split_normal(b: Builder, x: Value) -> tuple[Value, Value]:
     bits, mantissa = bits_of(b, x), x.type.mantissa
-    k = b.ashr(bits - _LOWEST[x.type.elem], mantissa)
+    k = b.arith("ashr", bits - _LOWEST[x.type.elem], mantissa)
     return from_bits(b, bits - (k << mantissa)), b.cast("sitofp", k, x.type.elem)
 
 
@@ -93,7 +92,7 @@ def _log1p_sum(
 ) -> Value:
     """log(1 + x + low) + doublings log(2) for finite x > -1."""
     elem, mantissa = x.type.elem, x.type.mantissa
-    k_bits = b.ashr(bits_of(b, x + 1.0) - _LOWEST[elem], mantissa)
+    k_bits = b.arith("ashr", bits_of(b, x + 1.0) - _LOWEST[elem], mantissa)
     # 4 * 2^-k is normal where 2^-k is not.
     scale = from_bits(b, ((x.type.bias + 2) << mantissa) - (k_bits << mantissa))
     g = b.fma(x * 0.25, scale, b.fma(scale, 0.25, -1.0))
@@ -285,7 +284,7 @@ def cbrt(b: Builder, x: Value) -> Value:
     tiny = a < F64.tiny
     bits = bits_of(b, b.select(tiny, a * 2.0**54, a))
     exponent = (bits >> F64.mantissa) - 1022
-    third = b.ashr((exponent + 1200) * 21846, 16) - 400  # floor(exponent / 3)
+    third = b.arith("ashr", (exponent + 1200) * 21846, 16) - 400  # floor(exponent / 3)
     m = from_bits(b, bits - (third * 3 << F64.mantissa))
     shift = third - b.select(tiny, b.const(18, third.type), 0)
     y = bits_of(b, _cbrt_of_mantissa(b, m, short=short)) + (shift << F64.mantissa)
@@ -305,6 +304,3 @@ def _cbrt_of_mantissa(b: Builder, m: Value, *, short: bool) -> Value:
     square, square_low = two_product(b, t, t)
     residual = b.fma(square, t, -m, exact=True) + t * square_low
     return t - residual / (square * 3.0)
-
-
-FUNCTIONS: tuple[Callable[..., Value], ...] = (log, log1p, asinh, acosh, atanh, pow, cbrt)

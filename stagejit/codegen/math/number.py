@@ -36,7 +36,7 @@ def extremum(b: Builder, dtype: DType, which: str, x: Value, y: Value) -> Value:
     if number.const == 0 and which == "max" and math.copysign(1, number.const) > 0:
         return abs(chosen)
     if number.const == 0 and which == "min" and math.copysign(1, number.const) < 0:
-        return b.neg(abs(chosen))
+        return -abs(chosen)
     return chosen
 
 
@@ -62,7 +62,7 @@ def sign(b: Builder, dtype: DType, x: Value) -> Value:
         zero = b.compare("eq", bits_of(b, abs(x)), 0)
         return b.select(zero | b.compare("uno", x, x), x, copy_sign(b, b.const(1.0, x.type), x))
     positive = b.cast("zext", b.compare("gt", x, 0, signed=dtype.is_signed), x.type.elem)
-    return positive | b.ashr(x, x.type.bits - 1) if dtype.is_signed else positive
+    return positive | b.arith("ashr", x, x.type.bits - 1) if dtype.is_signed else positive
 
 
 def rounded_to(b: Builder, x: Value, rounding: str) -> Value:
@@ -173,7 +173,7 @@ def shift(b: Builder, opcode: str, x: Value, amount: Value) -> Value:
     """shl, lshr or ashr; an amount of the width or more (read unsigned) shifts everything out."""
     width = x.type.bits
     if opcode == "ashr":
-        return b.ashr(x, b.binary("umin", amount, width - 1))
+        return b.arith("ashr", x, b.binary("umin", amount, width - 1))
     fits = b.compare("lt", amount, width, signed=False)
     return b.select(fits, b.arith(opcode, x, b.select(fits, amount, 0)), 0)
 

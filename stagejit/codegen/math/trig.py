@@ -55,15 +55,15 @@ _PI_CUT = {
 }
 
 
-def _window_words(count: int, step: int, skip: int) -> list[int]:
-    """64-bit words that begin at bits -skip, step - skip, ... of the fraction of 1/(2 pi)."""
+def _window_words(count: int, step: int) -> list[int]:
+    """64-bit words that begin at bits -step, 0, step, ... of the fraction of 1/(2 pi)."""
     padded = _BITS << 64
-    words = [(padded >> (1280 + skip - step * k)) & (2**64 - 1) for k in range(count)]
+    words = [(padded >> (1280 + step - step * k)) & (2**64 - 1) for k in range(count)]
     return [word - (1 << 64) if word >> 63 else word for word in words]
 
 
-_F32_WINDOWS = tuple(_window_words(8, 32, 32))
-_F64_WORDS = tuple(_window_words(20, 64, 64))
+_F32_WINDOWS = tuple(_window_words(8, 32))
+_F64_WORDS = tuple(_window_words(20, 64))
 
 
 def sin(b: Builder, x: Value) -> Value:
@@ -171,7 +171,7 @@ def _huge_remainder(b: Builder, x: Value, pieces: int, shift: int) -> tuple[Valu
         high = high + shift
     n = (high + (1 << (63 - pieces))) >> (64 - pieces)
     high = high - (n << (64 - pieces))
-    sign = b.ashr(high, 63)
+    sign = b.arith("ashr", high, 63)
     high, low = high ^ sign, low ^ sign
     # Upper 53 bits and the 64 after them: both conversions but the last are exact.
     upper = b.cast("uitofp", high & -2048, "f64") * 2.0**64
@@ -340,6 +340,3 @@ def _atan_quotient(b: Builder, a: Value, d: Value) -> Value:
     quarter, quarter_low = (word / 4 for word in PI["f64"])
     r = b.select(middle, quarter + (q + (rest + quarter_low)), q + rest)
     return _from_half_pi(b, r, above)
-
-
-FUNCTIONS: tuple[Callable[..., Value], ...] = (sin, cos, tan, asin, acos, atan, atan2)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from stagejit.codegen.cpu.llvm.text import Emitter, Ref, type_text
 from stagejit.codegen.ir.nodes import Type
 
-_SIGNIFICANT_BITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
 _DIRECT = ("trunc", "zext", "sext", "bitcast")
 
 
@@ -24,7 +23,7 @@ def cast(e: Emitter, opcode: str, a: Ref, to: Type, *, flushed: bool = False) ->
     if opcode == "fptrunc":
         return _truncate(e, a, to, flushed)
     if opcode in ("fptosi", "fptoui"):
-        return _float_to_int(e, a, to, signed=opcode == "fptosi")
+        return _float_to_int(e, opcode, a, to)
     return _int_to_float(e, opcode, a, to)
 
 
@@ -71,7 +70,7 @@ def _round_to_odd(e: Emitter, a: Ref) -> Ref:
     inexact = e.compare("one", back, a)
     bits = e.bits(near)
     even = e.compare("eq", e.binary("and", bits, 1), 0)
-    below = e.compare("olt", e.unary_intrinsic("fabs", back), e.unary_intrinsic("fabs", a))
+    below = e.compare("olt", *(e.call("fabs", a.type, [x]) for x in (back, a)))
     step = e.select(below, e.const(1, bits.type), -1)
     odd = e.binary("add", bits, e.select(e.binary("and", inexact, even), step, 0))
     return e.cast("bitcast", odd, near.type)
@@ -128,23 +127,19 @@ def _f32_to_f16(e: Emitter, a: Ref) -> Ref:
 # -------------------------------------------------------------------- integers
 
 
-def _float_to_int(e: Emitter, a: Ref, to: Type, *, signed: bool) -> Ref:
+def _float_to_int(e: Emitter, opcode: str, a: Ref, to: Type) -> Ref:
     if a.type.bits == 16:
         a = _extend(e, a, _f32(a))
-    low = -(1 << (to.bits - 1)) if signed else 0
-    high = (1 << (to.bits - signed)) - 1
-    opcode = "fptosi" if signed else "fptoui"
-    if high.bit_length() <= _SIGNIFICANT_BITS[a.type.elem]:
+    signed = opcode == "fptosi"
+    low, high = (to.sign, ~to.sign) if signed else (0, (1 << to.bits) - 1)
+    if high.bit_length() <= a.type.mantissa + 1:
         return _clamped_to_int(e, a, to, low, high)
     converted = e.cast(opcode, a, to)  # poison out of range, where it is not chosen
     result = e.select(e.compare("oge", a, float(high + 1)), e.const(high, to), converted)
-    low_enough = e.compare("ole", a, float(low))
-    result = e.select(low_enough, e.const(low, to), result)
-    return (
-        e.select(e.compare("uno", a, a), e.const(0, to), result)
-        if signed
-        else e.select(e.compare("ord", a, a), result, 0)
-    )
+    result = e.select(e.compare("ole", a, float(low)), e.const(low, to), result)
+    if signed:
+        return e.select(e.compare("uno", a, a), e.const(0, to), result)
+    return e.select(e.compare("ord", a, a), result, 0)
 
 
 def _clamped_to_int(e: Emitter, a: Ref, to: Type, low: int, high: int) -> Ref:

@@ -10,6 +10,7 @@ runs on it (see KERNELS.md, "LLVM"): loops are rotated, invariants hoisted, vect
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 from stagejit.codegen.cpu.llvm.memory import Memory
 from stagejit.codegen.cpu.llvm.ops import lower_pure
@@ -38,10 +39,6 @@ def lower_named(function: Function, target: Target, *, verify: bool = False) -> 
     text = lower(function, _NAMELESS, target, verify=verify)
     symbol = "sj_k_" + hashlib.sha256(text.encode()).hexdigest()[:24]
     return symbol, text.replace(_NAMELESS, symbol)
-
-
-def _features(names: str) -> list[str]:
-    return [f'"target-features"="{names}"'] if names else []
 
 
 class _Lowering:
@@ -114,12 +111,15 @@ class _Lowering:
         attributes = ["nounwind", f'"target-cpu"="{target.cpu}"']
         if target.has_avx512:  # LLVM prefers half registers on many such CPUs; these kernels do not
             attributes += ['"prefer-vector-width"="512"', '"min-legal-vector-width"="512"']
-        groups = [[*attributes, *_features(target.features)]]
+        groups: list[tuple[list[str], str]] = [([], target.features)]
         if any(callee.kind == "rare" for callee in self.function.callees):
             features = f"{target.features},-vzeroupper" if target.has("avx") else target.features
-            keeps = ['"no_caller_saved_registers"'] if target.is_x86 else []
-            groups.append([*attributes, *keeps, *_features(features)])
-        return [f"attributes #{n} = {{ {' '.join(group)} }}" for n, group in enumerate(groups)]
+            groups.append((['"no_caller_saved_registers"'] if target.is_x86 else [], features))
+        lines = []
+        for number, (more, features) in enumerate(groups):
+            names = [f'"target-features"="{features}"'] if features else []
+            lines.append(f"attributes #{number} = {{ {' '.join([*attributes, *more, *names])} }}")
+        return lines
 
     def _fence(self) -> None:
         """Nontemporal stores are ordered by nothing else before the kernel signals its end."""
@@ -133,17 +133,16 @@ class _Lowering:
     def _prologue(self) -> None:
         e, function = self.e, self.function
         for number, param in enumerate(function.params):
-            e.bind(param, self._word("%params", number))
+            e.bind(param, self._word(number))
         e.bind(function.lo, Ref(I64, "%lo"))
         e.bind(function.hi, Ref(I64, "%hi"))
         for position, buffer in enumerate(function.buffers):
             self.memory.bases[buffer] = self._base(buffer, position)
         if e.verify:
-            self._limits([b for b in function.buffers if b.space == "arg"])
-            self._shadows()
+            self._checks([b for b in function.buffers if b.space == "arg"])
 
-    def _word(self, base: str, number: int) -> Ref:
-        pointer = self.e.address(base, I64, self.e.const(number, I64))
+    def _word(self, number: int) -> Ref:
+        pointer = self.e.address("%params", I64, self.e.const(number, I64))
         return self.e.op(f"load i64, {pointer}, align 8, !invariant.load !0", I64)
 
     def _pointer(self, number: int) -> str:
@@ -157,53 +156,36 @@ class _Lowering:
         if buffer.space == "arg":
             return self._pointer(buffer.index)
         if buffer.space == "scratch":
-            return e.pointer("%scratch", I8, e.const(buffer.offset_nbytes, I64))
+            return self._scratch(buffer.offset_nbytes)
         if buffer.space == "table":
             return f"@{e.symbol}.t{position}"
         name = e.fresh()
         e.line(f"{name} = alloca [{buffer.size} x {type_text(buffer.elem)}], align 64")
         return name
 
-    def _limits(self, arguments: list[Buffer]) -> None:
-        self.memory.fault = self._pointer(len(arguments))
-        first = len(self.function.params)
+    def _checks(self, arguments: list[Buffer]) -> None:
+        """See Note [Checked access]. Marks of `once` buffers are behind the other scratch."""
+        first, memory = len(self.function.params), self.memory
+        memory.fault = self._pointer(len(arguments))
         for buffer in arguments:
-            self.memory.limits[buffer] = self._word("%params", first + buffer.index)
-        self.memory.fault_base = self._word("%params", first + len(arguments))
-        self.memory.scratch_fault = len(arguments) + 1
-
-    def _shadows(self) -> None:
-        """Where the marks of `once` buffers are: behind the kernel's own scratch."""
+            memory.limits[buffer] = self._word(first + buffer.index)
+        memory.fault_base = self._word(first + len(arguments))
+        memory.scratch_fault = len(arguments) + 1
         for buffer, at in shadows(self.function).items():
-            self.memory.shadows[buffer] = self.e.pointer("%scratch", I8, self.e.const(at, I64))
+            memory.shadows[buffer] = self._scratch(at)
+
+    def _scratch(self, at: int) -> str:
+        return self.e.pointer("%scratch", I8, self.e.const(at, I64))
 
     # ---------------------------------------------------------------- blocks
 
     def _block(self, block: Block) -> None:
         for op in block.ops:
-            self._op(op)
-
-    def _op(self, op: Op) -> None:
-        e = self.e
-        match op.opcode:
-            case "const":
-                return
-            case "for":
-                self._for(op)
-            case "if":
-                self._if(op)
-            case "load" | "gather":
-                e.bind(op.results[0], self.memory.read(op))
-            case "store" | "scatter":
-                self.memory.write(op)
-            case "prefetch":
-                self.memory.prefetch(op)
-            case "call":
-                self._call(op)
-            case "forget":
-                self.memory.forget(op)
-            case _:
-                e.bind(op.results[0], lower_pure(e, op))
+            effect = _EFFECTS.get(op.opcode)
+            if effect is not None:
+                effect(self, op)
+            else:
+                self.e.bind(op.results[0], lower_pure(self.e, op))
 
     def _for(self, op: Op) -> None:
         """Tested at the bottom; a test before it unless the first iteration is certain."""
@@ -252,3 +234,15 @@ class _Lowering:
         e.start(done)
         for position, result in enumerate(op.results):
             e.bind(result, e.phi(result.type, [(values[position], end) for end, values in ends]))
+
+
+_EFFECTS: dict[str, Callable[[_Lowering, Op], None]] = {
+    "const": lambda lowering, op: None,
+    "for": _Lowering._for,
+    "if": _Lowering._if,
+    "call": _Lowering._call,
+    **dict.fromkeys(("load", "gather"), lambda lowering, op: lowering.memory.read(op)),
+    **dict.fromkeys(("store", "scatter"), lambda lowering, op: lowering.memory.write(op)),
+    "prefetch": lambda lowering, op: lowering.memory.prefetch(op),
+    "forget": lambda lowering, op: lowering.memory.forget(op),
+}

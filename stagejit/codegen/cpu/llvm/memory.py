@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stagejit.codegen.cpu.llvm.shadow import clear_marks, marks_broken
-from stagejit.codegen.cpu.llvm.text import Emitter, Ref, literal, type_text
+from stagejit.codegen.cpu.llvm.text import Emitter, Ref, type_text
 from stagejit.codegen.ir.nodes import I1, I64, Buffer, Op, Type
 
 READONLY, MUTABLE = "readonly", "mutable"
@@ -45,26 +45,26 @@ class Memory:
 
     # ---------------------------------------------------------------- ops
 
-    def read(self, op: Op) -> Ref:
+    def read(self, op: Op) -> None:
         """A load, or a gather."""
-        buffer: Buffer = op.attrs["buffer"]
+        buffer, access = op.attrs["buffer"], op.results[0].type
         index, mask = self._index_and_mask(op, 0)
-        access = op.results[0].type
         if buffer in self.limits:
-            return self._checked(buffer, access, None, index, mask)
-        index = self._in_scratch(buffer, access, index, mask, writes=False)
-        return self._load(buffer, access, index, mask, op.attrs)
+            loaded = self._checked(buffer, access, None, index, mask)
+        else:
+            index = self._in_scratch(buffer, access, index, mask, writes=False)
+            loaded = self._load(buffer, access, index, mask, op.attrs)
+        self.e.bind(op.results[0], loaded)
 
     def write(self, op: Op) -> None:
         """A store, or a scatter."""
-        buffer: Buffer = op.attrs["buffer"]
-        value = self.e.ref(op.operands[0])
+        buffer, value = op.attrs["buffer"], self.e.ref(op.operands[0])
         index, mask = self._index_and_mask(op, 1)
         if buffer in self.limits:
             self._checked(buffer, value.type, value, index, mask)
-            return
-        index = self._in_scratch(buffer, value.type, index, mask, writes=True)
-        self._store(buffer, value, index, mask, op.attrs)
+        else:
+            index = self._in_scratch(buffer, value.type, index, mask, writes=True)
+            self._store(buffer, value, index, mask, op.attrs)
 
     def forget(self, op: Op) -> None:
         """The marks of a `once` buffer are taken away."""
@@ -124,12 +124,8 @@ class Memory:
             e.line(f"store {first}, {pointer}, align {alignment}{hints}")
         else:
             name = "masked.scatter" if index.type.lanes else "masked.store"
-            args: list[Ref | str] = [
-                value,
-                pointer,
-                f"i32 {alignment}",
-                mask or _all_on(value.type),
-            ]
+            lanes = mask or _all_on(value.type)
+            args: list[Ref | str] = [value, pointer, f"i32 {alignment}", lanes]
             e.effect(name, args, [value.type, _pointers(index)], hints=hints)
 
     def _when(self, condition: Ref, result: Type | None, access: Callable[[], Any]) -> Ref:
@@ -217,12 +213,8 @@ class Memory:
         """Module-level definitions: !0 invariant, !1 nontemporal, !2 loops, then the scopes."""
         count = len(self.scopes)
         node = _FIRST + 2 * count
-        lines = [
-            "!0 = !{}",
-            "!1 = !{i32 1}",
-            "!2 = distinct !{!2, !3}",
-            '!3 = !{!"llvm.loop.unroll.disable"}',
-        ]
+        lines = ["!0 = !{}", "!1 = !{i32 1}", "!2 = distinct !{!2, !3}"]
+        lines += ['!3 = !{!"llvm.loop.unroll.disable"}']
         lines += [f"!{_FIRST + k} = !{{!{node + 1 + k}}}" for k in range(count)]
         for k in range(count):
             others = ", ".join(f"!{node + 1 + j}" for j in range(count) if j != k)
@@ -236,10 +228,7 @@ class Memory:
         lines = []
         for buffer in buffers:
             if buffer.space == "table":
-                items = ", ".join(
-                    f"{type_text(buffer.elem)} {literal(number, buffer.elem)}"
-                    for number in buffer.data
-                )
+                items = ", ".join(str(self.e.const(number, buffer.elem)) for number in buffer.data)
                 lines.append(
                     f"{self.bases[buffer]} = private unnamed_addr constant "
                     f"[{buffer.size} x {type_text(buffer.elem)}] [{items}], align 64"

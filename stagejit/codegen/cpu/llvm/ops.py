@@ -12,41 +12,38 @@ from collections.abc import Callable
 from stagejit.codegen.cpu.llvm.casts import cast
 from stagejit.codegen.cpu.llvm.text import Emitter, Ref, type_text
 from stagejit.codegen.ir.nodes import I1, I32, Op, Type
+from stagejit.codegen.ir.rules import CASTS
 from stagejit.errors import InternalError
 
-CASTS = frozenset(("trunc", "zext", "sext", "fptrunc", "fpext", "fptosi", "fptoui", "sitofp",
-                   "uitofp", "bitcast"))  # fmt: skip
-INSTRUCTIONS = frozenset(("add", "sub", "mul", "sdiv", "udiv", "srem", "urem", "and", "or", "xor",
-                          "shl", "lshr", "ashr", "fadd", "fsub", "fmul", "fdiv"))  # fmt: skip
 # Results of these are no denormals: kernels run where the CPU makes them zeros.
-FLUSHING = frozenset(("fadd", "fsub", "fmul", "fdiv", "fma", "sqrt"))
-ROUNDINGS = frozenset(("floor", "ceil", "trunc", "roundeven"))
-ZERO_FLAGGED = frozenset(("ctlz", "cttz", "abs"))  # intrinsics that take a second, constant operand
-INTRINSICS = frozenset(("fabs", "sqrt", "ctpop", "bitreverse", "smin", "smax", "umin", "umax"))
+_FLUSHING = frozenset(("fadd", "fsub", "fmul", "fdiv", "fma", "sqrt"))
 
 
 def lower_pure(e: Emitter, op: Op) -> Ref:
     """The result of an op without side effects."""
-    args = [e.ref(operand) for operand in op.operands]
-    result = op.results[0].type
-    opcode = op.opcode
-    if opcode == "trunc" and result.is_float:
-        return _rounded(e, opcode, args[0])
-    if opcode in CASTS:
-        made = op.operands[0].op
-        flushed = made is not None and made.opcode in FLUSHING
-        return cast(e, opcode, args[0], result, flushed=flushed)
-    if opcode in INSTRUCTIONS:
-        return e.binary(opcode, args[0], args[1])
-    if opcode in INTRINSICS:
-        return e.call(opcode, result, args)
-    if opcode in ROUNDINGS:
-        return _rounded(e, opcode, args[0])
-    if opcode in ZERO_FLAGGED:
-        return e.call(opcode, result, [args[0], "i1 false"])
-    if opcode in _SPECIAL:
-        return _SPECIAL[opcode](e, op, args, result)
-    raise InternalError(f"no LLVM lowering for op `{opcode}`", step="llvm")
+    lowering = _LOWERINGS.get(op.opcode)
+    if lowering is None:
+        raise InternalError(f"no LLVM lowering for op `{op.opcode}`", step="llvm")
+    return lowering(e, op, [e.ref(operand) for operand in op.operands], op.results[0].type)
+
+
+def _instruction(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    return e.binary(op.opcode, *args)
+
+
+def _intrinsic(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    return e.call(op.opcode, result, args)
+
+
+def _zero_flagged(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    """An intrinsic that takes a second, constant operand."""
+    return e.call(op.opcode, result, [*args, "i1 false"])
+
+
+def _cast(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    made = op.operands[0].op
+    flushed = made is not None and made.opcode in _FLUSHING
+    return cast(e, op.opcode, args[0], result, flushed=flushed)
 
 
 # -------------------------------------------------------------------- arithmetic
@@ -75,13 +72,8 @@ def _ieee_extremum(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
         wide = [e.op(f"{text}, {arg}, i64 0", register) for arg in args]
         vector = _ieee_extremum(e, op, wide, register)
         return e.op(f"extractelement {vector}, i64 0", result)
-    nbits = result.lanes * result.bits
-    if e.target.has_avx512 and nbits in (128, 256, 512):
-        return _range_or_nan(e, *args, least=least)
-    if e.target.has_avx512 and nbits > 512 and nbits % 512 == 0:
-        parts = zip(*(_registers(e, arg, 512) for arg in args), strict=True)
-        return _joined(e, [_range_or_nan(e, a, b, least=least) for a, b in parts])
-    return _extremum_both_ways(e, *args, least=least)
+    found = _by_registers(e, args, lambda a, b: _range_or_nan(e, a, b, least=least))
+    return found or _extremum_both_ways(e, *args, least=least)
 
 
 def _range_or_nan(e: Emitter, a: Ref, b: Ref, *, least: bool) -> Ref:
@@ -118,8 +110,8 @@ def _extremum_both_ways(e: Emitter, a: Ref, b: Ref, *, least: bool) -> Ref:
 def _with_sign(e: Emitter, a: Ref, sign: Ref) -> Ref:
     """On the bits. LLVM moves its own intrinsic through roundings, and then takes the sign from a
     number of another width, which it has to convert by a function of the compiler's library."""
-    magnitude = e.binary("and", e.bits(a), (1 << (a.type.bits - 1)) - 1)
-    upper = e.binary("and", e.bits(sign), -(1 << (a.type.bits - 1)))
+    magnitude = e.binary("and", e.bits(a), ~a.type.sign)
+    upper = e.binary("and", e.bits(sign), a.type.sign)
     return e.cast("bitcast", e.binary("or", magnitude, upper), a.type)
 
 
@@ -173,16 +165,18 @@ def _halves(e: Emitter, a: Ref) -> tuple[Ref, Ref]:
     return high, e.binary("fsub", a, high)
 
 
-def _rounded(e: Emitter, opcode: str, a: Ref) -> Ref:
+def _rounded(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    if op.opcode == "trunc" and not result.is_float:
+        return _cast(e, op, args, result)
     if not e.target.is_x86 or e.target.has("sse4.1"):
-        return e.unary_intrinsic(opcode, a)
+        return _intrinsic(e, op, args, result)
     # Without a rounding instruction: adding 2^mantissa drops the fraction bits, to nearest even.
-    anchor = e.const(2.0 ** (23 if a.type.elem == "f32" else 52), a.type)
-    magnitude = e.unary_intrinsic("fabs", a)
+    (a,), anchor = args, e.const(2.0**result.mantissa, result)
+    magnitude = e.call("fabs", result, [a])
     near = e.binary("fsub", e.binary("fadd", magnitude, anchor), anchor)
     near = _with_sign(e, near, a)
-    if opcode != "roundeven":
-        near = _directed(e, opcode, a, near)
+    if op.opcode != "roundeven":
+        near = _directed(e, op.opcode, a, near)
     near = _with_sign(e, near, a)
     return e.select(e.compare("olt", magnitude, anchor), near, a)
 
@@ -190,7 +184,7 @@ def _rounded(e: Emitter, opcode: str, a: Ref) -> Ref:
 def _directed(e: Emitter, opcode: str, a: Ref, near: Ref) -> Ref:
     one = e.const(1.0, a.type)
     if opcode == "trunc":
-        over = e.compare("ogt", e.unary_intrinsic("fabs", near), e.unary_intrinsic("fabs", a))
+        over = e.compare("ogt", *(e.call("fabs", a.type, [x]) for x in (near, a)))
         step = _with_sign(e, one, a)
         return e.select(over, e.binary("fsub", near, step), near)
     if opcode == "floor":
@@ -202,23 +196,25 @@ def _directed(e: Emitter, opcode: str, a: Ref, near: Ref) -> Ref:
 
 
 def _scalef(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
-    a, n = args
-    nbytes = result.lanes * result.bits // 8
-    if e.target.has_avx512 and nbytes in (16, 32, 64):
-        return _vscalef(e, a, n)
-    if e.target.has_avx512 and nbytes > 64 and nbytes % 64 == 0:
-        parts = zip(_registers(e, a, 512), _registers(e, n, 512), strict=True)
-        return _joined(e, [_vscalef(e, x, y) for x, y in parts])
-    return _scale_by_exponent_bits(e, a, n)
+    found = _by_registers(e, args, lambda a, n: _avx512(e, "scalef", a, n, e.const(0.0, a.type)))
+    return found or _scale_by_exponent_bits(e, *args)
 
 
-def _vscalef(e: Emitter, a: Ref, n: Ref) -> Ref:
-    return _avx512(e, "scalef", a, n, e.const(0.0, a.type))
+def _by_registers(
+    e: Emitter, args: list[Ref], instruction: Callable[[Ref, Ref], Ref]
+) -> Ref | None:
+    """What an instruction of AVX-512 gives, register by register; None where there is none."""
+    nbits = args[0].type.lanes * args[0].type.bits
+    if not e.target.has_avx512 or (nbits not in (128, 256) and (nbits == 0 or nbits % 512)):
+        return None
+    if nbits <= 512:
+        return instruction(*args)
+    return _joined(e, list(map(instruction, *(_registers(e, arg) for arg in args))))
 
 
-def _registers(e: Emitter, a: Ref, nbits: int) -> list[Ref]:
-    """A long vector in parts of `nbits`."""
-    lanes = nbits // a.type.bits
+def _registers(e: Emitter, a: Ref) -> list[Ref]:
+    """A long vector in parts of 512 bits."""
+    lanes = 512 // a.type.bits
     starts = range(0, a.type.lanes, lanes)
     return [e.shuffle(a, None, range(start, start + lanes)) for start in starts]
 
@@ -234,15 +230,15 @@ def _joined(e: Emitter, parts: list[Ref]) -> Ref:
 
 def _scale_by_exponent_bits(e: Emitter, a: Ref, n: Ref) -> Ref:
     """Two exact factors of half the exponent each, so the product rounds once."""
-    bias, mantissa = (127, 23) if a.type.elem == "f32" else (1023, 52)
+    bias, mantissa = a.type.bias, a.type.mantissa
     limit = 2.0 * bias - 2
     low = e.select(e.compare("olt", n, -limit), e.const(-limit, n.type), n)
     clamped = e.select(e.compare("ogt", low, limit), e.const(limit, n.type), low)
-    # Adding 1.5 * 2^mantissa leaves the integer in the low bits: vector f64 has no cheap
-    # conversion.
-    magic = e.binary("fadd", clamped, 1.5 * 2.0**mantissa)
-    anchor = e.bits(e.const(1.5 * 2.0**mantissa, a.type))
-    exponent = e.binary("sub", e.bits(magic), anchor)
+    # Adding it leaves the integer in the low bits: vector f64 has no cheap conversion.
+    magic = e.const(1.5 * 2.0**mantissa, a.type)
+    moved = e.binary("fadd", clamped, magic)
+    anchor = e.bits(magic)
+    exponent = e.binary("sub", e.bits(moved), anchor)
     half = e.binary("ashr", exponent, 1)
     rest = e.binary("sub", exponent, half)
     for part in (half, rest):
@@ -288,23 +284,27 @@ def constant_mask(active: int, lanes: int) -> Ref:
     return Ref(I1.with_lanes(lanes), f"<{items}>")
 
 
-_SPECIAL: dict[str, Callable[[Emitter, Op, list[Ref], Type], Ref]] = {
-    "fneg": _fneg, "fmin": _fmin, "fmax": _fmin, "fminimum": _ieee_extremum,
-    "fmaximum": _ieee_extremum, "umulh": _umulh, "fma": _fma, "scalef": _scalef, "reduce": _reduce,
-    "mask_below": _mask_below,
-    "copysign": lambda e, op, args, result: _with_sign(e, *args),
-    "fcmp": lambda e, op, args, result: e.compare(op.attrs["predicate"], *args),
-    "icmp": lambda e, op, args, result: e.compare(op.attrs["predicate"], *args),
+_LOWERINGS: dict[str, Callable[[Emitter, Op, list[Ref], Type], Ref]] = {
+    **dict.fromkeys(CASTS, _cast),
+    **dict.fromkeys(("add", "sub", "mul", "sdiv", "udiv", "srem", "urem", "and", "or", "xor", "shl",
+                     "lshr", "ashr", "fadd", "fsub", "fmul", "fdiv"), _instruction),
+    **dict.fromkeys(("fabs", "sqrt", "ctpop", "bitreverse", "smin", "smax", "umin", "umax"),
+                    _intrinsic),
+    **dict.fromkeys(("ctlz", "cttz", "abs"), _zero_flagged),
+    **dict.fromkeys(("floor", "ceil", "trunc", "roundeven"), _rounded),
+    **dict.fromkeys(("fmin", "fmax"), _fmin),
+    **dict.fromkeys(("fminimum", "fmaximum"), _ieee_extremum),
+    **dict.fromkeys(("fcmp", "icmp"),
+                    lambda e, op, args, result: e.compare(op.attrs["predicate"], *args)),
+    "fneg": _fneg, "umulh": _umulh, "fma": _fma, "scalef": _scalef, "reduce": _reduce,
+    "mask_below": _mask_below, "copysign": lambda e, op, args, result: _with_sign(e, *args),
     "select": lambda e, op, args, result: e.select(*args),
     "splat": lambda e, op, args, result: e.splat(args[0], result.lanes),
     "lane_ids": lambda e, op, args, result: e.lane_ids(result),
     "extract": lambda e, op, args, result: e.op(
-        f"extractelement {args[0]}, i64 {op.attrs['lane']}", result
-    ),
+        f"extractelement {args[0]}, i64 {op.attrs['lane']}", result),
     "insert": lambda e, op, args, result: e.op(
-        f"insertelement {args[0]}, {args[1]}, i64 {op.attrs['lane']}", result
-    ),
+        f"insertelement {args[0]}, {args[1]}, i64 {op.attrs['lane']}", result),
     "shuffle": lambda e, op, args, result: e.shuffle(
-        args[0], args[1] if len(args) > 1 else None, op.attrs["lanes"]
-    ),
+        args[0], args[1] if len(args) > 1 else None, op.attrs["lanes"]),
 }  # fmt: skip

@@ -59,12 +59,8 @@ def _float_literal(number: float, elem: str) -> str:
             (number,) = struct.unpack("<f", struct.pack("<f", number))
         except OverflowError:
             number = math.copysign(math.inf, number)
-    bits = (
-        0x7FF8000000000000
-        if math.isnan(number)
-        else struct.unpack("<Q", struct.pack("<d", number))[0]
-    )
-    return f"0x{bits:016X}"
+    (bits,) = struct.unpack("<Q", struct.pack("<d", number))
+    return f"0x{0x7FF8000000000000 if math.isnan(number) else bits:016X}"
 
 
 @dataclass(frozen=True)
@@ -173,15 +169,11 @@ class Emitter:
     def shuffle(self, a: Ref, b: Ref | None, lanes: Sequence[int]) -> Ref:
         picks = ", ".join(f"i32 {lane}" if lane >= 0 else "i32 poison" for lane in lanes)
         other = str(b) if b is not None else f"{type_text(a.type)} poison"
-        return self.op(
-            f"shufflevector {a}, {other}, <{len(lanes)} x i32> <{picks}>",
-            a.type.with_lanes(len(lanes)),
-        )
+        type = a.type.with_lanes(len(lanes))
+        return self.op(f"shufflevector {a}, {other}, <{len(lanes)} x i32> <{picks}>", type)
 
     def lane_ids(self, type: Type) -> Ref:
-        items = ", ".join(
-            f"{type_text(type.scalar)} {literal(k, type.scalar)}" for k in range(type.lanes)
-        )
+        items = ", ".join(str(self.const(k, type.scalar)) for k in range(type.lanes))
         return Ref(type, f"<{items}>")
 
     def call(
@@ -214,9 +206,6 @@ class Emitter:
         self.declarations.setdefault(full, f"declare {returns} {full}({', '.join(kinds)})")
         return f"{returns} {full}({', '.join(map(str, args))})"
 
-    def unary_intrinsic(self, name: str, a: Ref) -> Ref:
-        return self.call(name, a.type, [a])
-
     def any(self, mask: Ref) -> Ref:
         return self.call("vector.reduce.or", I1, [mask], [mask.type]) if mask.type.lanes else mask
 
@@ -230,6 +219,3 @@ class Emitter:
         """The same with its type: `ptr %p`."""
         pointer = self.pointer(base, elem, index)
         return f"<{index.type.lanes} x ptr> {pointer}" if index.type.lanes else f"ptr {pointer}"
-
-
-__all__ = ["Emitter", "Ref", "literal", "mangled", "type_text"]

@@ -14,8 +14,6 @@ from stagejit.codegen.ir.nodes import Type, element_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.types import DType
 
-_MANTISSA = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
-
 
 @dataclass(frozen=True)
 class Keys:
@@ -40,13 +38,7 @@ class Keys:
 
     @property
     def _sign(self) -> int:
-        return -(1 << (self.bits - 1))
-
-    @property
-    def _infinity(self) -> int:
-        """The bits of the largest number, without a sign."""
-        mantissa = _MANTISSA[self.dtype.name]
-        return ((1 << (self.bits - 1 - mantissa)) - 1) << mantissa
+        return self.type.sign
 
     def of(self, b: Builder, element: Register) -> Register:
         """The keys of elements."""
@@ -61,10 +53,10 @@ class Keys:
     def _of_float(self, b: Builder, element: Register) -> Register:
         bits = b.cast("bitcast", element, self.type.elem)
         size = bits & ~self._sign
-        negative = b.ashr(bits, self.bits - 1)
+        negative = b.arith("ashr", bits, self.bits - 1)
         key = bits ^ (negative | self._sign)  # of a negative number all bits, else the sign
         key = b.select(b.compare("eq", size, 0), self._sign, key)
-        return b.select(b.compare("gt", size, self._infinity), -1, key)
+        return b.select(b.compare("gt", size, element.type.infinity), -1, key)
 
     def element(self, b: Builder, key: Register) -> Register:
         """The elements of keys: +0 for a zero, the usual NaN for a NaN."""
@@ -73,11 +65,12 @@ class Keys:
         key = key ^ -1 if self.descending else key
         if not self.dtype.is_float:
             return key ^ self._sign if self.dtype.is_signed else key
-        lowest = b.ashr(key, self.bits - 1)  # of a negative number zeros
+        lowest = b.arith("ashr", key, self.bits - 1)  # of a negative number zeros
         bits = key ^ ((lowest ^ -1) | self._sign)
-        usual = self._infinity | 1 << (_MANTISSA[self.dtype.name] - 1)
+        to = element_type(self.dtype)
+        usual = to.infinity | 1 << (to.mantissa - 1)
         bits = b.select(b.compare("eq", key, -1), usual, bits)
-        return b.cast("bitcast", bits, element_type(self.dtype).elem)
+        return b.cast("bitcast", bits, to.elem)
 
     def lost(self, b: Builder, element: Register, key: Register) -> Register:
         """Lanes that are not zero where the key does not tell the bits of an element: zeros of a

@@ -51,7 +51,6 @@ class Radix(Way):
     def __init__(self, rows: Rows, target: Target) -> None:
         super().__init__(rows)
         self.target, self.keys = target, rows.keys
-        self.watches = rows.is_of_keys_alone and rows.keys[0].dtype.is_float
         self.half, self.lost = Cell("half"), Cell("lost")
         widest = max(x.type.dtype.itemsize for x in rows.op.operands)
         if not rows.is_of_keys_alone:
@@ -98,23 +97,15 @@ class Radix(Way):
 
     # ---------------------------------------------------------------- keys
 
-    def _mask(self, used: int) -> Register | None:
-        return self.b.active(used, self.lanes) if used else None
-
     def _start(self, number: int, *, first: bool) -> Node:
         """Writes the keys of an operand, in the order that others made, into the half where the row
         is. Watches for lanes that are not zero where a key loses something, if that matters."""
-        b, rows, key, words = (
-            self.b,
-            self.rows,
-            self.keys[number],
-            self.words[self.keys[number].bits],
-        )
-        along = rows.shape.along
+        b, rows, key = self.b, self.rows, self.keys[number]
+        words, along = self.words[key.bits], rows.shape.along
 
         def write() -> None:
             half, (at, used) = self._from, rows.here(along)
-            mask = self._mask(used)
+            mask = rows.mask(used, self.lanes)
             if first or self.places is None:
                 element = rows.read(number, at, self.lanes, used)
             else:
@@ -125,13 +116,13 @@ class Radix(Way):
             if first and self.places is not None:
                 here = b.splat(b.cast("trunc", at, "i32"), self.lanes)
                 b.store(here + b.lane_ids(self.lanes, I32), self.places, half + at, mask=mask)
-            if self.watches:
+            if self.rows.loses:
                 lost = self.cell(self.lost)[0] | key.lost(b, element, made)
                 rows.emitter.cells[self.lost] = (lost,)
 
-        sets = (self.lost,) if self.watches else ()
+        sets = (self.lost,) if self.rows.loses else ()
         keys = vectors(along, self.lanes, Do("write keys", write, sets))
-        if not self.watches:
+        if not self.rows.loses:
             return keys
         none = key.type.with_lanes(self.lanes)
         return (self.set("nothing is lost", self.lost, lambda: [b.const(0, none)]), keys)
@@ -220,22 +211,20 @@ class Radix(Way):
         of_keys = self.keys[0] if rows.is_of_keys_alone else None
 
         def element(result: int, at: Register, used: int) -> Register:
-            half, mask = self._from, self._mask(used)
+            half, mask = self._from, rows.mask(used, self.lanes)
             if of_keys is not None:
                 key = b.load(self.words[of_keys.bits], half + at, self.lanes, mask=mask)
                 return of_keys.element(b, key)
             assert self.places is not None
             places = b.load(self.places, half + at, self.lanes, mask=mask)
-            return places if result == rows.positions else rows.pick(result, places, used)
+            return rows.result(result, places, used)
 
         def write() -> None:
             at, used = rows.here(rows.shape.into)
-            made = [element(result, at, used) for result in rows.results]
-            for number, register in enumerate(made):
-                rows.write_along(number, register, at, used)
+            rows.write_all([element(result, at, used) for result in rows.results], at, used)
 
         results = vectors(rows.shape.into, self.lanes, Do("write results", write))
-        if not self.watches:
+        if not self.rows.loses:
             return results
 
         def some() -> Register:

@@ -13,19 +13,24 @@ from collections.abc import Sequence
 from stagejit.codegen.cpu.sorting.rows import Rows
 from stagejit.codegen.ir.nodes import Type
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.target import Target
 
 _WIDTHS = (32, 64)
+_EMULATED = 3  # operations of a minimum that is no instruction
 
 
 class Records:
-    """bits: the width of a number; 0 where none is wide enough."""
+    """bits: the width of a number; 0 where none is wide enough. lanes: numbers in a vector.
+    exchange: operations of a minimum; of 64 bits, it is one instruction under AVX-512 only."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Rows, target: Target) -> None:
         self.rows = rows
         alone = rows.is_of_keys_alone
         self.place_bits = 0 if alone else max((rows.extent - 1).bit_length(), 1)
         needed = sum(key.digits for key in rows.keys) + self.place_bits
         self.bits = next((width for width in _WIDTHS if needed <= width), 0)
+        self.lanes = target.vector_nbytes * 8 // (self.bits or 64)
+        self.exchange = _EMULATED if self.bits == 64 and not target.has_avx512 else 1
 
     @property
     def type(self) -> Type:
@@ -59,4 +64,4 @@ class Records:
             return key.element(b, narrow)
         place = word & ((1 << self.place_bits) - 1)
         place = b.cast("trunc", place, "i32") if self.bits > 32 else place
-        return place if number == rows.positions else rows.pick(number, place, used)
+        return rows.result(number, place, used)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -103,26 +103,37 @@ class Rows:
         """Whether the key of an element tells all that the results need, but for `Keys.lost`."""
         return len(self.op.operands) == 1 and tuple(self.results) == (0,)
 
+    @property
+    def loses(self) -> bool:
+        """Whether something may be lost in a key, see `Keys.lost`, that the results need."""
+        return self.is_of_keys_alone and self.keys[0].dtype.is_float
+
     def read(self, operand: int, at: Register, lanes: int = 0, used: int = 0) -> Register:
         """The element of an operand at a place of the row; lanes: from there on, the first `used`
         of them (0: all)."""
-        mask = self.b.active(used, lanes) if used else None
-        env = {self.shape.along: at}
         vector = self.shape.along if lanes else None
-        with self.elements.at(env, vector=vector, lanes=lanes, mask=mask):
+        mask = self.mask(used, lanes)
+        with self.elements.at({self.shape.along: at}, vector=vector, lanes=lanes, mask=mask):
             found = self.elements.value(self.op.operands[operand], self.shape.index)
         return self.b.splat(found, lanes) if lanes else found
 
     def pick(self, operand: int, places: Register, used: int = 0) -> Register:
         """The elements of an operand at places of the row, one or a vector of them."""
         lanes = places.type.lanes
-        mask = self.b.active(used, lanes) if used else None
-        with self.elements.at(lanes=lanes, mask=mask):
+        with self.elements.at(lanes=lanes, mask=self.mask(used, lanes)):
             found = self.elements.dynamic(places, self.extent)
             axis = self.op.attrs["axis"]
             index = (*self.shape.index[:axis], found, *self.shape.index[axis + 1 :])
             element = self.elements.value(self.op.operands[operand], index)
         return self.b.splat(element, lanes) if lanes else element
+
+    def result(self, number: int, places: Register, used: int = 0) -> Register:
+        """The same of a result, one of which is the places."""
+        return places if number == self.positions else self.pick(number, places, used)
+
+    def mask(self, used: int, lanes: int) -> Register | None:
+        """The first `used` lanes; 0: all."""
+        return self.b.active(used, lanes) if used else None
 
     @contextmanager
     def one_by_one(self, env: Mapping[Var, Register]) -> Iterator[None]:
@@ -141,19 +152,20 @@ class Rows:
         """An element of a result, or a vector of them, wherever it is stored: along the row, or
         `across` rows, along the vector variable where the loops stand."""
         elements, lanes = self.elements, 0 if across else element.type.lanes
-        mask = self.b.active(used, lanes) if used else None
+        mask = self.mask(used, lanes)
         vector = self.shape.into if lanes else None
         with elements.at({self.shape.into: at}, vector=vector, lanes=lanes, mask=mask):
             for store, memory, offset in self._stores[self.op.results[number]]:
                 place = elements.with_starts(store, self.shape.place, offset)
                 elements.store(element, store.value.type.dtype, memory, place)
 
-    def write_along(self, number: int, element: Register, at: Register, used: int) -> None:
-        """A vector of a result, along the row, which may have but one element."""
-        if self.count == 1:
-            self.write(number, self.b.extract(element, 0), at)
-        else:
-            self.write(number, element, at, used)
+    def write_all(self, elements: Iterable[Register], at: Register, used: int) -> None:
+        """A vector of each result, along the row, which may have but one element."""
+        for number, element in enumerate(elements):
+            if self.count == 1:
+                self.write(number, self.b.extract(element, 0), at)
+            else:
+                self.write(number, element, at, used)
 
 
 class Way(ABC):

@@ -189,11 +189,6 @@ class Selection(Way):
             at = vector * lanes
             used = min(self.count - at, lanes)
             used = 0 if used == lanes else used
-            mask = b.active(used, lanes) if used else None
-            places = b.load(self.places, lanes + at, lanes, mask=mask)
-            made = [
-                places if result == rows.positions else rows.pick(result, places, used)
-                for result in rows.results
-            ]
-            for number, register in enumerate(made):
-                rows.write_along(number, register, b.const(at), used)
+            places = b.load(self.places, lanes + at, lanes, mask=rows.mask(used, lanes))
+            made = [rows.result(result, places, used) for result in rows.results]
+            rows.write_all(made, b.const(at), used)

@@ -22,13 +22,8 @@ from stagejit.codegen.nest.tree import Do, Parallel, vectors
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
 
-_KEY, _EMULATED = 8, 3  # operations to make a record and a result of it; of a minimum that is none
+_KEY = 8  # operations to make a record and a result of it
 _BLOCK = 4  # vectors of rows that an item has
-
-
-def _exchange_operations(records: Records, target: Target) -> int:
-    """What a minimum takes: of 64 bits, it is one instruction under AVX-512 only."""
-    return _EMULATED if records.bits == 64 and not target.has_avx512 else 1
 
 
 class _Lost:
@@ -36,11 +31,10 @@ class _Lost:
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
-        self.watches = rows.is_of_keys_alone and rows.keys[0].dtype.is_float
         self.seen: Register | None = None
 
     def look(self, element: Register) -> None:
-        if self.watches:
+        if self.rows.loses:
             b, key = self.rows.b, self.rows.keys[0]
             lost = key.lost(b, element, key.of(b, element))
             self.seen = lost if self.seen is None else self.seen | lost
@@ -59,8 +53,8 @@ class RowsInLanes(Way):
 
     def __init__(self, rows: Rows, target: Target) -> None:
         super().__init__(rows)
-        self.records = Records(rows)
-        self.lanes = target.vector_nbytes * 8 // (self.records.bits or 64)
+        self.records = Records(rows, target)
+        self.lanes = self.records.lanes
         reads = [form for _, form in rows.shape.reads]
         cost = {
             var: vector_cost(reads, rows.shape.offsets, var, self.lanes, self._stride(var))
@@ -70,7 +64,7 @@ class RowsInLanes(Way):
         fits = self.records.bits and rows.extent <= target.vector_registers
         if self.vector is None or not fits:
             return
-        exchanging = len(exchanges(rows.extent)) * 2 * _exchange_operations(self.records, target)
+        exchanging = len(exchanges(rows.extent)) * 2 * self.records.exchange
         groups = math.ceil(self.vector.extent / self.lanes) / self.vector.extent
         self.operations = groups * (exchanging + rows.extent * _KEY) + (
             rows.extent * cost[self.vector]
@@ -134,12 +128,11 @@ class RowInRegisters(Way):
 
     def __init__(self, rows: Rows, target: Target) -> None:
         super().__init__(rows)
-        self.records = Records(rows)
-        self.lanes = target.vector_nbytes * 8 // (self.records.bits or 64)
+        self.records = Records(rows, target)
+        self.lanes = self.records.lanes
         self.vectors = 1 << (math.ceil(rows.extent / self.lanes) - 1).bit_length()
         if self.records.bits and self.vectors <= target.vector_registers:
-            factor = _exchange_operations(self.records, target)
-            sorting = step_operations(self.vectors, self.lanes) * factor
+            sorting = step_operations(self.vectors, self.lanes) * self.records.exchange
             self.operations = sorting + self.vectors * _KEY
 
     def items(self, cores: int) -> Parallel:
@@ -152,8 +145,8 @@ class RowInRegisters(Way):
         words = sort_along(b, words)
         for at, word in zip(range(0, rows.count, lanes), words, strict=False):
             used = (rows.count - at) % lanes if rows.count - at < lanes else 0
-            for number, result in enumerate(rows.results):
-                rows.write_along(number, self.records.result(result, word, used), b.const(at), used)
+            made = (self.records.result(result, word, used) for result in rows.results)
+            rows.write_all(made, b.const(at), used)
         if lost.some is not None:
             b.if_(lost.some, lambda: write_specials(rows))
 

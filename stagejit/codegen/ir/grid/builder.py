@@ -66,7 +66,7 @@ class GridBuilder(Builder):
     def barrier(self) -> None:
         """All threads of the block wait here for each other, and see what they wrote. Between two
         barriers no thread writes an element of shared memory that another one reads or writes."""
-        self._append("barrier", (), None)
+        self._effect("barrier", ())
 
     def atomic(
         self, opcode: str, value: Operand, buffer: Buffer, index: Operand,
@@ -76,7 +76,7 @@ class GridBuilder(Builder):
         zero where `mask` is off. add smin smax umin umax of i32 or i64, fadd of f32 or f64,
         fminimum fmaximum of f32."""
         operands = (self.as_value(value, buffer.elem), *self._at(index, mask))
-        return self._together("atomic", operands, buffer.elem, op=opcode, buffer=buffer)
+        return self._effect("atomic", operands, buffer.elem, op=opcode, buffer=buffer)[0]
 
     def compare_and_swap(
         self, expected: Operand, value: Operand, buffer: Buffer, index: Operand,
@@ -85,14 +85,7 @@ class GridBuilder(Builder):
         """Element `index` becomes `value` if it is `expected`, undivided; gives what it was, or
         zero where `mask` is off. i32 or i64."""
         pair = (self.as_value(expected, buffer.elem), self.as_value(value, buffer.elem))
-        return self._together("cas", (*pair, *self._at(index, mask)), buffer.elem, buffer=buffer)
-
-    def _together(
-        self, opcode: str, operands: tuple[Value, ...], type: Type, **attrs: object
-    ) -> Value:
-        value = self._append(opcode, operands, type, **attrs)
-        assert value is not None
-        return value
+        return self._effect("cas", (*pair, *self._at(index, mask)), buffer.elem, buffer=buffer)[0]
 
     # ---------------------------------------------------------------- what a warp exchanges
 
@@ -100,12 +93,12 @@ class GridBuilder(Builder):
         """`value` of another thread of the warp. idx: of thread `lane` (modulo 32); xor, down, up:
         of the own number xor, plus or minus `lane`, or the own value where there is none. All
         threads of the warp take part."""
-        return self._together("exchange", (value, self.as_value(lane, I64)), value.type, kind=kind)
+        return self._effect("exchange", (value, self.as_value(lane, I64)), value.type, kind=kind)[0]
 
     def vote(self, kind: str, condition: Value) -> Value:
         """any, all: whether `condition` holds in any or all threads of the warp; ballot: an i32
         with a bit for each. All threads of the warp take part."""
-        return self._together("vote", (condition,), I32 if kind == "ballot" else I1, kind=kind)
+        return self._effect("vote", (condition,), I32 if kind == "ballot" else I1, kind=kind)[0]
 
     # ---------------------------------------------------------------- products of tiles
 
@@ -117,11 +110,11 @@ class GridBuilder(Builder):
         c * strides[1]` of `buffer`; index and strides are the same in all threads of a warp."""
         where = tuple(self.as_value(x, I64) for x in (index, *strides))
         type = tile.fragment(role)
-        return self._together("tile_load", where, type, tile=tile, role=role, buffer=buffer)
+        return self._effect("tile_load", where, type, tile=tile, role=role, buffer=buffer)[0]
 
     def tile_product(self, tile: MatrixTile, a: Value, b: Value, c: Value) -> Value:
         """The fragment of a * b + c, see `MatrixTile`."""
-        return self._together("tile_product", (a, b, c), tile.fragment("c"), tile=tile)
+        return self._effect("tile_product", (a, b, c), tile.fragment("c"), tile=tile)[0]
 
     def tile_store(
         self, tile: MatrixTile, value: Value, buffer: Buffer, index: Operand,
@@ -129,4 +122,4 @@ class GridBuilder(Builder):
     ) -> None:  # fmt: skip
         """Stores fragments of `c`; index and strides as in `tile_load`."""
         where = tuple(self.as_value(x, I64) for x in (index, *strides))
-        self._append("tile_store", (value, *where), None, tile=tile, role="c", buffer=buffer)
+        self._effect("tile_store", (value, *where), tile=tile, role="c", buffer=buffer)

@@ -8,52 +8,48 @@ left to the simulator.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from stagejit.codegen.ir.grid.matrix_tiles import WARP, MatrixTile
 from stagejit.codegen.ir.nodes import I1, I32, I64, Buffer, Op, Type
 from stagejit.codegen.ir.rules import need, require_count, result_of, types_of
 
-Threads = tuple[int, ...]
 MOST_AXES = 3
 
 _ADDS = {"fadd": ("f32", "f64"), "fminimum": ("f32",), "fmaximum": ("f32",)}
 ATOMICS = {**dict.fromkeys(("add", "smin", "smax", "umin", "umax"), ("i32", "i64")), **_ADDS}
 
 
-def _block(op: Op, threads: Threads) -> None:
+_OF_WARPS = frozenset(("exchange", "vote", "tile_load", "tile_store", "tile_product"))
+
+
+def require_threads(op: Op, threads: Sequence[int]) -> None:
+    """What an op asks of the blocks of its kernel."""
     need(bool(threads), f"`{op.opcode}` in a kernel without threads")
     need(len(threads) <= MOST_AXES and min(threads) > 0, f"blocks of {threads} threads")
-
-
-def _warp(op: Op, threads: Threads) -> None:
-    _block(op, threads)
-    need(math.prod(threads) % WARP == 0, f"`{op.opcode}` in blocks that are not whole warps")
-
-
-def _id(op: Op, threads: Threads) -> None:
-    _block(op, threads)
-    require_count(op, 0)
-    axis = op.attrs["axis"]
+    whole = op.opcode not in _OF_WARPS or math.prod(threads) % WARP == 0
+    need(whole, f"`{op.opcode}` in blocks that are not whole warps")
+    axis = op.attrs.get("axis", 0)
     need(0 <= axis < len(threads), f"blocks have no axis {axis}")
+
+
+def _id(op: Op) -> None:
+    require_count(op, 0)
     need(result_of(op) == I64, f"`{op.opcode}` gives an i64")
 
 
-def _barrier(op: Op, threads: Threads) -> None:
-    _block(op, threads)
+def _barrier(op: Op) -> None:
     need(not op.operands and not op.results, "`barrier` takes and gives nothing")
 
 
-def _exchange(op: Op, threads: Threads) -> None:
-    _warp(op, threads)
+def _exchange(op: Op) -> None:
     require_count(op, 2)
     value, lane = types_of(op)
     need(op.attrs["kind"] in ("idx", "xor", "down", "up"), f"no exchange by {op.attrs['kind']}")
     need(lane == I64 and result_of(op) == value, f"`exchange` of {value} by {lane}")
 
 
-def _vote(op: Op, threads: Threads) -> None:
-    _warp(op, threads)
+def _vote(op: Op) -> None:
     kinds = {"any": I1, "all": I1, "ballot": I32}
     need(op.attrs["kind"] in kinds, f"no vote on {op.attrs['kind']}")
     need(types_of(op) == [I1], "`vote` takes a scalar condition")
@@ -77,14 +73,12 @@ def _changes(op: Op, values: int, elems: tuple[str, ...]) -> None:
     need(types[values:] in ([I64], [I64, I1]), f"`{op.opcode}` is indexed by an i64, and masked")
 
 
-def _atomic(op: Op, threads: Threads) -> None:
-    _block(op, threads)
+def _atomic(op: Op) -> None:
     need(op.attrs["op"] in ATOMICS, f"no atomic {op.attrs['op']}")
     _changes(op, 1, ATOMICS[op.attrs["op"]])
 
 
-def _cas(op: Op, threads: Threads) -> None:
-    _block(op, threads)
+def _cas(op: Op) -> None:
     _changes(op, 2, ("i32", "i64"))
 
 
@@ -96,28 +90,25 @@ def _tile_memory(op: Op, fragment: Type, rest: list[Type]) -> None:
     need(rest == [I64] * 3, f"`{op.opcode}` takes an index and two strides, of i64")
 
 
-def _tile_load(op: Op, threads: Threads) -> None:
-    _warp(op, threads)
+def _tile_load(op: Op) -> None:
     _tile_memory(op, result_of(op), types_of(op))
 
 
-def _tile_store(op: Op, threads: Threads) -> None:
-    _warp(op, threads)
+def _tile_store(op: Op) -> None:
     require_count(op, 4)
     buffer: Buffer = op.attrs["buffer"]
     need(not buffer.readonly, f"`{op.opcode}` to {buffer}, which is readonly")
     _tile_memory(op, types_of(op)[0], types_of(op)[1:])
 
 
-def _tile_product(op: Op, threads: Threads) -> None:
-    _warp(op, threads)
+def _tile_product(op: Op) -> None:
     tile: MatrixTile = op.attrs["tile"]
     wanted = [tile.fragment("a"), tile.fragment("b"), tile.fragment("c")]
     need(types_of(op) == wanted, f"`tile_product` by {tile} takes {wanted}, not {types_of(op)}")
     need(result_of(op) == wanted[2], f"`tile_product` by {tile} gives {wanted[2]}")
 
 
-GRID_RULES: dict[str, Callable[[Op, Threads], None]] = {
+GRID_RULES: dict[str, Callable[[Op], None]] = {
     "thread_id": _id, "block_id": _id, "block_count": _id, "barrier": _barrier,
     "exchange": _exchange, "vote": _vote, "atomic": _atomic, "cas": _cas,
     "tile_load": _tile_load, "tile_store": _tile_store, "tile_product": _tile_product,

@@ -74,11 +74,8 @@ def evaluate(op: Op, args: list[Array], *, has_fma: bool) -> Array:
 
 def faults(op: Op, args: list[Array]) -> Array:
     """Where a division traps."""
-    a, b = args
-    bad: Array = b == 0
-    if op.opcode in ("sdiv", "srem"):
-        bad = bad | ((a == np.iinfo(a.dtype).min) & (b == -1))
-    return bad
+    zero: Array = args[1] == 0
+    return _traps(*args) if op.opcode in ("sdiv", "srem") else zero
 
 
 # -------------------------------------------------------------------- integers
@@ -98,10 +95,14 @@ def _on_unsigned(fn: Evaluate) -> Evaluate:
     return lambda *args: _signed(fn(*map(_unsigned, args)))
 
 
+def _traps(a: Array, b: Array) -> Array:
+    bad: Array = (b == 0) | ((a == np.iinfo(a.dtype).min) & (b == -1))
+    return bad
+
+
 def _divided(a: Array, b: Array) -> Array:
     """Towards zero; where that traps, anything."""
-    trap = (b == 0) | ((a == np.iinfo(a.dtype).min) & (b == -1))
-    b = np.where(trap, b.dtype.type(1), b)
+    b = np.where(_traps(a, b), b.dtype.type(1), b)
     quotient: Array = a // b
     below: Array = (quotient * b != a) & ((a < 0) != (b < 0))
     towards_zero: Array = quotient + below
@@ -183,20 +184,8 @@ def _negated(a: Array) -> Array:
     return negated
 
 
-def _fmin(a: Array, b: Array) -> Array:
-    return np.where(a < b, a, b)
-
-
-def _fmax(a: Array, b: Array) -> Array:
-    return np.where(a > b, a, b)
-
-
-def _fminimum(a: Array, b: Array) -> Array:
-    return _extremum(a, b, a < b, np.bitwise_or)
-
-
-def _fmaximum(a: Array, b: Array) -> Array:
-    return _extremum(a, b, a > b, np.bitwise_and)
+def _chosen(first: Array, a: Array, b: Array) -> Array:
+    return np.where(first, a, b)
 
 
 def _extremum(a: Array, b: Array, first: Array, of_equals: Evaluate) -> Array:
@@ -309,8 +298,10 @@ _SIMPLE: dict[str, Evaluate] = {
     "cttz": _on_unsigned(lambda a: _count(~a & (a - a.dtype.type(1)))),
     "bitreverse": _on_unsigned(_bits_reversed), "abs": np.abs, "fneg": _negated, "fabs": np.abs,
     "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil, "roundeven": np.rint,
-    "copysign": np.copysign, "fmin": _fmin, "fmax": _fmax, "fminimum": _fminimum,
-    "fmaximum": _fmaximum, "scalef": _scaled,
+    "copysign": np.copysign, "scalef": _scaled,
+    "fmin": lambda a, b: _chosen(a < b, a, b), "fmax": lambda a, b: _chosen(a > b, a, b),
+    "fminimum": lambda a, b: _extremum(a, b, a < b, np.bitwise_or),
+    "fmaximum": lambda a, b: _extremum(a, b, a > b, np.bitwise_and),
 }  # fmt: skip
 
 # What `reduce` and atomics do to two elements.

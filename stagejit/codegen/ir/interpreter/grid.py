@@ -19,11 +19,12 @@ import numpy as np
 from stagejit.codegen.ir.grid.matrix_tiles import WARP, MatrixTile, Role
 from stagejit.codegen.ir.grid.rules import MOST_AXES
 from stagejit.codegen.ir.interpreter.arithmetic import DTYPES, REDUCTIONS, filled
-from stagejit.codegen.ir.interpreter.memory import Fault, Memory
+from stagejit.codegen.ir.interpreter.memory import Memory
 from stagejit.codegen.ir.interpreter.rounding import Array
 from stagejit.codegen.ir.interpreter.run import Run
 from stagejit.codegen.ir.interpreter.shared import Marks, SharedMemory
 from stagejit.codegen.ir.nodes import Buffer, Function, Op
+from stagejit.codegen.ir.rules import Fault
 
 
 def simulate(
@@ -41,8 +42,7 @@ def simulate(
     numbers = range(math.prod(blocks)) if order is None else order
     launched: dict[Buffer, Marks] = {}
     for number in numbers:
-        run = GridRun(function, list(arrays), [*params], lo, hi, blocks, number, launched)
-        run.all()
+        GridRun(function, arrays, (*params, lo, hi), blocks, number, launched).all()
 
 
 class GridRun(Run):
@@ -51,16 +51,14 @@ class GridRun(Run):
     def __init__(
         self,
         function: Function,
-        arrays: list[Array],
-        params: list[int],
-        lo: int,
-        hi: int,
+        arrays: Sequence[Array],
+        given: Sequence[int],
         blocks: Sequence[int],
         number: int,
         launched: dict[Buffer, Marks],
     ) -> None:
         self.threads = math.prod(function.threads)
-        super().__init__(function, arrays, params, lo, hi, has_fma=True, unwritten=None)
+        super().__init__(function, arrays, given)
         self.number, self.launched = number, launched
         self.blocks = (*blocks, *[1] * (MOST_AXES - len(blocks)))
         self.place = [
@@ -70,9 +68,10 @@ class GridRun(Run):
         self.effects |= {
             "thread_id": self._thread_id, "block_id": lambda op: self._same(op, self.place),
             "block_count": lambda op: self._same(op, self.blocks), "barrier": self._barrier,
-            "exchange": self._exchange, "vote": self._vote, "atomic": self._atomic,
-            "cas": self._cas, "tile_load": self._tile_load, "tile_store": self._tile_store,
-            "tile_product": self._tile_product,
+            "exchange": self._exchange, "vote": self._vote,
+            "atomic": lambda op: self._change(op, 1, REDUCTIONS[op.attrs["op"]]),
+            "cas": lambda op: self._change(op, 2, _swapped), "tile_load": self._tile_load,
+            "tile_store": self._tile_store, "tile_product": self._tile_product,
         }  # fmt: skip
 
     def _memory(self, buffer: Buffer) -> Memory:
@@ -110,12 +109,6 @@ class GridRun(Run):
         for memory in self.memories.values():
             if isinstance(memory, SharedMemory):
                 memory.threads.settle()
-
-    def _atomic(self, op: Op) -> None:
-        self._change(op, 1, REDUCTIONS[op.attrs["op"]])
-
-    def _cas(self, op: Op) -> None:
-        self._change(op, 2, _swapped)
 
     def _change(self, op: Op, count: int, change: Callable[..., Array]) -> None:
         """One thread after the other; those that change different elements at once."""

@@ -6,6 +6,7 @@ a buffer is touched; what a kernel has not written to memory of its own has no v
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,7 @@ import numpy as np
 from stagejit.codegen.ir.interpreter.arithmetic import DTYPES, filled, numbers
 from stagejit.codegen.ir.interpreter.rounding import Array
 from stagejit.codegen.ir.nodes import Buffer
-
-
-class Fault(Exception):
-    """What a kernel did that it may not do; `interpret` adds where."""
+from stagejit.codegen.ir.rules import Fault
 
 
 class Memory:
@@ -107,14 +105,15 @@ class Memory:
 
     def require_aligned(self, index: Array, alignment: int) -> None:
         """Raises a Fault where one of the elements `index` is not aligned to bytes."""
-        if alignment > self.elements.itemsize:
-            bad = (self.address + index * self.elements.itemsize) % alignment != 0
-            if bad.any():
-                first = int(index[bad][0])
-                raise Fault(f"element {first} of {self.buffer} is not aligned to {alignment} bytes")
+        bad = (self.address + index * self.elements.itemsize) % alignment != 0
+        if bad.any():
+            first = int(index[bad][0])
+            raise Fault(f"element {first} of {self.buffer} is not aligned to {alignment} bytes")
 
 
-def memory_of(buffer: Buffer, arrays: list[Array], threads: int, unwritten: int | None) -> Memory:
+def memory_of(
+    buffer: Buffer, arrays: Sequence[Array], threads: int, unwritten: int | None
+) -> Memory:
     """The memory of a buffer before a kernel, or a function that it calls, runs.
 
     unwritten: the byte that the kernel's own memory holds then; None: it may not be read. What is
@@ -131,7 +130,7 @@ def memory_of(buffer: Buffer, arrays: list[Array], threads: int, unwritten: int 
     return Memory(buffer, elements, known, copies)
 
 
-def _argument(buffer: Buffer, arrays: list[Array]) -> Memory:
+def _argument(buffer: Buffer, arrays: Sequence[Array]) -> Memory:
     if buffer.index >= len(arrays):
         raise Fault(f"there is no array for {buffer}")
     array: np.ndarray[Any, Any] = arrays[buffer.index]

@@ -11,7 +11,8 @@ proved algorithms using rounding to odd", IEEE Transactions on Computers 57(4), 
 
 from __future__ import annotations
 
-from fractions import Fraction
+import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -19,95 +20,29 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_SPLITTER = 2.0**27 + 1
-_LEAST_PRODUCT = 2.0**-900  # whose rounding error has all its bits
+
+def _of_library(name: str, kind: type) -> Callable[..., Any]:
+    """A function of three numbers of the C library, element by element."""
+    function = getattr(ctypes.CDLL(None), name)
+    function.argtypes, function.restype = [kind] * 3, kind
+    made: Callable[..., Any] = np.frompyfunc(function, 3, 1)
+    return made
+
+
+_FUSED = {"f": _of_library("fmaf", ctypes.c_float), "d": _of_library("fma", ctypes.c_double)}
 
 
 def fused(a: Array, b: Array, c: Array) -> Array:
     """a * b + c, rounded once."""
-    if not a.shape == b.shape == c.shape:
-        a, b, c = np.broadcast_arrays(a, b, c)
-    return _fused_f32(a, b, c) if a.dtype == np.float32 else _fused_f64(a, b, c)
-
-
-def _fused_f32(a: Array, b: Array, c: Array) -> Array:
-    """The product is exact in f64."""
-    total, error = _two_sum(a.astype(np.float64) * b, c.astype(np.float64))
-    return _made_odd(total, error).astype(np.float32)
-
-
-def _fused_f64(a: Array, b: Array, c: Array) -> Array:
-    """Infinities and NaN, and what overflows in between, come out of it as NaN."""
-    made = _fused_if_moderate(a, b, c)
-    near = (np.abs(a * b) > _LEAST_PRODUCT) | (a == 0) | (b == 0)
-    known = near & np.isfinite(made)
-    if known.all() and made.all():
-        return made
-    finite = np.isfinite(a) & np.isfinite(b)
-    # Right for zeros, whose sign is lost above, infinities and NaN.
-    plain = np.where(finite & np.isinf(c), c, a * b + c)
-    made = np.where(known & (made != 0), made, plain)
-    odd = ~known & finite & np.isfinite(c)
-    for at in zip(*np.nonzero(odd), strict=True):  # seldom any
-        made[at] = _fused_exactly(float(a[at]), float(b[at]), float(c[at]))
+    made: Array = _FUSED[a.dtype.char](a, b, c).astype(a.dtype)
     return made
-
-
-def _fused_if_moderate(a: Array, b: Array, c: Array) -> Array:
-    """Boldo and Melquiond's algorithm, see Note [Rounding to odd]."""
-    product, low = _two_product(a, b)
-    high_sum, low_sum = _two_sum(c, low)
-    total, rest = _two_sum(product, high_sum)
-    return total + _made_odd(*_two_sum(low_sum, rest))
-
-
-def _fused_exactly(a: float, b: float, c: float) -> float:
-    exact = Fraction(a) * Fraction(b) + Fraction(c)
-    try:
-        rounded = float(exact)
-    except OverflowError:
-        rounded = np.inf if exact > 0 else -np.inf
-    # What is too small to be a number keeps its sign; an exact zero is positive.
-    return -0.0 if rounded == 0 and exact < 0 else rounded
-
-
-def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Knuth's: the rounded sum, and its error."""
-    total = a + b
-    shadow = total - a
-    return total, (a - (total - shadow)) + (b - shadow)
-
-
-def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """Dekker's: the rounded product, and its error."""
-    product = a * b
-    (ah, al), (bh, bl) = _halves(a), _halves(b)
-    return product, ((ah * bh - product) + ah * bl + al * bh) + al * bl
-
-
-def _halves(a: Array) -> tuple[Array, Array]:
-    scaled = a * _SPLITTER
-    high = scaled - (scaled - a)
-    return high, a - high
-
-
-def _made_odd(near: Array, error: Array) -> Array:
-    """`near + error` rounded to odd, where `near` is the nearest number to it."""
-    # Infinities and NaN have errors that are no numbers.
-    moved = ((near.view(np.int64) & 1) == 0) & (error != 0) & np.isfinite(error)
-    if not moved.any():
-        return near
-    return np.where(moved, np.nextafter(near, np.copysign(np.inf, error)), near)
 
 
 def narrowed(a: Array, dtype: Any) -> Array:
     """f32 or f64 in a narrower float type."""
-    if np.dtype(dtype) != ml_dtypes.bfloat16:
-        return a.astype(dtype)
-    bits = (_odd_f32(a) if a.dtype == np.float64 else a).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
-    return np.where(np.isnan(a), quiet, rounded).astype(np.uint16).view(ml_dtypes.bfloat16)
+    if np.dtype(dtype) == ml_dtypes.bfloat16 and a.dtype == np.float64:
+        a = _odd_f32(a)  # else it is rounded to f32 first
+    return a.astype(dtype)
 
 
 def _odd_f32(a: Array) -> Array:

@@ -28,11 +28,11 @@ from stagejit.codegen.ir.interpreter.arithmetic import (
     faults,
     numbers,
 )
-from stagejit.codegen.ir.interpreter.memory import Fault, Memory, memory_of
+from stagejit.codegen.ir.interpreter.memory import Memory, memory_of
 from stagejit.codegen.ir.interpreter.rounding import Array
 from stagejit.codegen.ir.nodes import I64, Block, Buffer, Callee, Function, Op, Type, Value
-from stagejit.codegen.ir.verifier import excerpt
-from stagejit.errors import VerificationError
+from stagejit.codegen.ir.rules import Fault
+from stagejit.codegen.ir.verifier import reported
 
 Row = tuple[Array, ...]
 
@@ -54,35 +54,31 @@ def interpret(
     written; but vectors may reach over the end of what was, if nobody looks at those lanes, which
     two runs with different bytes tell.
     """
-    run = Run(function, list(arrays), [*params], lo, hi, has_fma=has_fma, unwritten=unwritten)
-    run.all()
+    Run(function, arrays, (*params, lo, hi), has_fma=has_fma, unwritten=unwritten).all()
 
 
 class Run:
-    """One run: what every value is, and all memory."""
+    """One run: what every value is, and all memory. given: parameters, and the chunk."""
 
     threads = 1
 
     def __init__(
         self,
         function: Function,
-        arrays: list[Array],
-        params: list[int],
-        lo: int,
-        hi: int,
+        arrays: Sequence[Array],
+        given: Sequence[int],
         *,
-        has_fma: bool,
-        unwritten: int | None,
+        has_fma: bool = True,
+        unwritten: int | None = None,
     ) -> None:
         self.function, self.arrays = function, arrays
         self.has_fma, self.unwritten = has_fma, unwritten
         self.active: Array | None = None  # which threads take part; None: all
         self.current: Op | None = None
         self.memories: dict[Buffer, Memory] = {}
-        given = (*function.params, function.lo, function.hi)
+        names = (*function.params, function.lo, function.hi)
         self.values: dict[Value, Array] = {
-            value: numbers([number], I64)
-            for value, number in zip(given, (*params, lo, hi), strict=True)
+            value: numbers([number], I64) for value, number in zip(names, given, strict=True)
         }
         self.effects: dict[str, Callable[[Op], None]] = {
             "for": self._for, "if": self._if, "load": self._load, "gather": self._load,
@@ -98,10 +94,8 @@ class Run:
                 self._start(self.function.buffers)
                 self._ops(self.function.body)
         except Fault as fault:
-            raise VerificationError(
-                f"a kernel breaks a rule: {fault}\n{excerpt(self.function, self.current)}",
-                next_step="a generator built this kernel; report it with the text above",
-            ) from None
+            what = "a kernel breaks a rule"
+            raise reported(fault, what, self.function, self.current) from None
 
     def _start(self, buffers: Sequence[Buffer]) -> None:
         for buffer in buffers:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from stagejit.codegen.ir.interpreter.memory import Fault, Memory
+from stagejit.codegen.ir.interpreter.memory import Memory
 from stagejit.codegen.ir.interpreter.rounding import Array
 from stagejit.codegen.ir.nodes import Buffer
+from stagejit.codegen.ir.rules import Fault
 
 _NOBODY, _SEVERAL = -1, -2
 # What an access collides with, if another thread or block did it.
