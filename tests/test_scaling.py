@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.pipeline import Compilation
+from stagejit.pipeline import STEPS, Compilation
 from stagejit.runtime.staged import Request
 from tests.calls import calls_of
 
@@ -250,9 +250,14 @@ def test_each_rewrite_of_dispatches_is_near_linear(family: Callable[[int], Progr
     assert long / short < 4 * MOST_GROWTH
 
 
-def lines_to_form(program: Program) -> int:
-    """Lines that run while dispatches form, as often as a loop comes to them: a comprehension over
-    all that is carried is one call."""
+def mapped_layers(n: int) -> Program:
+    f, (x, *weights), _ = layers(n)
+    return lambda x, *w: lax.map(lambda row: f(row, *w), x), (array(9, *x.shape), *weights), ()
+
+
+def lines_to_run(program: Program, first: str, last: str, *, verify: bool) -> int:
+    """Lines that run in the steps from one to another, as often as a loop comes to them: a
+    comprehension over all that is carried is one call."""
     lines = 0
 
     def count(frame: Any, event: str, argument: Any) -> Any:
@@ -260,11 +265,13 @@ def lines_to_form(program: Program) -> int:
         lines += event == "line"
         return count
 
-    compilation = Compilation(requested(program, verify=False)).run_until("leave")
+    names = [step.name for step in STEPS]
+    compilation = Compilation(requested(program, verify=verify))
+    compilation.run_until(names[names.index(first) - 1])
     before = sys.gettrace()
     sys.settrace(count)
     try:
-        compilation.run_until("form")
+        compilation.run_until(last)
     finally:
         sys.settrace(before)
     return lines
@@ -272,9 +279,17 @@ def lines_to_form(program: Program) -> int:
 
 @pytest.mark.parametrize("family", [carries, operands_of_branches])
 def test_what_is_carried_is_looked_at_once_each(family: Callable[[int], Program]) -> None:
-    lines_to_form(family(4))
-    short, long = (lines_to_form(family(n)) for n in (SHORT, LONG))
+    lines_to_run(family(4), "form", "form", verify=False)
+    short, long = (lines_to_run(family(n), "form", "form", verify=False) for n in (SHORT, LONG))
     assert long / short < LONG / SHORT * MOST_GROWTH
+
+
+def test_what_iterations_share_is_looked_at_once_each() -> None:
+    lines_to_run(mapped_layers(4), "schedule", "schedule", verify=True)
+    short, long = (
+        lines_to_run(mapped_layers(n), "schedule", "schedule", verify=True) for n in (50, 200)
+    )
+    assert long / short < 4 * MOST_GROWTH
 
 
 def scan_gradient(n: int) -> Program:

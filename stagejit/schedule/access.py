@@ -125,6 +125,15 @@ class Access:
         return f"{'?' if self.may else ''}{'' if self.exact else '~'}{self.buffer}{self.box}"
 
 
+def boxes_by_buffer(accesses: Iterable[Access]) -> dict[str, dict[Box, None]]:
+    """The boxes that have elements, each once, of every buffer that has some."""
+    found: dict[str, dict[Box, None]] = {}
+    for access in accesses:
+        if access.nbytes:
+            found.setdefault(access.buffer, {})[access.box] = None
+    return found
+
+
 @dataclass(frozen=True)
 class HostScalar:
     """A number that the host computes from scalar arguments when a call (of a loop's body: an

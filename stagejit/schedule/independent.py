@@ -16,13 +16,13 @@ of what is sliced, may be anywhere in another iteration.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from stagejit.dispatch.regions import Region, with_inner
 from stagejit.graph import python_functions
 from stagejit.index.box import Box
 from stagejit.index.progressions import Dim
-from stagejit.schedule.access import Access
+from stagejit.schedule.access import boxes_by_buffer
 from stagejit.schedule.bodies import PlacedBody
 from stagejit.symbolic import Expr, Int, Symbol, terms_of
 
@@ -41,32 +41,23 @@ def dependence(region: Region, body: PlacedBody) -> str:
         return f"an iteration waits for {body.carries[0].argument} of the one before"
     still = {p.buffer for p in body.places if p.value is not None and not p.stride_nbytes}
     plan, trip = body.schedule.plan, body.trip or 1
-    touched = {name: list(_touching(body, name)) for name in sorted(still)}
+    dispatches = plan.dispatches
+    read = boxes_by_buffer(access for each in dispatches for access in each.reads)
+    written = boxes_by_buffer(access for each in dispatches for access in each.writes)
     counted = {counter.buffer for counter in body.counters}
-    written = {name for name, accesses in touched.items() if any(writes for writes, _ in accesses)}
-    constants = still - counted - written
+    constants = still - counted - written.keys()
     counts = {
         s.symbol: s.counts
         for s in plan.scalars
         if (s.names <= constants if s.counts is None else s.within(trip))
     }
-    for name, accesses in touched.items():
-        for write in (access for writes, access in accesses if writes):
-            for writes, other in accesses:
-                if not _apart(write.box, other.box, counts):
-                    how = "written" if writes else "read"
-                    what = f"what an iteration writes of {name}{write.box}"
+    for name in sorted(still & written.keys()):
+        for write in written[name]:
+            for how, others in (("read", read.get(name, {})), ("written", written[name])):
+                if not all(_apart(write, other, counts) for other in others):
+                    what = f"what an iteration writes of {name}{write}"
                     return f"{what} may be {how} by another one"
     return ""
-
-
-def _touching(body: PlacedBody, name: str) -> Iterator[tuple[bool, Access]]:
-    """What an iteration touches of one buffer, and whether it writes it."""
-    for dispatch in body.schedule.plan.dispatches:
-        for writes, accesses in ((False, dispatch.reads), (True, dispatch.writes)):
-            for access in accesses:
-                if access.buffer == name and access.nbytes:
-                    yield writes, access
 
 
 def _apart(a: Box, b: Box, counts: _Counts) -> bool:

@@ -8,11 +8,11 @@ expects it; all branches leave their results at the same places.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stagejit.errors import VerificationError
 from stagejit.index.box import Box
-from stagejit.schedule.access import swept
+from stagejit.schedule.access import boxes_by_buffer, swept
 from stagejit.schedule.plan import Binding, Body, Buffer, Dispatch
 from stagejit.schedule.verifier.iterations import verify_iterations
 
@@ -50,11 +50,12 @@ def verify_body(dispatch: Dispatch, body: Body, around: Mapping[str, Buffer]) ->
     inside = {buffer.name: buffer for buffer in body.plan.buffers}
     bound = {binding.buffer: binding for binding in body.bindings}
     _require(len(bound) == len(body.bindings), f"{name} binds a buffer twice")
-    written = {access.buffer for inner in body.plan.dispatches for access in inner.writes}
-    read = {access.buffer for inner in body.plan.dispatches for access in inner.reads}
+    read, written = _touched(body.plan.dispatches)
+    declared = _touched([dispatch])
     for buffer in body.plan.buffers:
         _require(buffer.kind != "constant", f"{name} has the constant {buffer.name}")
-        needed = buffer.kind != "transient" and buffer.nbytes and buffer.name in written | read
+        is_touched = buffer.name in read or buffer.name in written
+        needed = buffer.kind != "transient" and buffer.nbytes and is_touched
         _require(not needed or buffer.name in bound, f"{name} does not say where {buffer.name} is")
     ranges = {each.buffer: _range(name, each, body, inside, around) for each in body.bindings}
     for binding in body.bindings:
@@ -62,12 +63,24 @@ def verify_body(dispatch: Dispatch, body: Body, around: Mapping[str, Buffer]) ->
         if not nbytes:
             continue
         if binding.outer != body.workspace:
-            _check_declared(dispatch, body, inside[binding.buffer], binding, around[binding.outer])
+            outer = around[binding.outer]
+            _check_declared(dispatch.name, body, binding, (read, written), declared, outer)
         if binding.buffer in written:
             _check_apart(name, binding, body, ranges, nbytes)
     verify_iterations(name, dispatch, body, around)
     _check_workspace(name, body, around, ranges)
     _check_carries(name, body, inside, bound, is_loop=dispatch.kind == "loop")
+
+
+_Boxes = Mapping[str, Mapping[Box, None]]  # each once, by buffer
+
+
+def _touched(dispatches: Sequence[Dispatch]) -> tuple[_Boxes, _Boxes]:
+    """What dispatches read, and what they write."""
+    return (
+        boxes_by_buffer(access for each in dispatches for access in each.reads),
+        boxes_by_buffer(access for each in dispatches for access in each.writes),
+    )
 
 
 def _require(holds: bool, fault: str) -> None:
@@ -99,32 +112,29 @@ def _range(
 
 
 def _check_declared(
-    dispatch: Dispatch, body: Body, inner: Buffer, binding: Binding, outer: Buffer
+    name: str,
+    body: Body,
+    binding: Binding,
+    touched: tuple[_Boxes, _Boxes],
+    declared: tuple[_Boxes, _Boxes],
+    outer: Buffer,
 ) -> None:
-    """The dispatch declares each element that its body touches, over all iterations."""
-    boxes = [
-        (writes, access.box)
-        for each in body.plan.dispatches
-        for writes, accesses in ((False, each.reads), (True, each.writes))
-        for access in accesses
-        if access.buffer == binding.buffer and access.nbytes
-    ]
-    if any(carry.argument == binding.buffer for carry in body.carries):
-        boxes.append((True, Box.whole(inner.shape)))
-    for writes, box in boxes:
+    """The dispatch declares each element that its body touches, over all iterations. touched: what
+    the body reads and writes; declared: what the dispatch does."""
+    inner = body.plan.buffer(binding.buffer)
+    read, written = (boxes.get(inner.name, {}) for boxes in touched)
+    if any(carry.argument == inner.name for carry in body.carries):
+        written = {**written, Box.whole(inner.shape): None}
+    for writes, boxes in ((False, read), (True, written)):
         # What lies in a result has been written by the body before it reads it.
-        writes = writes or inner.kind == "result"
-        declared = [
-            access
-            for access in (dispatch.writes if writes else dispatch.reads)
-            if access.buffer == binding.outer
-        ]
-        box, _ = swept(box, body.plan.scalars, body.trip or 1)
-        placed = _around(box, inner, binding, body.trip, outer)
-        _require(
-            any(access.box.contains(placed) for access in declared),
-            f"@{dispatch.name} does not say that its body touches {binding.outer}{placed}",
-        )
+        known = declared[writes or inner.kind == "result"].get(outer.name, {})
+        for box in boxes:
+            swept_box, _ = swept(box, body.plan.scalars, body.trip or 1)
+            placed = _around(swept_box, inner, binding, body.trip, outer)
+            _require(
+                any(box.contains(placed) for box in known),
+                f"@{name} does not say that its body touches {outer.name}{placed}",
+            )
 
 
 def _around(box: Box, inner: Buffer, binding: Binding, trip: int | None, outer: Buffer) -> Box:

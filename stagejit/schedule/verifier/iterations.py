@@ -4,20 +4,23 @@ Input: a body that several threads run. Output: nothing, or a VerificationError.
 iteration touches an element that another one writes, in whatever order they run; each thread has
 transients of its own.
 
-Iteration by iteration: what each one writes is put into an index, in which each one looks for what
-others write of what it touches.
+Note [Two iterations]: iteration `n` and iteration `n + k` stand for any two, `k` below or above
+zero. Every symbol has its value in the one and in the other: what counts goes by `n` or `n + k`,
+what is the same all the time is itself in both, anything else may be anything in each. That boxes
+overlap for no `n` and `k` then follows from bounds, however many iterations there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Set
+from dataclasses import replace
 
 from stagejit.errors import VerificationError
-from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
 from stagejit.rewrites.intervals import whole, within
-from stagejit.schedule.plan import Access, Body, Buffer, Counter, Dispatch
-from stagejit.symbolic import Int, Symbol
+from stagejit.schedule.access import boxes_by_buffer
+from stagejit.schedule.plan import Body, Buffer, Counter, Dispatch
+from stagejit.symbolic import Int, Symbol, expr
 
 
 def verify_iterations(
@@ -35,12 +38,14 @@ def verify_iterations(
     for counter in body.counters:
         _check_counter(name, counter, dispatch, body)
     known = {counter.buffer for counter in body.counters}
+    shared: set[str] = set()
     for binding in body.bindings:
         if binding.outer == body.workspace:
             own = binding.buffer in known or body.plan.buffer(binding.buffer).kind == "result"
             _require(own, f"{name}: threads share {binding.buffer}")
         elif not binding.stride_nbytes:  # slices are checked with all bindings
-            _check_shared(name, binding.buffer, body)
+            shared.add(binding.buffer)
+    _check_shared(name, shared, body)
 
 
 def _require(holds: bool, fault: str) -> None:
@@ -71,38 +76,39 @@ def _check_counter(name: str, counter: Counter, dispatch: Dispatch, body: Body) 
     )
 
 
-def _check_shared(name: str, buffer: str, body: Body) -> None:
-    """Of a buffer that is the same for all iterations."""
-    touched = [
-        (writes, access)
-        for dispatch in body.plan.dispatches
-        for writes, accesses in ((False, dispatch.reads), (True, dispatch.writes))
-        for access in accesses
-        if access.buffer == buffer and access.nbytes
-    ]
-    if not any(writes for writes, _ in touched):
+def _check_shared(name: str, shared: Set[str], body: Body) -> None:
+    """Of buffers that are the same for all iterations. See Note [Two iterations]."""
+    trip = body.trip or 0
+    if trip < 2:
         return
-    written: BoxIndex[int] = BoxIndex()
-    for number, writes, box in _over_iterations(touched, body):
-        if writes:
-            written.add(box, number)
-    for number, _, box in _over_iterations(touched, body):
-        others = [other for other in written.overlapping(box) if other != number]
-        _require(
-            not others,
-            f"{name}: iterations {others[:1]} and {number} share elements of {buffer}{box}",
-        )
+    dispatches = body.plan.dispatches
+    read = boxes_by_buffer(access for each in dispatches for access in each.reads)
+    written = boxes_by_buffer(access for each in dispatches for access in each.writes)
+    constants = shared - written.keys()
+    number = expr(Symbol("#n", 0, trip - 1))
+    one = _values(body, constants, number)
+    for least, most in ((1, trip - 1), (1 - trip, -1)):
+        other = _values(body, constants, number + expr(Symbol("#k", least, most)), "'")
+        for buffer in sorted(shared & written.keys()):
+            found: BoxIndex[None] = BoxIndex()
+            for box in written[buffer]:
+                found.add(box.at(one), None)
+            for box in written[buffer] | read.get(buffer, {}):
+                _require(
+                    not found.any_overlaps(box.at(other)),
+                    f"{name}: iterations may share elements of {buffer}{box}",
+                )
 
 
-def _over_iterations(
-    touched: list[tuple[bool, Access]], body: Body
-) -> Iterator[tuple[int, bool, Box]]:
-    """Boxes of numbers, with the iteration that touches them."""
-    for number in range(body.trip or 0):
-        values: dict[Symbol, Int] = {
-            scalar.symbol: scalar.counts[0] + number * scalar.counts[1]
-            for scalar in body.plan.scalars
-            if scalar.counts is not None
-        }
-        for writes, access in touched:
-            yield number, writes, access.box.at(values).widened()
+def _values(body: Body, constants: Set[str], number: Int, suffix: str = "") -> dict[Symbol, Int]:
+    """What symbols are in iteration `number`, but those that are the same in all of them. suffix:
+    of the names of what may be anything in it."""
+    values: dict[Symbol, Int] = {}
+    for scalar in body.plan.scalars:
+        symbol = scalar.symbol
+        if scalar.counts is not None:
+            first, step = scalar.counts
+            values[symbol] = first + step * number
+        elif not scalar.names <= constants:
+            values[symbol] = expr(replace(symbol, name=symbol.name + suffix))
+    return values
