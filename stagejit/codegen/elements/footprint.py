@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.walk import Walk
-from stagejit.codegen.elements.windows import open_axes, window_reads
+from stagejit.codegen.elements.windows import window_numbers, window_reads
 from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
@@ -108,7 +108,7 @@ class Footprint(Walk[Value]):
         return op.result
 
     def window(self, op: Op, index: Index) -> Value:
-        self.numbers += [index[axis] for axis in open_axes(op)]  # they are compared with bounds
+        self.numbers += window_numbers(op, index)
         for read in window_reads(op, index):
             self.value(op.operands[0], read)
         return op.result

@@ -6,6 +6,10 @@ is clamped, a lane is masked, and what comes of it is left out.
 
 Note [Inside and border]: nearly all windows lie within the operand. So where a window may leave it,
 one uniform branch decides about all lanes together: inside, there are no masks and no clamps.
+
+Note [Runs]: behind an axis that windows leave there may be few elements that no window goes along,
+such as the channels of an image. Whether a tap is inside then also tells its place among all
+elements of axis and run together, so the loops along them may become one, with full vectors.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from stagejit.types import i32
 # Taps that stand in the code one by one; beyond them a loop goes over them.
 MOST_STRAIGHT = 64
 MOST_STRAIGHT_AT_BORDER = 16
+_SHORT_RUN = 32  # elements; in vectors along longer runs all lanes are inside, or none is
 
 
 def window_reads(op: Op, index: Index) -> Iterator[Index]:
@@ -52,6 +57,15 @@ def _moved_inside(part: Affine, first: int, extent: int) -> Affine:
     return part + min(max(first, -low), extent - 1 - low)
 
 
+def window_numbers(op: Op, index: Index) -> Iterator[Affine]:
+    """The parts of the index that are compared with the bounds of the operand."""
+    dims = WindowDims.of(op.attrs)
+    for axis in open_axes(op):
+        shape = _run(op, axis)
+        scaled = index[axis] * dims.strides[axis]
+        yield linearize((scaled, *index[axis + 1 :]), (0, *shape)) if shape else index[axis]
+
+
 def open_axes(op: Op) -> list[int]:
     """Axes along which some window leaves the operand. Not by the range of an index: that of loops
     which have become one reaches beyond an axis, and goes on in the next row."""
@@ -62,6 +76,16 @@ def open_axes(op: Op) -> list[int]:
         if first < 0 or last + (dims.sizes[axis] - 1) * dims.dilation[axis] >= extent:
             found.append(axis)
     return found
+
+
+def _run(op: Op, axis: int) -> tuple[int, ...]:
+    """The shape of the run behind an axis, see Note [Runs]; empty where there is none."""
+    dims, shape = WindowDims.of(op.attrs), op.operands[0].shape[axis + 1 :]
+    plain = all(
+        (dims.sizes[other], dims.strides[other], *dims.padding[other]) == (1, 1, 0, 0)
+        for other in range(axis + 1, len(dims.sizes))
+    )
+    return shape if plain and 1 < math.prod(shape) < _SHORT_RUN else ()
 
 
 class Window:
@@ -98,17 +122,29 @@ class Window:
         """Whether every tap of every lane is an element; None where one would have to ask all."""
         holds = self.b.const(1, I32.with_elem("i1"))
         for axis in self.open:
-            coeff, uniform, varying = self.elements.split(self.first[axis])
+            part, unit = self._place(self.first, axis)
+            coeff, uniform, varying = self.elements.split(part)
             if varying:
                 return None
             reach = (self.dims.sizes[axis] - 1) * self.dims.dilation[axis]
-            last = self.operand.shape[axis] - 1 - reach
+            last = (self.operand.shape[axis] - reach) * unit - 1
             low = self.elements.scalar_index(uniform)
             high = low + self._last_lane() * coeff if coeff else low
             if coeff < 0:
                 low, high = high, low
             holds = holds & self.b.compare("ge", low, 0) & self.b.compare("le", high, last)
         return holds
+
+    def _place(self, at: Sequence[Affine], axis: int) -> tuple[Affine, int]:
+        """What tells whether `at` is inside along an axis, and in how many parts the axis is
+        counted: its own part of the index, or the place among all elements of axis and run where
+        their loops are one."""
+        shape = _run(self.op, axis)
+        if shape:
+            low, high = linearize(at[axis + 1 :], shape).range()
+            if low < 0 or high >= math.prod(shape):
+                return linearize(at[axis:], (0, *shape)), math.prod(shape)
+        return at[axis], 1
 
     def _last_lane(self) -> Register:
         """The number of the last lane that exists."""
@@ -179,18 +215,49 @@ class Window:
     def _at_border(self, at: list[Affine]) -> tuple[Register, Register | None]:
         """The element at an index that may be outside, and whether it is one."""
         elements, b, holds, lanes = self.elements, self.b, None, None
+        exists: Register | None = None  # where it cannot be told without
         for axis in self.open:
-            part, extent = at[axis], self.operand.shape[axis]
+            part, unit = self._place(at, axis)
+            extent = self.operand.shape[axis] * unit
             low, high = part.range()
             if low >= 0 and high < extent:
                 continue
             if elements.varies(part):
                 where = elements.lane_index(part, narrow=max(-low, high) < 2**31)
                 lanes = _both(lanes, is_inside(b, where, extent))
+            elif unit > 1:
+                exists = _both(exists, is_inside(b, elements.scalar_index(part), extent))
             else:
                 where = elements.scalar_index(part)
                 holds = _both(holds, is_inside(b, where, extent))
                 at[axis] = elements.dynamic(clamped(b, where, extent), extent)
+        if exists is not None:
+            return self._by_branch(at, exists, holds, lanes)
+        return self._masked(at, holds, lanes)
+
+    def _by_branch(
+        self,
+        at: Sequence[Affine],
+        exists: Register,
+        holds: Register | None,
+        lanes: Register | None,
+    ) -> tuple[Register, Register | None]:
+        """As `_masked`, if `exists`; nothing else is read."""
+        nothing = element_type(self.operand.type.dtype).with_lanes(self.lanes)
+
+        def element() -> tuple[Register]:
+            with self.elements.at(within=True):
+                return (self._wide(self._masked(at, None, lanes)[0]),)
+
+        (made,) = self.b.if_(exists, element, lambda: (self.b.const(0, nothing),))
+        holds = _both(holds, exists)
+        return made, holds if lanes is None else lanes & self.b.splat(holds, self.lanes)
+
+    def _masked(
+        self, at: Sequence[Affine], holds: Register | None, lanes: Register | None
+    ) -> tuple[Register, Register | None]:
+        """The element in `lanes`, and whether it counts."""
+        elements, b = self.elements, self.b
         if lanes is None:
             return elements.value(self.operand, tuple(at)), holds
         mask = elements.position.mask

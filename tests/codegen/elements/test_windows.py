@@ -129,3 +129,56 @@ def test_all_of_a_window_is_outside(runner: Runner) -> None:
 def test_short_rows(runner: Runner, extent: int) -> None:
     for fn in ("max", "first_max"):
         runner.check(made(fn, (3, extent), (1, 2), (1, 1), ((0, 0), (1, 1))), numbers(3, extent))
+
+
+# ---------------------------------------------------------------- short runs behind an open axis
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("fn", ["max", "add", "first_min"])
+def test_a_short_run_in_any_memory(
+    runner: Runner, fn: str, order: tuple[int, ...], back: bool
+) -> None:
+    """Loops over axis and run are one, in lanes or around them, or stay two."""
+    shape, pads = (40, 17, 3), ((0, 0), (2, 2), (0, 0))
+    pool, places = made(fn, shape, (1, 5, 1), padding=pads), tuple(np.argsort(order))
+
+    def f(x: Any) -> Any:
+        pooled = pool(x.transpose(order))
+        return pooled.transpose(places) if back else pooled
+
+    runner.check(f, numbers(*(shape[place] for place in places)))
+
+
+@pytest.mark.parametrize("run", [(3,), (2, 2), (1, 5), (31,), (32,)])
+@pytest.mark.parametrize("around", [(1, 1), (0, 2), (3, 0), (-1, 2)])
+@pytest.mark.parametrize(("stride", "step"), [(1, 1), (1, 2), (2, 1), (3, 1)])
+def test_short_runs(
+    runner: Runner, run: tuple[int, ...], around: tuple[int, int], stride: int, step: int
+) -> None:
+    ones, none = (1,) * len(run), ((0, 0),) * len(run)
+    shape = (4, 19, *run)
+    pool = made(
+        "max", shape, (2, 3, *ones), (1, stride, *ones), ((1, 0), around, *none), (1, step, *ones)
+    )
+    runner.check(pool, numbers(*shape, special=True))
+
+
+def test_a_short_run_of_what_views_divide(runner: Runner) -> None:
+    def f(x: Any) -> Any:
+        y = (x * 2 + 1).reshape(4, 5, 6, 3)[1:, :, ::-1].reshape(3, 30, 3)
+        pooled = made("max", (3, 30, 3), (3, 4, 1), None, ((1, 1), (2, 1), (0, 0)))(y)
+        return pooled.reshape(3, 5, 18) - 1
+
+    runner.check(f, numbers(20, 18))
+
+
+def test_a_short_run_of_a_part(runner: Runner) -> None:
+    """Rows in memory are longer than axis and run together, or begin elsewhere."""
+
+    def f(x: Any) -> Any:
+        pool = made("add", (6, 20, 3), (1, 3, 1), None, ((0, 0), (1, 1), (0, 0)))
+        return pool(x[:, 2:22, 1:4]), pool(x[:, 3:23, :3] + x[:, :20, 2:])
+
+    runner.check(f, numbers(6, 23, 5))
