@@ -13,9 +13,9 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Machine:
     """cores: workers of a parallel loop. vector_nbytes: bytes of a vector register. l2_nbytes: the
-    cache of one core; l3_nbytes: that of all. bandwidth: bytes a second from memory of all cores,
-    core_bandwidth: of one. cache_bandwidth: what one core streams through from caches that others
-    share; l2_bandwidth: from its own. peak_flops: f32 operations a second of one core.
+    cache of one core; l3_nbytes: that of cores / l3s. bandwidth: bytes a second from memory of all
+    cores, core_bandwidth: of one. cache_bandwidth: what one core streams through from caches that
+    others share; l2_bandwidth: from its own. peak_flops: f32 operations a second of one core.
 
     The defaults are those of a small server, for graphs that are rewritten for no machine.
     """
@@ -24,11 +24,18 @@ class Machine:
     vector_nbytes: int = 64
     l2_nbytes: int = 1 << 20
     l3_nbytes: int = 32 << 20
+    l3s: int = 1
     bandwidth: float = 40e9
     core_bandwidth: float = 20e9
     cache_bandwidth: float = 40e9
     l2_bandwidth: float = 75e9
     peak_flops: float = 112e9
+
+    @property
+    def l3s_nbytes(self) -> int:
+        """What fits the last caches of all cores, where each core has its own part of it. What all
+        of them read has to fit each."""
+        return self.l3s * self.l3_nbytes
 
 
 SMALL_SERVER = Machine()

@@ -1,8 +1,8 @@
 """What a kernel generator and the cost model know about a CPU.
 
-Input: the host (LLVM's name and feature list, sysfs cache sizes, the process's affinity mask), or
-the name of a CPU to generate code for. Output: a frozen `Target`. Invariant: equal targets give
-equal code; the sizes are hints for tiling and never change what a kernel computes.
+Input: the host (LLVM's name and feature list, caches and clock from sysfs, the process's affinity
+mask), or the name of a CPU to generate code for. Output: a frozen `Target`. Invariant: equal
+targets give equal code; the sizes are hints for tiling and never change what a kernel computes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,13 +20,13 @@ import llvmlite.binding as llvm
 from stagejit.machine import Machine
 from stagejit.other_threads import on_another_thread
 
-_SYSFS = Path("/sys/devices/system/cpu/cpu0/cache")
+_SYSFS = Path("/sys/devices/system/cpu")
 _X86_CACHES = {1: 32 << 10, 2: 1 << 20, 3: 16 << 20}
 _ARM_CACHES = {1: 64 << 10, 2: 1 << 20, 3: 8 << 20}
 _ELEM_NBYTES = {"bool": 1, "i1": 1, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "f16": 2, "bf16": 2,
                 "i32": 4, "u32": 4, "f32": 4, "i64": 8, "u64": 8, "f64": 8}  # fmt: skip
 
-_CLOCK = 3.5e9  # a second; servers run at 2.5 to 4.5
+_CLOCK = 3.5e9  # a second, where the system does not tell; servers run at 2.5 to 4.5
 _CORE_BANDWIDTH = 20e9  # bytes a second; seen: 25 (Zen 3) to 38 (Zen 4) on idle machines
 _CACHE_NBYTES_A_CYCLE = 11.5  # of maps of 1 to 16 MiB, reads and writes; seen: 11 to 13 on Zen 4
 # CPUs that do other than the usual number of full-width multiply-adds in a cycle, as LLVM names
@@ -42,7 +43,9 @@ _FOUR_PIPES = ("neoverse-v", "neoverse-512tvb", "apple-m", "cortex-x")
 @dataclass(frozen=True, kw_only=True)
 class Target(Machine):
     """One CPU, and what the steps above kernels know of it. `features` is LLVM's comma-separated
-    list. fma_ports: vectors that one core multiplies and adds (and loads) in a cycle."""
+    list. l1_nbytes, l2_nbytes: the share of one core, which may be a thread of a physical one.
+    fma_ports: vectors that one core multiplies and adds (and loads) in a cycle. clock: cycles a
+    second."""
 
     name: str
     triple: str
@@ -53,6 +56,7 @@ class Target(Machine):
     has_avx512: bool
     l1_nbytes: int
     fma_ports: int
+    clock: float
 
     @property
     def is_x86(self) -> bool:
@@ -74,7 +78,7 @@ class Target(Machine):
     @property
     def l2_nbytes_a_cycle(self) -> float:
         """What one core reads from its second cache."""
-        return self.l2_bandwidth / _CLOCK
+        return self.l2_bandwidth / self.clock
 
     @classmethod
     def host(cls) -> Target:
@@ -117,8 +121,12 @@ def _enabled(features: str) -> frozenset[str]:
 def _host() -> Target:
     triple, cpu, features = on_another_thread(_what_llvm_says)
     caches = dict(_X86_CACHES if triple.startswith("x86_64") else _ARM_CACHES)
-    caches.update(_sysfs_caches())
-    return _make(cpu or platform.machine(), triple, cpu, features, caches, cores=_usable_cores())
+    cpus = _usable_cpus()
+    nbytes, l3s = _sysfs_caches(cpus)
+    return _make(
+        cpu or platform.machine(), triple, cpu, features, caches | nbytes,
+        cores=len(cpus), l3s=l3s, clock=_sysfs_clock(cpus) or _CLOCK,
+    )  # fmt: skip
 
 
 def _what_llvm_says() -> tuple[str, str, str]:
@@ -136,8 +144,9 @@ def _x86(name: str, cpu: str, features: str) -> Target:
 
 
 def _make(
-    name: str, triple: str, cpu: str, features: str, caches: dict[int, int], *, cores: int
-) -> Target:
+    name: str, triple: str, cpu: str, features: str, caches: dict[int, int], *, cores: int,
+    l3s: int = 1, clock: float = _CLOCK,
+) -> Target:  # fmt: skip
     on = _enabled(features)
     x86 = triple.startswith("x86_64")
     # All four: without BW and VL, 8- and 16-bit masks and short vectors have no instructions.
@@ -158,14 +167,16 @@ def _make(
         l1_nbytes=caches[1],
         l2_nbytes=caches[2],
         l3_nbytes=caches[3],
+        l3s=l3s,
         cores=cores,
         fma_ports=ports,
-        peak_flops=flops_per_cycle * _CLOCK,
+        clock=clock,
+        peak_flops=flops_per_cycle * clock,
         bandwidth=min(_CORE_BANDWIDTH * cores, 45e9 + 10e9 * cores),
         core_bandwidth=_CORE_BANDWIDTH,
-        cache_bandwidth=_CACHE_NBYTES_A_CYCLE * _CLOCK,
+        cache_bandwidth=_CACHE_NBYTES_A_CYCLE * clock,
         # Two thirds of what it may give: half of what loads may take, or 32 bytes a cycle.
-        l2_bandwidth=max(32, ports * vector_nbytes / 2) * 2 / 3 * _CLOCK,
+        l2_bandwidth=max(32, ports * vector_nbytes / 2) * 2 / 3 * clock,
     )
 
 
@@ -178,24 +189,54 @@ def _fma_ports(cpu: str, *, avx512: bool) -> int:
     return 4 if cpu.startswith(_FOUR_PIPES) else 2
 
 
-def _sysfs_caches() -> dict[int, int]:
-    """Data cache bytes by level; empty where the kernel does not tell."""
+def _sysfs_caches(cpus: Sequence[int]) -> tuple[dict[int, int], int]:
+    """Data cache bytes by level, and how many last caches these CPUs have. Of levels before the
+    last one it is the share of one CPU. What the kernel does not tell is missing."""
     found: dict[int, int] = {}
-    for folder in sorted(_SYSFS.glob("index*")):
-        try:
-            level, kind, size = (
-                (folder / name).read_text().strip() for name in ("level", "type", "size")
+    last: set[str] = set()  # which CPUs share each
+    for cpu in cpus:
+        for folder in sorted((_SYSFS / f"cpu{cpu}/cache").glob("index*")):
+            level, kind, size, shared = (
+                _text(folder / name) for name in ("level", "type", "size", "shared_cpu_list")
             )
-        except OSError:
-            continue
-        match = re.fullmatch(r"(\d+)([KMG]?)", size)
-        if match and kind != "Instruction":
-            found[int(level)] = int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
-    return {level: nbytes for level, nbytes in found.items() if nbytes}
+            match = re.fullmatch(r"(\d+)([KMG]?)", size)
+            if not level or not match or kind == "Instruction":
+                continue
+            nbytes = int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
+            if level == "3":
+                last.add(shared)
+            else:
+                nbytes //= max(len(_listed(shared).intersection(cpus)), 1)
+            if nbytes:  # cores may differ: choices are right for the least
+                found[int(level)] = min(nbytes, found.get(int(level), nbytes))
+    return found, max(len(last), 1)
 
 
-def _usable_cores() -> int:
+def _sysfs_clock(cpus: Sequence[int]) -> float:
+    """Cycles a second of the slowest of these CPUs at its best; 0 where the kernel does not
+    tell."""
+    clocks = [_text(_SYSFS / f"cpu{cpu}/cpufreq/cpuinfo_max_freq") for cpu in cpus]
+    return 1e3 * min((int(clock) for clock in clocks if clock.isdecimal()), default=0)
+
+
+def _text(path: Path) -> str:
     try:
-        return len(os.sched_getaffinity(0))
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _listed(text: str) -> set[int]:
+    """The numbers of a list such as 0-3,8."""
+    found: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _usable_cpus() -> list[int]:
+    try:
+        return sorted(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
-        return os.cpu_count() or 1
+        return list(range(os.cpu_count() or 1))

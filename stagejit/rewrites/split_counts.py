@@ -192,7 +192,7 @@ def _wanted(many: Many, machine: Machine) -> tuple[int, str] | str:
     seconds = many.flops / machine.peak_flops  # of one core
     most = int(_MOST_PARTIAL * many.nbytes / many.partial_nbytes)
     streams = (
-        many.nbytes > machine.l3_nbytes
+        many.nbytes > machine.l3s_nbytes
         or many.again_nbytes / machine.bandwidth > seconds / machine.cores
     )
     if streams and most >= machine.cores and many.again_nbytes > 2 * many.nbytes:

@@ -104,7 +104,7 @@ class _Line:
 
     def _streamed(self, times: int, bandwidth: float, machine: Machine) -> float:
         nbytes = times * self.nbytes
-        return nbytes / bandwidth if nbytes > machine.l3_nbytes else 0.0
+        return nbytes / bandwidth if nbytes > machine.l3s_nbytes else 0.0
 
     def seconds(self, machine: Machine) -> float:
         """As it is."""

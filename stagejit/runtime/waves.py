@@ -94,8 +94,16 @@ def grain_of(total: int, seconds: float, workers: int) -> int:
     """Items a chunk, of `total` that take so many seconds together."""
     balanced = total // (CHUNKS_PER_CORE * workers)
     worthwhile = int(CHUNK_SECONDS / max(seconds / max(total, 1), 1e-12))
-    # Not so many that a core would stay without work.
-    return max(1, min(max(balanced, worthwhile), -(-total // workers)))
+    # Not so many that a core would stay without work, and about as many if all are ready earlier.
+    size = max(1, min(max(balanced, worthwhile), -(-total // workers)))
+    sizes = range(size - size // 4, size + size // 2 + 1, max(size // 16, 1))
+    return min(sizes, key=lambda size: _last_ready(total, size, workers))
+
+
+def _last_ready(total: int, grain: int, workers: int) -> int:
+    """Items of the worker that has most, if chunks are as long as they have items."""
+    rounds, rest = divmod(total, grain * workers)
+    return rounds * grain + min(rest, grain)
 
 
 def threads(kernel: Kernel, target: Target) -> Choice:

@@ -79,7 +79,7 @@ def _too_large(bodies: Bodies, machine: Machine, options: Options) -> str:
     what = f"{nbytes} bytes of transients for {threads} threads"
     if options.memory_budget is not None and nbytes > options.memory_budget:
         return f"{what} are over the memory budget"
-    if nbytes > max(machine.l3_nbytes, threads * machine.l2_nbytes):
+    if nbytes > max(machine.l3s_nbytes, threads * machine.l2_nbytes):
         return f"{what} do not fit in the caches"
     return ""
 

@@ -141,6 +141,35 @@ def test_items_are_enough(f: Callable[..., Any], shape: tuple[int, ...], cores: 
     assert launching(made, target)[1]
 
 
+UNEVEN: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "map": (lambda x: x * 2, ((4099, 1021),)),
+    "long map": (lambda x: x * 2, ((9_000_011,),)),
+    "middle": (lambda x: x * 2, ((5, 1_500_007),)),
+    "softmax": (lambda x: jax.nn.softmax(x), ((4099, 1021),)),
+    "row sums": (lambda x: x.sum(1), ((4099, 1021),)),
+    "column sums": (lambda x: x - x.sum(0), ((257, 300_007),)),
+    "planes": (lambda x: x - x.sum(1, keepdims=True), ((3, 65, 300_007),)),
+    "running sums": (lambda x: jnp.cumsum(x, 0), ((131, 300_007),)),
+    "transpose": (lambda x: x.T + 0, ((4099, 5003),)),
+    "sort": (lambda x: jnp.sort(x, 1), ((4099, 257),)),
+    "short rows": (lambda x: jnp.sort(x, 0), ((17, 300_007),)),
+    "product": (jnp.matmul, ((3001, 517), (517, 4099))),
+}
+
+
+@pytest.mark.parametrize("cores", [2, 3, 6, 8, 12, 28, 48, 64, 96, 128])
+@pytest.mark.parametrize("name", UNEVEN)
+def test_all_cores_have_as_much_to_do(name: str, cores: int) -> None:
+    """But for an eighth, of shapes that no number of cores divides."""
+    f, shapes = UNEVEN[name]
+    target = server("znver4", cores)
+    made = kernel(f, *shapes, target=target)
+    grain, parallel = launching(made, target)
+    rounds, rest = divmod(made.total, grain * cores)
+    assert parallel
+    assert (rounds * grain + min(rest, grain)) * cores <= 1.12 * made.total, (made.total, grain)
+
+
 @pytest.mark.parametrize("cores", MANY)
 def test_products_are_shared(cores: int) -> None:
     made = kernel(jnp.matmul, (2048, 2048), (2048, 2048), target=server("znver5", cores))
@@ -155,6 +184,25 @@ def test_one_core_has_no_more_than_its_own_bandwidth() -> None:
     ]
     assert len(set(seconds)) == 1
     assert seconds[0] == pytest.approx(2 * 4 * 2**24 / 20e9)
+
+
+def test_stores_go_to_the_caches_of_all_cores() -> None:
+    """Of eight last caches, each shared by eight cores, a core's part of a map lies in its own."""
+    one, eight = server("znver4", 64), replace(server("znver4", 64), l3s=8)
+    made = [kernel(lambda x: x + 1, (1 << 24,), target=target) for target in (one, eight)]
+    found = [next(c.reason for c in k.choices if c.name == "stream") for k in made]
+    assert found[0].startswith("1 of 1 stores bypass the caches")
+    assert found[1] == "stores go to the caches: 131072 KiB of traffic, 262144 KiB of cache"
+    assert made[0].seconds == made[1].seconds  # one core has one of them
+
+
+def test_sorting_is_no_work_for_multipliers() -> None:
+    """Digits are counted one by one, however many ports there are."""
+    seconds = {
+        kernel(lambda x: jnp.sort(x), (1 << 20,), target=target).seconds
+        for target in (server("znver4"), server("znver5"), Target.sse2())
+    }
+    assert len(seconds) == 1
 
 
 def owners(window: int, rows: int, segments: int, target: Target, **options: bool) -> str:

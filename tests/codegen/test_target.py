@@ -62,19 +62,48 @@ def test_avx512_needs_all_of_its_parts() -> None:
     assert partial.vector_nbytes == 32
 
 
-def test_cache_sizes_are_read_from_sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number, (level, kind, size) in enumerate(
-        [
-            ("1", "Data", "48K"),
-            ("1", "Instruction", "64K"),
-            ("2", "Unified", "2M"),
-            ("3", "Unified", "0"),
-        ]
-    ):
-        folder = tmp_path / f"index{number}"
-        folder.mkdir()
-        for name, text in (("level", level), ("type", kind), ("size", size)):
-            (folder / name).write_text(text + "\n")
-    (tmp_path / "index9").mkdir()  # unreadable, as in some containers
+CACHES = [("1", "Data", "48K", 2), ("1", "Instruction", "64K", 2), ("2", "Unified", "2M", 4),
+          ("3", "Unified", "32M", 8)]  # fmt: skip
+
+
+def describe(root: Path, cpus: int, caches: list[tuple[str, str, str, int]], clock: str) -> None:
+    """A folder like sysfs: of each cache the level, kind, size and how many neighbours share it."""
+    for cpu in range(cpus):
+        for number, (level, kind, size, share) in enumerate(caches):
+            folder, first = root / f"cpu{cpu}/cache/index{number}", cpu // share * share
+            folder.mkdir(parents=True)
+            listed = f"{first}-{first + share - 1}" if share > 1 else str(first)
+            texts = {"level": level, "type": kind, "size": size, "shared_cpu_list": listed}
+            for name, text in texts.items():
+                (folder / name).write_text(text + "\n")
+        (root / f"cpu{cpu}/cache/index9").mkdir()  # unreadable, as in some containers
+        (root / f"cpu{cpu}/cpufreq").mkdir()
+        (root / f"cpu{cpu}/cpufreq/cpuinfo_max_freq").write_text(clock)
+
+
+def test_caches_are_read_from_sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each worker has its share of what several of them use."""
+    describe(tmp_path, 24, CACHES, "4100000\n")
     monkeypatch.setattr(module, "_SYSFS", tmp_path)
-    assert module._sysfs_caches() == {1: 48 << 10, 2: 2 << 20}
+    every = {1: 24 << 10, 2: 512 << 10, 3: 32 << 20}
+    assert module._sysfs_caches(range(24)) == (every, 3)
+    assert module._sysfs_caches([0, 2, 8, 9]) == ({1: 24 << 10, 2: 1 << 20, 3: 32 << 20}, 2)
+    assert module._sysfs_caches([17]) == ({1: 48 << 10, 2: 2 << 20, 3: 32 << 20}, 1)
+    assert module._sysfs_clock(range(24)) == 4.1e9
+
+
+def test_what_sysfs_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    describe(tmp_path, 2, [("2", "Unified", "2M", 1), ("3", "Unified", "0", 1)], "")
+    monkeypatch.setattr(module, "_SYSFS", tmp_path)
+    found, l3s = module._sysfs_caches([0, 1, 5])
+    assert found == {2: 2 << 20}
+    assert l3s == 2
+    assert module._sysfs_clock([0, 1, 5]) == 0
+    assert module._sysfs_caches([7]) == ({}, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"), [("", set()), ("3", {3}), ("0-2", {0, 1, 2}), ("1,4-5,9", {1, 4, 5, 9})]
+)
+def test_lists_of_cpus(text: str, cpus: set[int]) -> None:
+    assert module._listed(text) == cpus

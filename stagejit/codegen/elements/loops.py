@@ -82,7 +82,7 @@ class Loops:
         return replace(self, streamed=streamed, choices=(*self.choices, Choice("stream", why)))
 
     def _streamed(self) -> tuple[tuple[bool, ...], str]:
-        region, vector, cache = self.region, self.vector, self.target.l3_nbytes
+        region, vector, cache = self.region, self.vector, self.target.l3s_nbytes
         traffic, none = _traffic(region, self.reads), (False,) * len(region.stores)
         sizes = f"{traffic >> 10} KiB of traffic, {cache >> 10} KiB of cache"
         if traffic <= cache:

@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from stagejit.codegen.nest.tree import Node, Parallel, blocks, serial, trips
 from stagejit.index.affine import Var
 
-# Enough items that cores balance, few enough that an item is worth claiming.
-ENOUGH_ITEMS = 64
-ITEMS_A_CORE = 4
+# Pieces that a loop is cut into for each core: enough that cores balance, few enough that an item
+# is worth claiming; so many that it does not matter whether all cores have as many.
+ITEMS_A_CORE, _MANY_A_CORE = 4, 16
+# Iterations of whole loops: of what comes apart anyway more is better, for one core may be late.
+_ROWS_A_CORE = 32
+_LINE = 64  # elements of which a block has a multiple: whole lines, and vectors
 _WORTH_SHARING = 10e-6  # seconds of one core; to wake another one takes 6 to 16 us
 
 # Elements along the lanes that one item takes where it goes through many rows of them: wide enough
@@ -26,8 +29,7 @@ def panel_width(variables: Sequence[Var], vector: Var, lanes: int, cores: int) -
     """How many elements along the lanes one item takes, in whole vectors, if it takes one of the
     other variables."""
     extent, others = vector.extent, math.prod(v.extent for v in variables if v is not vector)
-    wanted = -(-ITEMS_A_CORE * cores // others)
-    width = max(min(-(-extent // wanted), WIDEST_PANEL), NARROWEST_PANEL)
+    width = max(-(-extent // _pieces(-(-extent // WIDEST_PANEL), others, cores)), NARROWEST_PANEL)
     return min(-(-width // lanes), -(-extent // lanes)) * lanes
 
 
@@ -40,17 +42,29 @@ def block_of(extent: int, others: int, most: int, least: int, cores: int) -> int
     """How many of `extent` elements one item takes, at most `most`, if there are `others` items
     beside it: fewer where one of several cores would stay without work, but at least `least`."""
     whole = min(extent, most)
-    wanted = -(-ITEMS_A_CORE * cores // others)
-    if cores == 1 or extent <= least or -(-extent // whole) >= wanted:
+    pieces = -(-extent // whole)
+    wanted = _pieces(pieces, others, cores)
+    if cores == 1 or extent <= least or pieces >= wanted:
         return whole
-    return max(extent // (wanted * least) * least, least)
+    unit = min(least, _LINE)
+    return max(-(-extent // (wanted * unit)) * unit, least)
+
+
+def _pieces(least: int, others: int, cores: int) -> int:
+    """How many pieces, at least so many, give each of the cores enough and all as many, if there
+    are `others` items beside it."""
+    wanted = max(least, -(-ITEMS_A_CORE * cores // others))
+    if wanted * others >= _MANY_A_CORE * cores:
+        return wanted
+    step = cores // math.gcd(cores, others)
+    return -(-wanted // step) * step
 
 
 def in_items(loops: Sequence[tuple[Var, int]], body: Node, cores: int) -> Parallel:
     """`body` inside loops over variables, in blocks of so many elements: as many leading loops as
     give enough items, and the others inside an item."""
-    count, items, enough = 0, 1, max(ENOUGH_ITEMS, ITEMS_A_CORE * cores)
-    while count < len(loops) and items < enough:
+    count, items = 0, 1
+    while count < len(loops) and items < _ROWS_A_CORE * cores:
         items *= trips(loops[count])
         count += 1
     for var, size in reversed(loops[count:]):

@@ -56,7 +56,7 @@ class Cost:
     def _moved(self, nbytes: int, workers: int = 1) -> float:
         """To write and read so many bytes, of which each of several workers has as many."""
         machine = self.machine
-        if nbytes * workers > machine.l3_nbytes:
+        if nbytes * workers > machine.l3s_nbytes:
             return 2 * nbytes / machine.bandwidth
         near = nbytes <= 2 * machine.l2_nbytes  # half of it is needed at any one time
         each = machine.l2_bandwidth if near else machine.cache_bandwidth

@@ -14,7 +14,6 @@ from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I64
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import (
-    ENOUGH_ITEMS,
     NARROWEST_PANEL,
     block_of,
     cores_worth_having,
@@ -70,7 +69,7 @@ def test_blocks(run_kernel: Any, extents: tuple[int, ...]) -> None:
 def test_enough_items_and_no_more() -> None:
     a, b, c = Var(8), Var(8), Var(1000)
     tree = in_items([(a, 1), (b, 1), (c, 1)], (), 2)
-    assert tree.items == ENOUGH_ITEMS
+    assert tree.items == 64
     assert tree.loops == ((a, 1), (b, 1))
     assert isinstance(tree.body, Loop)
     assert tree.body.var is c
@@ -102,14 +101,26 @@ def test_blocks_leave_no_core_without_work(extent: int, others: int, cores: int)
     block = block_of(extent, others, 1 << 14, 1 << 12, cores)
     items = others * -(-extent // block)
     assert block <= 1 << 14
-    assert block == extent or block % (1 << 12) == 0
-    assert items >= 4 * cores or block <= 1 << 12 or cores == 1
+    assert block == extent or block % 64 == 0
+    assert items >= 3.5 * cores or block <= 1 << 12 or cores == 1
 
 
 def test_more_cores_have_more_items() -> None:
     loops = [(Var(8), 1), (Var(8), 1), (Var(1000), 1)]
     assert in_items(loops, (), 2).items == 64
     assert in_items(loops, (), 64).items == 64_000
+
+
+@pytest.mark.parametrize("cores", range(2, 129, 3))
+@pytest.mark.parametrize("extent", [1 << 20, 1_500_007, 1 << 21, 1 << 24])
+@pytest.mark.parametrize("others", [1, 3, 5])
+def test_all_cores_have_as_many_blocks(extent: int, others: int, cores: int) -> None:
+    """Wherever pieces are not too small, the last round of items is as good as full."""
+    block = block_of(extent, others, 1 << 14, 1 << 9, cores)
+    width = panel_width([lane := Var(extent), Var(others)], lane, 16, cores)
+    for items in (others * -(-extent // block), others * -(-extent // width)):
+        assert items >= 3.5 * cores
+        assert -(-items // cores) * cores < 1.1 * items
 
 
 def test_what_is_soon_done_is_not_cut() -> None:

@@ -42,17 +42,11 @@ def sort_kernel(region: ClosedRegion, target: Target) -> Kernel:
     )
     way = ranked.best
     number = math.prod(var.extent for var in rows.shape.kept)
-    seconds = max(
-        number * way.operations / _scalar_operations(target), region_seconds(region, target)
-    )
+    # Scalar operations are one a cycle: each waits for the one before, or for its place in memory.
+    seconds = max(number * way.operations / target.clock, region_seconds(region, target))
 
     def tree(shape: Shape, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
         rows.bind(emitter, memory)
         return way.items(target.cores)
 
     return kernel_of(region, [rows.shape], tree, seconds, [ranked.choice])
-
-
-def _scalar_operations(target: Target) -> float:
-    """Operations a second of one core that are not in vectors, one a cycle."""
-    return target.peak_flops / (target.vector_nbytes // 4) / 2
