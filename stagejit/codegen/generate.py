@@ -54,23 +54,15 @@ GENERATORS: dict[str, Callable[[ClosedRegion, Target], Kernel]] = {
 class Generated:
     """A region's kernel with its linker symbol and, for the target, its LLVM IR.
 
-    template: what it was made from, which other regions find as long as somebody holds it.
+    places: where a region has each of its arguments. template: the same with no arguments, which
+    other regions find as long as somebody holds it.
     """
 
     kernel: Kernel
     symbol: str
     llvm: str
-    template: object = None
-
-
-@dataclass(frozen=True, eq=False)
-class _Template:
-    """A generated kernel without arguments, and for each of them where a region has it."""
-
-    kernel: Kernel
-    symbol: str
-    llvm: str
     places: Places
+    template: Generated | None = None
 
 
 class KernelCache:
@@ -78,7 +70,7 @@ class KernelCache:
 
     def __init__(self, target: Target, *, verify: bool) -> None:
         self.target, self.verify = target, verify
-        self._templates: Templates[_Template] = Templates()
+        self._templates: Templates[Generated] = Templates()
 
     def generate(self, region: Region, overwritten: frozenset[Value] = frozenset()) -> Generated:
         """The kernel of `region`, of which the memory plan lets stores take over the memory of the
@@ -111,9 +103,9 @@ class KernelCache:
         if template is None:
             template = self._templates.put(key, self._make(region, made))
         bound = _bound(template.kernel, template.places, region, made)
-        return Generated(bound, template.symbol, template.llvm, template)
+        return replace(template, kernel=bound, template=template)
 
-    def _make(self, region: Region, made: ClosedRegion) -> _Template:
+    def _make(self, region: Region, made: ClosedRegion) -> Generated:
         kernel, places = _generated(region, made, self.target)
         function = kernel.function
         if self.verify:
@@ -122,7 +114,7 @@ class KernelCache:
         forget_places(function)
         if self.verify:
             kernel = replace(kernel, function=with_shadows(function))
-        return _Template(replace(kernel, args=()), symbol, text, places)
+        return Generated(replace(kernel, args=()), symbol, text, places)
 
 
 def kernel_of(region: Region, target: Target) -> Kernel:

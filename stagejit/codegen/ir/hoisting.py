@@ -49,7 +49,7 @@ class Hoisting:
 
     @contextmanager
     def inside(self, block: Block) -> Iterator[None]:
-        """Write to `block`, which is around the current one: before the loop that is open in it."""
+        """Write to `block`; if it is around the current one, before the loop that is open in it."""
         current, self.block = self.block, block
         try:
             yield
@@ -65,12 +65,8 @@ class Hoisting:
 
     @contextmanager
     def _nested(self, always_runs: bool, *, is_loop: bool = False) -> Iterator[Block]:
-        parent = self.block
-        self.block = Block(parent, parent.depth + 1, always_runs, is_loop)
-        try:
+        with self.inside(Block(self.block, self.block.depth + 1, always_runs, is_loop)):
             yield self.block
-        finally:
-            self.block = parent
 
     # ---------------------------------------------------------------- ops
 

@@ -35,34 +35,29 @@ _KEEPING_DENORMALS = _ON_BITS | {"sign", "neg", "abs"}
 
 def emit(b: Builder, fn_name: str, dtype: DType, args: Args, attrs: Attrs | None = None) -> Value:
     """The result of primitive `fn_name` on operands of `dtype`."""
-    function = SCALAR_FUNCTIONS.get(fn_name)
-    if function is None:
-        raise InternalError(f"no scalar function for primitive `{fn_name}`", step="codegen")
     attrs = attrs or {}
     if dtype.is_float and fn_name not in _KEEPING_DENORMALS:
         args = [_flushed(b, arg) for arg in args]
-    if is_long(fn_name, dtype):
-        function = _with_calls(function, fn_name)
     if fn_name in _ON_BITS or not (dtype.is_float and dtype.bits == 16):
-        return function(b, dtype, args, attrs)
-    result = function(b, dtype, [_widened(b, arg) for arg in args], attrs)
+        return _written(b, fn_name, dtype, args, attrs)
+    result = _written(b, fn_name, dtype, [_widened(b, arg) for arg in args], attrs)
     return b.cast("fptrunc", result, dtype.name) if result.type.elem == "f32" else result
+
+
+def _written(b: Builder, fn_name: str, dtype: DType, args: Args, attrs: Attrs) -> Value:
+    """The function, called where it is long and a kernel has its code many times already."""
+    function = SCALAR_FUNCTIONS.get(fn_name)
+    if function is None:
+        raise InternalError(f"no scalar function for primitive `{fn_name}`", step="codegen")
+    special = any(arg.const is not None for arg in args) or bool(set(attrs) - {"fn", "dtype"})
+    if special or not is_long(fn_name, dtype):
+        return function(b, dtype, args, attrs)
+    return shared(b, fn_name, args, lambda b, *args: function(b, dtype, args, attrs), dtype)
 
 
 def is_long(fn_name: str, dtype: DType) -> bool:
     """Whether the primitive has so much code that it is called where a kernel repeats it."""
     return dtype.is_float and cost(fn_name, dtype) >= _LONG
-
-
-def _with_calls(function: ScalarFunction, name: str) -> ScalarFunction:
-    """The function, called where a kernel has its code many times already."""
-
-    def emitted(b: Builder, dtype: DType, args: Args, attrs: Attrs) -> Value:
-        if any(arg.const is not None for arg in args) or set(attrs) - {"fn", "dtype"}:
-            return function(b, dtype, args, attrs)
-        return shared(b, name, args, lambda b, *args: function(b, dtype, args, attrs), dtype)
-
-    return emitted
 
 
 def _flushed(b: Builder, value: Value) -> Value:

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from stagejit.codegen.cpu.llvm.memory import Memory
 from stagejit.codegen.cpu.llvm.ops import lower_pure
 from stagejit.codegen.cpu.llvm.shadow import shadows
-from stagejit.codegen.cpu.llvm.text import Emitter, Ref, type_text
-from stagejit.codegen.ir.nodes import I8, I64, Block, Buffer, Callee, Function, Op
+from stagejit.codegen.cpu.llvm.text import POINTER, Emitter, Ref, type_text
+from stagejit.codegen.ir.nodes import I8, I64, Block, Buffer, Callee, Function, Op, Type
 from stagejit.codegen.target import Target
 from stagejit.errors import InternalError
 
@@ -29,8 +29,7 @@ def lower(function: Function, symbol: str, target: Target, *, verify: bool = Fal
     if function.threads:
         what = "a kernel for blocks of threads cannot be lowered for a CPU"
         raise InternalError(what, step="llvm", dump=function.as_text())
-    lowering = _Lowering(function, symbol, target, verify=verify)
-    return lowering.module()
+    return _Lowering(function, symbol, target, verify=verify).module()
 
 
 def lower_named(function: Function, target: Target, *, verify: bool = False) -> tuple[str, str]:
@@ -133,7 +132,7 @@ class _Lowering:
     def _prologue(self) -> None:
         e, function = self.e, self.function
         for number, param in enumerate(function.params):
-            e.bind(param, self._word(number))
+            e.bind(param, self._param(number))
         e.bind(function.lo, Ref(I64, "%lo"))
         e.bind(function.hi, Ref(I64, "%hi"))
         for position, buffer in enumerate(function.buffers):
@@ -141,41 +140,38 @@ class _Lowering:
         if e.verify:
             self._checks([b for b in function.buffers if b.space == "arg"])
 
-    def _word(self, number: int) -> Ref:
-        pointer = self.e.address("%params", I64, self.e.const(number, I64))
-        return self.e.op(f"load i64, {pointer}, align 8, !invariant.load !0", I64)
+    def _given(self, array: str, number: int, type: Type) -> Ref:
+        """A word that the caller passes, in one of two arrays."""
+        pointer = self.e.pointer(Ref(POINTER, array), I64, self.e.const(number, I64))
+        text = f"load {type_text(type)}, {pointer}, align 8, !invariant.load !0"
+        return self.e.op(text, type)
 
-    def _pointer(self, number: int) -> str:
-        pointer = self.e.address("%bufs", I64, self.e.const(number, I64))
-        name = self.e.fresh()
-        self.e.line(f"{name} = load ptr, {pointer}, align 8, !invariant.load !0")
-        return name
+    def _param(self, number: int) -> Ref:
+        return self._given("%params", number, I64)
 
-    def _base(self, buffer: Buffer, position: int) -> str:
+    def _base(self, buffer: Buffer, position: int) -> Ref:
         e = self.e
         if buffer.space == "arg":
-            return self._pointer(buffer.index)
+            return self._given("%bufs", buffer.index, POINTER)
         if buffer.space == "scratch":
             return self._scratch(buffer.offset_nbytes)
         if buffer.space == "table":
-            return f"@{e.symbol}.t{position}"
-        name = e.fresh()
-        e.line(f"{name} = alloca [{buffer.size} x {type_text(buffer.elem)}], align 64")
-        return name
+            return Ref(POINTER, f"@{e.symbol}.t{position}")
+        return e.op(f"alloca [{buffer.size} x {type_text(buffer.elem)}], align 64", POINTER)
 
     def _checks(self, arguments: list[Buffer]) -> None:
         """See Note [Checked access]. Marks of `once` buffers are behind the other scratch."""
         first, memory = len(self.function.params), self.memory
-        memory.fault = self._pointer(len(arguments))
+        memory.fault = self._given("%bufs", len(arguments), POINTER)
         for buffer in arguments:
-            memory.limits[buffer] = self._word(first + buffer.index)
-        memory.fault_base = self._word(first + len(arguments))
+            memory.limits[buffer] = self._param(first + buffer.index)
+        memory.fault_base = self._param(first + len(arguments))
         memory.scratch_fault = len(arguments) + 1
         for buffer, at in shadows(self.function).items():
             memory.shadows[buffer] = self._scratch(at)
 
-    def _scratch(self, at: int) -> str:
-        return self.e.pointer("%scratch", I8, self.e.const(at, I64))
+    def _scratch(self, at: int) -> Ref:
+        return self.e.pointer(Ref(POINTER, "%scratch"), I8, self.e.const(at, I64))
 
     # ---------------------------------------------------------------- blocks
 

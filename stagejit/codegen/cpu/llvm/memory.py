@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stagejit.codegen.cpu.llvm.shadow import clear_marks, marks_broken
-from stagejit.codegen.cpu.llvm.text import Emitter, Ref, type_text
+from stagejit.codegen.cpu.llvm.text import POINTER, Emitter, Ref, type_text
 from stagejit.codegen.ir.nodes import I1, I64, Buffer, Op, Type
 
 READONLY, MUTABLE = "readonly", "mutable"
@@ -34,11 +34,11 @@ class Memory:
 
     def __init__(self, e: Emitter, buffers: tuple[Buffer, ...]) -> None:
         self.e = e
-        self.bases: dict[Buffer, str] = {}
+        self.bases: dict[Buffer, Ref] = {}
         self.limits: dict[Buffer, Ref] = {}  # elements, of the arguments, when verifying
-        self.shadows: dict[Buffer, str] = {}  # marks of `once` buffers, when verifying
+        self.shadows: dict[Buffer, Ref] = {}  # marks of `once` buffers, when verifying
         self.scratch_fault = 0  # the number of a fault in scratch, when verifying
-        self.fault = ""
+        self.fault = Ref(POINTER, "null")
         self.fault_base = Ref(I64, "0")
         scopes = {_scope(buffer) for buffer in buffers}
         self.scopes = [READONLY, MUTABLE, *sorted(scopes - {READONLY, MUTABLE})]
@@ -74,7 +74,7 @@ class Memory:
 
     def prefetch(self, op: Op) -> None:
         buffer: Buffer = op.attrs["buffer"]
-        pointer = self.e.address(self.bases[buffer], buffer.elem, self.e.ref(op.operands[0]))
+        pointer = self.e.pointer(self.bases[buffer], buffer.elem, self.e.ref(op.operands[0]))
         hints = [f"i32 {int(op.attrs['write'])}", f"i32 {op.attrs['locality']}", "i32 1"]
         self.e.effect("prefetch.p0", [pointer, *hints])
 
@@ -92,7 +92,7 @@ class Memory:
     ) -> Ref:
         e, moved, hints = self.e, _moved(access), self._hints(buffer, attrs)
         alignment = attrs.get("alignment", access.bits // 8)
-        pointer = e.address(self.bases[buffer], buffer.elem, index)
+        pointer = e.pointer(self.bases[buffer], buffer.elem, index)
         plain = f"load {type_text(moved)}, {pointer}, align {alignment}{hints}"
         if mask is None and not index.type.lanes:
             loaded = e.op(plain + (", !invariant.load !0" if buffer.readonly else ""), moved)
@@ -102,7 +102,7 @@ class Memory:
             name = "masked.gather" if index.type.lanes else "masked.load"
             zeros = Ref(moved, "zeroinitializer")
             args: list[Ref | str] = [pointer, f"i32 {alignment}", mask or _all_on(access), zeros]
-            loaded = e.call(name, moved, args, [moved, _pointers(index)], hints=hints)
+            loaded = e.call(name, moved, args, [moved, pointer.type], hints=hints)
         return e.cast("bitcast", loaded, access)
 
     def _store(
@@ -110,7 +110,7 @@ class Memory:
     ) -> None:
         e, hints = self.e, self._hints(buffer, attrs)
         alignment = attrs.get("alignment", value.type.bits // 8)
-        pointer = e.address(self.bases[buffer], buffer.elem, index)
+        pointer = e.pointer(self.bases[buffer], buffer.elem, index)
         value = e.cast("bitcast", value, _moved(value.type))
         plain = f"store {value}, {pointer}, align {alignment}{hints}"
         e.uses_nontemporal |= attrs.get("nontemporal", False)
@@ -126,7 +126,7 @@ class Memory:
             name = "masked.scatter" if index.type.lanes else "masked.store"
             lanes = mask or _all_on(value.type)
             args: list[Ref | str] = [value, pointer, f"i32 {alignment}", lanes]
-            e.effect(name, args, [value.type, _pointers(index)], hints=hints)
+            e.effect(name, args, [value.type, pointer.type], hints=hints)
 
     def _when(self, condition: Ref, result: Type | None, access: Callable[[], Any]) -> Ref:
         """`access()` where the scalar condition holds, else zero."""
@@ -197,7 +197,7 @@ class Memory:
         e.branch(faulty, fault, done)
         e.start(fault)
         number = e.binary("add", self.fault_base, which)
-        e.line(f"store atomic i64 {number.text}, ptr {self.fault} monotonic, align 8")
+        e.line(f"store atomic i64 {number.text}, {self.fault} monotonic, align 8")
         e.jump(done)
         e.start(done)
 
@@ -230,7 +230,7 @@ class Memory:
             if buffer.space == "table":
                 items = ", ".join(str(self.e.const(number, buffer.elem)) for number in buffer.data)
                 lines.append(
-                    f"{self.bases[buffer]} = private unnamed_addr constant "
+                    f"{self.bases[buffer].text} = private unnamed_addr constant "
                     f"[{buffer.size} x {type_text(buffer.elem)}] [{items}], align 64"
                 )
         return lines
@@ -242,10 +242,6 @@ _FIRST = 4  # metadata nodes before the scopes
 def _each(e: Emitter, index: Ref, lanes: int) -> Ref:
     """The index of each lane of a consecutive access."""
     return e.binary("add", e.splat(index, lanes), e.lane_ids(I64.with_lanes(lanes)))
-
-
-def _pointers(index: Ref) -> Type:
-    return Type("p0", index.type.lanes)
 
 
 def _all_on(access: Type) -> Ref:

@@ -41,7 +41,7 @@ def _lines(nbytes: int) -> int:
     return -(-nbytes // _LINE_NBYTES) * _LINE_NBYTES
 
 
-def clear_marks(e: Emitter, marks: str, size: int) -> None:
+def clear_marks(e: Emitter, marks: Ref, size: int) -> None:
     """Takes all marks of a buffer away."""
     loop, done, before = e.fresh_label("clear"), e.fresh_label("cleared"), e.block
     e.jump(loop)
@@ -50,18 +50,18 @@ def clear_marks(e: Emitter, marks: str, size: int) -> None:
     following = Ref(I64, e.fresh())
     e.line(f"{at.text} = phi i64 [ 0, %{before} ], [ {following.text}, %{loop} ]")
     text = type_text(I8.with_lanes(_LINE_NBYTES))
-    e.line(f"store {text} zeroinitializer, {e.address(marks, I8, at)}, align 1")
+    e.line(f"store {text} zeroinitializer, {e.pointer(marks, I8, at)}, align 1")
     e.line(f"{following.text} = add i64 {at.text}, {_LINE_NBYTES}")
     e.branch(e.compare("ult", following, _lines(size)), loop, done)
     e.start(done)
 
 
 def marks_broken(
-    e: Emitter, marks: str, access: Type, index: Ref, mask: Ref | None, *, writes: bool
+    e: Emitter, marks: Ref, access: Type, index: Ref, mask: Ref | None, *, writes: bool
 ) -> Ref:
     """Whether consecutive elements from `index` on break the rule; a write leaves its marks."""
     type = I8.with_lanes(access.lanes)
-    pointer = e.address(marks, I8, index)
+    pointer = e.pointer(marks, I8, index)
     known = e.op(f"load {type_text(type)}, {pointer}, align 1", type)
     broken = e.compare("ne" if writes else "eq", known, 0)
     if mask is not None:

@@ -20,12 +20,13 @@ from stagejit.errors import InternalError
 
 # LLVM scalarizes what it does to vectors of bfloat, bitcasts included, on CPUs without instructions
 # for them: their bits travel as integers, and only conversions look at the value.
-_LLVM_FLOATS = {"f16": "half", "bf16": "i16", "f32": "float", "f64": "double"}
+_LLVM_NAMES = {"f16": "half", "bf16": "i16", "f32": "float", "f64": "double", "p0": "ptr"}
+POINTER = Type("p0")  # which only LLVM IR has
 
 
 def type_text(type: Type) -> str:
     """`Type` in LLVM's syntax: <16 x float>, i64, ..."""
-    name = _LLVM_FLOATS.get(type.elem, type.elem)
+    name = _LLVM_NAMES.get(type.elem, type.elem)
     return f"<{type.lanes} x {name}>" if type.lanes else name
 
 
@@ -209,13 +210,7 @@ class Emitter:
     def any(self, mask: Ref) -> Ref:
         return self.call("vector.reduce.or", I1, [mask], [mask.type]) if mask.type.lanes else mask
 
-    def pointer(self, base: str, elem: Type, index: Ref) -> str:
-        """The element of `base` at `index`; a vector of them for a vector of indices."""
-        name = self.fresh()
-        self.line(f"{name} = getelementptr {type_text(elem)}, ptr {base}, {index}")
-        return name
-
-    def address(self, base: str, elem: Type, index: Ref) -> str:
-        """The same with its type: `ptr %p`."""
-        pointer = self.pointer(base, elem, index)
-        return f"<{index.type.lanes} x ptr> {pointer}" if index.type.lanes else f"ptr {pointer}"
+    def pointer(self, base: Ref, elem: Type, index: Ref) -> Ref:
+        """To the element of `base` at `index`; a vector of pointers for a vector of indices."""
+        type = POINTER.with_lanes(index.type.lanes)
+        return self.op(f"getelementptr {type_text(elem)}, {base}, {index}", type)
