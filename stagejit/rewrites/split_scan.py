@@ -22,6 +22,7 @@ from stagejit.graph.ops import build, filled
 from stagejit.machine import FORK_SECONDS, Machine
 from stagejit.rewrites.driver import GraphStep, Log
 from stagejit.rewrites.partial import converted, mapped
+from stagejit.rewrites.pieces import joined_along, put_along, taken_along
 from stagejit.types import TensorType
 
 NAME = "split-scan"
@@ -181,9 +182,8 @@ class _Split:
         squeezed = (*last.shape[: self.axis], *last.shape[self.axis + 1 :])
         start = build(self.graph, "reshape", (last,), shape=squeezed)
         rest = self._combined(start, rest, self.axis)
-        empty = build(self.graph, "empty", (), shape=self.x.shape, dtype=self.dtype)
-        result = self._put(made, empty, self.rest if self.reverse else 0)
-        return self._put(rest, result, where)
+        first, second = (rest, made) if self.reverse else (made, rest)
+        return joined_along(self.graph, first, second, self.axis)
 
     def _combined(self, start: Value, inside: Value, axis: int) -> Value:
         """start, which has no such axis, before all that lies along it."""
@@ -214,18 +214,7 @@ class _Split:
         return build(self.graph, "cumulative", (x,), fn=self.fn, axis=axis, reverse=self.reverse)
 
     def _slice(self, x: Value, start: int, size: int) -> Value:
-        offsets, sizes = [0] * x.type.rank, list(x.shape)
-        offsets[self.axis], sizes[self.axis] = start, size
-        if tuple(sizes) == x.shape:
-            return x
-        strides = (1,) * x.type.rank
-        return build(
-            self.graph, "extract_slice", (x,),
-            offsets=tuple(offsets), sizes=tuple(sizes), strides=strides,
-        )  # fmt: skip
+        return taken_along(self.graph, x, self.axis, start, size)
 
     def _put(self, x: Value, into: Value, start: int) -> Value:
-        offsets = [0] * x.type.rank
-        offsets[self.axis] = start
-        strides = (1,) * x.type.rank
-        return build(self.graph, "insert_slice", (x, into), offsets=tuple(offsets), strides=strides)
+        return put_along(self.graph, x, into, self.axis, start)

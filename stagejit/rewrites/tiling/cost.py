@@ -15,7 +15,8 @@ import math
 
 from stagejit.machine import FORK_SECONDS, Machine
 from stagejit.rewrites.tiling.along import Along
-from stagejit.rewrites.tiling.body import TURNED, TileLoop, is_sliced
+from stagejit.rewrites.tiling.loop import TileLoop
+from stagejit.rewrites.tiling.parts import TURNED, is_sliced
 
 _CALL_SECONDS = 0.5e-6  # of a kernel, and what a thread does for it
 _HIDDEN = 0.5  # of the arithmetic's time, in which caches may be read
@@ -35,10 +36,11 @@ class Cost:
     """whole, tiled: seconds without tiles and with them, beside the arithmetic of both."""
 
     def __init__(self, loop: TileLoop, machine: Machine) -> None:
-        self.machine, self.loop, self.tiles = machine, loop, loop.trip
-        self.stored = stored_nbytes(loop.along)
-        self.kernels = 2 * sum(op.definition.is_product for op in loop.cluster.ops)
-        flops = sum(op.definition.flops(op) for op in loop.cluster.ops)
+        self.machine, self.loop, self.parts, self.tiles = machine, loop, loop.parts, loop.tiles
+        self.stored = stored_nbytes(self.parts.along)
+        ops = self.parts.cluster.ops
+        self.kernels = 2 * sum(op.definition.is_product for op in ops)
+        flops = sum(op.definition.flops(op) for op in ops)
         self.arithmetic = flops / machine.peak_flops / machine.cores
 
     @property
@@ -48,7 +50,7 @@ class Cost:
     @property
     def tiled(self) -> float:
         # One place that is too large for a cache is cut again, along another axis.
-        each = self.stored // self.tiles
+        each = self.stored * self.loop.places // self.parts.extent
         fitting = min(each, self.machine.l2_nbytes) if self.loop.places == 1 else each
         inside = self.stored / fitting * self._moved(fitting, self.machine.cores)
         return inside + self._calls() + self._read_again() + self._placed() + self._late()
@@ -63,35 +65,42 @@ class Cost:
         return 2 * nbytes / machine.cores / each
 
     def _calls(self) -> float:
-        """Sums over tiles come one after the other: what workers share is each kernel."""
+        """Sums over tiles come one after the other, and so does the rest: what workers share is
+        each kernel."""
         cores = self.machine.cores
-        forks = FORK_SECONDS if self.loop.sums and cores > 1 else 0.0
-        return self.tiles * self.kernels * (_CALL_SECONDS / cores + forks)
+        forks = FORK_SECONDS if cores > 1 else 0.0
+        alone = self.tiles if self.parts.sums else bool(self.loop.rest)
+        return self.kernels * (self.tiles * _CALL_SECONDS / cores + alone * forks)
 
     def _read_again(self) -> float:
         machine = self.machine
-        nbytes = sum(value.type.nbytes for value, axis in self.loop.taken if not is_sliced(axis))
-        nbytes += 2 * sum(value.type.nbytes for value in self.loop.sums)
+        nbytes = sum(value.type.nbytes for value, axis in self.parts.taken if not is_sliced(axis))
+        nbytes += 2 * sum(value.type.nbytes for value in self.parts.sums)
         if nbytes > machine.l3_nbytes // 2:
             return self.tiles * nbytes / machine.bandwidth
         reading = self.tiles * nbytes / machine.cores / machine.cache_bandwidth
         return max(reading - _HIDDEN * self.arithmetic, 0.0)
 
     def _placed(self) -> float:
-        """To move tiles that do not lie one after the other, and to store what readers of the whole
-        would evaluate themselves."""
-        loop = self.loop
-        parts = [*loop.taken, *((y, loop.along.axes[y]) for y in loop.stacked)]
-        moved = [x for x, axis in parts if is_sliced(axis) and math.prod(x.shape[:axis]) > 1]
-        moved += [x for x, axis in parts if axis == TURNED]
+        """To move tiles that do not lie one after the other, or after which there is a rest, and to
+        store what readers of the whole would evaluate themselves."""
+        along, taken = self.parts.along, self.parts.taken
+        stacked = [(y, along.axes[y]) for y in self.parts.stacked]
+        rest = self.loop.rest > 0
+        moved = [
+            x
+            for x, axis in (*taken, *stacked)
+            if axis == TURNED or (is_sliced(axis) and (rest or math.prod(x.shape[:axis]) > 1))
+        ]
         moved += [
             x
-            for x, _ in loop.taken
-            if x.op.definition.is_pointwise and x.type.size >= loop.cluster.large
+            for x, _ in taken
+            if x.op.definition.is_pointwise and x.type.size >= along.cluster.large
         ]
         return 2 * sum(value.type.nbytes for value in moved) / self.machine.bandwidth
 
     def _late(self) -> float:
         """Until the last worker is ready."""
-        cores = self.machine.cores
-        return self.arithmetic * (-(-self.tiles // cores) * cores / self.tiles - 1)
+        cores, trip = self.machine.cores, self.loop.trip
+        shared = self.arithmetic * trip * self.loop.places / self.parts.extent
+        return shared * (-(-trip // cores) * cores / trip - 1)

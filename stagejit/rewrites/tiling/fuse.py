@@ -7,6 +7,11 @@ follows from the machine.
 
 Note [Tiles within tiles]: the body of a loop is a graph like others, so that its large values are
 cut along another axis, if they still are too large: attention by heads, then by some rows of one.
+
+Note [Even or not]: tiles that leave nothing over are the loop and no more; a rest is the same ops
+once more, and what the loop takes and gives is copied, for it is a part of memory only. So tiles
+leave a rest where there are no even ones of about the size that is wanted, or where those cost
+more.
 """
 
 from __future__ import annotations
@@ -18,9 +23,10 @@ from stagejit.graph.ir import Graph, Op
 from stagejit.machine import Machine
 from stagejit.rewrites.driver import Log
 from stagejit.rewrites.tiling.along import Along, axes_along
-from stagejit.rewrites.tiling.body import TileLoop
 from stagejit.rewrites.tiling.clusters import Cluster, Clusters
 from stagejit.rewrites.tiling.cost import Cost, stored_nbytes
+from stagejit.rewrites.tiling.loop import TileLoop
+from stagejit.rewrites.tiling.parts import Parts
 
 NAME = "tile-and-fuse"
 _LEAST_ROWS = 32  # places that a product is worth being called for, if they are its rows
@@ -92,8 +98,9 @@ class Cut:
     whole_seconds: float
 
     def __str__(self) -> str:
+        rest = f" and one of {self.loop.rest}" if self.loop.rest else ""
         return (
-            f"{self.loop.trip} tiles of {self.loop.places} along axis {self.axis}: "
+            f"{self.loop.trip} tiles of {self.loop.places}{rest} along axis {self.axis}: "
             f"{1e6 * self.seconds:.3g} us for what takes {1e6 * self.whole_seconds:.3g} as a whole"
         )
 
@@ -103,17 +110,19 @@ def _cut(graph: Graph, cluster: Cluster, axis: int, machine: Machine) -> Cut | s
     along = axes_along(graph, cluster, axis)
     if isinstance(along, str):
         return along
-    extent = cluster.seed.result.shape[axis]
-    wanted = machine.l2_nbytes * extent // stored_nbytes(along)
-    fair = extent // (2 * machine.cores)
-    places = _even(extent, max(min(wanted, fair), 1), _least_places(along))
-    if places is None or places == extent:
-        return f"axis {axis} of {extent} has no tiles"
-    loop = TileLoop(graph, along, places)
-    if loop.trip < machine.cores:
-        return f"{loop.trip} tiles along axis {axis} are too few for {machine.cores} cores"
-    cost = Cost(loop, machine)
-    return Cut(axis, loop, cost.tiled, cost.whole)
+    parts = Parts(graph, along)
+    wanted = machine.l2_nbytes * parts.extent // stored_nbytes(along)
+    fair = parts.extent // (2 * machine.cores)
+    sizes = _sizes(parts.extent, max(min(wanted, fair), 1), _least_places(along))
+    if not sizes:
+        return f"axis {axis} of {parts.extent} has no tiles"
+    loops = [loop for places in sizes if (loop := TileLoop(parts, places)).trip >= machine.cores]
+    if not loops:
+        trip = parts.extent // sizes[0]
+        return f"{trip} tiles along axis {axis} are too few for {machine.cores} cores"
+    costs = [Cost(loop, machine) for loop in loops]
+    cuts = [Cut(axis, cost.loop, cost.tiled, cost.whole) for cost in costs]
+    return min(cuts, key=lambda cut: cut.seconds * (1 if cut.loop.rest else _WORTH))
 
 
 def _least_places(along: Along) -> int:
@@ -124,9 +133,22 @@ def _least_places(along: Along) -> int:
     return _LEAST_ROWS if rows else 1
 
 
+def _sizes(extent: int, wanted: int, least: int) -> list[int]:
+    """Numbers of places next to `wanted`: one that leaves nothing over, and some that do, where
+    the rest is almost a tile, or almost nothing."""
+    even = _even(extent, wanted, least)
+    if even == wanted:
+        return [even]
+    places = max(wanted, least)
+    tiles = -(-extent // places)
+    uneven = dict.fromkeys((places, -(-extent // tiles), extent // tiles))
+    found = [each for each in uneven if least <= each <= extent // 2 and extent % each]
+    return found if even is None else [even, *found]
+
+
 def _even(extent: int, wanted: int, least: int) -> int | None:
     """The number of places next to `wanted` that leaves nothing over: the largest one up to that,
     or else the smallest one that is at most twice what is wanted or needed."""
-    most = min(2 * max(wanted, least), extent)
+    most = min(2 * max(wanted, least), extent // 2)
     fewer, more = range(wanted, least - 1, -1), range(max(wanted + 1, least), most + 1)
     return next((each for each in chain(fewer, more) if extent % each == 0), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -137,6 +138,25 @@ def test_sums_over_tiles_are_carried_and_rounded_once() -> None:
     assert "bf16[32768,16] = convert" in text
 
 
+def test_a_prime_number_of_places_leaves_a_rest() -> None:
+    """Masks, sums over tiles, and results: the last tile comes after the loop."""
+    text = rewritten(STEP, """\
+        graph @f(%q: f32[32749,16], %k: f32[509,16]) {
+          %0: f32[32749,509] = contract %q, %k batch=((), ()) contracting=((1), (1))
+          %1: f32[32749,509] = iota axis=1
+          %2: f32[32749,509] = map add %0, %1
+          %3: f32[32749,16] = contract %2, %k batch=((), ()) contracting=((1), (0))
+          %4: f32[509,16] = contract %2, %q batch=((), ()) contracting=((0), (0))
+          return %3, %4
+        }""")  # fmt: skip
+    assert "f32[480,16] = extract_slice %k at (0, 0)" in text
+    assert "f32[29,16] = extract_slice %k at (480, 0)" in text
+    assert "i64[] = const 480" in text  # the number of its first place
+    (total,) = re.findall(r"(%\d+): f32\[32749,16\], %\d+: f32\[15,32,16\] = loop", text)
+    assert re.search(rf"f32\[32749,16\] = map add {total}, %", text)
+    assert "f32[509,16] = empty" in text
+
+
 # ------------------------------------------------------------------ what stays whole
 
 
@@ -191,13 +211,15 @@ def test_dont_tile_where_no_axis_stays_apart() -> None:
     assert all("two axes" in reason for reason in found)
 
 
-def test_dont_tile_a_prime_number_of_rows() -> None:
-    assert "has no tiles" in declined("""\
-        graph @f(%q: f32[2053,16], %k: f32[509,16], %v: f32[509,4]) {
-          %0: f32[2053,509] = contract %q, %k batch=((), ()) contracting=((1), (1))
-          %1: f32[2053,509] = map exp %0
-          %2: f32[2053,4] = contract %1, %v batch=((), ()) contracting=((1), (0))
-          return %2
+def test_dont_tile_fewer_rows_than_two_tiles_have() -> None:
+    assert "axis 0 of 61 has no tiles" in declined("""\
+        graph @f(%q: f32[61,16], %k: f32[4099,16], %v: f32[4099,4]) {
+          %0: f32[61,4099] = contract %q, %k batch=((), ()) contracting=((1), (1))
+          %1: f32[61] = reduce max %0 axes=(1)
+          %2: f32[61,4099] = broadcast %1 axes=(0)
+          %3: f32[61,4099] = map sub %0, %2
+          %4: f32[61,4] = contract %3, %v batch=((), ()) contracting=((1), (0))
+          return %4
         }""")[0]  # fmt: skip
 
 
@@ -395,6 +417,28 @@ def test_a_mask_that_is_an_argument() -> None:
     assert checked(attention, *args)
 
 
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("form", FORMS)
+def test_any_extents(form: str, seed: int) -> None:
+    """Batches and rows of any number: primes, too, of which none is a number of tiles."""
+    rng = np.random.default_rng(seed)
+    lead = [(), (1,), (3,), (7,), (2, 5), (13,)][seed % 6]
+    few = int(np.prod(lead))
+    primes = [(131, 137, 139), (67, 97, 131)][few > 2]
+    rows = int(rng.choice(primes)) * (2 if form == "nearest" and few < 3 else 1)
+    q, k, v = normal(*lead, rows, 8), normal(*lead, rows, 8), normal(*lead, rows, 4)
+    assert checked(FORMS[form], q, k, v)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 4])
+@pytest.mark.parametrize("rows", [1021, 1024, 1025, 1031, 1054])
+def test_tiles_cover_any_rows_on_any_cores(rows: int, cores: int) -> None:
+    machine = replace(SMALL, cores=cores)
+    args = normal(rows, 8), normal(48, 8), normal(48, 4)
+    (loop,) = checked(causal, *args, machine=machine)
+    assert loop.attrs["trip"] >= cores
+
+
 # ------------------------------------------------------------------ compiled
 
 
@@ -416,6 +460,20 @@ def test_nobody_stores_the_scores() -> None:
     scores = 16 * 2048 * 2048 * 4
     for fn in (causal, gradients(causal)):
         assert stagejit.jit(fn).plan(*args).peak_nbytes < scores // 20
+
+
+@pytest.mark.parametrize("form", ["causal", "scale", "causal gradient"])
+@pytest.mark.parametrize("shape", [(2053, 16), (5, 1021, 16), (40, 521, 64)])
+def test_nobody_stores_the_scores_of_any_extent(form: str, shape: tuple[int, ...]) -> None:
+    args = [normal(*shape) / 4 for _ in range(3)]
+    fn = FORMS[form]
+    tiled = stagejit.jit(fn, options=Options(verify=True))
+    whole = stagejit.jit(fn, options=Options(disable=(fuse.NAME,)))
+    if "gradient" not in form or len(shape) > 2:
+        scores = int(np.prod(shape[:-1])) * shape[-2] * 4
+        assert tiled.plan(*args).peak_nbytes < scores // 2
+    for a, b in zip(jax.tree.leaves(tiled(*args)), jax.tree.leaves(whole(*args)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("layers", [2, 3])
