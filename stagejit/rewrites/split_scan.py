@@ -22,7 +22,7 @@ from stagejit.graph.ops import build, filled
 from stagejit.machine import FORK_SECONDS, Machine
 from stagejit.rewrites.driver import GraphStep, Log
 from stagejit.rewrites.partial import converted, mapped
-from stagejit.rewrites.pieces import joined_along, put_along, taken_along
+from stagejit.rewrites.pieces import put_along, taken_along
 from stagejit.types import TensorType
 
 NAME = "split-scan"
@@ -182,8 +182,9 @@ class _Split:
         squeezed = (*last.shape[: self.axis], *last.shape[self.axis + 1 :])
         start = build(self.graph, "reshape", (last,), shape=squeezed)
         rest = self._combined(start, rest, self.axis)
-        first, second = (rest, made) if self.reverse else (made, rest)
-        return joined_along(self.graph, first, second, self.axis)
+        empty = build(self.graph, "empty", (), shape=self.x.shape, dtype=self.dtype)
+        result = self._put(made, empty, self.rest if self.reverse else 0)
+        return self._put(rest, result, where)
 
     def _combined(self, start: Value, inside: Value, axis: int) -> Value:
         """start, which has no such axis, before all that lies along it."""
