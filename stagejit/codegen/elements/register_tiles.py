@@ -22,7 +22,7 @@ from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Var
 
 _ROWS_APART = 256  # operations of a square's rows; fewer are straight code
-_MOST_NBYTES = 4 << 10  # of a square's reads on the stack
+_MOST_NBYTES = 8 << 10  # of a square's reads on the stack
 
 Key = tuple[Value, Affine]
 

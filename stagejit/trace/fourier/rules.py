@@ -18,7 +18,15 @@ from stagejit.trace.complex.arithmetic import product
 from stagejit.trace.complex.parts import Pair
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.expressions import Real
-from stagejit.trace.fourier.lines import Lines, constant, fourier, lines_of
+from stagejit.trace.fourier.lines import (
+    Lines,
+    constant,
+    fourier,
+    lines_of,
+    pairs_of,
+    reversed_rows,
+    rows_of,
+)
 from stagejit.trace.fourier.roots import roots
 from stagejit.trace.translation import Site, Unsupported, integers
 
@@ -42,12 +50,12 @@ def _fft(emit: Emitter, site: Site, x: Value) -> Value:
         lines = _of_real(emit.reshape(x, (before, length, 1)), emit, not outer)
         lines = _along(lines, batch, outer, 1, 1.0)
     elif kind == "IRFFT":
-        lines = _along(Lines(emit, x, True), batch, outer, -1, 1.0, together=False)
+        lines = _along(pairs_of(emit, x), batch, outer, -1, 1.0, together=False)
         made = _to_real(lines.reshaped(before, length // 2 + 1, 1), length, scale)
         return emit.reshape(made, site.result.shape)
     else:
         sign, scale = (1, 1.0) if kind == "FFT" else (-1, scale)
-        lines = _along(Lines(emit, x, True), batch, lengths, sign, scale)
+        lines = _along(pairs_of(emit, x), batch, lengths, sign, scale)
     return emit.reshape(lines.value, site.result.shape)
 
 
@@ -73,11 +81,11 @@ def _of_real(x: Value, emit: Emitter, together: bool) -> Lines:
     half = length // 2
     if length % 2:
         made = fourier(lines_of(emit, [_as_complex(Real(emit, x))]))
-        return lines_of(emit, [_rows(made, 0, half + 1)], together)
+        return lines_of(emit, [rows_of(made, 0, half + 1)], together)
     made = fourier(Lines(emit, emit.reshape(x, (batch, half, 1, 2)), True))
-    real, imaginary = _rows(made, 0, 1)
+    real, imaginary = rows_of(made, 0, 1)
     first, last = _as_complex(real + imaginary), _as_complex(real - imaginary)
-    z = _rows(made, 1, half)
+    z = rows_of(made, 1, half)
     even, odd = _even_and_odd(z, _backwards(z))
     turns = roots(np.arange(1, half)[:, None], length) * -1j
     turned = product(odd, constant(real, turns))
@@ -90,26 +98,16 @@ def _to_real(x: Lines, length: int, scale: float) -> Value:
     of the last one where the length is even, does not count."""
     emit, half = x.emit, length // 2
     if length % 2:
-        first, rest = _as_complex(_rows(x, 0, 1)[0]), _rows(x, 1, half + 1)
+        first, rest = _as_complex(rows_of(x, 0, 1)[0]), rows_of(x, 1, half + 1)
         made = fourier(lines_of(emit, [first, rest, _backwards(rest)]), -1, scale)
         return made.part(0).value
-    low, high = _rows(x, 0, 1)[0], _rows(x, half, half + 1)[0]
+    low, high = rows_of(x, 0, 1)[0], rows_of(x, half, half + 1)[0]
     start = (low + high) * scale, (low - high) * scale
-    z = _rows(x, 1, half)
+    z = rows_of(x, 1, half)
     even, odd = _even_and_odd(z, _backwards(z))
     turned = product(odd, constant(low, roots(-np.arange(1, half)[:, None], length) * 1j))
     rest = (even[0] + turned[0]) * scale, (even[1] + turned[1]) * scale
     return fourier(lines_of(emit, [start, rest]), -1, together=True).value
-
-
-def _rows(x: Lines, start: int, stop: int) -> Pair:
-    """Elements of each line."""
-    batch, _, inner = x.shape
-    real, imaginary = (
-        Real(x.emit, x.emit.extract(part.value, (0, start, 0), (batch, stop - start, inner)))
-        for part in x.pair
-    )
-    return real, imaginary
 
 
 def _as_complex(x: Real) -> Pair:
@@ -118,7 +116,7 @@ def _as_complex(x: Real) -> Pair:
 
 def _backwards(x: Pair) -> Pair:
     """The conjugates of elements, last to first."""
-    real, imaginary = (Real(part.emit, part.emit.reverse(part.value, (1,))) for part in x)
+    real, imaginary = reversed_rows(x)
     return real, -imaginary
 
 
