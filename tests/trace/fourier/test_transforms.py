@@ -21,7 +21,8 @@ NUMPY: dict[str, Any] = {
 # One element, chains of sums, one product, fours with each rest, products and convolutions for
 # primes, alone and with other factors.
 LENGTHS = (
-    1, 2, 3, 7, 10, 16, 17, 20, 24, 25, 29, 32, 35, 37, 64, 74, 96, 100, 101, 176, 202, 256, 263, 1155
+    1, 2, 3, 7, 10, 16, 17, 20, 24, 25, 29, 32, 35, 37, 64, 74, 96, 100, 101, 176, 202, 256, 263,
+    1155,
 )  # fmt: skip
 SHAPES = (
     ((2, 6, 10), 2), ((4, 4, 4), 3), ((3, 17, 8), 2), ((5, 1, 7), 3), ((1, 6), 2), ((6, 1), 2),
