@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
 
 from stagejit.codegen.cpu.contract.nest import Nest
 from stagejit.codegen.cpu.contract.tiling import Source, Tiling
@@ -41,6 +43,20 @@ _MANY_VECTORS = 16  # columns that make up for reading rows again
 _BODY_COST = 0.005  # a second tile size must save this part of the time, since it doubles the code
 
 
+@dataclass(frozen=True)
+class _Reading:
+    """What one operand costs a step: cycles of a load, on one port, and until a vector is there
+    from the second cache; where its vectors are read as they lie: bytes of a row that are too few,
+    what these cost, and whether rows lie on many pages."""
+
+    load: float
+    second: float
+    short_nbytes: int = 0
+    short_stall: float = 0.0
+    far: bool = False
+    as_it_lies: bool = False
+
+
 class TileSearch:
     """Register tiles of one nest whose lanes run along `lane`; see `tile_blocks.choose`."""
 
@@ -56,6 +72,7 @@ class TileSearch:
         self.vector = wide[0] if len(wide) == 1 else None  # what is read as vectors, if only one is
         self.fma_rate = float(target.fma_ports)
         self.nbytes = nest.dtype.itemsize
+        self._known_sizes: dict[tuple[Var, int], list[tuple[int, int]]] = {}
 
     def candidates(self) -> list[Tiling]:
         """The best register tile; another where the vector operand could be read as it lies but is
@@ -68,7 +85,8 @@ class TileSearch:
         )
         tiles, found = self._tiles(), []
         for pack in dict.fromkeys((as_it_lies, packed)) if tiles else ():
-            costs = [self._tile_cycles(tile, pack) for tile in tiles]
+            step = cache(partial(self._step_cycles, self._readings(pack)))
+            costs = [self._tile_cycles(tile, step) for tile in tiles]
             best, cycles = tiles[costs.index(min(costs))], min(costs)
             splits = tuple(self._split(var, best.get(var, 1)) for var in self._axis_order())
             found.append(Tiling(self.lane, self.lanes, splits, pack, self._reduce_order(), cycles))
@@ -143,15 +161,14 @@ class TileSearch:
         common: list[dict[Var, int]] = [{}]
         if lane is not None and lane in self.shared:
             common = [{lane: n} for n in range(1, min(4, -(-lane.extent // self.lanes)) + 1)]
+        sides = ([(p, math.prod(p.values())) for p in parts] for parts in (*per_side, common))
         fitting = []
-        for a, b, c in itertools.product(*per_side, common):
-            left, right, both = (math.prod(part.values()) for part in (a, b, c))
-            tile = {**a, **b, **c}
-            if self._fits(left, right, both, shared=shared) and self._flows(tile):
-                fitting.append((left * right * both, tile))
+        for (a, left), (b, right), (c, both) in itertools.product(*sides):
+            if self._fits(left, right, both, shared=shared) and self._flows((a, b, c)):
+                fitting.append((left * right * both, (a, b, c)))
         # Tiles with few accumulators never win against those with many.
         most = max((points for points, _ in fitting), default=0)
-        found = [tile for points, tile in fitting if 2 * points >= most]
+        found = [{**a, **b, **c} for points, (a, b, c) in fitting if 2 * points >= most]
         return found or ([] if whole else [{}])
 
     def _side_tiles(self, axes: Sequence[Var]) -> list[dict[Var, int]]:
@@ -185,11 +202,16 @@ class TileSearch:
         kept = points + 2 if shared else min(left, right) * both
         return points + kept + 1 <= self.target.vector_registers
 
-    def _flows(self, tile: Mapping[Var, int]) -> bool:
+    def _flows(self, parts: Sequence[Mapping[Var, int]]) -> bool:
         """An operand that streams past few rows is read in short pieces of several rows."""
-        if self.lane is None or self.vector is None or not self.passes(self.vector):
+        lane = self.lane
+        if lane is None or not self._is_passed:
             return True
-        return tile.get(self.lane, 1) <= _STREAM_VECTORS
+        return all(part.get(lane, 1) <= _STREAM_VECTORS for part in parts)
+
+    @cached_property
+    def _is_passed(self) -> bool:
+        return self.vector is not None and self.passes(self.vector)
 
     def _tile_preference(self, source: Source, var: Var) -> tuple[int, int, int]:
         """Longest axes first; among long ones those that lie close together."""
@@ -198,31 +220,64 @@ class TileSearch:
 
     # ---------------------------------------------------------------- cycles
 
-    def _tile_cycles(self, tile: Mapping[Var, int], pack: Sequence[bool]) -> float:
-        """Modelled cycles of the whole nest with this tile."""
-        sizes = [self._split(var, most).sizes() for var, most in tile.items()]
-        rest = math.prod(self._split(var, 1).groups for var in self.nest.axes if var not in tile)
+    def _tile_cycles(self, tile: Mapping[Var, int], step: Callable[..., float]) -> float:
+        """Modelled cycles of the whole nest with this tile. step: see `_step_cycles`."""
+        left, right = (source.depends for source in self.sources)
+        sizes = [self._sizes(var, most) for var, most in tile.items()]
+        rest = math.prod(self._units(var) for var in self.nest.axes if var not in tile)
+        sides = [(var in left, var in right, var is self.lane) for var in tile]
         steps = self.steps / (self.lanes if self.across else 1)
-        total = 0.0
+        total, bodies = 0.0, 0
         for combination in itertools.product(*sizes):
-            shape = {var: size for var, (size, _) in zip(tile, combination, strict=True)}
-            count, points = math.prod(n for _, n in combination), math.prod(shape.values())
-            total += count * (steps * self._step_cycles(shape, points, pack) + 2 * points + 12)
-        bodies = math.prod(len(choices) for choices in sizes)
+            count = points = lefts = rights = vectors = 1
+            for (size, times), (in_left, in_right, is_lane) in zip(combination, sides, strict=True):
+                count, points = count * times, points * size
+                lefts, rights = lefts * (size if in_left else 1), rights * (size if in_right else 1)
+                vectors = size if is_lane else vectors
+            total += count * (steps * step((lefts, rights), vectors, points) + 2 * points + 12)
+            bodies += 1
         return total * rest * (1 + _BODY_COST * (bodies - 1))
 
-    def _step_cycles(self, shape: Mapping[Var, int], points: int, pack: Sequence[bool]) -> float:
-        loads, second, stall, far, lane = 0.0, 0.0, 0.0, False, self.lane
+    def _sizes(self, var: Var, most: int) -> list[tuple[int, int]]:
+        """`Split.sizes` of a variable in groups of at most so many units."""
+        known = self._known_sizes.get((var, most))
+        if known is None:
+            known = self._known_sizes[var, most] = self._split(var, most).sizes()
+        return known
+
+    def _units(self, var: Var) -> int:
+        return -(-var.extent // (self.lanes if var is self.lane else 1))
+
+    def _readings(self, pack: Sequence[bool]) -> list[_Reading]:
+        """What the operands cost a step, whatever the tile."""
+        lane, found = self.lane, list[_Reading]()
         for source, packs in zip(self.sources, pack, strict=True):
-            count = math.prod(n for v, n in shape.items() if v in source.depends)
-            loads += count * self._load_cycles(source, packs) / self.fma_rate
-            if lane is not None and lane in source.depends and not self.across:
-                second += count * self._second_level_cycles(source)
-                if not packs:
-                    stall = max(stall, self._short_rows_stall(source, shape.get(lane, 1), lane))
-                    far |= self._reads_far_rows(source, shape.get(lane, 1), points)
+            wide, load = lane in source.depends, self._load_cycles(source, packs)
+            second = self._second_level_cycles(source) if wide and not self.across else 0.0
+            if lane is not None and wide and not self.across and not packs:
+                short, far = self._short_rows(source, lane), self._pages(source) > _TLB_ENTRIES
+                found.append(_Reading(load, second, *short, far, as_it_lies=True))
+            else:
+                found.append(_Reading(load, second))
+        return found
+
+    def _step_cycles(
+        self, readings: Sequence[_Reading], counts: Sequence[int], vectors: int, points: int
+    ) -> float:
+        """Of a tile of so many points, which loads `counts` of each operand, with so many vectors
+        along the lanes."""
+        loads, second, stall, far = 0.0, 0.0, 0.0, False
+        nbytes = vectors * self.lanes * self.nbytes
+        for reading, count in zip(readings, counts, strict=True):
+            loads += count * reading.load / self.fma_rate
+            second += count * reading.second
+            if nbytes < reading.short_nbytes:
+                stall = max(stall, reading.short_stall)
+            # Twice as long as what a step waits for hides all, as seen on Zen 4 with AVX-512.
+            hidden = points / self.fma_rate > 2 * (_TLB_MISS + nbytes / _LINE)
+            far |= reading.far and not hidden
         arithmetic = max(points, _LATENCY * self.fma_rate) / self.fma_rate
-        if all(p for s, p in zip(self.sources, pack, strict=True) if lane in s.depends):
+        if not any(reading.as_it_lies for reading in readings):
             stall += max(min(second / arithmetic, 1.0) - _FREELY, 0.0) * _BUSY_STALL
         stall += _FAR_STALL if far else 0.0
         return max(arithmetic, loads, second) + arithmetic * stall + 0.15 * loads + 0.3
@@ -246,22 +301,14 @@ class TileSearch:
             return 0.0
         return self.target.vector_nbytes / self.target.l2_nbytes_a_cycle
 
-    def _short_rows_stall(self, source: Source, vectors: int, lane: Var) -> float:
-        """Part of a step that it costs to read little of each row, of many."""
-        chunk = vectors * self.lanes * self.nbytes
+    def _short_rows(self, source: Source, lane: Var) -> tuple[int, float]:
+        """Bytes of each row, of many, that are too few to read, and part of a step that it costs
+        to read fewer."""
         row = lane.extent * self.nbytes
-        if chunk >= min(_SHORT_NBYTES, row) or self.steps * row <= self.target.l1_nbytes:
-            return 0.0
+        if self.steps * row <= self.target.l1_nbytes:
+            return 0, 0.0
         near = self.is_prefetched(source) or self._pages(source) <= _TLB_ENTRIES
-        return _NEAR_SHORT_STALL if near else _SHORT_STALL
-
-    def _reads_far_rows(self, source: Source, vectors: int, points: int) -> bool:
-        """Whether steps miss the first TLB, and arithmetic is too short to hide it: twice as long
-        as what a step waits for hides all, as seen on Zen 4 with AVX-512."""
-        lines = vectors * self.lanes * self.nbytes / _LINE
-        return self._pages(source) > _TLB_ENTRIES and points / self.fma_rate <= 2 * (
-            _TLB_MISS + lines
-        )
+        return min(_SHORT_NBYTES, row), _NEAR_SHORT_STALL if near else _SHORT_STALL
 
     def _pages(self, source: Source) -> float:
         """On which the rows of a block lie."""
