@@ -101,6 +101,23 @@ def test_products_of_any_axes(runner: Runner) -> None:
         runner.check(lambda x, y, e=equation: jnp.einsum(e, x, y), x, y, change=partial(7))
 
 
+@pytest.mark.parametrize("equation", ["ak,kb->ab", "ak,bk->ab", "ka,kb->ab", "ka,bk->ab"])
+@pytest.mark.parametrize(("a", "b"), [(2, 3), (40, 70), (300, 33)])
+def test_products_in_blocks(runner: Runner, a: int, b: int, equation: str) -> None:
+    """Parts that are longer than a block of the reduction, in whatever order operands lie."""
+    sizes = {"a": a, "b": b, "k": 3000 - 1}
+    x, y = (array(*(sizes[at] for at in side)) for side in equation.split("->")[0].split(","))
+    runner.check(lambda x, y: jnp.einsum(equation, x, y), x, y, change=partial(2))
+
+
+def test_the_last_part_has_the_code_of_all() -> None:
+    """However many steps it has, it is items of the same loops."""
+    graph = graph_of(jnp.matmul, array(40, 5000), array(5000, 48))
+    partial(7)(graph)
+    kernel = kernel_of(region_of(graph), Target.host())
+    assert kernel.loops.count("steps of the part") == 1
+
+
 def test_products_of_small_numbers(host: Runner) -> None:
     for dtype in (np.int8, np.float16, ml_dtypes.bfloat16, np.float64, np.uint64):
         x, y = array(5, 53, dtype=dtype), array(53, 20, dtype=dtype)

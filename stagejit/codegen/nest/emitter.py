@@ -113,7 +113,7 @@ class Emitter:
             return
         span = Span(position, chunk.size)
         if chunk.tail == "shorter":
-            span = Span.block(self.b, var, chunk.size, position)
+            span = self.span(var).block_of(var, chunk.size, position)
         with self.covering({var: span}), self.elements.at({var: position}):
             yield
 

@@ -43,6 +43,13 @@ class Span:
         stop = b.binary("smin", start + size, var.extent)
         return Span(start, None, stop, var.extent, var.extent % size)
 
+    def block_of(self, var: Var, size: int, start: Register) -> Span:
+        """A block of `size` elements of what is covered of `var`, or the last one."""
+        b = start.builder
+        if self.count is not None or self.extent:
+            return Span.block(b, var, size, start)
+        return Span(start, None, b.binary("smin", start + size, self.stop), fewest=1)
+
     @staticmethod
     def between(start: Register, stop: Register, count: Register) -> Span:
         """`count` elements from `start` to `stop`, which may be numbers."""

@@ -72,11 +72,16 @@ def _value_of_split_axis(evaluator: Evaluator, op: Op, x: Array) -> Array:
     return np.moveaxis(apart, axis, 0)
 
 
-def _pull_split_axis(op: Op, index: Index, strict: bool, start: DynamicStart) -> Index:
+def whole_index(op: Op, index: Index) -> Index:
+    """Where an element of the parts is in what is split."""
     part, *inner = index
     axis = op.attrs["axis"]
     inner[axis] = part * op.result.shape[axis + 1] + inner[axis]
     return tuple(inner)
+
+
+def _pull_split_axis(op: Op, index: Index, strict: bool, start: DynamicStart) -> Index:
+    return whole_index(op, index)
 
 
 define(

@@ -15,6 +15,7 @@ vector operand in L2 (KERNELS.md, "Products").
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
@@ -25,10 +26,10 @@ from stagejit.codegen.cpu.contract.epilogue import Epilogue
 from stagejit.codegen.cpu.contract.left_out.masks import where_kept
 from stagejit.codegen.cpu.contract.left_out.zeros import Zeros
 from stagejit.codegen.cpu.contract.microkernel import Around, MicroKernel, SumTile
-from stagejit.codegen.cpu.contract.nest import contract_nest, without_missing
+from stagejit.codegen.cpu.contract.nest import Nest, apart_nests, contract_nest, cut_nest
 from stagejit.codegen.cpu.contract.pack_fill import Fill
 from stagejit.codegen.cpu.contract.packing import View
-from stagejit.codegen.cpu.contract.plan import ContractPlan, make_plan
+from stagejit.codegen.cpu.contract.plan import ContractPlan, make_plan, settled
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
@@ -36,7 +37,8 @@ from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.nest.kernels import kernel_of
-from stagejit.codegen.nest.tree import Do, Groups, Node, Parallel, Run, blocks, serial
+from stagejit.codegen.nest.spans import Span
+from stagejit.codegen.nest.tree import Do, Groups, Node, Parallel, Run, Within, blocks, serial
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
 from stagejit.types import DType
@@ -45,10 +47,7 @@ from stagejit.types import DType
 def product_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region around a product: of the nests that cover its result, whose items
     follow each other."""
-    op = region.anchor_op
-    moves = op.definition.is_windowed
-    nests = conv_nests(op) if moves else without_missing(contract_nest(op))
-    plans = [make_plan(region, nest, target) for nest in nests]
+    plans = [make_plan(region, nest, target) for nest in _nests(region)]
     cycles = sum(plan.tiling.cycles for plan in plans)
     seconds = cycles / target.cycles_per_second + region_seconds(region, target)
 
@@ -58,6 +57,17 @@ def product_kernel(region: ClosedRegion, target: Target) -> Kernel:
 
     choices = [choice for plan in plans for choice in plan.choices]
     return kernel_of(region, plans, tree, seconds, choices)
+
+
+def _nests(region: ClosedRegion) -> list[Nest]:
+    op = region.anchor_op
+    if op.definition.is_windowed:
+        return [settled(region, nest) for nest in conv_nests(op)]
+    nest = cut_nest(contract_nest(op))
+    joint = settled(region, nest)
+    if joint.keeps_cut:
+        return [joint]
+    return [settled(region, each) for each in apart_nests(nest)]
 
 
 class Products:
@@ -95,9 +105,19 @@ class Products:
         block, axis = self._block(), self.tiling.blocked
         if axis is not None:
             block = serial(self.tiling.serial, blocks(axis, self.tiling.k_block, block))
+        if self.nest.cut is not None:
+            block = Within("steps of the part", self._part, block)
         if self.plan.panel is not None and len(self.plan.region.stores) == 1:
             return block  # the sums lie there
         return (block, Epilogue(self.plan, self.emitter, self.stores, self.panel).tree())
+
+    def _part(self) -> AbstractContextManager[None]:
+        """As many steps as the part has that the item is of."""
+        b, emitter, cut = self.b, self.emitter, self.nest.cut
+        assert cut is not None
+        is_last = b.compare("eq", emitter.span(cut.part).start, cut.part.extent - 1)
+        steps = b.select(is_last, b.const(cut.last), b.const(cut.step.extent))
+        return emitter.covering({cut.step: Span(b.const(0), None, steps, fewest=cut.last)})
 
     def _block(self) -> Node:
         """One block of the reduction for the whole item."""

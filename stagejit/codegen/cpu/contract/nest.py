@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from stagejit.graph.ir import Op, Value
-from stagejit.graph.ops.splits import is_uneven, last_part
+from stagejit.graph.ops.splits import is_uneven, last_part, whole_index
 from stagejit.index.affine import Affine, Index, Var
 from stagejit.types import DType, dtype_named
 
@@ -88,11 +88,21 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class Cut:
+    """Parts of a sum: each position of `part` sums all steps of `step`, the last only `last`."""
+
+    part: Var
+    step: Var
+    last: int
+
+
+@dataclass(frozen=True)
 class Nest:
     """`axes` and `reduce` in their natural order, outermost first; extents of 1 are left out.
 
     result: the index of the anchor's result. dtype: the type that products are summed in. zero:
-    what the sums start from: -0, which is neutral, or +0 where zeros are left out of the sums.
+    what the sums start from: -0, which is neutral, or +0 where zeros are left out of the sums. cut: where
+    not all positions have all steps.
     """
 
     axes: tuple[Var, ...]
@@ -102,6 +112,13 @@ class Nest:
     right: Operand
     dtype: DType
     zero: float = -0.0
+    cut: Cut | None = None
+
+    @property
+    def keeps_cut(self) -> bool:
+        """Whether the variables that are cut, if any, are still its own."""
+        cut = self.cut
+        return cut is None or (cut.part in self.axes and cut.step in self.reduce)
 
     def substitute(
         self, axes: Sequence[Var], reduce: Sequence[Var], mapping: Mapping[Var, Affine]
@@ -159,16 +176,29 @@ def contract_nest(op: Op) -> Nest:
     )
 
 
-def without_missing(nest: Nest) -> list[Nest]:
-    """The nest; where it sums over parts, of which the last is shorter, a nest over all parts but
-    that one, and one over that."""
+def cut_nest(nest: Nest) -> Nest:
+    """The nest, which may sum over parts of which the last is shorter, over what is split."""
     split = nest.left.value.op
     if not is_uneven(split):
-        return [nest]
-    parts, steps = nest.left.index[0], nest.left.index[split.attrs["axis"] + 1]
-    ((part, _),) = parts.terms
-    ((step, _),) = steps.terms
-    fewer, short = Var(part.extent - 1, part.name), Var(last_part(split), step.name)
+        return nest
+    ((part, _),), ((step, _),) = (nest.left.index[at].terms for at in (0, split.attrs["axis"] + 1))
+    left, right = map(_of_whole, (nest.left, nest.right))
+    return replace(nest, left=left, right=right, cut=Cut(part, step, last_part(split)))
+
+
+def _of_whole(operand: Operand) -> Operand:
+    op = operand.value.op
+    if not op.definition.splits:
+        return operand
+    return replace(operand, value=op.operands[0], index=whole_index(op, operand.index))
+
+
+def apart_nests(nest: Nest) -> list[Nest]:
+    """A nest that is cut as one over all parts but the last, and one over that."""
+    assert nest.cut is not None
+    part, step = nest.cut.part, nest.cut.step
+    fewer, short = Var(part.extent - 1, part.name), Var(nest.cut.last, step.name)
+    nest = replace(nest, cut=None)
     last = {part: Affine((), part.extent - 1), step: Affine.of(short)}
     return [
         nest.substitute(_with(nest.axes, part, fewer), nest.reduce, {part: Affine.of(fewer)}),

@@ -46,9 +46,13 @@ class ContractPlan:
     choices: tuple[Choice, ...]
 
 
+def settled(region: ClosedRegion, nest: Nest) -> Nest:
+    """Its axes split where views need it, and joined again where nothing does."""
+    return _merged(_refined(region, nest))
+
+
 def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
-    """Split axes where views need it, join them again where nothing does, and choose a tiling."""
-    nest = _merged(_refined(region, nest))
+    """Chooses a tiling for a nest whose axes are `settled`."""
     walk = _Walk(region, nest, strict=False)
     sources = _source(region, nest.left), _source(region, nest.right)
     plain = next((n for n in range(len(walk.offsets)) if _is_plain(walk, n)), None)

@@ -47,7 +47,8 @@ def _lane_choices(nest: Nest, sources: tuple[Source, Source]) -> Sequence[Var | 
     # Lanes along the reduction pay off only where both operands are read as they lie.
     across = [var for var in nest.reduce if all(source.stride(var) == 1 for source in sources)]
     longest = max(nest.reduce, key=lambda var: var.extent, default=None)
-    return [*nest.axes, *across] or [longest]
+    axes = [var for var in nest.axes if nest.cut is None or var is not nest.cut.part]
+    return [*axes, *across] or [longest]
 
 
 class BlockSearch(TileSearch):

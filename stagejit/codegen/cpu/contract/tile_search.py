@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 
 from stagejit.codegen.cpu.contract.nest import Nest
@@ -85,16 +85,19 @@ class TileSearch:
         )
         tiles, found = self._tiles(), []
         for pack in dict.fromkeys((as_it_lies, packed)) if tiles else ():
-            step = cache(partial(self._step_cycles, self._readings(pack)))
-            costs = [self._tile_cycles(tile, step) for tile in tiles]
+            cost = cache(partial(self._step_cycles, self._readings(pack)))
+            costs = [self._tile_cycles(tile, cost) for tile in tiles]
             best, cycles = tiles[costs.index(min(costs))], min(costs)
             splits = tuple(self._split(var, best.get(var, 1)) for var in self._axis_order())
-            found.append(Tiling(self.lane, self.lanes, splits, pack, self._reduce_order(), cycles))
+            order, cut = self._reduce_order(), self.nest.cut
+            step = None if cut is None else cut.step
+            found.append(Tiling(self.lane, self.lanes, splits, pack, order, cycles, cut=step))
         return found
 
     def _split(self, var: Var, most: int) -> Split:
-        """An axis in groups of at most so many units."""
-        return Split.of(var, self.lanes if var is self.lane else 1, most)
+        """An axis in groups of at most so many units; an item has one part of what is cut."""
+        split, cut = Split.of(var, self.lanes if var is self.lane else 1, most), self.nest.cut
+        return replace(split, parts=split.groups) if cut is not None and var is cut.part else split
 
     # ---------------------------------------------------------------- operands and loops
 

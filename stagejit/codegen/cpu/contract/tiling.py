@@ -50,7 +50,7 @@ class Tiling:
     one per result axis, outermost loop first. pack: for (left, right), whether to copy into scratch
     first. reduce: reduction axes, outermost first. blocked: the one that is cut into blocks of
     `k_block` steps; those before it then take one step a block. ahead: blocks by which the vector
-    operand is prefetched.
+    operand is prefetched. cut: the reduction axis of which the last part has fewer steps.
     """
 
     lane: Var | None
@@ -62,6 +62,7 @@ class Tiling:
     blocked: Var | None = None
     k_block: int = 0
     ahead: int = 0
+    cut: Var | None = None
 
     def __str__(self) -> str:
         """For example: 6 x 4 vectors along n of 1024, blocks of 256 steps, right packed."""
@@ -93,6 +94,8 @@ class Tiling:
         parts = next((split.parts for split in self.splits if split.var is var), None)
         if parts is not None:
             return var.extent if parts == 1 else None
+        if var is self.cut and var not in self.serial:
+            return None
         if var is self.blocked and var.extent > self.k_block:
             return None if var.extent % self.k_block else self.k_block
         return 1 if var in self.serial else var.extent

@@ -15,7 +15,7 @@ from jax import lax
 from stagejit.codegen.closed import closed
 from stagejit.codegen.cpu.contract.conv_nest import conv_nests
 from stagejit.codegen.cpu.contract.nest import contract_nest
-from stagejit.codegen.cpu.contract.plan import ContractPlan, make_plan
+from stagejit.codegen.cpu.contract.plan import ContractPlan, make_plan, settled
 from stagejit.codegen.cpu.contract.tiling import Split
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Var
@@ -32,7 +32,7 @@ def plan(
     region = closed(region_of(graph))
     anchor = region.anchor_op
     nest = contract_nest(anchor) if region.kind == "contract" else conv_nests(anchor)[0]
-    return make_plan(region, nest, target)
+    return make_plan(region, settled(region, nest), target)
 
 
 @given(st.integers(1, 5000), st.sampled_from([1, 4, 8, 16]), st.integers(1, 14))
