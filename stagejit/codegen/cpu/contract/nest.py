@@ -101,8 +101,8 @@ class Nest:
     """`axes` and `reduce` in their natural order, outermost first; extents of 1 are left out.
 
     result: the index of the anchor's result. dtype: the type that products are summed in. zero:
-    what the sums start from: -0, which is neutral, or +0 where zeros are left out of the sums. cut: where
-    not all positions have all steps.
+    what the sums start from: -0, which is neutral, or +0 where zeros are left out of the sums. cut:
+    where not all positions have all steps.
     """
 
     axes: tuple[Var, ...]
