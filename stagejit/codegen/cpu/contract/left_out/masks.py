@@ -19,9 +19,10 @@ from operator import and_, or_
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.cpu.contract.left_out.blocks import any_lane
 from stagejit.codegen.cpu.contract.microkernel import SumTile
+from stagejit.codegen.ir.nodes import I1
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Choice
-from stagejit.codegen.nest.tree import Node, When
+from stagejit.codegen.nest.tree import Cell, Do, Node, When, serial
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.index.affine import Index, Var
@@ -95,12 +96,25 @@ def _operations(region: ClosedRegion, values: list[Value]) -> float:
 
 
 def where_kept(masks: Sequence[Mask], tile: SumTile, loops: Node) -> Node:
-    """`loops` where anything is stored of the tile."""
+    """`loops` where anything is stored of the tile, whose rows are asked in a loop."""
+    some = Cell("some")
+    others = [axis for axis in tile.sizes if axis is not tile.tiling.lane]
+    rows = max(others, key=tile.sizes.__getitem__, default=None)
+    row = Var(tile.sizes[rows] if rows is not None else 1, "row")
+    first = [point for point in tile.points if rows is None or not point[rows]]
 
-    def some() -> Register:
-        return any_lane(reduce(or_, [_kept(masks, tile, point) for point in tile.points]))
+    def none() -> None:
+        tile.emitter.cells[some] = (tile.b.const(False, I1),)
 
-    return When("some of it is stored", some, loops)
+    def ask() -> None:
+        elements = tile.emitter.elements
+        env = elements.position.env
+        with elements.at({} if rows is None else {rows: env[rows] + env[row]}):
+            found = reduce(or_, [_kept(masks, tile, point) for point in first])
+        tile.emitter.cells[some] = (tile.emitter.cells[some][0] | any_lane(found),)
+
+    asked = (Do("none", none, (some,)), serial([row], Do("ask", ask, (some,))))
+    return (*asked, When("some of it is stored", lambda: tile.emitter.cells[some][0], loops))
 
 
 def _kept(masks: Sequence[Mask], tile: SumTile, point: Mapping[Var, int]) -> Register:
