@@ -17,6 +17,7 @@ from functools import partial
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cpu.rows.reducers import Accumulator, Panel, Reducer
+from stagejit.codegen.cpu.rows.runs import has_rounding
 from stagejit.codegen.elements.elements import Memory, Stores
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
@@ -74,8 +75,8 @@ class _Policy:
         before, self.axis, after = nest.groups
         self.kept = (*before, *after)
         self.b, self.op = emitter.b, nest.region.anchor_op
-        self.fn: str = self.op.attrs["fn"]
-        self.reducer = Reducer(self.fn, self.op.result.type.dtype)
+        self.reducer = Reducer(self.op.attrs["fn"], self.op.result.type.dtype)
+        self.in_runs = has_rounding(self.reducer)
         self.stores = Stores(nest.region, self.elements, memory, nest.offsets, nest.streamed)
         self.carry = Cell("carry")  # along the axis
         self.elements.bind(self.op.result, nest.index, lambda: self.current)
@@ -88,15 +89,10 @@ class _Policy:
         width = panel_width(self.kept, vector, self.nest.lanes, self.nest.target.cores)
         panels = [Panel.of(self.b, self.reducer, "running", width)]
         rows = math.prod(var.extent for var in self.axis)
-        if self._in_runs and rows >= _RUN_ROWS:
+        if self.in_runs and rows >= _RUN_ROWS:
             panels.append(Panel.of(self.b, self.reducer, "before", width))
         lines = self._panel(vector, width, panels)
         return in_items([*outer, (vector, width)], lines, self.nest.target.cores)
-
-    @property
-    def _in_runs(self) -> bool:
-        """Whether roundings add up: a product's do so in any order, a maximum has none."""
-        return self.fn in ("add", "logaddexp") and self.reducer.dtype.is_float
 
     # ---------------------------------------------------------------- arithmetic
 
@@ -133,7 +129,7 @@ class _Policy:
         if vector is None:
             return self._set("add one", self.carry, self._one)
         full = vector.extent // lanes * lanes
-        far = full // _RUN * _RUN if self._in_runs else 0
+        far = full // _RUN * _RUN if self.in_runs else 0
         scan = self._set("scan a vector", self.carry, lambda: self._vector(self.carry, None))
         chunks = [Chunk(lanes, scan, vector=True, tail="masked")]
         if far:
@@ -218,7 +214,7 @@ class _Policy:
         if inner:
             return serial([var], (self._over_rows(inner, across, end_run), end_run))
         chunks = [Chunk(rows, across(rows)) for rows in (_ROWS_AT_ONCE, 1)]
-        if self._in_runs:
+        if self.in_runs:
             run = (Loop(var, tuple(chunks[:1])), end_run)
             chunks.insert(0, Chunk(_RUN_ROWS, run))
         return Loop(var, tuple(chunks))

@@ -8,21 +8,20 @@ the tree of the kernel. Invariant: as in `nest.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from stagejit.codegen.cpu.rows.nest import Accumulators, RowPolicy, Stage, reducer_of
 from stagejit.codegen.cpu.rows.reducers import Accumulator
+from stagejit.codegen.cpu.rows.runs import Runs, has_rounding, over_runs, runs_of
 from stagejit.codegen.nest.tree import At, Chunk, Loop, Node, Within, everywhere, serial, vectors
 from stagejit.index.affine import Var
 
 _Sets = list[Accumulators]  # what is accumulated apart
 
 _ACCUMULATORS = 4  # vectors of a row that are summed apart, to hide latency
-# Elements that are accumulated from nothing and then merged into the row's accumulators, so that
-# rounding errors of a long sum grow with the number of runs, not of elements.
-_RUN = 1 << 14
+_RUN = 1 << 14  # elements of a run along the vector variable, see `runs.py`
 _SHORTEST_RUN = 8  # iterations along the vector variable that are a run, inside other loops
 
 
@@ -67,9 +66,10 @@ class RowLoops(RowPolicy):
 
     def one_pass(self, stage: Stage) -> Node:
         sets = [self.accumulators(stage) for _ in range(self._sets(len(stage)))]
+        along, run = partial(self._along, stage), partial(self._run, stage)
         return (
             self.cleared(stage, sets),
-            serial(self._outer, self._along(stage, sets)),
+            over_runs(self._runs(stage, len(sets)), sets, run, along),
             self.finish_pass(stage, sets),
         )
 
@@ -85,32 +85,56 @@ class RowLoops(RowPolicy):
             return 1
         return max(1, min(_ACCUMULATORS // min(reduces, 2), vector.extent // self.nest.lanes))
 
+    def _runs(self, stage: Stage, sets: int) -> Runs:
+        """Of the row, beside those that `_along` makes along the vector variable."""
+        vector = self.nest.vector
+        if not any(has_rounding(reducer_of(op)) for op in stage):
+            return [(var, []) for var in (*self._outer, *([vector] if vector else ()))]
+        if vector is None:
+            return runs_of(self._outer, 1)
+        many, far, whole = self._reach(sets)
+        (along,) = runs_of([vector], 1 / _RUN)
+        near = whole or (many - far) // (self.nest.lanes * sets)
+        added = -(-vector.extent // along[1][0]) if along[1] else far // _RUN + near + 1
+        return [*runs_of(self._outer, added), along]
+
+    def _reach(self, sets: int) -> tuple[int, int, bool]:
+        """How far whole blocks reach along the vector variable, and whole runs; whether the rest of
+        the blocks is a run."""
+        assert self.nest.vector is not None
+        block = self.nest.lanes * sets
+        many = self.nest.vector.extent // block * block
+        far = many // _RUN * _RUN if many > _RUN else 0
+        return many, far, many > far and bool(self._outer) and many >= _SHORTEST_RUN * block
+
     @property
     def _outer(self) -> list[Var]:
         """The reduced variables but the vector variable."""
         return [var for var in self.nest.reduced if var is not self.nest.vector]
 
     def _along(self, stage: Stage, sets: _Sets) -> Node:
-        """One run along the vector variable."""
-        vector, lanes, count = self.nest.vector, self.nest.lanes, len(sets)
+        """The elements along the vector variable."""
+        vector, lanes = self.nest.vector, self.nest.lanes
         if vector is None:
-            return self._step(stage, sets[0])
-        block = lanes * count
-        many = vector.extent // block * block
-        far = many // _RUN * _RUN if many > _RUN else 0
-        run = self._run(stage, vector, sets)
+            return serial(self._outer[-1:], self._step(stage, sets[0]))
+        block = lanes * len(sets)
+        many, far, whole = self._reach(len(sets))
+
+        def several(sets: _Sets) -> Node:
+            return Loop(vector, (Chunk(block, self._several(stage, vector, sets)),))
+
+        run = self._run(stage, sets, several)
         chunks = [Chunk(_RUN, run)] if far else []
-        if many > far and len(self.nest.reduced) > 1 and many >= _SHORTEST_RUN * block:
+        if whole:
             chunks.append(Chunk(many - far, run, straight=True))
         elif many > far:
             chunks.append(Chunk(block, self._several(stage, vector, sets)))
         chunks.append(Chunk(lanes, self._step(stage, sets[0]), vector=True, tail="masked"))
         return Loop(vector, tuple(chunks))
 
-    def _run(self, stage: Stage, vector: Var, sets: _Sets) -> Node:
+    def _run(self, stage: Stage, sets: _Sets, inside: Callable[[_Sets], Node]) -> Node:
         """Accumulates from nothing, then merges."""
         fresh = [self.accumulators(stage) for _ in sets]
-        several = self._several(stage, vector, fresh)
 
         def merged() -> Iterator[Accumulator]:
             for old, new in zip(sets, fresh, strict=True):
@@ -119,7 +143,7 @@ class RowLoops(RowPolicy):
 
         return (
             self.cleared(stage, fresh),
-            Loop(vector, (Chunk(self.nest.lanes * len(sets), several),)),
+            inside(fresh),
             self.emitter.set("merge the run", [cell for old in sets for cell in old], merged),
         )
 

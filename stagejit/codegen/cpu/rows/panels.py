@@ -8,23 +8,18 @@ width.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from stagejit.codegen.cpu.rows.nest import RowNest, RowPolicy, Stage, reducer_of
 from stagejit.codegen.cpu.rows.reducers import Accumulator, Panel, merge_all
+from stagejit.codegen.cpu.rows.runs import Runs, has_rounding, over_runs, runs_of
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, serial, vectors
-from stagejit.graph.ir import Value
+from stagejit.graph.ir import Op, Value
 
 _ROWS_AT_ONCE = 8  # elements of a row that are merged before they meet the accumulator
-# Elements that are accumulated from nothing before they meet the total, so that rounding errors of
-# a long sum grow with the number of runs, not of elements.
-_RUN = 1024
-_SHORTEST_RUN = 64  # along the innermost variable, where there are others
-
 
 _Sums = dict[Value, Panel]  # accumulators in scratch, by result
 
@@ -34,71 +29,58 @@ class PanelLoops(RowPolicy):
 
     def __init__(self, nest: RowNest, emitter: Emitter, memory: Sequence[Memory]) -> None:
         super().__init__(nest, emitter, memory)
-        self._accumulators = self._declared()  # of the run, if sums are long
-        self._totals = self._declared() if self._long_sums() else self._accumulators
+        reduces = [op for stage in nest.stages for op in stage]
+        self._runs: Runs = [(var, []) for var in nest.reduced]
+        if any(has_rounding(reducer_of(op)) for op in reduces):
+            self._runs = runs_of(nest.reduced, 1 / _ROWS_AT_ONCE)
+        # Of all the row, of a run of runs, ..., of a run.
+        levels = 1 + sum(len(sizes) for _, sizes in self._runs)
+        self._levels = [self._declared(reduces) for _ in range(levels)]
 
-    def _declared(self) -> _Sums:
+    def _declared(self, reduces: Sequence[Op]) -> _Sums:
         """Scratch for the accumulators of every reduce."""
-        reduces = (op for stage in self.nest.stages for op in stage)
         width = self.nest.width
         return {op.result: Panel.of(self.b, reducer_of(op), "sum", width) for op in reduces}
 
-    def _long_sums(self) -> bool:
-        """Whether a sum is so long that its accuracy needs totals of runs."""
-        inner, length = self.nest.reduced[-1].extent, math.prod(v.extent for v in self.nest.reduced)
-        return (inner > _RUN or (length > _RUN and inner >= _SHORTEST_RUN)) and any(
-            op.attrs["fn"] == "add" and op.result.type.dtype.is_float
-            for stage in self.nest.stages
-            for op in stage
-        )
-
     def one_pass(self, stage: Stage) -> Node:
-        accumulate = self._blocks(lambda rows: self._accumulate(stage, rows))
-        if self._totals is not self._accumulators:
-            accumulate = self._runs(stage, accumulate)
+        def run(into: int, inside: Callable[[int], Node]) -> Node:
+            merge = Do("merge the run", lambda: self._add_up(stage, into))
+            return (self._clear(stage, into + 1), inside(into + 1), self.for_rows(merge))
+
+        def accumulate(level: int) -> Node:
+            return self._blocks(lambda rows: self._accumulate(stage, level, rows))
+
         return (
-            self._clear(stage, self._totals),
-            serial(self.nest.reduced[:-1], accumulate),
+            self._clear(stage, 0),
+            over_runs(self._runs, 0, run, accumulate),
             Do("finish", self.end_pass),
         )
 
     def along_row(self, body: Node) -> Node:
         return serial(self.nest.reduced[:-1], self._blocks(lambda rows: self._each([body] * rows)))
 
-    def _runs(self, stage: Stage, accumulate: Node) -> Node:
-        """Each run along the innermost reduced variable meets the totals."""
-        var = self.nest.reduced[-1]
-        run = (
-            self._clear(stage, self._accumulators),
-            accumulate,
-            self.for_rows(Do("merge the run", lambda: self._add_up(stage))),
-        )
-        chunks = [Chunk(_RUN, run)]
-        if short := var.extent % _RUN:
-            chunks.append(Chunk(short, run, straight=True))
-        return Loop(var, tuple(chunks))
-
-    def _clear(self, stage: Stage, where: _Sums) -> Node:
+    def _clear(self, stage: Stage, level: int) -> Node:
         def clear() -> None:
             for op in stage:
                 nothing = reducer_of(op).initial(self.b, self.nest.lanes)
-                where[op.result].store(nothing, self.column)
+                self._levels[level][op.result].store(nothing, self.column)
 
         return self.for_rows(Do("clear", clear))
 
-    def _add_up(self, stage: Stage) -> None:
+    def _add_up(self, stage: Stage, into: int) -> None:
+        """What the next level came to, into one."""
         for op in stage:
-            total, run = self._totals[op.result], self._accumulators[op.result]
+            total, run = (self._levels[level][op.result] for level in (into, into + 1))
             merged = reducer_of(op).merge(self.b, self._saved(total), self._saved(run))
             total.store(merged, self.column)
 
-    def _accumulate(self, stage: Stage, rows: int) -> Node:
+    def _accumulate(self, stage: Stage, level: int, rows: int) -> Node:
         """Some elements of each row; merged as a tree first, for accuracy."""
         sets = [self.accumulators(stage) for _ in range(rows)]
 
         def merge() -> None:
             for op, *cells in zip(stage, *sets, strict=True):
-                reducer, panel = reducer_of(op), self._accumulators[op.result]
+                reducer, panel = reducer_of(op), self._levels[level][op.result]
                 merged = merge_all(self.b, reducer, [self.cells[cell] for cell in cells])
                 panel.store(reducer.merge(self.b, self._saved(panel), merged), self.column)
 
@@ -132,6 +114,6 @@ class PanelLoops(RowPolicy):
 
     def result_of(self, result: Value) -> Register:
         if result not in self.results:
-            panel = self._totals[result]
+            panel = self._levels[0][result]
             self.results[result] = panel.reducer.result(self.b, self._saved(panel))
         return self.results[result]
