@@ -17,7 +17,7 @@ from stagejit.trace.complex.combining import FUNCTIONS as ON_COMPLEX
 from stagejit.trace.complex.parts import is_complex
 from stagejit.trace.control import Nested
 from stagejit.trace.delegation import is_explained, why_not_native
-from stagejit.trace.in_jax.folds import is_associative
+from stagejit.trace.in_jax.associative import is_associative
 from stagejit.trace.in_jax.primitives import FUNCTIONS
 from stagejit.trace.primitives import implementation
 from stagejit.trace.translation import Site, Unsupported
@@ -46,7 +46,7 @@ def implemented(equation: Any, site: Site, nested: Nested) -> ClosedJaxpr:
             raise Unsupported(why_not_native(site.primitive))
         avals, params = list(site.inputs), dict(site.params)
         if site.primitive == "reduce":
-            params["in_parts"] = is_associative(site, nested)
+            params["in_parts"] = is_associative(equation, site, nested)
     try:
         closed: ClosedJaxpr = traced(function, avals, params, equation)
     except Exception as error:  # whatever somebody else's function raises

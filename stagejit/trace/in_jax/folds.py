@@ -5,8 +5,8 @@ meet in the row-major order of what is reduced, and the initial value is combine
 
 Where the function is associative, long rows are cut into parts side by side, so that a step of the
 loop is an operation on many elements; the results of the parts are reduced in the same way. JAX
-wants it to be so, and cannot know it. Neither can we, but what holds of some random numbers is
-taken to hold; else elements meet one after the other, as in XLA on a CPU.
+wants it to be so, and cannot know it; `associative.py` looks. Else elements meet one after the
+other, as in XLA on a CPU.
 """
 
 from __future__ import annotations
@@ -16,20 +16,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from stagejit.compat import ClosedJaxpr, type_of
-from stagejit.graph.interpreter import interpret
-from stagejit.trace.control import Nested
-from stagejit.trace.translation import Site
 from stagejit.trace.windows.bodies import Body, body_of, mapped
 from stagejit.trace.windows.monoids import COMBINES, REDUCTIONS, monoids_of
-from stagejit.types import TensorType, bool_
 
 _ABREAST = 2048  # elements on which a step of a loop operates, if there are as many
 _UNROLLED = 8  # elements that are combined without a loop
-_SAMPLES, _ROUNDING = 8, 1e-6  # f32 constants in a function are not exact
 
 
 def reduce(
@@ -97,39 +90,3 @@ def _one_by_one(combine: Body, starts: Sequence[Any], xs: Sequence[Any]) -> Sequ
     for at in range(length):
         made = step(at, made)
     return made
-
-
-def is_associative(site: Site, nested: Nested) -> bool:
-    """Whether f(f(a, b), c) is f(a, f(b, c)) for random numbers, wherever both are numbers. Raises
-    Unsupported where something in f is left to XLA."""
-    jaxpr = site.params["jaxpr"]
-    jaxpr = jaxpr if hasattr(jaxpr, "jaxpr") else ClosedJaxpr(jaxpr, ())
-    inputs = [(f"x{at}", type_of(aval)) for at, aval in enumerate(jaxpr.in_avals)]
-    body = nested("body", inputs, 0, lambda _, inline, values: inline(jaxpr, values))
-    count, random, proven = len(body.outputs), np.random.default_rng(0), False
-    for number in range(_SAMPLES):
-        low = 0.5 if number % 2 else -2.0  # a function may want positive numbers
-        a, b, c = ([_drawn(v.type, random, low) for v in body.inputs[:count]] for _ in range(3))
-        left = interpret(body, [*interpret(body, [*a, *b], precision="f64"), *c], precision="f64")
-        right = interpret(body, [*a, *interpret(body, [*b, *c], precision="f64")], precision="f64")
-        if not all(map(_agree, left, right)):
-            return False
-        proven = proven or all(np.isfinite(x.astype(np.float64)).all() for x in (*left, *right))
-    return proven
-
-
-def _drawn(type: TensorType, random: np.random.Generator, low: float) -> Any:
-    dtype = type.dtype
-    if dtype.is_float:
-        return random.uniform(low, 2.0, type.shape)
-    if dtype is bool_:
-        return random.integers(0, 2, type.shape).astype(np.bool_)
-    least = -100 if low < 0 and dtype.is_signed else 0
-    return random.integers(least, 100, type.shape).astype(dtype.numpy)
-
-
-def _agree(x: Any, y: Any) -> bool:
-    if x.dtype.kind != "f":
-        return bool(np.array_equal(x, y))
-    numbers = np.isfinite(x) & np.isfinite(y)
-    return bool(np.allclose(x[numbers], y[numbers], _ROUNDING, _ROUNDING))
