@@ -2,7 +2,8 @@
 
 Input: a `Request`, a marked function's jaxpr with its options. Output: a `Staged` function for
 the embedding. Invariant: data flows one way; a step reads what earlier steps made and adds its
-own; verifiers run between steps under `Options(verify=True)`, never inside one.
+own; verifiers run between steps under `Options(verify=True)`: also after each rewrite of one, and
+for each kernel when it is made.
 
     jaxpr --trace--> Graph --rewrite--> Graph --normalize--> Graph --leave, form--> Groups
       --assemble--> Graph of dispatches --place--> Graph of dispatches --schedule--> Plan

@@ -9,10 +9,10 @@ one step. Sums of products are contractions where it is known that nobody else r
 the products. What branches may write into is decided when it is known who else reads it.
 Repetitions are spread when equal ones are one value; prefixes are shared when all inserts are
 known, and after that it is known what windows read. Tiles come when nothing else changes what reads
-a product, and before sums are split, for a body is one core's work. Reductions are split last: all
-else is easier to see while they are whole. Which contractions have zeros to leave out is said of
-those that there are at last. That nothing is left of a fill is said when no step looks for pads any
-more.
+a product, and before sums are split, for a body is one core's work. Reductions, and running
+sums, are split after all that is easier to see while they are whole. Which contractions have zeros
+to leave out is said of those that there are at last. That nothing is left of a fill is said when no
+step looks for pads any more.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import stagejit
 from stagejit.decisions import Decision
 from stagejit.errors import InternalError
 from stagejit.graph.interpreter import interpret
@@ -142,6 +144,13 @@ def test_effects_survive_every_step() -> None:
 
 def test_names_of_rewrites_are_switches() -> None:
     assert set(OURS) <= SWITCHES.keys()
+
+
+def test_each_switch_is_asked_for_somewhere() -> None:
+    package = Path(stagejit.__file__).parent
+    sources = (path for path in package.rglob("*.py") if path.name != "options.py")
+    text = "".join(path.read_text() for path in sources)
+    assert [name for name in SWITCHES if f'"{name}"' not in text] == []
 
 
 def test_work_grows_with_the_graph_not_with_its_square() -> None:

@@ -19,11 +19,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stagejit.codegen.cpu.rows.reducers import Accumulator, Reducer
 from stagejit.codegen.elements.positions import Positions, clamped, is_inside
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I32, element_type
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.reducers import Accumulator, Reducer
 from stagejit.graph.dims import WindowDims
 from stagejit.graph.ir import Op
 from stagejit.graph.ops.windows import chooses

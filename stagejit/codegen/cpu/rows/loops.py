@@ -13,9 +13,9 @@ from dataclasses import replace
 from functools import partial
 
 from stagejit.codegen.cpu.rows.nest import Accumulators, RowPolicy, Stage, reducer_of
-from stagejit.codegen.cpu.rows.reducers import Accumulator
 from stagejit.codegen.cpu.rows.runs import Runs, has_rounding, over_runs, runs_of
 from stagejit.codegen.nest.tree import At, Chunk, Loop, Node, Within, everywhere, serial, vectors
+from stagejit.codegen.reducers import Accumulator
 from stagejit.index.affine import Var
 
 _Sets = list[Accumulators]  # what is accumulated apart

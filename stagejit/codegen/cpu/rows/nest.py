@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from stagejit.codegen.cpu.rows.reducers import Accumulator, Reducer, merge_all
 from stagejit.codegen.elements.elements import Memory, Stores
 from stagejit.codegen.elements.loops import Loops
 from stagejit.codegen.ir.nodes import Buffer, storage_type
@@ -21,6 +20,7 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import in_items, panel_width
 from stagejit.codegen.nest.tree import Cell, Do, Node, Parallel
+from stagejit.codegen.reducers import Accumulator, Reducer, merge_all
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var, linearize
 

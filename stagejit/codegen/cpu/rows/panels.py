@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stagejit.codegen.cpu.rows.nest import RowNest, RowPolicy, Stage, reducer_of
-from stagejit.codegen.cpu.rows.reducers import Accumulator, Panel, merge_all
 from stagejit.codegen.cpu.rows.runs import Runs, has_rounding, over_runs, runs_of
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, serial, vectors
+from stagejit.codegen.reducers import Accumulator, Panel, merge_all
 from stagejit.graph.ir import Op, Value
 
 _ROWS_AT_ONCE = 8  # elements of a row that are merged before they meet the accumulator

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from stagejit import types
-from stagejit.codegen.cpu.rows.reducers import Reducer, identity_of, merge_all
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import F32, I32
+from stagejit.codegen.reducers import Reducer, identity_of, merge_all
 from stagejit.types import DType, dtype_named
 
 FLOATS = ("f16", "bf16", "f32", "f64")
