@@ -40,5 +40,7 @@ class Machine:
 
 SMALL_SERVER = Machine()
 
-# Forking costs 0.5 us hot and 6 to 16 us when the workers have slept (KERNELS.md, "Latency").
-FORK_SECONDS = 15e-6
+# A fork and its join cost 6 to 16 us where the workers have slept, and 0.5 to 1 us where another
+# fork ended just before, as one kernel after the other does (KERNELS.md, "Latency").
+FORK_SECONDS, HOT_FORK_SECONDS = 15e-6, 1e-6
+CALL_SECONDS = 30e-9  # of a kernel: its arguments, and the jump there and back

@@ -51,6 +51,7 @@ from stagejit.schedule.build import schedule
 from stagejit.schedule.plan import Plan
 from stagejit.schedule.schedule import Run, Schedule
 from stagejit.schedule.verifier.plans import verify_plan
+from stagejit.schedule.verifier.waves import verify_waves
 from stagejit.symbolic import Undecided
 from stagejit.trace.translate import trace_jaxpr
 
@@ -220,6 +221,11 @@ def _schedule(c: Compilation) -> None:
     c.schedule = schedule(c.dispatches, c.regions, options, c.decisions, machine)
 
 
+def _verify_schedule(c: Compilation) -> None:
+    verify_plan(c.plan)
+    verify_waves(c.schedule)
+
+
 def _codegen(c: Compilation) -> None:
     if c.plan.sizes:
         raise Undecided(f"kernels need numbers for {', '.join(c.plan.sizes)}")
@@ -273,7 +279,7 @@ STEPS = (
     Step("form", _form),
     Step("assemble", _assemble, _verify_assembled),
     Step("place", _place, _verify_dispatches),
-    Step("schedule", _schedule, lambda c: verify_plan(c.plan)),
+    Step("schedule", _schedule, _verify_schedule),
     Step("codegen", _codegen),  # kernels are verified one by one, when they are generated
     Step("host", _host, _verify_hosts),
     Step("load", _load),

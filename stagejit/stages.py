@@ -48,8 +48,7 @@ class _Shown:
         compilation = self.compilation.run_until("schedule")
         if not compilation.plan.sizes:
             compilation.run_until("codegen")
-        options = compilation.request.options
-        return explain(compilation.schedule, compilation.kernels, compilation.target, options)
+        return explain(compilation.schedule, compilation.kernels, compilation.target)
 
     def _text(self, stage: str) -> str:
         texts = self.compilation.texts()

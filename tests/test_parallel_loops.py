@@ -16,7 +16,7 @@ from jax import lax
 import stagejit
 from stagejit.codegen.target import Target
 from stagejit.options import Options
-from stagejit.schedule.parallel_loops import NAME
+from stagejit.schedule.threads.parallel_loops import NAME
 
 RNG = np.random.default_rng(0)
 OFF = Options(disable=(NAME,))

@@ -3,6 +3,7 @@ seconds."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -288,6 +289,24 @@ def test_what_iterations_share_is_looked_at_once_each() -> None:
     lines_to_run(mapped_layers(4), "schedule", "schedule", verify=True)
     short, long = (
         lines_to_run(mapped_layers(n), "schedule", "schedule", verify=True) for n in (50, 200)
+    )
+    assert long / short < 4 * MOST_GROWTH
+
+
+def nest(n: int) -> Program:
+    def f(x: Any) -> Any:
+        return jnp.sin(x)
+
+    for _ in range(n):
+        f = functools.partial(lambda inner, x: lax.fori_loop(0, 3, lambda i, c: inner(c), x), f)
+    return f, (array(8, 8),), ()
+
+
+def test_each_body_of_a_nest_is_scheduled_as_often() -> None:
+    calls_to_run(Compilation(requested(nest(2), verify=False)), "schedule")
+    short, long = (
+        calls_to_run(Compilation(requested(nest(n), verify=False)).run_until("place"), "schedule")
+        for n in (6, 24)
     )
     assert long / short < 4 * MOST_GROWTH
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import linecache
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from stagejit.codegen.generate import Generated
@@ -19,9 +19,8 @@ from stagejit.codegen.target import Target
 from stagejit.decisions import Decision
 from stagejit.dispatch.regions import Region
 from stagejit.loc import Loc
-from stagejit.options import Options
-from stagejit.runtime import waves
-from stagejit.schedule.schedule import Run, Schedule, Step
+from stagejit.runtime import launching
+from stagejit.schedule.schedule import Run, Schedule, Step, Wave
 
 
 @dataclass(frozen=True)
@@ -134,14 +133,12 @@ def by_line(notes: Sequence[Note]) -> list[tuple[Loc, list[Note]]]:
     return [(Loc(group[0].loc.file, group[0].loc.line), group) for group in groups]
 
 
-def explain(
-    schedule: Schedule, kernels: Mapping[Region, Generated], target: Target, options: Options
-) -> Explanation:
+def explain(schedule: Schedule, kernels: Mapping[Region, Generated], target: Target) -> Explanation:
     """The decisions of a schedule's plan, where its dispatches write what is placed, and what was
     chosen for their kernels, as far as there are any: none for symbolic sizes."""
     plan, steps = schedule.plan, list(_steps(schedule))
     placed = tuple(note for step in steps for note in _placements_of(step))
-    threads = _threads(schedule, kernels, target, options) if kernels else {}
+    threads = _threads(schedule, schedule.waves, kernels, target) if kernels else {}
     chosen = tuple(note for step in steps for note in _chosen(step, kernels, threads))
     return Explanation(plan.name, plan.decisions, placed, chosen)
 
@@ -157,23 +154,26 @@ def _steps(schedule: Schedule) -> Iterator[Step]:
 
 
 def _threads(
-    schedule: Schedule, kernels: Mapping[Region, Generated], target: Target, options: Options
+    schedule: Schedule,
+    waves: Mapping[Run, Sequence[Wave]],
+    kernels: Mapping[Region, Generated],
+    target: Target,
 ) -> dict[Region, Choice]:
     """Why threads share the kernels, or do not."""
     found: dict[Region, Choice] = {}
-    share = options.enabled(waves.NAME)
-    for segment in schedule.segments:
-        steps = segment.steps if isinstance(segment, Run) else ()
-        for wave in waves.waves(
-            steps, schedule.plan, lambda part: kernels[part].kernel, target, share=share
-        ):
-            found |= wave.threads
-        for step in steps:
+    for run in (part for part in schedule.segments if isinstance(part, Run)):
+        for wave in waves[run]:
+            parts = [part for step in wave.steps for part in step.region.parts if part in kernels]
+            for part in parts:
+                choice = launching.threads(kernels[part].kernel, target)
+                reason = f"{choice.reason}; in a wave of {len(parts)}"
+                found[part] = replace(choice, reason=reason) if wave.shared else choice
+        for step in run.steps:
             for body, inner in zip(step.dispatch.bodies, step.bodies, strict=True):
                 if body.threads > 1:
-                    found |= dict.fromkeys(_kernels(inner), waves.beside(body.threads))
+                    found |= dict.fromkeys(_kernels(inner), launching.beside(body.threads))
                 else:
-                    found |= _threads(inner, kernels, target, options)
+                    found |= _threads(inner, waves, kernels, target)
     return found
 
 

@@ -21,10 +21,10 @@ from stagejit.graph.ops.foreign import handler_types
 from stagejit.graph.ops.views import behind_aliases
 from stagejit.options import Options
 from stagejit.runtime import program as host
-from stagejit.runtime import waves
+from stagejit.runtime.launching import grain_of, launching
 from stagejit.runtime.program import BufferRef, Copy, ForeignArray, HostProgram, Launch, Parallel
 from stagejit.schedule.plan import Binding, Body, Buffer, exchanged
-from stagejit.schedule.schedule import Run, Schedule, Step
+from stagejit.schedule.schedule import Run, Schedule, Step, Wave
 from stagejit.types import TensorType
 
 _SCRATCH_FAULT = "left its scratch, or read there what it had not written"
@@ -87,7 +87,7 @@ class _Hosting:
     def program(self) -> HostProgram:
         run, buffers = self.run, {b.name: b for b in self.schedule.plan.buffers}
         scope = _Scope(self.schedule, dict(_places(run, buffers.values())))
-        steps = self._steps(run.steps, scope)
+        steps = self._steps(run, scope)
         return HostProgram(
             self.name,
             steps,
@@ -98,14 +98,9 @@ class _Hosting:
             tuple(self.faults),
         )
 
-    def _steps(self, steps: Iterable[Step], scope: _Scope) -> tuple[host.Step, ...]:
+    def _steps(self, run: Run, scope: _Scope) -> tuple[host.Step, ...]:
         made: list[host.Step] = []
-        plan = scope.schedule.plan
-        share = self.options.enabled(waves.NAME) and not scope.alone
-        found = waves.waves(steps, plan, self._kernel, self.target, share=share)
-        if self.options.verify:
-            waves.verify_waves(found, plan)
-        for wave in found:
+        for wave in self.schedule.waves[run]:
             known = wave.steps[0].region.definition
             if known.is_loop:
                 made += self._loop(wave.steps[0], scope)
@@ -120,7 +115,7 @@ class _Hosting:
     def _kernel(self, region: Region) -> Kernel:
         return self.kernels[region].kernel
 
-    def _wave(self, wave: waves.Wave, scope: _Scope) -> tuple[host.Step, ...]:
+    def _wave(self, wave: Wave, scope: _Scope) -> tuple[host.Step, ...]:
         """The launches of a wave; in a region the longest that stay on one core come first, as
         nobody can help with them at the end."""
         timed = [timed for step in wave.steps for timed in self._launches(step, scope)]
@@ -161,7 +156,7 @@ class _Hosting:
             nbytes, first, by = body.plan.buffer(counter.buffer).nbytes, counter.first, counter.step
             begin.append(host.Store(places[counter.buffer], nbytes, first, by))
             end.append(host.Store(scope.place(counter.outer), nbytes, first + trip * by))
-        grain = waves.grain_of(trip, trip * self._seconds(schedule), body.threads)
+        grain = grain_of(trip, trip * self._seconds(schedule), body.threads)
         steps = (*begin, *self._body(step, 0, inner, _Pass()))
         return [host.Iterations(trip, body.threads, grain, steps), *end]
 
@@ -229,7 +224,7 @@ class _Hosting:
             made
             for part in schedule.segments
             if isinstance(part, Run)
-            for made in self._steps(part.steps, inner)
+            for made in self._steps(part, inner)
         )
 
     # ---------------------------------------------------------------- kernels
@@ -242,7 +237,7 @@ class _Hosting:
 
     def _sharing(self, kernel: Kernel, scope: _Scope) -> tuple[int, bool]:
         """Items a chunk, and whether threads share them."""
-        return (1, False) if scope.alone else waves.launching(kernel, self.target)
+        return (1, False) if scope.alone else launching(kernel, self.target)
 
     def _launch(self, region: Region, step: Step, scope: _Scope) -> Launch:
         generated = self.kernels[region]

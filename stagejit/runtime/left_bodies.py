@@ -41,7 +41,7 @@ TYPICAL_TRIP = 8  # turns of a loop of which nobody knows how many it takes
 _FLOP_SECONDS = 0.25e-9  # of one core, without all of its vector units
 _BYTE_SECONDS = 0.1e-9
 _TURN_SECONDS = 20e-9  # of a native op: its share of a launch
-_CALL_SECONDS = 1e-6  # of a routine of LAPACK on a small matrix
+_ROUTINE_SECONDS = 1e-6  # of a routine of LAPACK on a small matrix
 
 # The bodies of each kind of control flow that run many times, or on one side only. The condition of
 # a while loop is not worth a call.
@@ -154,7 +154,7 @@ def _seconds(op: Op) -> float:
     if op.definition.is_branch:
         return max(map(_sum, bodies_of(op)), default=0.0)
     if op.definition.is_call:
-        return _CALL_SECONDS
+        return _ROUTINE_SECONDS
     flops = op.definition.flops(op) * (TRANSCENDENTAL_FLOPS if cost.is_transcendental(op) else 1.0)
     moved = op.definition.is_indexed or op.definition.is_insert
     if not flops and not moved:

@@ -11,7 +11,7 @@ that is the same, and where no result comes to lie in an argument.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from stagejit.decisions import Decision
 from stagejit.dispatch.bodies import counted_inside
@@ -21,7 +21,7 @@ from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops.views import behind_aliases
 from stagejit.machine import SMALL_SERVER, Machine
 from stagejit.options import Options
-from stagejit.schedule import hazards, parallel_loops, reuse
+from stagejit.schedule import hazards, reuse
 from stagejit.schedule.bodies import Bodies, placed_bodies
 from stagejit.schedule.bufferize import Bufferized, Launch, Memory, bufferize, equation_name
 from stagejit.schedule.hazards import HazardGraph
@@ -31,6 +31,8 @@ from stagejit.schedule.order import BESIDE, brought_together, execution_order, r
 from stagejit.schedule.plan import Delegated, Plan
 from stagejit.schedule.reduction import barriers
 from stagejit.schedule.schedule import Schedule, Step, segments_of
+from stagejit.schedule.threads import parallel_loops
+from stagejit.schedule.threads.waves import Waves
 
 # At 100 GFLOP/s and 25 GB/s a core, what takes less than some 40 microseconds.
 _MOST_FLOPS, _MOST_NBYTES = 1 << 22, 1 << 20
@@ -44,18 +46,25 @@ def schedule(
     machine: Machine = SMALL_SERVER,
 ) -> Schedule:
     """The schedule of a graph of dispatches and its regions, see `dispatch/regions.py`."""
-    context = _Context(options or Options(), machine)
-    return _Function(graph, regions, context, decisions, donations(graph)).schedule()
+    options = options or Options()
+    context = _Context(options, machine)
+    made = _Function(graph, regions, context, decisions, donations(graph)).schedule()
+    waves = Waves(machine, options)
+    waves.add(made)
+    plan = replace(made.plan, decisions=(*made.plan.decisions, *waves.decisions))
+    return replace(made, plan=plan, waves=waves.found)
 
 
 @dataclass(frozen=True)
 class _Context:
     """What a function is scheduled for. alone: it runs on one thread, which shares the iterations
-    of a loop around it with others."""
+    of a loop around it with others. known: bodies that run so, by their loop: each is scheduled
+    once, however many loops are around it."""
 
     options: Options
     machine: Machine
     alone: bool = False
+    known: dict[Region, Bodies] = field(default_factory=dict)
 
 
 class _Function:
@@ -97,7 +106,10 @@ class _Function:
 
     def _shared(self, region: Region) -> tuple[Bodies, Decision]:
         """The bodies of a loop, on several threads where they should share it."""
-        made = self._placed(region, replace(self.context, alone=True))
+        known = self.context.known
+        if region not in known:
+            known[region] = self._placed(region, replace(self.context, alone=True))
+        made = known[region]
         if self.context.alone:
             return made, parallel_loops.declined(region, "threads share a loop around it")
         made, decision = parallel_loops.shared(region, made, self.context.machine, self.options)

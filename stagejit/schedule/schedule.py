@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stagejit.dispatch.regions import Region, with_inner
 from stagejit.graph.ir import Graph, Value
@@ -63,6 +63,15 @@ class Run:
 
 
 @dataclass(frozen=True, eq=False)
+class Wave:
+    """Steps that may run at the same time, as `threads/waves.py` says. shared: whether they have
+    one fork and its join; those that are not shared run one after the other."""
+
+    steps: tuple[Step, ...]
+    shared: bool
+
+
+@dataclass(frozen=True, eq=False)
 class Delegation:
     """An equation left to XLA: `step.region.anchor` is the op. operands, results: its buffers."""
 
@@ -79,7 +88,8 @@ class Schedule:
     value after the other for XLA: each segment takes the latest. outputs: for each result its
     buffer, whose shape may be another row-major shape of the same elements. buffer_of: the buffer
     of every value that a region reads or writes. overwritten: by region, inside of loops and
-    branches too, the inputs whose memory its results take, see `dispatch/in_place.py`.
+    branches too, the inputs whose memory its results take, see `dispatch/in_place.py`. waves: the
+    steps of each run, inside of loops and branches too; those of a body stand with its function's.
     """
 
     graph: Graph
@@ -88,6 +98,7 @@ class Schedule:
     outputs: tuple[str, ...]
     buffer_of: Mapping[Value, str]
     overwritten: Mapping[Region, frozenset[Value]]
+    waves: Mapping[Run, tuple[Wave, ...]] = field(default_factory=dict)
 
     @property
     def arena_nbytes(self) -> int:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import stagejit
-from stagejit.errors import InternalError
+from stagejit.decisions import Decision
+from stagejit.errors import VerificationError
 from stagejit.options import Options
-from stagejit.runtime.waves import Wave, verify_waves
-from stagejit.schedule.schedule import Run
+from stagejit.schedule.schedule import Run, Wave
+from stagejit.schedule.threads.waves import NAME
+from stagejit.schedule.verifier.waves import verify_waves
 
 BIG = (512, 1024)
 
@@ -113,21 +117,67 @@ def test_explain_tells_what_shares_a_wave() -> None:
     notes = stagejit.jit(many).explain(array(64, 64)).chosen
     threads = [note.reason for note in notes if note.name == "threads"]
     assert len(threads) == 100
-    assert all("in a wave of 100, which saves " in reason for reason in threads)
+    assert all(reason.endswith("; in a wave of 100") for reason in threads)
     off = stagejit.jit(many, options=Options(disable=("share-forks",))).explain(array(64, 64))
     assert not any("wave" in note.reason for note in off.chosen)
 
 
-@pytest.mark.parametrize("dropped", [0, 1])
-def test_a_wave_with_a_dependence_is_refused(dropped: int) -> None:
+def decisions_of(f: Any, *args: Any, **options: Any) -> list[Decision]:
+    """Those on waves, which are the same for `explain`."""
+    jitted = stagejit.jit(f, options=Options(**options))
+    found = [d for d in jitted.plan(*args).decisions if d.rewrite == NAME]
+    assert found == [d for d in jitted.explain(*args).decisions if d.rewrite == NAME]
+    return found
+
+
+def test_each_wave_is_a_decision() -> None:
+    (shared,) = decisions_of(many, array(64, 64))
+    assert shared.applied
+    assert shared.reason.startswith("100 kernels: one fork saves ")
+    (declined,) = decisions_of(concatenated, *(array(4, 8) for _ in range(3)))
+    assert not declined.applied
+    assert declined.reason == "3 kernels: one fork would save less than 7.5 us"
+    (big,) = decisions_of(concatenated, *(array(*BIG) for _ in range(3)))
+    assert (big.applied, big.reason) == (True, "3 kernels: some of them use several cores anyway")
+    (borders,) = decisions_of(lambda a: jnp.pad(jnp.exp(a), 1), array(*BIG))
+    assert borders.applied
+    assert not decisions_of(jnp.cumsum, array(64, 64))
+    assert not decisions_of(many, array(64, 64), disable=(NAME,))
+
+
+def in_a_loop(x: Any, w: Any) -> Any:
+    return lax.fori_loop(0, 4, lambda i, c: (jnp.tanh(c[0] @ w), jnp.sin(c[1] @ w)), (x, x))
+
+
+def test_waves_of_iterations() -> None:
+    (shared,) = decisions_of(in_a_loop, array(128, 128), array(128, 128))
+    assert shared.applied
+    assert "parallel region of 2" in host_text(in_a_loop, array(128, 128), array(128, 128))
+
+
+def side_by_side(xs: Any, w: Any) -> Any:
+    return lax.map(lambda x: (jnp.tanh(x @ w) @ w, jnp.sin(x @ w) @ w), xs)
+
+
+def test_iterations_that_threads_share_have_no_waves() -> None:
+    args = array(64, 32, 32), array(32, 32)
+    assert "parallel region" not in host_text(side_by_side, *args)
+    assert not decisions_of(side_by_side, *args)
+
+
+@pytest.mark.parametrize(("parts", "fault"), [
+    ([slice(2), slice(2, None)], "depends on a part of its wave"),
+    ([slice(0, None, 2), slice(1, 2)], "other steps"),
+    ([slice(1)], "other steps"),
+])  # fmt: skip
+def test_a_wave_with_a_dependence_is_refused(parts: list[slice], fault: str) -> None:
     """Of a chain of three, whose barriers are all there, the verifier takes no two together."""
     x = np.ones((300, 300), np.float32)
     lowered = stagejit.jit(lambda x: jnp.cumsum(jnp.cumsum(x, 1) @ x, 0)).lower(x)
     schedule = lowered.compilation.run_until("schedule").schedule
-    (segment,) = schedule.segments
-    assert isinstance(segment, Run)
-    steps = segment.steps
-    together = [steps[:2], steps[2:]] if dropped else [steps[::2], steps[1:2]]
-    with pytest.raises(InternalError, match="depends on a part of its wave"):
-        verify_waves([Wave(tuple(group), True, {}) for group in together], schedule.plan)
-    verify_waves([Wave((step,), False, {}) for step in steps], schedule.plan)
+    verify_waves(schedule)
+    (run,) = schedule.segments
+    assert isinstance(run, Run)
+    waves = tuple(Wave(run.steps[part], shared=True) for part in parts)
+    with pytest.raises(VerificationError, match=fault):
+        verify_waves(replace(schedule, waves={run: waves}))

@@ -31,6 +31,7 @@ from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.plan import Plan
 from stagejit.schedule.schedule import Schedule
 from stagejit.schedule.verifier.plans import verify_plan
+from stagejit.schedule.verifier.waves import verify_waves
 from stagejit.trace.translate import graph_of
 from tests.schedule.settling import Settling
 
@@ -45,6 +46,7 @@ def schedule_graph(graph: Graph, options: Options | None = None) -> Schedule:
     made = schedule(dispatches, regions_of(dispatches, options), options, decisions)
     assert graph_text(graph) == before
     verify_plan(made.plan)
+    verify_waves(made)
     text = made.plan.as_text()
     assert parse_plan(text).as_text() == text
     verify_plan(parse_plan(text))

@@ -20,7 +20,6 @@ from stagejit.codegen.target import Target
 from stagejit.errors import VerificationError
 from stagejit.index.box import Box
 from stagejit.options import Options
-from stagejit.schedule.independent import dependence
 from stagejit.schedule.plan import (
     Access,
     Binding,
@@ -31,6 +30,7 @@ from stagejit.schedule.plan import (
     HostScalar,
     Plan,
 )
+from stagejit.schedule.threads.independent import dependence
 from stagejit.schedule.verifier.iterations import verify_iterations
 from stagejit.symbolic import Int, Symbol, expr, substitute
 from stagejit.types import f32, i32, u8

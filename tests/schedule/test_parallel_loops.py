@@ -20,8 +20,8 @@ from stagejit.errors import VerificationError
 from stagejit.machine import Machine
 from stagejit.options import Options
 from stagejit.schedule.build import schedule
-from stagejit.schedule.parallel_loops import NAME
 from stagejit.schedule.plan import Binding, Body, Buffer, Counter, Plan
+from stagejit.schedule.threads.parallel_loops import NAME
 from stagejit.schedule.verifier.iterations import verify_iterations
 from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.types import u8

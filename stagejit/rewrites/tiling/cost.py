@@ -18,7 +18,7 @@ from stagejit.rewrites.tiling.along import Along
 from stagejit.rewrites.tiling.loop import TileLoop
 from stagejit.rewrites.tiling.parts import TURNED, is_sliced
 
-_CALL_SECONDS = 0.5e-6  # of a kernel, and what a thread does for it
+_TURN_SECONDS = 0.5e-6  # for each kernel of a tile: its call, its tails, what a thread does for it
 _HIDDEN = 0.5  # of the arithmetic's time, in which caches may be read
 
 
@@ -70,7 +70,7 @@ class Cost:
         cores = self.machine.cores
         forks = FORK_SECONDS if cores > 1 else 0.0
         alone = self.tiles if self.parts.sums else bool(self.loop.rest)
-        return self.kernels * (self.tiles * _CALL_SECONDS / cores + alone * forks)
+        return self.kernels * (self.tiles * _TURN_SECONDS / cores + alone * forks)
 
     def _read_again(self) -> float:
         machine = self.machine

@@ -16,16 +16,15 @@ from dataclasses import replace
 from stagejit.decisions import Decision
 from stagejit.dispatch.bodies import counted_inside
 from stagejit.dispatch.regions import Region
-from stagejit.machine import FORK_SECONDS, Machine
+from stagejit.machine import FORK_SECONDS, HOT_FORK_SECONDS, Machine
 from stagejit.options import Options
 from stagejit.schedule.bodies import Bodies, PlacedBody, with_threads
-from stagejit.schedule.independent import dependence
 from stagejit.schedule.schedule import Schedule, Step
+from stagejit.schedule.threads.independent import dependence
+from stagejit.schedule.threads.seconds import step_seconds
 
 NAME = "parallel-loops"
-_CALL_SECONDS = 30e-9
-# A kernel that forks takes so much longer than its share of the work.
-_UNEVEN, _FORK_SECONDS_HOT = 1.1, 1e-6
+_UNEVEN = 1.1  # a kernel that forks takes so much longer than its share of the work
 
 
 def shared(
@@ -106,22 +105,7 @@ def _step_seconds(step: Step, machine: Machine, cores: int) -> float:
         return max(inner)
     if inner:  # a loop of unknown length counts once
         return (step.dispatch.bodies[0].trip or 1) * sum(inner)
-    arithmetic = sum(_flops_seconds(part, machine) for part in step.region.parts)
-    seconds = max(arithmetic, step.dispatch.nbytes / machine.core_bandwidth) + _CALL_SECONDS
+    seconds = step_seconds(step, machine)
     if cores == 1 or seconds <= FORK_SECONDS:
         return seconds
-    return seconds / cores * _UNEVEN + _FORK_SECONDS_HOT
-
-
-def _flops_seconds(region: Region, machine: Machine) -> float:
-    """Only products multiply and add at once."""
-    seconds = 0.0
-    for op in region.ops:
-        known = op.definition
-        if known.is_product:
-            seconds += known.flops(op) / machine.peak_flops
-        else:
-            elements = sum(result.type.size for result in op.results)
-            each = known.element_flops(op) * elements
-            seconds += 2 * max(known.flops(op), each) / machine.peak_flops
-    return seconds
+    return seconds / cores * _UNEVEN + HOT_FORK_SECONDS

@@ -1,0 +1,1 @@
+"""What threads share: iterations of loops, and forks."""
