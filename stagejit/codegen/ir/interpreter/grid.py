@@ -1,5 +1,5 @@
-"""Simulates kernels for blocks of threads, see `codegen/ir/grid/`. The next part (CUDA) builds on
-it: its kernels are tested by this where there is no GPU.
+"""Simulates kernels for blocks of threads, see `codegen/ir/grid/`. Their CUDA C++ is compared with
+it (tests/cuda).
 
 Input: a `Function` with threads, arrays, the number of blocks. Output: arrays that are written in
 place, or a VerificationError: beside what `run.py` finds, races of threads or of blocks, and
