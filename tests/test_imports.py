@@ -114,6 +114,46 @@ def test_imports_point_from_later_layers_to_earlier_ones(module: str) -> None:
     assert not backwards, f"{MODULES[module]}: " + "; ".join(backwards)
 
 
+# What is written for one kind of machine knows nothing of the other.
+APART = (("codegen.cpu", "codegen.cuda"), ("runtime.cpu", "runtime.cuda"))
+ONLY_IMPORTERS = {"pycuda": "stagejit.runtime.cuda"}  # of libraries, by their names
+
+
+def lies_in(module: str, folder: str) -> bool:
+    return f"{module}.".startswith(f"{folder}.")
+
+
+def stands_apart(module: str, target: str) -> bool:
+    pairs = [(f"stagejit.{a}", f"stagejit.{b}") for a, b in APART]
+    return not any(
+        lies_in(module, one) and lies_in(target, other)
+        for pair in pairs
+        for one, other in (pair, pair[::-1])
+    )
+
+
+@pytest.mark.parametrize("module", OF_THE_PACKAGE)
+def test_targets_do_not_import_each_other(module: str) -> None:
+    found = [target for target, _ in imported_modules(MODULES[module])]
+    assert [target for target in found if not stands_apart(module, target)] == []
+
+
+def test_an_import_of_the_other_target_is_seen() -> None:
+    assert not stands_apart("stagejit.codegen.cuda.printer", "stagejit.codegen.cpu.llvm.text")
+    assert not stands_apart("stagejit.runtime.cpu.loader", "stagejit.runtime.cuda")
+    assert stands_apart("stagejit.codegen.cuda.printer", "stagejit.codegen.ir.nodes")
+
+
+@pytest.mark.parametrize("module", OF_THE_PACKAGE)
+def test_libraries_of_a_gpu_have_one_importer(module: str) -> None:
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+        for name in names:
+            importer = ONLY_IMPORTERS.get(name.split(".")[0])
+            assert importer is None or lies_in(module, importer), f"line {node.lineno}: {name}"
+
+
 def test_modules_do_not_import_each_other_in_a_circle() -> None:
     edges = {
         module: {target for target, _ in imported_modules(path) if target != module}

@@ -1,0 +1,1 @@
+"""Compiles kernels in CUDA C++. To read: `nvrtc.py`, `resources.py`."""
