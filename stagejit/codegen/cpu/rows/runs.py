@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from stagejit.codegen.cpu.rows.reducers import Reducer
 from stagejit.codegen.nest.tree import Node, blocks, serial
+from stagejit.codegen.reducers import Reducer
 from stagejit.index.affine import Var
 
 MOST_ADDED = 128  # to one accumulator
