@@ -18,6 +18,7 @@ from stagejit.trace.complex.parts import is_complex
 from stagejit.trace.control import Nested
 from stagejit.trace.delegation import is_explained, why_not_native
 from stagejit.trace.in_jax.associative import is_associative
+from stagejit.trace.in_jax.bounds import PROBABILITIES, within_bounds
 from stagejit.trace.in_jax.primitives import FUNCTIONS
 from stagejit.trace.primitives import implementation
 from stagejit.trace.translation import Site, Unsupported
@@ -44,6 +45,8 @@ def implemented(equation: Any, site: Site, nested: Nested) -> ClosedJaxpr:
             function = implementation(equation.primitive)
         if function is None:
             raise Unsupported(why_not_native(site.primitive))
+        if site.primitive in PROBABILITIES:
+            function = within_bounds(function)
         avals, params = list(site.inputs), dict(site.params)
         if site.primitive == "reduce":
             params["in_parts"] = is_associative(equation, site, nested)

@@ -79,3 +79,27 @@ def test_incomplete_functions(dtype: str) -> None:
         with jax.enable_x64(True):
             theirs = np.asarray(jax.jit(fn)(*wide[:2]))
         close(computed(fn, a, x), theirs, dtype, scale=200)
+
+
+def extremes(dtype: str) -> np.ndarray:
+    """By orders of magnitude, and more closely where the methods change. For a and x of 1e20, the
+    series takes so many terms that JAX does not come back."""
+    info = np.finfo(dtype)
+    orders = np.geomspace(float(info.tiny), 1, 16)
+    return np.array([0, *orders, 0.5, 1 + info.eps, 1.5, 3, 10, 100, 1e3, np.inf], dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("fn", [lax.igamma, lax.igammac, lax.betainc])
+def test_probabilities_are_within_bounds(fn: Any, dtype: str) -> None:
+    """And no number only where JAX has none."""
+    shares = np.array([0, 1e-30, 1e-7, 0.01, 0.3, 0.5, 0.7, 0.99, 1 - 2.0**-8, 1], dtype)
+    axes = [extremes(dtype), extremes(dtype), *([shares] if fn is lax.betainc else [])]
+    args = [x.ravel() for x in np.meshgrid(*axes, indexing="ij")]
+    made = np.asarray(computed(fn, *args)).astype(np.float64)
+    with jax.enable_x64(True):
+        theirs = np.asarray(jax.jit(fn)(*args)).astype(np.float64)
+    np.testing.assert_array_equal(np.isnan(made), np.isnan(theirs))
+    made = made[~np.isnan(made)]
+    assert made.min() >= 0
+    assert made.max() <= 1
