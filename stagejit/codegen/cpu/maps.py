@@ -159,7 +159,9 @@ class _Policy:
         """Square tiles of `lanes` by `lanes`, some next to each other along the vector variable,
         then the next ones along the tile variable."""
         lanes, rest = self.lanes, tile.extent % self.lanes
-        chunks = [Chunk(lanes, vectors(vector, lanes, self._square(vector, tile, lanes)))]
+        chunks = []
+        if tile.extent >= lanes:
+            chunks.append(Chunk(lanes, vectors(vector, lanes, self._square(vector, tile, lanes))))
         if rest:
             body = vectors(vector, lanes, self._square(vector, tile, rest))
             chunks.append(Chunk(rest, body, straight=True))

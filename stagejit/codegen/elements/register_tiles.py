@@ -90,7 +90,8 @@ def rows_are_a_loop(
     """See Note [Rows of a square]. What is transposed stands before the loop, so it must not depend
     on anything that a row reads."""
     transposed = [value for value, form in reads if form.coeff(tile) == 1]
-    nbytes = sum(lanes * lanes * value.type.dtype.itemsize for value in transposed)
+    rows = min(lanes, tile.extent)
+    nbytes = sum(rows * lanes * value.type.dtype.itemsize for value in transposed)
     forms = (*offsets, *(form for _, form in reads))
     return (
         lanes * element_code(region) >= _ROWS_APART
