@@ -74,6 +74,23 @@ def body_of(b: GridBuilder) -> str:
     return text[text.index('extern "C"') :]
 
 
+def test_what_nobody_uses_is_not_printed() -> None:
+    """Nor what only that uses."""
+    b = GridBuilder([32])
+    x, y = b.buffer("x", F32, readonly=True), b.buffer("y", F32)
+    unused = b.unary("sqrt", b.load(x, b.thread_id())) * 2.0
+    b.store(b.const(1.0, F32), y, b.thread_id())
+    b.if_(b.compare("lt", b.thread_id(), 5), lambda: b.unary("floor", unused) and None)
+    assert "x[" not in body_of(b)
+
+
+def test_long_argument_lists_have_a_line_each() -> None:
+    b = GridBuilder([32])
+    for k in range(6):
+        b.buffer(f"buffer_{k}", F32)
+    assert "\nk(\n    float* buffer_0,\n    float* buffer_1," in body_of(b)
+
+
 def test_equal_kernels_have_equal_texts() -> None:
     assert cuda_source(block_sum(64).finish(), "k") == cuda_source(block_sum(64).finish(), "k")
 
@@ -194,7 +211,7 @@ def test_loops_that_count_down() -> None:
     ("number", "type", "text"),
     [(7, I64, "u64(7)"), (-1, I32, "u32(-1)"), (255, I8, "u8(-1)"), (1, I1, "true"),
      (-(1 << 63), I64, "u64((-9223372036854775807ll - 1))"), (1 << 40, I64, "u64(1099511627776ll)"),
-     (0.5, F32, "0.5f"), (-2.0, F64, "(-2.0)"), (0.1, F32, "0x1.99999a0000000p-4f"),
+     (0.5, F32, "0.5f"), (-2.0, F64, "(-2.0)"), (0.1, F32, "0x1.99999ap-4f"),
      (0.1, F64, "0x1.999999999999ap-4"), (-0.0, F32, "(-0.0f)"), (1.0, BF16, "bf16{0x3f80}"),
      (float("inf"), F32, "__uint_as_float(0x7f800000u)"),
      (float("-inf"), F64, "__longlong_as_double(-0x10000000000000ll)")],

@@ -28,6 +28,7 @@ from stagejit.codegen.ir.nodes import Buffer, Callee, Function, Op
 from stagejit.errors import InternalError
 
 _OPTIONS = "compile with -fmad=false"
+_WIDTH = 80
 
 
 def cuda_source(function: Function, name: str, about: str = "") -> str:
@@ -60,8 +61,14 @@ def _kernel(function: Function, name: str, names: Names, buffers: dict[Buffer, s
     _declare_memory(v, function.buffers)
     write_block(v, function.body)
     bounds = f"__launch_bounds__({math.prod(function.threads)})"
-    head = f'extern "C" __global__ void {bounds}\n{name}({", ".join(args)}) {{'
+    head = f'extern "C" __global__ void {bounds}\n{name}({_joined(args)}) {{'
     return "\n".join([head, *v.lines, "}"])
+
+
+def _joined(args: list[str]) -> str:
+    """Arguments on one line, or on one each."""
+    line = ", ".join(args)
+    return line if len(line) < _WIDTH else "\n    " + ",\n    ".join(args)
 
 
 def _argument(buffer: Buffer, name: str, *, alone: bool) -> str:
@@ -90,8 +97,7 @@ def _callee(callee: Callee) -> str:
     own = re.sub(r"\W", "_", callee.name)
     names = Names()
     buffers = {b: names.fresh(f"{own}_{b.name.split('.')[0]}") for b in callee.buffers}
-    v = Values(names, buffers, callee.body)
-    v.uses.setdefault(callee.result, []).append(callee.body)
+    v = Values(names, buffers, callee.body, callee.result)
     params: list[str] = []
     for value in callee.params:
         name = names.fresh("xyzw"[len(params)] if len(params) < 4 else "x")

@@ -29,6 +29,7 @@ _NAMES = {
 ATOM, PRODUCT, SUM, LOOSE = range(4)
 
 
+_TAIL = re.compile(r"0+p")
 _SIMPLE = re.compile(r"\w+(\[\d+\])?")
 
 
@@ -107,7 +108,7 @@ def _float_text(number: float, type: Type) -> str:
     text = repr(value)
     exact = Decimal(text) == Decimal(value) and len(text) < 12
     suffix = "f" if type.elem == "f32" else ""
-    text = f"{text if exact else value.hex()}{suffix}"
+    text = f"{text if exact else _TAIL.sub('p', value.hex())}{suffix}"
     return f"({text})" if text.startswith("-") else text
 
 

@@ -6,7 +6,7 @@ it is used if that is the only place, in the same block; otherwise it has a line
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from stagejit.codegen.cuda.names import OF_OPS, Names
 from stagejit.codegen.cuda.types import Expr, c_type, constant
@@ -23,7 +23,9 @@ def names_of(function_buffers: Sequence[Buffer], names: Names) -> dict[Buffer, s
 class Values:
     """The lines of one function so far, and the values that are bound."""
 
-    def __init__(self, names: Names, buffers: dict[Buffer, str], body: Block) -> None:
+    def __init__(
+        self, names: Names, buffers: dict[Buffer, str], body: Block, *results: Value
+    ) -> None:
         self.names, self.buffers = names, buffers
         self.lines: list[str] = []
         self.depth = 1
@@ -31,6 +33,8 @@ class Values:
         self.whole: dict[tuple[Expr, ...], str] = {}  # names of vectors, by their lanes
         self.uses: dict[Value, list[Block]] = {}
         self.home: dict[Value, Block] = {}
+        for value in results:
+            self.uses[value] = [body]
         _count(body, self.uses, self.home)
 
     def line(self, text: str) -> None:
@@ -132,16 +136,19 @@ class Values:
 
 
 def _count(block: Block, uses: dict[Value, list[Block]], home: dict[Value, Block]) -> None:
-    for value in _used(block):
+    """From the last op to the first, so that what only unused values use is unused too."""
+    for value in block.yields:
         uses.setdefault(value, []).append(block)
-    for op in block.ops:
+    for op in reversed(block.ops):
         for result in op.results:
             home[result] = block
-        for inner in op.blocks:
+        for inner in reversed(op.blocks):
             _count(inner, uses, home)
+        if op.opcode in _ALWAYS or any(result in uses for result in op.results):
+            for value in op.operands:
+                uses.setdefault(value, []).append(block)
 
 
-def _used(block: Block) -> Iterator[Value]:
-    for op in block.ops:
-        yield from op.operands
-    yield from block.yields
+# Ops that do something else than to give a value, or are done by threads together.
+_ALWAYS = frozenset(("store", "scatter", "atomic", "cas", "tile_store", "tile_load", "tile_product",
+                     "exchange", "vote", "for", "if"))  # fmt: skip
