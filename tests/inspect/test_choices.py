@@ -26,11 +26,15 @@ def chosen(f: Callable[..., Any], *args: Any) -> dict[str, list[str]]:
 
 
 PROGRAMS: dict[str, tuple[Callable[..., Any], set[str]]] = {
-    "map": (lambda x: jnp.tanh(x) + x[:, ::-1], {"vector", "stream"}),
+    "map": (lambda x: jnp.tanh(x) + x[:, ::-1], {"vector", "stream", "row"}),
     "rows": (lambda x: jax.nn.softmax(x.reshape(2, -1)), {"vector", "stream", "rows", "keep"}),
-    "panels": (lambda x: (x * x).sum(0), {"vector", "stream", "rows"}),
+    "panels": (lambda x: (x * x).sum(0), {"vector", "stream", "rows", "panel"}),
+    "runs": (lambda x: jnp.abs(x.reshape(-1, 1) - x.ravel()).sum(0), {"rows", "panel", "runs"}),
+    "squares": (lambda x: x.T * 2, {"vector", "square"}),
+    "sort": (lambda x: jnp.sort(jnp.tile(x, 99), 1), {"sort"}),
+    "packed": (lambda x: jnp.tile(x, (4, 4)) @ jnp.tile(x, (6, 4)), {"tile", "pack"}),
     "contraction": (lambda x: jnp.tanh(x @ x.T), {"tile"}),
-    "running sums": (lambda x: lax.cumsum(x, axis=1), {"vector", "stream"}),
+    "running sums": (lambda x: lax.cumsum(jnp.tile(x, 99), axis=1), {"vector", "stream", "runs"}),
     "scatter": (lambda x: x.at[jnp.arange(8) % 5].add(1.0), {"vector", "owners"}),
 }
 

@@ -16,7 +16,7 @@ from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
-from stagejit.codegen.elements.elements import Elements, Memory, Stores
+from stagejit.codegen.elements.elements import Memory, Stores
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
 from stagejit.codegen.elements.register_tiles import Tile, best_tile, rows_are_a_loop
@@ -58,7 +58,7 @@ def map_kernel(region: ClosedRegion, target: Target) -> Kernel:
     cores = cores_worth_having(seconds, target.cores)
 
     def tree(loops: Loops, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
-        return _Policy(loops, emitter.elements, memory).tree(cores)
+        return _Policy(loops, emitter, memory).tree(cores)
 
     return kernel_of(region, [loops], tree, seconds, loops.choices)
 
@@ -99,12 +99,16 @@ class _Policy:
     """The tree of one map: some loops one by one, `tile` (if any) in squares, one in vectors.
     stride: how many elements lie between lanes, unrolled, or how many stores."""
 
-    def __init__(self, loops: Loops, elements: Elements, memory: Sequence[Memory]) -> None:
-        self.loops, self.elements, self.lanes = loops, elements, loops.lanes
-        stores = Stores(loops.region, elements, memory, loops.offsets, loops.streamed)
+    def __init__(self, loops: Loops, emitter: Emitter, memory: Sequence[Memory]) -> None:
+        self.loops, self.emitter, self.lanes = loops, emitter, loops.lanes
+        self.elements = emitter.elements
+        stores = Stores(loops.region, self.elements, memory, loops.offsets, loops.streamed)
         self.store = Do("store", lambda: stores.write(enumerate(loops.places)))
         (variables,), vector, between = loops.groups, loops.vector, loops.between
-        self.tile = None if between else best_tile(variables, vector, loops.forms)
+        ranked = None if between or not vector else best_tile(variables, vector, loops.forms)
+        self.tile = ranked.best if ranked else None
+        if ranked:
+            emitter.chose(ranked.choice.name, ranked.choice.reason)
         self.outer = [var for var in variables if var not in (vector, self.tile, between)]
         self.stride = between.extent if between else _stores_between(loops.region)
         self.code = element_code(loops.region)
@@ -137,6 +141,8 @@ class _Policy:
         count = -(-vector.extent // self.lanes)
         straight = block == vector.extent and count <= _UNROLLED and count * self.code <= _STRAIGHT
         tail: Tail = "all masked" if self._masked(vector) else "masked"
+        how = "straight code" if straight else "a loop"
+        self.emitter.chose("row", f"{how}, {tail}: {count} vectors of {self.code:.3g} operations")
         return vectors(vector, self.lanes, body, tail=tail, straight=straight)
 
     def _masked(self, vector: Var) -> bool:

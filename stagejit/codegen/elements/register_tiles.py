@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code
 from stagejit.codegen.ir.builder import Builder
@@ -66,18 +67,22 @@ class Tile:
         return b.load(self.stored[key], at, type.lanes, alignment=min(nbytes, 64))
 
 
-def best_tile(variables: Sequence[Var], vector: Var | None, reads: Sequence[Affine]) -> Var | None:
-    """The variable along which most of the reads that `vector` would gather are contiguous."""
-    if vector is None:
-        return None
+def best_tile(
+    variables: Sequence[Var], vector: Var, reads: Sequence[Affine]
+) -> Ranked[Var | None] | None:
+    """The variable along which most of the reads that `vector` would gather are contiguous; None
+    where it would gather none."""
     strided = [form for form in reads if form.coeff(vector) not in (0, 1, -1)]
-    counts = {
-        var: sum(form.coeff(var) == 1 for form in strided)
-        for var in variables
-        if var is not vector and var.extent >= 4
-    }
-    best = max(counts, key=lambda var: counts[var], default=None)
-    return best if best is not None and counts[best] else None
+    long = [var for var in variables if var is not vector and var.extent >= 4]
+
+    def gathered(var: Var | None) -> float:
+        return sum(var is None or form.coeff(var) != 1 for form in strided)
+
+    def in_words(var: Var | None) -> str:
+        return f"squares along {var.name} of {var.extent}" if var else "no squares"
+
+    ways = [None, *long]
+    return cheapest("square", ways, gathered, in_words, "reads are gathered") if strided else None
 
 
 def rows_are_a_loop(

@@ -13,6 +13,7 @@ from typing import Any
 
 from stagejit.codegen.elements.elements import Elements
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.kernel import Choice
 from stagejit.codegen.nest.groups import Part, Split
 from stagejit.codegen.nest.spans import Span
 from stagejit.codegen.nest.tree import (
@@ -39,14 +40,20 @@ Registers = tuple[Register, ...]
 class Emitter:
     """Emits trees. cells: the registers of each cell that has some, oldest first. spans: what the
     innermost loop over a variable handed down to those inside. groups: the number of the group of
-    each split axis where the loops stand, of those that were handed down."""
+    each split axis where the loops stand, of those that were handed down. choices: of the policies
+    that wrote the trees, each once."""
 
     def __init__(self, elements: Elements) -> None:
         self.elements, self.b = elements, elements.b
         self.cells: dict[Cell, Registers] = {}
         self.spans: dict[Var, Span] = {}
         self.groups: dict[Var, Register] = {}
+        self.choices: dict[Choice, None] = {}
         self._evaluated: dict[tuple[tuple[Var, int], ...], dict[Any, Register]] = {}
+
+    def chose(self, name: str, reason: str) -> None:
+        """For the user to read, see `Choice`."""
+        self.choices[Choice(name, reason)] = None
 
     def emit(self, node: Node) -> None:
         """The code of a tree."""

@@ -33,6 +33,12 @@ def panel_width(variables: Sequence[Var], vector: Var, lanes: int, cores: int) -
     return min(-(-width // lanes), -(-extent // lanes)) * lanes
 
 
+def panel_in_words(vector: Var, width: int, cores: int) -> str:
+    """For the user to read."""
+    panels = -(-vector.extent // width)
+    return f"{width} of {vector.extent} lines next to each other: {panels} panels, {cores} cores"
+
+
 def cores_worth_having(seconds: float, cores: int) -> int:
     """How many cores should share what takes one core so long."""
     return cores if seconds > _WORTH_SHARING else 1

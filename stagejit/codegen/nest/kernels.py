@@ -59,7 +59,8 @@ def kernel_of(
     items = sum(made.items for made in trees)
     shared = Choice("items", f"{items}, about {1e6 * seconds / items:.2g} us each")
     loops = "\n".join(map(text_of, trees))
-    return Kernel(builder.finish(), args, (), items, seconds, (*choices, shared), loops)
+    choices = (*choices, *emitter.choices, shared)
+    return Kernel(builder.finish(), args, (), items, seconds, choices, loops)
 
 
 def _bind_memory(

@@ -67,6 +67,7 @@ class Fill:
     ) -> None:
         self.b, self.emitter, self.elements = emitter.b, emitter, emitter.elements
         self.source, self.tiling, self.lanes, self.dtype = source, tiling, tiling.lanes, dtype
+        self.name = name
         self.packed, self.size = layout(source, tiling, dtype)
         self.buffer = self.b.scratch(name, element_type(dtype), self.size)
         self.dims, self.index, self.memory = list(self.packed), source.index, source.memory
@@ -97,18 +98,25 @@ class Fill:
             return self.write
         vector, along = self._directions()
         if self.lanes > 1 and vector.modulus == 1 and along is None:
+            self._chose("as it lies")
             return self._walk(0)
         others = [dim.source for dim in self.dims if dim is not vector and dim is not along]
         if 1 < vector.modulus <= _MOST_SHUFFLED and self.lanes > 1:
-            filled = self._phases(vector)
+            how, filled = "by phases", self._phases(vector)
         elif along is not None:
-            filled = self._squares(vector, along)
+            how, filled = "in squares", self._squares(vector, along)
         else:
-            filled = self._row(vector)
+            how, filled = "in rows", self._row(vector)
+        self._chose(how)
         border: Node = ()
         if not all(dim.window.exact for dim in self.dims):
             border = self._border(lambda: (self.b.const(0), self.b.const(self.size)))
         return (border, serial(others, filled))
+
+    def _chose(self, how: str) -> None:
+        self.emitter.chose(
+            "pack", f"the {self.name} operand {how}: {self.size} elements of scratch"
+        )
 
     # ---------------------------------------------------------------- what is walked
 

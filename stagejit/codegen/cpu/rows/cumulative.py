@@ -24,7 +24,7 @@ from stagejit.codegen.elements.space import Space
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.items import in_items, panel_width
+from stagejit.codegen.nest.items import in_items, panel_in_words, panel_width
 from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import At, Cell, Chunk, Do, Loop, Node, Parallel, serial, vectors
 from stagejit.codegen.reducers import Accumulator, Panel, Reducer
@@ -82,13 +82,17 @@ class _Policy:
         self.elements.bind(self.op.result, nest.index, lambda: self.current)
 
     def tree(self) -> Parallel:
-        vector = self.nest.vector
-        if vector is None or vector in self.axis:
+        vector, rows = self.nest.vector, math.prod(var.extent for var in self.axis)
+        along = vector is None or vector in self.axis
+        run = _RUN if along else _RUN_ROWS
+        if self.in_runs and rows > run:
+            self.emitter.chose("runs", f"sums of {run} of {rows} elements meet the others")
+        if vector is None or along:
             return in_items([(var, 1) for var in self.kept], self._line(), self.nest.target.cores)
         outer = [(var, 1) for var in self.kept if var is not vector]
         width = panel_width(self.kept, vector, self.nest.lanes, self.nest.target.cores)
+        self.emitter.chose("panel", panel_in_words(vector, width, self.nest.target.cores))
         panels = [Panel.of(self.b, self.reducer, "running", width)]
-        rows = math.prod(var.extent for var in self.axis)
         if self.in_runs and rows >= _RUN_ROWS:
             panels.append(Panel.of(self.b, self.reducer, "before", width))
         lines = self._panel(vector, width, panels)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from stagejit.codegen.cpu.rows.nest import Accumulators, RowPolicy, Stage, reducer_of
-from stagejit.codegen.cpu.rows.runs import Runs, has_rounding, over_runs, runs_of
+from stagejit.codegen.cpu.rows.runs import Runs, has_rounding, in_words, over_runs, runs_of
 from stagejit.codegen.nest.tree import At, Chunk, Loop, Node, Within, everywhere, serial, vectors
 from stagejit.codegen.reducers import Accumulator
 from stagejit.index.affine import Var
@@ -67,9 +67,12 @@ class RowLoops(RowPolicy):
     def one_pass(self, stage: Stage) -> Node:
         sets = [self.accumulators(stage) for _ in range(self._sets(len(stage)))]
         along, run = partial(self._along, stage), partial(self._run, stage)
+        runs = self._runs(stage, len(sets))
+        if how := in_words(runs):
+            self.emitter.chose("runs", how)
         return (
             self.cleared(stage, sets),
-            over_runs(self._runs(stage, len(sets)), sets, run, along),
+            over_runs(runs, sets, run, along),
             self.finish_pass(stage, sets),
         )
 

@@ -18,7 +18,7 @@ from stagejit.codegen.elements.loops import Loops
 from stagejit.codegen.ir.nodes import Buffer, storage_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.items import in_items, panel_width
+from stagejit.codegen.nest.items import in_items, panel_in_words, panel_width
 from stagejit.codegen.nest.tree import Cell, Do, Node, Parallel
 from stagejit.codegen.reducers import Accumulator, Reducer, merge_all
 from stagejit.graph.ir import Op, Value
@@ -145,6 +145,7 @@ class RowPolicy(ABC):
         loops = [(var, 1) for var in nest.kept if var is not nest.vector]
         if nest.vector in nest.kept:
             loops.append((nest.vector, nest.width))
+            self.emitter.chose("panel", panel_in_words(nest.vector, nest.width, nest.target.cores))
         return in_items(loops, self.rows(), nest.target.cores)
 
     def rows(self) -> Node:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stagejit.codegen.cpu.rows.nest import RowNest, RowPolicy, Stage, reducer_of
-from stagejit.codegen.cpu.rows.runs import Runs, has_rounding, over_runs, runs_of
+from stagejit.codegen.cpu.rows.runs import Runs, has_rounding, in_words, over_runs, runs_of
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter
@@ -33,6 +33,8 @@ class PanelLoops(RowPolicy):
         self._runs: Runs = [(var, []) for var in nest.reduced]
         if any(has_rounding(reducer_of(op)) for op in reduces):
             self._runs = runs_of(nest.reduced, 1 / _ROWS_AT_ONCE)
+        if how := in_words(self._runs):
+            emitter.chose("runs", how)
         # Of all the row, of a run of runs, ..., of a run.
         levels = 1 + sum(len(sizes) for _, sizes in self._runs)
         self._levels = [self._declared(reduces) for _ in range(levels)]

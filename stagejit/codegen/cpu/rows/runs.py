@@ -39,6 +39,12 @@ def runs_of(variables: Sequence[Var], added: float) -> Runs:
     return found[::-1]
 
 
+def in_words(runs: Runs) -> str:
+    """For the user to read; "" where there are none."""
+    found = [f"{' in '.join(map(str, sizes))} of {var.extent}" for var, sizes in runs if sizes]
+    return f"sums of {', '.join(found)} iterations meet the others" if found else ""
+
+
 def over_runs(
     runs: Runs, into: T, run: Callable[[T, Callable[[T], Node]], Node], body: Callable[[T], Node]
 ) -> Node:

@@ -46,8 +46,6 @@ def radix_operations(bits: int, extent: int, width: int) -> float:
 class Radix(Way):
     """Sorts rows one by one."""
 
-    name = "digits"
-
     def __init__(self, rows: Rows, target: Target) -> None:
         super().__init__(rows)
         self.target, self.keys = target, rows.keys
@@ -57,6 +55,7 @@ class Radix(Way):
             widest = max(widest, 4)
         self.lanes = target.vector_nbytes // widest
         self.digits = [digit_bits(key.digits, self.extent, target) for key in self.keys]
+        self.name = f"digits of {' and '.join(map(str, self.digits))} bits"
         self.operations = sum(
             radix_operations(key.digits, self.extent, width)
             for key, width in zip(self.keys, self.digits, strict=True)
