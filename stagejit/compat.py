@@ -175,6 +175,11 @@ def evaluate_equation(equation: Any, operands: list[Any]) -> list[Any]:
     return list(results) if equation.primitive.multiple_results else [results]
 
 
+def named_axis(effect: Any) -> Any:
+    """The name of the axis that an equation depends on by this effect; None for other effects."""
+    return effect.name if isinstance(effect, core.NamedAxisEffect) else None
+
+
 def without_high_level(closed_jaxpr: Any) -> Any:
     """The jaxpr with its high-level primitives expanded (`jnp.searchsorted` is one from jax 0.12
     on). JAX does that to what it lowers, but not to what it traces."""

@@ -1,36 +1,17 @@
 """Translations of reductions and cumulative operations to `reduce` and `cumulative`.
 
 Input: JAX primitives such as `reduce_sum`, `argmax` and `cumsum`; for the generic `reduce` see
-`in_jax/folds.py`. Output: one `reduce` or `cumulative` equation. `on_one_device` finds the
-reductions among the collectives.
+`in_jax/folds.py`. Output: one `reduce` or `cumulative` equation.
 Invariant: `fn` is associative and commutative with an identity in every dtype that it is used with.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 from stagejit.graph.functions import identity
 from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
 from stagejit.types import TensorType, bool_, from_numpy
-
-# Over an axis of a `vmap` with a name, a collective reduces an axis of its own operand.
-_COLLECTIVES = {
-    "psum": "reduce_sum", "psum_invariant": "reduce_sum", "pmax": "reduce_max",
-    "pmin": "reduce_min",
-}  # fmt: skip
-
-
-def on_one_device(name: str, params: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The reduction that a collective over axes of its operand is; others as they are. An axis with
-    a name is one of devices: `vmap` replaces those of its own by their positions."""
-    found = _COLLECTIVES.get(name)
-    if found is None or params.get("axis_index_groups") is not None:
-        return name, params
-    return found if all(isinstance(axis, int) for axis in params["axes"]) else name, params
 
 
 def _reduce(fn: str) -> Translation:

@@ -33,6 +33,7 @@ from stagejit.trace import (
     foreign,
     indexing,
     linalg,
+    one_device,
     products,
     reductions,
     shapes,
@@ -58,6 +59,7 @@ TRANSLATIONS: dict[str, Translation] = {
     **sorting.TRANSLATIONS,
     **special.TRANSLATIONS,
     **foreign.TRANSLATIONS,
+    **one_device.TRANSLATIONS,
     **window.TRANSLATIONS,
 }
 
@@ -142,6 +144,7 @@ class _Tracer:
     def __init__(self, graph: Graph, delegate: bool, control_flow: bool, inside: str = "") -> None:
         self.emit = Emitter(graph)
         self.delegate, self.control_flow, self.inside = delegate, control_flow, inside
+        self.alone: frozenset[str] = frozenset()  # names of axes of one device around us
         self.is_ours = False  # whether JAX's locations are those of our own code
         self.token: Value | None = None
         self.implementing: list[Any] = []  # primitives whose implementation is being translated
@@ -200,27 +203,44 @@ class _Tracer:
     def whole(self, closed_jaxpr: ClosedJaxpr, operands: list[Value], reason: str) -> list[Value]:
         """The results of a jaxpr whose only equation takes and returns all, delegated."""
         (equation,) = closed_jaxpr.jaxpr.eqns
-        return list(self._delegate(equation, _site(equation), operands, reason, Loc()))
+        return list(self._delegate(equation, self._site(equation), operands, reason, Loc()))
 
     def _equation(self, equation: Any, operands: list[Value], loc: Loc) -> Sequence[Value]:
-        site = _site(equation)
+        site = self._site(equation)
+        has_effects = bool(one_device.effects_beside(equation, self.alone))
         try:
+            if site.primitive == "shard_map":
+                return self._body_of(site, operands, loc)
             found = control.TRANSLATIONS.get(site.primitive) if self.control_flow else None
             if found is not None:
-                _check(found, site, operands, bool(equation.effects))
+                _check(found, site, operands, has_effects)
                 return _typed(site, found.rule(self.emit, site, self._nested, *operands), loc)
             if self.inside and site.primitive in callbacks.TRANSLATIONS:
                 return _translate(self.emit, site, operands, False, callbacks.TRANSLATIONS)
             is_op = site.primitive in TRANSLATIONS or site.primitive in COMPLEX
             if not is_op or is_implemented(site):
                 return self._computed(equation, site, operands, loc)
-            return _translate(self.emit, site, operands, bool(equation.effects), TRANSLATIONS)
+            return _translate(self.emit, site, operands, has_effects, TRANSLATIONS)
         except Undecided as undecided:
             raise _not_for_all_sizes(site, str(undecided), loc) from None
         except Unsupported as unsupported:
             if not all(map(has_static_shape, (*(v.type for v in operands), *site.results))):
                 raise _not_for_all_sizes(site, str(unsupported), loc) from None
             return self._delegate(equation, site, operands, str(unsupported), loc)
+
+    def _body_of(self, site: Site, operands: list[Value], loc: Loc) -> Sequence[Value]:
+        """shard_map on one device  -->  its body. Raises Unsupported where something in that is not
+        native: XLA may have to know the axes' names there."""
+        body, names = one_device.body_on_one_device(site.params)
+        before = self.alone, self.inside
+        self.alone |= names
+        try:
+            inputs = [(f"x{at}", value.type) for at, value in enumerate(operands)]
+            self._nested("body", inputs, 0, lambda _, inline, values: inline(body, values))
+            self.inside = self.inside or "body"
+            return _typed(site, self.run(body, operands, loc), loc)
+        finally:
+            self.alone, self.inside = before
 
     def _computed(
         self, equation: Any, site: Site, operands: list[Value], loc: Loc
@@ -247,7 +267,7 @@ class _Tracer:
         for at, (input_name, type) in enumerate(inputs):
             graph.add_input(input_name, type, donated=at < carries)
         tracer, call = _Tracer(graph, self.delegate, self.control_flow, name), self.emit.loc
-        tracer.emit.loc, tracer.is_ours = call, self.is_ours
+        tracer.emit.loc, tracer.is_ours, tracer.alone = call, self.is_ours, self.alone
         tracer.implementing = [*self.implementing]
 
         def inline(closed_jaxpr: ClosedJaxpr, arguments: Sequence[Value]) -> Sequence[Value]:
@@ -284,23 +304,22 @@ class _Tracer:
         )
         return results
 
+    def _site(self, equation: Any) -> Site:
+        avals_out = tuple([variable.aval for variable in equation.outvars])
+        name = jax_name(equation.primitive) or f"{equation.primitive} (not JAX's)"
+        return Site(
+            *one_device.on_one_device(equation, name, self.alone),
+            tuple(map(type_of, avals_out)),
+            tuple([atom.aval for atom in equation.invars]),
+            avals_out,
+        )
+
     def _constant(self, value: Any, aval: Any) -> Value:
         type = type_of(aval)
         array = constant_array(value, aval, type)
         if type.dtype.kind == "opaque":
             return self.emit.opaque_const(array, type)
         return self.emit.const(array, type.dtype)
-
-
-def _site(equation: Any) -> Site:
-    avals_out = tuple([variable.aval for variable in equation.outvars])
-    name = jax_name(equation.primitive) or f"{equation.primitive} (not JAX's)"
-    return Site(
-        *reductions.on_one_device(name, equation.params),
-        tuple(map(type_of, avals_out)),
-        tuple([atom.aval for atom in equation.invars]),
-        avals_out,
-    )
 
 
 def _not_for_all_sizes(site: Site, reason: str, loc: Loc) -> UnsupportedOpError:
