@@ -7,7 +7,9 @@ small parts do not leave the range; what is infinite divides to zero, as in C.
 
 from __future__ import annotations
 
+from stagejit.graph.ir import Value
 from stagejit.trace.complex.parts import Pair
+from stagejit.trace.emitter import Emitter
 from stagejit.trace.expressions import Real, larger, smaller
 
 
@@ -20,6 +22,17 @@ def one_minus_square(x: Pair) -> Pair:
     """1 - x**2 as (1 + x) * (1 - x), which keeps the digits that squaring near 1 rounds away."""
     a, b = x
     return product((a + 1, b), (-(a - 1), -b))
+
+
+def one_minus(real: Value, emit: Emitter) -> Real | None:
+    """1 - (a * a - b * b)  -->  (1 + a) * (1 - a) + b * b; None of others"""
+    if real.op.attrs.get("fn") != "sub":
+        return None
+    factors = [x.op for x in real.op.operands]
+    if any(x.attrs.get("fn") != "mul" or len(set(x.operands)) > 1 for x in factors):
+        return None
+    a, b = (Real(emit, x.operands[0]) for x in factors)
+    return (a + 1) * -(a - 1) + b * b
 
 
 def quotient(x: Pair, y: Pair) -> Pair:

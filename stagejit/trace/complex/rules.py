@@ -59,6 +59,23 @@ def _linear(emit: Emitter, site: Site, *operands: Value) -> Value:
     return of_pair((real, imaginary))
 
 
+def _sub(emit: Emitter, site: Site, x: Value, y: Value) -> Value:
+    """1 - z**2 and z**2 - 1 keep the digits that squaring near 1 rounds away, where the parts of z
+    are at hand: gradients of arc functions are made of them, before jax 0.12."""
+    one, square = (x, y) if _is_one(x) else (y, x)
+    real = None
+    if _is_one(one) and square in emit.parts:
+        real = arithmetic.one_minus(part_of(emit, square, 0), emit)
+    if real is None:
+        return _linear(emit, site, x, y)
+    imaginary = Real(emit, part_of(emit, square, 1))
+    return of_pair((real, -imaginary) if one is x else (-real, imaginary))
+
+
+def _is_one(x: Value) -> bool:
+    return x.op.definition.is_constant and bool((x.op.attrs["value"] == (1, 0)).all())
+
+
 _LINEAR = {"add": "add", "add_any": "add", "sub": "sub", "neg": "neg"}
 
 
@@ -112,14 +129,16 @@ def _of_pairs(function: Callable[..., Pair]) -> Rule:
     """A function of pairs; a real operand, such as an integral exponent, counts as complex."""
 
     def rule(emit: Emitter, site: Site, *operands: Value) -> Value:
-        dtype, pairs = site.result.dtype, []
+        dtype, pairs = site.result.dtype, dict[Value, Pair]()
         for x, aval in zip(operands, site.inputs, strict=True):
+            if x in pairs:
+                continue
             if is_complex(aval):
-                pairs.append(pair_of(emit, x))
+                pairs[x] = pair_of(emit, x)
             else:
                 real = Real(emit, emit.convert(x, dtype))
-                pairs.append((real, real.like(0)))
-        return of_pair(function(*pairs))
+                pairs[x] = real, real.like(0)
+        return of_pair(function(*(pairs[x] for x in operands)))
 
     return rule
 
@@ -149,6 +168,7 @@ _RULES: dict[str, Rule] = {
     "complex": _complex,
     "conj": _conj,
     **dict.fromkeys(_LINEAR, _linear),
+    "sub": _sub,
     "integer_pow": _integer_pow,
     "abs": _abs,
     "clamp": _clamp,

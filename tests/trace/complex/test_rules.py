@@ -134,3 +134,46 @@ def test_order(fn: str) -> None:
     with np.errstate(invalid="ignore"):
         expected = {"max": np.maximum, "min": np.minimum}[fn](x, y)
     np.testing.assert_array_equal(ours.view(np.float32), expected.view(np.float32))
+
+
+NEAR_ONE: dict[str, Callable[[Any], Any]] = {
+    "square": lambda z: 1 - jnp.square(z),
+    "product": lambda z: 1 - z * z,
+    "power": lambda z: 1 - z**2,
+    "the other way": lambda z: z**2 - 1,
+    "root": lambda z: lax.rsqrt(1 - jnp.square(z)),
+    "of a sum": lambda z: 1 - jnp.square(z * 1),
+    **{
+        fn.__name__: jax.grad(lambda z, fn=fn: (lambda y: y.real + 2 * y.imag)(fn(z)).sum())
+        for fn in (jnp.arccos, jnp.arcsin, jnp.arctanh)
+    },
+}
+
+
+@pytest.mark.parametrize("name", NEAR_ONE)
+def test_near_one_nothing_is_lost_to_a_square(name: str) -> None:
+    """Ten times the rounding of a float, at any distance from 1 and -1."""
+    r = np.random.default_rng(0)
+    away = 10 ** r.uniform(-5, 1, 4000) * np.exp(2j * np.pi * r.uniform(0, 1, 4000))
+    z = (r.choice([-1, 1], 4000) + away).astype(np.complex64)
+    f = NEAR_ONE[name]
+    with jax.enable_x64(True):
+        expected = np.asarray(jax.jit(f)(jnp.asarray(z.astype(np.complex128))))
+    made = np.asarray(stagejit.jit(f, options=VERIFYING)(z))
+    assert (abs(made - expected) / abs(expected)).max() < 1e-6
+
+
+def test_dont_take_other_differences_for_squares() -> None:
+    def of_parts(z: Any, w: Any) -> Any:
+        a, b = z.real, w.imag
+        return 1 - lax.complex(a * a - b * b, z.imag), 1 - lax.complex(a * a - a * b, z.imag)
+
+    for f in (
+        of_parts, lambda z, w: 1 - z * w, lambda z, w: (1 + 1j) - z * z, lambda z, w: 1j - z * z,
+        lambda z, w: z - z * z, lambda z, w: 1 - lax.complex(z.real, z.imag),
+        lambda z, w: (1 - jnp.square(z), jnp.square(z) - 1),
+    ):  # fmt: skip
+        wide = (Z.astype(np.complex128), W.astype(np.complex128))
+        with jax.enable_x64(True):
+            expected = jax.jit(f)(*wide)
+        allclose(stagejit.jit(f)(Z, W), expected)
