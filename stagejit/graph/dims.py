@@ -173,6 +173,10 @@ class GatherDims(_FromAttributes):
             parts[own] = parts[own] + index[axis]
         return tuple(parts)
 
+    def rooms(self, x: Shape) -> dict[int, int]:
+        """Positions at which a window may start, by the axes that index vectors move along."""
+        return {axis: max(x[axis] - self.sizes[axis] + 1, 1) for axis in self.start_axes}
+
     def result_shape(self, x: Shape, indices: Shape) -> Shape:
         """Raises ValueError where operand shapes do not fit the fields."""
         if len(self.sizes) != len(x) or any(
@@ -222,6 +226,13 @@ class ScatterDims(_FromAttributes):
         for axis, own in zip(self.kept_axes(rank), self.window_axes, strict=True):
             sizes[axis] = updates[own]
         return tuple(sizes)
+
+    def as_gather(self, rank: int, updates: Shape) -> GatherDims:
+        """The gather that reads, from x of this rank, what the scatter writes."""
+        return GatherDims(
+            self.window_axes, self.inserted_axes, self.start_axes, self.operand_batch_axes,
+            self.index_batch_axes, self.window(rank, updates),
+        )  # fmt: skip
 
     def check(self, x: Shape, indices: Shape, updates: Shape) -> None:
         """Raises ValueError where operand shapes do not fit the fields."""

@@ -39,7 +39,7 @@ from stagejit.codegen.nest.items import in_items
 from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import Do, Node, Parallel, When, Within, serial, vectors
 from stagejit.codegen.target import Target
-from stagejit.graph.dims import ScatterDims
+from stagejit.graph.dims import GatherDims, ScatterDims
 from stagejit.graph.ir import Op
 from stagejit.index.affine import Affine, Index, Var
 
@@ -53,16 +53,14 @@ _FAR = 40.0  # until a line comes from the cache of all cores or from memory, so
 
 @dataclass(frozen=True, kw_only=True)
 class _Nest(Loops):
-    """Of elements of the updates; their place in the destination is told but for the starts. The
-    first group of loops has independent iterations, the second is over index vectors, and the rest
-    over the elements of a window.
+    """Of elements of the updates. The first group of loops has independent iterations, the second
+    is over index vectors, and the rest over the elements of a window.
 
     still: whether elements along the vector variable are of different destinations, see Note
-    [Windows that move]. owned: the axis of Note [Owned ranges], or None, and ranges the number of
-    them."""
+    [Windows that move]. ranges: how many there are of axis `owned`, see Note [Owned ranges]."""
 
     still: bool
-    owned: int | None
+    owned: int
     ranges: int
 
 
@@ -79,13 +77,12 @@ def scatter_kernel(region: ClosedRegion, target: Target) -> Kernel:
 def _plan(region: ClosedRegion, target: Target) -> _Nest:
     op = region.anchor_op
     _, indices, updates = op.operands
-    dims = ScatterDims.of(op.attrs)
+    dims = _dims(op)
 
     def walk(footprint: Footprint, index: Index) -> Walked:
         footprint.value(updates, index)
-        starts, place = _starts(footprint, op, index), _place(op, index)
-        footprint.numbers.append(_offset(op, place, starts))
-        return index, [place], footprint.numbers[-1:]
+        footprint.numbers.append(_offset(op, index, _starts(footprint, op, index)))
+        return index, [], footprint.numbers[-1:]
 
     batch = dims.batch_axes(len(updates.shape))
     apart = {batch[axis] for axis in dims.index_batch_axes}
@@ -93,7 +90,7 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
         apart = set(batch)
     several = [axis for axis in batch if axis not in apart]
     moving = _moving_axes(op) if any(updates.shape[axis] > 1 for axis in several) else frozenset()
-    runs = [list(run) for _, run in groupby(dims.window_axes, key=moving.__contains__)]
+    runs = [list(run) for _, run in groupby(dims.offset_axes, key=moving.__contains__)]
     groups = [sorted(apart), several, *runs]
     loops = loops_of(region, target, Space(updates.shape, "u"), groups, walk)
     free, _, *parts = loops.groups
@@ -102,27 +99,25 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     still = not any(
         run[0] in moving and loops.vector in part for run, part in zip(runs, parts, strict=True)
     )
-    owners = _owners(region, free, loops.vector if still else None, loops.lanes, target)
+    owned, owners = _owners(region, free, loops.vector if still else None, loops.lanes, target)
     loops = replace(loops, choices=(*loops.choices, owners.choice))
-    owned, ranges = owners.best
-    return _Nest(**vars(loops), still=still, owned=owned, ranges=ranges)
+    return _Nest(**vars(loops), still=still, owned=owned, ranges=owners.best)
 
 
-def _rooms(op: Op) -> dict[int, int]:
-    """Positions at which a window may start, by the axis that index vectors move along."""
-    dims, shape = ScatterDims.of(op.attrs), op.result.shape
-    window = dims.window(len(shape), op.operands[2].shape)
-    return {axis: max(shape[axis] - window[axis] + 1, 1) for axis in dims.start_axes}
+def _dims(op: Op) -> GatherDims:
+    """Of the gather that reads what a scatter writes."""
+    updates = op.operands[2]
+    return ScatterDims.of(op.attrs).as_gather(op.result.type.rank, updates.shape)
 
 
 def _moving_axes(op: Op) -> frozenset[int]:
     """Axes of the updates along which windows may overlap; see Note [Windows that move]."""
-    dims, rooms = ScatterDims.of(op.attrs), _rooms(op)
-    kept = dims.kept_axes(op.result.type.rank)
+    dims = _dims(op)
+    rooms = dims.rooms(op.result.shape)
     return frozenset(
         own
-        for axis, own in zip(kept, dims.window_axes, strict=True)
-        if rooms.get(axis, 1) > 1 and op.operands[2].shape[own] > 1
+        for axis, own in zip(dims.window_axes, dims.offset_axes, strict=True)
+        if rooms.get(axis, 1) > 1 and dims.sizes[axis] > 1
     )
 
 
@@ -130,70 +125,49 @@ def _starts(
     walk: Walk[E], op: Op, index: Index, inside: list[E] | None = None
 ) -> dict[int, Affine]:
     """Where the window of element `index` of the updates starts. inside: see `Walk.standing_at`."""
-    indices, starts = op.operands[1], {}
-    batch = [index[axis] for axis in ScatterDims.of(op.attrs).batch_axes(len(index))]
-    for component, (axis, room) in enumerate(_rooms(op).items()):
-        start = walk.value(indices, (*batch, Affine((), component)))
+    indices, dims, starts = op.operands[1], _dims(op), {}
+    for component, (axis, room) in enumerate(dims.rooms(op.result.shape).items()):
+        start = walk.value(indices, (*dims.batch_of(index), Affine((), component)))
         starts[axis] = walk.standing_at(start, indices.type.dtype, room, inside)
     return starts
 
 
-def _offset(op: Op, place: Index, starts: Mapping[int, Affine]) -> Affine:
-    """In the destination, of a place that is relative to its start."""
-    moved = (part + starts.get(axis, Affine()) for axis, part in enumerate(place))
-    return op.result.type.offset(tuple(moved))
-
-
-def _place(op: Op, index: Index) -> Index:
-    """Where element `index` of the updates goes, relative to its start."""
-    dims, rank = ScatterDims.of(op.attrs), op.result.type.rank
-    batch = [index[axis] for axis in dims.batch_axes(len(index))]
-    parts = [Affine()] * rank
-    for axis, driver in zip(dims.operand_batch_axes, dims.index_batch_axes, strict=True):
-        parts[axis] = batch[driver]
-    for axis, position in zip(dims.kept_axes(rank), dims.window_axes, strict=True):
-        parts[axis] = index[position]
-    return tuple(parts)
+def _offset(op: Op, index: Index, starts: Mapping[int, Affine]) -> Affine:
+    """In the destination, of element `index` of the updates."""
+    return op.result.type.offset(_dims(op).operand_index(index, starts))
 
 
 def _owners(
     region: ClosedRegion, free: Sequence[Var], vector: Var | None, lanes: int, target: Target
-) -> Ranked[tuple[int | None, int]]:
-    """The axis whose ranges are owned, and how many ranges; (None, 1) for none."""
+) -> tuple[int, Ranked[int]]:
+    """The axis of which ranges may be owned, and how many are, 1 for none."""
     op = region.anchor_op
-    dims, shape = ScatterDims.of(op.attrs), op.result.shape
-    window = dims.window(len(shape), op.operands[2].shape)
-    axes = [axis for axis in dims.start_axes if window[axis] == 1 and shape[axis] > 1]
+    dims, shape = _dims(op), op.result.shape
+    axes = [axis for axis in dims.start_axes if dims.sizes[axis] == 1 and shape[axis] > 1]
+    axis = max(axes, key=lambda axis: shape[axis], default=-1)
     blocks = -(-vector.extent // (lanes * _BLOCK)) if vector else 1
     items = math.prod(var.extent for var in free) * blocks
-    ways: list[tuple[int | None, int]] = [(None, 1)]
+    ways = [1]
     if axes and items < 2 * target.cores:
-        axis = max(axes, key=lambda axis: shape[axis])
         wanted = (-(-workers // items) for workers in (target.cores, 2 * target.cores))
-        ways += [(axis, min(count, shape[axis])) for count in wanted if count > 1]
+        ways += [min(count, shape[axis]) for count in wanted if count > 1]
     # One window costs what its vectors do, and a wait where its place is in no cache of the core.
-    vectors = math.prod(window) / blocks / max(lanes if vector else 1, 1)
+    vectors = math.prod(dims.sizes) / blocks / max(lanes if vector else 1, 1)
     far = _FAR if op.result.type.nbytes > target.l2_nbytes else 0
     combine = far + vectors * (_MOVES + element_code(region))
 
-    def cycles(way: tuple[int | None, int]) -> float:
+    def cycles(ranges: int) -> float:
         """Cycles a window, of the core that has most to do. Each item of a range asks of each
         window whether it is its own: whether that is so is not to be predicted, unless windows are
         sorted, or few are its own."""
-        ranges = way[1]
         rounds = -(-items * ranges // target.cores) / ranges  # of all windows of an item
-        if ranges == 1:
-            return -(-items // target.cores) * (_INDEX + combine)
-        own = 1 / ranges
-        wrong = 0.0 if op.attrs["sorted"] else min(own, 1 - own)
+        wrong = 0.0 if op.attrs["sorted"] else min(1 / ranges, 1 - 1 / ranges)
         return rounds * (ranges * (_INDEX + wrong * _MISPREDICTED) + combine)
 
-    return cheapest("owners", ways, cycles, _way_in_words, "cycles a window")
+    def text(ranges: int) -> str:
+        return "items differ in windows" if ranges == 1 else f"{ranges} ranges of axis {axis}"
 
-
-def _way_in_words(way: tuple[int | None, int]) -> str:
-    axis, ranges = way
-    return "items differ in windows" if axis is None else f"{ranges} ranges of axis {axis}"
+    return axis, cheapest("owners", ways, cycles, text, "cycles a window")
 
 
 # -------------------------------------------------------------------- loops and statements
@@ -213,7 +187,7 @@ class _Policy:
         nest = self.nest
         free, ordered, *window = nest.groups
         loops = [(var, 1) for var in free]
-        if nest.owned is not None:
+        if nest.ranges > 1:
             loops.append((self.range, 1))
         if nest.vector:
             loops.append((nest.vector, self._block()))
@@ -236,15 +210,15 @@ class _Policy:
         with elements.at():
             clips = op.attrs["mode"] == "clip"
             starts = _starts(elements, op, nest.index, None if clips else conditions)
-            if nest.owned is not None:
+            if nest.ranges > 1:
                 conditions.append(self._owns(elements.scalar_index(starts[nest.owned])))
             self.inside = reduce(operator.and_, conditions) if conditions else None
-            self.offset = _offset(op, nest.places[0], starts)
+            self.offset = _offset(op, nest.index, starts)
             yield
 
     def _owns(self, start: Register) -> Register:
-        assert self.nest.owned is not None
-        size = -(-_rooms(self.op)[self.nest.owned] // self.nest.ranges)
+        rooms = _dims(self.op).rooms(self.op.result.shape)
+        size = -(-rooms[self.nest.owned] // self.nest.ranges)
         first = self.elements.position.env[self.range] * size
         return self.b.compare("lt", start - first, size, signed=False)
 

@@ -97,9 +97,8 @@ class Walk(ABC, Generic[E]):
         (operand, indices), dims = op.operands, GatherDims.of(op.attrs)
         inside: list[E] | None = [] if op.attrs["mode"] == "fill" else None
         starts = {}
-        for component, axis in enumerate(dims.start_axes):
+        for component, (axis, room) in enumerate(dims.rooms(operand.shape).items()):
             start = yield indices, (*dims.batch_of(index), Affine((), component))
-            room = max(operand.shape[axis] - dims.sizes[axis] + 1, 1)
             starts[axis] = self.standing_at(start, indices.type.dtype, room, inside)
         element = yield operand, dims.operand_index(index, starts)
         return self.filled(op, element, inside) if inside else element
