@@ -122,7 +122,7 @@ def _text_of(part: Graph, made: ClosedRegion, aligned: bool) -> str:
     return "\n".join((*lines, f"return {outputs}"))
 
 
-_PLAIN = frozenset({bool, int, float, str, DType, np.ndarray, type(None)})
+_PLAIN = (bool, int, float, str, DType, np.ndarray, np.generic, type(None))
 
 
 def _require_text(op: Op) -> None:
@@ -135,8 +135,6 @@ def _require_text(op: Op) -> None:
 
 
 def _has_text(value: object) -> bool:
-    if type(value) in _PLAIN:
-        return True
     if isinstance(value, tuple):
-        return _PLAIN.issuperset(map(type, value)) or all(map(_has_text, value))
-    return isinstance(value, bool | int | float | str | DType | np.ndarray | np.generic)
+        return all(map(_has_text, value))
+    return isinstance(value, _PLAIN)

@@ -41,16 +41,11 @@ def element_code(region: ClosedRegion) -> float:
     ) + sum(op.definition.element_flops(op) for op in region.ops if op.definition.is_window)
 
 
-def region_nbytes(region: ClosedRegion) -> int:
-    """Bytes of all inputs and stores, each once."""
-    return sum(value.type.nbytes for value in region.inputs) + sum(
-        store.value.type.nbytes for store in region.stores
-    )
-
-
 def region_seconds(region: ClosedRegion, target: Target) -> float:
-    """Time of the region's elementwise work on one core: the larger of arithmetic and traffic."""
-    nbytes = region_nbytes(region)
+    """Time of the region's elementwise work on one core: the larger of arithmetic and traffic, of
+    all inputs and stores once."""
+    moved = [*region.inputs, *(store.value for store in region.stores)]
+    nbytes = sum(value.type.nbytes for value in moved)
     near = nbytes <= target.l3_nbytes
     bandwidth = target.cache_bandwidth if near else target.core_bandwidth
     return max(region_flops(region) / target.peak_flops, nbytes / bandwidth)

@@ -142,7 +142,7 @@ def _generated(region: Region, made: ClosedRegion, target: Target) -> tuple[Kern
 
 def _generate(region: ClosedRegion, target: Target) -> Kernel:
     if all(store.value.type.size == 0 for store in region.stores):
-        return Kernel(Builder().finish(), (), (), 0, 0.0)  # generators count on loops that loop
+        return Kernel(Builder().finish(), (), 0, 0.0)  # generators count on loops that loop
     if not _repeats_ops(region):
         kernel = GENERATORS[region.kind](region, target)
         if not repeats_code(kernel.function):

@@ -37,15 +37,14 @@ class Choice:
 class Kernel:
     """A launchable kernel.
 
-    args: in the order of the function's "arg" buffers. params: values of its run-time parameters.
-    total: number of parallel items; the kernel runs any chunk `[lo, hi)` of them.
-    seconds: estimated time of all items on one core, for the decision to fork. choices: see
-    `Choice`. loops: the text of the tree that the code was emitted from.
+    args: in the order of the function's "arg" buffers; it has no run-time parameters. total: number
+    of parallel items; the kernel runs any chunk `[lo, hi)` of them. seconds: estimated time of all
+    items on one core, for the decision to fork. choices: see `Choice`. loops: the text of the tree
+    that the code was emitted from.
     """
 
     function: Function
     args: tuple[KernelArg, ...]
-    params: tuple[int, ...]
     total: int
     seconds: float
     choices: tuple[Choice, ...] = ()

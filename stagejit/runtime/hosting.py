@@ -247,11 +247,11 @@ class _Hosting:
             _moved(scope.place(name), arg.offset * arg.value.type.dtype.itemsize)
             for name, arg in zip(names, kernel.args, strict=True)
         ]
-        params = kernel.params
+        params: tuple[int, ...] = ()
         if self.options.verify:
             self._require_readonly(kernel, names, step)
             sizes = [arg.value.type.room - arg.offset for arg in kernel.args]
-            params = (*params, *sizes, len(self.faults))
+            params = (*sizes, len(self.faults))
             refs.append(BufferRef("fault"))
             self.faults += [
                 f"{self.name}: kernel of @{step.dispatch.name} {what}; this is "

@@ -144,7 +144,7 @@ class Runner:
             for array, arg in zip(buffers, kernel.args, strict=True)
         ]
         limits = [array.size - arg.offset for array, arg in zip(buffers, kernel.args, strict=True)]
-        params = [*kernel.params, *limits, 0] if verify else kernel.params
+        params = [*limits, 0] if verify else []
         fault = np.zeros(1, np.int64)
         call = self.compile(kernel.function, self.target, verify=verify)
         cuts = sorted({0, kernel.total // 3, kernel.total * 2 // 3, kernel.total})

@@ -122,7 +122,7 @@ def _call(generated: Generated, addresses: Sequence[int]) -> None:
         return
     scratch = np.full(kernel.function.scratch_nbytes + 128, POISON, np.uint8)
     limits = [arg.value.type.size - arg.offset for arg in kernel.args]
-    params = [*kernel.params, *limits, 0]
+    params = [*limits, 0]
     pointers = (ctypes.c_void_p * (len(addresses) + 1))(*addresses, fault.ctypes.data)
     words = (ctypes.c_int64 * len(params))(*params)
     aligned = -(-scratch.ctypes.data // 64) * 64

@@ -288,7 +288,7 @@ class Elements(Positions):
         nontemporal: bool = False,
     ) -> None:
         """Write `register` at element `offset` of the array at `memory`; a scalar where the offset
-        varies per lane is splatted."""
+        varies per lane is splatted. nontemporal: lanes are neighbours, see `Loops.in_streams`."""
         coeff, uniform, varying = self.split(offset - memory.base)
         lanes, mask = self.position.lanes, self.position.mask
         if dtype.kind == "bool":
@@ -304,7 +304,7 @@ class Elements(Positions):
             used = self.used_lanes()
             if used is not None:
                 first, phase = self._phase(uniform, coeff)
-                place = Place(memory.buffer, self.scalar_index(first), lanes, used, nontemporal)
+                place = Place(memory.buffer, self.scalar_index(first), lanes, used)
                 self._waiting.add(place, phase, register)
                 return
         if varying or coeff not in (1, -1):

@@ -26,7 +26,6 @@ class Place:
     at: Register
     lanes: int
     used: int
-    nontemporal: bool
 
 
 class WaitingStores:
@@ -71,9 +70,7 @@ class WaitingStores:
     def _alternating(self, place: Place, phases: list[Register]) -> None:
         b, lanes, count = self.b, place.lanes, self.stride
         mask = None if place.used == lanes else b.active(place.used * count, lanes * count)
-        whole, streams = interleaved(b, phases), place.nontemporal
-        aligned = lanes * place.buffer.elem.bits // 8 if streams else 0
-        b.store(whole, place.buffer, place.at, mask=mask, nontemporal=streams, alignment=aligned)
+        b.store(interleaved(b, phases), place.buffer, place.at, mask=mask)
         self._waiting -= count
 
     def _transposed(self, place: Place, phases: list[Register]) -> None:

@@ -60,13 +60,11 @@ def kernel_of(
     shared = Choice("items", f"{items}, about {1e6 * seconds / items:.2g} us each")
     loops = "\n".join(map(text_of, trees))
     choices = (*choices, *emitter.choices, shared)
-    return Kernel(builder.finish(), args, (), items, seconds, choices, loops)
+    return Kernel(builder.finish(), args, items, seconds, choices, loops)
 
 
 def _bind_memory(
-    builder: Builder,
-    region: ClosedRegion,
-    nests: Sequence[Nest],
+    builder: Builder, region: ClosedRegion, nests: Sequence[Nest]
 ) -> tuple[dict[Value, Memory], list[Memory], tuple[KernelArg, ...]]:
     """Declares the buffers of a region of so many nests: inputs first, then stores. Constant
     offsets move to the arguments, so that equal work at different places is one kernel. An input
@@ -78,20 +76,15 @@ def _bind_memory(
         if not value.type.size:
             continue
         base = min((form.range()[0] for read, form in reads if read is value), default=0)
-        elem = storage_type(value.type.dtype)
-        memory[value] = Memory(
-            builder.buffer("in", elem, readonly=value not in region.mutable), base
-        )
+        elem, readonly = storage_type(value.type.dtype), value not in region.mutable
+        memory[value] = Memory(builder.buffer("in", elem, readonly=readonly), base)
         args.append(KernelArg(value, base))
-    bases: dict[int, int] = {}
-    for nest in nests:  # views may run backwards, so a store begins at its lowest offset
-        for number, form in zip(region.buffers, nest.offsets, strict=True):
-            bases[number] = min(bases.get(number, form.range()[0]), form.range()[0])
-    stores: list[Memory] = []
+    written = [at for nest in nests for at in zip(region.buffers, nest.offsets, strict=True)]
     buffers: dict[int, Memory] = {}
     for store, number in zip(region.stores, region.buffers, strict=True):
-        elem = storage_type(store.into.type.dtype)
-        made = Memory(builder.buffer("out", elem), bases[number])
-        stores.append(buffers.setdefault(number, made))
-        args.append(KernelArg(store.into, bases[number], written=True))
-    return memory, stores, tuple(args)
+        # Views may run backwards, so a store begins at its lowest offset.
+        base = min(form.range()[0] for buffer, form in written if buffer == number)
+        made = builder.buffer("out", storage_type(store.into.type.dtype))
+        buffers.setdefault(number, Memory(made, base))
+        args.append(KernelArg(store.into, base, written=True))
+    return memory, [buffers[number] for number in region.buffers], tuple(args)

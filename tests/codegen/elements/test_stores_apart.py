@@ -77,7 +77,7 @@ def test_a_store_that_is_never_written_is_refused() -> None:
             pass
 
     b = Builder()
-    place = Place(b.buffer("y", F32), b.const(0), 4, 4, nontemporal=False)
+    place = Place(b.buffer("y", F32), b.const(0), 4, 4)
     waiting = Forgetful(b, 8)
     for phase in range(8):
         waiting.add(place, phase, b.const(0.0, F32.with_lanes(4)))
@@ -87,7 +87,7 @@ def test_a_store_that_is_never_written_is_refused() -> None:
 
 def test_a_phase_is_stored_once() -> None:
     b = Builder()
-    place = Place(b.buffer("y", F32), b.const(0), 4, 4, nontemporal=False)
+    place = Place(b.buffer("y", F32), b.const(0), 4, 4)
     waiting = WaitingStores(b, 8)
     waiting.add(place, 1, b.const(0.0, F32.with_lanes(4)))
     with pytest.raises(InternalError, match="twice"):

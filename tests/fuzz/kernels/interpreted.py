@@ -26,7 +26,7 @@ def interpreted(job: Job, target: Target, unwritten: int) -> Array:
     arrays = [_array(image, at, arg) for at, arg in zip(frame.buffers, kernel.args, strict=False)]
     for lo, hi in frame.chunks:
         interpret(
-            kernel.function, arrays, kernel.params, lo, hi,
+            kernel.function, arrays, (), lo, hi,
             has_fma=target.has_fma, unwritten=unwritten,
         )  # fmt: skip
     return image

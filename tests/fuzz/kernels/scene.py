@@ -152,7 +152,7 @@ class Scene:
         image = np.full(fault + LINE_NBYTES, self.poison, np.uint8)
         image[: self._end] = self._image
         image[fault : fault + 8] = 0
-        places, params = [], list(kernel.params)
+        places, params = list[int](), list[int]()
         for arg in kernel.args:
             buffer = self._homes[memory_of(arg.value)]
             places.append(buffer.place + arg.offset * arg.value.type.dtype.itemsize)
