@@ -152,7 +152,7 @@ class RandomKernel:
             made: list[Value] = self._inside(write)
             return made
 
-        stop = self.b.urem(self.b.thread_id(), 5) if self.choose.random() < 0.5 else 3
+        stop = self.b.thread_id() % 5 if self.choose.random() < 0.5 else 3
         found = self.b.loop(0, stop, 1, [self._any(type) for type in types], body)
         for value in found:
             self.pool[value.type].append(value)
@@ -189,7 +189,7 @@ class RandomKernel:
         shared = b.shared("s", type, THREADS)
         b.store(self._any(type), shared, b.thread_id())
         b.barrier()
-        other = b.urem(b.thread_id() * 5 + self.choose.randrange(THREADS), THREADS)
+        other = (b.thread_id() * 5 + self.choose.randrange(THREADS)) % THREADS
         self.pool[type].append(b.load(shared, other))
 
     def _exchange(self) -> None:

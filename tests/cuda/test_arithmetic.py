@@ -57,7 +57,7 @@ def kernel(body: Callable[..., list[Value]], *arrays: Array, lanes: int) -> Func
             if value.type.elem == "i1":
                 value = b.cast("zext", value, "i8")
             y, count = b.buffer("y", value.type.scalar), max(value.type.lanes, 1)
-            b.store(value, y, b.udiv(i, width) * count)
+            b.store(value, y, (i // width) * count)
 
     b.loop(b.lo + b.thread_id() * width, b.hi, THREADS * width, [], step)
     function = b.finish()

@@ -48,11 +48,11 @@ def rotation() -> tuple[Function, list[Array], list[int]]:
     y, shared = b.buffer("y", I64), b.shared("s", I64, 64)
     b.store(b.thread_id(), shared, b.thread_id())
     b.barrier()
-    value = b.load(shared, b.urem(b.thread_id() + 1, 64))
+    value = b.load(shared, (b.thread_id() + 1) % 64)
     b.barrier()
     b.store(value, shared, b.thread_id())
     b.barrier()
-    b.store(b.load(shared, b.urem(b.thread_id() + 1, 64)), y, b.thread_id())
+    b.store(b.load(shared, (b.thread_id() + 1) % 64), y, b.thread_id())
     return b.finish(), [np.zeros(64, np.int64)], []
 
 
@@ -104,7 +104,7 @@ def just_behind_an_array(b: GridBuilder) -> None:
 
 def outside_a_table(b: GridBuilder) -> None:
     y, table = b.buffer("y", F32), b.table("t", F32, [1.0, 2.0])
-    b.store(b.load(table, b.thread_id()), y, b.urem(b.thread_id(), 2))
+    b.store(b.load(table, b.thread_id()), y, b.thread_id() % 2)
 
 
 FAULTS: list[tuple[Callable[[GridBuilder], None], str]] = [

@@ -157,7 +157,7 @@ def test_tables_and_memory_of_a_thread() -> None:
     table = b.table("t", F16, [0.1, -2.0, float("inf")])
     local = b.stack("l", F16, 3)
     b.loop(0, 3, 1, [], lambda i: b.store(b.load(table, i), local, 2 - i))
-    b.store(b.load(local, b.urem(b.thread_id(), 3)), y, b.thread_id())
+    b.store(b.load(local, b.thread_id() % 3), y, b.thread_id())
     assert "static __device__ const f16 t[3] = {f16{0x2e66}, f16{0xc000}, f16{0x7c00}};" in (
         cuda_source(b.finish(), "k")
     )
@@ -174,7 +174,7 @@ def test_code_that_is_called() -> None:
     b = GridBuilder([32])
     x, y = b.buffer("x", F32, readonly=True), b.buffer("y", F32)
     at = b.thread_id() * 2
-    made = called(b, "p", [b.load(x, at, 2), b.urem(b.thread_id(), 2)], polynomial, "long")
+    made = called(b, "p", [b.load(x, at, 2), b.thread_id() % 2], polynomial, "long")
     b.store(made, y, at)
     assert "const vec<float, 2> result = p_0(" in body_of(b)
     checked(b.finish(), [np.arange(64, dtype=np.float32), np.zeros(64, np.float32)], blocks=[1])

@@ -34,12 +34,7 @@ def write_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float
     return read_cost(form, var, lanes, neighbours)
 
 
-def lanes_of(
-    reads: Iterable[Affine],
-    writes: Iterable[Affine],
-    var: Var | None,
-    lanes: int,
-) -> int:
+def lanes_of(reads: Iterable[Affine], writes: Iterable[Affine], var: Var | None, lanes: int) -> int:
     """The lanes of a vector along `var`: fewer than fill a register where some access moves them
     one by one or through a square of vectors, whose code grows with their number."""
     if var is None:

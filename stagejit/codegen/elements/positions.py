@@ -46,9 +46,7 @@ class Positions(Walk[Register]):
 
     def known(self, key: Key) -> Register | None:
         made = super().known(key)
-        if made is None or made.block is self.b.block or self.b.sees(made.block):
-            return made
-        return None
+        return made if made is None or self.b.sees(made.block) else None
 
     @contextmanager
     def at(
@@ -108,7 +106,7 @@ class Positions(Walk[Register]):
         if var.operand is None:
             raise InternalError(f"index variable {var} has no position", step="codegen")
         operand = self.scalar_index(var.operand)
-        return (self.b.udiv if var.kind == "div" else self.b.urem)(operand, var.divisor)
+        return operand // var.divisor if var.kind == "div" else operand % var.divisor
 
     def lane_index(self, affine: Affine, *, narrow: bool = False) -> Register:
         """An index as i64 (i32 if `narrow`): a scalar if uniform, one number per lane otherwise."""
@@ -136,7 +134,7 @@ class Positions(Walk[Register]):
         assert var.operand is not None
         narrow = var.operand.range()[1] < 2**31
         operand = self.lane_index(var.operand, narrow=narrow)
-        divided = (self.b.udiv if var.kind == "div" else self.b.urem)(operand, var.divisor)
+        divided = operand // var.divisor if var.kind == "div" else operand % var.divisor
         return self.b.cast("zext", divided, "i64") if narrow else divided
 
     def split(self, affine: Affine) -> tuple[int, Affine, list[tuple[Var, int]]]:

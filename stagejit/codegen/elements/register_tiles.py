@@ -86,11 +86,7 @@ def best_tile(
 
 
 def rows_are_a_loop(
-    region: ClosedRegion,
-    reads: Sequence[Key],
-    offsets: Sequence[Affine],
-    tile: Var,
-    lanes: int,
+    region: ClosedRegion, reads: Sequence[Key], offsets: Sequence[Affine], tile: Var, lanes: int
 ) -> bool:
     """See Note [Rows of a square]. What is transposed stands before the loop, so it must not depend
     on anything that a row reads."""

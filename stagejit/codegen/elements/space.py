@@ -62,9 +62,7 @@ def refine(split: Callable[[Var, int], bool], evaluate: Callable[[bool], T]) -> 
 
 
 def merge(
-    variables: Sequence[Var],
-    forms: Iterable[Affine],
-    divided: Iterable[tuple[Affine, int]] = (),
+    variables: Sequence[Var], forms: Iterable[Affine], divided: Iterable[tuple[Affine, int]] = ()
 ) -> tuple[list[Var], dict[Var, Affine]]:
     """Fewer loops for the same forms: adjacent variables u, v become one where every form has
     coeff(u) == coeff(v) * extent(v), that is, where v runs on into u.

@@ -104,8 +104,8 @@ class Builder(Hoisting):
 
     def arith(self, name: str, a: Operand, b: Operand) -> Value:
         """add, sub, mul, div, rem, and, or, xor, shl, lshr, ashr; `div` and `rem` are signed for
-        integers (see `udiv`, `urem`; `math/` has the remainder of floats). Folds index arithmetic
-        on constants and neutral elements."""
+        integers (`//` and `%` of values are not; `math/` has the remainder of floats). Folds index
+        arithmetic on constants and neutral elements."""
         x, y = self._unify((a, b))
         opcode = (_FLOAT_NAMES if x.type.is_float else _INT_NAMES).get(name, name)
         return self._folded(opcode, x, y) or self._pure(opcode, (x, y), x.type)
@@ -117,12 +117,6 @@ class Builder(Hoisting):
         if found is None:
             return None
         return self.const(found, x.type) if isinstance(found, int) else (x, y)[found == "second"]
-
-    def udiv(self, a: Operand, b: Operand) -> Value:
-        return self.arith("udiv", a, b)
-
-    def urem(self, a: Operand, b: Operand) -> Value:
-        return self.arith("urem", a, b)
 
     def unary(self, opcode: str, a: Value) -> Value:
         """fneg fabs sqrt floor ceil trunc roundeven | ctpop ctlz cttz bitreverse abs."""

@@ -152,6 +152,7 @@ class Value:
     __sub__, __rsub__ = _operator("sub"), _operator("sub", swap=True)
     __mul__, __rmul__ = _operator("mul"), _operator("mul", swap=True)
     __truediv__, __rtruediv__ = _operator("div"), _operator("div", swap=True)
+    __floordiv__, __mod__ = _operator("udiv"), _operator("urem")  # of unsigned numbers
     __and__, __or__, __xor__ = _operator("and"), _operator("or"), _operator("xor")
     __lshift__ = _operator("shl")
     __rshift__ = _operator("lshr")  # "ashr" keeps the sign

@@ -153,25 +153,16 @@ class Emitter:
         rest = Span(end, left, span.stop if left is None else None)
 
         def leftover() -> None:
-            if first.tail == "masked":
-                self._masked(var, first, rest)
-            else:
+            if first.tail != "masked":
                 self._cover(var, chunks[1:], rest)
+                return
+            start, stop = (end, span.stop) if left is None else (0, left)
+            with self._inside(var, first, end, self.b.mask_below(start, stop, size)):
+                self.emit(first.body)
 
-        if span.count is not None:
-            leftover()
-        else:
-            more = [chunk.body for chunk in (chunks if first.tail == "masked" else chunks[1:])]
-            self._guarded(self.b.compare("lt", end, span.stop), more, leftover)
-
-    def _masked(self, var: Var, chunk: Chunk, rest: Span) -> None:
-        """One more vector, of the lanes that exist."""
-        if rest.count is not None:
-            mask = self.b.active(rest.count, chunk.size)
-        else:
-            mask = self.b.mask_below(rest.start, rest.stop, chunk.size)
-        with self._inside(var, chunk, rest.start, mask):
-            self.emit(chunk.body)
+        more = [chunk.body for chunk in (chunks if first.tail == "masked" else chunks[1:])]
+        some = self.b.compare("lt", end, span.stop) if span.count is None else None
+        self._guarded(some, more, leftover)
 
     def _for(
         self,
@@ -278,7 +269,7 @@ class Emitter:
             if count == 1:
                 which = b.const(0)
             elif at:
-                which, number = b.urem(number, count), b.udiv(number, count)
+                which, number = number % count, number // count
             if isinstance(loop, Split):
                 spans[loop.var] = loop.part(b, which)
             else:

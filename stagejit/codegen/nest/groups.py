@@ -82,7 +82,7 @@ class Split:
         """The first group of a part."""
         if self.groups % self.parts == 0:
             return part * (self.groups // self.parts)
-        return b.udiv(part * self.groups, self.parts)
+        return part * self.groups // self.parts
 
 
 @dataclass(frozen=True, kw_only=True)

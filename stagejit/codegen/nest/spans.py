@@ -79,12 +79,12 @@ class Span:
         """Where whole chunks of `size` elements end. Blocks are whole chunks but for the last."""
         if self.count is not None:
             return self.start + self.count // size * size
-        stop, b = self.stop, self.start.builder
+        stop = self.stop
         if size == 1:
             return stop
         if not self.extent:
-            return stop - b.urem(stop - self.start, size)  # type: ignore[no-any-return]
-        return stop - b.urem(stop, size) if self.extent % size else stop
+            return stop - (stop - self.start) % size
+        return stop - stop % size if self.extent % size else stop
 
     def left(self, size: int) -> int | None:
         """How many elements whole chunks leave over, if they leave any; None: any number."""

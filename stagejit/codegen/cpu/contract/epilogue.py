@@ -25,16 +25,7 @@ from stagejit.codegen.elements.elements import Memory, Stores
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.tree import (
-    Chunk,
-    Do,
-    Loop,
-    Node,
-    Tail,
-    Within,
-    everywhere,
-    serial,
-)
+from stagejit.codegen.nest.tree import Chunk, Do, Loop, Node, Tail, Within, everywhere, serial
 from stagejit.index.affine import Var
 
 

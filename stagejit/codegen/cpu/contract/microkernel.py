@@ -55,7 +55,7 @@ class Steps:
             return {}
         trips = emitter.span(self.axis).length * self.times
         if self.apart > 1:
-            trips = emitter.b.udiv(trips + (self.apart - 1 - self.first), self.apart)
+            trips = (trips + (self.apart - 1 - self.first)) // self.apart
         return {self.var: Span.between(emitter.b.const(0), trips, trips)}
 
 
@@ -63,12 +63,7 @@ class MicroKernel:
     """The tiles of one nest."""
 
     def __init__(
-        self,
-        emitter: Emitter,
-        tiling: Tiling,
-        operands: tuple[View, View],
-        panel: View,
-        nest: Nest,
+        self, emitter: Emitter, tiling: Tiling, operands: tuple[View, View], panel: View, nest: Nest
     ) -> None:
         self.emitter, self.b, self.tiling = emitter, emitter.b, tiling
         self.operands, self.panel = operands, panel

@@ -363,6 +363,5 @@ class Fill:
         """Scratch offset of a position of the block, or of one for each lane, along a dimension."""
         if dim.modulus == 1:
             return position * dim.stride
-        quotient = self.b.udiv(position, dim.modulus)
-        remainder = self.b.urem(position, dim.modulus)
+        quotient, remainder = position // dim.modulus, position % dim.modulus
         return remainder * dim.plane + quotient * dim.stride

@@ -51,11 +51,11 @@ class GridBuilder(Builder):
 
     def lane(self) -> Value:
         """The number of a thread in its warp."""
-        return self.urem(self.thread_of_block(), WARP)
+        return self.thread_of_block() % WARP
 
     def warp(self) -> Value:
         """The number of a thread's warp in its block."""
-        return self.udiv(self.thread_of_block(), WARP)
+        return self.thread_of_block() // WARP
 
     # ---------------------------------------------------------------- what a block shares
 

@@ -41,7 +41,7 @@ def compute(
             if value.type.elem == "i1":
                 value = b.cast("zext", value, "i8")
             outputs.append(b.buffer("y", value.type.scalar))
-            at = i if value.type.lanes == lanes else b.udiv(i, max(lanes, 1))
+            at = i if value.type.lanes == lanes else i // max(lanes, 1)
             b.store(value, outputs[0], at)
 
         b.loop(b.lo, b.hi, max(lanes, 1), [], step)

@@ -101,15 +101,15 @@ def product(tile: MatrixTile, summed: int) -> GridBuilder:
     one, other = (b.shared(n, tile.operand, k * tile.k) for n, k in zip(
         "ab", (rows_of, columns_of), strict=True))  # fmt: skip
     row, column = b.block_id(1) * rows_of, b.block_id(0) * columns_of
-    down, along = b.udiv(b.thread_id(1), 2), b.urem(b.thread_id(1), 2)
+    down, along = b.thread_id(1) // 2, b.thread_id(1) % 2
 
     def fill(k: Value) -> None:
         def each(i: Value) -> None:
-            r, c = b.udiv(i, tile.k), b.urem(i, tile.k)
+            r, c = i // tile.k, i % tile.k
             b.store(b.load(left, (row + r) * summed + k + c), one, i)
 
         def each_of_right(i: Value) -> None:
-            r, c = b.udiv(i, columns_of), b.urem(i, columns_of)
+            r, c = i // columns_of, i % columns_of
             b.store(b.load(right, (k + r) * columns + column + c), other, i)
 
         b.loop(b.thread_of_block(), rows_of * tile.k, 4 * WARP, [], each)
@@ -261,7 +261,7 @@ def test_exchanges(dtype: Any) -> None:
     elem = Type(f"{'i' if dtype is np.int32 else 'f'}{8 * np.dtype(dtype).itemsize}")
     x, y = b.buffer("x", elem, readonly=True), b.buffer("y", elem)
     mine = b.load(x, b.thread_id())
-    ways = [("idx", b.thread_id() * 7), ("xor", 5), ("down", 3), ("up", b.urem(b.lane(), 3))]
+    ways = [("idx", b.thread_id() * 7), ("xor", 5), ("down", 3), ("up", b.lane() % 3)]
     for k, (kind, lane) in enumerate(ways):
         b.store(b.exchange(kind, mine, lane), y, b.thread_id() + 64 * k)
     values, found = np.random.default_rng(0).permutation(64).astype(dtype), np.zeros(256, dtype)
@@ -276,7 +276,7 @@ def test_exchanges(dtype: Any) -> None:
 def test_votes() -> None:
     b = GridBuilder([96])
     y = b.buffer("y", I32)
-    odd_warps = b.compare("ne", b.urem(b.thread_id(), b.warp() + 1), 0)
+    odd_warps = b.compare("ne", b.thread_id() % (b.warp() + 1), 0)
     for k, kind in enumerate(("any", "all", "ballot")):
         vote = b.vote(kind, odd_warps)
         vote = vote if kind == "ballot" else b.cast("zext", vote, "i32")
@@ -323,7 +323,7 @@ def test_atomics(opcode: str, dtype: Any, truth: Callable[..., Any], *, shared: 
 def test_one_thread_wins_each_swap() -> None:
     """And the others see what it put there."""
     b = GridBuilder([64])
-    y, seen, place = b.buffer("y", I64), b.buffer("s", I64), b.urem(b.thread_id(), 3)
+    y, seen, place = b.buffer("y", I64), b.buffer("s", I64), b.thread_id() % 3
     b.store(b.compare_and_swap(-1, b.thread_id(), y, place), seen, b.thread_id())
     found, before = np.full(3, -1), np.full(64, -5)
     launch(b, [found, before], blocks=[1])
@@ -345,12 +345,12 @@ def test_threads_go_different_ways() -> None:
     def body(i: Value, total: Value) -> list[Value]:
         def odd() -> list[Value]:
             b.store(total, local, i)
-            return list(b.loop(0, b.urem(i, 4), 1, [total], lambda j, s: [s + j * t]))
+            return list(b.loop(0, i % 4, 1, [total], lambda j, s: [s + j * t]))
 
-        found = b.if_(b.compare("eq", b.urem(i + t, 2), 1), odd, lambda: [total - 1])
+        found = b.if_(b.compare("eq", (i + t) % 2, 1), odd, lambda: [total - 1])
         return list(found)
 
-    (total,) = b.loop(b.urem(t, 5), t, 1, [t * 10], body)
+    (total,) = b.loop(t % 5, t, 1, [t * 10], body)
     b.store(total, y, t)
     found = np.zeros(32, np.int64)
     launch(b, [found], blocks=[1])
@@ -416,7 +416,7 @@ def tiles_at_several_places(b: GridBuilder) -> None:
 
 
 def one_result_for_all(b: GridBuilder) -> None:
-    b.store(b.const(1.0, F64), b.buffer("y", F64), b.urem(b.thread_id(), 63))
+    b.store(b.const(1.0, F64), b.buffer("y", F64), b.thread_id() % 63)
 
 
 def result_read_by_a_neighbour(b: GridBuilder) -> None:
@@ -481,7 +481,7 @@ def test_barriers_are_where_all_threads_go() -> None:
 
     def rotate(i: Value) -> None:
         b.barrier()
-        value = b.load(shared, b.urem(b.thread_id() + 1, 64))
+        value = b.load(shared, (b.thread_id() + 1) % 64)
         b.if_(b.compare("ge", count, 0), b.barrier)
         b.store(value, shared, b.thread_id())
 

@@ -60,7 +60,7 @@ def kernel(body: Callable[..., list[Value]], arrays: Sequence[Array], lanes: int
             if value.type.elem == "i1":
                 value = b.cast("zext", value, "i8")
             y, count = b.buffer("y", value.type.scalar), max(value.type.lanes, 1)
-            b.store(value, y, b.udiv(i, max(lanes, 1)) * count)
+            b.store(value, y, (i // max(lanes, 1)) * count)
 
     b.loop(b.lo, b.hi, max(lanes, 1), [], step)
     function = b.finish()
