@@ -120,9 +120,8 @@ def merge_all(b: Builder, reducer: Reducer, parts: Sequence[Accumulator]) -> Acc
     """Pairwise, so that rounding errors grow with the logarithm of the number of parts."""
     current = list(parts)
     while len(current) > 1:
-        paired = [
-            reducer.merge(b, current[k], current[k + 1]) for k in range(0, len(current) - 1, 2)
-        ]
+        pairs = zip(current[::2], current[1::2], strict=False)
+        paired = [reducer.merge(b, *pair) for pair in pairs]
         current = paired + current[len(paired) * 2 :]
     return current[0]
 

@@ -81,9 +81,17 @@ class Target(Machine):
         return self.l2_bandwidth / self.clock
 
     @classmethod
+    @cache
     def host(cls) -> Target:
         """The CPU this process runs on, with the cores it may use."""
-        return _host()
+        triple, cpu, features = on_another_thread(_what_llvm_says)
+        caches = dict(_X86_CACHES if triple.startswith("x86_64") else _ARM_CACHES)
+        cpus = _usable_cpus()
+        nbytes, l3s = _sysfs_caches(cpus)
+        return _make(
+            cpu or platform.machine(), triple, cpu, features, caches | nbytes,
+            cores=len(cpus), l3s=l3s, clock=_sysfs_clock(cpus) or _CLOCK,
+        )  # fmt: skip
 
     @classmethod
     def avx512(cls) -> Target:
@@ -115,18 +123,6 @@ _AVX2 = f"{_SSE4},+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+movbe"
 @cache
 def _enabled(features: str) -> frozenset[str]:
     return frozenset(name[1:] for name in features.split(",") if name.startswith("+"))
-
-
-@cache
-def _host() -> Target:
-    triple, cpu, features = on_another_thread(_what_llvm_says)
-    caches = dict(_X86_CACHES if triple.startswith("x86_64") else _ARM_CACHES)
-    cpus = _usable_cpus()
-    nbytes, l3s = _sysfs_caches(cpus)
-    return _make(
-        cpu or platform.machine(), triple, cpu, features, caches | nbytes,
-        cores=len(cpus), l3s=l3s, clock=_sysfs_clock(cpus) or _CLOCK,
-    )  # fmt: skip
 
 
 def _what_llvm_says() -> tuple[str, str, str]:

@@ -142,6 +142,11 @@ class Affine:
     def vars(self) -> Iterable[Var]:
         return (v for v, _ in self.terms)
 
+    @property
+    def loops_only(self) -> bool:
+        """Whether nothing in it is divided or found out as a kernel runs."""
+        return all(var.kind == "loop" for var in self.vars())
+
     def loop_vars(self) -> set[Var]:
         """Loop variables that this depends on, also through derived variables."""
         found: set[Var] = set()

@@ -78,23 +78,21 @@ class Loops:
 
     def in_streams(self) -> Loops:
         """With stores that bypass the caches where that pays; see Note [Streamed stores]."""
-        streamed, why = self._streamed()
-        return replace(self, streamed=streamed, choices=(*self.choices, Choice("stream", why)))
-
-    def _streamed(self) -> tuple[tuple[bool, ...], str]:
         region, vector, cache = self.region, self.vector, self.target.l3s_nbytes
-        traffic, none = _traffic(region, self.reads), (False,) * len(region.stores)
+        traffic, streamed = _traffic(region, self.reads), (False,) * len(region.stores)
         sizes = f"{traffic >> 10} KiB of traffic, {cache >> 10} KiB of cache"
         if traffic <= cache:
-            return none, f"stores go to the caches: {sizes}"
-        if vector is None or not region.aligned:
-            return none, f"stores go to the caches: no whole lines ({sizes})"
-        large = sum(store.value.type.nbytes for store in region.stores) >= cache // 2
-        found = tuple(
-            large and _is_lines(store, offset, vector, self.lanes)
-            for store, offset in zip(region.stores, self.offsets, strict=True)
-        )
-        return found, f"{sum(found)} of {len(found)} stores bypass the caches: {sizes}"
+            why = f"stores go to the caches: {sizes}"
+        elif vector is None or not region.aligned:
+            why = f"stores go to the caches: no whole lines ({sizes})"
+        else:
+            large = sum(store.value.type.nbytes for store in region.stores) >= cache // 2
+            streamed = tuple(
+                large and _is_lines(store, offset, vector, self.lanes)
+                for store, offset in zip(region.stores, self.offsets, strict=True)
+            )
+            why = f"{sum(streamed)} of {len(streamed)} stores bypass the caches: {sizes}"
+        return replace(self, streamed=streamed, choices=(*self.choices, Choice("stream", why)))
 
 
 # Where the loops stand in a region, the places of what is stored for it, and the offsets of these.
@@ -148,10 +146,6 @@ def _traffic(region: ClosedRegion, reads: Iterable[tuple[Value, Affine]]) -> int
 
 def _is_lines(store: Store, offset: Affine, vector: Var, lanes: int) -> bool:
     size = store.value.type.dtype.itemsize
-    if lanes * size != _LINE_NBYTES or offset.coeff(vector) != 1:
-        return False
-    if any(var.kind != "loop" for var in offset.vars()):
-        return False
-    return offset.const * size % _LINE_NBYTES == 0 and all(
-        coeff * size % _LINE_NBYTES == 0 for var, coeff in offset.terms if var is not vector
-    )
+    steps = [offset.const, *(coeff for var, coeff in offset.terms if var is not vector)]
+    lines = lanes * size == _LINE_NBYTES and offset.coeff(vector) == 1 and offset.loops_only
+    return lines and all(step * size % _LINE_NBYTES == 0 for step in steps)

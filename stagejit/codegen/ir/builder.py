@@ -264,7 +264,7 @@ class Builder(Hoisting):
         self, buffer: Buffer, index: Operand, *, write: bool = False, locality: int = 3
     ) -> None:
         """A hint; `index` may lie outside the buffer. locality: 3 = L1, 2 = L2, 0 = streaming."""
-        at = (self.as_value(index, I64),)
+        at = self._at(index, None)
         self._effect("prefetch", at, buffer=buffer, write=write, locality=locality)
 
     # ---------------------------------------------------------------- control flow

@@ -54,28 +54,24 @@ def interleaved(b: Builder, phases: Sequence[Value]) -> Value:
     while len(whole) > 1:
         if len(whole) % 2:
             whole.append(whole[-1])  # its copy is never picked
-        whole = [_joined(b, whole[k], whole[k + 1]) for k in range(0, len(whole), 2)]
+        pairs = zip(whole[::2], whole[1::2], strict=True)
+        whole = [b.shuffle(x, y, range(2 * x.type.lanes)) for x, y in pairs]
     return b.shuffle(
         whole[0], None, [phase * lanes + lane for lane in range(lanes) for phase in range(count)]
     )
 
 
-def _joined(b: Builder, first: Value, second: Value) -> Value:
-    return b.shuffle(first, second, range(2 * first.type.lanes))
-
-
 def every(b: Builder, parts: Sequence[Value], first: int) -> Value:
     """Elements `first`, `first + n`, `first + 2 n`, ... of n vectors end to end."""
     lanes, count = parts[0].type.lanes, len(parts)
-    picks = [lane * count + first for lane in range(lanes)]
     result = parts[0]
     for number, part in enumerate(parts[1:], 1):
-        # Lanes that earlier vectors filled stay; those of this one come in.
-        here = [pick - number * lanes for pick in picks]
-        before = [pick if number == 1 and pick < lanes else lane for lane, pick in enumerate(picks)]
-        choice = [
-            lanes + at if 0 <= at < lanes else earlier
-            for at, earlier in zip(here, before, strict=True)
-        ]
-        result = b.shuffle(result, part, [lane if lane < 2 * lanes else -1 for lane in choice])
+        choice = list(range(lanes))  # lanes that earlier vectors filled stay
+        for lane in range(lanes):
+            source, at = divmod(lane * count + first, lanes)
+            if source == number:
+                choice[lane] = lanes + at
+            elif source == 0 and number == 1:
+                choice[lane] = at
+        result = b.shuffle(result, part, choice)
     return result

@@ -70,11 +70,8 @@ class Epilogue:
         lane = self.plan.tiling.lane if self.plan.tiling.lane in self.plan.nest.axes else None
         unit = next((var for var in self.plan.nest.axes if self._stride(var) == 1), None)
         found = [var for var in (unit, lane) if var is not None]
-        return max(found, key=lambda var: min(self._span(var), self.lanes), default=None)
-
-    def _span(self, var: Var) -> int:
-        """Elements of the longest part."""
-        return min(self.plan.tiling.extents[var], var.extent)
+        longest = self.plan.tiling.extents  # parts
+        return max(found, key=lambda v: min(longest[v], v.extent, self.lanes), default=None)
 
     # ---------------------------------------------------------------- loops
 

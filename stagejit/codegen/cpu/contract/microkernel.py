@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from operator import and_
 
 from stagejit.codegen.cpu.contract.nest import Nest
@@ -94,9 +94,7 @@ class MicroKernel:
         kept = self.operands[counts.index(min(counts))].depends
         axes = sorted(sizes, key=lambda v: v in kept)
         units = [self.tiling.lanes if axis is self.tiling.lane else 1 for axis in axes]
-        places = [
-            range(0, sizes[axis] * unit, unit) for axis, unit in zip(axes, units, strict=True)
-        ]
+        places = [range(0, sizes[v] * unit, unit) for v, unit in zip(axes, units, strict=True)]
         return [dict(zip(axes, place, strict=True)) for place in itertools.product(*places)]
 
     def first(self) -> Register | None:
@@ -238,9 +236,8 @@ class SumTile:
             yield
 
     def _clear(self) -> None:
-        kernel = self.kernel
         lanes = self.tiling.lanes if self.tiling.lane is not None else 0
-        zero = self.b.const(kernel.zero, kernel.elem.with_lanes(lanes))
+        zero = self.b.const(self.kernel.zero, self.kernel.elem.with_lanes(lanes))
         self.emitter.cells[self.sums] = (zero,) * len(self.points)
 
     def _store(self) -> None:
@@ -248,14 +245,11 @@ class SumTile:
         if self.kernel.across:
             add = "fadd" if self.kernel.elem.is_float else "add"
             sums = tuple(self.b.reduce(add, total) for total in sums)
+        write, add_to = partial(self._write, sums, add=False), partial(self._write, sums, add=True)
         if self.first is None:
-            self._write(sums, add=False)
+            write()
         else:
-            self.b.if_(
-                self.first,
-                lambda: self._write(sums, add=False),
-                lambda: self._write(sums, add=True),
-            )
+            self.b.if_(self.first, write, add_to)
 
     def _write(self, sums: Sequence[Register], *, add: bool) -> None:
         """Blocks of the reduction are summed on their own and then added, which also keeps errors

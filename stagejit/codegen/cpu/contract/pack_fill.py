@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from stagejit.codegen.cpu.contract.packing import Dim, View, layout, packed_view
+from stagejit.codegen.cpu.contract.packing import Dim, View, layout
 from stagejit.codegen.cpu.contract.tiling import Source, Tiling
 from stagejit.codegen.elements.register_tiles import Tile
 from stagejit.codegen.ir.nodes import Value as Register
@@ -76,9 +76,15 @@ class Fill:
             self._join(at)
 
     def view(self) -> View:
-        """How tiles read the block."""
-        b = self.b  # a view that held all of this would be a cycle
-        return packed_view(self.buffer, self.dtype, lambda: b.const(0), self.source, self.packed)
+        """How tiles read the block: axes count from its start."""
+        strides: dict[Var, int] = {}
+        for dim in self.packed:
+            for axis, coeff in dim.window.at.terms if dim.modulus == 1 else ():
+                strides[axis] = strides.get(axis, 0) + coeff * dim.stride
+        phased = [dim for dim in self.packed if dim.modulus > 1]
+        b, depends = self.b, self.source.depends  # a view that held all of this would be a cycle
+        base = partial(b.const, 0)
+        return View(self.buffer, self.dtype, strides, base, depends, padded=True, phased=phased)
 
     def tree(self) -> Node:
         return Within("pack", self._inside, self._tree())

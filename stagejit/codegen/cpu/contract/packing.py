@@ -84,18 +84,6 @@ class View:
         return math.lcm(*(modulus // math.gcd(coeff, modulus) for modulus, coeff in moduli))
 
 
-def packed_view(
-    buffer: Buffer, dtype: DType, base: Callable[[], Register], source: Source, dims: Sequence[Dim]
-) -> View:
-    """How register tiles read a packed block: axes count from the start of their block."""
-    strides: dict[Var, int] = {}
-    for dim in dims:
-        for axis, coeff in dim.window.at.terms if dim.modulus == 1 else ():
-            strides[axis] = strides.get(axis, 0) + coeff * dim.stride
-    phased = [dim for dim in dims if dim.modulus > 1]
-    return View(buffer, dtype, strides, base, source.depends, padded=True, phased=phased)
-
-
 def layout(source: Source, tiling: Tiling, dtype: DType) -> tuple[list[Dim], int]:
     """Dimensions in storage order, innermost last, and the number of elements."""
     lane, memory = tiling.lane, source.memory

@@ -47,8 +47,22 @@ class ContractPlan:
 
 
 def settled(region: ClosedRegion, nest: Nest) -> Nest:
-    """Its axes split where views need it, and joined again where nothing does."""
-    return _merged(_refined(region, nest))
+    """Its axes split until no memory access divides one that could be split instead, and adjacent
+    ones joined that every access runs through as one."""
+
+    def split(var: Var, inner: int) -> bool:
+        nonlocal nest
+        finer = nest.split(var, inner)
+        nest = finer or nest
+        return finer is not None
+
+    footprint = refine(split, lambda strict: _Walk(region, nest, strict=strict)).footprint
+    forms = [form for _, form in footprint.reads] + footprint.numbers
+    for operand in (nest.left, nest.right):
+        forms += [window.at for window in operand.windows.values()]
+    axes, mapping = merge(nest.axes, forms, footprint.divided)
+    reduce, more = merge(nest.reduce, forms, footprint.divided)
+    return nest.substitute(axes, reduce, {**mapping, **more})
 
 
 def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
@@ -60,7 +74,7 @@ def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
     ranked = choose(nest, sources, stored, target, plain=plain is not None)
     panel = plain if is_direct(nest, ranked.best.lane, stored) else None
     steps = math.prod(var.extent for var in nest.reduce)
-    masks, told = masks_of(region, steps, walk.index)
+    masks, told = masks_of(region, steps, walk.index.__getitem__)
     zeros, looked = mostly_zero(region.anchor_op, ranked.best, sources)
     return ContractPlan(
         region,
@@ -85,23 +99,14 @@ class _Walk:
         self.footprint = Footprint(region, bound={region.anchor_op.result}, strict=strict)
         for operand in (nest.left, nest.right):
             self.footprint.value(operand.value, operand.exact_index or operand.index)
-        self.indices = tuple(self.index(store.value) for store in region.stores)
+        # Where the nest stands in each value that is made of the anchor's result.
+        self.index: dict[Value, Index] = {region.anchor_op.result: nest.result}
+        for op in region.ops:  # operands first, what places stored values last
+            made_of = next((value for value in op.operands if value in self.index), None)
+            if made_of is not None and not op.definition.is_insert:
+                self.index[op.result] = self._push(op, self.index[made_of])
+        self.indices = tuple(self.index[store.value] for store in region.stores)
         self.offsets = tuple(map(self.footprint.write, region.stores, self.indices))
-
-    def index(self, made: Value) -> Index:
-        """The index of a value, `made` of the anchor's result, that belongs to it at the nest's."""
-        result = self.region.anchor_op.result
-        path: dict[Value, tuple[Op, ...]] = {result: ()}  # to what is made of the anchor's result
-        for op in self.region.ops:  # operands first
-            behind = next((path[operand] for operand in op.operands if operand in path), None)
-            if behind is not None:
-                path.update(dict.fromkeys(op.results, (*behind, op)))
-        if made not in path:
-            raise InternalError(f"{made} does not depend on the anchor", step="codegen")
-        index = self.nest.result
-        for op in path[made]:
-            index = self._push(op, index)
-        return index
 
     def _push(self, op: Op, index: Index) -> Index:
         """The index in the op's result at which operand element `index` arrives."""
@@ -120,29 +125,6 @@ class _Walk:
         )
 
 
-def _refined(region: ClosedRegion, nest: Nest) -> _Walk:
-    """With axes split until no memory access divides one that could be split instead."""
-
-    def split(var: Var, inner: int) -> bool:
-        nonlocal nest
-        finer = nest.split(var, inner)
-        nest = finer or nest
-        return finer is not None
-
-    return refine(split, lambda strict: _Walk(region, nest, strict=strict))
-
-
-def _merged(walk: _Walk) -> Nest:
-    """Join adjacent axes that every access runs through as one."""
-    nest, footprint = walk.nest, walk.footprint
-    forms = [form for _, form in footprint.reads] + footprint.numbers
-    for operand in (nest.left, nest.right):
-        forms += [window.at for window in operand.windows.values()]
-    axes, mapping = merge(nest.axes, forms, footprint.divided)
-    reduce, more = merge(nest.reduce, forms, footprint.divided)
-    return nest.substitute(axes, reduce, {**mapping, **more})
-
-
 def _source(region: ClosedRegion, operand: Operand) -> Source:
     value, exact = operand.value, operand.exact_index
     offset = None if exact is None else _memory_form(region, value, exact)
@@ -152,17 +134,12 @@ def _source(region: ClosedRegion, operand: Operand) -> Source:
 
 def _memory_form(region: ClosedRegion, value: Value, index: Index) -> Affine | None:
     """The offset in memory of an element that is only read through views."""
-    leaf = behind_views(value, region.inputs)
-    if leaf is None:
+    if behind_views(value, region.inputs) is None:
         return None
     footprint = Footprint(region)
     footprint.value(value, index)
-    forms = [form for read, form in footprint.reads if read is leaf]
-    return forms[0] if len(footprint.reads) == 1 and _loops_only(forms[0]) else None
-
-
-def _loops_only(form: Affine) -> bool:
-    return all(var.kind == "loop" for var in form.vars())
+    (_, form), *starts = footprint.reads
+    return form if not starts and form.loops_only else None
 
 
 def _is_plain(walk: _Walk, number: int) -> bool:
@@ -170,4 +147,4 @@ def _is_plain(walk: _Walk, number: int) -> bool:
     its place is a form of axes."""
     stored, result = walk.region.stores[number].value, walk.region.anchor_op.result
     viewed = behind_views(stored, (result,)) is not None
-    return viewed and result.type.dtype is walk.nest.dtype and _loops_only(walk.offsets[number])
+    return viewed and result.type.dtype is walk.nest.dtype and walk.offsets[number].loops_only

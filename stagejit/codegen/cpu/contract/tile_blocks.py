@@ -138,9 +138,10 @@ class BlockSearch(TileSearch):
         if any(source.windows for source in self.sources):
             most = _MOST_WINDOW_STEPS
         vector = self.vector
-        if vector is not None and (self._is_packed(vector, tiling) or not self.streams(vector)):
-            vector = None  # it does not come from memory while tiles run
         if vector is not None:
+            packs = tiling.pack[self.sources.index(vector)]
+            vector = None if packs or not self.streams(vector) else vector
+        if vector is not None:  # it comes from memory while tiles run
             row = max(self.row(vector) * self.nbytes, 1)
             fitting = self.target.l2_nbytes // (8 * row)
             most = min(most, max(_STREAM_STEPS, fitting // _STREAM_STEPS * _STREAM_STEPS))
@@ -154,9 +155,6 @@ class BlockSearch(TileSearch):
             return tiling
         ahead = _STREAM_AHEAD if vector is not None and self.is_prefetched(vector) else 0
         return replace(tiling, blocked=axis, k_block=size, ahead=ahead)
-
-    def _is_packed(self, source: Source, tiling: Tiling) -> bool:
-        return tiling.pack[self.sources.index(source)]
 
     def _cut_axis(self, tiling: Tiling, most: int) -> tuple[Var, int]:
         """The outermost reduction axis inside which at most `most` steps are left, and how many."""

@@ -17,7 +17,7 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, serial, vectors
 from stagejit.codegen.reducers import Accumulator, Panel, merge_all
-from stagejit.graph.ir import Op, Value
+from stagejit.graph.ir import Value
 
 _ROWS_AT_ONCE = 8  # elements of a row that are merged before they meet the accumulator
 
@@ -37,12 +37,10 @@ class PanelLoops(RowPolicy):
             emitter.chose("runs", how)
         # Of all the row, of a run of runs, ..., of a run.
         levels = 1 + sum(len(sizes) for _, sizes in self._runs)
-        self._levels = [self._declared(reduces) for _ in range(levels)]
-
-    def _declared(self, reduces: Sequence[Op]) -> _Sums:
-        """Scratch for the accumulators of every reduce."""
-        width = self.nest.width
-        return {op.result: Panel.of(self.b, reducer_of(op), "sum", width) for op in reduces}
+        self._levels: list[_Sums] = [
+            {op.result: Panel.of(self.b, reducer_of(op), "sum", nest.width) for op in reduces}
+            for _ in range(levels)
+        ]
 
     def one_pass(self, stage: Stage) -> Node:
         def run(into: int, inside: Callable[[int], Node]) -> Node:
