@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -81,7 +81,8 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
 
     def walk(footprint: Footprint, index: Index) -> Walked:
         footprint.value(updates, index)
-        footprint.numbers.append(_offset(op, index, _starts(footprint, op, index)))
+        place = dims.operand_index(index, _starts(footprint, op, index))
+        footprint.numbers.append(op.result.type.offset(place))
         return index, [], footprint.numbers[-1:]
 
     batch = dims.batch_axes(len(updates.shape))
@@ -130,11 +131,6 @@ def _starts(
         start = walk.value(indices, (*dims.batch_of(index), Affine((), component)))
         starts[axis] = walk.standing_at(start, indices.type.dtype, room, inside)
     return starts
-
-
-def _offset(op: Op, index: Index, starts: Mapping[int, Affine]) -> Affine:
-    """In the destination, of element `index` of the updates."""
-    return op.result.type.offset(_dims(op).operand_index(index, starts))
 
 
 def _owners(
@@ -189,18 +185,16 @@ class _Policy:
         loops = [(var, 1) for var in free]
         if nest.ranges > 1:
             loops.append((self.range, 1))
-        if nest.vector:
-            loops.append((nest.vector, self._block()))
-        elements = self._elements([var for part in window for var in part])
-        inside = When("inside", lambda: self.inside, elements)
+        body: Node = Do("combine", self._combine)
+        if nest.vector is not None:
+            # One item takes all along it where windows move.
+            whole = -(-nest.vector.extent // nest.lanes) * nest.lanes
+            loops.append((nest.vector, min(nest.lanes * _BLOCK, whole) if nest.still else whole))
+            body = vectors(nest.vector, nest.lanes, body)
+        elements = [var for part in window for var in part if var is not nest.vector]
+        inside = When("inside", lambda: self.inside, serial(elements, body))
         windows = serial(ordered, Within("starts", self._started, inside))
         return in_items(loops, windows, nest.target.cores)
-
-    def _block(self) -> int:
-        """Elements along the vector variable that one item takes: all where windows move."""
-        assert self.nest.vector is not None
-        whole = -(-self.nest.vector.extent // self.nest.lanes) * self.nest.lanes
-        return min(self.nest.lanes * _BLOCK, whole) if self.nest.still else whole
 
     @contextmanager
     def _started(self) -> Iterator[None]:
@@ -213,7 +207,7 @@ class _Policy:
             if nest.ranges > 1:
                 conditions.append(self._owns(elements.scalar_index(starts[nest.owned])))
             self.inside = reduce(operator.and_, conditions) if conditions else None
-            self.offset = _offset(op, nest.index, starts)
+            self.offset = op.result.type.offset(_dims(op).operand_index(nest.index, starts))
             yield
 
     def _owns(self, start: Register) -> Register:
@@ -221,13 +215,6 @@ class _Policy:
         size = -(-rooms[self.nest.owned] // self.nest.ranges)
         first = self.elements.position.env[self.range] * size
         return self.b.compare("lt", start - first, size, signed=False)
-
-    def _elements(self, window: Sequence[Var]) -> Node:
-        """All elements of the window that belong to this item."""
-        body: Node = Do("combine", self._combine)
-        if self.nest.vector is not None:
-            body = vectors(self.nest.vector, self.nest.lanes, body)
-        return serial([var for var in window if var is not self.nest.vector], body)
 
     def _combine(self) -> None:
         """One element, or a vector of them, of the destination."""

@@ -38,12 +38,9 @@ class Builder(Hoisting):
         index = sum(b.space == "arg" for b in self._buffers)
         return self._declared(f"{name}.{index}", elem, "arg", index=index, readonly=readonly)
 
-    def _own(self, name: str, elem: Type, space: str, size: int, **rest: Any) -> Buffer:
-        """A buffer that is no argument."""
-        number = f"{_LETTERS[space]}{len(self._buffers)}"
-        return self._declared(f"{name}.{number}", elem, space, size=size, **rest)
-
     def _declared(self, name: str, elem: Type, space: str, **rest: Any) -> Buffer:
+        if space in _LETTERS:
+            name = f"{name}.{_LETTERS[space]}{len(self._buffers)}"
         made = Buffer(name, elem, space, **rest)
         self._buffers.append(made)
         return made
@@ -59,11 +56,11 @@ class Builder(Hoisting):
         once: see `Buffer`; such a buffer starts with a `forget`."""
         offset = self._scratch_nbytes
         self._scratch_nbytes += -(-size * (elem.bits // 8) // 64) * 64
-        return self._own(name, elem, "scratch", size, offset_nbytes=offset, once=once)
+        return self._declared(name, elem, "scratch", size=size, offset_nbytes=offset, once=once)
 
     def stack(self, name: str, elem: Type, size: int) -> Buffer:
         """A small array (at most a few KiB) in the kernel's frame."""
-        return self._own(name, elem, "stack", size)
+        return self._declared(name, elem, "stack", size=size)
 
     def table(self, name: str, elem: Type, data: Sequence[Number]) -> Buffer:
         """Constants in memory, for lookups by a computed index; equal tables are one."""
@@ -71,7 +68,7 @@ class Builder(Hoisting):
         for known in self._buffers:
             if known.space == "table" and (known.elem, known.data) == (elem, values):
                 return known
-        return self._own(name, elem, "table", len(values), readonly=True, data=values)
+        return self._declared(name, elem, "table", size=len(values), readonly=True, data=values)
 
     # ---------------------------------------------------------------- constants and arithmetic
 

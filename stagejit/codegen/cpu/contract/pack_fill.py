@@ -319,10 +319,8 @@ class Fill:
                 with self.elements.tile_step(row):
                     self._write()
 
-        def square() -> AbstractContextManager[None]:
-            return self.elements.at(tile=Tile(along, lanes, lanes))
-
-        return Within("square", square, Do("pack rows", rows))
+        pack = Do("pack rows", rows)
+        return Within("square", lambda: self.elements.at(tile=Tile(along, lanes, lanes)), pack)
 
     def _is_between(self, vector: Dim, along: Dim) -> bool:
         """Whether positions of `along` are all the elements from one lane to the next in memory."""

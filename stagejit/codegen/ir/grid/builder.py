@@ -61,7 +61,7 @@ class GridBuilder(Builder):
 
     def shared(self, name: str, elem: Type, size: int) -> Buffer:
         """`size` elements that the threads of a block share; contents undefined at entry."""
-        return self._own(name, elem, "shared", size)
+        return self._declared(name, elem, "shared", size=size)
 
     def barrier(self) -> None:
         """All threads of the block wait here for each other, and see what they wrote. Between two

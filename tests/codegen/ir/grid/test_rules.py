@@ -86,7 +86,7 @@ def shared_without_threads(b: Builder) -> None:
 def test_of_a_kernel_without_threads() -> None:
     for build, message in (
         (without_threads, "`barrier` in a kernel without threads"),
-        (shared_without_threads, "@s is shared, without threads"),
+        (shared_without_threads, "@s.b0 is shared, without threads"),
     ):
         b = Builder()
         build(b)
