@@ -8,10 +8,10 @@ places, and for the graph as it is before a loop is built.
 from __future__ import annotations
 
 import math
-from functools import cached_property
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.axes import separate, summed
+from stagejit.locks import remembered
 from stagejit.rewrites.partial import summed_in
 from stagejit.rewrites.tiling.along import Along
 from stagejit.types import TensorType
@@ -42,22 +42,22 @@ class Parts:
         self.all = self._found()
         self.taken = [part for part in self.all if not self.is_made(part)]  # from outside
 
-    @cached_property
+    @remembered
     def slices(self) -> list[tuple[Value, int]]:
         """Values of which a tile takes some places, and along which axis."""
         return [(x, axis) for x, axis in self.taken if axis is not None and is_sliced(axis)]
 
-    @cached_property
+    @remembered
     def whole(self) -> list[Part]:
         """Of which it takes all."""
         return [part for part in self.taken if not is_sliced(part[1])]
 
-    @cached_property
+    @remembered
     def totals(self) -> list[TensorType]:
         """As what each of the sums is summed."""
         return [TensorType(summed_in(y.op), y.shape) for y in self.sums]
 
-    @cached_property
+    @remembered
     def steps(self) -> list[int]:
         """See `step`: each that there is."""
         return list(dict.fromkeys(filter(None, map(self.step, self.all))))

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.splits import is_uneven, last_part, whole_index
 from stagejit.index.affine import Affine, Index, Var
+from stagejit.locks import remembered
 from stagejit.types import DType, dtype_named
 
 
@@ -64,7 +64,7 @@ class Operand:
         exact = all(window.exact for window in self.windows.values())
         return self._without(self.windows).index if exact else None
 
-    @cached_property
+    @remembered
     def depends(self) -> frozenset[Var]:
         """The axes that choose the element."""
         found = {var for part in self.index for var in part.loop_vars()}

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 
 from stagejit.codegen.cpu.contract.nest import Nest
 from stagejit.codegen.cpu.contract.tiling import Source, Tiling
@@ -19,6 +19,7 @@ from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Var
+from stagejit.locks import remembered
 
 MOST_STEPS = 512  # of the reduction in a block: rows of the broadcast operand stay in L1
 MOST_STREAMED_STEPS = 64  # where the vector operand comes from memory
@@ -212,7 +213,7 @@ class TileSearch:
             return True
         return all(part.get(lane, 1) <= _STREAM_VECTORS for part in parts)
 
-    @cached_property
+    @remembered
     def _is_passed(self) -> bool:
         return self.vector is not None and self.passes(self.vector)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from stagejit.codegen.cpu.contract.nest import Operand
 from stagejit.codegen.nest.groups import Split
 from stagejit.index.affine import Affine, Var
+from stagejit.locks import remembered
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Tiling:
             return None if var.extent % self.k_block else self.k_block
         return 1 if var in self.serial else var.extent
 
-    @cached_property
+    @remembered
     def extents(self) -> dict[Var, int]:
         """The largest block along each axis that is cut."""
         extents = {split.var: split.span for split in self.splits}
