@@ -101,9 +101,11 @@ class Products:
     @property
     def item(self) -> Node:
         """All blocks of the reduction, then what is stored of their sums."""
-        block, axis = self._block(), self.tiling.blocked
+        (block, zeros), axis = self._block(), self.tiling.blocked
         if axis is not None:
             block = serial(self.tiling.serial, blocks(axis, self.tiling.k_block, block))
+        if zeros is not None:
+            block = zeros.again(block)
         if self.nest.cut is not None:
             block = Within("steps of the part", self._part, block)
         if self.plan.panel is not None and len(self.plan.region.stores) == 1:
@@ -118,12 +120,12 @@ class Products:
         steps = b.select(is_last, b.const(cut.last), b.const(cut.step.extent))
         return emitter.covering({cut.step: Span(b.const(0), None, steps, fewest=cut.last)})
 
-    def _block(self) -> Node:
-        """One block of the reduction for the whole item."""
+    def _block(self) -> tuple[Node, Zeros | None]:
+        """One block of the reduction for the whole item, and what leaves out steps of it."""
         filled = [fill.tree() for fill in self.fills if fill is not None]
         views = (self._view(0), self._view(1))
         kernel = MicroKernel(self.emitter, self.tiling, views, self.panel, self.nest)
-        looks, around = list[Node](), list[Around]()
+        looks, around, zeros = list[Node](), list[Around](), None
         if self.plan.zeros is not None:
             zeros = Zeros(kernel, *self.plan.zeros)
             around.append(zeros.around)
@@ -131,7 +133,7 @@ class Products:
         if self.plan.masks:
             around.append(partial(where_kept, self.plan.masks))
         tiles = self._groups(self.tiling.splits, partial(self._tile, kernel, around))
-        return (*filled, *looks, tiles)
+        return (*filled, *looks, tiles), zeros
 
     def _view(self, number: int) -> View:
         fill, source = self.fills[number], self.plan.sources[number]

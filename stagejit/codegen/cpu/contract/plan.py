@@ -71,10 +71,11 @@ def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
     sources = _source(region, nest.left), _source(region, nest.right)
     plain = next((n for n in range(len(walk.offsets)) if _is_plain(walk, n)), None)
     stored = walk.offsets[plain or 0]
-    ranked = choose(nest, sources, stored, target, plain=plain is not None)
-    panel = plain if is_direct(nest, ranked.best.lane, stored) else None
     steps = math.prod(var.extent for var in nest.reduce)
     masks, told = masks_of(region, steps, walk.index.__getitem__)
+    asks = bool(masks) or "zeros" in region.anchor_op.attrs
+    ranked = choose(nest, sources, stored, target, plain=plain is not None, asks=asks)
+    panel = plain if is_direct(nest, ranked.best.lane, stored) else None
     zeros, looked = mostly_zero(region.anchor_op, ranked.best, sources)
     return ContractPlan(
         region,

@@ -31,14 +31,23 @@ _STREAM_AHEAD = 3  # blocks of the reduction; with them the vector operand fills
 
 
 def choose(
-    nest: Nest, sources: tuple[Source, Source], stored: Affine, target: Target, *, plain: bool
+    nest: Nest,
+    sources: tuple[Source, Source],
+    stored: Affine,
+    target: Target,
+    *,
+    plain: bool,
+    asks: bool = False,
 ) -> Ranked[Tiling]:
     """The cheapest tiling; any other would be as right. stored: memory offset of what the nest's
-    first store writes. plain: the sums may accumulate there."""
+    first store writes. plain: the sums may accumulate there. asks: each tile asks what
+    it may leave out."""
     complete = [
         tiling
         for lane in _lane_choices(nest, sources)
-        for tiling in BlockSearch(nest, sources, lane, target, stored, plain=plain).complete()
+        for tiling in BlockSearch(
+            nest, sources, lane, target, stored, plain=plain, asks=asks
+        ).complete()
     ]
     return cheapest("tile", complete, lambda tiling: tiling.cycles, str, "cycles of one core")
 
@@ -63,8 +72,9 @@ class BlockSearch(TileSearch):
         stored: Affine,
         *,
         plain: bool,
+        asks: bool,
     ) -> None:
-        super().__init__(nest, sources, lane, target)
+        super().__init__(nest, sources, lane, target, asks=asks)
         self.stored, self.direct = stored, plain and is_direct(nest, lane, stored)
 
     def complete(self) -> list[Tiling]:

@@ -41,7 +41,9 @@ _WAYS = 8  # lines at addresses that agree modulo a page which L1 can hold
 _PAGE = 4096
 _LINE = 64
 _MANY_VECTORS = 16  # columns that make up for reading rows again
-_BODY_COST = 0.005  # a second tile size must save this part of the time, since it doubles the code
+# A second tile size must save this part of the time, since it doubles the code; more where each
+# tile asks what it may leave out, which smaller tiles leave out more of, too.
+_BODY_COST, _ASKING_BODY_COST = 0.005, 0.04
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,15 @@ class TileSearch:
     """Register tiles of one nest whose lanes run along `lane`; see `tile_blocks.choose`."""
 
     def __init__(
-        self, nest: Nest, sources: tuple[Source, Source], lane: Var | None, target: Target
+        self,
+        nest: Nest,
+        sources: tuple[Source, Source],
+        lane: Var | None,
+        target: Target,
+        *,
+        asks: bool,
     ) -> None:
+        self.body_cost = _ASKING_BODY_COST if asks else _BODY_COST
         self.nest, self.sources, self.lane, self.target = nest, sources, lane, target
         self.lanes = target.lanes(element_type(nest.dtype)) if lane is not None else 1
         self.steps = math.prod(var.extent for var in nest.reduce)
@@ -240,7 +249,7 @@ class TileSearch:
                 vectors = size if is_lane else vectors
             total += count * (steps * step((lefts, rights), vectors, points) + 2 * points + 12)
             bodies += 1
-        return total * rest * (1 + _BODY_COST * (bodies - 1))
+        return total * rest * (1 + self.body_cost * (bodies - 1))
 
     def _sizes(self, var: Var, most: int) -> list[tuple[int, int]]:
         """`Split.sizes` of a variable in groups of at most so many units."""

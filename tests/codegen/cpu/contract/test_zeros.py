@@ -134,6 +134,13 @@ def test_long_sums_in_blocks(runner: Runner, name: str) -> None:
     same(runner, lambda a, b: a @ b, a, b)
 
 
+def test_results_may_be_masked_too(runner: Runner) -> None:
+    a, b = operands(KEPT["lower"](M, K), N, ())
+    mask = jnp.tri(M, N, -9, dtype=bool)
+    kernel = runner.check(lambda a, b: jnp.where(mask, a @ b, 7), a, b, change=mostly_zero(0))
+    assert "if some of it is stored" in kernel.loops
+
+
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float64])
 def test_types(runner: Runner, dtype: Any) -> None:
     a, b = operands(KEPT["lower"](M, K), N, (), dtype)

@@ -12,6 +12,7 @@ are asked: that keeps more tiles, and no tile too few.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
@@ -22,7 +23,8 @@ from stagejit.codegen.cpu.contract.microkernel import SumTile
 from stagejit.codegen.ir.nodes import I1
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Choice
-from stagejit.codegen.nest.tree import Cell, Do, Node, When, serial
+from stagejit.codegen.nest.spans import Span
+from stagejit.codegen.nest.tree import Cell, Do, Node, When, Within, serial
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.index.affine import Index, Var
@@ -114,7 +116,23 @@ def where_kept(masks: Sequence[Mask], tile: SumTile, loops: Node) -> Node:
         tile.emitter.cells[some] = (tile.emitter.cells[some][0] | any_lane(found),)
 
     asked = (Do("none", none, (some,)), serial([row], Do("ask", ask, (some,))))
-    return (*asked, When("some of it is stored", lambda: tile.emitter.cells[some][0], loops))
+    return (*asked, _only(tile, lambda: tile.emitter.cells[some][0], loops))
+
+
+def _only(tile: SumTile, wanted: Callable[[], Register], loops: Node) -> Node:
+    """`loops` where they are wanted. A loop without steps carries the sums past itself, which code
+    around it would do once more."""
+    kept, plain = "some of it is stored", tile.plain
+    if not plain or plain[0].vector:
+        return When(kept, wanted, loops)
+    emitter, b, var = tile.emitter, tile.b, plain[0].var
+
+    def steps() -> AbstractContextManager[None]:
+        span = emitter.span(var)
+        stop = b.select(wanted(), span.stop, span.start)
+        return emitter.covering({var: Span.between(span.start, stop, stop - span.start)})
+
+    return Within(f"if {kept}", steps, loops)
 
 
 def _kept(masks: Sequence[Mask], tile: SumTile, point: Mapping[Var, int]) -> Register:

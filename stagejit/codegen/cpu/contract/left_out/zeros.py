@@ -6,36 +6,36 @@ anything else; and what makes tiles begin and end there. Invariant: every sum ha
 over all steps.
 
 Note [What zeros change]: a step that is left out would have added zeros, or NaN where the other
-operand is not finite. So a tile takes the steps between its ends first, and then the others if they
-matter: because something in the other operand's block is not finite, or because a sum is -0 so far,
-which +0 would change. All sums are that where nothing lies between the ends. If then all zeros are
-+0, and each column of the other operand has a number without a sign, every sum has a term of +0: it
-is +0, and starts from that.
+operand is not finite: a tile then takes all steps. A zero changes a sum only if that is -0, and so
+are all its terms between the ends. If an item has such a sum in the end, it is done once more, over
+all steps: few have, and asking the sums of each tile would be much code. Where nothing lies between
+the ends all sums would be -0. If then all zeros are +0, and each column of the other operand has a
+number without a sign, every sum has a term of +0: it is +0, and starts from that. Otherwise the
+tile takes all steps.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial, reduce
 from operator import or_
 
 from stagejit.codegen.cpu.contract.left_out.blocks import Block, Check, any_lane
 from stagejit.codegen.cpu.contract.microkernel import MicroKernel, SumTile
 from stagejit.codegen.cpu.contract.tiling import Source, Tiling
-from stagejit.codegen.ir.nodes import I32, element_type
+from stagejit.codegen.ir.nodes import I1, I32, element_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Choice
 from stagejit.codegen.nest.spans import Span
-from stagejit.codegen.nest.tree import Cell, Do, Node, Within, serial, vectors
+from stagejit.codegen.nest.tree import Cell, Do, Node, Tail, When, Within, serial, vectors
 from stagejit.graph.ir import Op
 from stagejit.index.affine import Var
 
 Vectors = Sequence[tuple[int, Register | None]]  # how far from where loops stand; which lanes are
 
 _ENTRIES = 3  # first step with anything but zero, the one behind the last, whether there is a -0
-_TURNS = 3  # the steps between the ends, those before, those behind
 
 # Of an item. Checking an element of the other operand takes as long as multiplying it by a row or
 # two: in tiles of six rows, items of six take 25 % longer where nothing is left out, of many 4 %.
@@ -86,6 +86,7 @@ class Zeros:
             self.size *= -(-split.span // whole) * whole
         self.table = self.b.scratch("ends", I32, self.size * _ENTRIES)
         self.seen, self.origin = Cell("first, end, signs"), Cell("origin")
+        self.all = Cell("all steps")
 
     # ---------------------------------------------------------------- before the tiles
 
@@ -165,21 +166,30 @@ class Zeros:
     # ---------------------------------------------------------------- in a tile
 
     def around(self, tile: SumTile, loops: Node) -> Node:
-        """`loops` over the steps between the ends, and over the others where they matter."""
-        turn, ends = Var(_TURNS, "turn"), Cell("ends")
-        return (
-            Do("begin", lambda: self._enter(tile, ends), (tile.sums, ends)),
-            serial([turn], Within("steps", lambda: self._steps(tile, turn, ends), loops)),
-        )
+        """`loops` over the steps between the ends, or over all."""
+        ends, (steps,) = Cell("ends"), tile.plain
+
+        def covering() -> AbstractContextManager[None]:
+            start, stop = self.emitter.cells[ends]
+            return self.emitter.covering({steps.var: Span.between(start, stop, stop - start)})
+
+        enter = Do("begin", lambda: self._enter(tile, ends), (tile.sums, ends))
+        return (enter, Within("steps", covering, loops))
 
     def _enter(self, tile: SumTile, ends: Cell) -> None:
-        b, cells = self.b, self.emitter.cells
+        b, cells, (steps,) = self.b, self.emitter.cells, tile.plain
+        finite, signless = cells[self.check.told]
         first, end, minus = self._ends(tile.sizes)
-        none = b.compare("eq", first, end) & b.compare("eq", minus, 0)
-        plus = none & cells[self.check.told][1]
-        sums = [b.select(plus, 0.0, total) for total in cells[tile.sums]]
-        bounds = b.cast("sext", first, "i64"), b.cast("sext", end, "i64")
-        cells.update({tile.sums: tuple(sums), ends: bounds})
+        none = b.compare("eq", first, end)
+        plus = none & b.compare("eq", minus, 0) & signless
+        every = (none ^ plus) | (finite ^ True) | cells[self.all][0]
+        span = self.emitter.span(steps.var)
+        start = b.select(every, span.start, b.cast("sext", first, "i64"))
+        stop = b.select(every, span.stop, b.cast("sext", end, "i64"))
+        if span.count is None:  # perhaps the tile is left out as a whole
+            stop = b.binary("smin", stop, span.stop)
+        sums = tuple(b.select(plus, 0.0, total) for total in cells[tile.sums])
+        cells.update({tile.sums: sums, ends: (start, stop)})
 
     def _ends(self, sizes: Mapping[Var, int]) -> list[Register]:
         """The entries of the table for a tile: those that lie furthest apart of its elements."""
@@ -203,27 +213,49 @@ class Zeros:
             for fn, registers in zip(("smin", "smax", "smax"), found, strict=True)
         ]
 
-    @contextmanager
-    def _steps(self, tile: SumTile, turn: Var, ends: Cell) -> Iterator[None]:
-        b, emitter, (steps,) = self.b, self.emitter, tile.plain
-        first, end = emitter.cells[ends]
-        number, length = emitter.elements.position.env[turn], emitter.span(steps.var).length
-        between, before = b.compare("eq", number, 0), b.compare("eq", number, 1)
-        true = b.const(True, between.type)
-        (wanted,) = b.if_(between, lambda: (true,), lambda: (self._matter(tile),))
-        start = b.select(between, first, b.select(before, b.const(0), end))
-        stop = b.select(between, end, b.select(before, first, length))
-        stop = b.select(wanted, stop, start)
-        with emitter.covering({steps.var: Span.between(start, stop, stop - start)}):
-            yield
+    # ---------------------------------------------------------------- around an item
 
-    def _matter(self, tile: SumTile) -> Register:
-        """Whether zeros that are left out may change a sum of the tile."""
-        b, cells = self.b, self.emitter.cells
-        signed = []
-        for point, total in zip(tile.points, cells[tile.sums], strict=True):
-            bits, exist = b.cast("bitcast", total, total.type.as_int.elem), tile.exist(point)
-            signed.append(bits if exist is None else b.select(exist, bits, 0))
-        least = reduce(partial(b.binary, "smin"), signed)
-        minus = any_lane(b.compare("eq", least, -(1 << least.type.bits - 1)))
-        return minus | (cells[self.check.told][0] ^ True)
+    def again(self, item: Node) -> Node:
+        """The sums of an item; if a sum is -0, once more over all steps."""
+        turn, start = Var(2, "turn"), Cell("start")
+
+        def begin() -> None:
+            self.emitter.cells[self.all] = (self.b.const(False, I1),)
+
+        def wanted() -> Register:
+            first = self.b.compare("eq", self.emitter.elements.position.env[turn], 0)
+            return first | self.emitter.cells[self.all][0]
+
+        look = Do("look for -0", lambda: self._minus(start), (self.all,))
+        tiling = self.kernel.tiling
+        axes, lane = [split.var for split in tiling.splits], tiling.lane
+        if lane is not None:
+            tail: Tail = "masked" if lane.extent % tiling.lanes else "none"
+            looks: Node = vectors(lane, tiling.lanes, look, tail=tail)
+            axes.remove(lane)
+        else:
+            looks = look
+        looks = (Do("begin", lambda: self._start(start), (start,)), serial(axes, looks))
+        turns = serial([turn], When("sums may be others", wanted, (item, looks)))
+        return (Do("begin", begin, (self.all,)), turns)
+
+    def _start(self, start: Cell) -> None:
+        """Where the panel would begin if the item were the first."""
+        panel = self.kernel.panel
+        offset = panel.base()
+        for split in self.kernel.tiling.splits:
+            offset = offset - panel.moved(split.var, self.emitter.span(split.var).start)
+        self.emitter.cells[start] = (offset,)
+
+    def _minus(self, start: Cell) -> None:
+        """Notes whether a sum where the loops stand is -0."""
+        b, panel, tiling, position = (
+            self.b, self.kernel.panel, self.kernel.tiling, self.emitter.elements.position,
+        )  # fmt: skip
+        (offset,), lanes = self.emitter.cells[start], tiling.lanes if tiling.lane else 0
+        for split in tiling.splits:
+            offset = offset + panel.moved(split.var, position.env[split.var])
+        sums = b.load(panel.buffer, offset, lanes, mask=position.mask)
+        bits = b.cast("bitcast", sums, sums.type.as_int.elem)
+        minus = any_lane(b.compare("eq", bits, -(1 << bits.type.bits - 1)))
+        self.emitter.cells[self.all] = (self.emitter.cells[self.all][0] | minus,)
