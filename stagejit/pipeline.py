@@ -140,8 +140,8 @@ class Compilation:
             "loops": lambda: self._each_kernel(
                 lambda g: f"// {g.symbol}\n{g.kernel.loops_text()}{g.kernel.function.as_text()}"
             ),
-            "llvm": lambda: self._each_kernel(lambda g: g.llvm),
-            "asm": lambda: self._each_kernel(lambda g: disassemble(g.llvm)),
+            "llvm": lambda: self._each_kernel(lambda g: g.text),
+            "asm": lambda: self._each_kernel(lambda g: disassemble(g.text)),
             "host": lambda: "\n".join(map(host.as_text, self.run_until("host").hosts.values())),
         }
 
@@ -255,7 +255,7 @@ def _verify_hosts(c: Compilation) -> None:
 
 def _load(c: Compilation) -> None:
     cache = cache_in(c.request.options.cache_dir)
-    texts = {generated.symbol: generated.llvm for generated in c.kernels.values()}
+    texts = {generated.symbol: generated.text for generated in c.kernels.values()}
     c.loaded = {run: load_program(program, texts, cache) for run, program in c.hosts.items()}
     left = [op.attrs["equation"] for op in c.left]
     with _one_at_a_time:

@@ -22,6 +22,7 @@ from jax import lax
 
 import stagejit
 from stagejit.codegen import generate
+from stagejit.codegen.cpu.backend import CPU
 from stagejit.codegen.kernel import Kernel
 from stagejit.errors import (
     InternalError,
@@ -194,7 +195,7 @@ def _reads_too_far(region: Any, target: Any) -> Kernel:
     return dataclasses.replace(kernel, args=tuple(args))
 
 
-GENERATE_MAP = generate.GENERATORS["map"]
+GENERATE_MAP = CPU.generators["map"]
 
 
 @pytest.mark.usefixtures("own_kernels")
@@ -203,7 +204,7 @@ GENERATE_MAP = generate.GENERATORS["map"]
 def test_a_kernel_that_leaves_its_buffer_is_an_error(
     monkeypatch: pytest.MonkeyPatch, broken: Any, shape: tuple[int, ...]
 ) -> None:
-    monkeypatch.setitem(generate.GENERATORS, "map", broken)
+    monkeypatch.setitem(CPU.generators, "map", broken)
     f = stagejit.jit(lambda x: jnp.tanh(x) * 1.25, options=Options(verify=True))
     x = np.ones(shape, np.float32)
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"kernel of @\w+\.0 left buffer"):
@@ -219,7 +220,7 @@ def test_a_generator_that_fails_is_an_internal_error(monkeypatch: pytest.MonkeyP
     def fails(region: Any, target: Any) -> Kernel:
         raise KeyError("forgotten")
 
-    monkeypatch.setitem(generate.GENERATORS, "map", fails)
+    monkeypatch.setitem(CPU.generators, "map", fails)
     with pytest.raises(InternalError) as caught:
         stagejit.jit(lambda x: jnp.sin(x) * 1.5)(X)
     assert caught.value.step == "codegen"
@@ -233,8 +234,8 @@ def test_a_fault_in_a_process_of_its_own_does_not_end_it() -> None:
     """Whole process: a broken kernel, an error, and the next call works."""
     code = """
         import dataclasses, jax, numpy as np, stagejit
-        from stagejit.codegen import generate
-        original = generate.GENERATORS["map"]
+        from stagejit.codegen.cpu.backend import CPU
+        original = CPU.generators["map"]
 
         def broken(region, target):
             kernel = original(region, target)
@@ -242,14 +243,14 @@ def test_a_fault_in_a_process_of_its_own_does_not_end_it() -> None:
             return dataclasses.replace(kernel, args=args)
 
         x = np.ones(1000, np.float32)
-        generate.GENERATORS["map"] = broken
+        CPU.generators["map"] = broken
         try:
             stagejit.jit(lambda x: x * 3, options=stagejit.Options(verify=True))(x)
         except jax.errors.JaxRuntimeError as error:
             assert "left buffer" in str(error), error
         else:
             raise SystemExit("no error")
-        generate.GENERATORS["map"] = original
+        CPU.generators["map"] = original
         print(stagejit.jit(lambda x: x * 4)(x)[0])
         """
     done = subprocess.run(

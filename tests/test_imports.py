@@ -139,9 +139,9 @@ def test_targets_do_not_import_each_other(module: str) -> None:
 
 
 def test_an_import_of_the_other_target_is_seen() -> None:
-    assert not stands_apart("stagejit.codegen.cuda.printer", "stagejit.codegen.cpu.llvm.text")
+    assert not stands_apart("stagejit.codegen.cuda.text.printer", "stagejit.codegen.cpu.llvm.text")
     assert not stands_apart("stagejit.runtime.cpu.loader", "stagejit.runtime.cuda")
-    assert stands_apart("stagejit.codegen.cuda.printer", "stagejit.codegen.ir.nodes")
+    assert stands_apart("stagejit.codegen.cuda.text.printer", "stagejit.codegen.ir.nodes")
 
 
 @pytest.mark.parametrize("module", OF_THE_PACKAGE)

@@ -10,8 +10,8 @@ import math
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.math import functions as vmath
-from stagejit.codegen.target import Target
 from stagejit.graph.ops.elementwise import function_of
+from stagejit.machine import Machine
 
 _CALLED = 4.0  # operations that a call takes
 
@@ -41,7 +41,7 @@ def element_code(region: ClosedRegion) -> float:
     ) + sum(op.definition.element_flops(op) for op in region.ops if op.definition.is_window)
 
 
-def region_seconds(region: ClosedRegion, target: Target) -> float:
+def region_seconds(region: ClosedRegion, target: Machine) -> float:
     """Time of the region's elementwise work on one core: the larger of arithmetic and traffic, of
     all inputs and stores once."""
     moved = [*region.inputs, *(store.value for store in region.stores)]

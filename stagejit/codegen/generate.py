@@ -8,20 +8,16 @@ was compiled before, changes no kernel.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
+from stagejit.codegen.backend import Backend
 from stagejit.codegen.closed import ClosedRegion, closed, key_of, text_of
-from stagejit.codegen.cpu.contract.emit import product_kernel
-from stagejit.codegen.cpu.llvm.lower import lower_named
-from stagejit.codegen.cpu.llvm.shadow import with_shadows
-from stagejit.codegen.cpu.maps import map_kernel
-from stagejit.codegen.cpu.rows.cumulative import cumulative_kernel
-from stagejit.codegen.cpu.rows.reduce import reduce_kernel
-from stagejit.codegen.cpu.scatter import scatter_kernel
-from stagejit.codegen.cpu.sorting.kernel import sort_kernel
-from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.cpu.backend import CPU
+from stagejit.codegen.cuda.backend import CUDA
+from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.ir.nodes import forget_places
 from stagejit.codegen.ir.shared_code import CHAINED, INLINED, repeats_code
 from stagejit.codegen.ir.verifier import verify as verify_kernel
@@ -33,26 +29,18 @@ from stagejit.dispatch.regions import Region
 from stagejit.errors import InternalError, StagejitError
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.elementwise import function_of
+from stagejit.machine import Machine
 from stagejit.types import DType
 
 Places = tuple[tuple[bool, int, int], ...]  # (is a store, number, element offset)
 
-GENERATORS: dict[str, Callable[[ClosedRegion, Target], Kernel]] = {
-    "map": map_kernel,
-    "copy": map_kernel,
-    "fill": map_kernel,
-    "reduce": reduce_kernel,
-    "contract": product_kernel,
-    "conv": product_kernel,
-    "cumulative": cumulative_kernel,
-    "scatter": scatter_kernel,
-    "sort": sort_kernel,
-}
+# By the type of a target.
+BACKENDS: dict[type[Machine], Backend[Any]] = {Target: CPU, Device: CUDA}
 
 
 @dataclass(frozen=True)
 class Generated:
-    """A region's kernel with its linker symbol and, for the target, its LLVM IR.
+    """A region's kernel with its symbol and, for the target, its text: LLVM IR, or CUDA C++.
 
     places: where a region has each of its arguments. template: the same with no arguments, which
     other regions find as long as somebody holds it.
@@ -60,7 +48,7 @@ class Generated:
 
     kernel: Kernel
     symbol: str
-    llvm: str
+    text: str
     places: Places
     template: Generated | None = None
 
@@ -68,7 +56,7 @@ class Generated:
 class KernelCache:
     """Templates by key, for a target and verification mode."""
 
-    def __init__(self, target: Target, *, verify: bool) -> None:
+    def __init__(self, target: Machine, *, verify: bool) -> None:
         self.target, self.verify = target, verify
         self._templates: Templates[Generated] = Templates()
 
@@ -107,23 +95,21 @@ class KernelCache:
 
     def _make(self, region: Region, made: ClosedRegion) -> Generated:
         kernel, places = _generated(region, made, self.target)
-        function = kernel.function
         if self.verify:
-            verify_kernel(function)
-        symbol, text = lower_named(function, self.target, verify=self.verify)
-        forget_places(function)
-        if self.verify:
-            kernel = replace(kernel, function=with_shadows(function))
-        return Generated(replace(kernel, args=()), symbol, text, places)
+            verify_kernel(kernel.function)
+        lowered = BACKENDS[type(self.target)].lower(kernel, self.target, self.verify)
+        forget_places(kernel.function)
+        kernel = replace(kernel, args=(), function=lowered.function)
+        return Generated(kernel, lowered.symbol, lowered.text, places)
 
 
-def kernel_of(region: Region, target: Target) -> Kernel:
+def kernel_of(region: Region, target: Machine) -> Kernel:
     """A region's kernel, made anew."""
     made = closed(region)
     return _bound(*_generated(region, made, target), region, made)
 
 
-def _generated(region: Region, made: ClosedRegion, target: Target) -> tuple[Kernel, Places]:
+def _generated(region: Region, made: ClosedRegion, target: Machine) -> tuple[Kernel, Places]:
     """The kernel of a closed region, and what its arguments are. region: for messages."""
     try:
         kernel = _generate(made, target)
@@ -140,15 +126,17 @@ def _generated(region: Region, made: ClosedRegion, target: Target) -> tuple[Kern
         ) from error
 
 
-def _generate(region: ClosedRegion, target: Target) -> Kernel:
+def _generate(region: ClosedRegion, target: Machine) -> Kernel:
+    backend = BACKENDS[type(target)]
     if all(store.value.type.size == 0 for store in region.stores):
-        return Kernel(Builder().finish(), (), 0, 0.0)  # generators count on loops that loop
+        return Kernel(backend.nothing(), (), 0, 0.0)  # generators count on loops that loop
+    generator = backend.generators[region.kind]
     if not _repeats_ops(region):
-        kernel = GENERATORS[region.kind](region, target)
+        kernel = generator(region, target)
         if not repeats_code(kernel.function):
             return kernel
         forget_places(kernel.function)
-    return GENERATORS[region.kind](replace(region, calls=True), target)
+    return generator(replace(region, calls=True), target)
 
 
 def _repeats_ops(region: ClosedRegion) -> bool:
@@ -187,6 +175,6 @@ def _bound(kernel: Kernel, places: Places, region: Region, made: ClosedRegion) -
 
 
 @cache
-def kernel_cache(target: Target, *, verify: bool) -> KernelCache:
+def kernel_cache(target: Machine, *, verify: bool) -> KernelCache:
     """The process's kernels for `target`."""
     return KernelCache(target, verify=verify)

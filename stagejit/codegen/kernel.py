@@ -37,10 +37,12 @@ class Choice:
 class Kernel:
     """A launchable kernel.
 
-    args: in the order of the function's "arg" buffers; it has no run-time parameters. total: number
-    of parallel items; the kernel runs any chunk `[lo, hi)` of them. seconds: estimated time of all
+    args: in the order of the function's "arg" buffers. total: number of parallel items, or of
+    blocks of threads; the kernel runs any chunk `[lo, hi)` of them. seconds: estimated time of all
     items on one core, for the decision to fork. choices: see `Choice`. loops: the text of the tree
-    that the code was emitted from.
+    that the code was emitted from. passes: how often it is launched, one after the other, and with
+    which run-time parameters. workspace_nbytes: memory that all passes share, whose contents are
+    undefined at first; its address is the argument behind those of `args`.
     """
 
     function: Function
@@ -49,6 +51,8 @@ class Kernel:
     seconds: float
     choices: tuple[Choice, ...] = ()
     loops: str = ""
+    passes: tuple[tuple[int, ...], ...] = ((),)
+    workspace_nbytes: int = 0
 
     def loops_text(self) -> str:
         """The loops as comments, a line each."""

@@ -15,7 +15,8 @@ from jax import lax
 
 import stagejit
 from stagejit.codegen.closed import ClosedRegion, closed, key_of
-from stagejit.codegen.generate import GENERATORS, KernelCache, kernel_of
+from stagejit.codegen.cpu.backend import CPU
+from stagejit.codegen.generate import KernelCache, kernel_of
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region, regions_of
 from stagejit.errors import InternalError
@@ -49,7 +50,9 @@ def regions(name: str) -> list[Region]:
     graph = graph_of(PROGRAMS[name], X, AT)
     options = Options()
     rewrite_graph(graph, options)
-    return [part for region in formed(graph) for part in region.parts if part.kind in GENERATORS]
+    return [
+        part for region in formed(graph) for part in region.parts if part.kind in CPU.generators
+    ]
 
 
 def formed(graph: Graph) -> list[Region]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.codegen.cuda.printer import cuda_source
+from stagejit.codegen.cuda.text.printer import cuda_source
 from stagejit.codegen.ir.interpreter.arithmetic import DTYPES
 from stagejit.codegen.ir.interpreter.grid import simulate
 from stagejit.codegen.ir.nodes import Function

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.codegen.cuda.printer import cuda_source
+from stagejit.codegen.cuda.text.printer import cuda_source
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.nodes import Function
 
@@ -73,7 +73,7 @@ def launch(
     count = math.prod(sizes)
     found = compiled(source).launch_kernel(
         (ctypes.c_uint * 6)(*grid), (ctypes.c_uint64 * len(args))(*args),
-        (ctypes.c_int * count)(*_order(count, threads)),
+        (ctypes.c_int * count)(*order_of(count, threads)),
     )  # fmt: skip
     for array, page in zip(arrays, pages, strict=True):
         page.give_back(array)
@@ -81,7 +81,7 @@ def launch(
         raise EmulationError(found.decode())
 
 
-def _order(count: int, threads: str) -> list[int]:
+def order_of(count: int, threads: str) -> list[int]:
     """Of the threads, warp by warp."""
     warps = [list(range(first, min(first + WARP, count))) for first in range(0, count, WARP)]
     if threads == "random":

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stagejit.codegen.cuda.printer import cuda_source
+from stagejit.codegen.cuda.text.printer import cuda_source
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.ir.nodes import BF16, F32, F64, I8, I64, Type
 from stagejit.runtime.cuda import nvrtc

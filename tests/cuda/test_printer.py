@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from stagejit.codegen.cuda.printer import cuda_source
-from stagejit.codegen.cuda.types import constant
+from stagejit.codegen.cuda.text.printer import cuda_source
+from stagejit.codegen.cuda.text.types import constant
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.ir.interpreter.arithmetic import DTYPES

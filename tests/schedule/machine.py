@@ -39,7 +39,7 @@ class Machine(Executor):
         writes: Sequence[str],
         memory: dict[str, Any],
     ) -> None:
-        generated = kernel_cache(Target.host(), verify=True).generate(region)
+        generated = self._generated(region)
         shadows: dict[tuple[str, bool], _Shadow] = {}
         addresses = []
         dispatch = self.dispatches[step.dispatch.name]  # with numbers for the symbols of offsets
@@ -55,11 +55,17 @@ class Machine(Executor):
                 shadows[name, arg.written] = _Shadow(array, seen, found)
             itemsize = arg.value.type.dtype.itemsize
             addresses.append(shadows[name, arg.written].address + arg.offset * itemsize)
-        _call(generated, addresses)
+        self._call(generated, addresses)
         for (name, written), shadow in shadows.items():
             assert shadow.intact(), f"undeclared write of {step.dispatch.name} to {name}"
             if written:
                 shadow.settle()
+
+    def _generated(self, region: Region) -> Generated:
+        return kernel_cache(Target.host(), verify=True).generate(region)
+
+    def _call(self, generated: Generated, addresses: Sequence[int]) -> None:
+        call(generated, addresses)
 
 
 class Concurrent(Machine):
@@ -116,7 +122,7 @@ class _Shadow:
         self.array[self.seen] = self.copy[self.seen]
 
 
-def _call(generated: Generated, addresses: Sequence[int]) -> None:
+def call(generated: Generated, addresses: Sequence[int]) -> None:
     kernel, fault = generated.kernel, np.zeros(1, np.int64)
     if not kernel.total:
         return
@@ -126,7 +132,7 @@ def _call(generated: Generated, addresses: Sequence[int]) -> None:
     pointers = (ctypes.c_void_p * (len(addresses) + 1))(*addresses, fault.ctypes.data)
     words = (ctypes.c_int64 * len(params))(*params)
     aligned = -(-scratch.ctypes.data // 64) * 64
-    _entry(generated.symbol, generated.llvm)(
+    _entry(generated.symbol, generated.text)(
         ctypes.addressof(pointers), ctypes.addressof(words), 0, kernel.total, aligned
     )
     assert fault[0] == 0, f"the kernel left the buffer of its argument {fault[0] - 1}"

@@ -17,10 +17,8 @@ from functools import partial
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
 from stagejit.codegen.elements.elements import Memory, Stores
-from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.loops import Loops, Walked, loops_of
+from stagejit.codegen.elements.loops import Loops, loops_of_stores
 from stagejit.codegen.elements.register_tiles import Tile, best_tile, rows_are_a_loop
-from stagejit.codegen.elements.space import Space
 from stagejit.codegen.ir.strides import is_dealt
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
@@ -38,7 +36,7 @@ from stagejit.codegen.nest.tree import (
     vectors,
 )
 from stagejit.codegen.target import Target
-from stagejit.index.affine import Index, Var
+from stagejit.index.affine import Var
 
 _BLOCK = 1 << 14  # elements of one item along the vector variable
 _SMALLEST_BLOCK = 1 << 12  # where cores would stay without work
@@ -58,7 +56,7 @@ def map_kernel(region: ClosedRegion, target: Target) -> Kernel:
     cores = cores_worth_having(seconds, target.cores)
 
     def tree(loops: Loops, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
-        return _Policy(loops, emitter, memory).tree(cores)
+        return _Policy(loops, target, emitter, memory).tree(cores)
 
     return kernel_of(region, [loops], tree, seconds, loops.choices)
 
@@ -66,13 +64,7 @@ def map_kernel(region: ClosedRegion, target: Target) -> Kernel:
 def _plan(region: ClosedRegion, target: Target) -> Loops:
     """Vectors along the variable where they cost least, perhaps with another one between their
     lanes; inner ones win ties."""
-    shape = region.stores[0].value.shape
-
-    def walk(footprint: Footprint, index: Index) -> Walked:
-        offsets = [footprint.write(store, index) for store in region.stores]
-        return index, [index] * len(offsets), offsets
-
-    loops = loops_of(region, target, Space(shape), [range(len(shape))], walk)
+    loops = loops_of_stores(region, target)
     (variables,), lanes = loops.groups, loops.lanes
     inner_first = variables[::-1]
     apart = [
@@ -99,8 +91,10 @@ class _Policy:
     """The tree of one map: some loops one by one, `tile` (if any) in squares, one in vectors.
     stride: how many elements lie between lanes, unrolled, or how many stores."""
 
-    def __init__(self, loops: Loops, emitter: Emitter, memory: Sequence[Memory]) -> None:
-        self.loops, self.emitter, self.lanes = loops, emitter, loops.lanes
+    def __init__(
+        self, loops: Loops, target: Target, emitter: Emitter, memory: Sequence[Memory]
+    ) -> None:
+        self.loops, self.target, self.emitter, self.lanes = loops, target, emitter, loops.lanes
         self.elements = emitter.elements
         stores = Stores(loops.region, self.elements, memory, loops.offsets, loops.streamed)
         self.store = Do("store", lambda: stores.write(enumerate(loops.places)))
@@ -150,7 +144,7 @@ class _Policy:
         the body is there once."""
         loops = self.loops
         return (
-            loops.target.has_avx512
+            self.target.has_avx512
             and vector.extent > self.lanes
             and vector.extent % self.lanes != 0
             and self.stride == 1

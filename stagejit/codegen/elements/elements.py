@@ -199,11 +199,16 @@ class Elements(Positions):
                     return self._dealt_at_edge(buffer, uniform, coeff, used, room)
             return self.b.gather(buffer, self._lane_offset(offset), mask=mask)
         if coeff == 1:
-            return self.b.load(buffer, self.scalar_index(uniform), lanes, mask=mask)
+            aligned, at = self.alignment(buffer, memory.base, uniform), self.scalar_index(uniform)
+            return self.b.load(buffer, at, lanes, mask=mask, alignment=aligned)
         if mask is not None:
             mask = self._reversed(mask)
         first = uniform - (lanes - 1)
         return self._reversed(self.b.load(buffer, self.scalar_index(first), lanes, mask=mask))
+
+    def alignment(self, buffer: Buffer, base: int, uniform: Affine) -> int:
+        """Bytes of which the place of a vector is a multiple; 0: of an element's."""
+        return 0
 
     def _lane_offset(self, offset: Affine) -> Register:
         lo, hi = offset.range()
@@ -315,7 +320,9 @@ class Elements(Positions):
             register, mask = self._reversed(register), mask and self._reversed(mask)
             uniform = uniform - (lanes - 1)
         at, buffer = self.scalar_index(uniform), memory.buffer
-        aligned = register.type.lanes * buffer.elem.bits // 8 if nontemporal else 0
+        aligned = self.alignment(buffer, memory.base, uniform) if coeff == 1 else 0
+        if nontemporal:
+            aligned = register.type.lanes * buffer.elem.bits // 8
         self.b.store(register, buffer, at, mask=mask, alignment=aligned, nontemporal=nontemporal)
 
     def _reversed(self, register: Register) -> Register:

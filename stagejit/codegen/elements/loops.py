@@ -20,10 +20,10 @@ from stagejit.codegen.elements.accesses import lanes_of, vector_cost
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.space import Space, merge, refine
 from stagejit.codegen.kernel import Choice
-from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Store
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var
+from stagejit.machine import Machine
 
 _LINE_NBYTES = 64
 
@@ -36,7 +36,7 @@ class Loops:
     for each store, whether it bypasses the caches."""
 
     region: ClosedRegion
-    target: Target
+    target: Machine
     groups: tuple[tuple[Var, ...], ...]
     index: Index
     places: tuple[Index, ...]
@@ -101,7 +101,7 @@ Walked = tuple[Index, Sequence[Index], Sequence[Affine]]
 
 def loops_of(
     region: ClosedRegion,
-    target: Target,
+    target: Machine,
     space: Space,
     groups: Iterable[Iterable[int]],
     walk: Callable[[Footprint, Index], Walked],
@@ -131,6 +131,17 @@ def loops_of(
         reads=tuple((value, form.substitute(mapping)) for value, form in footprint.reads),
         lanes=target.vector_nbytes // widest_nbytes(region),
     )
+
+
+def loops_of_stores(region: ClosedRegion, target: Machine) -> Loops:
+    """The loops over the shape that all stores of a region share."""
+    shape = region.stores[0].value.shape
+
+    def walk(footprint: Footprint, index: Index) -> Walked:
+        offsets = [footprint.write(store, index) for store in region.stores]
+        return index, [index] * len(offsets), offsets
+
+    return loops_of(region, target, Space(shape), [range(len(shape))], walk)
 
 
 def _traffic(region: ClosedRegion, reads: Iterable[tuple[Value, Affine]]) -> int:

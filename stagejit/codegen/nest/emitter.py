@@ -248,7 +248,7 @@ class Emitter:
         if node.before is not None:
             low = b.binary("smax", low, before)
         if not node.last:
-            high = b.binary("smin", high, before + node.items)
+            high = b.binary("smin", high, before + node.shares)
 
         @contextmanager
         def inside(number: Register) -> Iterator[None]:

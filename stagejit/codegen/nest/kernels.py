@@ -6,7 +6,7 @@ Invariant: the items of nests follow each other, in order; see also `ClosedRegio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -35,6 +35,9 @@ class Nest(Protocol):
 N = TypeVar("N", bound=Nest)
 
 
+E = TypeVar("E", bound=Emitter)
+
+
 def kernel_of(
     region: ClosedRegion,
     nests: Sequence[N],
@@ -44,23 +47,40 @@ def kernel_of(
 ) -> Kernel:
     """tree: of a nest, whose stores go to the memory that it is given. seconds: what all items take
     on one core."""
+
+    def emitter(builder: Builder, memory: Mapping[Value, Memory]) -> Emitter:
+        return Emitter(Elements(builder, memory))
+
     builder = Builder(calls=region.calls)
+    return kernel_by(builder, emitter, region, nests, tree, seconds, choices)
+
+
+def kernel_by(
+    builder: Builder,
+    emitter_of: Callable[[Builder, Mapping[Value, Memory]], E],
+    region: ClosedRegion,
+    nests: Sequence[N],
+    tree: Callable[[N, E, Sequence[Memory]], Parallel],
+    seconds: float,
+    choices: Sequence[Choice],
+) -> Kernel:
+    """The same, by an emitter of its own."""
     memory, stores, args = _bind_memory(builder, region, nests)
-    emitter = Emitter(Elements(builder, memory))
+    emitter = emitter_of(builder, memory)
     trees: list[Parallel] = []
     for nest in nests:
         made = tree(nest, emitter, stores)
         if len(nests) > 1:
-            before = sum(other.items for other in trees)
+            before = sum(other.shares for other in trees)
             made = replace(made, before=before, last=nest is nests[-1])
         emitter.emit(made)
         emitter.elements.bound.clear()  # a cycle: they read through the policy
         trees.append(made)
-    items = sum(made.items for made in trees)
-    shared = Choice("items", f"{items}, about {1e6 * seconds / items:.2g} us each")
+    shares = sum(made.shares for made in trees)
+    shared = Choice("items", f"{shares}, about {1e6 * seconds / shares:.2g} us each")
     loops = "\n".join(map(text_of, trees))
     choices = (*choices, *emitter.choices, shared)
-    return Kernel(builder.finish(), args, items, seconds, choices, loops)
+    return Kernel(builder.finish(), args, shares, seconds, choices, loops)
 
 
 def _bind_memory(

@@ -95,17 +95,23 @@ class Run:
 @dataclass(frozen=True, eq=False)
 class Parallel:
     """`body` for each item: loops, outermost first, flattened into numbers that threads share; of
-    a variable in blocks, or of an axis in parts. before, last: items of other nests of the kernel
-    that come first, None where there is no other nest; whether none follow."""
+    a variable in blocks, or of an axis in parts. together: items that are one share of the work: of
+    which each has a thread of its own, or some threads, of a block. before, last: shares of other
+    nests of the kernel that come first, None where there is no other nest; whether none follow."""
 
     loops: tuple[tuple[Var, int] | Split, ...]
     body: Node
+    together: int = 1
     before: int | None = None
     last: bool = True
 
     @property
     def items(self) -> int:
         return math.prod(map(trips, self.loops))
+
+    @property
+    def shares(self) -> int:
+        return -(-self.items // self.together)
 
 
 @dataclass(frozen=True, eq=False)

@@ -147,7 +147,7 @@ def test_a_kernel_has_the_rounds_of_random_bits_once() -> None:
 def _kernels(f: Callable[..., Any], *args: Any) -> list[str]:
     lowered = stagejit.jit(f).lower(*args)
     kernels = lowered.compilation.run_until("codegen").kernels.values()
-    return list({generated.symbol: generated.llvm for generated in kernels}.values())
+    return list({generated.symbol: generated.text for generated in kernels}.values())
 
 
 def test_what_is_called_may_have_memory_of_its_own() -> None:

@@ -71,10 +71,10 @@ class Caches:
         target, key = self.targets[name], (name, verify)
         cache = self.caches.setdefault(key, KernelCache(target, verify=verify))
         made = cache.generate(region, overwritten)
-        known = id(made.llvm) in self.seen
+        known = id(made.text) in self.seen
         if not known:
-            self.seen[id(made.llvm)] = self.origin
-            self.kept.append(made.llvm)  # so that its identity stays its own
+            self.seen[id(made.text)] = self.origin
+            self.kept.append(made.text)  # so that its identity stays its own
         return made, known
 
     def fresh(
@@ -157,7 +157,7 @@ def _region_jobs(
             made, known = caches.generate(target, region, overwritten, verify=verify)
             if known:
                 fresh = caches.fresh(target, region, overwritten, verify=verify)
-                _require_same(made, fresh, region, target, caches.seen[id(made.llvm)])
+                _require_same(made, fresh, region, target, caches.seen[id(made.text)])
         except CaseFault:
             raise
         except Exception as error:
@@ -168,7 +168,7 @@ def _region_jobs(
             frame = scene.frame(made.kernel, chunks, verify=verify)
             level = case.setting.level
             text = f"{region.kind} of {len(region.ops)} ops, {len(region.stores)} stores"
-            yield Job(target, text, made.symbol, made.llvm, level, made.kernel, frame, scene)
+            yield Job(target, text, made.symbol, made.text, level, made.kernel, frame, scene)
 
 
 def _require_same(

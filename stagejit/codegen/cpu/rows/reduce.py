@@ -93,7 +93,8 @@ def _plan(region: ClosedRegion, space: Space, target: Target) -> RowNest:
             offsets.append(footprint.write(store, places[-1]))
         return index, places, offsets
 
-    loops = _with_vectors(loops_of(region, target, space, groups, walk, bound)).in_streams()
+    loops = loops_of(region, target, space, groups, walk, bound)
+    loops = _with_vectors(loops, target).in_streams()
     stored = [
         tuple((n, at) for n, at in enumerate(loops.places) if in_row[n] is along)
         for along in (True, False)
@@ -103,7 +104,7 @@ def _plan(region: ClosedRegion, space: Space, target: Target) -> RowNest:
         stages=_stages(region, reduces),
         row_stores=stored[0],
         kept_stores=stored[1],
-        straight=_straight(loops),
+        straight=_straight(loops, target),
     )
     return nest if nest.straight else _with_cache(nest, shape)
 
@@ -119,12 +120,12 @@ def _row_choices(nest: RowNest) -> Iterator[Choice]:
         yield Choice("keep", f"passes share {kept} in scratch rather than compute it again")
 
 
-def _straight(loops: Loops) -> bool:
+def _straight(loops: Loops, target: Target) -> bool:
     """Whether a row takes so few registers that all its passes fit in them, unrolled."""
     (kept, reduced), vector = loops.groups, loops.vector
     if vector is None:
         return False
-    longest = _longest_straight(loops.target, across=vector not in kept)
+    longest = _longest_straight(target, across=vector not in kept)
     if vector in kept:
         return math.prod(var.extent for var in reduced) <= longest
     return len(reduced) == 1 and -(-vector.extent // loops.lanes) <= longest
@@ -161,12 +162,12 @@ def _in_row_space(value: Value, shape: tuple[int, ...], axes: Sequence[int]) -> 
     )
 
 
-def _with_vectors(loops: Loops) -> Loops:
+def _with_vectors(loops: Loops, target: Target) -> Loops:
     """Along the variable that loads best; see Note [Two shapes of vectors]."""
     (kept, reduced), forms, lanes = loops.groups, loops.forms, loops.lanes
     length = math.prod(var.extent for var in reduced)
     # The elements of a row that is unrolled lie between the lanes of vectors of rows.
-    neighbours = length if length <= _longest_straight(loops.target, across=False) else 0
+    neighbours = length if length <= _longest_straight(target, across=False) else 0
 
     def cost(var: Var, _: Var | None) -> float:
         if var in kept:

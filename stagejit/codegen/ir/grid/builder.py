@@ -19,8 +19,8 @@ class GridBuilder(Builder):
     """Writes a kernel for blocks of `threads` threads along each axis, of which the first is the
     one that follows each other in a warp."""
 
-    def __init__(self, threads: Sequence[int]) -> None:
-        super().__init__()
+    def __init__(self, threads: Sequence[int], *, calls: bool = False) -> None:
+        super().__init__(calls=calls)
         self.threads = tuple(threads)
 
     def finish(self) -> Function:

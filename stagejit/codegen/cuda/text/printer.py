@@ -18,12 +18,17 @@ from __future__ import annotations
 import math
 import re
 
-from stagejit.codegen.cuda.names import Names
-from stagejit.codegen.cuda.preamble import preamble
-from stagejit.codegen.cuda.statements import write_block
-from stagejit.codegen.cuda.tiles import load_function, product_function, store_function, tile_name
-from stagejit.codegen.cuda.types import c_type, constant
-from stagejit.codegen.cuda.values import Values, names_of
+from stagejit.codegen.cuda.text.names import Names
+from stagejit.codegen.cuda.text.preamble import preamble
+from stagejit.codegen.cuda.text.statements import write_block
+from stagejit.codegen.cuda.text.tiles import (
+    load_function,
+    product_function,
+    store_function,
+    tile_name,
+)
+from stagejit.codegen.cuda.text.types import c_type, constant
+from stagejit.codegen.cuda.text.values import Values, names_of
 from stagejit.codegen.ir.nodes import Buffer, Callee, Function, Op
 from stagejit.errors import InternalError
 

@@ -7,7 +7,7 @@ in f64.
 
 from __future__ import annotations
 
-from stagejit.codegen.cuda.types import c_type
+from stagejit.codegen.cuda.text.types import c_type
 from stagejit.codegen.ir.grid.matrix_tiles import MatrixTile, Role
 from stagejit.codegen.ir.nodes import Type
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stagejit.codegen.cuda.expressions import infix
-from stagejit.codegen.cuda.tiles import tile_name
-from stagejit.codegen.cuda.types import LOOSE, SUM, Expr, access_nbytes, c_type, constant
-from stagejit.codegen.cuda.values import Values
+from stagejit.codegen.cuda.text.expressions import infix
+from stagejit.codegen.cuda.text.tiles import tile_name
+from stagejit.codegen.cuda.text.types import LOOSE, SUM, Expr, access_nbytes, c_type, constant
+from stagejit.codegen.cuda.text.values import Values
 from stagejit.codegen.ir.nodes import Buffer, Op, Type, Value
 
 

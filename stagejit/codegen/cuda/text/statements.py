@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from stagejit.codegen.cuda.casts import signed
-from stagejit.codegen.cuda.expressions import infix, reduced, scalar
-from stagejit.codegen.cuda.memory import MEMORY
-from stagejit.codegen.cuda.types import Expr, c_type, constant
-from stagejit.codegen.cuda.values import Values
-from stagejit.codegen.cuda.warps import WARPS
+from stagejit.codegen.cuda.text.casts import signed
+from stagejit.codegen.cuda.text.expressions import infix, reduced, scalar
+from stagejit.codegen.cuda.text.memory import MEMORY
+from stagejit.codegen.cuda.text.types import Expr, c_type, constant
+from stagejit.codegen.cuda.text.values import Values
+from stagejit.codegen.cuda.text.warps import WARPS
 from stagejit.codegen.ir.nodes import Block, Op, Value
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from stagejit.codegen.cuda.preamble import RESERVED
+from stagejit.codegen.cuda.text.preamble import RESERVED
 
 _WORDS = """\
 alignas alignof and asm auto bool break case catch char class const constexpr continue

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stagejit.codegen.cuda.casts import bits_of
-from stagejit.codegen.cuda.types import Expr, c_type
-from stagejit.codegen.cuda.values import Values
+from stagejit.codegen.cuda.text.casts import bits_of
+from stagejit.codegen.cuda.text.types import Expr, c_type
+from stagejit.codegen.cuda.text.values import Values
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.nodes import Op, Type, Value
 

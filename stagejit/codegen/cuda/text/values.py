@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stagejit.codegen.cuda.names import OF_OPS, Names
-from stagejit.codegen.cuda.types import Expr, c_type, constant
+from stagejit.codegen.cuda.text.names import OF_OPS, Names
+from stagejit.codegen.cuda.text.types import Expr, c_type, constant
 from stagejit.codegen.ir.nodes import Block, Buffer, Op, Type, Value
 
 Bound = Expr | tuple[Expr, ...]  # a scalar, or the lanes of a vector

@@ -6,7 +6,7 @@ rounded once, to nearest even; floats become integers that saturate, NaN becomes
 
 from __future__ import annotations
 
-from stagejit.codegen.cuda.types import LOOSE, Expr, c_type, signed_type
+from stagejit.codegen.cuda.text.types import LOOSE, Expr, c_type, signed_type
 from stagejit.codegen.ir.nodes import Type
 
 

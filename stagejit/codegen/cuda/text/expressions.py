@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stagejit.codegen.cuda.casts import converted, signed
-from stagejit.codegen.cuda.types import ATOM, LOOSE, PRODUCT, SUM, Expr, c_type
+from stagejit.codegen.cuda.text.casts import converted, signed
+from stagejit.codegen.cuda.text.types import ATOM, LOOSE, PRODUCT, SUM, Expr, c_type
 from stagejit.codegen.ir.nodes import Op, Type
 from stagejit.codegen.ir.rules import CASTS
 

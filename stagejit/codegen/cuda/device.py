@@ -1,0 +1,83 @@
+"""What policies and the cost model know of a GPU.
+
+Input: the name of a GPU, or of an architecture. Output: a frozen `Device`. Invariant: equal devices
+give equal code; rates are hints and never change what a kernel computes.
+
+The figures are NVIDIA's (architecture whitepapers, CUDA C++ Programming Guide, "Compute
+capabilities"); bandwidths are what a copy reaches (CUDA.md for the H200).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stagejit.errors import OptionsError
+from stagejit.machine import Machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device(Machine):
+    """One GPU. arch: what kernels are compiled for, such as "sm_90a". cores: its multiprocessors.
+    shared_nbytes: shared memory of a multiprocessor; block_shared_nbytes: what a block may have of
+    it, static_shared_nbytes: without asking. registers: of a multiprocessor. tensor_flops:
+    operations a second of products of 16-bit floats, of the whole GPU."""
+
+    name: str
+    arch: str
+    threads_a_core: int = 2048
+    blocks_a_core: int = 32
+    threads_a_block: int = 1024
+    registers: int = 65536
+    shared_nbytes: int
+    block_shared_nbytes: int
+    static_shared_nbytes: int = 48 << 10
+    tensor_flops: float
+
+    @property
+    def threads(self) -> int:
+        """How many run at once at most, and so how many a kernel should have at least."""
+        return self.cores * self.threads_a_core
+
+    @property
+    def f32_flops(self) -> float:
+        """Of all multiprocessors, without tensor cores."""
+        return self.cores * self.peak_flops
+
+
+def _device(
+    name: str, arch: str, cores: int, *, clock: float, bandwidth: float, l2_nbytes: int,
+    shared: int, block: int, tensor: float,
+) -> Device:  # fmt: skip
+    flops = 2 * 128 * clock  # 128 multiply-adds a cycle and multiprocessor
+    # A third of the multiprocessors saturates memory; half of them the last cache.
+    return Device(
+        name=name, arch=arch, cores=cores, vector_nbytes=16, l2_nbytes=shared, l3_nbytes=l2_nbytes,
+        bandwidth=bandwidth, core_bandwidth=3 * bandwidth / cores,
+        cache_bandwidth=5 * bandwidth / cores, l2_bandwidth=128 * clock, peak_flops=flops,
+        shared_nbytes=shared, block_shared_nbytes=block, tensor_flops=tensor,
+    )  # fmt: skip
+
+
+DEVICES = {
+    device.name: device
+    for device in (
+        _device("A100", "sm_80", 108, clock=1.41e9, bandwidth=1.8e12, l2_nbytes=40 << 20,
+                shared=164 << 10, block=163 << 10, tensor=290e12),
+        _device("H100", "sm_90a", 132, clock=1.83e9, bandwidth=3.0e12, l2_nbytes=50 << 20,
+                shared=228 << 10, block=227 << 10, tensor=790e12),
+        _device("H200", "sm_90a", 132, clock=1.98e9, bandwidth=4.3e12, l2_nbytes=50 << 20,
+                shared=228 << 10, block=227 << 10, tensor=790e12),
+        _device("B200", "sm_100", 148, clock=1.85e9, bandwidth=7.2e12, l2_nbytes=126 << 20,
+                shared=228 << 10, block=227 << 10, tensor=1500e12),
+    )
+}  # fmt: skip
+OF_ARCHITECTURES = {"sm_80": "A100", "sm_90a": "H200", "sm_100": "B200"}
+
+
+def device_named(name: str) -> Device:
+    """A GPU by its name or its architecture. Raises OptionsError for others."""
+    found = DEVICES.get(OF_ARCHITECTURES.get(name, name))
+    if found is None:
+        known = ", ".join((*DEVICES, *OF_ARCHITECTURES))
+        raise OptionsError(f"unknown GPU {name!r}", next_step=f"give one of {known}")
+    return found

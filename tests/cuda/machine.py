@@ -1,0 +1,93 @@
+"""Carries out a schedule with emulated kernels of a GPU, each dispatch over its own memory.
+
+Input, output, invariant: as `tests/schedule/machine.py`, whose loops and branches run on the host.
+Threads of a block run in an order that changes from kernel to kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+import stagejit
+from stagejit.codegen.cuda.device import Device, device_named
+from stagejit.codegen.generate import Generated, kernel_cache
+from stagejit.dispatch.regions import Region
+from stagejit.options import Options
+from stagejit.pipeline import Compilation
+from stagejit.runtime.cuda.nvrtc import is_installed
+from tests.cuda.checked import ARCHITECTURES, require_resources
+from tests.cuda.emulated import NAME, ORDERS, EmulationError, compiled, order_of
+from tests.schedule.machine import Machine
+
+GPU = device_named("H200")
+_MOST_BLOCKS = 3  # of a launch, so that blocks take several shares
+
+
+class CudaMachine(Machine):
+    """Runs the kernels of one schedule one by one. device: what they are made for."""
+
+    device: Device = GPU
+    resources: bool = False  # whether kernels are compiled for a GPU as well
+
+    def _generated(self, region: Region) -> Generated:
+        return kernel_cache(self.device, verify=True).generate(region)
+
+    def _call(self, generated: Generated, addresses: Sequence[int]) -> None:
+        kernel = generated.kernel
+        if not kernel.total:
+            return
+        source = generated.text.replace(generated.symbol, NAME)
+        workspace = np.full(kernel.workspace_nbytes + 16, 0xFF, np.uint8)
+        at = -(-workspace.ctypes.data // 16) * 16
+        pointers = [*addresses, *([at] if kernel.workspace_nbytes else [])]
+        for number, passed in enumerate(kernel.passes):
+            chosen = ORDERS[(len(source) + number) % len(ORDERS)]
+            blocks = kernel.total if len(source) % 2 else min(kernel.total, _MOST_BLOCKS)
+            launch(source, kernel.function.threads, [*pointers, *passed, 0, kernel.total], blocks,
+                   chosen)  # fmt: skip
+        if self.resources and is_installed():
+            arch = ARCHITECTURES[len(source) % len(ARCHITECTURES)]
+            require_resources(source, kernel.function.threads, arch)
+
+
+def launch(
+    source: str, sizes: Sequence[int], words: Sequence[int], blocks: int, order: str
+) -> None:
+    """Launches the kernel of a source on memory of this process."""
+    grid = [blocks, 1, 1, *(sizes[k] if k < len(sizes) else 1 for k in range(3))]
+    count = math.prod(sizes)
+    found = compiled(source).launch_kernel(
+        (ctypes.c_uint * 6)(*grid), (ctypes.c_uint64 * len(words))(*(w % (1 << 64) for w in words)),
+        (ctypes.c_int * count)(*order_of(count, order)),
+    )  # fmt: skip
+    if found:
+        raise EmulationError(found.decode())
+
+
+def compilation_of(
+    function: Callable[..., Any], *args: Any, options: Options | None = None, device: Device = GPU
+) -> Compilation:
+    """The compilation of a function for a GPU."""
+    jitted = stagejit.jit(function, options=options or Options(verify=True))
+    return Compilation(jitted.trace(*args).compilation.request, target=device)
+
+
+def run(
+    function: Callable[..., Any],
+    *args: Any,
+    options: Options | None = None,
+    device: Device = GPU,
+    resources: bool = False,
+) -> list[Any]:
+    """The results of a function, flat, by emulated kernels."""
+    made = compilation_of(function, *args, options=options, device=device).run_until("schedule")
+    machine = CudaMachine(made.schedule)
+    machine.device, machine.resources = device, resources
+    flat = [np.asarray(leaf) for leaf in jax.tree.leaves(args)]
+    return machine(flat)

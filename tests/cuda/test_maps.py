@@ -1,0 +1,72 @@
+"""Maps, copies and fills on a GPU: right values under emulation, without spills, by few threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stagejit.codegen.cuda.device import DEVICES, device_named
+from stagejit.errors import OptionsError
+from tests.cuda.machine import compilation_of, run
+
+RNG = np.random.default_rng(13115)
+X = RNG.standard_normal((37, 53)).astype(np.float32)
+Y = RNG.standard_normal(53).astype(np.float32)
+WIDE = RNG.standard_normal((768, 4096)).astype(np.float32)
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "chain": (lambda a, b: jnp.tanh(a * b + 1), (X, Y)),
+    "transpose": (lambda a: a.T + 1, (X,)),
+    "pad": (lambda a: jnp.pad(a, ((1, 2), (3, 4)), constant_values=2.0), (X,)),
+    "pieces": (lambda a: jnp.concatenate([a, a * 2], 1)[::-1, ::2], (X,)),
+    "mask": (lambda a: a > 0, (X,)),
+    "halves": (lambda a: (a.astype(jnp.bfloat16) * 2).astype(jnp.float16), (X,)),
+    "neighbours": (lambda a: jnp.sin(a) * 2, (WIDE,)),
+    "gather": (lambda a: jnp.take(a, jnp.array([3, 1, 36]), axis=0), (X,)),
+    "outer": (lambda a: a[None] - a[:, None], (Y,)),
+    "scalar": (lambda a: a + 1, (np.float32(3),)),
+    "nothing": (lambda a: a + 1, (np.zeros((0, 3), np.float32),)),
+    "wide integers": (lambda a: (a * 1000).astype(jnp.int32) // 7 % 5, (X,)),
+    "windows": (lambda a: jax.lax.reduce_window(a, -jnp.inf, jax.lax.max, (3, 3), (2, 2), "SAME"),
+                (X,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_values(name: str) -> None:
+    function, args = PROGRAMS[name]
+    found = run(function, *args, resources=True)
+    wanted = jax.tree.leaves(jax.jit(function)(*args))
+    for x, y in zip(found, wanted, strict=True):
+        assert x.dtype == y.dtype
+        np.testing.assert_allclose(
+            np.asarray(x, np.float64), np.asarray(y, np.float64), rtol=3e-6, atol=1e-6
+        )
+
+
+def test_neighbours_move_in_accesses_of_16_bytes() -> None:
+    (kernel,) = compilation_of(*_flat("neighbours")).run_until("codegen").kernels.values()
+    assert "load<4, 4>(&in[" in kernel.text
+    assert "store<4>(&out[" in kernel.text
+    assert kernel.kernel.total == WIDE.size // (4 * 256)
+
+
+def test_threads_follow_the_variable_that_moves_fewest_sectors() -> None:
+    (kernel,) = compilation_of(*_flat("transpose")).run_until("codegen").kernels.values()
+    assert kernel.kernel.choices[0].name == "neighbours"
+
+
+def _flat(name: str) -> tuple[Any, ...]:
+    function, args = PROGRAMS[name]
+    return function, *args
+
+
+def test_devices_by_name_and_architecture() -> None:
+    assert device_named("sm_90a") is DEVICES["H200"]
+    with pytest.raises(OptionsError, match="unknown GPU 'sm_9'"):
+        device_named("sm_9")
