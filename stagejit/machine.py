@@ -16,6 +16,8 @@ class Machine:
     cache of one core; l3_nbytes: that of cores / l3s. bandwidth: bytes a second from memory of all
     cores, core_bandwidth: of one. cache_bandwidth: what one core streams through from caches that
     others share; l2_bandwidth: from its own. peak_flops: f32 operations a second of one core.
+    side_by_side: whether workers may run several kernels, and so iterations of a loop, at once each
+    with its own; of a GPU they run one kernel after the other together.
 
     The defaults are those of a small server, for graphs that are rewritten for no machine.
     """
@@ -30,6 +32,7 @@ class Machine:
     cache_bandwidth: float = 40e9
     l2_bandwidth: float = 75e9
     peak_flops: float = 112e9
+    side_by_side: bool = True
 
     @property
     def l3s_nbytes(self) -> int:

@@ -300,6 +300,12 @@ def test_dont_share_on_one_core() -> None:
     assert (decision.applied, decision.reason) == (False, "there is one core")
 
 
+def test_dont_share_where_kernels_run_one_after_the_other() -> None:
+    decision = decision_of(on(Machine(cores=64, side_by_side=False), rows, X))
+    assert not decision.applied
+    assert decision.reason == "kernels of all iterations run one after the other"
+
+
 def test_threads_are_not_more_than_iterations() -> None:
     assert (
         body_of(on(Machine(cores=16), softmax_rows, array(6, 64, 64), array(64, 64))).threads == 6

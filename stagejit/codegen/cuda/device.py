@@ -54,7 +54,7 @@ def _device(
         name=name, arch=arch, cores=cores, vector_nbytes=16, l2_nbytes=shared, l3_nbytes=l2_nbytes,
         bandwidth=bandwidth, core_bandwidth=3 * bandwidth / cores,
         cache_bandwidth=5 * bandwidth / cores, l2_bandwidth=128 * clock, peak_flops=flops,
-        shared_nbytes=shared, block_shared_nbytes=block, tensor_flops=tensor,
+        shared_nbytes=shared, block_shared_nbytes=block, tensor_flops=tensor, side_by_side=False,
     )  # fmt: skip
 
 

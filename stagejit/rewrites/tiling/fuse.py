@@ -107,6 +107,8 @@ class Cut:
 
 def _cut(graph: Graph, cluster: Cluster, axis: int, machine: Machine) -> Cut | str:
     """The tiles along an axis of the seed that fit into a core's cache, or why there are none."""
+    if not machine.side_by_side:
+        return "tiles would be made one after the other"
     along = axes_along(graph, cluster, axis)
     if isinstance(along, str):
         return along

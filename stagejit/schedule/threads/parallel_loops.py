@@ -59,6 +59,8 @@ def _alone(bodies: Bodies, machine: Machine, options: Options) -> str:
         return "it has one iteration"
     if machine.cores == 1:
         return "there is one core"
+    if not machine.side_by_side:
+        return "kernels of all iterations run one after the other"
     if options.full_barriers:
         return "all dispatches run one after the other"
     return "sizes are not known" if body.schedule.plan.sizes else ""

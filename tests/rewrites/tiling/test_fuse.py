@@ -237,6 +237,13 @@ def test_dont_tile_for_fewer_tiles_than_cores() -> None:
     assert "too few for 64 cores" in decisions[0].reason
 
 
+def test_dont_tile_where_tiles_would_be_made_one_after_the_other() -> None:
+    graph = graph_of(attention, *(normal(2, 4, 64, 8) for _ in range(3)))
+    decisions = run_steps(graph, (STEP,), Options(), replace(SMALL, side_by_side=False))
+    assert not decisions[0].applied
+    assert decisions[0].reason == "tiles would be made one after the other"
+
+
 def test_dont_tile_what_is_read_again_too_often() -> None:
     """Weights of 40 MB for each few rows, or results of 32 MB for each few columns."""
     assert "as a whole" in declined("""\
