@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.generate import Generated, kernel_cache
 from stagejit.codegen.target import Target
 from stagejit.collector import collector_paused
@@ -30,7 +31,7 @@ from stagejit.dispatch.regions import Region, regions_of, with_inner
 from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_kinds
-from stagejit.errors import UnsupportedOpError
+from stagejit.errors import InternalError, UnsupportedOpError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.printer import as_text as graph_text
 from stagejit.graph.verifier import verify as verify_graph
@@ -74,7 +75,7 @@ class Compilation:
 
     request: Request
     left_to_xla: str = ""
-    target: Target = field(default_factory=Target.host)
+    target: Target | Device = field(default_factory=Target.host)
     seconds: dict[str, float] = field(default_factory=dict)
     graph: Graph = field(init=False)
     decisions: list[Decision] = field(default_factory=list)
@@ -241,8 +242,11 @@ def _codegen(c: Compilation) -> None:
 
 
 def _host(c: Compilation) -> None:
+    target = c.target
+    if not isinstance(target, Target):
+        raise InternalError(f"no host program for {target.name}", step="host")
     c.hosts = {
-        run: host_program(run, c.schedule, c.kernels, c.target, c.request.options)
+        run: host_program(run, c.schedule, c.kernels, target, c.request.options)
         for run in c.schedule.segments
         if isinstance(run, Run)
     }

@@ -1,4 +1,5 @@
-"""The command line: `python -m stagejit demo | bench | compiling | growth | ecosystem | explain`.
+"""The command line: `python -m stagejit demo | bench | gpu | compiling | growth | ecosystem |
+explain`.
 
 Input: arguments. Output: text on stdout, progress on stderr. Invariant: exit status 0 means that
 every result was right and no ratio of `--against` was missed; 1 that one was; 2 that the request
@@ -142,6 +143,27 @@ def _print(rows: Sequence[Row], peaks: Peaks, opponents: Sequence[str]) -> None:
                     style="red",
                     highlight=False,
                 )
+
+
+@app.command()
+def gpu(
+    names: Names = None,
+    device: Annotated[
+        str, typer.Option(help="A100, H100, H200, B200 or an architecture.")
+    ] = "H200",
+    file: UserFile = None,
+) -> None:
+    """Show what kernels take of a GPU, and the model's times beside the floor. Needs no GPU."""
+    from stagejit.bench import gpu as modelled
+    from stagejit.bench import programs, workloads
+    from stagejit.codegen.cuda.device import device_named
+
+    chosen = programs.select(names or [], programs.load_file(file) if file else workloads.WORKLOADS)
+    known = device_named(device)
+    rows = [row for workload in chosen for row in modelled.rows_of(workload, known)]
+    _console().print(modelled.table_of(rows, known))
+    if any(row.taken.spills for row in rows):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -19,6 +19,7 @@ from stagejit.codegen.target import Target
 from stagejit.decisions import Decision
 from stagejit.dispatch.regions import Region
 from stagejit.loc import Loc
+from stagejit.machine import Machine
 from stagejit.runtime import launching
 from stagejit.schedule.schedule import Run, Schedule, Step, Wave
 
@@ -133,12 +134,16 @@ def by_line(notes: Sequence[Note]) -> list[tuple[Loc, list[Note]]]:
     return [(Loc(group[0].loc.file, group[0].loc.line), group) for group in groups]
 
 
-def explain(schedule: Schedule, kernels: Mapping[Region, Generated], target: Target) -> Explanation:
+def explain(
+    schedule: Schedule, kernels: Mapping[Region, Generated], target: Machine
+) -> Explanation:
     """The decisions of a schedule's plan, where its dispatches write what is placed, and what was
     chosen for their kernels, as far as there are any: none for symbolic sizes."""
     plan, steps = schedule.plan, list(_steps(schedule))
     placed = tuple(note for step in steps for note in _placements_of(step))
-    threads = _threads(schedule, schedule.waves, kernels, target) if kernels else {}
+    threads = dict[Region, Choice]()  # of a CPU; blocks of a GPU's kernels run wherever they can
+    if kernels and isinstance(target, Target):
+        threads = _threads(schedule, schedule.waves, kernels, target)
     chosen = tuple(note for step in steps for note in _chosen(step, kernels, threads))
     return Explanation(plan.name, plan.decisions, placed, chosen)
 
@@ -188,7 +193,8 @@ def _chosen(
 ) -> Iterator[Chosen]:
     for part in step.region.parts:
         if part in kernels:
-            for choice in (*kernels[part].kernel.choices, threads[part]):
+            shared = [threads[part]] if part in threads else []
+            for choice in (*kernels[part].kernel.choices, *shared):
                 yield Chosen(step.dispatch.name, choice.name, choice.reason, step.region.loc)
 
 
