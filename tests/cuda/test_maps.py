@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 from stagejit.codegen.cuda.device import DEVICES, device_named
+from stagejit.codegen.generate import kernel_cache
+from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.errors import OptionsError
-from tests.cuda.machine import compilation_of, run
+from tests.cuda.emulated import NAME, ORDERS
+from tests.cuda.machine import compilation_of, launch, run
 
 RNG = np.random.default_rng(13115)
 X = RNG.standard_normal((37, 53)).astype(np.float32)
@@ -29,6 +32,9 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "neighbours": (lambda a: jnp.sin(a) * 2, (WIDE,)),
     "gather": (lambda a: jnp.take(a, jnp.array([3, 1, 36]), axis=0), (X,)),
     "outer": (lambda a: a[None] - a[:, None], (Y,)),
+    "both ways": (lambda a, b: a.T * b[:, :37] + a[:, ::-1].T, (X, RNG.standard_normal((53, 40)))),
+    "heads": (lambda a: a.transpose(0, 2, 1, 3) * 2, (RNG.standard_normal((2, 33, 3, 40)),)),
+    "mask both ways": (lambda a, b: (a.T > 0) & (b > 0), (X, X.T.copy())),
     "scalar": (lambda a: a + 1, (np.float32(3),)),
     "nothing": (lambda a: a + 1, (np.zeros((0, 3), np.float32),)),
     "wide integers": (lambda a: (a * 1000).astype(jnp.int32) // 7 % 5, (X,)),
@@ -59,6 +65,46 @@ def test_neighbours_move_in_accesses_of_16_bytes() -> None:
 def test_threads_follow_the_variable_that_moves_fewest_sectors() -> None:
     (kernel,) = compilation_of(*_flat("transpose")).run_until("codegen").kernels.values()
     assert kernel.kernel.choices[0].name == "neighbours"
+
+
+def test_what_lies_the_other_way_goes_through_shared_memory() -> None:
+    (kernel,) = compilation_of(*_flat("transpose")).run_until("codegen").kernels.values()
+    assert "__shared__ float square" in kernel.text
+    assert kernel.text.count("__syncthreads()") == 2
+    choices = {choice.name: choice.reason for choice in kernel.kernel.choices}
+    assert choices["squares"].startswith("1 reads in squares")
+
+
+def test_dont_stage_what_lies_along() -> None:
+    (kernel,) = compilation_of(*_flat("chain")).run_until("codegen").kernels.values()
+    assert "__shared__" not in kernel.text
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_missing_barrier_is_found(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the square is read, and before the next one is loaded."""
+    function, args = lambda a: a.T + 1, (RNG.standard_normal((70, 65)).astype(np.float32),)
+    build, calls = GridBuilder.barrier, []
+
+    def barrier(b: GridBuilder) -> None:
+        calls.append(b)
+        if len(calls) != which + 1:
+            build(b)
+
+    monkeypatch.setattr(GridBuilder, "barrier", barrier)
+    kernel_cache.cache_clear()
+    made = compilation_of(function, *args).run_until("codegen")
+    (kernel,) = made.kernels.values()
+    monkeypatch.undo()
+    kernel_cache.cache_clear()
+    wrong = []
+    for order in ORDERS:
+        out = np.zeros((65, 70), np.float32)
+        source = kernel.text.replace(kernel.symbol, NAME)
+        words = [args[0].ctypes.data, out.ctypes.data, 0, kernel.kernel.total]
+        launch(source, kernel.kernel.function.threads, words, 1, order)
+        wrong.append(not np.array_equal(out, args[0].T + 1))
+    assert any(wrong)
 
 
 def _flat(name: str) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cuda.coalescing import best_order
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.kernels import grid_kernel
+from stagejit.codegen.cuda.squares import best_squares, squares_tree
 from stagejit.codegen.cuda.threads import ThreadEmitter
 from stagejit.codegen.elements.elements import Memory, Stores
 from stagejit.codegen.elements.loops import Loops, loops_of_stores
@@ -48,6 +49,11 @@ def _tree(
     body: Node = Do("store", lambda: stores.write(enumerate(loops.places)))
     order, choice = best_order(variables, loops)
     emitter.chose(choice.name, choice.reason)
+    squares, why = best_squares(loops, order)
+    if len(order) > 1:
+        emitter.chose(why.name, why.reason)
+    if squares:
+        return squares_tree(loops, squares, order, stores, emitter)
     lanes = _lanes(order, loops, device)
     each = [(var, 1) for var in order]
     if lanes > 1:

@@ -41,6 +41,31 @@ class ThreadElements(Elements):
     def __init__(self, b: GridBuilder, memory: Mapping[Value, Memory], *, aligned: bool) -> None:
         super().__init__(b, memory)
         self.aligned = aligned
+        self._staged: dict[tuple[Buffer, Affine], tuple[Buffer, Register]] = {}
+
+    def raw(self, value: Value, form: Affine) -> Register:
+        """The element of an input at an offset, as it lies in memory."""
+        memory = self.memory[value]
+        return self._fetch(value, memory, form - memory.base)
+
+    @contextmanager
+    def staging(
+        self, places: Mapping[tuple[Value, Affine], tuple[Buffer, Register]]
+    ) -> Iterator[None]:
+        """Inside, elements of inputs at some offsets are read where they are staged."""
+        before, memory = self._staged, self.memory
+        self._staged = {
+            (memory[value].buffer, form - memory[value].base): place
+            for (value, form), place in places.items()
+        }
+        try:
+            yield
+        finally:
+            self._staged = before
+
+    def _fetch(self, value: Value, memory: Memory, offset: Affine) -> Register:
+        staged = self._staged.get((memory.buffer, offset))
+        return self.b.load(*staged) if staged else super()._fetch(value, memory, offset)
 
     def alignment(self, buffer: Buffer, base: int, uniform: Affine) -> int:
         """Bytes of which the place is a multiple: of the vector, if that can be told."""
@@ -55,9 +80,12 @@ class ThreadEmitter(Emitter):
     """Emits trees for blocks of threads. exists: see Note [Items that are none]; None where all
     do. width: threads of an item."""
 
-    def __init__(self, elements: Elements, builder: GridBuilder) -> None:
+    b: GridBuilder
+    elements: ThreadElements
+
+    def __init__(self, elements: ThreadElements, builder: GridBuilder) -> None:
         super().__init__(elements)
-        self.b: GridBuilder = builder
+        self.b, self.elements = builder, elements
         self.width, self.exists = 1, None
         self.threads = math.prod(builder.threads)
 
@@ -100,6 +128,8 @@ class ThreadEmitter(Emitter):
         self.exists = None if alone else some
         if some is not None and not alone:
             number = b.binary("smin", number, items - 1)
+        if items < 1 << 31:  # divisions of 32 bits take a third of those of 64
+            number = b.cast("trunc", number, "i32")
 
         def item() -> None:
             spans = self._handed(node, number)

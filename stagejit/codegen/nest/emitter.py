@@ -270,6 +270,7 @@ class Emitter:
                 which = b.const(0)
             elif at:
                 which, number = number % count, number // count
+            which = b.cast("zext", which, "i64")
             if isinstance(loop, Split):
                 spans[loop.var] = loop.part(b, which)
             else:
