@@ -1,0 +1,150 @@
+"""`Driver`: what programs ask of a GPU, in the words of the CUDA driver.
+
+Input: sources of kernels, addresses, streams. Output: work that is queued. There are two: that of
+PyCUDA, and the emulated one (`emulation/driver.py`), which runs the same on a CPU.
+
+Invariants, which callers count on and every driver keeps:
+- What is queued on one stream runs in the order in which it was queued; between streams nothing is
+  ordered but by events. Nothing else waits: `free`, `launch` and the copies inside of a device
+  return before the work is done.
+- Memory of the pool is in the order of the stream `main`: what is freed may be handed out at once,
+  to work that is queued on `main` (or on streams that wait for `main`) later. So whoever uses
+  other streams lets them wait for `main` first, and `main` for them at the end.
+- Addresses are numbers, and aligned to 256 bytes where the pool hands them out.
+- Handles (functions, streams, events, graphs) are the driver's own and live as long as somebody
+  holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NewType, Protocol
+
+import numpy as np
+
+from stagejit.errors import StagejitError
+
+Function = NewType("Function", object)
+Stream = NewType("Stream", object)
+Event = NewType("Event", object)
+Graph = NewType("Graph", object)
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class NoDriverError(StagejitError):
+    """There is no GPU, no PyCUDA, or (for the emulation) no compiler of C++."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kernel in CUDA C++, which includes nothing.
+
+    name: of its `extern "C"` function. threads: of a block, along up to three axes. shared_nbytes:
+    dynamic shared memory of a launch, beside what the kernel declares.
+    """
+
+    name: str
+    text: str
+    threads: tuple[int, ...]
+    shared_nbytes: int = 0
+
+
+class Driver(Protocol):
+    """One device, with a pool of its memory. Methods may be called on any thread, one at a time,
+    inside of `current()`."""
+
+    @property
+    def name(self) -> str:
+        """What a person would call the device."""
+
+    @property
+    def arch(self) -> str:
+        """The architecture to compile for, such as "sm_90a"."""
+
+    @property
+    def main(self) -> Stream:
+        """The stream on which programs begin and end."""
+
+    def current(self) -> AbstractContextManager[object]:
+        """Inside of it the calling thread uses the device."""
+
+    # ---------------------------------------------------------------- kernels
+
+    def load(self, sources: Sequence[Source]) -> Mapping[str, Function]:
+        """The kernels by name. Those that are not in memory, nor in the cache on disk (by hash of
+        source, architecture and compiler), are compiled side by side."""
+
+    def launch(
+        self,
+        function: Function,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared_nbytes: int,
+        stream: Stream,
+        arguments: bytes,
+    ) -> None:
+        """arguments: of 8 bytes each, pointers and integers, as the kernel lists them."""
+
+    # ---------------------------------------------------------------- memory
+
+    def allocate(self, nbytes: int) -> int:
+        """The address of so many bytes of the pool (of none: any address). Raises MemoryError."""
+
+    def free(self, address: int) -> None:
+        """Gives back what `allocate` gave."""
+
+    def copy_in(self, address: int, array: Array, stream: Stream) -> None:
+        """Copies a contiguous array of the host to the device. The array may be changed, or go, as
+        soon as this returns."""
+
+    def copy_out(self, array: Array, address: int, stream: Stream) -> None:
+        """Fills a contiguous array of the host after all that is queued on the stream, for which it
+        waits."""
+
+    def copy(self, to: int, source: int, nbytes: int, stream: Stream) -> None:
+        """Copies inside of the device; the ranges do not overlap."""
+
+    def fill(self, address: int, byte: int, nbytes: int, stream: Stream) -> None:
+        """Sets each of `nbytes` bytes."""
+
+    def store(self, address: int, value: int, nbytes: int, stream: Stream) -> None:
+        """Stores an integer of 1, 2, 4 or 8 bytes, the lowest first; negative ones as two's
+        complement. It can be captured."""
+
+    # ---------------------------------------------------------------- order
+
+    def new_stream(self) -> Stream:
+        """One that does not wait for the default stream of the process."""
+
+    def new_event(self) -> Event: ...
+
+    def record(self, event: Event, stream: Stream) -> None:
+        """The event stands for all that is queued on the stream by now, and for nothing else, also
+        where it stood for something before."""
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """What is queued on the stream from now on comes after what the event stands for now."""
+
+    def seconds(self, start: Event, end: Event) -> float:
+        """Between the two on the device, after it has waited for the second. What `record` was
+        called for stands for a time, too."""
+
+    def synchronize(self, stream: Stream) -> None:
+        """Returns when all that is queued on the stream is done. Raises what a kernel did wrong."""
+
+    def follow(self, stream: Stream, handle: int) -> None:
+        """What is queued on the stream from now on comes after all that is queued on a stream of
+        somebody else's, given by its CUDA handle (1: the legacy default stream, 2: that of the
+        thread)."""
+
+    # ---------------------------------------------------------------- graphs
+
+    def capture(self, stream: Stream, queue: Callable[[], None], old: Graph | None = None) -> Graph:
+        """What `queue()` queues on the stream, and on those that wait for it meanwhile, as a graph;
+        nothing of it runs. old: a graph of the same launches with other arguments that nobody
+        replays any more; it may be changed and returned."""
+
+    def replay(self, graph: Graph, stream: Stream) -> None:
+        """Queues all of the graph."""
