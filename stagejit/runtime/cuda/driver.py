@@ -10,7 +10,7 @@ Invariants, which callers count on and every driver keeps:
 - Memory of the pool is in the order of the stream `main`: what is freed may be handed out at once,
   to work that is queued on `main` (or on streams that wait for `main`) later. So whoever uses
   other streams lets them wait for `main` first, and `main` for them at the end.
-- Addresses are numbers, and aligned to 256 bytes where the pool hands them out.
+- Addresses are numbers, and aligned to 16 bytes at least where the pool hands them out.
 - Handles (functions, streams, events, graphs) are the driver's own and live as long as somebody
   holds them.
 """

@@ -1,7 +1,7 @@
-// CUDA C++ on a CPU, for tests of kernels where there is no GPU.
+// CUDA C++ on a CPU, where there is no GPU.
 //
-// Input: the source of a kernel, which is included below this, and a grid. Output: what the kernel
-// writes, or what it did wrong. Blocks run one after the other. Each thread is a fiber with a stack
+// Input: the sources of kernels, which stand below this (see compiling.py), and a grid. Output: what
+// a kernel writes, or what it did wrong. Blocks run one after the other. Each thread is a fiber with a stack
 // of its own: it runs until it waits at a barrier or exchanges something with its warp, and then
 // the next one of its warp does, in the order that is asked for, which goes warp by warp. What is
 // found:
@@ -9,7 +9,7 @@
 //     memory is full of NaN before each block;
 //   - threads that wait at different barriers, exchanges that not all threads of a warp come to;
 //   - elements outside an array of shared memory, a stack or a table (`-fsanitize=bounds`), and
-//     accesses to global memory that leave the pages of an array (see emulation.py).
+//     accesses to global memory that leave the pages of an array (see memory.py).
 #pragma once
 #include <math.h>
 #include <setjmp.h>
@@ -23,7 +23,8 @@
 #define __device__
 #define __launch_bounds__(...)
 #define __restrict__ __restrict
-#define __shared__ static __attribute__((section("emulated_shared"), used))
+// EMULATED_SHARED: the section of a kernel's shared memory.
+#define __shared__ static __attribute__((section(EMULATED_SHARED), used))
 
 struct Three { unsigned x, y, z; };
 Three threadIdx, blockIdx, blockDim, gridDim;
@@ -46,8 +47,7 @@ char* stacks;
 char message[256];
 void (*entry)(void*);
 void* entry_arg;
-extern "C" char __start_emulated_shared[] __attribute__((weak));
-extern "C" char __stop_emulated_shared[] __attribute__((weak));
+struct Memory { char *start, *stop; } shared;
 
 extern "C" void emulation_switch(void** from, void* to);
 #if defined(__x86_64__)
@@ -145,7 +145,7 @@ bool run_warp(int turn, int count) {
 // One warp goes as far as it can before the next one starts, so that it gets ahead of the others
 // where no barrier stops it.
 bool run_block() {
-  memset(__start_emulated_shared, 0xff, __stop_emulated_shared - __start_emulated_shared);
+  if (shared.stop > shared.start) memset(shared.start, 0xff, shared.stop - shared.start);
   start_fibers();
   for (;;) {
     for (int turn = 0, count; turn < threads; turn += count) {
@@ -198,18 +198,24 @@ void on_fault(int, siginfo_t*, void*) { fail("an access outside the arrays of th
 // ---------------------------------------------------------------- launches
 
 template <int... I> struct Numbers {};
+template <class, int... I> using Listed = Numbers<I...>;
 template <class... A> struct Call {
   void (*kernel)(A...);
   const uint64_t* args;
   template <int... I> void with(Numbers<I...>) { kernel((A)args[I]...); }
   static void go(void* self) {
+#if defined(__clang__)
+    static_cast<Call*>(self)->with(__make_integer_seq<Listed, int, sizeof...(A)>());
+#else
     static_cast<Call*>(self)->with(Numbers<__integer_pack(sizeof...(A))...>());
+#endif
   }
 };
 
 template <class... A>
 const char* launch(void (*kernel)(A...), const unsigned* grid, const uint64_t* args,
-                   const int* order) {
+                   const int* order, Memory memory) {
+  shared = memory;
   Call<A...> call{kernel, args};
   entry = Call<A...>::go;
   entry_arg = &call;

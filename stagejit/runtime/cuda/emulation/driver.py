@@ -1,0 +1,209 @@
+"""`EmulatedDriver`: a GPU on the CPU.
+
+Input: what a `Driver` is asked. Output: the same as on a GPU, or an `EmulationError`. Invariants:
+work is queued and runs in an order that the seed decides (`queues.py`), when somebody waits for it;
+pieces of memory are apart from each other (`memory.py`), and NaN where nobody has written; the pool
+hands memory out again as early as it may.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import cast
+
+import numpy as np
+
+from stagejit.locks import new_rlock
+from stagejit.runtime.cuda.driver import Array, Event, Function, Graph, Source, Stream
+from stagejit.runtime.cuda.emulation.compiling import Launcher, launchers
+from stagejit.runtime.cuda.emulation.launching import launch_kernel
+from stagejit.runtime.cuda.emulation.memory import UNWRITTEN, EmulationError, Pages, view
+from stagejit.runtime.cuda.emulation.queues import EmulatedEvent, EmulatedStream, Queues
+from stagejit.runtime.objects.object_cache import ObjectCache
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    name: str
+    launcher: Launcher
+
+
+@dataclass
+class _Captured:
+    """What was queued while a graph was captured, to be queued again."""
+
+    calls: list[Callable[[], object]] = field(default_factory=list)
+
+
+class EmulatedDriver:
+    """A `Driver`. seed: of the order of what streams leave open; threads: the order of threads in
+    kernels, one of `launching.ORDERS`; cache: where code is kept on disk."""
+
+    def __init__(
+        self,
+        *,
+        arch: str = "sm_90a",
+        seed: int = 0,
+        threads: str = "forward",
+        cache: ObjectCache | None = None,
+    ) -> None:
+        self._arch, self.threads, self._cache = arch, threads, cache
+        self._queues = Queues(Random(seed))
+        self._main = self._queues.new()
+        self._pieces: dict[int, Pages] = {}
+        self._free: dict[int, list[Pages]] = {}
+        self._capturing: _Captured | None = None
+        self._lock = new_rlock()
+
+    @property
+    def name(self) -> str:
+        return f"emulated {self._arch}"
+
+    @property
+    def arch(self) -> str:
+        return self._arch
+
+    @property
+    def main(self) -> Stream:
+        return Stream(self._main)
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        with self._lock:
+            yield
+
+    # ---------------------------------------------------------------- kernels
+
+    def load(self, sources: Sequence[Source]) -> Mapping[str, Function]:
+        made = launchers(sources, self._cache)
+        return {name: Function(_Kernel(name, one)) for name, one in made.items()}
+
+    def launch(
+        self,
+        function: Function,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared_nbytes: int,
+        stream: Stream,
+        arguments: bytes,
+    ) -> None:
+        kernel, words = cast(_Kernel, function), np.frombuffer(arguments, np.uint64).tolist()
+
+        def run() -> None:
+            found = launch_kernel(kernel.launcher, grid, block, words, self.threads)
+            if found:
+                raise EmulationError(f"kernel {kernel.name}: {found}")
+
+        self._put(stream, run)
+
+    # ---------------------------------------------------------------- memory
+
+    def allocate(self, nbytes: int) -> int:
+        """Memory that was given back comes first, and is NaN again in the order of `main`."""
+        free = self._free.get(nbytes)
+        if not free:
+            piece = Pages(nbytes)
+        else:
+            piece = free.pop()
+            self.fill(piece.address, UNWRITTEN, nbytes, self.main)
+        self._pieces[piece.address] = piece
+        return piece.address
+
+    def free(self, address: int) -> None:
+        piece = self._pieces.pop(address)
+        self._free.setdefault(piece.nbytes, []).append(piece)
+
+    def trim(self) -> None:
+        """Gives memory that nobody uses back to the system."""
+        self._queues.finish_all()
+        self._free.clear()
+
+    def copy_in(self, address: int, array: Array, stream: Stream) -> None:
+        given = array.reshape(-1).view(np.uint8).copy()
+        self._put(stream, lambda: _assign(address, given))
+
+    def copy_out(self, array: Array, address: int, stream: Stream) -> None:
+        self.synchronize(stream)
+        array.reshape(-1).view(np.uint8)[...] = view(address, array.nbytes)
+
+    def copy(self, to: int, source: int, nbytes: int, stream: Stream) -> None:
+        self._put(stream, lambda: _assign(to, view(source, nbytes)))
+
+    def fill(self, address: int, byte: int, nbytes: int, stream: Stream) -> None:
+        self._put(stream, lambda: _assign(address, np.full(nbytes, byte, np.uint8)))
+
+    def store(self, address: int, value: int, nbytes: int, stream: Stream) -> None:
+        given = (value % (1 << 8 * nbytes)).to_bytes(nbytes, "little")
+        self._put(stream, lambda: _assign(address, np.frombuffer(given, np.uint8)))
+
+    # ---------------------------------------------------------------- order
+
+    def new_stream(self) -> Stream:
+        return Stream(self._queues.new())
+
+    def new_event(self) -> Event:
+        return Event(EmulatedEvent())
+
+    def record(self, event: Event, stream: Stream) -> None:
+        known, queue = cast(EmulatedEvent, event), cast(EmulatedStream, stream)
+
+        def run() -> None:
+            known.time = time.perf_counter()
+
+        def queued() -> None:
+            known.at = self._queues.put(queue, run)
+
+        self._do(queued)
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        known, queue = cast(EmulatedEvent, event), cast(EmulatedStream, stream)
+        self._do(lambda: self._queues.put(queue, lambda: None, known.at))
+
+    def seconds(self, start: Event, end: Event) -> float:
+        self._queues.finish_all()
+        return cast(EmulatedEvent, end).time - cast(EmulatedEvent, start).time
+
+    def synchronize(self, stream: Stream) -> None:
+        if self._capturing is not None:
+            raise EmulationError("nothing can be waited for while a graph is captured")
+        self._queues.finish(cast(EmulatedStream, stream))
+        for piece in self._pieces.values():
+            piece.check()
+
+    def follow(self, stream: Stream, handle: int) -> None:
+        """There are no streams of anybody else."""
+
+    # ---------------------------------------------------------------- graphs
+
+    def capture(self, stream: Stream, queue: Callable[[], None], old: Graph | None = None) -> Graph:
+        if self._capturing is not None:
+            raise EmulationError("a graph is captured already")
+        self._capturing = captured = _Captured()
+        try:
+            queue()
+        finally:
+            self._capturing = None
+        return Graph(captured)
+
+    def replay(self, graph: Graph, stream: Stream) -> None:
+        for call in cast(_Captured, graph).calls:
+            self._do(call)
+
+    def _put(self, stream: Stream, run: Callable[[], None]) -> None:
+        queue = cast(EmulatedStream, stream)
+        self._do(lambda: self._queues.put(queue, run))
+
+    def _do(self, queued: Callable[[], object]) -> None:
+        """Now, or when the graph is replayed that is being captured."""
+        if self._capturing is None:
+            queued()
+        else:
+            self._capturing.calls.append(queued)
+
+
+def _assign(address: int, values: Array) -> None:
+    view(address, values.nbytes)[...] = values
