@@ -39,9 +39,9 @@ from stagejit.locks import new_rlock
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.normal_form import normalize, verify_normal_form
 from stagejit.runtime import program as host
+from stagejit.runtime.cpu.hosting import host_program
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
 from stagejit.runtime.gate import Gate, hold_across_forks
-from stagejit.runtime.hosting import host_program
 from stagejit.runtime.left_bodies import left_bodies
 from stagejit.runtime.objects.engine import disassemble
 from stagejit.runtime.objects.object_cache import cache_in

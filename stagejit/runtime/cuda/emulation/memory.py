@@ -61,7 +61,8 @@ def view(address: int, nbytes: int) -> Array:
     """Bytes in the memory of this process."""
     if not nbytes:
         return np.empty(0, np.uint8)
-    return np.frombuffer((ctypes.c_char * nbytes).from_address(address), np.uint8)
+    memory: Any = (ctypes.c_char * nbytes).from_address(address)
+    return np.frombuffer(memory, np.uint8)
 
 
 @cache

@@ -1,0 +1,190 @@
+"""From a schedule to host programs: one for each run of native dispatches.
+
+Input: a schedule, the generated kernel of every region, a target. Output: `HostProgram`s, plain
+data. Invariant: a launch gets exactly the buffers that its dispatch's accesses name; the order is
+that of the plan.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from stagejit.codegen.generate import Generated
+from stagejit.codegen.kernel import Kernel
+from stagejit.codegen.target import Target
+from stagejit.dispatch.regions import Region
+from stagejit.errors import InternalError
+from stagejit.options import Options
+from stagejit.runtime import program as host
+from stagejit.runtime.hosting.scopes import Scope, moved, places_of_run
+from stagejit.runtime.hosting.steps import Hosting
+from stagejit.runtime.launching import grain_of, launching
+from stagejit.runtime.program import BufferRef, HostProgram, Launch, Parallel
+from stagejit.schedule.schedule import Run, Schedule, Step, Wave
+
+_SCRATCH_FAULT = "left its scratch, or read there what it had not written"
+
+
+def host_program(
+    run: Run,
+    schedule: Schedule,
+    kernels: Mapping[Region, Generated],
+    target: Target,
+    options: Options,
+) -> HostProgram:
+    """The program of one run."""
+    return _Hosting(run, schedule, kernels, target, options).program()
+
+
+class _Hosting(Hosting[host.Step]):
+    def __init__(
+        self,
+        run: Run,
+        schedule: Schedule,
+        kernels: Mapping[Region, Generated],
+        target: Target,
+        options: Options,
+    ) -> None:
+        self.run, self.kernels, self.target, self.options = run, kernels, target, options
+        self.schedule = schedule
+        self.name = re.sub(r"\W", "_", schedule.plan.name) or "f"
+        self.faults: list[str] = []
+
+    def program(self) -> HostProgram:
+        run, buffers = self.run, {b.name: b for b in self.schedule.plan.buffers}
+        scope = Scope(self.schedule, dict(places_of_run(run, buffers.values())))
+        steps = self.steps(run, scope)
+        return HostProgram(
+            self.name,
+            steps,
+            tuple(buffers[name].nbytes for name in run.arguments),
+            tuple(buffers[name].nbytes for name in run.results),
+            run.arena_nbytes,
+            run.aliases,
+            tuple(self.faults),
+        )
+
+    def steps(self, run: Run, scope: Scope) -> tuple[host.Step, ...]:
+        made: list[host.Step] = []
+        for wave in self.schedule.waves[run]:
+            if wave.steps[0].region.has_kernel:
+                made += self._wave(wave, scope)
+            else:
+                made += self.without_kernel(wave.steps[0], scope)
+        return tuple(made)
+
+    def _kernel(self, region: Region) -> Kernel:
+        return self.kernels[region].kernel
+
+    def _wave(self, wave: Wave, scope: Scope) -> tuple[host.Step, ...]:
+        """The launches of a wave; in a region the longest that stay on one core come first, as
+        nobody can help with them at the end."""
+        timed = [timed for step in wave.steps for timed in self._launches(step, scope)]
+        if wave.shared:
+            timed.sort(key=lambda item: (item[0].parallel, 0 if item[0].parallel else -item[1]))
+        launches = tuple(launch for launch, _ in timed)
+        return (Parallel(launches),) if wave.shared else launches
+
+    # ---------------------------------------------------------------- steps besides kernels
+
+    def copy(self, scope: Scope, to: BufferRef, source: BufferRef, nbytes: int) -> host.Step:
+        return host.Copy(to, source, nbytes)
+
+    def store(
+        self, scope: Scope, place: BufferRef, nbytes: int, first: int, step: int = 0
+    ) -> host.Step:
+        return host.Store(place, nbytes, first, step)
+
+    def call(self, scope: Scope, made: host.Call) -> host.Step:
+        return made
+
+    def loop(self, scope: Scope, trip: int, body: Sequence[host.Step]) -> host.Step:
+        return host.Loop(trip, tuple(body))
+
+    def iterations(
+        self, step: Step, scope: Scope, trip: int, body: Sequence[host.Step]
+    ) -> host.Step:
+        threads, seconds = step.dispatch.bodies[0].threads, self._seconds(step.bodies[0])
+        return host.Iterations(trip, threads, grain_of(trip, trip * seconds, threads), tuple(body))
+
+    def repeat(
+        self,
+        scope: Scope,
+        condition: Sequence[host.Step],
+        predicate: BufferRef,
+        body: Sequence[host.Step],
+    ) -> host.Step:
+        return host.While(tuple(condition), predicate, tuple(body))
+
+    def branch(
+        self, scope: Scope, index: BufferRef, nbytes: int, branches: Sequence[Sequence[host.Step]]
+    ) -> list[host.Step]:
+        return [host.Branch(index, nbytes, tuple(map(tuple, branches)))]
+
+    def _seconds(self, schedule: Schedule) -> float:
+        """Of one execution on one core, loops of unknown length and branches counted once."""
+        found = 0.0
+        for step in schedule.steps():
+            times = step.dispatch.bodies[0].trip or 1 if step.bodies else 1
+            found += times * sum(map(self._seconds, step.bodies))
+            if step.region.has_kernel:
+                found += sum(self._kernel(part).seconds for part in step.region.parts)
+        return found
+
+    # ---------------------------------------------------------------- kernels
+
+    def _launches(self, step: Step, scope: Scope) -> Iterator[tuple[Launch, float]]:
+        """The launches of a dispatch, with the seconds that each takes on one core: it and its
+        borders do not depend on each other."""
+        for part in step.region.parts:
+            yield self._launch(part, step, scope), self._kernel(part).seconds
+
+    def _sharing(self, kernel: Kernel, scope: Scope) -> tuple[int, bool]:
+        """Items a chunk, and whether threads share them."""
+        return (1, False) if scope.alone else launching(kernel, self.target)
+
+    def _launch(self, region: Region, step: Step, scope: Scope) -> Launch:
+        generated = self.kernels[region]
+        kernel = generated.kernel
+        names = [scope.schedule.buffer_of[arg.value] for arg in kernel.args]
+        refs = [
+            moved(scope.place(name), arg.offset * arg.value.type.dtype.itemsize)
+            for name, arg in zip(names, kernel.args, strict=True)
+        ]
+        params: tuple[int, ...] = ()
+        if self.options.verify:
+            self._require_readonly(kernel, names, step)
+            sizes = [arg.value.type.room - arg.offset for arg in kernel.args]
+            params = (*sizes, len(self.faults))
+            refs.append(BufferRef("fault"))
+            self.faults += [
+                f"{self.name}: kernel of @{step.dispatch.name} {what}; this is "
+                "a fault of stagejit, please report it"
+                for what in (*(f"left buffer {name}" for name in names), _SCRATCH_FAULT)
+            ]
+        grain, parallel = self._sharing(kernel, scope)
+        return Launch(
+            generated.symbol,
+            tuple(refs),
+            params,
+            kernel.total,
+            grain,
+            parallel=parallel,
+            scratch_nbytes=kernel.function.scratch_nbytes,
+        )
+
+    def _require_readonly(self, kernel: Kernel, names: Sequence[str], step: Step) -> None:
+        """Loads of a readonly buffer may move past stores, so nothing may be stored in it."""
+        declared = [buffer for buffer in kernel.function.buffers if buffer.space == "arg"]
+        readonly = {name for name, buffer in zip(names, declared, strict=True) if buffer.readonly}
+        stored = {name for name, arg in zip(names, kernel.args, strict=True) if arg.written}
+        for read in step.dispatch.reads:
+            for write in step.dispatch.writes:
+                if read.buffer in readonly & stored and read.overlaps(write):
+                    raise InternalError(
+                        f"the kernel of @{step.dispatch.name} takes {read.buffer} for readonly "
+                        "and writes it",
+                        step="host",
+                        loc=step.region.loc,
+                    )

@@ -1,0 +1,112 @@
+"""Where buffers lie when a step runs: those of a function, and of the bodies of its loops.
+
+Input: a schedule, bindings of bodies. Output: `BufferRef`s. Invariant: a buffer of a body lies
+where its binding says, or in its slot of the body's workspace; each loop around adds one stride.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from stagejit.errors import InternalError
+from stagejit.runtime.program import BufferRef
+from stagejit.schedule.plan import Binding, Body, Buffer
+from stagejit.schedule.schedule import Run, Schedule
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A schedule where it runs. places: where its buffers start; loops: how many counted loops
+    are around it; alone: whether one thread runs it, beside others with other iterations; stream:
+    of a GPU, the one that it begins and ends on; opened: streams of what is around it."""
+
+    schedule: Schedule
+    places: Mapping[str, BufferRef]
+    loops: int = 0
+    alone: bool = False
+    stream: int = 0
+    opened: int = 1
+
+    def place(self, name: str) -> BufferRef:
+        """Where a buffer starts. What has no elements lies anywhere: it has no memory."""
+        if name not in self.places:
+            if not self.schedule.plan.buffer(name).nbytes:
+                return BufferRef("arena", 0)
+            raise InternalError(f"buffer {name} has no memory in this run", step="host program")
+        return self.places[name]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Which iterations a copy of a loop's body makes: `first`, `first + every`, ...; exchanged:
+    with the buffers of carries exchanged."""
+
+    first: int = 0
+    every: int = 1
+    exchanged: bool = False
+
+
+def places_of_run(run: Run, buffers: Iterable[Buffer]) -> Iterable[tuple[str, BufferRef]]:
+    """Where the buffers of a run are for its handler."""
+    results = {name: at for at, name in enumerate(run.results)}
+    arguments = {name: at for at, name in enumerate(run.arguments)}
+    for buffer in buffers:
+        name = buffer.name
+        if name in results:  # also where it came in as an argument: see HostProgram.aliases
+            yield name, BufferRef("result", results[name])
+        elif name in arguments:
+            yield name, BufferRef("arg", arguments[name])
+        elif buffer.host in results:
+            yield name, BufferRef("result", results[buffer.host], buffer.slot or 0)
+        elif buffer.slot is not None:
+            yield name, BufferRef("arena", 0, buffer.slot)
+
+
+def inside(
+    body: Body, schedule: Schedule, bindings: Iterable[Binding], scope: Scope, these: Pass
+) -> Scope:
+    """The scope of a body. The innermost loop of `scope` is that of the body, unless `these` is one
+    iteration only."""
+    places = bound(body, bindings, scope, these)
+    for buffer in body.plan.buffers:
+        if buffer.slot is not None and body.workspace:
+            places[buffer.name] = moved(_around(body, body.workspace, scope), buffer.slot)
+    return replace(scope, schedule=schedule, places=places)
+
+
+def bound(
+    body: Body, bindings: Iterable[Binding], scope: Scope, these: Pass
+) -> dict[str, BufferRef]:
+    """Where a body's arguments and results are in the iterations `these`."""
+    places = {}
+    for binding in bindings:
+        stride = binding.stride_nbytes
+        start = binding.offset_nbytes + these.first * stride
+        ref = moved(_around(body, binding.outer, scope), start)
+        if these.every and stride:
+            ref = _moving(ref, scope.loops - 1, these.every * stride)
+        places[binding.buffer] = ref
+    return places
+
+
+def moved(ref: BufferRef, nbytes: int) -> BufferRef:
+    """So many bytes farther."""
+    return replace(ref, offset_nbytes=ref.offset_nbytes + nbytes) if nbytes else ref
+
+
+def _around(body: Body, name: str, scope: Scope) -> BufferRef:
+    """Where a buffer of the plan around a body starts; of the workspace the thread's own part."""
+    place = scope.place(name)
+    if body.threads == 1 or name != body.workspace:
+        return place
+    nbytes = scope.schedule.plan.buffer(name).nbytes
+    return _moving(place, scope.loops - 2, nbytes // body.threads)
+
+
+def _moving(ref: BufferRef, loop: int, nbytes: int) -> BufferRef:
+    """The same, farther by so many bytes in each turn of a loop, of those inside of which none
+    moves it yet."""
+    outer = ref.loop_strides_nbytes
+    padding = (0,) * (loop - len(outer))
+    return replace(ref, loop_strides_nbytes=(*outer, *padding, nbytes))
