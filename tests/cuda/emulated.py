@@ -49,11 +49,17 @@ def launch(
     pages = [Pages(array.nbytes) for array in arrays]
     for array, page in zip(arrays, pages, strict=True):
         page.inside[...] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    kernel = launchers([Source(NAME, source, tuple(sizes))], cache_in(None))[NAME]
-    args = [*(page.address for page in pages), *numbers]
-    found = launch_kernel(kernel, blocks, sizes, args, threads)
+    found = launched(source, sizes, [*(page.address for page in pages), *numbers], blocks, threads)
     for array, page in zip(arrays, pages, strict=True):
         page.check()
         array.reshape(-1).view(np.uint8)[...] = page.inside
     if found:
         raise EmulationError(found)
+
+
+def launched(
+    source: str, sizes: Sequence[int], words: Sequence[int], blocks: Sequence[int], threads: str
+) -> str:
+    """Launches the kernel of a source on memory of this process: what it did wrong."""
+    kernel = launchers([Source(NAME, source, tuple(sizes))], cache_in(None))[NAME]
+    return launch_kernel(kernel, blocks, sizes, words, threads)

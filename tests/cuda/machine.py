@@ -6,8 +6,6 @@ Threads of a block run in an order that changes from kernel to kernel.
 
 from __future__ import annotations
 
-import ctypes
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +20,7 @@ from stagejit.options import Options
 from stagejit.pipeline import Compilation
 from stagejit.runtime.cuda.nvrtc import is_installed
 from tests.cuda.checked import ARCHITECTURES, require_resources
-from tests.cuda.emulated import NAME, ORDERS, EmulationError, compiled, order_of
+from tests.cuda.emulated import NAME, ORDERS, EmulationError, launched
 from tests.schedule.machine import Machine
 
 GPU = device_named("H200")
@@ -60,14 +58,8 @@ def launch(
     source: str, sizes: Sequence[int], words: Sequence[int], blocks: int, order: str
 ) -> None:
     """Launches the kernel of a source on memory of this process."""
-    grid = [blocks, 1, 1, *(sizes[k] if k < len(sizes) else 1 for k in range(3))]
-    count = math.prod(sizes)
-    found = compiled(source).launch_kernel(
-        (ctypes.c_uint * 6)(*grid), (ctypes.c_uint64 * len(words))(*(w % (1 << 64) for w in words)),
-        (ctypes.c_int * count)(*order_of(count, order)),
-    )  # fmt: skip
-    if found:
-        raise EmulationError(found.decode())
+    if found := launched(source, sizes, words, [blocks], order):
+        raise EmulationError(found)
 
 
 def compilation_of(
