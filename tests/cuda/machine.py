@@ -19,6 +19,7 @@ from stagejit.dispatch.regions import Region
 from stagejit.options import Options
 from stagejit.pipeline import Compilation
 from stagejit.runtime.cuda.nvrtc import is_installed
+from stagejit.schedule.schedule import Step
 from tests.cuda.checked import ARCHITECTURES, require_resources
 from tests.cuda.emulated import NAME, ORDERS, EmulationError, launched
 from tests.schedule.machine import Machine
@@ -32,6 +33,17 @@ class CudaMachine(Machine):
 
     device: Device = GPU
     resources: bool = False  # whether kernels are compiled for a GPU as well
+
+    def _part(
+        self,
+        region: Region,
+        step: Step,
+        reads: Sequence[str],
+        writes: Sequence[str],
+        memory: dict[str, Any],
+    ) -> None:
+        machine = super() if region.has_kernel else super(Machine, self)  # what the host does
+        machine._part(region, step, reads, writes, memory)
 
     def _generated(self, region: Region) -> Generated:
         return kernel_cache(self.device, verify=True).generate(region)
@@ -81,5 +93,12 @@ def run(
     made = compilation_of(function, *args, options=options, device=device).run_until("schedule")
     machine = CudaMachine(made.schedule)
     machine.device, machine.resources = device, resources
-    flat = [np.asarray(leaf) for leaf in jax.tree.leaves(args)]
-    return machine(flat)
+    return machine([as_held(leaf) for leaf in jax.tree.leaves(args)])
+
+
+def as_held(leaf: Any) -> Any:
+    """An array as programs have it: a typed key as its words, a complex number as a pair."""
+    if jax.numpy.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    array = np.asarray(leaf)
+    return np.stack([array.real, array.imag], -1) if array.dtype.kind == "c" else array
