@@ -35,6 +35,11 @@ class Machine:
     side_by_side: bool = True
 
     @property
+    def tile_nbytes(self) -> int:
+        """Of results of a product that a worker keeps in registers: 8 rows of 2 vectors."""
+        return 16 * self.vector_nbytes
+
+    @property
     def l3s_nbytes(self) -> int:
         """What fits the last caches of all cores, where each core has its own part of it. What all
         of them read has to fit each."""

@@ -32,7 +32,6 @@ _PART_SECONDS = 30e-6  # of arithmetic, in what a part is at least: two forks
 _LATE = 0.02  # of a part's time, that cores wait for the last one
 _MOST_PARTIAL = 0.125  # bytes of partial results, to bytes that are read
 _ROWS_ABREAST = 128  # rows along a kept innermost dimension that one item takes
-_TILE_ROWS, _TILE_VECTORS = 8, 2  # results of a product that one core keeps in registers
 
 
 @dataclass(frozen=True)
@@ -112,8 +111,7 @@ def _product(op: Op, axes: Sequence[tuple[int, ...]], machine: Machine) -> Many:
     wide = max(op.result.type.dtype.accumulator, lhs.type.dtype.accumulator, key=lambda d: d.bits)
     batch = math.prod(lhs.shape[axis] for axis in op.attrs.get("batch", ((),))[0])
     sides = lhs.type.nbytes, rhs.type.nbytes
-    tile = _TILE_ROWS * _TILE_VECTORS * machine.vector_nbytes // wide.itemsize
-    tiles = -(-op.result.type.size // tile)
+    tiles = -(-op.result.type.size * wide.itemsize // machine.tile_nbytes)
     # Who share a product read the same operand: each item of them, if it stays in no cache.
     streamed = min(sides) // batch > machine.l2_nbytes
     items = min(tiles, _TILES_PER_CORE * machine.cores) if streamed else machine.cores

@@ -39,6 +39,11 @@ class Device(Machine):
         return self.cores * self.threads_a_core
 
     @property
+    def tile_nbytes(self) -> int:
+        """Of results of a product that the threads of a block keep in registers: 64 x 64."""
+        return 4 * 64 * 64
+
+    @property
     def f32_flops(self) -> float:
         """Of all multiprocessors, without tensor cores."""
         return self.cores * self.peak_flops
