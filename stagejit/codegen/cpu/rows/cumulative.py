@@ -16,7 +16,6 @@ from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
-from stagejit.codegen.cpu.rows.runs import has_rounding
 from stagejit.codegen.elements.elements import Memory, Stores
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
@@ -28,6 +27,7 @@ from stagejit.codegen.nest.items import in_items, panel_in_words, panel_width
 from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import At, Cell, Chunk, Do, Loop, Node, Parallel, serial, vectors
 from stagejit.codegen.reducers import Accumulator, Panel, Reducer
+from stagejit.codegen.rows.runs import has_rounding
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Index, Var
 

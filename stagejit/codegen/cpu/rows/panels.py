@@ -1,22 +1,23 @@
 """The loops of a `reduce` region in which each lane is a row: panels of rows advance together.
 
-Input: a `RowNest` whose vector variable is kept. Output: the tree of the kernel. Long rows stream
-past in blocks while a panel of accumulators stays in the nearest cache; short ones are unrolled and
-stay in registers. Invariant: as in `nest.py`; an item is a panel, and results do not depend on its
-width.
+Input: a `VectorNest` whose vector variable is kept. Output: the tree of the kernel. Long rows
+stream past in blocks while a panel of accumulators stays in the nearest cache; short ones are
+unrolled and stay in registers. Invariant: as in `nest.py`; an item is a panel, and results do not
+depend on its width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stagejit.codegen.cpu.rows.nest import RowNest, RowPolicy, Stage, reducer_of
-from stagejit.codegen.cpu.rows.runs import Runs, has_rounding, in_words, over_runs, runs_of
+from stagejit.codegen.cpu.rows.nest import VectorNest, VectorPolicy
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, serial, vectors
 from stagejit.codegen.reducers import Accumulator, Panel, merge_all
+from stagejit.codegen.rows.nest import Stage, reducer_of
+from stagejit.codegen.rows.runs import Runs, has_rounding, in_words, over_runs, runs_of
 from stagejit.graph.ir import Value
 
 _ROWS_AT_ONCE = 8  # elements of a row that are merged before they meet the accumulator
@@ -24,10 +25,10 @@ _ROWS_AT_ONCE = 8  # elements of a row that are merged before they meet the accu
 _Sums = dict[Value, Panel]  # accumulators in scratch, by result
 
 
-class PanelLoops(RowPolicy):
+class PanelLoops(VectorPolicy):
     """Long rows, panel by panel."""
 
-    def __init__(self, nest: RowNest, emitter: Emitter, memory: Sequence[Memory]) -> None:
+    def __init__(self, nest: VectorNest, emitter: Emitter, memory: Sequence[Memory]) -> None:
         super().__init__(nest, emitter, memory)
         reduces = [op for stage in nest.stages for op in stage]
         self._runs: Runs = [(var, []) for var in nest.reduced]

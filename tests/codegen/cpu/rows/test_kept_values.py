@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.codegen.cpu.rows.nest import RowNest, RowPolicy
 from stagejit.codegen.generate import kernel_of
+from stagejit.codegen.rows.nest import RowNest, RowPolicy
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine
 from stagejit.trace.translate import graph_of

@@ -13,8 +13,8 @@ import pytest
 from jax import numpy as jnp
 
 import stagejit
-from stagejit.codegen.cpu.rows.runs import MOST_ADDED, runs_of
 from stagejit.codegen.generate import kernel_of
+from stagejit.codegen.rows.runs import MOST_ADDED, runs_of
 from stagejit.index.affine import Var
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import Runner, region_of
