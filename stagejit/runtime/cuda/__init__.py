@@ -1,1 +1,1 @@
-"""Compiles kernels in CUDA C++. To read: `nvrtc.py`, `resources.py`."""
+"""Runs kernels in CUDA C++ on a GPU. To read: `driver.py`, `pycuda.py`, `cubins.py`."""

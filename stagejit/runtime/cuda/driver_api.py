@@ -1,0 +1,129 @@
+"""The driver API by ctypes: what PyCUDA lacks, in the context that is current.
+
+Input: handles as integers. Output: handles, or a `DeviceError` with the driver's words. Invariant:
+the library is the one that PyCUDA has loaded (its name is the same), and the calling thread has the
+context that the handles belong to. The structure and the functions are those of CUDA 12 and later.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref, c_int, c_uint, c_ulonglong, c_void_p
+from typing import Any
+
+from stagejit.errors import StagejitError
+
+_LIBRARY = "libcuda.so.1"
+_MEMORY_TYPE, _OF_HOST = 2, 1  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_HOST
+_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads do as they like meanwhile
+_DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+_UPDATE_FAILURE = 910  # CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
+
+
+class DeviceError(StagejitError):
+    """The GPU or its driver refuses something, or a kernel failed."""
+
+
+class _UpdateResult(ctypes.Structure):
+    """CUgraphExecUpdateResultInfo."""
+
+    _fields_ = (("result", c_int), ("node", c_void_p), ("from_node", c_void_p))
+
+
+class DriverApi:
+    """Functions of `libcuda.so.1`."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(_LIBRARY)
+
+    def version(self) -> tuple[int, int]:
+        """The newest CUDA that the driver knows, as (13, 0)."""
+        number = c_int()
+        self._call("cuDriverGetVersion", byref(number))
+        return number.value // 1000, number.value % 1000 // 10
+
+    def is_pinned(self, address: int) -> bool:
+        """Whether memory of the host is one that the driver copies from directly, and later."""
+        kind = c_uint()
+        code = self._library.cuPointerGetAttribute(byref(kind), _MEMORY_TYPE, c_ulonglong(address))
+        return code == 0 and kind.value == _OF_HOST
+
+    def pop_context(self) -> None:
+        self._call("cuCtxPopCurrent_v2", byref(c_void_p()))
+
+    # ---------------------------------------------------------------- events
+
+    def new_event(self) -> int:
+        event = c_void_p()
+        self._call("cuEventCreate", byref(event), _DISABLE_TIMING)
+        return event.value or 0
+
+    def destroy_event(self, event: int) -> None:
+        self._call("cuEventDestroy_v2", c_void_p(event))
+
+    def record(self, event: int, stream: int) -> None:
+        self._call("cuEventRecord", c_void_p(event), c_void_p(stream))
+
+    def wait(self, stream: int, event: int) -> None:
+        self._call("cuStreamWaitEvent", c_void_p(stream), c_void_p(event), 0)
+
+    # ---------------------------------------------------------------- graphs
+
+    def begin_capture(self, stream: int) -> None:
+        self._call("cuStreamBeginCapture_v2", c_void_p(stream), _THREAD_LOCAL)
+
+    def end_capture(self, stream: int) -> int:
+        """The graph."""
+        graph = c_void_p()
+        self._call("cuStreamEndCapture", c_void_p(stream), byref(graph))
+        return graph.value or 0
+
+    def abandon_capture(self, stream: int) -> None:
+        """Ends a capture of which nothing is wanted, whatever has become of it."""
+        graph = c_void_p()
+        self._library.cuStreamEndCapture(c_void_p(stream), byref(graph))
+        if graph.value:
+            self.destroy_graph(graph.value)
+
+    def destroy_graph(self, graph: int) -> None:
+        self._call("cuGraphDestroy", c_void_p(graph))
+
+    def instantiate(self, graph: int) -> int:
+        """What can be launched."""
+        made = c_void_p()
+        self._call("cuGraphInstantiateWithFlags", byref(made), c_void_p(graph), c_ulonglong(0))
+        return made.value or 0
+
+    def update(self, executable: int, graph: int) -> bool:
+        """Gives an executable graph the parameters of another with the same nodes; False: they are
+        not the same."""
+        result = _UpdateResult()
+        name = "cuGraphExecUpdate_v2"
+        function = getattr(self._library, name)
+        code: int = function(c_void_p(executable), c_void_p(graph), byref(result))
+        if code != _UPDATE_FAILURE:
+            self._check(name, code)
+        return code == 0
+
+    def destroy_executable(self, executable: int) -> None:
+        self._call("cuGraphExecDestroy", c_void_p(executable))
+
+    def launch_graph(self, executable: int, stream: int) -> None:
+        self._call("cuGraphLaunch", c_void_p(executable), c_void_p(stream))
+
+    # ---------------------------------------------------------------- errors
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self._library, name)(*arguments)
+        if code:
+            self._check(name, code)
+
+    def _check(self, name: str, code: int) -> None:
+        if code:
+            raise DeviceError(f"{name} failed: {self._told('Name', code)}: "
+                              f"{self._told('String', code)}")  # fmt: skip
+
+    def _told(self, what: str, code: int) -> str:
+        text = ctypes.c_char_p()
+        getattr(self._library, f"cuGetError{what}")(code, byref(text))
+        return (text.value or b"?").decode(errors="replace")

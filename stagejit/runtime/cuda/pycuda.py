@@ -1,0 +1,331 @@
+"""`PyCudaDriver`: a `Driver` of an NVIDIA GPU.
+
+Input: what a `Driver` is asked. Output: work on the GPU, in its primary context, which JAX uses,
+too. Invariants: outside of `current()` no thread has a context of ours; what belongs to the context
+is given back inside of it, whoever dropped it and on whatever thread (Note [What is dropped]).
+
+Note [What is dropped]: PyCUDA gives a stream, event or module back when its last reference goes,
+which may be on any thread, and warns and leaks it where that thread does not have the context. So
+nobody but the driver holds an object of PyCUDA's: others hold an `_Owned`, and when that goes, what
+it stood for waits until the context is current the next time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+
+from stagejit.locks import new_lock, new_rlock
+from stagejit.runtime.cuda import nvrtc
+from stagejit.runtime.cuda.cubins import Compiler, cubins, key_of, nvrtc_compiler
+from stagejit.runtime.cuda.driver import (
+    Array,
+    Event,
+    Function,
+    Graph,
+    Source,
+    Stream,
+)
+from stagejit.runtime.cuda.driver_api import DeviceError, DriverApi
+from stagejit.runtime.cuda.gpus import arch_of, check_versions, gpu, imported
+from stagejit.runtime.objects.object_cache import ObjectCache
+
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+
+
+class _Owned:
+    """A handle. inner: an object of PyCUDA's, or a number of the driver's."""
+
+    __slots__ = ("__weakref__", "handle", "inner")
+
+    def __init__(self, inner: Any, handle: int = 0) -> None:
+        self.inner, self.handle = inner, handle
+
+
+class PyCudaDriver:
+    """One GPU. ordinal: which. compiler: of kernels, NVRTC if none is given; store: where code is
+    kept on disk.
+
+    Raises NoDriverError where there is no PyCUDA, no driver or no such GPU, or one that is too old
+    for the compiler; CudaCompileError where there is no compiler.
+    """
+
+    def __init__(
+        self,
+        ordinal: int = 0,
+        *,
+        compiler: Compiler | None = None,
+        store: ObjectCache | None = None,
+    ) -> None:
+        self._cuda: Any = imported()
+        device = gpu(ordinal)
+        self._api, self._store = DriverApi(), store
+        if compiler is None:
+            compiler = nvrtc_compiler()
+            check_versions(self._api.version(), nvrtc.version())
+        self._compiler = compiler
+        self._name, self._arch = str(device.name()), arch_of(*device.compute_capability())
+        self._lock, self._depth = new_rlock(), 0
+        self._dropped: deque[Callable[[], object]] = deque()
+        self._functions: weakref.WeakValueDictionary[str, _Owned] = weakref.WeakValueDictionary()
+        self._pieces: dict[int, Any] = {}
+        self._context = device.retain_primary_context()
+        with self.current():
+            from pycuda.tools import DeviceMemoryPool
+
+            self._pool = DeviceMemoryPool()
+            self._main = self._new_stream()
+            self._follower = self._api.new_event()
+        atexit.register(self.close)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def arch(self) -> str:
+        return self._arch
+
+    @property
+    def main(self) -> Stream:
+        return Stream(self._main)
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        """What PyCUDA raises inside of it becomes a `DeviceError`, or a MemoryError."""
+        with self._lock:
+            if self._depth:
+                yield
+                return
+            self._context.push()
+            self._depth = 1
+            try:
+                while self._dropped:
+                    self._dropped.popleft()()
+                yield
+            except self._cuda.MemoryError as error:
+                raise MemoryError(f"{self._name}: {error}") from error
+            except self._cuda.Error as error:
+                raise _told(error) from error
+            finally:
+                self._depth = 0
+                self._context.pop()
+
+    def close(self) -> None:
+        """Gives all memory back, and the context. Nothing works after it. A driver that nobody
+        closes lives as long as the process."""
+        atexit.unregister(self.close)
+        with self._lock:
+            if self._context is None:
+                return
+            with contextlib.suppress(DeviceError, MemoryError), self.current():
+                self._pieces.clear()
+                self._pool.stop_holding()
+                self._pool = None  # PyCUDA ends the process where a pool goes without a context
+                self._api.destroy_event(self._follower)
+                del self._main
+                while self._dropped:
+                    self._dropped.popleft()()
+            self._context.push()
+            self._context.detach()  # which takes the context from PyCUDA's stack, and leaves it on
+            self._api.pop_context()  # the driver's
+            self._context = None
+
+    def _owned(self, inner: Any, handle: int = 0, drop: Callable[[], object] | None = None) -> Any:
+        made = _Owned(inner, handle)
+        # Whatever calls `drop` also lets go of the last reference to `inner`.
+        weakref.finalize(made, self._dropped.append, drop or partial(_let_go, inner))
+        return made
+
+    # ---------------------------------------------------------------- kernels
+
+    def load(self, sources: Sequence[Source]) -> Mapping[str, Function]:
+        keys = {one.name: key_of(one.text, self._arch, self._compiler) for one in sources}
+        found = {name: self._functions.get(_of(key, name)) for name, key in keys.items()}
+        missing = [source for source in sources if found[source.name] is None]
+        texts = [source.text for source in missing]
+        codes = cubins(texts, self._arch, self._compiler, self._store)
+        for source, code in zip(missing, codes, strict=True):
+            made = self._owned(self._loaded(source, code))
+            found[source.name] = self._functions[_of(keys[source.name], source.name)] = made
+        for source in sources:
+            if source.shared_nbytes:
+                self._allow_shared(found[source.name], source.shared_nbytes)
+        return {name: Function(one) for name, one in found.items()}
+
+    def _loaded(self, source: Source, code: bytes) -> Any:
+        return self._cuda.module_from_buffer(code).get_function(source.name)
+
+    def _allow_shared(self, function: Any, nbytes: int) -> None:
+        """More than 48 KiB are to be asked for. The most that a kernel was asked for stays."""
+        if nbytes > function.handle:
+            attribute = self._cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
+            function.inner.set_attribute(attribute, nbytes)
+            function.handle = nbytes
+
+    def launch(
+        self,
+        function: Function,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared_nbytes: int,
+        stream: Stream,
+        arguments: bytes,
+    ) -> None:
+        kernel, queue = cast(_Owned, function).inner, cast(_Owned, stream).inner
+        kernel._launch_kernel(grid, block, arguments, shared_nbytes, queue)
+
+    # ---------------------------------------------------------------- memory
+
+    def allocate(self, nbytes: int) -> int:
+        piece = self._pool.allocate(max(nbytes, 1))
+        address = int(piece)
+        self._pieces[address] = piece
+        return address
+
+    def free(self, address: int) -> None:
+        self._pieces.pop(address).free()
+
+    def trim(self) -> None:
+        """Gives memory that nobody uses back to the device."""
+        self._pool.free_held()
+
+    def copy_in(self, address: int, array: Array, stream: Stream) -> None:
+        given = _bytes(array)
+        if given.size and self._api.is_pinned(given.ctypes.data):
+            given = given.copy()  # pinned memory would be read later
+        if given.size:
+            self._cuda.memcpy_htod_async(address, given, cast(_Owned, stream).inner)
+
+    def copy_out(self, array: Array, address: int, stream: Stream) -> None:
+        queue = cast(_Owned, stream).inner
+        if array.size:
+            self._cuda.memcpy_dtoh_async(_bytes(array), address, queue)
+        queue.synchronize()
+
+    def copy(self, to: int, source: int, nbytes: int, stream: Stream) -> None:
+        if nbytes:
+            self._cuda.memcpy_dtod_async(to, source, nbytes, cast(_Owned, stream).inner)
+
+    def fill(self, address: int, byte: int, nbytes: int, stream: Stream) -> None:
+        if nbytes:
+            self._cuda.memset_d8_async(address, byte, nbytes, cast(_Owned, stream).inner)
+
+    def store(self, address: int, value: int, nbytes: int, stream: Stream) -> None:
+        queue, bits = cast(_Owned, stream).inner, value % (1 << 8 * nbytes)
+        if nbytes == 8:  # there is no fill of 8 bytes
+            low, high = bits % (1 << 32), bits >> 32
+            if low == high:
+                self._cuda.memset_d32_async(address, low, 2, queue)
+                return
+            self._cuda.memset_d32_async(address, low, 1, queue)
+            self._cuda.memset_d32_async(address + 4, high, 1, queue)
+            return
+        getattr(self._cuda, f"memset_d{8 * nbytes}_async")(address, bits, 1, queue)
+
+    def gpu_array(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """A GPUArray in a piece of the pool, which goes back to it when the array goes. Work on
+        `main` is to be done when somebody reads it. PyCUDA wants a context for most of what it does
+        with such an array: `import pycuda.autoprimaryctx` gives the thread this one."""
+        from pycuda import gpuarray
+
+        class Piece(self._cuda.PointerHolderBase):  # type: ignore[misc, name-defined]
+            def get_pointer(self) -> int:
+                return address
+
+        piece = Piece()
+        weakref.finalize(piece, self._dropped.append, partial(self.free, address))
+        return gpuarray.GPUArray(shape, dtype, gpudata=piece)
+
+    # ---------------------------------------------------------------- order
+
+    def new_stream(self) -> Stream:
+        return Stream(self._new_stream())
+
+    def _new_stream(self) -> _Owned:
+        stream = self._cuda.Stream(_NON_BLOCKING)
+        return cast(_Owned, self._owned(stream, stream.handle))
+
+    def new_event(self) -> Event:
+        return Event(self._owned(self._cuda.Event()))
+
+    def record(self, event: Event, stream: Stream) -> None:
+        cast(_Owned, event).inner.record(cast(_Owned, stream).inner)
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        cast(_Owned, stream).inner.wait_for_event(cast(_Owned, event).inner)
+
+    def seconds(self, start: Event, end: Event) -> float:
+        last = cast(_Owned, end).inner
+        last.synchronize()
+        return float(last.time_since(cast(_Owned, start).inner)) / 1e3
+
+    def synchronize(self, stream: Stream) -> None:
+        cast(_Owned, stream).inner.synchronize()
+
+    def follow(self, stream: Stream, handle: int) -> None:
+        self._api.record(self._follower, handle)
+        self._api.wait(cast(_Owned, stream).handle, self._follower)
+
+    # ---------------------------------------------------------------- graphs
+
+    def capture(self, stream: Stream, queue: Callable[[], None], old: Graph | None = None) -> Graph:
+        handle = cast(_Owned, stream).handle
+        self._api.begin_capture(handle)
+        try:
+            queue()
+        except BaseException:
+            self._api.abandon_capture(handle)
+            raise
+        graph = self._api.end_capture(handle)
+        try:
+            if old is not None and self._api.update(cast(_Owned, old).handle, graph):
+                return old
+            made = self._api.instantiate(graph)
+        finally:
+            self._api.destroy_graph(graph)
+        return Graph(self._owned(None, made, partial(self._api.destroy_executable, made)))
+
+    def replay(self, graph: Graph, stream: Stream) -> None:
+        self._api.launch_graph(cast(_Owned, graph).handle, cast(_Owned, stream).handle)
+
+
+# -------------------------------------------------------------------- one for each GPU
+
+_drivers: dict[int, PyCudaDriver] = {}
+_drivers_lock = new_lock()
+
+
+def pycuda_driver(ordinal: int = 0, store: ObjectCache | None = None) -> PyCudaDriver:
+    """The driver of a GPU, one in a process. store: of the first who asks."""
+    with _drivers_lock:
+        if ordinal not in _drivers:
+            _drivers[ordinal] = PyCudaDriver(ordinal, store=store)
+        return _drivers[ordinal]
+
+
+def _told(error: Exception) -> DeviceError:
+    """What a kernel did wrong is found out by whoever waits, so it says what can be done."""
+    lost = "illegal" in str(error) or "launch fail" in str(error) or "misaligned" in str(error)
+    next_step = "start the process anew: its context is lost. `compute-sanitizer` says which access"
+    return DeviceError(str(error), next_step=next_step if lost else "")
+
+
+def _of(key: str, name: str) -> str:
+    return f"{name} {key}"
+
+
+def _bytes(array: Array) -> Array:
+    """Of a contiguous array; types of elements that buffers do not know are no trouble."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def _let_go(inner: Any) -> None:
+    """The last reference goes when the call is over."""

@@ -1,0 +1,66 @@
+"""A `PyCudaDriver` for a test: on the emulated driver, and on a GPU with `-m gpu`.
+
+PyCUDA comes from the extra `cuda`; where it is not installed, all of this is skipped.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from stagejit.runtime.cuda.cubins import Compiler, nvrtc_compiler
+from stagejit.runtime.cuda.pycuda import PyCudaDriver
+from tests.cuda.driver import build
+from tests.cuda.driver.cubin import emulated_cubin
+
+EMULATED = Compiler("g++", emulated_cubin)
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a test asks of the device beside its driver."""
+
+    compiler: Compiler
+    emulated: bool
+
+    def seed(self, number: int) -> None:
+        """Of the order in which the emulated device works."""
+        if self.emulated:
+            build.load().emulated_seed(number)
+
+    def context_depth(self) -> int:
+        """How many contexts the calling thread has."""
+        return int(build.load().emulated_context_depth()) if self.emulated else 0
+
+    def used_nbytes(self) -> int:
+        return int(build.load().emulated_used_nbytes()) if self.emulated else 0
+
+
+@pytest.fixture(scope="session", params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> Device:
+    """PyCUDA can be imported from now on."""
+    if importlib.util.find_spec("pycuda") is None:
+        pytest.skip("needs PyCUDA: pip install 'stagejit[cuda]', see README.md")
+    if request.param == "gpu":
+        return Device(nvrtc_compiler(), emulated=False)
+    if build.has_other_driver():
+        pytest.skip("this machine has a driver of its own: `-m gpu` tests that one")
+    if shutil.which("g++") is None:
+        pytest.skip("the emulated driver needs g++")
+    build.load()
+    return Device(EMULATED, emulated=True)
+
+
+@pytest.fixture
+def driver(device: Device) -> Iterator[PyCudaDriver]:
+    """One for a test, of which nothing is left over."""
+    before = device.used_nbytes()
+    made = PyCudaDriver(compiler=device.compiler)
+    yield made
+    made.close()
+    assert device.context_depth() == 0
+    assert device.used_nbytes() == before

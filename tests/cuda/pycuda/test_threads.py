@@ -1,0 +1,98 @@
+"""Several threads use one driver, and things of the device go on any of them."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from stagejit.runtime.cuda.driver_api import DriverApi
+from stagejit.runtime.cuda.pycuda import PyCudaDriver
+from tests.cuda.pycuda.conftest import Device
+from tests.cuda.pycuda.kernels import N, axpy
+
+THREADS = 6
+
+
+def on_threads(work: Callable[[int], None], count: int = THREADS) -> None:
+    """Raises what one of them raised."""
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for error in errors:
+        raise error
+
+
+def test_threads_share_a_driver(driver: PyCudaDriver, device: Device) -> None:
+    def work(number: int) -> None:
+        for turn in range(10):
+            with driver.current(), driver.current():
+                array = np.full(N, number, np.float32)
+                x = driver.allocate(array.nbytes)
+                driver.copy_in(x, array, driver.main)
+                axpy(driver, x, x, turn, driver.main)
+                driver.copy_out(array, x, driver.main)
+                driver.free(x)
+            assert (array == number * (1 + turn)).all()
+            assert device.context_depth() == 0
+
+    on_threads(work)
+
+
+def test_handles_go_on_any_thread(driver: PyCudaDriver, device: Device) -> None:
+    """Without a warning of PyCUDA's, which would fail the test."""
+    made: list[object] = []
+    with driver.current():
+        x = driver.allocate(4 * N)
+        axpy(driver, x, x, 1, driver.main)
+        made += [driver.new_stream(), driver.new_event()]
+        made.append(driver.capture(driver.main, lambda: axpy(driver, x, x, 1, driver.main)))
+        driver.free(x)
+
+    def work(_: int) -> None:
+        made.clear()
+        gc.collect()
+        assert device.context_depth() == 0
+
+    on_threads(work, 1)
+    with driver.current():
+        pass
+    assert not driver._dropped
+
+
+def test_a_thread_keeps_its_own_context(driver: PyCudaDriver, device: Device) -> None:
+    import pycuda.driver as cuda
+
+    theirs = cuda.Device(0).retain_primary_context()
+    theirs.push()
+    with driver.current():
+        driver.free(driver.allocate(100))
+    stream = cuda.Stream()  # their context is current again
+    stream.synchronize()
+    del stream
+    theirs.detach()
+    DriverApi().pop_context()  # PyCUDA leaves a primary context there
+
+
+def test_an_error_leaves_no_context_behind(driver: PyCudaDriver, device: Device) -> None:
+    for error in (ValueError, KeyboardInterrupt):
+        try:
+            with driver.current(), driver.current():
+                raise error
+        except error:
+            pass
+        assert device.context_depth() == 0
+    with driver.current():
+        driver.free(driver.allocate(100))
