@@ -1,4 +1,4 @@
-"""Products and convolutions. To read in this order: `nest.py` and `conv_nest.py` (the loops),
+"""Products and convolutions, see `codegen/contraction` for their loops. To read in this order:
 `tiling.py`, `plan.py`, `emit.py`, `microkernel.py`; `tile_search.py` and `tile_blocks.py` choose,
 `packing.py` says where operands lie, `pack_fill.py` copies them, `epilogue.py` stores.
 """

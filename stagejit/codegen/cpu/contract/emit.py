@@ -19,16 +19,15 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
+from stagejit.codegen.contraction.walk import nests_of
 from stagejit.codegen.costs import region_seconds
-from stagejit.codegen.cpu.contract.conv_nest import conv_nests
 from stagejit.codegen.cpu.contract.epilogue import Epilogue
 from stagejit.codegen.cpu.contract.left_out.masks import where_kept
 from stagejit.codegen.cpu.contract.left_out.zeros import Zeros
 from stagejit.codegen.cpu.contract.microkernel import Around, MicroKernel, SumTile
-from stagejit.codegen.cpu.contract.nest import Nest, apart_nests, contract_nest, cut_nest
 from stagejit.codegen.cpu.contract.pack_fill import Fill
 from stagejit.codegen.cpu.contract.packing import View
-from stagejit.codegen.cpu.contract.plan import ContractPlan, make_plan, settled
+from stagejit.codegen.cpu.contract.plan import ContractPlan, make_plan
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
@@ -46,7 +45,7 @@ from stagejit.types import DType
 def product_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region around a product: of the nests that cover its result, whose items
     follow each other."""
-    plans = [make_plan(region, nest, target) for nest in _nests(region)]
+    plans = [make_plan(region, nest, target) for nest in nests_of(region)]
     cycles = sum(plan.tiling.cycles for plan in plans)
     seconds = cycles / target.cycles_per_second + region_seconds(region, target)
 
@@ -56,17 +55,6 @@ def product_kernel(region: ClosedRegion, target: Target) -> Kernel:
 
     choices = [choice for plan in plans for choice in plan.choices]
     return kernel_of(region, plans, tree, seconds, choices)
-
-
-def _nests(region: ClosedRegion) -> list[Nest]:
-    op = region.anchor_op
-    if op.definition.is_windowed:
-        return [settled(region, nest) for nest in conv_nests(op)]
-    nest = cut_nest(contract_nest(op))
-    joint = settled(region, nest)
-    if joint.keeps_cut:
-        return [joint]
-    return [settled(region, each) for each in apart_nests(nest)]
 
 
 class Products:

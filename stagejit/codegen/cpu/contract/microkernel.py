@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache, partial, reduce
 from operator import and_
 
-from stagejit.codegen.cpu.contract.nest import Nest
+from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.cpu.contract.packing import View
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.ir.nodes import Value as Register

@@ -12,8 +12,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
+from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.packing import Dim, View, layout
-from stagejit.codegen.cpu.contract.tiling import Source, Tiling
+from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.elements.register_tiles import Tile
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type

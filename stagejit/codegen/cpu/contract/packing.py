@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stagejit.codegen.cpu.contract.nest import Window
-from stagejit.codegen.cpu.contract.tiling import Source, Tiling
+from stagejit.codegen.contraction.nest import Window
+from stagejit.codegen.contraction.sources import Source
+from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.ir.nodes import Buffer
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.index.affine import Affine, Var

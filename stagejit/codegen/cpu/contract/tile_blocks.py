@@ -11,9 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from stagejit.codegen.choices import Ranked, cheapest
-from stagejit.codegen.cpu.contract.nest import Nest
+from stagejit.codegen.contraction.nest import Nest
+from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.tile_search import MOST_STEPS, TileSearch
-from stagejit.codegen.cpu.contract.tiling import Source, Tiling
+from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.ir.strides import is_dealt
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-from stagejit.codegen.cpu.contract.nest import Nest
-from stagejit.codegen.cpu.contract.tiling import Source, Tiling
+from stagejit.codegen.contraction.nest import Nest
+from stagejit.codegen.contraction.sources import Source
+from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.target import Target

@@ -7,39 +7,11 @@ Invariant: plain data; any tiling gives the right values, some give them sooner.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stagejit.codegen.cpu.contract.nest import Operand
 from stagejit.codegen.nest.groups import Split
-from stagejit.index.affine import Affine, Var
+from stagejit.index.affine import Var
 from stagejit.locks import remembered
-
-
-@dataclass(frozen=True)
-class Source(Operand):
-    """One operand as the tiling sees it.
-
-    offset: the memory offset in terms of axes, None where the operand must be evaluated. Either way
-    it may be packed. memory: the same in terms of the variables of its index, borders aside; None
-    where it is not simply read.
-    """
-
-    offset: Affine | None = None
-    memory: Affine | None = None
-
-    def stride(self, var: Var) -> int:
-        return self.offset.coeff(var) if self.offset is not None else 0
-
-    def box(self, extents: Mapping[Var, int], lane: Var | None = None, lanes: int = 1) -> int:
-        """Elements of the smallest box that holds what a block of these extents reads, in whole
-        vectors along `lane`."""
-        size, plain = 1, self.depends
-        for window in self.windows.values():
-            length, axes = window.length(extents), window.at.loop_vars()
-            size *= -(-length // lanes) * lanes if lane in axes else length
-            plain -= axes
-        return size * math.prod(extents.get(var, var.extent) for var in plain)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from jax import lax
 
 from stagejit.codegen.closed import closed
-from stagejit.codegen.cpu.contract.conv_nest import conv_nests
-from stagejit.codegen.cpu.contract.nest import contract_nest
-from stagejit.codegen.cpu.contract.plan import ContractPlan, make_plan, settled
+from stagejit.codegen.contraction.conv_nest import conv_nests
+from stagejit.codegen.contraction.nest import contract_nest
+from stagejit.codegen.contraction.walk import settled
+from stagejit.codegen.cpu.contract.plan import ContractPlan, make_plan
 from stagejit.codegen.cpu.contract.tiling import Split
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Var

@@ -22,9 +22,10 @@ from contextlib import AbstractContextManager
 from functools import partial, reduce
 from operator import or_
 
+from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.left_out.blocks import Block, Check, any_lane
 from stagejit.codegen.cpu.contract.microkernel import MicroKernel, SumTile
-from stagejit.codegen.cpu.contract.tiling import Source, Tiling
+from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.ir.nodes import I1, I32, element_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Choice

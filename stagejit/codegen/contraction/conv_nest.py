@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from stagejit.codegen.cpu.contract.nest import Nest, Operand, Window, accumulator, apart, loops
+from stagejit.codegen.contraction.nest import Nest, Operand, Window, accumulator, apart, loops
 from stagejit.errors import InternalError
 from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Op

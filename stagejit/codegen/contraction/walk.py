@@ -1,0 +1,81 @@
+"""What a contraction nest reads and writes, and the fewest variables that say so.
+
+Input: a region around a product or a convolution. Output: its nests, and for each a `NestWalk`.
+Invariant: together the nests cover what the region stores once.
+"""
+
+from __future__ import annotations
+
+from stagejit.codegen.closed import ClosedRegion
+from stagejit.codegen.contraction.conv_nest import conv_nests
+from stagejit.codegen.contraction.nest import Nest, apart_nests, contract_nest, cut_nest
+from stagejit.codegen.elements.footprint import Footprint
+from stagejit.codegen.elements.space import merge, refine
+from stagejit.errors import InternalError
+from stagejit.graph.ir import Op, Value
+from stagejit.index.affine import Affine, Index, Var
+
+
+def nests_of(region: ClosedRegion) -> list[Nest]:
+    """Whose axes are `settled`; a sum that is cut into parts stays one where its variables do."""
+    op = region.anchor_op
+    if op.definition.is_windowed:
+        return [settled(region, nest) for nest in conv_nests(op)]
+    nest = cut_nest(contract_nest(op))
+    joint = settled(region, nest)
+    if joint.keeps_cut:
+        return [joint]
+    return [settled(region, each) for each in apart_nests(nest)]
+
+
+def settled(region: ClosedRegion, nest: Nest) -> Nest:
+    """Its axes split until no memory access divides one that could be split instead, and adjacent
+    ones joined that every access runs through as one."""
+
+    def split(var: Var, inner: int) -> bool:
+        nonlocal nest
+        finer = nest.split(var, inner)
+        nest = finer or nest
+        return finer is not None
+
+    footprint = refine(split, lambda strict: NestWalk(region, nest, strict=strict)).footprint
+    forms = [form for _, form in footprint.reads] + footprint.numbers
+    for operand in (nest.left, nest.right):
+        forms += [window.at for window in operand.windows.values()]
+    axes, mapping = merge(nest.axes, forms, footprint.divided)
+    reduce, more = merge(nest.reduce, forms, footprint.divided)
+    return nest.substitute(axes, reduce, {**mapping, **more})
+
+
+class NestWalk:
+    """A dry run of one nest: what it reads and writes, as affine forms."""
+
+    def __init__(self, region: ClosedRegion, nest: Nest, *, strict: bool) -> None:
+        self.region, self.nest = region, nest
+        self.footprint = Footprint(region, bound={region.anchor_op.result}, strict=strict)
+        for operand in (nest.left, nest.right):
+            self.footprint.value(operand.value, operand.exact_index or operand.index)
+        # Where the nest stands in each value that is made of the anchor's result.
+        self.index: dict[Value, Index] = {region.anchor_op.result: nest.result}
+        for op in region.ops:  # operands first, what places stored values last
+            made_of = next((value for value in op.operands if value in self.index), None)
+            if made_of is not None and not op.definition.is_insert:
+                self.index[op.result] = self._push(op, self.index[made_of])
+        self.indices = tuple(self.index[store.value] for store in region.stores)
+        self.offsets = tuple(map(self.footprint.write, region.stores, self.indices))
+
+    def _push(self, op: Op, index: Index) -> Index:
+        """The index in the op's result at which operand element `index` arrives."""
+        definition, operand, result = op.definition, op.operands[0], op.result
+        if definition.is_elementwise:
+            return index
+        if operand.type.size == result.type.size:
+            if definition.keeps_order:
+                return self.footprint.reshaped(index, operand.shape, result.shape)
+            if definition.push is not None:
+                return definition.push(op, index)
+            if definition.is_splat:
+                return (Affine(),) * result.type.rank
+        raise InternalError(
+            f"{op} does not keep the elements of a contraction apart", step="codegen", loc=op.loc
+        )
