@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 
 from stagejit.codegen.backend import Backend, Lowered
+from stagejit.codegen.cuda.contract.kernel import product_kernel
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.maps import map_kernel
 from stagejit.codegen.cuda.text.printer import cuda_source
@@ -25,7 +26,13 @@ def _lowered(kernel: Kernel, device: Device, verify: bool) -> Lowered:
 
 
 CUDA = Backend[Device](
-    generators={"map": map_kernel, "copy": map_kernel, "fill": map_kernel},
+    generators={
+        "map": map_kernel,
+        "copy": map_kernel,
+        "fill": map_kernel,
+        "contract": product_kernel,
+        "conv": product_kernel,
+    },
     lower=_lowered,
     nothing=lambda: GridBuilder([1]).finish(),
 )

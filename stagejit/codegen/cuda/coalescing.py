@@ -10,14 +10,29 @@ Global Memory"): neighbours share them, elements further apart have one each.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from stagejit.codegen.choices import cheapest
-from stagejit.codegen.elements.loops import Loops
+from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.kernel import Choice
+from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Var
 
 _SECTOR_NBYTES = 32
+
+
+class Accesses(Protocol):
+    """Loops of a region that read memory at `reads`, and store at `offsets`, one for each store."""
+
+    @property
+    def region(self) -> ClosedRegion: ...
+
+    @property
+    def reads(self) -> Sequence[tuple[Value, Affine]]: ...
+
+    @property
+    def offsets(self) -> Sequence[Affine]: ...
 
 
 def sectors(form: Affine, var: Var, nbytes: int) -> float:
@@ -31,7 +46,7 @@ def sectors(form: Affine, var: Var, nbytes: int) -> float:
     return min(touched, count) / count
 
 
-def cost_along(var: Var, loops: Loops) -> float:
+def cost_along(var: Var, loops: Accesses) -> float:
     """Sectors an element, of all reads and writes; a short variable leaves the rest of a warp to
     the next one."""
     stored = [store.value.type.dtype.itemsize for store in loops.region.stores]
@@ -40,7 +55,7 @@ def cost_along(var: Var, loops: Loops) -> float:
     return sum(sectors(form, var, nbytes) for form, nbytes in moved)
 
 
-def best_order(variables: Sequence[Var], loops: Loops) -> tuple[list[Var], Choice]:
+def best_order(variables: Sequence[Var], loops: Accesses) -> tuple[list[Var], Choice]:
     """The variables, of which the last one costs least where it is the fastest; the others stay as
     they were."""
     if not variables:

@@ -1,0 +1,85 @@
+"""Products whose sums have a thread each: what is too small, or too odd, for tiles.
+
+Input: a plan. Output: the tree of its nest. Neighbouring threads have neighbours in most memory.
+Invariant: a thread reads the elements that its sum needs, and stores what is made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+from stagejit.codegen.cuda.coalescing import best_order
+from stagejit.codegen.cuda.contract.operands import element_of
+from stagejit.codegen.cuda.contract.plan import Plan
+from stagejit.codegen.cuda.threads import ThreadEmitter
+from stagejit.codegen.elements.elements import Memory, Stores
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.ir.nodes import element_type
+from stagejit.codegen.math import functions as vmath
+from stagejit.codegen.nest.spans import Span
+from stagejit.codegen.nest.tree import Cell, Do, Node, Parallel, Within, serial
+
+
+def multiply_add(b: Builder, x: Register, y: Register, total: Register) -> Register:
+    """`total + x * y`, rounded once."""
+    return b.fma(x, y, total) if total.type.is_float else total + x * y
+
+
+class SingleSums:
+    """The tree of one nest."""
+
+    def __init__(self, plan: Plan, emitter: ThreadEmitter, memory: Sequence[Memory]) -> None:
+        self.plan, self.nest = plan, plan.nest
+        self.emitter, self.elements, self.b = emitter, emitter.elements, emitter.b
+        plain = [False] * len(plan.offsets)
+        self.stores = Stores(plan.region, self.elements, memory, plan.offsets, plain)
+        self.total = Cell("sum")
+
+    def tree(self) -> Parallel:
+        order, choice = best_order(self.nest.axes, self.plan)
+        self.emitter.chose(choice.name, choice.reason)
+        steps = serial(self.nest.reduce, Do("multiply and add", self._step, (self.total,)))
+        if self.nest.cut is not None:
+            steps = Within("steps of the part", self._part, steps)
+        store: Node = Within("sums", self._bound, Do("store", self._store))
+        body = (Do("clear", self._clear, (self.total,)), steps, store)
+        each = tuple((var, 1) for var in order)
+        return Parallel(each, body, together=self.emitter.threads)
+
+    def _part(self) -> AbstractContextManager[None]:
+        return part_of(self.plan, self.emitter)
+
+    def _clear(self) -> None:
+        elem = element_type(self.nest.dtype)
+        zero = self.b.const(self.nest.zero if elem.is_float else 0, elem)
+        self.emitter.cells[self.total] = (zero,)
+
+    def _step(self) -> None:
+        x, y = (element_of(source, self.elements, self.nest.dtype) for source in self.plan.sources)
+        (total,) = self.emitter.cells[self.total]
+        self.emitter.cells[self.total] = (multiply_add(self.b, x, y, total),)
+
+    @contextmanager
+    def _bound(self) -> Iterator[None]:
+        """The anchor's result is the sum of this thread."""
+        result = self.plan.region.anchor_op.result
+        (total,) = self.emitter.cells[self.total]
+        made = vmath.convert(self.b, total, self.nest.dtype, result.type.dtype)
+        self.elements.bound[result] = lambda _: made
+        yield
+        del self.elements.bound[result]
+
+    def _store(self) -> None:
+        self.stores.write(enumerate(self.plan.indices))
+
+
+def part_of(plan: Plan, emitter: ThreadEmitter) -> AbstractContextManager[None]:
+    """As many steps as the part of a cut sum has where the loops stand."""
+    cut, b = plan.nest.cut, emitter.b
+    assert cut is not None
+    at = emitter.elements.position.env.get(cut.part, b.const(0))
+    is_last = b.compare("eq", at, cut.part.extent - 1)
+    steps = b.select(is_last, b.const(cut.last), b.const(cut.step.extent))
+    return emitter.covering({cut.step: Span(b.const(0), None, steps, fewest=cut.last)})
