@@ -11,7 +11,7 @@ iterations, so they must be independent; consecutive steps are ordered.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,8 +27,9 @@ class BufferRef:
     """The address `base + offset_nbytes + sum(iteration * stride)` at the time of a step.
 
     space: "arg" and "result" are numbered like the FFI call's buffers, "arena" is this call's
-        private memory (index 0), "fault" is one i64 that starts at 0 (index 0): a kernel that
-        writes anything else makes the call fail, for bounds checks.
+        private memory (index 0; on a GPU, behind it the workspace of each stream), "fault" is one
+        i64 that starts at 0 (index 0): a kernel that writes anything else makes the call fail, for
+        bounds checks.
     loop_strides_nbytes: bytes per iteration of each enclosing `Loop`, outermost first; shorter
         tuples mean that the inner loops do not move the buffer. `Iterations` are two loops: bytes
         per thread, then per iteration.
@@ -297,16 +298,24 @@ def _verify_reference(
         "arena": (program.arena_nbytes,),
         "fault": (8,),
     }[ref.space]
+    if fault := wrong_reference(ref, nbytes, trips, sizes):
+        _broken(program, fault)
+
+
+def wrong_reference(ref: BufferRef, nbytes: int, trips: Sequence[int], sizes: Sequence[int]) -> str:
+    """What is wrong with a reference inside loops of so many turns; empty where nothing is. sizes:
+    in bytes, of what its space has."""
     if not 0 <= ref.index < len(sizes):
-        _broken(program, f"{ref}: there are {len(sizes)}")
+        return f"{ref}: there are {len(sizes)}"
     if len(ref.loop_strides_nbytes) > len(trips):
-        _broken(program, f"{ref}: {len(trips)} enclosing loops")
+        return f"{ref}: {len(trips)} enclosing loops"
     moving = zip(ref.loop_strides_nbytes, trips, strict=False)
     moves = [stride * max(trip - 1, 0) for stride, trip in moving]
     first = ref.offset_nbytes + sum(min(move, 0) for move in moves)
     last = ref.offset_nbytes + sum(max(move, 0) for move in moves) + nbytes
     if first < 0 or last > sizes[ref.index]:
-        _broken(program, f"{ref}: bytes [{first}, {last}) of {sizes[ref.index]}")
+        return f"{ref}: bytes [{first}, {last}) of {sizes[ref.index]}"
+    return ""
 
 
 def _broken(program: HostProgram, what: str) -> None:
@@ -346,34 +355,36 @@ def _line(step: Step) -> str:
     match step:
         case Launch(kernel, buffers, params, total, grain, parallel):
             how = f"parallel grain {grain}" if parallel else "serial"
-            refs = ", ".join(map(_ref_text, buffers))
+            refs = ", ".join(map(ref_text, buffers))
             return f"{kernel}({refs}) params {list(params)} items {total} {how}"
         case Parallel(launches):
             return f"parallel region of {len(launches)}:"
         case Call(target, operands, results, attributes):
-            taken, given = (", ".join(map(_array_text, x)) for x in (operands, results))
+            taken, given = (", ".join(map(array_text, x)) for x in (operands, results))
             with_what = "".join(f" {name}={value}" for name, _, value in attributes)
             return f"call {target}({taken}) -> ({given}){with_what}"
         case Copy(destination, source, nbytes):
-            return f"copy {_ref_text(destination)} <- {_ref_text(source)} {nbytes} B"
+            return f"copy {ref_text(destination)} <- {ref_text(source)} {nbytes} B"
         case Store(place, nbytes, first, by):
-            return f"store {_ref_text(place)} <- {first}{f' + {by}*i' if by else ''} {nbytes} B"
+            return f"store {ref_text(place)} <- {first}{f' + {by}*i' if by else ''} {nbytes} B"
         case Loop(trip):
             return f"loop {trip}:"
         case Iterations(trip, threads, grain):
             return f"loop {trip} on {threads} threads grain {grain}:"
         case While(predicate=predicate):
-            return f"while {_ref_text(predicate)}:"
+            return f"while {ref_text(predicate)}:"
         case Branch(index):
-            return f"branch {_ref_text(index)}:"
+            return f"branch {ref_text(index)}:"
 
 
-def _array_text(array: ForeignArray) -> str:
-    return f"{_ref_text(array.ref)}: {array.dtype}[{','.join(map(str, array.dims))}]"
+def array_text(array: ForeignArray) -> str:
+    """As in `arg0: f32[2,3]`."""
+    return f"{ref_text(array.ref)}: {array.dtype}[{','.join(map(str, array.dims))}]"
 
 
-def _ref_text(ref: BufferRef) -> str:
-    index = "" if ref.space in ("arena", "fault") else str(ref.index)
+def ref_text(ref: BufferRef) -> str:
+    """As in `arena+64+8*i0`."""
+    index = "" if ref.space in ("arena", "fault") and not ref.index else str(ref.index)
     offset = f"+{ref.offset_nbytes}" if ref.offset_nbytes else ""
     strides = "".join(
         f"+{stride}*i{n}" for n, stride in enumerate(ref.loop_strides_nbytes) if stride

@@ -1,0 +1,271 @@
+"""From a schedule to a CUDA program: all segments of a function in one.
+
+Input: a schedule, the generated kernel of every region. Output: a `CudaProgram`, plain data.
+Invariant: a dispatch is queued after those that its barriers name, by streams and events
+(`streams.py`); a launch gets exactly the buffers that its dispatch's accesses name.
+
+Note [Levels]: the dispatches of a plan share out streams: its own, on which it begins and ends, and
+others beside it. The body of a loop is a level of its own on the stream of the loop, so the next
+turn, or what comes after the loop, waits for all of it.
+
+Note [The host in between]: an equation that is left to jax, or a routine of a library, takes its
+operands from the device and gives its results back while nothing else runs. So what comes before
+may share memory with what comes after.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from jax.extend.core import Literal
+
+from stagejit.codegen.generate import Generated
+from stagejit.dispatch.regions import Region
+from stagejit.errors import InternalError
+from stagejit.graph.ir import Value
+from stagejit.options import Options
+from stagejit.runtime import program as host
+from stagejit.runtime.cuda.program import (
+    Body,
+    Branch,
+    Call,
+    Copy,
+    CudaProgram,
+    Delegate,
+    Dispatched,
+    Launch,
+    Loop,
+    Record,
+    Step,
+    Store,
+    Wait,
+    While,
+)
+from stagejit.runtime.cuda.streams import MOST_STREAMS, START, lanes, sources
+from stagejit.runtime.hosting import steps as hosting
+from stagejit.runtime.hosting.scopes import Pass, Scope, moved
+from stagejit.runtime.program import BufferRef, ForeignArray
+from stagejit.schedule import schedule as scheduled
+from stagejit.schedule.memory.packing import aligned
+from stagejit.schedule.schedule import Delegation, Run, Schedule
+
+_MOST_BLOCKS = 2**31 - 1
+_ALIGNED = 256
+
+
+def cuda_program(
+    schedule: Schedule, kernels: Mapping[Region, Generated], options: Options
+) -> CudaProgram:
+    """The program of a function."""
+    return _Hosting(schedule, kernels, options).program()
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A dispatch of a level. alone: see Note [The host in between]."""
+
+    name: str
+    steps: Callable[[Scope], Sequence[Step]]
+    alone: bool = False
+
+
+@dataclass
+class _Hosting(hosting.Hosting[Step]):
+    schedule: Schedule
+    kernels: Mapping[Region, Generated]
+    options: Options
+    streams: int = 1
+    events: int = 0
+    delegated: int = 0
+    workspaces: dict[int, int] = field(default_factory=dict)  # by stream
+
+    def program(self) -> CudaProgram:
+        plan, schedule = self.schedule.plan, self.schedule
+        memory = _Memory(schedule)
+        items: list[_Item] = []
+        for part in schedule.segments:
+            if isinstance(part, Run):
+                items += map(self._item, part.steps)
+            else:
+                items.append(self._delegated(part))
+        steps = self._level(items, Scope(schedule, memory.places))
+        written = {access.buffer for dispatch in plan.dispatches for access in dispatch.writes}
+        workspaces = (self.workspaces.get(stream, 0) for stream in range(self.streams))
+        return CudaProgram(
+            re.sub(r"\W", "_", plan.name) or "f",
+            steps,
+            tuple(memory.given.values()),
+            len(schedule.graph.inputs),
+            tuple(memory.results),
+            tuple(memory.places[name] for name in schedule.outputs),
+            tuple(at for at, name in enumerate(memory.given) if name in written),
+            (memory.arena_nbytes, *workspaces),
+            self.streams,
+            self.events,
+        )
+
+    # ---------------------------------------------------------------- streams
+
+    def steps(self, run: Run, scope: Scope) -> tuple[Step, ...]:
+        return self._level([self._item(step) for step in run.steps], scope)
+
+    def _item(self, step: scheduled.Step) -> _Item:
+        region = step.region
+        make = self._launches if region.has_kernel else self.without_kernel
+        alone = region.definition.is_foreign
+        return _Item(step.dispatch.name, lambda scope: make(step, scope), alone)
+
+    def _level(self, items: Sequence[_Item], scope: Scope) -> tuple[Step, ...]:
+        """See Note [Levels]."""
+        waits: dict[str, list[str]] = {}
+        for barrier in scope.schedule.plan.barriers:
+            waits.setdefault(barrier.dst, []).append(barrier.src)
+        most = MOST_STREAMS if self.options.enabled("share-forks") else 1
+        alone = [number for number, item in enumerate(items) if item.alone]
+        made = lanes(sources([item.name for item in items], waits), alone, most)
+        inner = replace(scope, opened=scope.opened + made.count - 1)
+        self.streams = max(self.streams, inner.opened)
+        events = {at: self.events + number for number, at in enumerate(sorted(made.recorded))}
+        self.events += len(events)
+        steps: list[Step] = []
+        for at, lane in enumerate(made.streams):
+            stream = scope.opened + lane - 1 if lane else scope.stream
+            steps += [Wait(stream, events[source]) for source in made.waits[at]]
+            if START < at <= len(items):
+                item, own = items[at - 1], replace(inner, stream=stream)
+                steps.append(Dispatched(item.name, stream, tuple(item.steps(own))))
+            if at in events:
+                steps.append(Record(stream, events[at]))
+        return tuple(steps)
+
+    # ---------------------------------------------------------------- kernels
+
+    def _launches(self, step: scheduled.Step, scope: Scope) -> list[Step]:
+        """A dispatch and its borders."""
+        return [launch for part in step.region.parts for launch in self._launch(part, scope)]
+
+    def _launch(self, region: Region, scope: Scope) -> list[Step]:
+        generated = self.kernels[region]
+        kernel, stream = generated.kernel, scope.stream
+        if not kernel.total:
+            return []
+        refs = [
+            moved(
+                scope.place(scope.schedule.buffer_of[arg.value]),
+                arg.offset * arg.value.type.dtype.itemsize,
+            )
+            for arg in kernel.args
+        ]
+        if kernel.workspace_nbytes:
+            known = self.workspaces.get(stream, 0)
+            self.workspaces[stream] = max(known, aligned(kernel.workspace_nbytes, _ALIGNED))
+            refs.append(BufferRef("arena", 1 + stream))
+        blocks = min(kernel.total, _MOST_BLOCKS)
+        return [
+            Launch(
+                stream,
+                generated.symbol,
+                tuple(refs),
+                params,
+                kernel.total,
+                blocks,
+                kernel.function.threads,
+            )
+            for params in kernel.passes
+        ]
+
+    # ---------------------------------------------------------------- steps besides kernels
+
+    def body(
+        self, step: scheduled.Step, number: int, scope: Scope, these: Pass
+    ) -> tuple[Step, ...]:
+        return (Body(number, super().body(step, number, scope, these)),)
+
+    def copy(self, scope: Scope, to: BufferRef, source: BufferRef, nbytes: int) -> Step:
+        return Copy(scope.stream, to, source, nbytes)
+
+    def store(self, scope: Scope, place: BufferRef, nbytes: int, first: int, step: int = 0) -> Step:
+        return Store(scope.stream, place, nbytes, first, step)
+
+    def call(self, scope: Scope, made: host.Call) -> Step:
+        return Call(scope.stream, made.target, made.operands, made.results, made.attributes)
+
+    def loop(self, scope: Scope, trip: int, body: Sequence[Step]) -> Step:
+        return Loop(trip, tuple(body))
+
+    def iterations(
+        self, step: scheduled.Step, scope: Scope, trip: int, body: Sequence[Step]
+    ) -> Step:
+        """All of them by one "thread": the host, which queues one after the other."""
+        return Loop(1, (Loop(trip, tuple(body)),))
+
+    def repeat(
+        self, scope: Scope, condition: Sequence[Step], predicate: BufferRef, body: Sequence[Step]
+    ) -> Step:
+        return While(scope.stream, tuple(condition), predicate, tuple(body))
+
+    def branch(
+        self, scope: Scope, index: BufferRef, nbytes: int, branches: Sequence[Sequence[Step]]
+    ) -> list[Step]:
+        return [Branch(scope.stream, index, nbytes, tuple(map(tuple, branches)))]
+
+    # ---------------------------------------------------------------- equations left to jax
+
+    def _delegated(self, delegation: Delegation) -> _Item:
+        op = delegation.step.region.anchor
+        if op is None:
+            raise InternalError("an equation has no op", step="cuda program")
+        equation, number = op.attrs["equation"], self.delegated
+        self.delegated += 1
+
+        def made(scope: Scope) -> list[Step]:
+            def array(name: str, value: Value) -> ForeignArray:
+                type = value.type
+                return ForeignArray(scope.place(name), type.dtype.name, type.shape, type.nbytes)
+
+            operands = tuple(
+                None if isinstance(atom, Literal) else array(name, value)
+                for atom, value, name in zip(
+                    equation.invars, op.operands, delegation.operands, strict=False
+                )
+            )  # a token, the last operand, only orders
+            results = tuple(
+                array(name, value)
+                for _, value, name in zip(
+                    equation.outvars, op.results, delegation.results, strict=False
+                )
+            )
+            return [Delegate(scope.stream, number, str(equation.primitive), operands, results)]
+
+        return _Item(delegation.step.dispatch.name, made, alone=True)
+
+
+class _Memory:
+    """Where the buffers of a function are. given: bytes of arguments and constants by buffer;
+    results: bytes of results that are not in an argument."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        buffers = schedule.plan.buffers
+        names = [schedule.buffer_of[value] for value in schedule.graph.inputs]
+        names += [buffer.name for buffer in buffers if buffer.kind == "constant"]
+        by_name = {buffer.name: buffer for buffer in buffers}
+        self.given = {name: by_name[name].nbytes for name in names}
+        self.results: list[int] = []
+        self.places = {name: BufferRef("arg", at) for at, name in enumerate(names)}
+        self.arena_nbytes = aligned(schedule.arena_nbytes, _ALIGNED)
+        for buffer in buffers:
+            if buffer.kind == "result":
+                self.places[buffer.name] = BufferRef("result", len(self.results))
+                self.results.append(buffer.nbytes)
+        for buffer in buffers:
+            if buffer.name in self.places:
+                continue
+            if buffer.host:
+                self.places[buffer.name] = moved(self.places[buffer.host], buffer.slot or 0)
+            elif buffer.slot is not None:
+                self.places[buffer.name] = BufferRef("arena", 0, buffer.slot)
+            else:  # what passes from one segment to another
+                self.places[buffer.name] = BufferRef("arena", 0, self.arena_nbytes)
+                self.arena_nbytes += aligned(buffer.nbytes, _ALIGNED)

@@ -1,0 +1,359 @@
+"""The CUDA program: which kernels are queued on which stream, and what waits for what.
+
+Input: the schedule, through `hosting.py`. Output: plain frozen data, which `executor.py` carries
+out on a `Driver`. Invariants (checked by `verify`, and by `ordering.verify_order`): every reference
+lies inside its space, loop strides match the nesting; an event is recorded before something waits
+for it; all that the plan's barriers order is ordered by streams and events.
+
+The program is a tree. The host walks it and queues; where a trip count or a branch is known on the
+device only, it waits for the stream that computes it and reads it back (`While`, `Branch`). What
+runs on the host in between (`Call`, `Delegate`) it runs itself, on copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stagejit.errors import InternalError
+from stagejit.runtime.program import (
+    BufferRef,
+    ForeignArray,
+    array_text,
+    ref_text,
+    wrong_reference,
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Queues a kernel. buffers: its pointers; params: its numbers, behind which come 0 and
+    `items`."""
+
+    stream: int
+    kernel: str
+    buffers: tuple[BufferRef, ...]
+    params: tuple[int, ...]
+    items: int
+    blocks: int
+    threads: tuple[int, ...]
+    shared_nbytes: int = 0
+
+
+@dataclass(frozen=True)
+class Record:
+    """The event stands for what is queued on the stream by now."""
+
+    stream: int
+    event: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What is queued on the stream from now on comes after the event."""
+
+    stream: int
+    event: int
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Copies `nbytes` bytes; the ranges are equal or do not overlap."""
+
+    stream: int
+    destination: BufferRef
+    source: BufferRef
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Store:
+    """Stores an integer of `nbytes` bytes: `first`, and `step` more in each turn of the innermost
+    loop."""
+
+    stream: int
+    place: BufferRef
+    nbytes: int
+    first: int
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Call:
+    """A handler that jaxlib brings along, or a function of Python: on the host, with copies."""
+
+    stream: int
+    target: str
+    operands: tuple[ForeignArray, ...]
+    results: tuple[ForeignArray, ...]
+    attributes: tuple[tuple[str, str, int | float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Delegate:
+    """Equation `number` of those that are left to XLA, here on the host, with copies. None: a
+    literal, or a result that nobody reads."""
+
+    stream: int
+    number: int
+    equation: str
+    operands: tuple[ForeignArray | None, ...]
+    results: tuple[ForeignArray | None, ...]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The host queues `body` `trip` times."""
+
+    trip: int
+    body: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class While:
+    """The host queues `condition`, waits for the stream and reads the byte at `predicate`; while it
+    is not 0, it queues `body` and does so again."""
+
+    stream: int
+    condition: tuple[Step, ...]
+    predicate: BufferRef
+    body: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The host waits for the stream, reads the integer i of `index_nbytes` bytes at `index`, and
+    queues `branches[i]`, i clamped to them."""
+
+    stream: int
+    index: BufferRef
+    index_nbytes: int
+    branches: tuple[tuple[Step, ...], ...]
+
+
+@dataclass(frozen=True)
+class Dispatched:
+    """The steps of a dispatch."""
+
+    name: str
+    stream: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Body:
+    """The steps of one run of body `number` of the dispatch around it."""
+
+    number: int
+    steps: tuple[Step, ...]
+
+
+Step = (
+    Launch
+    | Record
+    | Wait
+    | Copy
+    | Store
+    | Call
+    | Delegate
+    | Loop
+    | While
+    | Branch
+    | Dispatched
+    | Body
+)
+
+
+@dataclass(frozen=True)
+class CudaProgram:
+    """All of a function.
+
+    arg_nbytes: of arguments, then of constants; the first `arguments` are arguments. result_nbytes:
+    of results with memory of their own. outputs: where each result of the function is.
+    overwritten: arguments that the program writes into. arena_nbytes: of transients, then of the
+    workspace of each stream. streams, events: how many there are.
+    """
+
+    name: str
+    steps: tuple[Step, ...]
+    arg_nbytes: tuple[int, ...]
+    arguments: int
+    result_nbytes: tuple[int, ...]
+    outputs: tuple[BufferRef, ...]
+    overwritten: tuple[int, ...]
+    arena_nbytes: tuple[int, ...]
+    streams: int
+    events: int
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the host reads nothing back and runs nothing in between: then one call queues
+        what another one does, and a graph of it can be captured."""
+        kinds = While | Branch | Call | Delegate
+        return not any(isinstance(step, kinds) for step in walk(self.steps))
+
+    def launches(self) -> Iterator[Launch]:
+        """Every launch, in program order."""
+        for step in walk(self.steps):
+            if isinstance(step, Launch):
+                yield step
+
+
+def walk(steps: tuple[Step, ...]) -> Iterator[Step]:
+    """All steps of the tree, each before what it contains."""
+    for step in steps:
+        yield step
+        for body in bodies(step):
+            yield from walk(body)
+
+
+def bodies(step: Step) -> tuple[tuple[Step, ...], ...]:
+    """The step lists inside a step."""
+    match step:
+        case Loop(body=body):
+            return (body,)
+        case Dispatched(steps=steps) | Body(steps=steps):
+            return (steps,)
+        case While(condition=condition, body=body):
+            return (condition, body)
+        case Branch(branches=branches):
+            return branches
+        case _:
+            return ()
+
+
+def verify(program: CudaProgram) -> None:
+    """Raises InternalError where a reference leaves its space or a number makes no sense."""
+    _verify(program, program.steps, ())
+    for ref in program.outputs:
+        _verify_reference(program, ref, 0, ())
+    recorded: set[int] = set()
+    for step in walk(program.steps):
+        if isinstance(step, Record):
+            recorded.add(step.event)
+        elif isinstance(step, Wait) and step.event not in recorded:
+            _broken(program, f"nothing has recorded event {step.event}")
+    if recorded != set(range(program.events)):
+        _broken(program, f"{program.events} events, of which {len(recorded)} are recorded")
+
+
+def _verify(program: CudaProgram, steps: tuple[Step, ...], trips: tuple[int, ...]) -> None:
+    for step in steps:
+        for ref, nbytes in references(step):
+            _verify_reference(program, ref, nbytes, trips)
+        if not 0 <= getattr(step, "stream", 0) < program.streams:
+            _broken(program, f"{_line(step)}: there are {program.streams} streams")
+        if isinstance(step, Launch) and not 0 < step.blocks <= max(step.items, 1) < 1 << 62:
+            _broken(program, f"{_line(step)}: {step.blocks} blocks")
+        if isinstance(step, Store) and step.step and not trips:
+            _broken(program, f"{_line(step)}: no loop is around it")
+        for body in bodies(step):
+            _verify(program, body, (*trips, step.trip) if isinstance(step, Loop) else trips)
+
+
+def references(step: Step) -> list[tuple[BufferRef, int]]:
+    """Each reference that a step itself makes, with the bytes it certainly touches."""
+    match step:
+        case Launch(buffers=buffers):
+            return [(ref, 0) for ref in buffers]
+        case (
+            Call(operands=operands, results=results) | Delegate(operands=operands, results=results)
+        ):
+            return [(array.ref, array.nbytes) for array in (*operands, *results) if array]
+        case Copy(destination=destination, source=source, nbytes=nbytes):
+            return [(destination, nbytes), (source, nbytes)]
+        case Store(place=place, nbytes=nbytes):
+            return [(place, nbytes)]
+        case While(predicate=predicate):
+            return [(predicate, 1)]
+        case Branch(index=index, index_nbytes=nbytes):
+            return [(index, nbytes)]
+        case _:
+            return []
+
+
+def _verify_reference(
+    program: CudaProgram, ref: BufferRef, nbytes: int, trips: tuple[int, ...]
+) -> None:
+    sizes = {
+        "arg": program.arg_nbytes,
+        "result": program.result_nbytes,
+        "arena": program.arena_nbytes,
+        "fault": (),
+    }[ref.space]
+    if fault := wrong_reference(ref, nbytes, trips, sizes):
+        _broken(program, fault)
+
+
+def _broken(program: CudaProgram, what: str) -> None:
+    raise InternalError(what, step="cuda program", dump=as_text(program))
+
+
+def as_text(program: CudaProgram) -> str:
+    """One line a step, indented by nesting; streams and events are s0, s1 and e0, e1."""
+    arena, *workspaces = program.arena_nbytes
+    head = f"cuda @{program.name}  {program.streams} streams  {program.events} events  "
+    head += f"arena {arena} B"
+    if any(workspaces):
+        head += f"  workspaces {', '.join(map(str, workspaces))} B"
+    lines = [head, *_lines(program.steps, "  ")]
+    if program.outputs:
+        lines.append(f"  return {', '.join(map(ref_text, program.outputs))}")
+    return "\n".join(lines) + "\n"
+
+
+def _lines(steps: tuple[Step, ...], indent: str) -> list[str]:
+    lines = []
+    for step in steps:
+        lines.append(indent + _line(step))
+        for title, body in zip(_titles(step), bodies(step), strict=True):
+            lines += [f"{indent}  {title}:"] if title else []
+            lines += _lines(body, indent + ("    " if title else "  "))
+    return lines
+
+
+def _titles(step: Step) -> list[str]:
+    """A heading for each body of a step that has several."""
+    match step:
+        case While():
+            return ["condition", "do"]
+        case Branch(branches=branches):
+            return [f"case {i}" for i in range(len(branches))]
+        case _:
+            return [""] * len(bodies(step))
+
+
+def _line(step: Step) -> str:
+    match step:
+        case Launch(_, kernel, buffers, params, _, blocks, threads):
+            refs = ", ".join([*map(ref_text, buffers), *map(str, params)])
+            size = " x ".join(map(str, threads))
+            shared = f", {step.shared_nbytes} B shared" if step.shared_nbytes else ""
+            return f"{kernel}({refs})  {blocks} blocks of {size}{shared}"
+        case Record(stream, event):
+            return f"s{stream} records e{event}"
+        case Wait(stream, event):
+            return f"s{stream} waits for e{event}"
+        case Copy(_, destination, source, nbytes):
+            return f"copy {ref_text(destination)} <- {ref_text(source)} {nbytes} B"
+        case Store(_, place, nbytes, first, by):
+            return f"store {ref_text(place)} <- {first}{f' + {by}*i' if by else ''} {nbytes} B"
+        case Call(_, target, operands, results, attributes):
+            taken, given = (", ".join(map(array_text, x)) for x in (operands, results))
+            with_what = "".join(f" {name}={value}" for name, _, value in attributes)
+            return f"call {target}({taken}) -> ({given}){with_what}  // on the host, copied"
+        case Delegate(_, _, equation, operands, results):
+            taken, given = (
+                ", ".join(map(array_text, filter(None, x))) for x in (operands, results)
+            )
+            return f"delegate {equation}({taken}) -> ({given})  // by jax on the host, copied"
+        case Loop(trip):
+            return f"loop {trip}:"
+        case While(stream, _, predicate):
+            return f"while {ref_text(predicate)}:  // the host waits for s{stream} and reads it"
+        case Branch(stream, index):
+            return f"branch {ref_text(index)}:  // the host waits for s{stream} and reads it"
+        case Dispatched(name, stream):
+            return f"@{name} on s{stream}:"
+        case Body(number):
+            return f"body {number}:"
