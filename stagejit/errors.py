@@ -27,6 +27,11 @@ class UnsupportedOpError(StagejitError, NotImplementedError):
     """An equation cannot be compiled and `Options(delegate=False)` forbids leaving it to XLA."""
 
 
+class NoDriverError(StagejitError):
+    """What the chosen target needs is not there: a GPU, PyCUDA, or (for the emulation) a compiler
+    of C++."""
+
+
 class ParseError(StagejitError, ValueError):
     """The text of a graph or plan does not follow the grammar."""
 

@@ -60,13 +60,23 @@ SWITCHES: dict[str, str] = {
 }
 
 
+# GPUs that kernels can be made for, and architectures; tests/runtime/cuda compares them with those
+# that are known.
+GPUS = ("A100", "H100", "H200", "B200", "sm_80", "sm_90a", "sm_100")
+EMULATED = "cuda-emulated"
+_KINDS = ("cuda", EMULATED)
+TARGETS = ("native", *_KINDS, *(f"{kind}:{name}" for kind in _KINDS for name in GPUS))
+
+
 @dataclass(frozen=True)
 class Options:
     """Choices for one compilation.
 
     What a program or a machine may want:
 
-    target: "native" compiles for the CPU this process runs on.
+    target: "native" compiles for the CPU this process runs on; "cuda" for its GPU; "cuda-emulated"
+        runs what would run on a GPU on the CPU, to learn and to test. "cuda:sm_90a" and the like
+        choose the GPU that plans and texts are for, which need none.
     delegate: leave what cannot be compiled to XLA; False raises `UnsupportedOpError` instead.
     cache_dir: folder of the object cache; None takes $STAGEJIT_CACHE_DIR or the user's cache
         folder, "" (also in the variable) switches the cache off. A folder that others may write
@@ -124,11 +134,16 @@ class Options:
         for name, (fits, next_step) in _FITTING.items():
             if not fits(value := getattr(self, name)):
                 raise _wrong(name, value, next_step)
-        if self.target != "native":
+        if self.target not in TARGETS:
             raise OptionsError(
                 f"unsupported target {self.target!r}",
-                next_step='use Options(target="native"), the only one in this version',
+                next_step=f"use one of {', '.join(map(repr, TARGETS))}",
             )
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether programs are CUDA programs."""
+        return self.target != "native"
 
     def enabled(self, switch: str) -> bool:
         """True unless the rewrite named `switch` is disabled."""

@@ -8,13 +8,15 @@ for each kernel when it is made.
     jaxpr --trace--> Graph --rewrite--> Graph --normalize--> Graph --leave, form--> Groups
       --assemble--> Graph of dispatches --place--> Graph of dispatches --schedule--> Plan
       --codegen--> loop-nest IR, LLVM IR --host--> HostPrograms --load--> machine code, FFI targets
+                                 CUDA C++ --host--> CudaProgram --load--> kernels on a `Driver`
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from stagejit.codegen.cuda.device import Device
@@ -31,7 +33,7 @@ from stagejit.dispatch.regions import Region, regions_of, with_inner
 from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_kinds
-from stagejit.errors import InternalError, UnsupportedOpError
+from stagejit.errors import NoDriverError, UnsupportedOpError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.printer import as_text as graph_text
 from stagejit.graph.verifier import verify as verify_graph
@@ -39,14 +41,23 @@ from stagejit.locks import new_rlock
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.normal_form import normalize, verify_normal_form
 from stagejit.runtime import program as host
+from stagejit.runtime.bridge import bridge_program
 from stagejit.runtime.cpu.hosting import host_program
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
+from stagejit.runtime.cuda import program as cuda
+from stagejit.runtime.cuda.driver import Array
+from stagejit.runtime.cuda.drivers import device_of, driver_of
+from stagejit.runtime.cuda.executor import Executable
+from stagejit.runtime.cuda.hosting import cuda_program, executable
+from stagejit.runtime.cuda.nvrtc import compile_ptx
+from stagejit.runtime.cuda.ordering import verify_order
+from stagejit.runtime.cuda.program import CudaProgram
 from stagejit.runtime.gate import Gate, hold_across_forks
 from stagejit.runtime.left_bodies import left_bodies
 from stagejit.runtime.objects.engine import disassemble
 from stagejit.runtime.objects.object_cache import cache_in
 from stagejit.runtime.program import HostProgram
-from stagejit.runtime.staged import Request, Staged
+from stagejit.runtime.staged import NativeCall, Request, Staged
 from stagejit.runtime.staging import stage_schedule
 from stagejit.schedule.build import schedule
 from stagejit.schedule.plan import Plan
@@ -87,8 +98,17 @@ class Compilation:
     schedule: Schedule = field(init=False)
     kernels: dict[Region, Generated] = field(default_factory=dict)
     hosts: dict[Run, HostProgram] = field(default_factory=dict)
+    cuda: CudaProgram = field(init=False)  # for a GPU, in the place of `hosts`
+    executable: Executable = field(init=False)
     loaded: dict[Run, LoadedProgram] = field(default_factory=dict)
     staged: Staged = field(init=False)
+
+    @classmethod
+    def of(cls, request: Request, left_to_xla: str = "") -> Compilation:
+        """For the target that the options choose."""
+        if not request.options.on_gpu:
+            return cls(request, left_to_xla)
+        return cls(request, left_to_xla, device_of(request.options.target))
 
     @property
     def plan(self) -> Plan:
@@ -133,7 +153,7 @@ class Compilation:
 
     def texts(self) -> dict[str, Callable[[], str]]:
         """The text form of each stage; each runs the steps that it needs."""
-        return {
+        common = {
             "jaxpr": lambda: str(self.request.jaxpr),
             "graph": lambda: graph_text(self.run_until("normalize").graph),
             "dispatches": lambda: graph_text(self.run_until("place").dispatches),
@@ -141,6 +161,14 @@ class Compilation:
             "loops": lambda: self._each_kernel(
                 lambda g: f"// {g.symbol}\n{g.kernel.loops_text()}{g.kernel.function.as_text()}"
             ),
+        }
+        if isinstance(device := self.target, Device):
+            return common | {
+                "cuda": lambda: self._each_kernel(lambda g: g.text),
+                "ptx": lambda: self._each_kernel(lambda g: compile_ptx(g.text, device.arch)),
+                "host": lambda: cuda.as_text(self.run_until("host").cuda),
+            }
+        return common | {
             "llvm": lambda: self._each_kernel(lambda g: g.text),
             "asm": lambda: self._each_kernel(lambda g: disassemble(g.text)),
             "host": lambda: "\n".join(map(host.as_text, self.run_until("host").hosts.values())),
@@ -243,8 +271,9 @@ def _codegen(c: Compilation) -> None:
 
 def _host(c: Compilation) -> None:
     target = c.target
-    if not isinstance(target, Target):
-        raise InternalError(f"no host program for {target.name}", step="host")
+    if isinstance(target, Device):
+        c.cuda = cuda_program(c.schedule, c.kernels, c.request.options)
+        return
     c.hosts = {
         run: host_program(run, c.schedule, c.kernels, target, c.request.options)
         for run in c.schedule.segments
@@ -255,15 +284,41 @@ def _host(c: Compilation) -> None:
 def _verify_hosts(c: Compilation) -> None:
     for program in c.hosts.values():
         host.verify(program)
+    if isinstance(c.target, Device):
+        cuda.verify(c.cuda)
+        verify_order(c.cuda, c.plan)
 
 
 def _load(c: Compilation) -> None:
     cache = cache_in(c.request.options.cache_dir)
+    if isinstance(c.target, Device):
+        made = c.executable = executable(c.cuda, c.schedule, c.kernels)
+        where = c.request.options.target
+        with contextlib.suppress(
+            NoDriverError
+        ):  # calls raise it; to look at a program none is needed
+            made.on(driver_of(where))
+        run = functools.partial(_on_gpu, made, where)
+        bridge = bridge_program(c.cuda.name, run, made.inputs, made.outputs)
+        c.staged = _bridged(c, load_program(bridge, {}, cache))
+        return
     texts = {generated.symbol: generated.text for generated in c.kernels.values()}
     c.loaded = {run: load_program(program, texts, cache) for run, program in c.hosts.items()}
     left = [op.attrs["equation"] for op in c.left]
     with _one_at_a_time:
         c.staged = stage_schedule(c.schedule, c.loaded, c.request.options, left)
+
+
+def _on_gpu(made: Executable, target: str, arrays: Sequence[Array]) -> list[Array]:
+    return made.on(driver_of(target)).on_host(arrays)
+
+
+def _bridged(c: Compilation, program: LoadedProgram) -> Staged:
+    """One call of the bridge to the GPU."""
+    arguments, results = len(c.executable.inputs), len(c.executable.outputs)
+    numbers = tuple(range(arguments + results))
+    call = NativeCall(program, numbers[:arguments], numbers[arguments:], c.executable.outputs)
+    return Staged((call,), numbers[arguments:])
 
 
 @dataclass(frozen=True)
@@ -297,7 +352,7 @@ def compile_request(request: Request) -> Staged:
 
 
 def _compiled(request: Request) -> Staged:
-    compilation = Compilation(request).run_until("load")
+    compilation = Compilation.of(request).run_until("load")
     compilation.graph.dissolve()
     compilation.dispatches.dissolve()  # what is shown of a function is compiled anew
     return compilation.staged

@@ -76,7 +76,7 @@ class Traced(_Shown, jax.stages.Traced):
     def compilation(self) -> Compilation:
         if self._compilation is None:
             planned = plan_request(super().lower)
-            self._compilation = Compilation(planned.request, left_to_xla=planned.reason)
+            self._compilation = Compilation.of(planned.request, planned.reason)
         return self._compilation
 
     def as_text(self) -> str:
@@ -109,8 +109,8 @@ class Lowered(_AfterTracing, jax.stages.Lowered):
     """A `jax.stages.Lowered` that shows the kernels and their schedule."""
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
-        """The text form of a stage of ours (jaxpr, graph, dispatches, plan, loops, host, llvm or
-        asm) or of JAX's ("stablehlo", the default, or "hlo").
+        """The text form of a stage of ours (jaxpr, graph, dispatches, plan, loops, host, and llvm
+        or asm, for a GPU cuda or ptx) or of JAX's ("stablehlo", the default, or "hlo").
 
         Ours are stable between processes; "graph", "dispatches" and "plan" parse back. Raises
         OptionsError for others.

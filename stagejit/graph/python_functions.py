@@ -40,6 +40,13 @@ class _Function:
         return [x.astype(jax.dtypes.canonicalize_dtype(x.dtype)) for x in map(np.asarray, made)]
 
 
+class _Plain(_Function):
+    """A flat function of NumPy arrays, called with them."""
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        return list(self.function(arrays))
+
+
 class _Number(int):
     """The number of a function, which it keeps: see Note [Who keeps a callback]."""
 
@@ -57,9 +64,11 @@ def function_of(number: int) -> Callable[[Sequence[Array]], list[Array]] | None:
     return _functions.get(int(number))
 
 
-def numbered(function: Callable[..., Any]) -> int:
-    """The number of a function, which keeps the function."""
+def numbered(function: Callable[..., Any], *, plain: bool = False) -> int:
+    """The number of a function, which keeps the function. plain: it takes one list, of NumPy
+    arrays, instead of what JAX's callbacks take."""
     with _lock:
         number = _Number(next(_numbers))
-        number.function = _functions[int(number)] = _Function(function)
+        kept = _Plain(function) if plain else _Function(function)
+        number.function = _functions[int(number)] = kept
     return number

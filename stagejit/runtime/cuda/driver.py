@@ -24,17 +24,11 @@ from typing import Any, NewType, Protocol
 
 import numpy as np
 
-from stagejit.errors import StagejitError
-
 Function = NewType("Function", object)
 Stream = NewType("Stream", object)
 Event = NewType("Event", object)
 Graph = NewType("Graph", object)
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-class NoDriverError(StagejitError):
-    """There is no GPU, no PyCUDA, or (for the emulation) no compiler of C++."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +107,11 @@ class Driver(Protocol):
         """Stores an integer of 1, 2, 4 or 8 bytes, the lowest first; negative ones as two's
         complement. It can be captured."""
 
+    def array(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """What a user gets as a result: an array in this memory of the pool, which goes back there
+        with the array. It can be handed in again: it has `__cuda_array_interface__`, or lies in the
+        memory of the host."""
+
     # ---------------------------------------------------------------- order
 
     def new_stream(self) -> Stream:
@@ -133,6 +132,9 @@ class Driver(Protocol):
 
     def synchronize(self, stream: Stream) -> None:
         """Returns when all that is queued on the stream is done. Raises what a kernel did wrong."""
+
+    def handle(self, stream: Stream) -> int:
+        """The CUDA handle of a stream, for others who are to follow it."""
 
     def follow(self, stream: Stream, handle: int) -> None:
         """What is queued on the stream from now on comes after all that is queued on a stream of

@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 from jax.extend.core import Literal
 
 from stagejit.codegen.generate import Generated
@@ -27,6 +28,9 @@ from stagejit.errors import InternalError
 from stagejit.graph.ir import Value
 from stagejit.options import Options
 from stagejit.runtime import program as host
+from stagejit.runtime.cuda.driver import Source
+from stagejit.runtime.cuda.executor import Executable
+from stagejit.runtime.cuda.host_calls import require_runs_here
 from stagejit.runtime.cuda.program import (
     Body,
     Branch,
@@ -269,3 +273,34 @@ class _Memory:
             else:  # what passes from one segment to another
                 self.places[buffer.name] = BufferRef("arena", 0, self.arena_nbytes)
                 self.arena_nbytes += aligned(buffer.nbytes, _ALIGNED)
+
+
+def executable(
+    program: CudaProgram, schedule: Schedule, kernels: Mapping[Region, Generated]
+) -> Executable:
+    """A program with all that it needs to run. Raises UnsupportedOpError for equations that the
+    host cannot run in between."""
+    equations = []
+    for part in schedule.segments:
+        if isinstance(part, Delegation) and part.step.region.anchor is not None:
+            equations.append(part.step.region.anchor.attrs["equation"])
+            require_runs_here(equations[-1])
+    constants = {
+        schedule.buffer_of[value]: value.op.attrs["value"]
+        for value in schedule.buffer_of
+        if value.op.definition.is_constant
+    }
+    launched = {launch.kernel for launch in program.launches()}
+    made = {each.symbol: each for each in kernels.values() if each.symbol in launched}
+    return Executable(
+        program,
+        tuple(Source(name, g.text, g.kernel.function.threads) for name, g in made.items()),
+        tuple(
+            np.asarray(constants[buffer.name])
+            for buffer in schedule.plan.buffers
+            if buffer.kind == "constant"
+        ),
+        tuple(equations),
+        tuple(value.type for value in schedule.graph.inputs),
+        tuple(value.type for value in schedule.graph.outputs),
+    )

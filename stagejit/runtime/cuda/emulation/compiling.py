@@ -22,9 +22,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from stagejit.errors import StagejitError
+from stagejit.errors import NoDriverError, StagejitError
 from stagejit.locks import new_lock
-from stagejit.runtime.cuda.driver import NoDriverError, Source
+from stagejit.runtime.cuda.driver import Source
 from stagejit.runtime.objects.object_cache import ObjectCache, digest
 
 HEADER = Path(__file__).with_name("emulation.h")

@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import cast
+from typing import Any, cast
 
+import jax
 import numpy as np
 
 from stagejit.locks import new_rlock
@@ -140,6 +141,13 @@ class EmulatedDriver:
         given = (value % (1 << 8 * nbytes)).to_bytes(nbytes, "little")
         self._put(stream, lambda: _assign(address, np.frombuffer(given, np.uint8)))
 
+    def array(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """An array of jax's on the CPU: nobody else knows this device."""
+        made = np.empty(shape, dtype)
+        self.copy_out(made, address, self.main)
+        self.free(address)
+        return jax.device_put(made, jax.local_devices(backend="cpu")[0])
+
     # ---------------------------------------------------------------- order
 
     def new_stream(self) -> Stream:
@@ -173,6 +181,9 @@ class EmulatedDriver:
         self._queues.finish(cast(EmulatedStream, stream))
         for piece in self._pieces.values():
             piece.check()
+
+    def handle(self, stream: Stream) -> int:
+        return 0
 
     def follow(self, stream: Stream, handle: int) -> None:
         """There are no streams of anybody else."""
