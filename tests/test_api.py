@@ -202,8 +202,8 @@ def test_options_are_left_after_an_exception() -> None:
 def test_wrong_options_name_the_next_step() -> None:
     with pytest.raises(OptionsError, match="did you mean 'fold-views'"):
         Options(disable=("fold-view",))
-    with pytest.raises(OptionsError, match=r'Next: use Options.target="native"'):
-        Options(target="cuda")
+    with pytest.raises(OptionsError, match=r"Next: use one of 'native', 'cuda', 'cuda-emulated'"):
+        Options(target="gpu")
 
 
 def test_clear_cache_traces_again(toy: ToyCompiler) -> None:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 from stagejit.codegen.cuda.device import Device, device_named
-from stagejit.errors import NoDriverError
+from stagejit.errors import NoDriverError, OptionsError
 from stagejit.options import EMULATED
 from stagejit.runtime.cuda.driver import Driver
 from stagejit.runtime.cuda.emulation.driver import EmulatedDriver
+from stagejit.runtime.cuda.pycuda import pycuda_driver
 from stagejit.runtime.objects.object_cache import cache_in
 
-_DEFAULT = "H200"
+_DEFAULT, _LIKE_ANY = "H200", "sm_80"
 
 _used: list[Driver] = []  # in the place of those of the process
 
@@ -28,9 +30,14 @@ def device_of(target: str) -> Device:
     if name or kind == EMULATED:
         return device_named(name or _DEFAULT)
     try:
-        return device_named(driver_of(target).arch)
+        driver = driver_of(target)
     except NoDriverError:
         return device_named(_DEFAULT)
+    try:
+        known = device_named(driver.arch)
+    except OptionsError:  # kernels for a GPU that is like it, in the code of this one
+        known = device_named(_LIKE_ANY)
+    return replace(known, name=driver.name, arch=driver.arch)
 
 
 def driver_of(target: str) -> Driver:
@@ -55,10 +62,5 @@ def _emulated() -> Driver:
     return EmulatedDriver(cache=cache_in(None))
 
 
-@cache
 def _real() -> Driver:
-    raise NoDriverError(
-        "there is no GPU, or no PyCUDA to use it with",
-        next_step="pip install 'stagejit[cuda]' where there is one; "
-        f'Options(target="{EMULATED}") runs the same programs without',
-    )
+    return pycuda_driver(store=cache_in(None))

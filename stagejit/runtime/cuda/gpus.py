@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stagejit.runtime.cuda.driver import NoDriverError
+from stagejit.errors import NoDriverError
 
 _WITH_OWN_FEATURES = (9,)  # major versions whose code is compiled for them alone, as sm_90a
 _INSTALL = "pip install 'stagejit[cuda]'"

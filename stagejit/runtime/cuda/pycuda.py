@@ -230,6 +230,11 @@ class PyCudaDriver:
             return
         getattr(self._cuda, f"memset_d{8 * nbytes}_async")(address, bits, 1, queue)
 
+    def array(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """An array of PyCUDA's. Whoever reads it knows nothing of `main`, so that is waited for."""
+        self.synchronize(self.main)
+        return self.gpu_array(address, shape, dtype)
+
     def gpu_array(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """A GPUArray in a piece of the pool, which goes back to it when the array goes. Work on
         `main` is to be done when somebody reads it. PyCUDA wants a context for most of what it does
@@ -269,6 +274,9 @@ class PyCudaDriver:
 
     def synchronize(self, stream: Stream) -> None:
         cast(_Owned, stream).inner.synchronize()
+
+    def handle(self, stream: Stream) -> int:
+        return cast(_Owned, stream).handle
 
     def follow(self, stream: Stream, handle: int) -> None:
         self._api.record(self._follower, handle)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stagejit.runtime.cuda.driver import NoDriverError
+from stagejit.errors import NoDriverError
 from stagejit.runtime.cuda.gpus import arch_of, check_versions, imported
 from tests.cuda.driver import build
 from tests.cuda.pycuda.conftest import Device
@@ -26,7 +26,7 @@ def test_without_pycuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 PROGRAM = """
 from stagejit.runtime.cuda.pycuda import PyCudaDriver
-from stagejit.runtime.cuda.driver import NoDriverError
+from stagejit.errors import NoDriverError
 try:
     driver = PyCudaDriver({})
     print(driver.name, driver.arch)
