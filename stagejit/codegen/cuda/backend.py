@@ -12,6 +12,7 @@ from stagejit.codegen.backend import Backend, Lowered
 from stagejit.codegen.cuda.contract.kernel import product_kernel
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.maps import map_kernel
+from stagejit.codegen.cuda.rows.reduce import reduce_kernel
 from stagejit.codegen.cuda.text.printer import cuda_source
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.kernel import Kernel
@@ -32,6 +33,7 @@ CUDA = Backend[Device](
         "fill": map_kernel,
         "contract": product_kernel,
         "conv": product_kernel,
+        "reduce": reduce_kernel,
     },
     lower=_lowered,
     nothing=lambda: GridBuilder([1]).finish(),

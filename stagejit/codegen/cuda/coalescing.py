@@ -19,7 +19,7 @@ from stagejit.codegen.kernel import Choice
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Var
 
-_SECTOR_NBYTES = 32
+SECTOR_NBYTES = 32
 
 
 class Accesses(Protocol):
@@ -35,14 +35,15 @@ class Accesses(Protocol):
     def offsets(self) -> Sequence[Affine]: ...
 
 
-def sectors(form: Affine, var: Var, nbytes: int) -> float:
-    """That a warp moves along `var` of elements of so many bytes, for each of its threads."""
-    count = min(WARP, var.extent)
+def sectors(form: Affine, var: Var, nbytes: int, elements: int = WARP) -> float:
+    """That neighbours along `var` move, each of so many bytes, for each of them. elements: of one
+    access of a warp that are neighbours."""
+    count = min(elements, var.extent)
     through = [v for v in form.vars() if v.operand is not None and var in v.operand.loop_vars()]
     if any(v.kind not in ("div", "mod") for v in through):
         return 1.0  # anywhere
     apart = abs(form.coeff(var)) if not through else 1
-    touched = 1 + (count - 1) * apart * nbytes / _SECTOR_NBYTES if apart else 1
+    touched = 1 + (count - 1) * apart * nbytes / SECTOR_NBYTES if apart else 1
     return min(touched, count) / count
 
 

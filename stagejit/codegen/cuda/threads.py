@@ -4,13 +4,15 @@ Input: as for `nest/emitter.py`. Output: the code of one thread. Invariant: as t
 block come to the same barriers, threads of a warp to the same exchanges.
 
 Note [Items and threads]: `Parallel.together` items share a block, so an item has `width` threads:
-one, some of a warp, or the whole block. A loop over vectors gives each of them as many neighbouring
-elements as a vector has for each thread, then the next ones. What is not in such a loop each thread
-of the item does for itself, with the same values: only statements that merge know of the others.
+one, some of a warp, or the whole block; or, where they are `apart`, one of every so many. A loop
+over vectors gives each of them as many neighbouring elements as a vector has for each thread, then
+the next ones. What is not in such a loop each thread of the item does for itself, with the same
+values: only statements that merge know of the others.
 
 Note [Items that are none]: where an item has one thread or whole warps, those without one do
-nothing. Where several share a warp, which exchanges registers, those without one do what the last
-item does, and `exists` is off, so that they store nothing.
+nothing. Where several share a warp, which exchanges registers, or their threads are apart and meet
+at barriers, those without one do what the last item does, and `exists` is off, so that they store
+nothing.
 """
 
 from __future__ import annotations
@@ -86,24 +88,27 @@ class ThreadEmitter(Emitter):
     def __init__(self, elements: ThreadElements, builder: GridBuilder) -> None:
         super().__init__(elements)
         self.b, self.elements = builder, elements
-        self.width, self.exists = 1, None
+        self.width, self.apart, self.exists = 1, False, None
         self.threads = math.prod(builder.threads)
 
     width: int
+    apart: bool
     exists: Register | None
 
     @property
     def member(self) -> Register:
         """The number of this thread among those of its item."""
-        return self.b.thread_of_block() % self.width
+        thread = self.b.thread_of_block()
+        return thread // (self.threads // self.width) if self.apart else thread % self.width
 
     # ---------------------------------------------------------------- items
 
     def _parallel(self, node: Parallel) -> None:
         """The items of the shares that this block is given, one share by one."""
         b, before, together = self.b, node.before or 0, node.together
-        self.width = self.threads // together
-        if self.width * together != self.threads or WARP < self.width < self.threads:
+        self.width, self.apart = self.threads // together, node.apart
+        warps = self.apart or self.width <= WARP or together == 1
+        if self.width * together != self.threads or not warps:
             what = f"{together} items cannot share {self.threads} threads"
             raise InternalError(what, step="codegen")
         low = b.lo if node.before is None else b.binary("smax", b.lo, before)
@@ -122,8 +127,10 @@ class ThreadEmitter(Emitter):
 
     def _share(self, node: Parallel, start: Register) -> None:
         b, items, even = self.b, node.items, node.items % node.together == 0
-        number = start + b.thread_of_block() // self.width if node.together > 1 else start
-        alone = self.width == 1 or self.width % WARP == 0
+        number, thread = start, b.thread_of_block()
+        if node.together > 1:
+            number = start + (thread % node.together if self.apart else thread // self.width)
+        alone = self.width == 1 or (self.width % WARP == 0 and not self.apart)
         some = None if even else b.compare("lt", number, items)
         self.exists = None if alone else some
         if some is not None and not alone:

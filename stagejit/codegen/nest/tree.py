@@ -96,12 +96,15 @@ class Run:
 class Parallel:
     """`body` for each item: loops, outermost first, flattened into numbers that threads share; of
     a variable in blocks, or of an axis in parts. together: items that are one share of the work: of
-    which each has a thread of its own, or some threads, of a block. before, last: shares of other
-    nests of the kernel that come first, None where there is no other nest; whether none follow."""
+    which each has a thread of its own, or some threads, of a block. apart: the threads of an item
+    do not follow each other, but first one of each item, then the next ones. before, last: shares
+    of other nests of the kernel that come first, None where there is no other nest; whether none
+    follow."""
 
     loops: tuple[tuple[Var, int] | Split, ...]
     body: Node
     together: int = 1
+    apart: bool = False
     before: int | None = None
     last: bool = True
 

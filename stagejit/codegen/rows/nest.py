@@ -190,14 +190,16 @@ class RowPolicy(ABC):
 
         def finish() -> None:
             for op, *parts in zip(stage, *sets, strict=True):
-                reducer = reducer_of(op)
-                whole = merge_all(self.b, reducer, [self.cells[part] for part in parts])
-                if not self.nest.lanes_are_rows:
-                    whole = reducer.across_lanes(self.b, whole)
-                self.results[op.result] = reducer.result(self.b, whole)
+                self.results[op.result] = reducer_of(op).result(self.b, self.merged(op, parts))
             self.end_pass()
 
         return Do("finish", finish)
+
+    def merged(self, op: Op, parts: Sequence[Cell]) -> Accumulator:
+        """What was accumulated apart, and in lanes of one row."""
+        reducer = reducer_of(op)
+        whole = merge_all(self.b, reducer, [self.cells[part] for part in parts])
+        return whole if self.nest.lanes_are_rows else reducer.across_lanes(self.b, whole)
 
     def end_pass(self) -> None:
         """What this pass wrote to scratch can be read from now on. A pass evaluates the same values
