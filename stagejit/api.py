@@ -14,14 +14,15 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 import jax
 
 from stagejit.compat import hide_frames
-from stagejit.errors import FallbackWarning
+from stagejit.errors import FallbackWarning, OptionsError
 from stagejit.importing import importing
-from stagejit.options import Options, checked
+from stagejit.options import TARGETS, Options, checked
 from stagejit.runtime import embedding, emission, fallback, seams
 from stagejit.runtime.marks import Mark
 
@@ -70,6 +71,8 @@ def jit(
     options: fixed for this function; by default those of the innermost `with Options(...)` around
         the call that lowers it.
     jit_options: all that jax.jit takes (static_argnums, donate_argnames, in_shardings, ...).
+        backend="cuda" or "cuda-emulated" stands for `Options(target=...)`; calls of such a function
+        take arrays on a GPU, too (see `gpu_calls`).
 
     The result is a jax.jit object with more attributes: `.plan` and `.explain`; what its `.trace`
     and `.lower` return shows our stages as well.
@@ -77,13 +80,31 @@ def jit(
     """
     if fun is _NO_FUNCTION:
         return functools.partial(jit, options=options, **jit_options)
-    checked(options)
+    options = _with_backend(checked(options), jit_options)
     if seams.problems():
         _warn_once()
         return seams.plain_jit(fun, jit_options, stacklevel=2)
     jitted = seams.jit_with(functools.partial(Mark, options), fun, jit_options, stacklevel=2)
     jitted.__dict__ = _Attributes(jitted.__dict__, Stages(jitted))
-    return jitted
+    if options is None or not options.on_gpu:
+        return jitted
+    from stagejit.gpu_calls import GpuFunction  # see Note [Import time]
+
+    return GpuFunction(jitted, options)
+
+
+def _with_backend(options: Options | None, jit_options: dict[str, Any]) -> Options | None:
+    """Options whose target is the backend, if that is one of ours; else it stays among JAX's."""
+    backend = jit_options.get("backend")
+    if backend not in TARGETS:
+        return options
+    del jit_options["backend"]
+    if options is not None and options.target not in ("native", backend):
+        raise OptionsError(
+            f"backend is {backend!r}, and options say {options.target!r}",
+            next_step="give one of them",
+        )
+    return replace(options or Options(), target=backend)
 
 
 @functools.cache

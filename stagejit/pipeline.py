@@ -44,14 +44,14 @@ from stagejit.runtime import program as host
 from stagejit.runtime.bridge import bridge_program
 from stagejit.runtime.cpu.hosting import host_program
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
-from stagejit.runtime.cuda import program as cuda
 from stagejit.runtime.cuda.driver import Array
 from stagejit.runtime.cuda.drivers import device_of, driver_of
-from stagejit.runtime.cuda.executor import Executable
-from stagejit.runtime.cuda.hosting import cuda_program, executable
 from stagejit.runtime.cuda.nvrtc import compile_ptx
-from stagejit.runtime.cuda.ordering import verify_order
-from stagejit.runtime.cuda.program import CudaProgram
+from stagejit.runtime.cuda.programs import program as cuda
+from stagejit.runtime.cuda.programs.executor import Executable
+from stagejit.runtime.cuda.programs.hosting import cuda_program, executable
+from stagejit.runtime.cuda.programs.ordering import verify_order
+from stagejit.runtime.cuda.programs.program import CudaProgram
 from stagejit.runtime.gate import Gate, hold_across_forks
 from stagejit.runtime.left_bodies import left_bodies
 from stagejit.runtime.objects.engine import disassemble

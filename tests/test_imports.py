@@ -44,6 +44,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("inspect",),
     ("pipeline",),
     ("stages",),
+    ("gpu_calls",),
     ("api",),
     ("__init__",),
     ("bench",),

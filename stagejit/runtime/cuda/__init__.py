@@ -1,1 +1,1 @@
-"""Runs kernels in CUDA C++ on a GPU. To read: `driver.py`, `pycuda.py`, `cubins.py`."""
+"""Runs programs on a GPU. To read: `driver.py`, `programs/`, `pycuda.py`, `emulation/`."""

@@ -29,9 +29,9 @@ from stagejit.graph.ir import Value
 from stagejit.options import Options
 from stagejit.runtime import program as host
 from stagejit.runtime.cuda.driver import Source
-from stagejit.runtime.cuda.executor import Executable
-from stagejit.runtime.cuda.host_calls import require_runs_here
-from stagejit.runtime.cuda.program import (
+from stagejit.runtime.cuda.programs.executor import Executable
+from stagejit.runtime.cuda.programs.host_calls import require_runs_here
+from stagejit.runtime.cuda.programs.program import (
     Body,
     Branch,
     Call,
@@ -47,7 +47,7 @@ from stagejit.runtime.cuda.program import (
     Wait,
     While,
 )
-from stagejit.runtime.cuda.streams import MOST_STREAMS, START, lanes, sources
+from stagejit.runtime.cuda.programs.streams import MOST_STREAMS, START, lanes, sources
 from stagejit.runtime.hosting import steps as hosting
 from stagejit.runtime.hosting.scopes import Pass, Scope, moved
 from stagejit.runtime.program import BufferRef, ForeignArray

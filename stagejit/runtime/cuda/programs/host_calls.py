@@ -20,7 +20,7 @@ from stagejit.enabling import suspended
 from stagejit.errors import InternalError, UnsupportedOpError
 from stagejit.graph import python_functions
 from stagejit.runtime.cuda.driver import Array
-from stagejit.runtime.cuda.program import Call
+from stagejit.runtime.cuda.programs.program import Call
 from stagejit.types import dtype_named
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from stagejit.errors import VerificationError
 from stagejit.index.bit_sets import bits
-from stagejit.runtime.cuda.program import (
+from stagejit.runtime.cuda.programs.program import (
     Body,
     Branch,
     Call,

@@ -24,9 +24,9 @@ import numpy as np
 
 from stagejit.errors import InternalError
 from stagejit.locks import new_lock
-from stagejit.runtime.cuda import host_calls
 from stagejit.runtime.cuda.driver import Array, Driver, Event, Function, Graph, Source, Stream
-from stagejit.runtime.cuda.program import (
+from stagejit.runtime.cuda.programs import host_calls
+from stagejit.runtime.cuda.programs.program import (
     Body,
     Branch,
     Call,
@@ -116,8 +116,9 @@ class Loaded:
                 for address in kept:
                     driver.free(address)
 
-    def on_device(self, addresses: Sequence[int]) -> list[Any]:
-        """Takes arguments in the memory of the device, and returns the driver's arrays."""
+    def on_device(self, addresses: Sequence[int], avals: Sequence[Any]) -> list[Any]:
+        """Takes arguments in the memory of the device, and returns the driver's arrays. avals:
+        shapes and dtypes that results have for the user."""
         driver, program, kept = self.driver, self.program, list[int]()
         fresh = self._fresh(kept)
         with driver.current():
@@ -128,12 +129,14 @@ class Loaded:
                         given[at] = self._copied(given[at], program.arg_nbytes[at], fresh)
                 results = [driver.allocate(nbytes) for nbytes in program.result_nbytes]
                 self.queue(given, results)
-                return self._arrays(given, results, fresh)
+                return self._arrays(given, results, avals)
             finally:
                 for address in kept:
                     driver.free(address)
 
-    def _arrays(self, given: Sequence[int], results: Sequence[int], fresh: Any) -> list[Any]:
+    def _arrays(
+        self, given: Sequence[int], results: Sequence[int], avals: Sequence[Any]
+    ) -> list[Any]:
         """Results as arrays that own their memory: a copy of what is an argument, or there
         twice."""
         places, taken, made = _Addresses(given, results, ()), set[int](), []
@@ -147,11 +150,14 @@ class Loaded:
                 raise InternalError(f"a result begins inside of {ref}", step="cuda")
             else:
                 taken.add(ref.index)
-            made.append((address, type))
+            made.append(address)
         for number, address in enumerate(results):
             if number not in taken:
                 self.driver.free(address)
-        return [self.driver.array(at, type.shape, type.dtype.numpy) for at, type in made]
+        return [
+            self.driver.array(address, aval.shape, np.dtype(aval.dtype))
+            for address, aval in zip(made, avals, strict=True)
+        ]
 
     def _fresh(self, kept: list[int]) -> Any:
         """Allocates memory for this call."""

@@ -1,0 +1,1 @@
+"""CUDA programs. To read: `program.py`, `hosting.py`, `streams.py`, `executor.py`."""
