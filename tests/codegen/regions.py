@@ -88,7 +88,7 @@ class Runner:
     """Runs regions on `target`; `compile` is the fixture `compile_kernel`."""
 
     compile: Compile
-    target: Target
+    target: Any
 
     def check(
         self,
@@ -139,6 +139,11 @@ class Runner:
         }
         read = {value: np.array(_contents(value, inputs), order="C") for value in region.operands}
         buffers = [(written if arg.written else read)[arg.value] for arg in kernel.args]
+        self.call(kernel, buffers, verify=verify)
+        return [roots[_root(output)] for output in graph.outputs]
+
+    def call(self, kernel: Kernel, buffers: Sequence[Array], *, verify: bool) -> None:
+        """Runs a kernel on the arrays of its arguments."""
         addresses = [
             array.ctypes.data + arg.offset * array.itemsize
             for array, arg in zip(buffers, kernel.args, strict=True)
@@ -151,7 +156,6 @@ class Runner:
         for lo, hi in reversed(list(itertools.pairwise(cuts))):
             call([*addresses, fault.ctypes.data], params, lo, hi)
         assert fault[0] == 0, f"out of bounds access to argument {fault[0] - 1}"
-        return [roots[_root(output)] for output in graph.outputs]
 
 
 def _contents(value: Value, inputs: Sequence[Array]) -> Array:

@@ -15,6 +15,7 @@ import numpy as np
 import stagejit
 from stagejit.codegen.cuda.device import Device, device_named
 from stagejit.codegen.generate import Generated, kernel_cache
+from stagejit.codegen.kernel import Kernel
 from stagejit.dispatch.regions import Region
 from stagejit.options import Options
 from stagejit.pipeline import Compilation
@@ -49,21 +50,27 @@ class CudaMachine(Machine):
         return kernel_cache(self.device, verify=True).generate(region)
 
     def _call(self, generated: Generated, addresses: Sequence[int]) -> None:
-        kernel = generated.kernel
-        if not kernel.total:
-            return
         source = generated.text.replace(generated.symbol, NAME)
-        workspace = np.full(kernel.workspace_nbytes + 16, 0xFF, np.uint8)
-        at = -(-workspace.ctypes.data // 16) * 16
-        pointers = [*addresses, *([at] if kernel.workspace_nbytes else [])]
-        for number, passed in enumerate(kernel.passes):
-            chosen = ORDERS[(len(source) + number) % len(ORDERS)]
-            blocks = kernel.total if len(source) % 2 else min(kernel.total, _MOST_BLOCKS)
-            launch(source, kernel.function.threads, [*pointers, *passed, 0, kernel.total], blocks,
-                   chosen)  # fmt: skip
-        if self.resources and is_installed():
-            arch = ARCHITECTURES[len(source) % len(ARCHITECTURES)]
-            require_resources(source, kernel.function.threads, arch)
+        carry_out(source, generated.kernel, addresses, resources=self.resources)
+
+
+def carry_out(
+    source: str, kernel: Kernel, addresses: Sequence[int], *, resources: bool = False
+) -> None:
+    """All launches of a kernel on memory of this process."""
+    if not kernel.total:
+        return
+    workspace = np.full(kernel.workspace_nbytes + 16, 0xFF, np.uint8)
+    at = -(-workspace.ctypes.data // 16) * 16
+    pointers = [*addresses, *([at] if kernel.workspace_nbytes else [])]
+    for number, passed in enumerate(kernel.passes):
+        chosen = ORDERS[(len(source) + number) % len(ORDERS)]
+        blocks = kernel.total if len(source) % 2 else min(kernel.total, _MOST_BLOCKS)
+        words = [*pointers, *passed, 0, kernel.total]
+        launch(source, kernel.function.threads, words, blocks, chosen)
+    if resources and is_installed():
+        arch = ARCHITECTURES[len(source) % len(ARCHITECTURES)]
+        require_resources(source, kernel.function.threads, arch)
 
 
 def launch(

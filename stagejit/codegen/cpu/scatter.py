@@ -4,34 +4,22 @@ places.
 Input: a region whose anchor is a `scatter`; its result's buffer holds the operand already. Output:
 its kernel. Invariant: deterministic. Updates of one element are applied in the order of the index
 vectors, by one item: items differ in the batch they belong to, in the range of the destination that
-they own, or in window elements along axes on which windows stay where they are.
-
-Note [Windows that move]: where windows start at several places of an axis and are longer than 1
-there, two of them may overlap, so that an element is element 5 of one and element 0 of another. Who
-has element 5 of all windows must have element 0 of all, too.
-
-Note [Owned ranges]: where windows are too small to share out, every item reads all index vectors
-and applies those that start in its range of one axis, along which windows have size 1.
+they own, or in window elements along axes on which windows stay where they are. See the Notes of
+`elements/scatters.py`.
 """
 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import reduce
-from itertools import groupby
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
 from stagejit.codegen.elements.elements import Memory
-from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.loops import Loops, Walked, loops_of
-from stagejit.codegen.elements.space import Space
-from stagejit.codegen.elements.walk import E, Walk
+from stagejit.codegen.elements.scatters import UpdateLoops, Updates, dims_of, update_loops
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
@@ -39,9 +27,7 @@ from stagejit.codegen.nest.items import in_items
 from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import Do, Node, Parallel, When, Within, serial, vectors
 from stagejit.codegen.target import Target
-from stagejit.graph.dims import GatherDims, ScatterDims
-from stagejit.graph.ir import Op
-from stagejit.index.affine import Affine, Index, Var
+from stagejit.index.affine import Affine, Var
 
 _BLOCK = 64  # vectors of a window that one item takes: a page of it, for the prefetchers
 # Cycles, of cores of the last years:
@@ -52,15 +38,11 @@ _FAR = 40.0  # until a line comes from the cache of all cores or from memory, so
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Nest(Loops):
-    """Of elements of the updates. The first group of loops has independent iterations, the second
-    is over index vectors, and the rest over the elements of a window.
-
-    still: whether elements along the vector variable are of different destinations, see Note
-    [Windows that move]. ranges: how many there are of axis `owned`, see Note [Owned ranges]."""
+class _Nest(UpdateLoops):
+    """still: whether elements along the vector variable are of different destinations. ranges: how
+    many there are of the owned axis."""
 
     still: bool
-    owned: int
     ranges: int
 
 
@@ -75,82 +57,29 @@ def scatter_kernel(region: ClosedRegion, target: Target) -> Kernel:
 
 
 def _plan(region: ClosedRegion, target: Target) -> _Nest:
-    op = region.anchor_op
-    _, indices, updates = op.operands
-    dims = _dims(op)
-
-    def walk(footprint: Footprint, index: Index) -> Walked:
-        footprint.value(updates, index)
-        place = dims.operand_index(index, _starts(footprint, op, index))
-        footprint.numbers.append(op.result.type.offset(place))
-        return index, [], footprint.numbers[-1:]
-
-    batch = dims.batch_axes(len(updates.shape))
-    apart = {batch[axis] for axis in dims.index_batch_axes}
-    if op.attrs["unique"]:
-        apart = set(batch)
-    several = [axis for axis in batch if axis not in apart]
-    moving = _moving_axes(op) if any(updates.shape[axis] > 1 for axis in several) else frozenset()
-    runs = [list(run) for _, run in groupby(dims.offset_axes, key=moving.__contains__)]
-    groups = [sorted(apart), several, *runs]
-    loops = loops_of(region, target, Space(updates.shape, "u"), groups, walk)
-    free, _, *parts = loops.groups
-    window = [var for part in parts for var in part]
-    loops = loops.in_vectors(window[::-1], but=indices)
-    still = not any(
-        run[0] in moving and loops.vector in part for run, part in zip(runs, parts, strict=True)
-    )
-    owned, owners = _owners(region, free, loops.vector if still else None, loops.lanes, target)
-    loops = replace(loops, choices=(*loops.choices, owners.choice))
-    return _Nest(**vars(loops), still=still, owned=owned, ranges=owners.best)
+    loops = update_loops(region, target)
+    _, indices, _ = loops.op.operands
+    loops = loops.in_vectors(loops.window[::-1], but=indices)
+    still = loops.vector not in loops.moving
+    owners = _owners(loops, loops.vector if still else None, target)
+    choices = (*loops.choices, owners.choice)
+    return _Nest(**{**vars(loops), "choices": choices}, still=still, ranges=owners.best)
 
 
-def _dims(op: Op) -> GatherDims:
-    """Of the gather that reads what a scatter writes."""
-    updates = op.operands[2]
-    return ScatterDims.of(op.attrs).as_gather(op.result.type.rank, updates.shape)
-
-
-def _moving_axes(op: Op) -> frozenset[int]:
-    """Axes of the updates along which windows may overlap; see Note [Windows that move]."""
-    dims = _dims(op)
-    rooms = dims.rooms(op.result.shape)
-    return frozenset(
-        own
-        for axis, own in zip(dims.window_axes, dims.offset_axes, strict=True)
-        if rooms.get(axis, 1) > 1 and dims.sizes[axis] > 1
-    )
-
-
-def _starts(
-    walk: Walk[E], op: Op, index: Index, inside: list[E] | None = None
-) -> dict[int, Affine]:
-    """Where the window of element `index` of the updates starts. inside: see `Walk.standing_at`."""
-    indices, dims, starts = op.operands[1], _dims(op), {}
-    for component, (axis, room) in enumerate(dims.rooms(op.result.shape).items()):
-        start = walk.value(indices, (*dims.batch_of(index), Affine((), component)))
-        starts[axis] = walk.standing_at(start, indices.type.dtype, room, inside)
-    return starts
-
-
-def _owners(
-    region: ClosedRegion, free: Sequence[Var], vector: Var | None, lanes: int, target: Target
-) -> tuple[int, Ranked[int]]:
-    """The axis of which ranges may be owned, and how many are, 1 for none."""
-    op = region.anchor_op
-    dims, shape = _dims(op), op.result.shape
-    axes = [axis for axis in dims.start_axes if dims.sizes[axis] == 1 and shape[axis] > 1]
-    axis = max(axes, key=lambda axis: shape[axis], default=-1)
+def _owners(loops: UpdateLoops, vector: Var | None, target: Target) -> Ranked[int]:
+    """How many ranges are owned, 1 for none."""
+    op, lanes, axis = loops.op, loops.lanes, loops.owned_axis
+    dims, shape = dims_of(op), op.result.shape
     blocks = -(-vector.extent // (lanes * _BLOCK)) if vector else 1
-    items = math.prod(var.extent for var in free) * blocks
+    items = math.prod(var.extent for var in loops.free) * blocks
     ways = [1]
-    if axes and items < 2 * target.cores:
+    if axis >= 0 and items < 2 * target.cores:
         wanted = (-(-workers // items) for workers in (target.cores, 2 * target.cores))
         ways += [min(count, shape[axis]) for count in wanted if count > 1]
     # One window costs what its vectors do, and a wait where its place is in no cache of the core.
     vectors = math.prod(dims.sizes) / blocks / max(lanes if vector else 1, 1)
     far = _FAR if op.result.type.nbytes > target.l2_nbytes else 0
-    combine = far + vectors * (_MOVES + element_code(region))
+    combine = far + vectors * (_MOVES + element_code(loops.region))
 
     def cycles(ranges: int) -> float:
         """Cycles a window, of the core that has most to do. Each item of a range asks of each
@@ -163,7 +92,7 @@ def _owners(
     def text(ranges: int) -> str:
         return "items differ in windows" if ranges == 1 else f"{ranges} ranges of axis {axis}"
 
-    return axis, cheapest("owners", ways, cycles, text, "cycles a window")
+    return cheapest("owners", ways, cycles, text, "cycles a window")
 
 
 # -------------------------------------------------------------------- loops and statements
@@ -173,54 +102,29 @@ class _Policy:
     """The loops of one scatter, and what they do."""
 
     def __init__(self, nest: _Nest, emitter: Emitter, memory: Sequence[Memory]) -> None:
-        self.op, self.nest, self.elements = nest.region.anchor_op, nest, emitter.elements
-        self.b, (self.into,) = emitter.b, memory
+        self.nest, self.elements, (into,) = nest, emitter.elements, memory
+        self.updates = Updates(nest, emitter.elements, into)
         self.range = Var(nest.ranges, "p")
-        self.offset = Affine()  # of the element where the loops stand, in the destination
-        self.inside: Register | None = None  # whether this item applies the window; None: always
 
     def tree(self) -> Parallel:
         nest = self.nest
-        free, ordered, *window = nest.groups
-        loops = [(var, 1) for var in free]
+        loops = [(var, 1) for var in nest.free]
         if nest.ranges > 1:
             loops.append((self.range, 1))
-        body: Node = Do("combine", self._combine)
+        body: Node = Do("combine", self.updates.combine)
         if nest.vector is not None:
             # One item takes all along it where windows move.
             whole = -(-nest.vector.extent // nest.lanes) * nest.lanes
             loops.append((nest.vector, min(nest.lanes * _BLOCK, whole) if nest.still else whole))
             body = vectors(nest.vector, nest.lanes, body)
-        elements = [var for part in window for var in part if var is not nest.vector]
-        inside = When("inside", lambda: self.inside, serial(elements, body))
-        windows = serial(ordered, Within("starts", self._started, inside))
+        elements = [var for var in nest.window if var is not nest.vector]
+        inside = When("inside", lambda: self.updates.inside, serial(elements, body))
+        windows = serial(nest.ordered, Within("starts", self._window, inside))
         return in_items(loops, windows, nest.target.cores)
 
-    @contextmanager
-    def _started(self) -> Iterator[None]:
-        """One window, whose starts are read."""
-        op, nest, elements = self.op, self.nest, self.elements
-        conditions: list[Register] = []
-        with elements.at():
-            clips = op.attrs["mode"] == "clip"
-            starts = _starts(elements, op, nest.index, None if clips else conditions)
-            if nest.ranges > 1:
-                conditions.append(self._owns(elements.scalar_index(starts[nest.owned])))
-            self.inside = reduce(operator.and_, conditions) if conditions else None
-            self.offset = op.result.type.offset(_dims(op).operand_index(nest.index, starts))
-            yield
+    def _window(self) -> AbstractContextManager[None]:
+        return self.updates.window(self._owns if self.nest.ranges > 1 else None)
 
-    def _owns(self, start: Register) -> Register:
-        rooms = _dims(self.op).rooms(self.op.result.shape)
-        size = -(-rooms[self.nest.owned] // self.nest.ranges)
-        first = self.elements.position.env[self.range] * size
-        return self.b.compare("lt", start - first, size, signed=False)
-
-    def _combine(self) -> None:
-        """One element, or a vector of them, of the destination."""
-        dtype, fn = self.op.result.type.dtype, self.op.attrs["fn"]
-        update = self.elements.value(self.op.operands[2], self.nest.index)
-        if fn != "set":
-            before = self.elements.load_at(self.op.result, self.into, self.offset)
-            update = self.elements.combined(fn, dtype, [before, update])
-        self.elements.store(update, dtype, self.into, self.offset)
+    def _owns(self, starts: Mapping[int, Affine]) -> Register:
+        number = self.elements.position.env[self.range]
+        return self.updates.in_range(starts, self.nest.owned_axis, self.nest.ranges, number)

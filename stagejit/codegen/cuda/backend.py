@@ -13,6 +13,7 @@ from stagejit.codegen.cuda.contract.kernel import product_kernel
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.maps import map_kernel
 from stagejit.codegen.cuda.rows.reduce import reduce_kernel
+from stagejit.codegen.cuda.scatter import scatter_kernel
 from stagejit.codegen.cuda.text.printer import cuda_source
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.kernel import Kernel
@@ -34,6 +35,7 @@ CUDA = Backend[Device](
         "contract": product_kernel,
         "conv": product_kernel,
         "reduce": reduce_kernel,
+        "scatter": scatter_kernel,
     },
     lower=_lowered,
     nothing=lambda: GridBuilder([1]).finish(),

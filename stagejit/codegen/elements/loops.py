@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from stagejit.codegen.choices import cheapest_vector
 from stagejit.codegen.closed import ClosedRegion
@@ -61,7 +62,7 @@ class Loops:
         *,
         neighbours: int = 0,
         but: Value | None = None,
-    ) -> Loops:
+    ) -> Self:
         """With the cheapest vectors; see `cheapest_vector`. cost: by default that of all accesses,
         with so many neighbours where none are `between`. but: reads of it do not count."""
         forms = [form for value, form in self.reads if value is not but]
@@ -76,7 +77,7 @@ class Loops:
         choices = (*self.choices, ranked.choice)
         return replace(self, vector=vector, between=gap, lanes=lanes, choices=choices)
 
-    def in_streams(self) -> Loops:
+    def in_streams(self) -> Self:
         """With stores that bypass the caches where that pays; see Note [Streamed stores]."""
         region, vector, cache = self.region, self.vector, self.target.l3s_nbytes
         traffic, streamed = _traffic(region, self.reads), (False,) * len(region.stores)

@@ -13,14 +13,15 @@ from stagejit.codegen.choices import cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cpu.sorting.radix import Radix
-from stagejit.codegen.cpu.sorting.rows import Rows, Shape, Way
 from stagejit.codegen.cpu.sorting.selection import Selection
 from stagejit.codegen.cpu.sorting.short import RowInRegisters, RowsInLanes
+from stagejit.codegen.cpu.sorting.ways import Way
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import Parallel
+from stagejit.codegen.sorting.rows import Rows, Shape
 from stagejit.codegen.target import Target
 
 

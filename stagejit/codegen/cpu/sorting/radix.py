@@ -14,12 +14,13 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
-from stagejit.codegen.cpu.sorting.rows import Rows, Way
 from stagejit.codegen.cpu.sorting.specials import write_specials
+from stagejit.codegen.cpu.sorting.ways import Way
 from stagejit.codegen.ir.nodes import I32
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.spans import Span
 from stagejit.codegen.nest.tree import Cell, Do, Node, Parallel, When, Within, serial, vectors
+from stagejit.codegen.sorting.rows import Rows
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Var
 

@@ -20,9 +20,7 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from stagejit.codegen.cpu.sorting.keys import Keys
-from stagejit.codegen.cpu.sorting.networks import sort_along
-from stagejit.codegen.cpu.sorting.rows import Rows, Way
+from stagejit.codegen.cpu.sorting.ways import Way
 from stagejit.codegen.ir.nodes import I32
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.spans import Span
@@ -37,6 +35,9 @@ from stagejit.codegen.nest.tree import (
     serial,
     vectors,
 )
+from stagejit.codegen.sorting.keys import Keys
+from stagejit.codegen.sorting.networks import sort_along
+from stagejit.codegen.sorting.rows import Rows
 from stagejit.codegen.target import Target
 
 _LOOK, _ENTER, _VECTOR = 16, 80, 10  # operations of a vector looked at, of an element, of a merge

@@ -10,15 +10,16 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from stagejit.codegen.cpu.sorting.networks import exchanges, sort_along, sort_lanes, step_operations
 from stagejit.codegen.cpu.sorting.records import Records
-from stagejit.codegen.cpu.sorting.rows import Rows, Way
 from stagejit.codegen.cpu.sorting.specials import write_specials
+from stagejit.codegen.cpu.sorting.ways import Way
 from stagejit.codegen.elements.accesses import vector_cost
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.strides import is_dealt
 from stagejit.codegen.nest.items import in_items
 from stagejit.codegen.nest.tree import Do, Parallel, vectors
+from stagejit.codegen.sorting.networks import exchanges, sort_along, sort_lanes, step_operations
+from stagejit.codegen.sorting.rows import Rows
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
 

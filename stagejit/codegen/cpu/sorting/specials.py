@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stagejit.codegen.cpu.sorting.rows import Rows
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.sorting.rows import Rows
 
 
 def write_specials(rows: Rows) -> None:

@@ -2,12 +2,19 @@
 
 Input: the opcode of a cast, an expression, two scalar types. Output: an expression. Invariant:
 rounded once, to nearest even; floats become integers that saturate, NaN becomes 0.
+
+Note [Casts of casts]: `(u64(i32(in[at])) < 20)` could begin with a cast to a function type, one
+parameter of which is called `in`. Compilers have to see that it does not; g++ refuses it.
 """
 
 from __future__ import annotations
 
+import re
+
 from stagejit.codegen.cuda.text.types import LOOSE, Expr, c_type, signed_type
 from stagejit.codegen.ir.nodes import Type
+
+_CAST_OF_ELEMENT = re.compile(r"^([iu]\d+)\((\w+\[\D)")
 
 
 def converted(opcode: str, a: Expr, of: Type, to: Type) -> Expr:
@@ -24,7 +31,13 @@ def converted(opcode: str, a: Expr, of: Type, to: Type) -> Expr:
         return Expr(f"({a.inside(LOOSE - 1)} & 1) != 0", LOOSE)
     if opcode == "sext":
         a = signed(a, of)
-    return Expr(f"{c_type(to)}({a})")
+    return _cast(to, a)
+
+
+def _cast(to: Type, a: Expr) -> Expr:
+    """See Note [Casts of casts]."""
+    text = _CAST_OF_ELEMENT.sub(r"static_cast<\1>(\2", a.text)
+    return Expr(f"{c_type(to)}({text})")
 
 
 def signed(a: Expr, type: Type) -> Expr:
@@ -52,7 +65,7 @@ def _to_integer(signed: bool, a: Expr, of: Type, to: Type) -> Expr:
 def _from_integer(with_sign: bool, a: Expr, of: Type, to: Type) -> Expr:
     number = signed(a, of) if with_sign else a
     if to.bits > 16:
-        return Expr(f"{c_type(to)}({number})")
+        return _cast(to, number)
     if of.bits < 64:  # exact in f64
         return Expr(f"to_{to.elem}(double({number}))")
     kind = "i64" if with_sign else "u64"

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from stagejit.codegen.cpu.sorting.networks import exchanges, merges
+from stagejit.codegen.sorting.networks import exchanges, merges
 
 
 @pytest.mark.parametrize("count", range(1, 15))

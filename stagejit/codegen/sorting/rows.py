@@ -7,21 +7,17 @@ the region writes, so it may be read again after a row is written.
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.cpu.sorting.keys import Keys
 from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.items import in_items
-from stagejit.codegen.nest.tree import Cell, Do, Node, Parallel
+from stagejit.codegen.sorting.keys import Keys
 from stagejit.dispatch.regions import Store
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var
@@ -166,37 +162,3 @@ class Rows:
                 self.write(number, self.b.extract(element, 0), at)
             else:
                 self.write(number, element, at, used)
-
-
-class Way(ABC):
-    """How rows are sorted."""
-
-    name: str
-    operations = math.inf  # of a row, about; infinite where this is no way for these rows
-
-    def __init__(self, rows: Rows) -> None:
-        self.rows, self.extent, self.count = rows, rows.extent, rows.count
-
-    @property
-    def b(self) -> Builder:
-        return self.rows.b
-
-    @abstractmethod
-    def items(self, cores: int) -> Parallel:
-        """The loops over rows; declares the memory that they need."""
-
-    def cell(self, cell: Cell) -> Sequence[Register]:
-        """The registers of a cell where the loops stand."""
-        return self.rows.emitter.cells[cell]
-
-    def set(self, what: str, cell: Cell, made: Callable[[], Sequence[Register]]) -> Do:
-        """A statement that gives a cell its registers."""
-
-        def run() -> None:
-            self.rows.emitter.cells[cell] = tuple(made())
-
-        return Do(what, run, (cell,))
-
-    def row_by_row(self, sort: Node, cores: int) -> Parallel:
-        """Loops over all rows, of which an item has whole ones."""
-        return in_items([(var, 1) for var in self.rows.shape.kept], sort, cores)
