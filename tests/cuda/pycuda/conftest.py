@@ -1,11 +1,11 @@
 """A `PyCudaDriver` for a test: on the emulated driver, and on a GPU with `-m gpu`.
 
-PyCUDA comes from the extra `cuda`; where it is not installed, all of this is skipped.
+PyCUDA comes from the extra `cuda`, or is built from its source (`built.py`); where it is neither,
+all of this is skipped.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from stagejit.runtime.cuda.cubins import Compiler, nvrtc_compiler
 from stagejit.runtime.cuda.pycuda import PyCudaDriver
 from tests.cuda.driver import build
 from tests.cuda.driver.cubin import emulated_cubin
+from tests.cuda.pycuda.built import is_importable
 
 EMULATED = Compiler("g++", emulated_cubin)
 
@@ -43,8 +44,8 @@ class Device:
 @pytest.fixture(scope="session", params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> Device:
     """PyCUDA can be imported from now on."""
-    if importlib.util.find_spec("pycuda") is None:
-        pytest.skip("needs PyCUDA: pip install 'stagejit[cuda]', see README.md")
+    if not is_importable():
+        pytest.skip("needs PyCUDA: `python -m tests.cuda.pycuda.built`, once, or the extra `cuda`")
     if request.param == "gpu":
         return Device(nvrtc_compiler(), emulated=False)
     if build.has_other_driver():

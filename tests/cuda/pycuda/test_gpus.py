@@ -37,7 +37,11 @@ except NoDriverError as error:
 
 def said(ordinal: int = 0, folder: str = "", **environment: str) -> str:
     """By a process that wants a driver."""
-    given = {**os.environ, "LD_LIBRARY_PATH": folder, "PYTHONPATH": str(ROOT)}
+    given = {
+        **os.environ,
+        "LD_LIBRARY_PATH": folder,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+    }
     given |= {f"STAGEJIT_EMULATED_{name}": value for name, value in environment.items()}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAM.format(ordinal)],

@@ -63,8 +63,10 @@ def test_a_program(device: Device, tmp_path: Path, context: str, seed: int) -> N
     path = tmp_path / "kernels.cubin"
     path.write_bytes(emulated_cubin(SCALE_AND_ADD))
     environment = {
-        "LD_LIBRARY_PATH": str(build.library_folder()), "STAGEJIT_EMULATED_SEED": str(seed)
-    }  # fmt: skip
+        "LD_LIBRARY_PATH": str(build.library_folder()),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "STAGEJIT_EMULATED_SEED": str(seed),
+    }
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAM.format(context=context), str(path)],
         env={**os.environ, **environment}, text=True, capture_output=True, check=False,
