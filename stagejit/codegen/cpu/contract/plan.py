@@ -17,6 +17,7 @@ from stagejit.codegen.contraction.walk import NestWalk
 from stagejit.codegen.cpu.contract.left_out.masks import Mask, masks_of
 from stagejit.codegen.cpu.contract.left_out.zeros import mostly_zero
 from stagejit.codegen.cpu.contract.tile_blocks import choose, is_direct
+from stagejit.codegen.cpu.contract.tile_search import Problem
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.elements.walk import behind_views
 from stagejit.codegen.kernel import Choice
@@ -54,7 +55,7 @@ def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
     steps = math.prod(var.extent for var in nest.reduce)
     masks, told = masks_of(region, steps, walk.index.__getitem__)
     asks = bool(masks) or "zeros" in region.anchor_op.attrs
-    ranked = choose(nest, sources, stored, target, plain=plain is not None, asks=asks)
+    ranked = choose(Problem(nest, sources, target, stored, plain is not None, asks))
     panel = plain if is_direct(nest, ranked.best.lane, stored) else None
     zeros, looked = mostly_zero(region.anchor_op, ranked.best, sources)
     return ContractPlan(

@@ -13,10 +13,9 @@ from dataclasses import replace
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source
-from stagejit.codegen.cpu.contract.tile_search import MOST_STEPS, TileSearch
+from stagejit.codegen.cpu.contract.tile_search import MOST_STEPS, Problem, TileSearch
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.ir.strides import is_dealt
-from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
 
 _MOST_WINDOW_STEPS = 2048  # where windows overlap, so that fewer bytes stand for more steps
@@ -31,25 +30,10 @@ _STREAM_CHUNK = 4096  # bytes of each row that an item should read at least when
 _STREAM_AHEAD = 3  # blocks of the reduction; with them the vector operand fills half of L2
 
 
-def choose(
-    nest: Nest,
-    sources: tuple[Source, Source],
-    stored: Affine,
-    target: Target,
-    *,
-    plain: bool,
-    asks: bool = False,
-) -> Ranked[Tiling]:
-    """The cheapest tiling; any other would be as right. stored: memory offset of what the nest's
-    first store writes. plain: the sums may accumulate there. asks: each tile asks what
-    it may leave out."""
-    complete = [
-        tiling
-        for lane in _lane_choices(nest, sources)
-        for tiling in BlockSearch(
-            nest, sources, lane, target, stored, plain=plain, asks=asks
-        ).complete()
-    ]
+def choose(problem: Problem) -> Ranked[Tiling]:
+    """The cheapest tiling; any other would be as right."""
+    lanes = _lane_choices(problem.nest, problem.sources)
+    complete = [tiling for lane in lanes for tiling in BlockSearch(problem, lane).complete()]
     return cheapest("tile", complete, lambda tiling: tiling.cycles, str, "cycles of one core")
 
 
@@ -64,19 +48,10 @@ def _lane_choices(nest: Nest, sources: tuple[Source, Source]) -> Sequence[Var | 
 class BlockSearch(TileSearch):
     """Register tiles with blocks and items around them."""
 
-    def __init__(
-        self,
-        nest: Nest,
-        sources: tuple[Source, Source],
-        lane: Var | None,
-        target: Target,
-        stored: Affine,
-        *,
-        plain: bool,
-        asks: bool,
-    ) -> None:
-        super().__init__(nest, sources, lane, target, asks=asks)
-        self.stored, self.direct = stored, plain and is_direct(nest, lane, stored)
+    def __init__(self, problem: Problem, lane: Var | None) -> None:
+        super().__init__(problem, lane)
+        self.stored = problem.stored
+        self.direct = problem.plain and is_direct(problem.nest, lane, problem.stored)
 
     def complete(self) -> list[Tiling]:
         """Each tile in blocks and items; what these make of packing and storing joins the cost."""

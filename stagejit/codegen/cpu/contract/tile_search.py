@@ -19,7 +19,7 @@ from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.target import Target
-from stagejit.index.affine import Var
+from stagejit.index.affine import Affine, Var
 from stagejit.locks import remembered
 
 MOST_STEPS = 512  # of the reduction in a block: rows of the broadcast operand stay in L1
@@ -61,19 +61,25 @@ class _Reading:
     as_it_lies: bool = False
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What is tiled. stored: memory offset of what the nest's first store writes. plain: the sums
+    may accumulate there. asks: each tile asks what it may leave out."""
+
+    nest: Nest
+    sources: tuple[Source, Source]
+    target: Target
+    stored: Affine
+    plain: bool
+    asks: bool
+
+
 class TileSearch:
     """Register tiles of one nest whose lanes run along `lane`; see `tile_blocks.choose`."""
 
-    def __init__(
-        self,
-        nest: Nest,
-        sources: tuple[Source, Source],
-        lane: Var | None,
-        target: Target,
-        *,
-        asks: bool,
-    ) -> None:
-        self.body_cost = _ASKING_BODY_COST if asks else _BODY_COST
+    def __init__(self, problem: Problem, lane: Var | None) -> None:
+        nest, sources, target = problem.nest, problem.sources, problem.target
+        self.body_cost = _ASKING_BODY_COST if problem.asks else _BODY_COST
         self.nest, self.sources, self.lane, self.target = nest, sources, lane, target
         self.lanes = target.lanes(element_type(nest.dtype)) if lane is not None else 1
         self.steps = math.prod(var.extent for var in nest.reduce)
@@ -83,7 +89,6 @@ class TileSearch:
         self.vector = wide[0] if len(wide) == 1 else None  # what is read as vectors, if only one is
         self.fma_rate = float(target.fma_ports)
         self.nbytes = nest.dtype.itemsize
-        self._known_sizes: dict[tuple[Var, int], list[tuple[int, int]]] = {}
 
     def candidates(self) -> list[Tiling]:
         """The best register tile; another where the vector operand could be read as it lies but is
@@ -95,9 +100,10 @@ class TileSearch:
             as_it_lies[1] or self.lane in right.depends,
         )
         tiles, found = self._tiles(), []
+        sizes = cache(lambda var, most: self._split(var, most).sizes())
         for pack in dict.fromkeys((as_it_lies, packed)) if tiles else ():
             cost = cache(partial(self._step_cycles, self._readings(pack)))
-            costs = [self._tile_cycles(tile, cost) for tile in tiles]
+            costs = [self._tile_cycles(tile, sizes, cost) for tile in tiles]
             best, cycles = tiles[costs.index(min(costs))], min(costs)
             splits = tuple(self._split(var, best.get(var, 1)) for var in self._axis_order())
             order, cut = self._reduce_order(), self.nest.cut
@@ -234,10 +240,16 @@ class TileSearch:
 
     # ---------------------------------------------------------------- cycles
 
-    def _tile_cycles(self, tile: Mapping[Var, int], step: Callable[..., float]) -> float:
-        """Modelled cycles of the whole nest with this tile. step: see `_step_cycles`."""
+    def _tile_cycles(
+        self,
+        tile: Mapping[Var, int],
+        sizes_of: Callable[[Var, int], list[tuple[int, int]]],
+        step: Callable[..., float],
+    ) -> float:
+        """Modelled cycles of the whole nest with this tile. sizes_of: `Split.sizes` of a variable
+        in groups of at most so many units; step: see `_step_cycles`."""
         left, right = (source.depends for source in self.sources)
-        sizes = [self._sizes(var, most) for var, most in tile.items()]
+        sizes = [sizes_of(var, most) for var, most in tile.items()]
         rest = math.prod(self._units(var) for var in self.nest.axes if var not in tile)
         sides = [(var in left, var in right, var is self.lane) for var in tile]
         steps = self.steps / (self.lanes if self.across else 1)
@@ -251,13 +263,6 @@ class TileSearch:
             total += count * (steps * step((lefts, rights), vectors, points) + 2 * points + 12)
             bodies += 1
         return total * rest * (1 + self.body_cost * (bodies - 1))
-
-    def _sizes(self, var: Var, most: int) -> list[tuple[int, int]]:
-        """`Split.sizes` of a variable in groups of at most so many units."""
-        known = self._known_sizes.get((var, most))
-        if known is None:
-            known = self._known_sizes[var, most] = self._split(var, most).sizes()
-        return known
 
     def _units(self, var: Var) -> int:
         return -(-var.extent // (self.lanes if var is self.lane else 1))
