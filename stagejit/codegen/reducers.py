@@ -63,10 +63,7 @@ class Reducer:
         """One element a lane as an accumulator, neutral in lanes that are masked off; `position`
         is for argmax and argmin."""
         element = vmath.convert(b, element, self.dtype, self.accumulator_dtype)
-        parts: Accumulator = (element,)
-        if self.is_arg:
-            assert position is not None
-            parts = (element, position)
+        parts: Accumulator = (element,) if position is None else (element, position)
         if not lanes:
             return parts
         parts = tuple(b.splat(part, lanes) for part in parts)
@@ -110,8 +107,7 @@ class Reducer:
         tie = b.compare("eq", x, y)
         if dtype.is_float:
             new_nan, old_nan = b.compare("uno", x, x), b.compare("uno", y, y)
-            one = b.const(1, old_nan.type)
-            ahead = ahead | (new_nan & (old_nan ^ one))
+            ahead = ahead | (new_nan & ~old_nan)
             tie = tie | (new_nan & old_nan)
         return ahead | (tie & b.compare("lt", i, j))
 

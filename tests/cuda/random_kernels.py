@@ -95,18 +95,16 @@ class RandomKernel:
                 return b.unary(choose.choice(_OF_FLOATS), a)
             if choose.random() < 0.3:
                 return b.fma(a, c, a)
-            name = choose.choice(_FLOATS)
-            return b.binary(name, a, c) if name.startswith("f") else b.arith(name, a, c)
+            return b.binary(choose.choice(_FLOATS), a, c)
         if choose.random() < 0.2:
             return b.unary(choose.choice(_OF_INTS), a)
         if choose.random() < 0.3:
-            shift = b.arith("and", c, type.bits - 1)
-            return b.arith(choose.choice(("shl", "lshr", "ashr")), a, shift)
+            shift = b.binary("and", c, type.bits - 1)
+            return b.binary(choose.choice(("shl", "lshr", "ashr")), a, shift)
         if choose.random() < 0.2:
-            divisor = b.arith("or", b.arith("and", c, 7), 1)
-            return b.arith(choose.choice(("div", "rem", "udiv", "urem")), a, divisor)
-        name = choose.choice(_INTS)
-        return b.binary(name, a, c) if name in _INTS[6:] else b.arith(name, a, c)
+            divisor = b.binary("or", b.binary("and", c, 7), 1)
+            return b.binary(choose.choice(("div", "rem", "udiv", "urem")), a, divisor)
+        return b.binary(choose.choice(_INTS), a, c)
 
     def _convert(self, to: Type) -> None:
         of = self.choose.choice([t for t in _TYPES if t != to and self.pool[t]])

@@ -85,7 +85,7 @@ def test_masks_have_a_sign() -> None:
     p = b.load(x, b.thread_id())
     number = b.cast("sitofp", p, "f64")
     b.store(number, y, b.thread_id())
-    on, other = b.compare("lt", p, 0), b.compare("eq", b.arith("and", p, 1), 0)
+    on, other = b.compare("lt", p, 0), b.compare("eq", b.binary("and", p, 1), 0)
     predicates = ("eq", "ne", "lt", "le", "gt", "ge")
     made = [b.compare(p, on, other, signed=signed) for p in predicates for signed in (False, True)]
     made += [b.cast(name, number, "i1") for name in ("fptosi", "fptoui")]

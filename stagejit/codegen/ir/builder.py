@@ -12,7 +12,7 @@ from typing import Any
 
 from stagejit.codegen.ir.folding import folded_comparison, never_runs, simplified
 from stagejit.codegen.ir.hoisting import Hoisting
-from stagejit.codegen.ir.nodes import I1, I32, I64, Buffer, Callee, Type, Value
+from stagejit.codegen.ir.nodes import I1, I64, Buffer, Callee, Type, Value
 
 Number = int | float | bool
 Operand = Value | Number
@@ -45,9 +45,9 @@ class Builder(Hoisting):
         self._buffers.append(made)
         return made
 
-    def param(self) -> Value:
-        """The next run-time `i64` parameter."""
-        value = self._value(I64, self.body)
+    def param(self, type: Type = I64) -> Value:
+        """The next run-time parameter, an `i64`; of code that is called, a register of any type."""
+        value = self._value(type, self.body)
         self._params.append(value)
         return value
 
@@ -99,14 +99,6 @@ class Builder(Hoisting):
         widest = max(types, key=lambda t: t.lanes)
         return [self.as_value(o, widest) for o in operands]
 
-    def arith(self, name: str, a: Operand, b: Operand) -> Value:
-        """add, sub, mul, div, rem, and, or, xor, shl, lshr, ashr; `div` and `rem` are signed for
-        integers (`//` and `%` of values are not; `math/` has the remainder of floats). Folds index
-        arithmetic on constants and neutral elements."""
-        x, y = self._unify((a, b))
-        opcode = (_FLOAT_NAMES if x.type.is_float else _INT_NAMES).get(name, name)
-        return self._folded(opcode, x, y) or self._pure(opcode, (x, y), x.type)
-
     def _folded(self, opcode: str, x: Value, y: Value) -> Value | None:
         if x.type.is_float or x.type.elem != "i64":
             return None
@@ -120,9 +112,13 @@ class Builder(Hoisting):
         return self._pure(opcode, (a,), a.type)
 
     def binary(self, opcode: str, a: Operand, b: Operand) -> Value:
-        """copysign; smin smax umin umax; fmin fmax (x86 semantics: `a < b ? a : b`); fminimum
-        fmaximum (NaN propagates, -0 < +0); umulh (upper half of the unsigned product)."""
+        """add sub mul div rem (`div` and `rem` are signed for integers, `//` and `%` of values are
+        not; `math/` has the remainder of floats); and or xor shl lshr ashr; smin smax umin umax;
+        umulh (upper half of the unsigned product); copysign; fmin fmax (x86 semantics: `a < b ? a :
+        b`); fminimum fmaximum (NaN propagates, -0 < +0). Index arithmetic on constants and neutral
+        elements folds."""
         x, y = self._unify((a, b))
+        opcode = (_FLOAT_NAMES if x.type.is_float else _INT_NAMES).get(opcode, opcode)
         return self._folded(opcode, x, y) or self._pure(opcode, (x, y), x.type)
 
     def fma(self, a: Operand, b: Operand, c: Operand, *, exact: bool = False) -> Value:
@@ -314,12 +310,5 @@ class Builder(Hoisting):
 
     # ---------------------------------------------------------------- shared code
 
-    def argument(self, type: Type) -> Value:
-        """A register that whoever calls this code passes, see `shared_code`."""
-        return self._value(type, self.body)
-
     def call(self, callee: Callee, args: Sequence[Value]) -> Value:
         return self._pure("call", tuple(args), callee.result.type, callee=callee)
-
-
-__all__ = ["I1", "I32", "I64", "Builder", "Number", "Operand"]

@@ -36,10 +36,6 @@ class Hoisting:
         self.block = self.body
         self.lo, self.hi = self._value(I64, self.body), self._value(I64, self.body)
 
-    @property
-    def buffers(self) -> tuple[Buffer, ...]:
-        return tuple(self._buffers)
-
     def finish(self) -> Function:
         buffers, params, callees = tuple(self._buffers), tuple(self._params), self.callees.values()
         nbytes = self._scratch_nbytes

@@ -104,7 +104,7 @@ def storage_type(dtype: DType) -> Type:
 def _operator(name: str, *, swap: bool = False) -> Callable[[Value, Any], Value]:
     def written(self: Value, other: Any) -> Value:
         x, y = (other, self) if swap else (self, other)
-        return self.builder.arith(name, x, y)  # type: ignore[no-any-return]
+        return self.builder.binary(name, x, y)  # type: ignore[no-any-return]
 
     return written
 
@@ -125,11 +125,6 @@ class Value:
         self.type, self.id, self.block, self.builder = type, id, block, builder
         self.op: Op | None = None
         self.const: int | float | None = None  # the number, where this is a (splat) constant
-
-    def forget_place(self) -> None:
-        """See `forget_places`."""
-        self.op = None
-        del self.block, self.builder
 
     def __str__(self) -> str:
         return f"%{self.id}"
@@ -309,15 +304,15 @@ class Function:
         yield "}", None
 
 
-def forget_places(code: Function | Callee) -> None:
+def forget_places(code: Function) -> None:
     """Makes values and blocks forget where they were made, which only a builder asks.
 
     What is left refers to nothing that refers to it, so it is freed when nobody holds it, and does
     not wait for Python's search for cycles: a process that compiles much does not grow by them.
     """
-    given = (code.lo, code.hi) if isinstance(code, Function) else ()
-    for value in (*code.params, *given, *_defined(code.body)):
-        value.forget_place()
+    for value in (*code.params, code.lo, code.hi, *_defined(code.body)):
+        value.op = None
+        del value.block, value.builder
     for block in _blocks(code.body):
         block.parent, block.numbering = None, {}
 

@@ -53,13 +53,10 @@ def called(
     callee = b.callees.get(whole)
     if callee is None:
         inner = Builder(is_callee=True)
-        params = tuple(inner.argument(arg.type) for arg in args)
-        result = write(inner, *params)
-        name = f"{name}.{len(b.callees)}"
-        callee = Callee(name, params, inner.body, result, inner.buffers, kind)
-        forget_places(callee)
-        inner.lo.forget_place()
-        inner.hi.forget_place()
+        result = write(inner, *(inner.param(arg.type) for arg in args))
+        code, name = inner.finish(), f"{name}.{len(b.callees)}"
+        callee = Callee(name, code.params, code.body, result, code.buffers, kind)
+        forget_places(code)
         b.callees[whole] = callee
     return b.call(callee, args)
 

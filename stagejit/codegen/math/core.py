@@ -119,7 +119,7 @@ def sorted_two_sum(b: Builder, a: Value, c: Value) -> tuple[Value, Value]:
 
 def two_product(b: Builder, x: Operand, y: Value) -> tuple[Value, Value]:
     """x * y and its rounding error."""
-    product = b.arith("mul", x, y)
+    product = b.binary("mul", x, y)
     return product, b.fma(x, y, -product, exact=True)
 
 

@@ -121,7 +121,7 @@ def _of_dtype(function: Callable[..., Value], *first: str) -> ScalarFunction:
 
 
 def _arith(name: str, of_bools: str) -> ScalarFunction:
-    return lambda b, dtype, args, attrs: b.arith(of_bools if dtype.kind == "bool" else name, *args)
+    return lambda b, dtype, args, attrs: b.binary(of_bools if dtype.kind == "bool" else name, *args)
 
 
 def _compare(predicate: str) -> ScalarFunction:
@@ -148,7 +148,7 @@ SCALAR_FUNCTIONS: dict[str, ScalarFunction] = {
     "is_finite": _of_values(number.is_finite), "not": _of_values(lambda b, x: ~x),
     "threefry2x32": _of_values(threefry.threefry, attr="word"),
     "select": _of_values(Builder.select),
-    **{name: _of_values(Builder.arith, name) for name in ("sub", "and", "or", "xor")},
+    **{name: _of_values(Builder.binary, name) for name in ("sub", "and", "or", "xor")},
     **{name: _of_values(Builder.unary, opcode) for name, opcode in _OPCODES.items()},
     **{name: _of_values(number.shift, opcode) for name, opcode in _SHIFTS.items()},
     **{name: _of_dtype(number.extremum, name) for name in ("max", "min")},

@@ -47,7 +47,7 @@ def _split(b: Builder, x: Value) -> tuple[Value, Value]:
 
 def _split_normal(b: Builder, x: Value) -> tuple[Value, Value]:
     bits, mantissa = bits_of(b, x), x.type.mantissa
-    k = b.arith("ashr", bits - _LOWEST[x.type.elem], mantissa)
+    k = b.binary("ashr", bits - _LOWEST[x.type.elem], mantissa)
     return from_bits(b, bits - (k << mantissa)), b.cast("sitofp", k, x.type.elem)
 
 
@@ -92,7 +92,7 @@ def _log1p_sum(
 ) -> Value:
     """log(1 + x + low) + doublings log(2) for finite x > -1."""
     elem, mantissa = x.type.elem, x.type.mantissa
-    k_bits = b.arith("ashr", bits_of(b, x + 1.0) - _LOWEST[elem], mantissa)
+    k_bits = b.binary("ashr", bits_of(b, x + 1.0) - _LOWEST[elem], mantissa)
     # 4 * 2^-k is normal where 2^-k is not.
     scale = from_bits(b, ((x.type.bias + 2) << mantissa) - (k_bits << mantissa))
     g = b.fma(x * 0.25, scale, b.fma(scale, 0.25, -1.0))
@@ -101,7 +101,7 @@ def _log1p_sum(
         k = k + doublings
     if elem == "f32":
         return _log_f32(b, g, k)
-    correction = None if low is None else b.arith("mul", low, scale) * 0.25 / (g + 1.0)
+    correction = None if low is None else b.binary("mul", low, scale) * 0.25 / (g + 1.0)
     return _log_f64(b, g, k, correction)
 
 
@@ -284,7 +284,7 @@ def cbrt(b: Builder, x: Value) -> Value:
     tiny = a < F64.tiny
     bits = bits_of(b, b.select(tiny, a * 2.0**54, a))
     exponent = (bits >> F64.mantissa) - 1022
-    third = b.arith("ashr", (exponent + 1200) * 21846, 16) - 400  # floor(exponent / 3)
+    third = b.binary("ashr", (exponent + 1200) * 21846, 16) - 400  # floor(exponent / 3)
     m = from_bits(b, bits - (third * 3 << F64.mantissa))
     shift = third - b.select(tiny, b.const(18, third.type), 0)
     y = bits_of(b, _cbrt_of_mantissa(b, m, short=short)) + (shift << F64.mantissa)

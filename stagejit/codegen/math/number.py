@@ -24,7 +24,7 @@ _REM_BITS = {"f32": 20, "f64": 48}
 def extremum(b: Builder, dtype: DType, which: str, x: Value, y: Value) -> Value:
     """The "max" or "min" of x and y; of floats NaN if either is, and -0 < +0."""
     if dtype.kind == "bool":
-        return b.arith("or" if which == "max" else "and", x, y)
+        return b.binary("or" if which == "max" else "and", x, y)
     if not dtype.is_float:
         return b.binary(("s" if dtype.is_signed else "u") + which, x, y)
     # A constant saves the careful way: `fmax a, b` is b where b is NaN or both are zeros, so one
@@ -62,7 +62,7 @@ def sign(b: Builder, dtype: DType, x: Value) -> Value:
         zero = b.compare("eq", bits_of(b, abs(x)), 0)
         return b.select(zero | b.compare("uno", x, x), x, copy_sign(b, b.const(1.0, x.type), x))
     positive = b.cast("zext", b.compare("gt", x, 0, signed=dtype.is_signed), x.type.elem)
-    return positive | b.arith("ashr", x, x.type.bits - 1) if dtype.is_signed else positive
+    return positive | b.binary("ashr", x, x.type.bits - 1) if dtype.is_signed else positive
 
 
 def rounded_to(b: Builder, x: Value, rounding: str) -> Value:
@@ -105,7 +105,7 @@ def _float_rem(b: Builder, x: Value, y: Value) -> Value:
     rest = b.select(b.compare("ge", dividend, divisor), dividend - divisor, dividend)
     longest = b.reduce("smax", left) if left.type.lanes else left
     step = _REM_BITS[type.elem]
-    steps = b.arith("div", b.cast("sext", longest, "i64") + (step - 1), step)
+    steps = b.binary("div", b.cast("sext", longest, "i64") + (step - 1), step)
 
     def divide(_: Value, rest: Value, left: Value) -> list[Value]:
         taken = b.binary("smin", left, step)
@@ -151,12 +151,12 @@ def _quotient(b: Builder, x: Value, y: Value, zero: Value, *, signed: bool) -> V
     """x / y towards zero; anything where y is 0; wraps for the lowest integer by -1."""
     opcode = "sdiv" if signed else "udiv"
     if y.const is not None and y.const not in (0, -1):
-        return b.arith(opcode, x, y)
+        return b.binary(opcode, x, y)
     if x.type.lanes and x.type.bits <= 32:
         quotient = _quotient_in_floats(b, x, y, signed=signed)
     else:
         unsafe = zero | b.compare("eq", y, -1) if signed else zero
-        quotient = b.arith(opcode, x, b.select(unsafe, 1, y))
+        quotient = b.binary(opcode, x, b.select(unsafe, 1, y))
     return b.select(b.compare("eq", y, -1), 0 - x, quotient) if signed else quotient
 
 
@@ -173,9 +173,9 @@ def shift(b: Builder, opcode: str, x: Value, amount: Value) -> Value:
     """shl, lshr or ashr; an amount of the width or more (read unsigned) shifts everything out."""
     width = x.type.bits
     if opcode == "ashr":
-        return b.arith("ashr", x, b.binary("umin", amount, width - 1))
+        return b.binary("ashr", x, b.binary("umin", amount, width - 1))
     fits = b.compare("lt", amount, width, signed=False)
-    return b.select(fits, b.arith(opcode, x, b.select(fits, amount, 0)), 0)
+    return b.select(fits, b.binary(opcode, x, b.select(fits, amount, 0)), 0)
 
 
 def power(b: Builder, x: Value, exponent: int) -> Value:

@@ -171,7 +171,7 @@ def _huge_remainder(b: Builder, x: Value, pieces: int, shift: int) -> tuple[Valu
         high = high + shift
     n = (high + (1 << (63 - pieces))) >> (64 - pieces)
     high = high - (n << (64 - pieces))
-    sign = b.arith("ashr", high, 63)
+    sign = b.binary("ashr", high, 63)
     high, low = high ^ sign, low ^ sign
     # Upper 53 bits and the 64 after them: both conversions but the last are exact.
     upper = b.cast("uitofp", high & -2048, "f64") * 2.0**64
@@ -193,7 +193,7 @@ def _turns(b: Builder, x: Value) -> tuple[Value, Value]:
     shift, index = at & 63, at >> 6
     table = b.table("one_over_two_pi", I64, _F64_WORDS)
     loaded = [b.load(table, b.binary("smin", index + k, len(_F64_WORDS) - 1)) for k in range(4)]
-    words = [(loaded[k] << shift) | ((loaded[k + 1] >> 1) >> b.arith("sub", 63, shift))
+    words = [(loaded[k] << shift) | ((loaded[k + 1] >> 1) >> b.binary("sub", 63, shift))
              for k in range(3)]  # fmt: skip
     middle = m * words[1]
     low = middle + b.binary("umulh", m, words[2])

@@ -53,7 +53,7 @@ class Keys:
     def _of_float(self, b: Builder, element: Register) -> Register:
         bits = b.cast("bitcast", element, self.type.elem)
         size = bits & ~self._sign
-        negative = b.arith("ashr", bits, self.bits - 1)
+        negative = b.binary("ashr", bits, self.bits - 1)
         key = bits ^ (negative | self._sign)  # of a negative number all bits, else the sign
         key = b.select(b.compare("eq", size, 0), self._sign, key)
         return b.select(b.compare("gt", size, element.type.infinity), -1, key)
@@ -65,7 +65,7 @@ class Keys:
         key = key ^ -1 if self.descending else key
         if not self.dtype.is_float:
             return key ^ self._sign if self.dtype.is_signed else key
-        lowest = b.arith("ashr", key, self.bits - 1)  # of a negative number zeros
+        lowest = b.binary("ashr", key, self.bits - 1)  # of a negative number zeros
         bits = key ^ ((lowest ^ -1) | self._sign)
         to = element_type(self.dtype)
         usual = to.infinity | 1 << (to.mantissa - 1)

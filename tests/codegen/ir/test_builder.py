@@ -280,8 +280,8 @@ def test_folded_numbers_are_what_the_machine_computes(run_kernel: Run, opcode: s
     xs, ys = (b.buffer(name, I64) for name in "xy")
     folded, computed = (b.buffer(name, I64) for name in "fc")
     for at, (x, y) in enumerate(pairs):
-        b.store(b.arith(opcode, b.const(x), b.const(y)), folded, at)
-        b.store(b.arith(opcode, b.load(xs, at), b.load(ys, at)), computed, at)
+        b.store(b.binary(opcode, b.const(x), b.const(y)), folded, at)
+        b.store(b.binary(opcode, b.load(xs, at), b.load(ys, at)), computed, at)
     arrays = [np.array(side, np.int64) for side in zip(*pairs, strict=True)]
     found = [np.zeros(len(pairs), np.int64) for _ in range(2)]
     run_kernel(b.finish(), [*arrays, *found], [], 0, 1)
@@ -306,7 +306,7 @@ def test_what_never_runs_is_not_written() -> None:
         return [total + i]
 
     start = b.const(3)
-    assert b.loop(b.arith("urem", 19, b.const(16)), 3, 1, [start], body) == (start,)
+    assert b.loop(b.binary("urem", 19, b.const(16)), 3, 1, [start], body) == (start,)
     assert b.loop(3, 3, -1, [start], body) == (start,)
     (kept,) = b.if_(b.compare("lt", b.const(2), 3), lambda: [start + 4], lambda: [start])
     assert kept.const == 7

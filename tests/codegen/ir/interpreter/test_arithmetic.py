@@ -103,7 +103,7 @@ floats = pytest.mark.parametrize("elem", FLOATS)
 
 
 def arithmetic(b: Builder, names: str, *operands: Value) -> list[Value]:
-    return [b.arith(name, *operands) for name in names.split()]
+    return [b.binary(name, *operands) for name in names.split()]
 
 
 def binary(b: Builder, names: str, p: Value, q: Value) -> list[Value]:

@@ -201,11 +201,11 @@ def unaligned(b: Builder) -> None:
 
 
 def division_by_zero(b: Builder) -> None:
-    b.store(b.arith("div", 5, b.lo), b.buffer("y", I64), 0)
+    b.store(b.binary("div", 5, b.lo), b.buffer("y", I64), 0)
 
 
 def division_that_overflows(b: Builder) -> None:
-    b.store(b.arith("rem", -(1 << 63), b.lo - 1), b.buffer("y", I64), 0)
+    b.store(b.binary("rem", -(1 << 63), b.lo - 1), b.buffer("y", I64), 0)
 
 
 def no_such_array(b: Builder) -> None:
