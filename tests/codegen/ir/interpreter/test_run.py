@@ -232,9 +232,10 @@ RULES: list[tuple[Callable[[Builder], None], str]] = [
 def test_broken_rule(build: Callable[[Builder], None], message: str) -> None:
     b = Builder()
     build(b)
-    arrays = [np.zeros(8, f"f{x.elem.bits // 8}") for x in b.buffers if x.space == "arg"][:2]
+    kernel = b.finish()
+    given = [x for x in kernel.buffers if x.space == "arg"][:2]
     with pytest.raises(VerificationError, match=message):
-        interpret(b.finish(), arrays, [], 0, 9)
+        interpret(kernel, [np.zeros(8, f"f{x.elem.bits // 8}") for x in given], [], 0, 9)
 
 
 def test_the_error_shows_the_lines_around() -> None:
