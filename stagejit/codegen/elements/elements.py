@@ -329,28 +329,23 @@ class Elements(Positions):
         return self.b.shuffle(register, None, tuple(reversed(range(register.type.lanes))))
 
 
+@dataclass(frozen=True)
 class Stores:
-    """The stores of a region. offsets: of each store, in its `into`. streamed: see `Loops`."""
+    """The stores of a region. offsets: of each of them, in its `into`. streamed: see `Loops`."""
 
-    def __init__(
-        self,
-        region: ClosedRegion,
-        elements: Elements,
-        memory: Sequence[Memory],
-        offsets: Sequence[Affine],
-        streamed: Sequence[bool],
-    ) -> None:
-        self.elements = elements
-        self.all = list(zip(region.stores, memory, offsets, streamed, strict=True))
+    elements: Elements
+    region: ClosedRegion
+    memory: Sequence[Memory]
+    offsets: Sequence[Affine]
+    streamed: Sequence[Store] = ()
 
     def write(self, places: Iterable[tuple[int, Index]]) -> None:
         """The element at the index, of the store with that number. All are evaluated first: a store
         may take the place of what another one reads."""
-        elements, places = self.elements, list(places)
-        registers = [elements.value(self.all[number][0].value, index) for number, index in places]
-        whole = elements.position.mask is None
+        elements, stores, places = self.elements, self.region.stores, list(places)
+        registers = [elements.value(stores[number].value, index) for number, index in places]
         for register, (number, index) in zip(registers, places, strict=True):
-            store, memory, offset, streamed = self.all[number]
-            at = elements.with_starts(store, index, offset)
-            dtype = store.value.type.dtype
-            elements.store(register, dtype, memory, at, nontemporal=streamed and whole)
+            store, memory = stores[number], self.memory[number]
+            streams = store in self.streamed and elements.position.mask is None
+            at = elements.with_starts(store, index, self.offsets[number])
+            elements.store(register, store.value.type.dtype, memory, at, nontemporal=streams)

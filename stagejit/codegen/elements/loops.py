@@ -34,7 +34,7 @@ class Loops:
     """groups: the variables that loop, outermost first, by groups of axes. index: of an element of
     the space. places: of the values that are stored for it; offsets: in what they are stored into.
     vector: the variable of vectors; between: one whose elements lie between their lanes. streamed:
-    for each store, whether it bypasses the caches."""
+    the stores that bypass the caches."""
 
     region: ClosedRegion
     target: Machine
@@ -46,7 +46,7 @@ class Loops:
     lanes: int
     vector: Var | None = None
     between: Var | None = None
-    streamed: tuple[bool, ...] = ()
+    streamed: tuple[Store, ...] = ()
     choices: tuple[Choice, ...] = ()
 
     @property
@@ -80,7 +80,7 @@ class Loops:
     def in_streams(self) -> Self:
         """With stores that bypass the caches where that pays; see Note [Streamed stores]."""
         region, vector, cache = self.region, self.vector, self.target.l3s_nbytes
-        traffic, streamed = _traffic(region, self.reads), (False,) * len(region.stores)
+        traffic, streamed = _traffic(region, self.reads), tuple[Store, ...]()
         sizes = f"{traffic >> 10} KiB of traffic, {cache >> 10} KiB of cache"
         if traffic <= cache:
             why = f"stores go to the caches: {sizes}"
@@ -89,10 +89,11 @@ class Loops:
         else:
             large = sum(store.value.type.nbytes for store in region.stores) >= cache // 2
             streamed = tuple(
-                large and _is_lines(store, offset, vector, self.lanes)
+                store
                 for store, offset in zip(region.stores, self.offsets, strict=True)
+                if large and _is_lines(store, offset, vector, self.lanes)
             )
-            why = f"{sum(streamed)} of {len(streamed)} stores bypass the caches: {sizes}"
+            why = f"{len(streamed)} of {len(region.stores)} stores bypass the caches: {sizes}"
         return replace(self, streamed=streamed, choices=(*self.choices, Choice("stream", why)))
 
 

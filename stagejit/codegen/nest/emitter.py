@@ -109,6 +109,10 @@ class Emitter:
         finally:
             self.spans = before
 
+    def within(self, what: str, spans: Callable[[], Mapping[Var, Span]], body: Node) -> Within:
+        """`body`, in which loops over variables cover what they are given there."""
+        return Within(what, lambda: self.covering(spans()), body)
+
     @contextmanager
     def _inside(
         self, var: Var, chunk: Chunk, position: Register, mask: Register | None = None

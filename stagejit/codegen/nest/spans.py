@@ -51,8 +51,9 @@ class Span:
         return Span(start, None, b.binary("smin", start + size, self.stop), fewest=1)
 
     @staticmethod
-    def between(start: Register, stop: Register, count: Register) -> Span:
-        """`count` elements from `start` to `stop`, which may be numbers."""
+    def between(start: Register, stop: Register) -> Span:
+        """From `start` to `stop`."""
+        count = stop - start
         if count.const is not None:
             return Span(start, int(count.const))
         return Span(start, None, stop)

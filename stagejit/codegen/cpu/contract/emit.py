@@ -15,7 +15,6 @@ vector operand in L2 (KERNELS.md, "Products").
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
@@ -36,7 +35,7 @@ from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.spans import Span
-from stagejit.codegen.nest.tree import Do, Groups, Node, Parallel, Run, Within, blocks, serial
+from stagejit.codegen.nest.tree import Do, Groups, Node, Parallel, Run, blocks, serial
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
 from stagejit.types import DType
@@ -95,18 +94,18 @@ class Products:
         if zeros is not None:
             block = zeros.again(block)
         if self.nest.cut is not None:
-            block = Within("steps of the part", self._part, block)
+            block = self.emitter.within("steps of the part", self._part, block)
         if self.plan.panel is not None and len(self.plan.region.stores) == 1:
             return block  # the sums lie there
         return (block, Epilogue(self.plan, self.emitter, self.stores, self.panel).tree())
 
-    def _part(self) -> AbstractContextManager[None]:
+    def _part(self) -> dict[Var, Span]:
         """As many steps as the part has that the item is of."""
-        b, emitter, cut = self.b, self.emitter, self.nest.cut
+        b, cut = self.b, self.nest.cut
         assert cut is not None
-        is_last = b.compare("eq", emitter.span(cut.part).start, cut.part.extent - 1)
+        is_last = b.compare("eq", self.emitter.span(cut.part).start, cut.part.extent - 1)
         steps = b.select(is_last, b.const(cut.last), b.const(cut.step.extent))
-        return emitter.covering({cut.step: Span(b.const(0), None, steps, fewest=cut.last)})
+        return {cut.step: Span(b.const(0), None, steps, fewest=cut.last)}
 
     def _block(self) -> tuple[Node, Zeros | None]:
         """One block of the reduction for the whole item, and what leaves out steps of it."""

@@ -56,7 +56,7 @@ class Steps:
         trips = emitter.span(self.axis).length * self.times
         if self.apart > 1:
             trips = (trips + (self.apart - 1 - self.first)) // self.apart
-        return {self.var: Span.between(emitter.b.const(0), trips, trips)}
+        return {self.var: Span.between(emitter.b.const(0), trips)}
 
 
 class MicroKernel:

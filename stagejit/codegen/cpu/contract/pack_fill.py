@@ -7,8 +7,7 @@ that a window reaches outside the operand holds the operand's border.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -55,7 +54,7 @@ class _Need:
     @property
     def span(self) -> Span:
         """The source positions."""
-        return Span.between(self.first, self.stop, self.stop - self.first)
+        return Span.between(self.first, self.stop)
 
 
 class Fill:
@@ -88,13 +87,11 @@ class Fill:
         return View(self.buffer, self.dtype, strides, base, depends, padded=True, phased=phased)
 
     def tree(self) -> Node:
-        return Within("pack", self._inside, self._tree())
+        return self.emitter.within("pack", self._spans, self._tree())
 
-    @contextmanager
-    def _inside(self) -> Iterator[None]:
+    def _spans(self) -> dict[Var, Span]:
         self.needs = {dim.source: self._need(dim) for dim in self.dims}
-        with self.emitter.covering({dim.source: self.needs[dim.source].span for dim in self.dims}):
-            yield
+        return {source: need.span for source, need in self.needs.items()}
 
     @property
     def write(self) -> Node:
@@ -233,24 +230,12 @@ class Fill:
                 register = b.select(inside, register, border)
             b.store(register, self.buffer, self._row_start(len(self.dims) - 1) + position)
 
+        def ends() -> dict[Var, Span]:
+            return {block: Span.between(b.const(0), self.needs[dim.source].count)}
+
         short = dim.length <= _UNROLLED_VECTORS * lanes  # masks then do not depend on the row
         row = vectors(block, lanes, Do("pack", step), tail="padded", straight=short)
-        return (
-            row
-            if short
-            else self._covering(block, lambda: (b.const(0), self.needs[dim.source].count), row)
-        )
-
-    def _covering(
-        self, var: Var, ends: Callable[[], tuple[Register, Register]], body: Node
-    ) -> Node:
-        """`body`, in which loops over `var` cover what is between two ends."""
-
-        def covering() -> AbstractContextManager[None]:
-            start, stop = ends()
-            return self.emitter.covering({var: Span.between(start, stop, stop - start)})
-
-        return Within("ends", covering, body)
+        return row if short else self.emitter.within("ends", ends, row)
 
     def _prefetch(self) -> None:
         """The same place one step of the outermost dimension ahead: rows are short, and the next
@@ -271,26 +256,23 @@ class Fill:
             b.store(border, self.buffer, self.elements.position.env[at])
 
         fill = Loop(at, (Chunk(max(lanes, 1), Do("border", store), tail="padded"),))
-        return self._covering(at, ends, fill)
+        return self.emitter.within("ends", lambda: {at: Span.between(*ends())}, fill)
 
     def _phases(self, vector: Dim) -> Node:
         """As many vectors at once as there are phases, sorted by shuffles; the rest one by one."""
         var, lanes, count = vector.source, self.lanes, vector.modulus
         cells = [Cell("phase") for _ in range(count)]
-
-        def load(cell: Cell) -> None:
-            self.emitter.cells[cell] = (self._element(),)
+        loads = [self.emitter.set("load", [c], lambda: [(self._element(),)]) for c in cells]
 
         def store(phase: int) -> None:
             offset, parts = self._offset(self.dims), [self.emitter.cells[cell][0] for cell in cells]
             self.b.store(every(self.b, parts, phase), self.buffer, offset)
 
-        loads = (
-            At(((var, at * lanes),), Do("load", partial(load, cell), (cell,)), var, lanes, lanes)
-            for at, cell in enumerate(cells)
+        places = (
+            At(((var, at * lanes),), load, var, lanes, lanes) for at, load in enumerate(loads)
         )
         stores = (At(((var, phase),), Do("sort", partial(store, phase))) for phase in range(count))
-        together = Chunk(lanes * count, (*loads, *stores))
+        together = Chunk(lanes * count, (*places, *stores))
         return Loop(var, (together, Chunk(lanes, self.write, vector=True, tail="masked")))
 
     def _row(self, vector: Dim) -> Node:

@@ -20,7 +20,6 @@ from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
-from stagejit.locks import remembered
 
 MOST_STEPS = 512  # of the reduction in a block: rows of the broadcast operand stay in L1
 MOST_STREAMED_STEPS = 64  # where the vector operand comes from memory
@@ -180,11 +179,17 @@ class TileSearch:
         shared = lane is not None and all(lane in source.depends for source in self.sources)
         common: list[dict[Var, int]] = [{}]
         if lane is not None and lane in self.shared:
-            common = [{lane: n} for n in range(1, min(4, -(-lane.extent // self.lanes)) + 1)]
-        sides = ([(p, math.prod(p.values())) for p in parts] for parts in (*per_side, common))
+            common = [{lane: n} for n in range(1, min(4, self._units(lane)) + 1)]
+        # An operand that streams past few rows is read in short pieces of several rows.
+        is_passed = self.vector is not None and self.passes(self.vector)
+        widest = _STREAM_VECTORS if is_passed else math.inf
+        sides = (
+            [(p, math.prod(p.values())) for p in parts if lane is None or p.get(lane, 1) <= widest]
+            for parts in (*per_side, common)
+        )
         fitting = []
         for (a, left), (b, right), (c, both) in itertools.product(*sides):
-            if self._fits(left, right, both, shared=shared) and self._flows((a, b, c)):
+            if self._fits(left, right, both, shared=shared):
                 fitting.append((left * right * both, (a, b, c)))
         # Tiles with few accumulators never win against those with many.
         most = max((points for points, _ in fitting), default=0)
@@ -197,7 +202,7 @@ class TileSearch:
         if not axes:
             return [{}]
         first, registers = axes[0], self.target.vector_registers
-        units = -(-first.extent // self.lanes) if first is self.lane else first.extent
+        units = self._units(first)
         tiles = [{first: n} for n in range(1, min(units, registers // 2) + 1)]
         for second in axes[1:]:
             most = min(second.extent, registers // (2 * units))
@@ -221,17 +226,6 @@ class TileSearch:
         points = left * right * both
         kept = points + 2 if shared else min(left, right) * both
         return points + kept + 1 <= self.target.vector_registers
-
-    def _flows(self, parts: Sequence[Mapping[Var, int]]) -> bool:
-        """An operand that streams past few rows is read in short pieces of several rows."""
-        lane = self.lane
-        if lane is None or not self._is_passed:
-            return True
-        return all(part.get(lane, 1) <= _STREAM_VECTORS for part in parts)
-
-    @remembered
-    def _is_passed(self) -> bool:
-        return self.vector is not None and self.passes(self.vector)
 
     def _tile_preference(self, source: Source, var: Var) -> tuple[int, int, int]:
         """Longest axes first; among long ones those that lie close together."""

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 
 from stagejit.codegen.cpu.sorting.specials import write_specials
 from stagejit.codegen.cpu.sorting.ways import Way
 from stagejit.codegen.ir.nodes import I32
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.spans import Span
-from stagejit.codegen.nest.tree import Cell, Do, Node, Parallel, When, Within, serial, vectors
+from stagejit.codegen.nest.tree import Cell, Do, Node, Parallel, When, serial, vectors
 from stagejit.codegen.sorting.rows import Rows
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Var
@@ -197,12 +196,12 @@ class Radix(Way):
             b.store(before, self.counts, at)
             return [before + count]
 
-        def of_place() -> AbstractContextManager[None]:
-            return emitter.covering({bins: Span(b.const(place * bins.extent), bins.extent)})
+        def of_place() -> dict[Var, Span]:
+            return {bins: Span(b.const(place * bins.extent), bins.extent)}
 
         start = self.set("start", total, lambda: [b.const(0, I32)])
         sums = serial([bins], self.set("sum up", total, one))
-        return (start, Within("digits of a place", of_place, sums))
+        return (start, emitter.within("digits of a place", of_place, sums))
 
     # ---------------------------------------------------------------- results
 

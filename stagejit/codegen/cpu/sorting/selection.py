@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 
 from stagejit.codegen.cpu.sorting.ways import Way
 from stagejit.codegen.ir.nodes import I32
@@ -31,7 +30,6 @@ from stagejit.codegen.nest.tree import (
     Loop,
     Node,
     Parallel,
-    Within,
     serial,
     vectors,
 )
@@ -39,6 +37,7 @@ from stagejit.codegen.sorting.keys import Keys
 from stagejit.codegen.sorting.networks import sort_along
 from stagejit.codegen.sorting.rows import Rows
 from stagejit.codegen.target import Target
+from stagejit.index.affine import Var
 
 _LOOK, _ENTER, _VECTOR = 16, 80, 10  # operations of a vector looked at, of an element, of a merge
 _GROUPS = 4  # vectors of groups
@@ -85,11 +84,10 @@ class Selection(Way):
     def _part(self, what: str, first: int, stop: int, body: Node) -> Node:
         """`body`, in which loops over the row cover a part of it."""
 
-        def part() -> AbstractContextManager[None]:
-            span = Span(self.b.const(first), stop - first)
-            return self.rows.emitter.covering({self.rows.shape.along: span})
+        def part() -> dict[Var, Span]:
+            return {self.rows.shape.along: Span(self.b.const(first), stop - first)}
 
-        return Within(what, part, body)
+        return self.rows.emitter.within(what, part, body)
 
     def _clear(self) -> None:
         b, lanes = self.b, self.lanes

@@ -10,7 +10,7 @@ from stagejit.codegen.cpu.contract.microkernel import MicroKernel
 from stagejit.codegen.ir.nodes import I1
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.math import functions as vmath
-from stagejit.codegen.nest.tree import Cell, Do, Node, Within, serial, vectors
+from stagejit.codegen.nest.tree import Cell, Do, Node, serial, vectors
 from stagejit.index.affine import Var
 
 
@@ -48,9 +48,7 @@ class Block:
         """`body` for each step, or for vectors of them."""
         var = self.steps.var
         loop = vectors(var, self.lanes, body, tail="masked") if vector else serial([var], body)
-        return Within(
-            "the block", lambda: self.emitter.covering(self.steps.handed(self.emitter)), loop
-        )
+        return self.emitter.within("the block", lambda: self.steps.handed(self.emitter), loop)
 
     @property
     def step(self) -> Register:

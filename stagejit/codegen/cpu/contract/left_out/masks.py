@@ -12,7 +12,6 @@ are asked: that keeps more tiles, and no tile too few.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
@@ -24,7 +23,7 @@ from stagejit.codegen.ir.nodes import I1
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Choice
 from stagejit.codegen.nest.spans import Span
-from stagejit.codegen.nest.tree import Cell, Do, Node, When, Within, serial
+from stagejit.codegen.nest.tree import Cell, Do, Node, When, serial
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.index.affine import Index, Var
@@ -127,12 +126,11 @@ def _only(tile: SumTile, wanted: Callable[[], Register], loops: Node) -> Node:
         return When(kept, wanted, loops)
     emitter, b, var = tile.emitter, tile.b, plain[0].var
 
-    def steps() -> AbstractContextManager[None]:
+    def steps() -> dict[Var, Span]:
         span = emitter.span(var)
-        stop = b.select(wanted(), span.stop, span.start)
-        return emitter.covering({var: Span.between(span.start, stop, stop - span.start)})
+        return {var: Span.between(span.start, b.select(wanted(), span.stop, span.start))}
 
-    return Within(f"if {kept}", steps, loops)
+    return emitter.within(f"if {kept}", steps, loops)
 
 
 def _kept(masks: Sequence[Mask], tile: SumTile, point: Mapping[Var, int]) -> Register:

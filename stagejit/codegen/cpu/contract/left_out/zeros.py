@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial, reduce
 from operator import or_
 
@@ -30,7 +29,7 @@ from stagejit.codegen.ir.nodes import I1, I32, element_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Choice
 from stagejit.codegen.nest.spans import Span
-from stagejit.codegen.nest.tree import Cell, Do, Node, Tail, When, Within, serial, vectors
+from stagejit.codegen.nest.tree import Cell, Do, Node, Tail, When, serial, vectors
 from stagejit.graph.ir import Op
 from stagejit.index.affine import Var
 
@@ -170,12 +169,11 @@ class Zeros:
         """`loops` over the steps between the ends, or over all."""
         ends, (steps,) = Cell("ends"), tile.plain
 
-        def covering() -> AbstractContextManager[None]:
-            start, stop = self.emitter.cells[ends]
-            return self.emitter.covering({steps.var: Span.between(start, stop, stop - start)})
+        def between() -> dict[Var, Span]:
+            return {steps.var: Span.between(*self.emitter.cells[ends])}
 
         enter = Do("begin", lambda: self._enter(tile, ends), (tile.sums, ends))
-        return (enter, Within("steps", covering, loops))
+        return (enter, self.emitter.within("steps", between, loops))
 
     def _enter(self, tile: SumTile, ends: Cell) -> None:
         b, cells, (steps,) = self.b, self.emitter.cells, tile.plain
