@@ -11,15 +11,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
+from stagejit.codegen.elements.accesses import between_lanes
 from stagejit.codegen.elements.elements import Memory, Stores
 from stagejit.codegen.elements.loops import Loops, loops_of_stores
-from stagejit.codegen.elements.register_tiles import Tile, best_tile, rows_are_a_loop
-from stagejit.codegen.ir.strides import is_dealt
+from stagejit.codegen.elements.register_tiles import best_tile, rows_are_a_loop
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import block_of, cores_worth_having, in_items
@@ -65,18 +64,13 @@ def _plan(region: ClosedRegion, target: Target) -> Loops:
     """Vectors along the variable where they cost least, perhaps with another one between their
     lanes; inner ones win ties."""
     loops = loops_of_stores(region, target)
-    (variables,), lanes = loops.groups, loops.lanes
+    (variables,), lanes, forms = loops.groups, loops.lanes, (*loops.forms, *loops.offsets)
     inner_first = variables[::-1]
     apart = [
         (var, between)
         for between in variables
-        if is_dealt(between.extent, lanes, shared=True)
         for var in inner_first
-        if var is not between
-        and any(
-            form.coeff(var) == between.extent and form.coeff(between) == 1
-            for form in (*loops.forms, *loops.offsets)
-        )
+        if any(between_lanes(variables, form, var, lanes) == [between] for form in forms)
     ]
     neighbours = _stores_between(region)
     return loops.in_vectors(inner_first, between=apart, neighbours=neighbours).in_streams()
@@ -158,14 +152,9 @@ class _Policy:
     def _tiles(self, vector: Var, tile: Var) -> Node:
         """Square tiles of `lanes` by `lanes`, some next to each other along the vector variable,
         then the next ones along the tile variable."""
-        lanes, rest = self.lanes, tile.extent % self.lanes
-        chunks = []
-        if tile.extent >= lanes:
-            chunks.append(Chunk(lanes, vectors(vector, lanes, self._square(vector, tile, lanes))))
-        if rest:
-            body = vectors(vector, lanes, self._square(vector, tile, rest))
-            chunks.append(Chunk(rest, body, straight=True))
-        return Loop(tile, tuple(chunks))
+        whole, rest = divmod(tile.extent, self.lanes)
+        counts = ([self.lanes] if whole else []) + ([rest] if rest else [])
+        return Loop(tile, tuple(self._squares(vector, tile, count) for count in counts))
 
     def _squares_abreast(self, tile: Var, vector: Var) -> int:
         """Squares next to each other before the next ones along the tile variable."""
@@ -177,23 +166,11 @@ class _Policy:
         )
         return _SQUARES if crosses else 1
 
-    def _square(self, vector: Var, tile: Var, count: int) -> Node:
-        """One square; `count` steps along the tile variable exist."""
-        row, loops = Var(count, "row"), self.loops
+    def _squares(self, vector: Var, tile: Var, count: int) -> Chunk:
+        """Those next to each other, of `count` steps along the tile variable."""
+        loops = self.loops
         looped = count > 1 and rows_are_a_loop(
             loops.region, loops.reads, loops.offsets, tile, self.lanes
         )
-
-        def square() -> AbstractContextManager[None]:
-            elements, lanes = self.elements, self.lanes
-            used = lanes if elements.position.mask is None else vector.extent % lanes
-            before = elements.b.block if looped else None
-            return elements.at(tile=Tile(tile, count, used, before=before))
-
-        def step() -> None:
-            at = self.elements.position.env[row]
-            with self.elements.tile_step(at if at.const is None else int(at.const)):
-                self.store.run()
-
-        body = Loop(row, (Chunk(1, Do("store", step), straight=not looped),))
-        return Within("square", square, body)
+        square = self.emitter.square(tile, count, self.store, looped=looped)
+        return Chunk(count, vectors(vector, self.lanes, square), straight=count < self.lanes)

@@ -51,3 +51,17 @@ def vector_cost(
     total = sum(read_cost(form, var, lanes, neighbours) for form in reads)
     total += 2 * sum(write_cost(form, var, lanes, neighbours) for form in writes)
     return total * -(-var.extent // lanes) / var.extent
+
+
+def between_lanes(variables: Iterable[Var], form: Affine, vector: Var, lanes: int) -> list[Var]:
+    """The variables whose positions are all the elements from one lane to the next, outermost
+    first; none where something else lies there, or more than vectors can deal out."""
+    gap, covered = form.coeff(vector), 1
+    if not is_dealt(gap, lanes, shared=True):
+        return []
+    inner = sorted((var for var in variables if 0 < form.coeff(var) < gap), key=form.coeff)
+    for var in inner:
+        if form.coeff(var) != covered:
+            return []
+        covered *= var.extent
+    return inner[::-1] if covered == gap else []

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from stagejit.codegen.elements.elements import Elements
+from stagejit.codegen.elements.register_tiles import Tile
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Choice
 from stagejit.codegen.nest.groups import Part, Split
@@ -94,6 +95,24 @@ class Emitter:
             self.cells.update(zip(cells, made(), strict=True))
 
         return Do(what, run, tuple(cells))
+
+    def square(self, var: Var, count: int, body: Do, *, looped: bool = False) -> Within:
+        """`body` for `count` rows along `var` of a square of registers, see `register_tiles`."""
+        row, elements = Var(count, "row"), self.elements
+
+        def opened() -> AbstractContextManager[None]:
+            used = elements.used_lanes()
+            assert used is not None
+            before = self.b.block if looped else None
+            return elements.at(tile=Tile(var, count, used, before=before))
+
+        def step() -> None:
+            at = elements.position.env[row]
+            with elements.tile_step(at if at.const is None else int(at.const)):
+                body.run()
+
+        rows = Loop(row, (Chunk(1, Do(body.what, step), straight=not looped),))
+        return Within("square", opened, rows)
 
     def forget(self) -> None:
         """What was evaluated at fixed places is evaluated again."""

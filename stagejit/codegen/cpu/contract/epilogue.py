@@ -20,7 +20,7 @@ from functools import partial
 
 from stagejit.codegen.cpu.contract.packing import View
 from stagejit.codegen.cpu.contract.plan import ContractPlan
-from stagejit.codegen.cpu.contract.tile_blocks import between_lanes
+from stagejit.codegen.elements.accesses import between_lanes
 from stagejit.codegen.elements.elements import Memory, Stores
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.math import functions as vmath

@@ -150,11 +150,11 @@ class MicroKernel:
         left, right = self.operands
         return left.constant({axis: steps}), right.constant({axis: steps})
 
-    def steps(self, axis: Var) -> Steps:
-        """A loop over one axis."""
+    def steps(self, axis: Var, first: int = 0, apart: int = 1) -> Steps:
+        """A loop over one axis, or over each `apart`-th of its steps, from `first` on."""
         known, vector = self.tiling.count(axis), axis is self.tiling.lane
-        var = Var(known or axis.extent, axis.name)
-        return Steps(var, self.moves(axis), None if known else axis, vector=vector)
+        var = Var(-(-((known or axis.extent) - first) // apart), axis.name)
+        return Steps(var, self.moves(axis, apart), None if known else axis, 1, first, apart, vector)
 
     def _merged(self, axes: Sequence[Var]) -> list[Steps]:
         """Loops over axes, those that run on into the next one joined with it."""
@@ -207,15 +207,13 @@ class SumTile:
         """Loops over axes, one for each remainder, since offsets are linear only in each."""
         if not axes:
             return Do("multiply and add", lambda: self._step(loops, fixed), (self.sums,))
-        axis, count, known = axes[0], self.kernel.residues(axes[0]), self.tiling.count(axes[0])
-        nodes, moves = [], self.kernel.moves(axes[0], count)
+        nodes, axis, count = list[Node](), axes[0], self.kernel.residues(axes[0])
         for first in range(min(count, axis.extent)):
-            var = Var(-(-((known or axis.extent) - first) // count), axis.name)
-            steps = Steps(var, moves, None if known else axis, first=first, apart=count)
-            if var.extent > 0:
+            steps = self.kernel.steps(axis, first, count)
+            if steps.var.extent > 0:
                 self.loops.append(steps)
                 inner = self._residue_loops(axes[1:], (*loops, steps), {**fixed, axis: first})
-                nodes.append(serial([var], inner))
+                nodes.append(serial([steps.var], inner))
         return tuple(nodes)
 
     # ---------------------------------------------------------------- statements

@@ -14,10 +14,10 @@ from functools import partial
 from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.packing import Dim, View, layout
 from stagejit.codegen.cpu.contract.tiling import Tiling
-from stagejit.codegen.elements.register_tiles import Tile
+from stagejit.codegen.elements.accesses import between_lanes
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
-from stagejit.codegen.ir.strides import every, is_dealt
+from stagejit.codegen.ir.strides import every
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.spans import Span
@@ -94,7 +94,7 @@ class Fill:
         return {source: need.span for source, need in self.needs.items()}
 
     @property
-    def write(self) -> Node:
+    def write(self) -> Do:
         return Do("pack", self._write)
 
     def _tree(self) -> Node:
@@ -290,30 +290,18 @@ class Fill:
             apart = partial(self.elements.interleaving, var.extent)
             whole: Node = Within("interleaved", apart, everywhere([var], self.write))
         else:
-            whole = Loop(var, (Chunk(lanes, self._square(var)), single))
+            square = self.emitter.square(var, lanes, self.write)
+            whole = Loop(var, (Chunk(lanes, square), single))
         rest = Chunk(lanes, Loop(var, (single,)), vector=True, tail="all masked")
         return Loop(vector.source, (Chunk(lanes, whole, vector=True), rest))
-
-    def _square(self, along: Var) -> Node:
-        lanes = self.lanes
-
-        def rows() -> None:
-            for row in range(lanes):
-                with self.elements.tile_step(row):
-                    self._write()
-
-        pack = Do("pack rows", rows)
-        return Within("square", lambda: self.elements.at(tile=Tile(along, lanes, lanes)), pack)
 
     def _is_between(self, vector: Dim, along: Dim) -> bool:
         """Whether positions of `along` are all the elements from one lane to the next in memory."""
         assert self.memory is not None
-        gap = self.memory.coeff(vector.source)
-        return (
-            is_dealt(gap, self.lanes, shared=True)
-            and self._count(along) == along.source.extent == gap
-            and along.window.exact
-        )
+        sources = [dim.source for dim in self.dims]
+        between = between_lanes(sources, self.memory, vector.source, self.lanes)
+        whole = along.window.exact and self._count(along) == along.source.extent
+        return whole and between == [along.source]
 
     def _element(self) -> Register:
         """The operand where `elements` stands, in the packed type."""

@@ -15,7 +15,7 @@ from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.tile_search import MOST_STEPS, Problem, TileSearch
 from stagejit.codegen.cpu.contract.tiling import Tiling
-from stagejit.codegen.ir.strides import is_dealt
+from stagejit.codegen.elements.accesses import between_lanes
 from stagejit.index.affine import Affine, Var
 
 _MOST_WINDOW_STEPS = 2048  # where windows overlap, so that fewer bytes stand for more steps
@@ -224,22 +224,6 @@ class BlockSearch(TileSearch):
                 break
             tiling = finer
         return tiling
-
-
-def between_lanes(axes: Sequence[Var], stored: Affine, lane: Var, lanes: int) -> list[Var]:
-    """The axes whose positions are all the elements that memory has between two lanes, outermost
-    first; none where something else lies there, or more than vectors can deal out."""
-    gap = stored.coeff(lane)
-    if not is_dealt(gap, lanes, shared=True):
-        return []
-    inner = [var for var in axes if 0 < stored.coeff(var) < gap]
-    inner.sort(key=stored.coeff, reverse=True)
-    covered = 1
-    for var in reversed(inner):
-        if stored.coeff(var) != covered:
-            return []
-        covered *= var.extent
-    return inner if covered == gap else []
 
 
 def is_direct(nest: Nest, lane: Var | None, stored: Affine) -> bool:
