@@ -43,9 +43,7 @@ def _tree(
     loops: Loops, device: Device, emitter: ThreadEmitter, memory: Sequence[Memory]
 ) -> Parallel:
     (variables,) = loops.groups
-    stores = Stores(
-        loops.region, emitter.elements, memory, loops.offsets, [False] * len(loops.offsets)
-    )
+    stores = Stores(emitter.elements, loops.region, memory, loops.offsets)
     body: Node = Do("store", lambda: stores.write(enumerate(loops.places)))
     order, choice = best_order(variables, loops)
     emitter.chose(choice.name, choice.reason)
