@@ -101,17 +101,10 @@ def storage_type(dtype: DType) -> Type:
     return I8 if dtype.kind == "bool" else element_type(dtype)
 
 
-def _operator(name: str, *, swap: bool = False) -> Callable[[Value, Any], Value]:
+def _operator(name: str, method: str = "binary", *, swap: bool = False) -> Callable[..., Value]:
     def written(self: Value, other: Any) -> Value:
         x, y = (other, self) if swap else (self, other)
-        return self.builder.binary(name, x, y)  # type: ignore[no-any-return]
-
-    return written
-
-
-def _comparison(predicate: str) -> Callable[[Value, Any], Value]:
-    def written(self: Value, other: Any) -> Value:
-        return self.builder.compare(predicate, self, other)  # type: ignore[no-any-return]
+        return getattr(self.builder, method)(name, x, y)  # type: ignore[no-any-return]
 
     return written
 
@@ -151,8 +144,8 @@ class Value:
     __and__, __or__, __xor__ = _operator("and"), _operator("or"), _operator("xor")
     __lshift__ = _operator("shl")
     __rshift__ = _operator("lshr")  # "ashr" keeps the sign
-    __lt__, __le__ = _comparison("lt"), _comparison("le")
-    __gt__, __ge__ = _comparison("gt"), _comparison("ge")
+    __lt__, __le__ = _operator("lt", "compare"), _operator("le", "compare")
+    __gt__, __ge__ = _operator("gt", "compare"), _operator("ge", "compare")
 
 
 @dataclass(eq=False)
