@@ -90,7 +90,7 @@ class _Policy:
     ) -> None:
         self.loops, self.target, self.emitter, self.lanes = loops, target, emitter, loops.lanes
         self.elements = emitter.elements
-        stores = Stores(self.elements, loops.region, memory, loops.offsets, loops.streamed)
+        stores = Stores(loops.region, self.elements, memory, loops.offsets, loops.streamed)
         self.store = Do("store", lambda: stores.write(enumerate(loops.places)))
         (variables,), vector, between = loops.groups, loops.vector, loops.between
         ranked = None if between or not vector else best_tile(variables, vector, loops.forms)

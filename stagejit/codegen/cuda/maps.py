@@ -43,7 +43,7 @@ def _tree(
     loops: Loops, device: Device, emitter: ThreadEmitter, memory: Sequence[Memory]
 ) -> Parallel:
     (variables,) = loops.groups
-    stores = Stores(emitter.elements, loops.region, memory, loops.offsets)
+    stores = Stores(loops.region, emitter.elements, memory, loops.offsets)
     body: Node = Do("store", lambda: stores.write(enumerate(loops.places)))
     order, choice = best_order(variables, loops)
     emitter.chose(choice.name, choice.reason)

@@ -333,8 +333,8 @@ class Elements(Positions):
 class Stores:
     """The stores of a region. offsets: of each of them, in its `into`. streamed: see `Loops`."""
 
-    elements: Elements
     region: ClosedRegion
+    elements: Elements
     memory: Sequence[Memory]
     offsets: Sequence[Affine]
     streamed: Sequence[Store] = ()

@@ -83,9 +83,7 @@ class RowNest(Loops):
 
 def reducer_of(op: Op) -> Reducer:
     """The monoid of a reduce op."""
-    fn, dtype = op.attrs["fn"], op.operands[0].type.dtype
-    is_arg = fn in ("argmax", "argmin")
-    return Reducer(fn, dtype, op.result.type.dtype if is_arg else None)
+    return Reducer(op.attrs["fn"], op.operands[0].type.dtype, op.result.type.dtype)
 
 
 class RowPolicy(ABC):

@@ -16,7 +16,7 @@ from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Walked, loops_of
 from stagejit.codegen.elements.space import Space
 from stagejit.codegen.math import functions as vmath
-from stagejit.codegen.rows.nest import RowNest, Stage
+from stagejit.codegen.rows.nest import RowNest, Stage, reducer_of
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.elementwise import function_of
@@ -60,7 +60,7 @@ def _nest(region: ClosedRegion, space: Space, target: Machine) -> RowNest:
         for op in reduces:
             footprint.value(op.operands[0], index)
             footprint.asked.append((op.result, kept))
-            if op.attrs["fn"] in ("argmax", "argmin"):
+            if reducer_of(op).is_arg:
                 footprint.numbers.append(index[op.attrs["axes"][0]])
         offsets, places = [], []
         for store, along in zip(region.stores, in_row, strict=True):

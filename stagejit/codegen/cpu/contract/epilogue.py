@@ -36,7 +36,7 @@ class Epilogue:
         self, plan: ContractPlan, emitter: Emitter, memory: Sequence[Memory], panel: View
     ) -> None:
         self.plan, self.emitter, self.elements = plan, emitter, emitter.elements
-        self.stores = Stores(self.elements, plan.region, memory, plan.offsets)
+        self.stores = Stores(plan.region, self.elements, memory, plan.offsets)
         self.panel, self.b = panel, emitter.b
         self.lanes, self.result = plan.tiling.lanes, plan.region.anchor_op.result
         self.vector = self._vector()

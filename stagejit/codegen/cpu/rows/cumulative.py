@@ -77,7 +77,7 @@ class _Policy:
         self.b, self.op = emitter.b, nest.region.anchor_op
         self.reducer = Reducer(self.op.attrs["fn"], self.op.result.type.dtype)
         self.in_runs = has_rounding(self.reducer)
-        self.stores = Stores(self.elements, nest.region, memory, nest.offsets, nest.streamed)
+        self.stores = Stores(nest.region, self.elements, memory, nest.offsets, nest.streamed)
         self.carry = Cell("carry")  # along the axis
         self.elements.bind(self.op.result, nest.index, lambda: self.current)
 

@@ -71,7 +71,7 @@ def _straight(loops: Loops, target: Target) -> bool:
     """Whether a row takes so few registers that all its passes fit in them, unrolled."""
     (kept, reduced), vector = loops.groups, loops.vector
     if vector is None:
-        return True
+        return False
     longest = _longest_straight(target, across=vector not in kept)
     if vector in kept:
         return math.prod(var.extent for var in reduced) <= longest

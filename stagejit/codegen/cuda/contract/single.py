@@ -33,8 +33,7 @@ class SingleSums:
     def __init__(self, plan: Plan, emitter: ThreadEmitter, memory: Sequence[Memory]) -> None:
         self.plan, self.nest = plan, plan.nest
         self.emitter, self.elements, self.b = emitter, emitter.elements, emitter.b
-        plain = [False] * len(plan.offsets)
-        self.stores = Stores(plan.region, self.elements, memory, plan.offsets, plain)
+        self.stores = Stores(plan.region, self.elements, memory, plan.offsets)
         self.total = Cell("sum")
 
     def tree(self) -> Parallel:
