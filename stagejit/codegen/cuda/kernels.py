@@ -29,12 +29,14 @@ def grid_kernel(
     seconds: float,
     *,
     threads: int,
+    resident: int = 0,
     choices: Sequence[Choice] = (),
 ) -> Kernel:
-    """The kernel of nests in blocks of so many threads. seconds: on one multiprocessor."""
+    """The kernel of nests in blocks of so many threads. seconds: on one multiprocessor. resident:
+    see `Function`."""
     if threads > device.threads_a_block:
         raise InternalError(f"{threads} threads are too many for {device.name}", step="codegen")
-    grid = GridBuilder([threads], calls=region.calls)
+    grid = GridBuilder([threads], calls=region.calls, resident=resident)
 
     def emitter(builder: Builder, memory: Mapping[Value, Memory]) -> ThreadEmitter:
         return ThreadEmitter(ThreadElements(grid, memory, aligned=region.aligned), grid)

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
-from stagejit.codegen.ir.nodes import Buffer
+from stagejit.codegen.ir.nodes import Buffer, Type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.spans import Span
@@ -90,6 +90,7 @@ class ThreadEmitter(Emitter):
         self.b, self.elements = builder, elements
         self.width, self.apart, self.exists = 1, False, None
         self.threads = math.prod(builder.threads)
+        self._shared: dict[tuple[str, Type, int], Buffer] = {}
 
     width: int
     apart: bool
@@ -100,6 +101,13 @@ class ThreadEmitter(Emitter):
         """The number of this thread among those of its item."""
         thread = self.b.thread_of_block()
         return thread // (self.threads // self.width) if self.apart else thread % self.width
+
+    def shared(self, name: str, elem: Type, size: int) -> Buffer:
+        """Memory of a block, which one nest after the other has; each ends with a barrier."""
+        key = name, elem, size
+        if key not in self._shared:
+            self._shared[key] = self.b.shared(name, elem, size)
+        return self._shared[key]
 
     # ---------------------------------------------------------------- items
 

@@ -271,10 +271,13 @@ class Builder(Hoisting):
         body: Callable[..., Sequence[Value] | None],
         *,
         runs: bool | None = None,
+        unrolled: bool = False,
     ) -> tuple[Value, ...]:
         """`for i in range(lo, hi, step): carried = body(i, *carried)`; returns the final values.
 
         runs: True where at least one iteration is certain; found by itself for constant bounds.
+        unrolled: a compiler of the text should write each iteration out, so that what is on the
+        stack may lie in registers.
         """
         start, stop, stride = (self.as_value(v, I64) for v in (lo, hi, step))
         bounds = (start.const, stop.const, stride.const)
@@ -290,7 +293,8 @@ class Builder(Hoisting):
         if types != wanted:
             raise TypeError(f"loop carries {wanted}, body returned {types}")
         operands = (start, stop, stride, *carried)
-        return self._put("for", operands, types, {"runs": bool(runs)}, (block,))
+        attrs = {"runs": bool(runs), **({"unrolled": True} if unrolled else {})}
+        return self._put("for", operands, types, attrs, (block,))
 
     def if_(
         self,

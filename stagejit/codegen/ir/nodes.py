@@ -257,7 +257,8 @@ class Callee:
 @dataclass(eq=False)
 class Function:
     """One kernel. `params` are `i64` values read from the call's parameter array. `threads`: of a
-    block, along each of its axes, see `grid/`; a CPU's kernel has none."""
+    block, along each of its axes, see `grid/`; a CPU's kernel has none. `resident`: blocks that a
+    multiprocessor has to hold at least; 0: what seems best to whoever gives out registers."""
 
     buffers: tuple[Buffer, ...]
     params: tuple[Value, ...]
@@ -267,6 +268,7 @@ class Function:
     scratch_nbytes: int = 0
     callees: tuple[Callee, ...] = ()
     threads: tuple[int, ...] = ()
+    resident: int = 0
 
     def walk(self) -> Iterator[Op]:
         """All ops, outer before inner."""

@@ -6,28 +6,42 @@ Input: a region, a settled nest. Output: a `Plan`. Invariant: plain data; nothin
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.contraction.nest import Nest
-from stagejit.codegen.contraction.sources import Source, source_of
+from stagejit.codegen.contraction.nest import Nest, Operand
 from stagejit.codegen.contraction.walk import NestWalk
+from stagejit.codegen.elements.footprint import Footprint
 from stagejit.graph.ir import Value
-from stagejit.index.affine import Affine, Index
+from stagejit.index.affine import Affine, Index, Var
+
+
+@dataclass(frozen=True)
+class Read(Operand):
+    """An operand, and what one element of it reads of memory: forms of axes and steps that may
+    leave it where a window does."""
+
+    reads: tuple[tuple[Value, Affine], ...] = ()
+
+    def own(self, axes: Iterable[Var], other: Operand) -> tuple[Var, ...]:
+        """Those of the axes that choose an element of this operand, and none of another one."""
+        return tuple(var for var in axes if var in self.depends and var not in other.depends)
 
 
 @dataclass(frozen=True)
 class Plan:
     """`indices[i]` and `offsets[i]` belong to `region.stores[i]`: the index of the stored value,
-    and its place in memory. reads: of memory, operands and what the stores need. sources: left and
-    right."""
+    and its place in memory. reads: of memory, operands and what the stores need; after: the latter.
+    sources: left and right."""
 
     region: ClosedRegion
     nest: Nest
-    sources: tuple[Source, Source]
+    sources: tuple[Read, Read]
     indices: tuple[Index, ...]
     offsets: tuple[Affine, ...]
     reads: tuple[tuple[Value, Affine], ...]
+    after: tuple[tuple[Value, Affine], ...]
 
     @property
     def sums(self) -> int:
@@ -43,6 +57,20 @@ class Plan:
 def plan_of(region: ClosedRegion, nest: Nest) -> Plan:
     """Of a nest whose variables are settled."""
     walk = NestWalk(region, nest, strict=False)
-    sources = source_of(region, nest.left), source_of(region, nest.right)
-    reads = tuple(walk.footprint.reads)
-    return Plan(region, nest, sources, walk.indices, walk.offsets, reads)
+    sources = _read(region, nest.left), _read(region, nest.right)
+    footprint = Footprint(region, bound={region.anchor_op.result})
+    for store, index in zip(region.stores, walk.indices, strict=True):
+        footprint.write(store, index)
+    reads, after = tuple(walk.footprint.reads), tuple(footprint.reads)
+    return Plan(region, nest, sources, walk.indices, walk.offsets, reads, after)
+
+
+def _read(region: ClosedRegion, operand: Operand) -> Read:
+    exact = operand.exact_index
+    index = operand.index if exact is None else exact
+    footprint = Footprint(region)
+    footprint.value(operand.value, index)
+    windows = operand.windows if exact is None else {}
+    moved = {var: window.at - window.before for var, window in windows.items()}
+    reads = tuple((value, form.substitute(moved)) for value, form in footprint.reads)
+    return Read(operand.value, index, windows, operand.border, reads)

@@ -9,17 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from stagejit.codegen.cuda.coalescing import best_order
+from stagejit.codegen.cuda.coalescing import best_order, sectors
 from stagejit.codegen.cuda.contract.operands import element_of
 from stagejit.codegen.cuda.contract.plan import Plan
+from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.threads import ThreadEmitter
 from stagejit.codegen.elements.elements import Memory, Stores
 from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.spans import Span
 from stagejit.codegen.nest.tree import Cell, Do, Node, Parallel, Within, serial
+
+_SECTORS_A_CYCLE = 4  # that the first cache gives
+_LATENCY = 40.0  # cycles of a product whose factors are in the first cache
+_THREADS = 256
 
 
 def multiply_add(b: Builder, x: Register, y: Register, total: Register) -> Register:
@@ -82,3 +88,22 @@ def part_of(plan: Plan, emitter: ThreadEmitter) -> AbstractContextManager[None]:
     is_last = b.compare("eq", at, cut.part.extent - 1)
     steps = b.select(is_last, b.const(cut.last), b.const(cut.step.extent))
     return emitter.covering({cut.step: Span(b.const(0), None, steps, fewest=cut.last)})
+
+
+def single_seconds(plan: Plan, device: Device) -> float:
+    """Each product loads both factors, a cycle of the first cache or more for the threads of a
+    warp; where there are fewer sums than threads, some have nothing to do."""
+    order, _ = best_order(plan.nest.axes, plan)
+    along = order[-1:] if order else []
+    touched = sum(
+        max(sectors(form, var, value.type.dtype.itemsize) * WARP / _SECTORS_A_CYCLE, 1.0)
+        for source in plan.sources
+        for value, form in source.reads
+        for var in along
+    )
+    cycles = max(touched, 1.0) * plan.sums * max(plan.steps, 1) / WARP
+    waiting = _LATENCY * max(plan.steps, 1)  # of each thread, one product after the other
+    clock = device.peak_flops / 256
+    shares = min(device.cores, -(-plan.sums // _THREADS))
+    rounds = -(-plan.sums // device.threads)
+    return max(cycles / shares, waiting * rounds) / clock

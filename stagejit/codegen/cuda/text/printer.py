@@ -65,7 +65,8 @@ def _kernel(function: Function, name: str, names: Names, buffers: dict[Buffer, s
         args.append(f"u64 {given}")
     _declare_memory(v, function.buffers)
     write_block(v, function.body)
-    bounds = f"__launch_bounds__({math.prod(function.threads)})"
+    most = math.prod(function.threads), *([function.resident] if function.resident else [])
+    bounds = f"__launch_bounds__({', '.join(map(str, most))})"
     head = f'extern "C" __global__ void {bounds}\n{name}({_joined(args)}) {{'
     return "\n".join([head, *v.lines, "}"])
 

@@ -109,6 +109,8 @@ def _for(v: Values, op: Op) -> None:
     i = v.names.fresh("ijklmn"[min(v.depth - 1, 5)])
     v.bind_name(number, i)
     down = step.const is not None and step.const < 0
+    if op.attrs.get("unrolled"):
+        v.line("#pragma unroll")
     v.line(f"for (u64 {i} = {first.bare or first}; {_goes_on(i, start, stop, last, down)}; "
            f"{_advanced(i, step, stride)}) {{")  # fmt: skip
     v.indented(lambda: _iteration(v, block, names))

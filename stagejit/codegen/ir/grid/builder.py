@@ -19,12 +19,12 @@ class GridBuilder(Builder):
     """Writes a kernel for blocks of `threads` threads along each axis, of which the first is the
     one that follows each other in a warp."""
 
-    def __init__(self, threads: Sequence[int], *, calls: bool = False) -> None:
+    def __init__(self, threads: Sequence[int], *, calls: bool = False, resident: int = 0) -> None:
         super().__init__(calls=calls)
-        self.threads = tuple(threads)
+        self.threads, self.resident = tuple(threads), resident
 
     def finish(self) -> Function:
-        return replace(super().finish(), threads=self.threads)
+        return replace(super().finish(), threads=self.threads, resident=self.resident)
 
     # ---------------------------------------------------------------- who one is
 
