@@ -39,8 +39,7 @@ class TiledSums:
         self.plan, self.sides, self.tile, self.emitter = plan, sides, tile, emitter
         self.elements, self.b, self.dtype = emitter.elements, emitter.b, plan.nest.dtype
         self.elem = element_type(self.dtype)
-        plain = [False] * len(plan.offsets)
-        self.stores = Stores(plan.region, self.elements, memory, plan.offsets, plain)
+        self.stores = Stores(plan.region, self.elements, memory, plan.offsets)
         missing = self._missing()
         self.operands = self.rows, self.columns = tuple(
             Staging(emitter, sides, side, tile, self.dtype, name, zero)
