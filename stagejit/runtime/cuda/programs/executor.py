@@ -6,8 +6,9 @@ driver's main one, so memory may go back to the pool as soon as all is queued; a
 in which the host has nothing to do returns before the device is done.
 
 Note [Graphs]: what a fixed program queues depends on its addresses alone. The second time that it
-is called with the same ones (the pool hands out what came back last, so that is soon), it is
-captured, and replayed from then on. Of addresses that come no more, the graph is given to new ones.
+is called with the same ones (the pool hands out what came back last, and memory comes back in the
+reverse order, so that is soon), it is captured, and replayed from then on. Of addresses that come
+no more, the graph is given to new ones.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class Loaded:
                 driver.synchronize(driver.main)
                 return made
             finally:
-                for address in kept:
+                for address in reversed(kept):
                     driver.free(address)
 
     def on_device(self, addresses: Sequence[int], avals: Sequence[Any]) -> list[Any]:
@@ -131,7 +132,7 @@ class Loaded:
                 self.queue(given, results)
                 return self._arrays(given, results, avals)
             finally:
-                for address in kept:
+                for address in reversed(kept):
                     driver.free(address)
 
     def _arrays(
@@ -209,7 +210,7 @@ class Loaded:
                 self.graphs.move_to_end(key)
                 driver.replay(graph, driver.main)
         finally:
-            for address in filter(None, arenas):
+            for address in filter(None, reversed(arenas)):
                 driver.free(address)
 
     @cached_property

@@ -53,10 +53,12 @@ from stagejit.runtime.hosting.scopes import Pass, Scope, moved
 from stagejit.runtime.program import BufferRef, ForeignArray
 from stagejit.schedule import schedule as scheduled
 from stagejit.schedule.memory.packing import aligned
+from stagejit.schedule.plan import Dispatch
 from stagejit.schedule.schedule import Delegation, Run, Schedule
 
 _MOST_BLOCKS = 2**31 - 1
 _ALIGNED = 256
+_LAUNCH_SECONDS, _FLOPS, _BANDWIDTH = 3e-6, 2e13, 2e12
 
 
 def cuda_program(
@@ -68,9 +70,11 @@ def cuda_program(
 
 @dataclass(frozen=True)
 class _Item:
-    """A dispatch of a level. alone: see Note [The host in between]."""
+    """A dispatch of a level. seconds: about what it takes; alone: see Note [The host in
+    between]."""
 
     name: str
+    seconds: float
     steps: Callable[[Scope], Sequence[Step]]
     alone: bool = False
 
@@ -119,7 +123,9 @@ class _Hosting(hosting.Hosting[Step]):
         region = step.region
         make = self._launches if region.has_kernel else self.without_kernel
         alone = region.definition.is_foreign
-        return _Item(step.dispatch.name, lambda scope: make(step, scope), alone)
+        return _Item(
+            step.dispatch.name, _seconds(step.dispatch), lambda scope: make(step, scope), alone
+        )
 
     def _level(self, items: Sequence[_Item], scope: Scope) -> tuple[Step, ...]:
         """See Note [Levels]."""
@@ -128,8 +134,9 @@ class _Hosting(hosting.Hosting[Step]):
             waits.setdefault(barrier.dst, []).append(barrier.src)
         most = MOST_STREAMS if self.options.enabled("share-forks") else 1
         alone = [number for number, item in enumerate(items) if item.alone]
-        made = lanes(sources([item.name for item in items], waits), alone, most)
-        inner = replace(scope, opened=scope.opened + made.count - 1)
+        before = sources([item.name for item in items], waits)
+        made = lanes(before, [item.seconds for item in items], alone, most, settled=scope.settled)
+        inner = replace(scope, opened=scope.opened + made.count - 1, settled=False)
         self.streams = max(self.streams, inner.opened)
         events = {at: self.events + number for number, at in enumerate(sorted(made.recorded))}
         self.events += len(events)
@@ -185,7 +192,9 @@ class _Hosting(hosting.Hosting[Step]):
     def body(
         self, step: scheduled.Step, number: int, scope: Scope, these: Pass
     ) -> tuple[Step, ...]:
-        return (Body(number, super().body(step, number, scope, these)),)
+        decided = step.region.definition.is_branch or step.dispatch.bodies[number].trip is None
+        inner = replace(scope, settled=decided)  # the host has read a number right before
+        return (Body(number, super().body(step, number, inner, these)),)
 
     def copy(self, scope: Scope, to: BufferRef, source: BufferRef, nbytes: int) -> Step:
         return Copy(scope.stream, to, source, nbytes)
@@ -243,7 +252,12 @@ class _Hosting(hosting.Hosting[Step]):
             )
             return [Delegate(scope.stream, number, str(equation.primitive), operands, results)]
 
-        return _Item(delegation.step.dispatch.name, made, alone=True)
+        return _Item(delegation.step.dispatch.name, 0.0, made, alone=True)
+
+
+def _seconds(dispatch: Dispatch) -> float:
+    """Only to tell which chain is the longest: as on a large GPU."""
+    return _LAUNCH_SECONDS + max(dispatch.flops / _FLOPS, dispatch.nbytes / _BANDWIDTH)
 
 
 class _Memory:

@@ -1,0 +1,131 @@
+"""`stagejit.jit(backend=...)`: what it takes, and arrays that lie on an emulated GPU."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stagejit
+from stagejit.errors import OptionsError, StagejitError
+from stagejit.gpu_calls import GpuFunction
+from stagejit.options import Options
+from stagejit.runtime.cuda.drivers import using
+from stagejit.runtime.cuda.emulation.driver import EmulatedDriver
+from stagejit.runtime.objects.object_cache import cache_in
+
+X = np.random.default_rng(0).standard_normal((37, 53)).astype(np.float32)
+
+
+class OnDevice:
+    """An array in the memory of the device, `offset` bytes behind the start of a piece."""
+
+    def __init__(self, driver: EmulatedDriver, array: Any, offset: int = 0, **told: Any) -> None:
+        whole = np.concatenate([np.zeros(offset, np.uint8), array.reshape(-1).view(np.uint8)])
+        address = driver.allocate(whole.nbytes)
+        driver.copy_in(address, whole, driver.main)
+        self.__cuda_array_interface__ = {
+            "version": 3, "shape": array.shape, "typestr": array.dtype.str,
+            "data": (address + offset, False), **told,
+        }  # fmt: skip
+
+
+@pytest.fixture
+def device() -> Iterator[EmulatedDriver]:
+    driver = EmulatedDriver(seed=1, cache=cache_in(None))
+    with using(driver):
+        yield driver
+
+
+def function(a: Any, b: Any, *, n: int = 2) -> Any:
+    return {"sum": jnp.sin(a) * n + b, "turned": a * 1j, "same": a}
+
+
+def test_arrays_on_the_device_stay_there(device: EmulatedDriver) -> None:
+    f = stagejit.jit(function, backend="cuda-emulated", static_argnames="n")
+    a = OnDevice(device, X)
+    pieces = len(device._pieces)
+    for b in (2.0, X, jnp.asarray(X), OnDevice(device, X[0])):
+        plain = X[0] if isinstance(b, OnDevice) else b
+        for _ in range(3):
+            found = f(a, b, n=3)
+        wanted = function(X, plain, n=3)
+        assert found.keys() == wanted.keys()
+        for key, value in wanted.items():
+            assert (found[key].shape, found[key].dtype) == (value.shape, value.dtype)
+            np.testing.assert_allclose(found[key], value, 1e-5, 1e-5)
+    assert len(device._pieces) == pieces + 1
+
+
+def test_any_alignment_is_taken(device: EmulatedDriver) -> None:
+    f = stagejit.jit(lambda a: a + 1, backend="cuda-emulated")
+    np.testing.assert_array_equal(f(OnDevice(device, X, offset=4)), X + 1)
+
+
+def test_what_a_program_writes_into_is_copied(device: EmulatedDriver) -> None:
+    f = stagejit.jit(lambda a: a.at[0].set(0), backend="cuda-emulated", donate_argnums=0)
+    a = OnDevice(device, X)
+    for _ in range(3):
+        np.testing.assert_array_equal(f(a)[1:], X[1:])
+        assert (np.asarray(f(a))[0] == 0).all()
+    np.testing.assert_array_equal(stagejit.jit(lambda a: a * 1, backend="cuda-emulated")(a), X)
+
+
+def test_gaps_and_wide_numbers_are_refused(device: EmulatedDriver) -> None:
+    f = stagejit.jit(lambda a: a + 1, backend="cuda-emulated")
+    with pytest.raises(StagejitError, match=r"has gaps.*\nNext: give a contiguous copy"):
+        f(OnDevice(device, X, strides=(4, 4 * 37)))
+    with pytest.raises(StagejitError, match=r"would be taken for float32\nNext: convert"):
+        f(OnDevice(device, X.astype(np.float64)))
+    with jax.enable_x64(True):
+        wide = X.astype(np.float64)
+        np.testing.assert_array_equal(f(OnDevice(device, wide)), wide + 1)
+
+
+def test_arrays_of_the_host_go_through_jax(device: EmulatedDriver) -> None:
+    f = stagejit.jit(function, backend="cuda-emulated")
+    np.testing.assert_allclose(f(X, 1.0)["sum"], np.sin(X) * 2 + 1, 1e-5, 1e-5)
+    gradient = jax.grad(lambda a: f(a, 1.0)["sum"][0, 0])(X)
+    np.testing.assert_allclose(gradient[0, 0], 2 * np.cos(X[0, 0]), 1e-5)
+
+
+def test_it_is_the_jitted_function_in_all_else(device: EmulatedDriver) -> None:
+    @stagejit.jit(backend="cuda-emulated")
+    def f(a: Any) -> Any:
+        """Doubles."""
+        return a * 2
+
+    assert isinstance(f, GpuFunction)
+    assert (f.__name__, f.__doc__) == ("f", "Doubles.")
+    assert f.plan(X).dispatches
+    assert "__global__" in f.lower(X).as_text("cuda")
+    assert f.lower(X).as_text("host").startswith("cuda @f")
+    assert str(f.explain(X))
+    assert f.trace(X).lower().compile()(X).shape == X.shape
+    assert f.eval_shape(X).shape == X.shape
+    assert repr(f).startswith("<GpuFunction of ")
+    np.testing.assert_array_equal(copy.copy(f)(X), 2 * X)
+
+
+class Model:
+    @stagejit.jit(backend="cuda-emulated", static_argnums=0)
+    def double(self, a: Any) -> Any:
+        return a * 2
+
+
+def test_methods(device: EmulatedDriver) -> None:
+    np.testing.assert_array_equal(Model().double(X), 2 * X)
+    np.testing.assert_array_equal(Model().double(OnDevice(device, X)), 2 * X)
+
+
+def test_backends() -> None:
+    assert not isinstance(stagejit.jit(lambda a: a), GpuFunction)
+    with pytest.raises(OptionsError, match=r"backend is 'cuda'.*\nNext: give one"):
+        stagejit.jit(lambda a: a, backend="cuda", options=Options(target="cuda-emulated"))
+    f = stagejit.jit(lambda a: a, backend="cuda-emulated", options=Options(verify=True))
+    assert f._options == Options(target="cuda-emulated", verify=True)
