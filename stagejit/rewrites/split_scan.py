@@ -22,7 +22,7 @@ from stagejit.graph.ops import build, filled
 from stagejit.machine import FORK_SECONDS, Machine
 from stagejit.rewrites.driver import GraphStep, Log
 from stagejit.rewrites.partial import converted, mapped
-from stagejit.rewrites.pieces import put_along, taken_along
+from stagejit.rewrites.pieces import joined_along, put_along, taken_along
 from stagejit.types import TensorType
 
 NAME = "split-scan"
@@ -161,7 +161,9 @@ class _Split:
         shape[self.axis] += 1
         nothing = neutral(self.fn, totals.type.dtype)
         around = filled(self.graph, nothing, TensorType(totals.type.dtype, tuple(shape)))
-        return self._running(self._put(totals, around, 0 if self.reverse else 1), self.axis)
+        start = 0 if self.reverse else 1
+        put = put_along(self.graph, totals, around, self.axis, start)
+        return self._running(put, self.axis)
 
     def _totals(self, parts: Value) -> Value:
         axis = self.axis + 1
@@ -182,9 +184,8 @@ class _Split:
         squeezed = (*last.shape[: self.axis], *last.shape[self.axis + 1 :])
         start = build(self.graph, "reshape", (last,), shape=squeezed)
         rest = self._combined(start, rest, self.axis)
-        empty = build(self.graph, "empty", (), shape=self.x.shape, dtype=self.dtype)
-        result = self._put(made, empty, self.rest if self.reverse else 0)
-        return self._put(rest, result, where)
+        first, second = (rest, made) if self.reverse else (made, rest)
+        return joined_along(self.graph, first, second, self.axis)
 
     def _combined(self, start: Value, inside: Value, axis: int) -> Value:
         """start, which has no such axis, before all that lies along it."""
@@ -216,6 +217,3 @@ class _Split:
 
     def _slice(self, x: Value, start: int, size: int) -> Value:
         return taken_along(self.graph, x, self.axis, start, size)
-
-    def _put(self, x: Value, into: Value, start: int) -> Value:
-        return put_along(self.graph, x, into, self.axis, start)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
@@ -30,7 +29,6 @@ from stagejit.codegen.nest.tree import (
     Node,
     Parallel,
     Tail,
-    Within,
     everywhere,
     vectors,
 )
@@ -125,7 +123,7 @@ class _Policy:
         between = self.loops.between
         body: Node = everywhere([between], self.store) if between else self.store
         if self.stride > 1:
-            body = Within("interleaved", partial(self.elements.interleaving, self.stride), body)
+            body = self.emitter.interleaved(self.stride, body)
         count = -(-vector.extent // self.lanes)
         straight = block == vector.extent and count <= _UNROLLED and count * self.code <= _STRAIGHT
         tail: Tail = "all masked" if self._masked(vector) else "masked"

@@ -8,10 +8,13 @@ stride + p`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value
+
+T = TypeVar("T")
 
 # The widest stride at which each phase is picked from the vectors by shuffles of two of them;
 # beyond it, squares of rows are transposed.
@@ -50,15 +53,19 @@ def dealt(b: Builder, wide: Value, stride: int, phase: int) -> Value:
 def interleaved(b: Builder, phases: Sequence[Value]) -> Value:
     """The register whose lanes are lane 0 of every phase, then lane 1, and so on."""
     count, lanes = len(phases), phases[0].type.lanes
-    whole = list(phases)
+    picked = [phase * lanes + lane for lane in range(lanes) for phase in range(count)]
+    return b.shuffle(end_to_end(b.shuffle, phases, lanes), None, picked)
+
+
+def end_to_end(shuffle: Callable[[T, T, range], T], parts: Sequence[T], lanes: int) -> T:
+    """The register of all lanes of parts of so many; copies of the last ones may follow."""
+    whole = list(parts)
     while len(whole) > 1:
-        if len(whole) % 2:
-            whole.append(whole[-1])  # its copy is never picked
+        lanes *= 2
+        whole += whole[-1:] * (len(whole) % 2)
         pairs = zip(whole[::2], whole[1::2], strict=True)
-        whole = [b.shuffle(x, y, range(2 * x.type.lanes)) for x, y in pairs]
-    return b.shuffle(
-        whole[0], None, [phase * lanes + lane for lane in range(lanes) for phase in range(count)]
-    )
+        whole = [shuffle(x, y, range(lanes)) for x, y in pairs]
+    return whole[0]
 
 
 def every(b: Builder, parts: Sequence[Value], first: int) -> Value:

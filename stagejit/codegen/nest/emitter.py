@@ -114,6 +114,14 @@ class Emitter:
         rows = Loop(row, (Chunk(1, Do(body.what, step), straight=not looped),))
         return Within("square", opened, rows)
 
+    def set_cell(self, what: str, cell: Cell, made: Callable[[], Iterable[Register]]) -> Do:
+        """The same for one cell."""
+        return self.set(what, [cell], lambda: [tuple(made())])
+
+    def interleaved(self, stride: int, body: Node) -> Within:
+        """`body`, which wants all elements between lanes that stand `stride` apart."""
+        return Within("interleaved", lambda: self.elements.interleaving(stride), body)
+
     def forget(self) -> None:
         """What was evaluated at fixed places is evaluated again."""
         self._evaluated = {}

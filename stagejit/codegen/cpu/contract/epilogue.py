@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 from stagejit.codegen.cpu.contract.packing import View
 from stagejit.codegen.cpu.contract.plan import ContractPlan
@@ -95,8 +94,8 @@ class Epilogue:
         whole = all(tiling.count(var) == var.extent for var in between)
         if not between or not whole or between != list(inner):
             return []
-        apart = partial(self.elements.interleaving, self._stride(vector))
-        body = Within("interleaved", apart, everywhere(inner, self._loops(())))
+        all_ = everywhere(inner, self._loops(()))
+        body = self.emitter.interleaved(self._stride(vector), all_)
         return [Chunk(self.lanes, body, vector=True)]
 
     # ---------------------------------------------------------------- one position

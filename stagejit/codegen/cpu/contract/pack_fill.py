@@ -28,7 +28,6 @@ from stagejit.codegen.nest.tree import (
     Do,
     Loop,
     Node,
-    Within,
     everywhere,
     serial,
     vectors,
@@ -262,7 +261,7 @@ class Fill:
         """As many vectors at once as there are phases, sorted by shuffles; the rest one by one."""
         var, lanes, count = vector.source, self.lanes, vector.modulus
         cells = [Cell("phase") for _ in range(count)]
-        loads = [self.emitter.set("load", [c], lambda: [(self._element(),)]) for c in cells]
+        loads = [self.emitter.set_cell("load", c, lambda: [self._element()]) for c in cells]
 
         def store(phase: int) -> None:
             offset, parts = self._offset(self.dims), [self.emitter.cells[cell][0] for cell in cells]
@@ -287,8 +286,7 @@ class Fill:
         lanes, var = self.lanes, along.source
         single = Chunk(1, self.write)
         if self._is_between(vector, along):
-            apart = partial(self.elements.interleaving, var.extent)
-            whole: Node = Within("interleaved", apart, everywhere([var], self.write))
+            whole: Node = self.emitter.interleaved(var.extent, everywhere([var], self.write))
         else:
             square = self.emitter.square(var, lanes, self.write)
             whole = Loop(var, (Chunk(lanes, square), single))

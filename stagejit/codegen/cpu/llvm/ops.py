@@ -13,6 +13,7 @@ from stagejit.codegen.cpu.llvm.casts import cast
 from stagejit.codegen.cpu.llvm.text import Emitter, Ref, type_text
 from stagejit.codegen.ir.nodes import I1, I32, Op, Type
 from stagejit.codegen.ir.rules import CASTS
+from stagejit.codegen.ir.strides import end_to_end
 from stagejit.errors import InternalError
 
 # Results of these are no denormals: kernels run where the CPU makes them zeros.
@@ -209,7 +210,8 @@ def _by_registers(
         return None
     if nbits <= 512:
         return instruction(*args)
-    return _joined(e, list(map(instruction, *(_registers(e, arg) for arg in args))))
+    parts = list(map(instruction, *(_registers(e, arg) for arg in args)))
+    return end_to_end(e.shuffle, parts, parts[0].type.lanes)
 
 
 def _registers(e: Emitter, a: Ref) -> list[Ref]:
@@ -217,15 +219,6 @@ def _registers(e: Emitter, a: Ref) -> list[Ref]:
     lanes = 512 // a.type.bits
     starts = range(0, a.type.lanes, lanes)
     return [e.shuffle(a, None, range(start, start + lanes)) for start in starts]
-
-
-def _joined(e: Emitter, parts: list[Ref]) -> Ref:
-    while len(parts) > 1:
-        if len(parts) % 2:  # three registers: pad with one whose lanes are dropped at the end
-            parts.append(parts[-1])
-        pairs = zip(parts[::2], parts[1::2], strict=True)
-        parts = [e.shuffle(a, b, range(2 * a.type.lanes)) for a, b in pairs]
-    return parts[0]
 
 
 def _scale_by_exponent_bits(e: Emitter, a: Ref, n: Ref) -> Ref:

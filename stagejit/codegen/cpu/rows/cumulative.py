@@ -78,7 +78,7 @@ class _Policy:
         self.reducer = Reducer(self.op.attrs["fn"], self.op.result.type.dtype)
         self.in_runs = has_rounding(self.reducer)
         self.stores = Stores(nest.region, self.elements, memory, nest.offsets, nest.streamed)
-        self.carry = Cell("carry")  # along the axis
+        self.set, self.carry = emitter.set_cell, Cell("carry")  # along the axis
         self.elements.bind(self.op.result, nest.index, lambda: self.current)
 
     def tree(self) -> Parallel:
@@ -114,9 +114,6 @@ class _Policy:
         self.current = self.reducer.result(self.b, running)
         self.stores.write(enumerate(self.nest.places))
 
-    def _set(self, what: str, cell: Cell, made: Callable[[], Accumulator]) -> Do:
-        return self.emitter.set(what, [cell], lambda: [made()])
-
     def _in(self, cell: Cell) -> Accumulator:
         return self.emitter.cells[cell]
 
@@ -125,16 +122,16 @@ class _Policy:
     def _line(self) -> Node:
         """One line along the axis, from carry to carry."""
         others = [var for var in self.axis if var is not self.nest.vector]
-        return (self._set("start", self.carry, self._nothing), serial(others, self._along()))
+        return (self.set("start", self.carry, self._nothing), serial(others, self._along()))
 
     def _along(self) -> Node:
         """The run along the vector variable."""
         vector, lanes = self.nest.vector, self.nest.lanes
         if vector is None:
-            return self._set("add one", self.carry, self._one)
+            return self.set("add one", self.carry, self._one)
         full = vector.extent // lanes * lanes
         far = full // _RUN * _RUN if self.in_runs else 0
-        scan = self._set("scan a vector", self.carry, lambda: self._vector(self.carry, None))
+        scan = self.set("scan a vector", self.carry, lambda: self._vector(self.carry, None))
         chunks = [Chunk(lanes, scan, vector=True, tail="masked")]
         if far:
             chunks.insert(0, Chunk(_RUN, self._run(vector)))
@@ -147,11 +144,11 @@ class _Policy:
         def joined() -> Accumulator:
             return self._merged(self._in(self.carry), self._in(local))
 
-        scan = self._set("scan a vector", local, lambda: self._vector(local, self.carry))
+        scan = self.set("scan a vector", local, lambda: self._vector(local, self.carry))
         return (
-            self._set("start", local, self._nothing),
+            self.set("start", local, self._nothing),
             Loop(vector, (Chunk(self.nest.lanes, scan, vector=True),)),
-            self._set("end the run", self.carry, joined),
+            self.set("end the run", self.carry, joined),
         )
 
     def _one(self) -> Accumulator:
@@ -240,7 +237,7 @@ class _Policy:
         def save() -> None:
             panels[0].store(self._in(running), self.emitter.offset(vector))
 
-        add = self._set("add one", running, one)
+        add = self.set("add one", running, one)
         rows = [At(((row, number),) if row else (), add) for number in range(count)]
         body: Node = (self.emitter.set("load", all_cells, load), *rows, Do("save", save))
         return vectors(vector, self.nest.lanes, body)

@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from stagejit.codegen.cpu.rows.nest import VectorPolicy
-from stagejit.codegen.nest.tree import At, Node, Within, everywhere, vectors
+from stagejit.codegen.nest.tree import At, Node, everywhere, vectors
 from stagejit.codegen.rows.loops import RowLoops
 from stagejit.codegen.rows.nest import Stage
 
@@ -29,7 +28,7 @@ class StraightRows(VectorPolicy):
         if nest.vector not in nest.kept:
             return rows
         if (length := math.prod(var.extent for var in nest.reduced)) > 1:
-            rows = Within("interleaved", partial(self.elements.interleaving, length), rows)
+            rows = self.emitter.interleaved(length, rows)
         return vectors(nest.vector, nest.lanes, rows)
 
     def one_pass(self, stage: Stage) -> Node:

@@ -39,11 +39,7 @@ class Way(ABC):
 
     def set(self, what: str, cell: Cell, made: Callable[[], Sequence[Register]]) -> Do:
         """A statement that gives a cell its registers."""
-
-        def run() -> None:
-            self.rows.emitter.cells[cell] = tuple(made())
-
-        return Do(what, run, (cell,))
+        return self.rows.emitter.set_cell(what, cell, made)
 
     def row_by_row(self, sort: Node, cores: int) -> Parallel:
         """Loops over all rows, of which an item has whole ones."""
