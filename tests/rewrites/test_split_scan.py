@@ -51,8 +51,8 @@ def test_what_is_left_over_in_reverse_comes_first() -> None:
     assert "extract_slice %x at (16963)" in text
     assert "i32[30,32768] = cumulative max" in text
     assert "i32[16963] = cumulative max" in text
-    assert "into %18 at (16963)" in text
-    assert "into %19 at (0)" in text
+    assert "%17 into %18 at (0)" in text
+    assert "into %19 at (16963)" in text
 
 
 def test_sixteen_bits_round_once() -> None:
