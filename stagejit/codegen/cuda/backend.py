@@ -14,6 +14,7 @@ from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.maps import map_kernel
 from stagejit.codegen.cuda.rows.reduce import reduce_kernel
 from stagejit.codegen.cuda.scatter import scatter_kernel
+from stagejit.codegen.cuda.sorting.kernel import sort_kernel
 from stagejit.codegen.cuda.text.printer import cuda_source
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.kernel import Kernel
@@ -36,6 +37,7 @@ CUDA = Backend[Device](
         "conv": product_kernel,
         "reduce": reduce_kernel,
         "scatter": scatter_kernel,
+        "sort": sort_kernel,
     },
     lower=_lowered,
     nothing=lambda: GridBuilder([1]).finish(),

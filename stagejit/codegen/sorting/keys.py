@@ -45,18 +45,23 @@ class Keys:
         if self.dtype.kind == "bool":
             key = b.cast("zext", element, "i8")
             return key ^ 1 if self.descending else key
-        key = self._of_float(b, element) if self.dtype.is_float else element
-        if self.dtype.is_integer and self.dtype.is_signed:
-            key = key ^ self._sign
+        if self.dtype.is_float:
+            return self.of_bits(b, b.cast("bitcast", element, self.type.elem))
+        key = element ^ self._sign if self.dtype.is_signed else element
         return key ^ -1 if self.descending else key
 
-    def _of_float(self, b: Builder, element: Register) -> Register:
-        bits = b.cast("bitcast", element, self.type.elem)
+    def of_bits(self, b: Builder, bits: Register) -> Register:
+        """The keys of floats, of which these are the bits."""
         size = bits & ~self._sign
         negative = b.binary("ashr", bits, self.bits - 1)
         key = bits ^ (negative | self._sign)  # of a negative number all bits, else the sign
         key = b.select(b.compare("eq", size, 0), self._sign, key)
-        return b.select(b.compare("gt", size, element.type.infinity), -1, key)
+        key = b.select(b.compare("gt", size, self._floats.infinity), -1, key)
+        return key ^ -1 if self.descending else key
+
+    @property
+    def _floats(self) -> Type:
+        return element_type(self.dtype)
 
     def element(self, b: Builder, key: Register) -> Register:
         """The elements of keys: +0 for a zero, the usual NaN for a NaN."""
@@ -67,7 +72,7 @@ class Keys:
             return key ^ self._sign if self.dtype.is_signed else key
         lowest = b.binary("ashr", key, self.bits - 1)  # of a negative number zeros
         bits = key ^ ((lowest ^ -1) | self._sign)
-        to = element_type(self.dtype)
+        to = self._floats
         usual = to.infinity | 1 << (to.mantissa - 1)
         bits = b.select(b.compare("eq", key, -1), usual, bits)
         return b.cast("bitcast", bits, to.elem)
@@ -82,6 +87,11 @@ class Keys:
     def of_zero(self) -> int:
         """The key of zero, as a signed number of its width."""
         return ~self._sign if self.descending else self._sign
+
+    @property
+    def last_bits(self) -> int:
+        """The bits of a float that comes after all others, or is equal to the last ones."""
+        return self._floats.infinity | self._sign if self.descending else -1
 
     @property
     def of_nan(self) -> int:
