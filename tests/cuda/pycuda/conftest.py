@@ -1,7 +1,7 @@
 """A `PyCudaDriver` for a test: on the emulated driver, and on a GPU with `-m gpu`.
 
-PyCUDA comes from the extra `cuda`, or is built from its source (`built.py`); where it is neither,
-all of this is skipped.
+PyCUDA comes from the extra `cuda`, or is built from its source (`built.py`); where it is neither, a
+stand-in (`standin.py`) has what the driver uses of it, and tests of the rest are skipped.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from stagejit.runtime.cuda.cubins import Compiler, nvrtc_compiler
 from stagejit.runtime.cuda.pycuda import PyCudaDriver
 from tests.cuda.driver import build
 from tests.cuda.driver.cubin import emulated_cubin
+from tests.cuda.pycuda import standin
 from tests.cuda.pycuda.built import is_importable
 
 EMULATED = Compiler("g++", emulated_cubin)
+_INSTALL = "`python -m tests.cuda.pycuda.built`, once, or the extra `cuda`"
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,12 @@ class Device:
 
     compiler: Compiler
     emulated: bool
+    stands_in: bool = False
+
+    def need_pycuda(self) -> None:
+        """Skips the test where there is a stand-in for it."""
+        if self.stands_in:
+            pytest.skip(f"needs PyCUDA: {_INSTALL}")
 
     def seed(self, number: int) -> None:
         """Of the order in which the emulated device works."""
@@ -44,24 +52,28 @@ class Device:
 @pytest.fixture(scope="session", params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> Device:
     """PyCUDA can be imported from now on."""
-    if not is_importable():
-        pytest.skip("needs PyCUDA: `python -m tests.cuda.pycuda.built`, once, or the extra `cuda`")
     if request.param == "gpu":
+        if not is_importable():
+            pytest.skip(f"needs PyCUDA: {_INSTALL}")
         return Device(nvrtc_compiler(), emulated=False)
     if build.has_other_driver():
         pytest.skip("this machine has a driver of its own: `-m gpu` tests that one")
     if shutil.which("g++") is None:
         pytest.skip("the emulated driver needs g++")
     build.load()
-    return Device(EMULATED, emulated=True)
+    if stands_in := not is_importable():
+        standin.install()
+    return Device(EMULATED, emulated=True, stands_in=stands_in)
 
 
 @pytest.fixture
 def driver(device: Device) -> Iterator[PyCudaDriver]:
     """One for a test, of which nothing is left over."""
     before = device.used_nbytes()
+    standin.leaked.clear()
     made = PyCudaDriver(compiler=device.compiler)
     yield made
     made.close()
     assert device.context_depth() == 0
     assert device.used_nbytes() == before
+    assert not standin.leaked

@@ -15,6 +15,7 @@ from tests.cuda.pycuda.kernels import N, axpy
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_gpu_array_is_read_where_it_is(driver: PyCudaDriver, device: Device, seed: int) -> None:
+    device.need_pycuda()
     from pycuda import gpuarray
 
     device.seed(seed)
@@ -32,7 +33,8 @@ def test_a_gpu_array_is_read_where_it_is(driver: PyCudaDriver, device: Device, s
         del theirs, found, transposed
 
 
-def test_a_gpu_array_is_made_of_a_piece_of_memory(driver: PyCudaDriver) -> None:
+def test_a_gpu_array_is_made_of_a_piece_of_memory(driver: PyCudaDriver, device: Device) -> None:
+    device.need_pycuda()
     with driver.current():
         address = driver.allocate(4 * N)
         driver.copy_in(address, np.arange(N, dtype=np.float32), driver.main)

@@ -54,6 +54,7 @@ def said(ordinal: int = 0, folder: str = "", **environment: str) -> str:
 def test_without_a_driver(device: Device) -> None:
     if not device.emulated:
         pytest.skip("this machine has one")
+    device.need_pycuda()
     text = said()
     assert "PyCUDA cannot be loaded: libcuda.so.1" in text
     assert "Next: install NVIDIA's driver" in text
@@ -63,6 +64,7 @@ def test_without_a_driver(device: Device) -> None:
 def test_with_a_driver(device: Device) -> None:
     if not device.emulated:
         pytest.skip("for the emulated one")
+    device.need_pycuda()
     folder = str(build.library_folder())
     assert said(0, folder) == "Emulated NVIDIA H100 sm_90a\n"
     assert said(0, folder, DEVICE="h200") == "Emulated NVIDIA H200 sm_90a\n"

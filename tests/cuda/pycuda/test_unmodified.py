@@ -60,6 +60,7 @@ pinned.stop_holding()
 def test_a_program(device: Device, tmp_path: Path, context: str, seed: int) -> None:
     if not device.emulated:
         pytest.skip("for the emulated driver")
+    device.need_pycuda()
     path = tmp_path / "kernels.cubin"
     path.write_bytes(emulated_cubin(SCALE_AND_ADD))
     environment = {
