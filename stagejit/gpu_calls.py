@@ -165,8 +165,7 @@ def _address(driver: Driver, leaf: Any, aval: Any, taken: list[int]) -> int:
     if is_device_array(leaf):
         told = device_array(leaf)
         _require_usable(told, aval)
-        if told.stream is not None:
-            driver.follow(driver.main, told.stream)
+        driver.follow(driver.main, told.stream)
         if told.address % _ALIGNED == 0:
             return told.address
         taken.append(driver.allocate(told.nbytes))

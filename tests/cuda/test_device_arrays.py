@@ -22,7 +22,7 @@ class Told:
 def test_an_array_without_gaps() -> None:
     found = device_array(value := Told())
     assert (found.address, found.shape, found.dtype) == (4096, (2, 3), np.float32)
-    assert (found.strides, found.stream, found.readonly, found.nbytes) == (None, None, False, 24)
+    assert (found.strides, found.stream, found.readonly, found.nbytes) == (None, 1, False, 24)
     assert found.owner is value
 
 
@@ -44,9 +44,13 @@ def test_strides(shape: tuple[int, ...], strides: Any, wanted: Any) -> None:
     assert device_array(Told(shape=shape, strides=strides)).strides == wanted
 
 
-@pytest.mark.parametrize("stream", [None, 1, 2, 140000000])
-def test_streams(stream: int | None) -> None:
+@pytest.mark.parametrize("stream", [1, 2, 140000000])
+def test_streams(stream: int) -> None:
     assert device_array(Told(stream=stream)).stream == stream
+
+
+def test_who_names_no_stream_means_the_legacy_one() -> None:
+    assert device_array(Told()).stream == device_array(Told(stream=None)).stream == 1
 
 
 def test_an_array_of_nothing() -> None:

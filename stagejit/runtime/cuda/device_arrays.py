@@ -16,20 +16,22 @@ import numpy as np
 from stagejit.errors import StagejitError
 
 _INTERFACE = "__cuda_array_interface__"
+_LEGACY = 1  # CU_STREAM_LEGACY
 _NEXT = "convert it to an array that numpy has a type for"
 
 
 @dataclass(frozen=True)
 class DeviceArray:
     """strides: of bytes, None where elements lie row by row without gaps. stream: a CUDA handle
-    (1: the legacy default stream, 2: that of the thread) on which the array becomes what it is;
-    None: it is that already."""
+    (1: the legacy default stream, 2: that of the thread) on which the array becomes what it is. Who
+    names none means the legacy one: PyCUDA's arrays do, and a copy to the device may be under way
+    on it (`gpuarray.to_gpu` returns before that, and our streams do not wait for it)."""
 
     address: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     strides: tuple[int, ...] | None
-    stream: int | None
+    stream: int
     readonly: bool
     owner: Any = field(compare=False, repr=False)
 
@@ -59,9 +61,9 @@ def device_array(value: Any) -> DeviceArray:
     shape, stream = tuple(map(int, told["shape"])), told.get("stream")
     if stream == 0:  # version 3 forbids what would be ambiguous
         raise StagejitError(f"{kind} names the stream 0", next_step="let it name 1, 2 or its own")
-    return DeviceArray(
-        int(address or 0), shape, dtype, _strides(told, shape, dtype), stream, bool(readonly), value
-    )
+    strides = _strides(told, shape, dtype)
+    stream = _LEGACY if stream is None else stream
+    return DeviceArray(int(address or 0), shape, dtype, strides, stream, bool(readonly), value)
 
 
 def _strides(

@@ -7,7 +7,9 @@ import gc
 import numpy as np
 import pytest
 
+import stagejit
 from stagejit.runtime.cuda.device_arrays import device_array
+from stagejit.runtime.cuda.drivers import using
 from stagejit.runtime.cuda.pycuda import PyCudaDriver
 from tests.cuda.pycuda.conftest import Device
 from tests.cuda.pycuda.kernels import N, axpy
@@ -24,7 +26,7 @@ def test_a_gpu_array_is_read_where_it_is(driver: PyCudaDriver, device: Device, s
         found = device_array(theirs)
         assert (found.address, found.shape, found.dtype) == (int(theirs.gpudata), (N,), np.float32)
         assert found.strides is None
-        driver.follow(driver.main, found.stream or 1)
+        driver.follow(driver.main, found.stream)
         axpy(driver, found.address, found.address, 1, driver.main)
         driver.synchronize(driver.main)
         assert (theirs.get() == 2 * np.arange(N)).all()
@@ -52,3 +54,30 @@ def test_a_gpu_array_is_made_of_a_piece_of_memory(driver: PyCudaDriver, device: 
     gc.collect()
     with driver.current():
         assert driver.allocate(4 * N) == address
+
+
+@pytest.mark.parametrize("followed", [True, False])
+def test_a_function_takes_gpu_arrays_and_returns_them(
+    driver: PyCudaDriver, device: Device, monkeypatch: pytest.MonkeyPatch, followed: bool
+) -> None:
+    """PyCUDA returns from a copy to the device before that is there, as NVIDIA's driver does."""
+    device.need_pycuda()
+    if not (followed or device.emulated):
+        pytest.skip("a GPU may do the right thing by chance")
+    from pycuda import gpuarray
+
+    if not followed:
+        monkeypatch.setattr(driver, "follow", lambda stream, handle: None)
+    array, right = np.arange(N, dtype=np.float32), []
+    with using(driver):
+        function = stagejit.jit(lambda x: (x * 2, x.sum()), backend="cuda")
+        for seed in range(12):
+            device.seed(seed)
+            with driver.current():
+                doubled, total = function(gpuarray.to_gpu(array))
+                assert isinstance(doubled, gpuarray.GPUArray)
+                right.append((doubled.get() == 2 * array).all() and total.get() == array.sum())
+                again, _ = function(doubled)
+                assert (again.get() == 2 * doubled.get()).all() or not right[-1]
+                del doubled, total, again
+    assert set(right) == ({True} if followed else {True, False})
