@@ -38,10 +38,12 @@ def test_addresses_are_aligned_and_never_used_again(device: Client) -> None:
     assert len(set(seen)) == len(seen)
 
 
+FAR = 1 << 40  # where no process has memory
+
 # The places of one array of 25 floats (and 156 bytes up to a page that nobody may touch).
 PLACES = [(0, ""), (24, ""), (25, "a store beside"), (63, "a store beside"),
           (64, "an access outside"), (-1, "a store beside"), (-960, "a store beside"),
-          (-961, "an access outside"), (1 << 40, "an access outside")]  # fmt: skip
+          (-961, "an access outside"), (FAR, "an access outside")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("at", "message"), PLACES)
@@ -60,7 +62,7 @@ def test_a_fault_breaks_the_context_until_it_is_made_anew(client: Client) -> Non
     with client.context():
         x = client.allocate(100)
         with pytest.raises(DriverError, match="ILLEGAL_ADDRESS"):
-            write(client, x, 1 << 30)
+            write(client, x, FAR)
         for _ in range(2):
             with pytest.raises(DriverError, match="ILLEGAL_ADDRESS"):
                 client.allocate(100)
