@@ -20,6 +20,7 @@ from stagejit.codegen.ir.verifier import verify
 Array = np.ndarray[Any, np.dtype[Any]]
 THREADS, BLOCKS = 64, 2
 SIZE = THREADS * BLOCKS
+_KEPT = 3  # elements of a thread's own memory
 _TYPES = (F32, F64, I32, I64, I8)
 _INTS = ["add", "sub", "mul", "and", "or", "xor", "smin", "smax", "umin", "umax", "umulh"]
 _FLOATS = ["add", "sub", "mul", "div", "fmin", "fmax", "fminimum", "fmaximum"]
@@ -34,6 +35,9 @@ class RandomKernel:
     choose: Random
     b: GridBuilder = field(default_factory=lambda: GridBuilder([THREADS]))
     pool: dict[Type, list[Value]] = field(default_factory=lambda: {t: [] for t in (*_TYPES, I1)})
+    stacks: dict[Type, Buffer] = field(default_factory=dict)
+    here: Value = field(init=False)
+    outs: list[Buffer] = field(init=False)
 
     def written(self) -> tuple[Function, list[Array]]:
         b = self.b
@@ -41,6 +45,7 @@ class RandomKernel:
         outs = [b.buffer("y", type) for type in _TYPES]
         total = b.buffer("total", I32)
         here = b.block_id() * THREADS + b.thread_id()
+        self.here, self.outs = here, outs
         self.pool[I64] += [here, b.param(), b.thread_id()]
         self.pool[F32] += [b.load(x, here), b.const(0.1, F32)]
         self.pool[I32].append(b.load(k, here))
@@ -54,6 +59,7 @@ class RandomKernel:
                     self._branch,
                     self._vector,
                     self._stage,
+                    self._change,
                     self._exchange,
                     *[self._some] * 3,
                 ]
@@ -189,6 +195,24 @@ class RandomKernel:
         b.barrier()
         other = (b.thread_id() * 5 + self.choose.randrange(THREADS)) % THREADS
         self.pool[type].append(b.load(shared, other))
+
+    def _change(self) -> None:
+        """What was read before a store is as it was, wherever it lies."""
+        b, type = self.b, self.choose.choice(_TYPES)
+        where = [(self.stack(type), b.const(self.choose.randrange(_KEPT))),
+                 (self.outs[_TYPES.index(type)], self.here)]  # fmt: skip
+        buffer, at = self.choose.choice(where)
+        before = b.load(buffer, at)
+        b.store(self._any(type), buffer, at)
+        self.pool[type] += [before, b.load(buffer, at), before]
+
+    def stack(self, type: Type) -> Buffer:
+        """Memory of a thread, which starts as zeros."""
+        if type not in self.stacks:
+            made = self.stacks[type] = self.b.stack("kept", type, _KEPT)
+            for k in range(_KEPT):
+                self.b.store(self.b.const(0, type), made, k)
+        return self.stacks[type]
 
     def _exchange(self) -> None:
         b, type = self.b, self.choose.choice(_TYPES)

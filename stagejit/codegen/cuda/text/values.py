@@ -98,7 +98,7 @@ class Values:
         (value,) = op.results
         once = self.uses[value] == [self.home[value]] and len(expr.text) <= _LONGEST
         changes = op.opcode == "load" and not op.attrs["buffer"].readonly
-        if not expr.is_simple and (changes or not once):
+        if changes or not (once or expr.is_simple):
             expr = self.named(expr, value.type, self.wanted(value))
         self.bound[value] = expr
 
