@@ -223,3 +223,15 @@ def test_constants(number: float, type: Type, text: str) -> None:
 def test_no_kernels_of_a_cpu() -> None:
     with pytest.raises(InternalError, match="cannot be printed as CUDA C\\+\\+"):
         cuda_source(Builder().finish(), "k")
+
+
+def test_what_is_loaded_is_loaded_once() -> None:
+    """A store comes in between; the text of the element is as short as a name."""
+    b = GridBuilder([1])
+    x, y = b.buffer("x", I64), b.buffer("y", I64)
+    value = b.load(x, 0)
+    b.store(value + 1, x, 0)
+    b.store(value, y, 0)
+    arrays = [np.full(1, 5, np.int64), np.zeros(1, np.int64)]
+    checked(b.finish(), arrays, blocks=[1])
+    assert [int(array[0]) for array in arrays] == [6, 5]

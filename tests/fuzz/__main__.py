@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from stagejit.options import TARGETS
 from tests.fuzz import session
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -24,6 +25,10 @@ def fuzz(
         list[str] | None, typer.Option(help="kernels, programs or order; by default all.")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes for programs.")] = 1,
+    target: Annotated[
+        str, typer.Option(help='Of programs; "cuda-emulated" runs them as on a GPU.')
+    ] = "native",
+    count: Annotated[int | None, typer.Option(min=1, help="Programs at most.")] = None,
 ) -> None:
     """Run random kernels and random programs, and compare them with what they mean."""
     unknown = [name for name in only or () if name not in session.PARTS]
@@ -33,7 +38,9 @@ def fuzz(
         )
     chosen = tuple(part for part in session.PARTS if part in (only or session.PARTS))
     first = secrets.randbelow(1 << 30) if seed is None else seed
-    if not session.run(first, minutes, chosen, Console(), jobs=jobs):
+    if target not in TARGETS:
+        raise typer.BadParameter(f"there is no target {target!r}; one of {', '.join(TARGETS)}")
+    if not session.run(first, minutes, chosen, Console(), jobs=jobs, target=target, count=count):
         raise typer.Exit(1)
 
 

@@ -61,9 +61,17 @@ class Report:
 
 
 def run(
-    seed: int, minutes: float, parts: tuple[str, ...], console: Console, *, jobs: int = 1
+    seed: int,
+    minutes: float,
+    parts: tuple[str, ...],
+    console: Console,
+    *,
+    jobs: int = 1,
+    target: str = "native",
+    count: int | None = None,
 ) -> bool:
-    """Runs parts of the net one after the other; whether nothing was found."""
+    """Runs parts of the net one after the other; whether nothing was found. target: of programs;
+    count: how many of them at most."""
     console.print(f"fuzz with --seed {seed}", highlight=False)
     whole = sum(SHARES[part] for part in parts)
     found: list[bool] = []
@@ -75,7 +83,8 @@ def run(
             )
             found.append(not kernels.ok)
         elif part == "programs":
-            found.append(bool(run_programs(seed, seconds, console, jobs=jobs).failures))
+            report = run_programs(seed, seconds, console, jobs=jobs, target=target, count=count)
+            found.append(bool(report.failures))
         else:
             found.append(bool(run_orders(seed, seconds, console)))
     return not any(found)
@@ -88,6 +97,8 @@ def run_programs(
     *,
     jobs: int = 1,
     features: frozenset[str] = FEATURES,
+    target: str = "native",
+    count: int | None = None,
 ) -> Report:
     """Random programs from `seed` on, until the time is over; then failures are minimized."""
     report, start = Report(seed), time.monotonic()
@@ -96,12 +107,12 @@ def run_programs(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as progress:
         task = progress.add_task(f"random programs, seed {seed}")
-        for finding in workers.judged(seed, features, jobs, seconds):
+        for finding in workers.judged(seed, features, jobs, seconds, count, target):
             _note(report, finding, console)
             report.seconds = time.monotonic() - start
             progress.update(task, description=report.summary)
     for failure in list(report.failures.values())[:MOST_MINIMIZED]:
-        program = random_program(failure.seed, features)
+        program = random_program(failure.seed, features).compiled_for(target)
         failure.program = workers.smallest(program, failure.verdict, MINIMIZING_SECONDS)
         _print(console, str(failure))
     _print(console, report.summary)

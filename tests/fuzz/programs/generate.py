@@ -71,6 +71,10 @@ class Program:
     x64: bool
     options: Options
 
+    def compiled_for(self, target: str) -> Program:
+        """The same program, with another target among its options."""
+        return replace(self, options=replace(self.options, target=target))
+
     @cached_property
     def defined(self) -> dict[str, Any]:
         """What the text defines; it uses nothing but `draft.NAMES`."""

@@ -61,15 +61,21 @@ class _Worker:
 
 
 def judged(
-    first: int, features: frozenset[str], jobs: int, seconds: float, count: int | None = None
+    first: int,
+    features: frozenset[str],
+    jobs: int,
+    seconds: float,
+    count: int | None = None,
+    target: str = "native",
 ) -> Iterator[Finding]:
-    """Judges programs `first`, `first + 1`, ... until the time is over or `count` are done."""
+    """Judges programs `first`, `first + 1`, ... until the time is over or `count` are done. target:
+    what they are compiled for."""
     seeds = itertools.count(first) if count is None else iter(range(first, first + count))
     deadline = time.monotonic() + seconds
     workers: list[_Worker] = []
     try:
         for _ in range(jobs):
-            workers.append(_started(features))
+            workers.append(_started(features, target))
             _next(workers[-1], seeds, deadline)
         while busy := [worker for worker in workers if worker.seed is not None]:
             ready = wait([worker.connection for worker in busy], timeout=1.0)
@@ -90,16 +96,16 @@ def judged(
                 worker.done += 1
                 if worker.done >= PROGRAMS_A_PROCESS or not worker.process.is_alive():
                     _stop(worker)
-                    worker = workers[at] = _started(features)
+                    worker = workers[at] = _started(features, target)
                 _next(worker, seeds, deadline)
     finally:
         for worker in workers:
             _stop(worker)
 
 
-def _started(features: frozenset[str]) -> _Worker:
+def _started(features: frozenset[str], target: str) -> _Worker:
     ours, theirs = FORK.Pipe()
-    process = FORK.Process(target=_serve, args=(theirs, features), daemon=True)
+    process = FORK.Process(target=_serve, args=(theirs, features, target), daemon=True)
     process.start()
     theirs.close()
     return _Worker(process, ours)
@@ -130,7 +136,7 @@ def _stop(worker: _Worker) -> None:
     worker.process.join()
 
 
-def _serve(connection: Connection, features: frozenset[str]) -> None:
+def _serve(connection: Connection, features: frozenset[str], target: str) -> None:
     """What a worker does: judges the seeds that come in."""
     become_worker()
     while True:
@@ -138,8 +144,12 @@ def _serve(connection: Connection, features: frozenset[str]) -> None:
             seed = connection.recv()
         except EOFError:
             return
-        make = functools.partial(random_program, seed, features)
+        make = functools.partial(_program, seed, features, target)
         connection.send(_safely(connection, make))
+
+
+def _program(seed: int, features: frozenset[str], target: str) -> Program:
+    return random_program(seed, features).compiled_for(target)
 
 
 def become_worker() -> None:
