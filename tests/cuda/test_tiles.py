@@ -15,8 +15,9 @@ from jax import lax
 
 from stagejit.codegen.cuda.contract import kernel as policy
 from stagejit.codegen.cuda.contract.tile import Tile, tiles
+from stagejit.codegen.cuda.contract.warp_tile import WarpTile
 from stagejit.codegen.cuda.device import Device
-from stagejit.types import f32
+from stagejit.types import bf16, f32
 from tests.cuda import machine
 from tests.cuda.machine import GPU, compilation_of, run
 
@@ -34,11 +35,13 @@ def some(*shape: int) -> Array:
 
 
 @pytest.fixture
-def forced(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tile], Device]:
+def forced(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tile | WarpTile], Device]:
     """A device for which there is one tile."""
 
-    def force(tile: Tile) -> Device:
-        monkeypatch.setattr(policy, "tiles", lambda dtype: [tile])
+    def force(tile: Tile | WarpTile) -> Device:
+        plain, warps = ([tile], []) if isinstance(tile, Tile) else ([], [tile])
+        monkeypatch.setattr(policy, "tiles", lambda dtype: plain)
+        monkeypatch.setattr(policy, "warp_tiles", lambda plan: warps)
         monkeypatch.setattr(policy, "single_seconds", lambda plan, device: 1.0)
         return replace(GPU, name=f"{GPU.name} with {tile}")
 
@@ -60,6 +63,51 @@ def test_any_tile(forced: Any, tile: Tile, sizes: tuple[int, int, int]) -> None:
     (found,) = run(lambda a, b, c: a @ b + c, a, b, c, resources=True, device=device)
     wanted = a.astype(np.float64) @ b.astype(np.float64) + c
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+WARPS = [
+    WarpTile(2, 2, 32, 32, 16, bf16), WarpTile(1, 2, 64, 32, 32, bf16),
+    WarpTile(2, 1, 16, 16, 32, bf16), WarpTile(2, 2, 64, 64, 32, bf16),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["mk,kn->mn", "km,kn->mn", "mk,nk->mn", "km,nk->nm"])
+@pytest.mark.parametrize(
+    ("tile", "whole"), [*((tile, True) for tile in WARPS), (WARPS[0], False)], ids=str
+)
+def test_any_tile_of_warps(forced: Any, layout: str, tile: WarpTile, whole: bool) -> None:
+    sizes = {"m": 136, "k": 56, "n": 80} if whole else {"m": 67, "k": 35, "n": 45}
+    left, right, _ = layout.replace("->", ",").split(",")
+    a, b = (some(*(sizes[d] for d in side)).astype(jnp.bfloat16) for side in (left, right))
+    device = forced(tile)
+
+    def product(a: Array, b: Array) -> Array:
+        return jnp.einsum(layout, a, b, preferred_element_type=jnp.float32)
+
+    (kernel,) = compilation_of(product, a, b, device=device).run_until("codegen").kernels.values()
+    assert kernel.kernel.choices[0].reason.startswith(str(tile))
+    (found,) = run(product, a, b, resources=True, device=device)
+    wanted = np.einsum(layout, np.asarray(a, np.float64), np.asarray(b, np.float64))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_tensor_cores_multiply_convolutions(forced: Any) -> None:
+    image, taps = (some(*s).astype(jnp.bfloat16) for s in ((2, 9, 8, 16), (3, 3, 16, 24)))
+
+    def conv(image: Array, taps: Array) -> Array:
+        made = lax.conv_general_dilated(
+            image, taps, (1, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        return jnp.maximum(made, 0)
+
+    device = forced(WARPS[0])
+    (kernel,) = (
+        compilation_of(conv, image, taps, device=device).run_until("codegen").kernels.values()
+    )
+    assert "tensor cores" in kernel.kernel.choices[0].reason
+    (found,) = run(conv, image, taps, resources=True, device=device)
+    wanted = conv(np.asarray(image, np.float32), np.asarray(taps, np.float32))
+    np.testing.assert_allclose(np.asarray(found, np.float32), wanted, rtol=2.0**-7, atol=1e-3)
 
 
 @pytest.mark.parametrize("tile", TILES[::2], ids=str)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stagejit.codegen.generate import Generated, KernelCache
 from stagejit.codegen.kernel import Kernel
-from stagejit.codegen.target import Target
 from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.dispatch.regions import Region, regions_of
 from stagejit.errors import UnsupportedOpError
@@ -22,6 +21,7 @@ from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops.control import memory_of
 from stagejit.graph.verifier import verify as verify_graph
+from stagejit.machine import Machine
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.normal_form import normalize
 from tests.dispatches import dispatches_of
@@ -58,7 +58,7 @@ class Caches:
     seen: what made a template first, by the identity of its text.
     """
 
-    targets: Mapping[str, Target]
+    targets: Mapping[str, Machine]
     caches: dict[tuple[str, bool], KernelCache] = field(default_factory=dict)
     seen: dict[int, object] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
@@ -93,9 +93,11 @@ class CaseFault(Exception):
         self.target, self.first = target, first
 
 
-def jobs_of(case: Case, caches: Caches, targets: Sequence[str]) -> Iterator[Job]:
-    """The kernels of a case for each target. Raises CaseFault; no jobs where the case is one that
-    the compiler refuses."""
+def jobs_of(
+    case: Case, caches: Caches, targets: Sequence[str], kinds: Container[str] | None = None
+) -> Iterator[Job]:
+    """The kernels of a case, of all kinds or of some, for each target. Raises CaseFault; no jobs
+    where the case is one that the compiler refuses."""
     setting, graph = case.setting, case.graph
     options = setting.options
     inputs = inputs_of(graph, setting.seed)
@@ -114,7 +116,8 @@ def jobs_of(case: Case, caches: Caches, targets: Sequence[str]) -> Iterator[Job]
     reference = Reference(dispatches, inputs)
     _require_meaning(graph, dispatches, inputs, reference)
     for number, part in enumerate(parts):
-        if any(store.value.type.size for store in part.stores):
+        wanted = kinds is None or part.kind in kinds
+        if wanted and any(store.value.type.size for store in part.stores):
             yield from _region_jobs(case, caches, targets, part, reference, number)
 
 

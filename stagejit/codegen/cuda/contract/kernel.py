@@ -13,11 +13,18 @@ from stagejit.codegen.choices import cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.walk import nests_of
 from stagejit.codegen.costs import region_seconds
+from stagejit.codegen.cuda.contract.fragments import FragmentSums
 from stagejit.codegen.cuda.contract.plan import Plan, plan_of
+from stagejit.codegen.cuda.contract.registers import RegisterSums
 from stagejit.codegen.cuda.contract.sides import Sides, sides_of
 from stagejit.codegen.cuda.contract.single import SingleSums, single_seconds
 from stagejit.codegen.cuda.contract.tile import Tile, fits, seconds, tiles
-from stagejit.codegen.cuda.contract.tiled import TiledSums
+from stagejit.codegen.cuda.contract.warp_tile import (
+    WarpTile,
+    warp_tile_fits,
+    warp_tile_seconds,
+    warp_tiles,
+)
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.kernels import grid_kernel
 from stagejit.codegen.cuda.threads import ThreadEmitter
@@ -36,7 +43,7 @@ class Way:
 
     plan: Plan
     sides: Sides
-    tile: Tile | None
+    tile: Tile | WarpTile | None
     choice: Choice
 
     @property
@@ -61,7 +68,9 @@ def product_kernel(region: ClosedRegion, device: Device) -> Kernel:
     def tree(way: Way, emitter: ThreadEmitter, memory: Sequence[Memory]) -> Parallel:
         if way.tile is None:
             return SingleSums(way.plan, emitter, memory).tree()
-        return TiledSums(way.plan, way.sides, way.tile, emitter, memory).tree()
+        if isinstance(way.tile, WarpTile):
+            return FragmentSums(way.plan, way.sides, way.tile, emitter, memory).tree()
+        return RegisterSums(way.plan, way.sides, way.tile, emitter, memory).tree()
 
     choices = [way.choice for way in ways]
     return grid_kernel(
@@ -73,17 +82,17 @@ def product_kernel(region: ClosedRegion, device: Device) -> Kernel:
 def _way(plan: Plan, device: Device, threads: int | None) -> Way:
     """The cheapest one. threads: of a block, where that is settled."""
     sides, dtype = sides_of(plan), plan.nest.dtype
-    fitting: list[Tile | None] = [None]
+    fitting: list[Tile | WarpTile | None] = [None]
     if plan.steps and sides.rows.axes and sides.columns.axes:
-        fitting += [
-            tile
-            for tile in tiles(dtype)
-            if threads in (None, tile.threads) and fits(sides, tile, device, dtype)
-        ]
+        fitting += [tile for tile in tiles(dtype) if fits(sides, tile, device, dtype)]
+        fitting += [tile for tile in warp_tiles(plan) if warp_tile_fits(sides, tile, device)]
+    fitting = [tile for tile in fitting if not tile or threads in (None, tile.threads)]
 
-    def cost(tile: Tile | None) -> float:
+    def cost(tile: Tile | WarpTile | None) -> float:
         if tile is None:
             return 1e6 * single_seconds(plan, device)
+        if isinstance(tile, WarpTile):
+            return 1e6 * warp_tile_seconds(sides, tile, device)
         return 1e6 * seconds(sides, tile, device, dtype)
 
     ranked = cheapest(

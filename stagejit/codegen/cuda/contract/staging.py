@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from stagejit.codegen.cuda.contract.numbers import apart, each
 from stagejit.codegen.cuda.contract.operands import element_of
 from stagejit.codegen.cuda.contract.sides import Side, Sides
-from stagejit.codegen.cuda.contract.tile import Tile, accesses, pitch
+from stagejit.codegen.cuda.contract.tile import Shape, accesses, pitch
 from stagejit.codegen.cuda.threads import ThreadEmitter
 from stagejit.codegen.ir.nodes import Buffer, element_type
 from stagejit.codegen.ir.nodes import Value as Register
@@ -25,19 +25,20 @@ from stagejit.types import DType
 
 
 class Staging:
-    """One operand of a tile. extent: its rows, or columns. shared: of two tiles, the second behind
-    the first."""
+    """One operand of a tile. extent: its rows, or columns. dtype: in shared memory, which has room
+    for two tiles, the second behind the first. by_rows: whether the steps of a row lie together,
+    and not the rows of a step. missing: what stands for elements that are none."""
 
     def __init__(
-        self, emitter: ThreadEmitter, sides: Sides, side: Side, tile: Tile, dtype: DType, name: str,
-        missing: float,
+        self, emitter: ThreadEmitter, sides: Sides, side: Side, tile: Shape, dtype: DType,
+        name: str, missing: float, *, by_rows: bool = False,
     ) -> None:  # fmt: skip
         self.emitter, self.b, self.elements = emitter, emitter.b, emitter.elements
         self.sides, self.side, self.tile, self.dtype = sides, side, tile, dtype
         self.extent = tile.rows if side is sides.rows else tile.columns
         self.lanes, self.often = accesses(side, self.extent, tile)
-        self.pitch = pitch(self.extent, dtype.itemsize)
-        self.missing = missing
+        self.by_rows, self.missing = by_rows, missing
+        self.pitch = pitch(tile.depth if by_rows else self.extent, dtype.itemsize)
         elem = element_type(dtype)
         self.ahead: Buffer = self.b.stack(f"next_{name}", elem, self.lanes * self.often)
         self.shared = emitter.shared(name, elem, 2 * self.size)
@@ -45,9 +46,14 @@ class Staging:
     @property
     def size(self) -> int:
         """Elements of one tile."""
-        return self.tile.depth * self.pitch
+        return (self.extent if self.by_rows else self.tile.depth) * self.pitch
 
-    def _place(self, number: Register) -> tuple[Register, Register]:
+    def place(self, which: Register, row: Register, step: Register) -> Register:
+        """Where an element of one of the two tiles is in shared memory."""
+        first, then = (row, step) if self.by_rows else (step, row)
+        return which * self.size + first * self.pitch + then
+
+    def _turn(self, number: Register) -> tuple[Register, Register]:
         """Which row and step of the tile a thread has in one of its turns."""
         at = self.b.thread_of_block() + number * self.tile.threads
         if self.side.along_steps:
@@ -64,7 +70,7 @@ class Staging:
 
     def _load(self, number: Register, first: Register, steps: Span) -> None:
         b, side = self.b, self.side
-        row, step = self._place(number)
+        row, step = self._turn(number)
         row, step = self.emitter.span(side.number).start + row, first + step
         exists = []
         if side.number.extent % self.extent:
@@ -92,9 +98,9 @@ class Staging:
 
     def _store(self, number: Register, which: Register) -> None:
         b, lanes = self.b, self.lanes
-        row, step = self._place(number)
-        at = which * self.size + step * self.pitch + row
-        if self.side.along_steps:
+        row, step = self._turn(number)
+        at = self.place(which, row, step)
+        if self.side.along_steps != self.by_rows:
             for k in range(lanes):
                 b.store(b.load(self.ahead, number * lanes + k), self.shared, at + k * self.pitch)
         else:

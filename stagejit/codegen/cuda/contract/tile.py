@@ -16,6 +16,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from stagejit.codegen.cuda.contract.sides import Side, Sides
 from stagejit.codegen.cuda.device import Device
@@ -30,7 +31,23 @@ _AROUND = 60  # instructions of a thread around the steps of a tile; cycles unti
 _BESIDE = 40  # registers for places, numbers of steps, what is loaded ahead
 _OF_PLACE = 3  # registers of an element that is loaded alone: where it lies, whether it is one
 _MOST_REGISTERS = 224
-_MOST_STAGED, _MOST_TURNS = 16, 8  # elements of an operand that a thread loads ahead; accesses
+_MOST_STAGED_NBYTES, _MOST_TURNS = 64, 8  # of an operand that a thread loads ahead; accesses
+
+
+class Shape(Protocol):
+    """Of what a block has in one turn."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def columns(self) -> int: ...
+
+    @property
+    def depth(self) -> int: ...
+
+    @property
+    def threads(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -95,7 +112,7 @@ def shared_nbytes(tile: Tile, itemsize: int) -> int:
     return sum(2 * tile.depth * pitch(n, itemsize) * itemsize for n in (tile.rows, tile.columns))
 
 
-def accesses(side: Side, extent: int, tile: Tile) -> tuple[int, int]:
+def accesses(side: Side, extent: int, tile: Shape) -> tuple[int, int]:
     """(neighbours that a thread loads at once, how often it does) of a tile of an operand."""
     lanes = side.lanes
     while lanes > 1 and extent * tile.depth % (lanes * tile.threads):
@@ -105,17 +122,26 @@ def accesses(side: Side, extent: int, tile: Tile) -> tuple[int, int]:
 
 def fits(sides: Sides, tile: Tile, device: Device, dtype: DType) -> bool:
     """Whether threads share the loads evenly, and there is enough of everything."""
-    loads = _loads(sides, tile)
     return (
-        all(lanes * often * tile.threads == tile.depth * n for lanes, often, n in loads)
-        and all(often <= min(_MOST_TURNS, _MOST_STAGED // lanes) for lanes, often, _ in loads)
+        shares_loads(sides, tile, dtype.itemsize)
         and tile.down % tile.warp[0] == 0
         and shared_nbytes(tile, dtype.itemsize) <= device.static_shared_nbytes
         and registers(sides, tile, dtype) <= _MOST_REGISTERS
     )
 
 
-def _loads(sides: Sides, tile: Tile) -> list[tuple[int, int, int]]:
+def shares_loads(sides: Sides, tile: Shape, itemsize: int) -> bool:
+    """Whether all threads have equally many loads of each operand, and few."""
+    loads = loads_of(sides, tile)
+    return all(
+        lanes * often * tile.threads == tile.depth * extent
+        and often <= _MOST_TURNS
+        and often * lanes * itemsize <= _MOST_STAGED_NBYTES
+        for lanes, often, extent in loads
+    )
+
+
+def loads_of(sides: Sides, tile: Shape) -> list[tuple[int, int, int]]:
     """Of each operand: `accesses`, and how much of it a tile has."""
     both = (sides.rows, tile.rows), (sides.columns, tile.columns)
     return [(*accesses(side, extent, tile), extent) for side, extent in both]
@@ -125,7 +151,7 @@ def registers(sides: Sides, tile: Tile, dtype: DType) -> int:
     """Of a thread, about."""
     staged = sum(
         lanes * often + (_OF_PLACE * often if lanes == 1 else 0)
-        for lanes, often, _ in _loads(sides, tile)
+        for lanes, often, _ in loads_of(sides, tile)
     )
     held = tile.height * tile.width + 2 * (tile.height + tile.width) + staged
     return dtype.itemsize // 4 * held + _BESIDE
@@ -159,7 +185,7 @@ def _per_access(tile: Tile, dtype: DType) -> float:
     return tile.lanes * dtype.itemsize / _ACCESS_NBYTES
 
 
-def blocks_of(sides: Sides, tile: Tile) -> int:
+def blocks_of(sides: Sides, tile: Shape) -> int:
     rows, columns = sides.rows.number.extent, sides.columns.number.extent
     batch = math.prod(var.extent for var in sides.batch)
     return batch * -(-rows // tile.rows) * -(-columns // tile.columns)

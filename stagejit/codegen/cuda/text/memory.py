@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stagejit.codegen.cuda.text.expressions import infix
-from stagejit.codegen.cuda.text.tiles import tile_name
+from stagejit.codegen.cuda.text.tiles import tile_name, way_of
 from stagejit.codegen.cuda.text.types import LOOSE, SUM, Expr, access_nbytes, c_type, constant
 from stagejit.codegen.cuda.text.values import Values
 from stagejit.codegen.ir.nodes import Buffer, Op, Type, Value
@@ -136,8 +136,13 @@ def _guarded(v: Values, op: Op, mask: Sequence[Value], change: str) -> None:
 
 def tile_load(v: Values, op: Op) -> None:
     (result,) = op.results
-    name = tile_name(f"load_{op.attrs['role']}", op.attrs["tile"])
-    v.declare(result, f"{name}({_matrix(v, op, op.operands)})", wanted=f"{op.attrs['role']}_tile")
+    role, way = op.attrs["role"], way_of(op)
+    args = _matrix(v, op, op.operands)
+    if way:
+        first, *strides = args.split(", ")
+        args = ", ".join([first, strides[strides[0] == "1"]])
+    name = tile_name(f"load_{role}{way}", op.attrs["tile"])
+    v.declare(result, f"{name}({args})", wanted=f"{role}_tile")
 
 
 def tile_product(v: Values, op: Op) -> None:

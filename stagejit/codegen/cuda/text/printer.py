@@ -26,6 +26,7 @@ from stagejit.codegen.cuda.text.tiles import (
     product_function,
     store_function,
     tile_name,
+    way_of,
 )
 from stagejit.codegen.cuda.text.types import c_type, constant
 from stagejit.codegen.cuda.text.values import Values, names_of
@@ -130,8 +131,8 @@ def _tile_functions(function: Function) -> list[str]:
 def _tile_function(op: Op) -> tuple[str, str]:
     tile = op.attrs["tile"]
     if op.opcode == "tile_load":
-        role = op.attrs["role"]
-        return tile_name(f"load_{role}", tile), load_function(tile, role)
+        role, way = op.attrs["role"], way_of(op)
+        return tile_name(f"load_{role}{way}", tile), load_function(tile, role, way)
     if op.opcode == "tile_store":
         return tile_name("store", tile), store_function(tile)
     return tile_name("product", tile), product_function(tile)

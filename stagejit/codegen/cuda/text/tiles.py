@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from stagejit.codegen.cuda.text.types import c_type
 from stagejit.codegen.ir.grid.matrix_tiles import MatrixTile, Role
-from stagejit.codegen.ir.nodes import Type
+from stagejit.codegen.ir.nodes import Op, Type
 
 Place = tuple[int, int]
 
@@ -19,7 +19,18 @@ def tile_name(what: str, tile: MatrixTile) -> str:
     return f"tile_{what}_{str(tile).replace('.', '_')}"
 
 
-def load_function(tile: MatrixTile, role: Role) -> str:
+def way_of(op: Op) -> str:
+    """How a `tile_load` finds its elements: "" one by one; by whole "_rows" or "_columns", which
+    lie together in shared memory."""
+    whole = op.attrs.get("whole") and op.attrs["buffer"].space == "shared"
+    if not whole or op.attrs["tile"].operand.bits != 16 or op.attrs["role"] == "c":
+        return ""
+    return "_rows" if op.operands[2].const == 1 else "_columns"
+
+
+def load_function(tile: MatrixTile, role: Role, way: str = "") -> str:
+    if way:
+        return _whole_function(tile, role, way)
     elem, fragment = c_type(tile.fragment(role).scalar), c_type(tile.fragment(role))
     lines = [
         f"// A thread's elements of a {_shape(tile, role)} matrix.",
@@ -29,6 +40,50 @@ def load_function(tile: MatrixTile, role: Role) -> str:
         "  return {",
         *(f"    corner[{_offset(place)}]," for place in _places(tile, role)),
         "  };",
+        "}",
+    ]
+    return "\n".join(lines)
+
+
+# Where the 8 neighbours begin that a thread points to, for the 8 x 8 matrices that it gets a
+# register of each.
+_POINTED = {
+    "a_rows": "lane % 16 * pitch + lane / 16 * 8",
+    "a_columns": "(lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8",
+    "b_rows": "lane % 16 * pitch",
+    "b_columns": "lane % 8 * pitch + lane / 8 % 2 * 8",
+}
+
+
+def _whole_function(tile: MatrixTile, role: Role, way: str) -> str:
+    elem, fragment = c_type(tile.fragment(role).scalar), c_type(tile.fragment(role))
+    count = tile.fragment(role).lanes // 2
+    names = [f"r{k}" for k in range(count)]
+    across = ".trans" if (role, way) in (("a", "_columns"), ("b", "_rows")) else ""
+    slots = ", ".join(f"%{k}" for k in range(count))
+    outputs = ", ".join(f'"=r"({name})' for name in names)
+    pitches = "down = pitch, along = 1" if way == "_rows" else "down = 1, along = pitch"
+    lines = [
+        f"// A thread's elements of a {_shape(tile, role)} matrix in shared memory, by {way[1:]}.",
+        f"__device__ inline {fragment}",
+        f"{tile_name(f'load_{role}{way}', tile)}(const {elem}* p, u64 pitch) {{",
+        "#ifdef __CUDA_ARCH__",
+        "  const u32 lane = lane_of_warp();",
+        f"  const {elem}* own = p + ({_POINTED[role + way]});",
+        f"  u32 {', '.join(names)};",
+        f'  asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{across}.shared.b16 "',
+        f'      "{{{slots}}}, [%{count}];"',
+        f'      : {outputs} : "r"(u32(__cvta_generic_to_shared(own))) : "memory");',
+        "  return {",
+        *(f"    {elem}{{u16({name})}}, {elem}{{u16({name} >> 16)}}," for name in names),
+        "  };",
+        "#else",
+        f"  const u64 {pitches};",
+        *_corner(tile, role),
+        "  return {",
+        *(f"    corner[{_offset(place)}]," for place in _places(tile, role)),
+        "  };",
+        "#endif",
         "}",
     ]
     return "\n".join(lines)

@@ -104,13 +104,14 @@ class GridBuilder(Builder):
 
     def tile_load(
         self, tile: MatrixTile, role: Role, buffer: Buffer, index: Operand,
-        strides: tuple[Operand, Operand],
+        strides: tuple[Operand, Operand], *, whole: bool = False,
     ) -> Value:  # fmt: skip
         """A thread's fragment of a matrix whose element (r, c) is element `index + r * strides[0] +
-        c * strides[1]` of `buffer`; index and strides are the same in all threads of a warp."""
+        c * strides[1]` of `buffer`; index and strides are the same in all threads of a warp. whole:
+        one of the strides is 1, and neighbours along it begin at multiples of 16 bytes."""
         where = tuple(self.as_value(x, I64) for x in (index, *strides))
-        type = tile.fragment(role)
-        return self._effect("tile_load", where, type, tile=tile, role=role, buffer=buffer)[0]
+        attrs = {"tile": tile, "role": role, "buffer": buffer, **({"whole": True} if whole else {})}
+        return self._effect("tile_load", where, tile.fragment(role), **attrs)[0]
 
     def tile_product(self, tile: MatrixTile, a: Value, b: Value, c: Value) -> Value:
         """The fragment of a * b + c, see `MatrixTile`."""
