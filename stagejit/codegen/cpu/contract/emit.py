@@ -35,7 +35,7 @@ from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.spans import Span
-from stagejit.codegen.nest.tree import Do, Groups, Node, Parallel, Run, blocks, serial
+from stagejit.codegen.nest.tree import Groups, Node, Parallel, Run, blocks, serial
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
 from stagejit.types import DType
@@ -119,7 +119,7 @@ class Products:
             looks = [zeros.tree(partial(self._groups, zeros.block.splits))]
         if self.plan.masks:
             around.append(partial(where_kept, self.plan.masks))
-        tiles = self._groups(self.tiling.splits, partial(self._tile, kernel, around))
+        tiles = self._groups(self.tiling.splits, lambda sizes: SumTile(kernel, sizes).node(around))
         return (*filled, *looks, tiles), zeros
 
     def _view(self, number: int) -> View:
@@ -159,40 +159,6 @@ class Products:
         return View(memory.buffer, dtype, dict(form.terms), base, depends)
 
     # ---------------------------------------------------------------- tiles
-
-    def _tile(
-        self, kernel: MicroKernel, around: Sequence[Around], sizes: Mapping[Var, int]
-    ) -> Node:
-        tile = SumTile(kernel, sizes).node(around)
-        if not self.tiling.ahead:
-            return tile
-        return (Do("fetch ahead", lambda: self._fetch_ahead(kernel, sizes)), tile)
-
-    def _fetch_ahead(self, kernel: MicroKernel, sizes: Mapping[Var, int]) -> None:
-        """Each tile fetches its share of operands that stream from memory, for a later block of the
-        reduction: whole rows of the vector operand, and what the other holds of the tile's rows.
-        Tiles that read the same rows divide them."""
-        tiling, lane, axis = self.tiling, self.tiling.lane, self.tiling.blocked
-        assert lane is not None
-        assert axis is not None
-        for view in kernel.operands:
-            vector = lane in view.depends
-            if not vector and view.strides.get(axis) != 1:
-                continue
-            others = [split for split in tiling.splits if split.var not in view.depends]
-            longest = max(others, key=lambda split: split.block, default=None)
-            share, first = tiling.k_block, self.b.const(0)
-            if longest is not None:
-                share = -(-share // longest.block)
-                first = self.emitter.groups[longest.var] * (share * view.constant({axis: 1}))
-            ahead = view.constant({axis: tiling.k_block * (tiling.ahead if vector else 1)})
-            first = kernel.start(view) + first + ahead
-            along = lane if vector else next(iter(v for v in sizes if v in view.depends), lane)
-            for step in range(0, share, 1 if vector else 64 // kernel.dtype.itemsize):
-                for unit in range(sizes[along]):
-                    moved = unit * (tiling.lanes if vector else 1)
-                    offset = view.constant({axis: step, along: moved})
-                    self.b.prefetch(view.buffer, first + offset, locality=2)
 
     def _groups(self, splits: Sequence[Split], inside: Callable[[Mapping[Var, int]], Node]) -> Node:
         """The loops over groups of some axes, with what is inside for their sizes."""

@@ -285,6 +285,8 @@ class SumTile:
             raw = self.b.load(view.buffer, at, self._lanes(view), mask=mask)
             return vmath.convert(self.b, raw, view.dtype, kernel.dtype)
 
+        if self.tiling.ahead:
+            self._fetch_ahead(offsets)
         current = list(self.emitter.cells[self.sums])
         for combination in itertools.product(*(range(axis.extent) for axis in self.unrolled)):
             steps = {**fixed, **dict(zip(self.unrolled, combination, strict=True))}
@@ -296,6 +298,26 @@ class SumTile:
                 )
                 current[number] = self._multiply_add(a, b, current[number], tail)
         self.emitter.cells[self.sums] = tuple(current)
+
+    def _fetch_ahead(self, offsets: Sequence[Register]) -> None:
+        """What this step of the next block reads of the vector operand, so that lines come from
+        memory one by one. Of tiles that read the same vectors, the first ones fetch them."""
+        lane, axis, tiling = self.tiling.lane, self.tiling.blocked, self.tiling
+        assert lane is not None
+        assert axis is not None
+        for view, offset in zip(self.kernel.operands, offsets, strict=True):
+            if lane not in view.depends:
+                continue
+            others = [split for split in tiling.splits if split.var not in view.depends]
+            rows = max(others, key=lambda split: split.block, default=None)
+            vectors, group, share = self.sizes[lane], self.b.const(0), self.sizes[lane]
+            if rows is not None:
+                group, share = self.emitter.groups[rows.var], -(-vectors // rows.block)
+            for number in range(share):
+                vector = group * share + number
+                at = vector * tiling.lanes + view.constant({axis: tiling.k_block})
+                at = self.b.select(self.b.compare("lt", vector, vectors), at, self.b.const(0))
+                self.b.prefetch(view.buffer, offset + at, locality=2)
 
     def _lanes(self, view: View) -> int:
         """Of what is loaded of an operand; 0: scalars."""

@@ -26,8 +26,8 @@ _MORE_TRAFFIC = 1.25
 _FEW_GROUPS = 4
 _GATHER_CYCLES = 3.0  # an element whose neighbours in memory are too few for a transpose
 _STREAM_STEPS = 8  # rows in flight where an operand streams from memory
-_STREAM_CHUNK = 4096  # bytes of each row that an item should read at least when streaming
-_STREAM_AHEAD = 3  # blocks of the reduction; with them the vector operand fills half of L2
+# Bytes of each row that an item should read at least: from memory, from the last cache.
+_STREAM_CHUNK, _NEAR_CHUNK = 4096, 1024
 
 
 def choose(problem: Problem) -> Ranked[Tiling]:
@@ -127,10 +127,8 @@ class BlockSearch(TileSearch):
         if vector is not None:
             packs = tiling.pack[self.sources.index(vector)]
             vector = None if packs or not self.streams(vector) else vector
-        if vector is not None:  # it comes from memory while tiles run
-            row = max(self.row(vector) * self.nbytes, 1)
-            fitting = self.target.l2_nbytes // (8 * row)
-            most = min(most, max(_STREAM_STEPS, fitting // _STREAM_STEPS * _STREAM_STEPS))
+        if vector is not None:
+            most = min(most, self._streamed_steps(vector, tiling))
         if self.steps <= most * 3 // 2 or not tiling.reduce:
             return tiling
         axis, inner = self._cut_axis(tiling, most)
@@ -139,8 +137,17 @@ class BlockSearch(TileSearch):
         size = -(-size // lane_step) * lane_step
         if axis is tiling.reduce[0] and size >= axis.extent:
             return tiling
-        ahead = _STREAM_AHEAD if vector is not None and self.is_prefetched(vector) else 0
+        ahead = vector is not None and self.is_prefetched(vector)
         return replace(tiling, blocked=axis, k_block=size, ahead=ahead)
+
+    def _streamed_steps(self, vector: Source, tiling: Tiling) -> int:
+        """Steps in a block of what comes from memory while tiles run: two of them fill half of the
+        second cache, and rows lie on no more pages than the first TLB has entries. What few rows
+        use is waited for; short blocks read it almost in order."""
+        once = dict.fromkeys((*self.nest.reduce, *self.shared), 1)
+        row = max(vector.box({**tiling.extents, **once}) * self.nbytes, 1)
+        fitting = min(self.target.l2_nbytes // (4 * row), self.near_steps(vector))
+        return max(min(fitting // _STREAM_STEPS, self.rows_beside(vector)), 1) * _STREAM_STEPS
 
     def _cut_axis(self, tiling: Tiling, most: int) -> tuple[Var, int]:
         """The outermost reduction axis inside which at most `most` steps are left, and how many."""
@@ -210,8 +217,10 @@ class BlockSearch(TileSearch):
         """Split over cores: the axes whose splitting moves least."""
         wanted = min(_ITEMS_PER_CORE * self.target.cores, int(tiling.cycles / _SMALL_CYCLES))
         vector = self.vector
-        if vector is not None and self.streams(vector) and not any(tiling.pack):
-            chunks = max(self.row(vector) * self.nbytes // _STREAM_CHUNK, 1)
+        streams = vector is not None and self.streams(vector) and not any(tiling.pack)
+        if vector is not None and streams:
+            chunk = _STREAM_CHUNK if self.is_far(vector) or self.is_passed(vector) else _NEAR_CHUNK
+            chunks = max(self.row(vector) * self.nbytes // chunk, 1)
             apart = math.prod(var.extent for var in self.shared)
             wanted = min(wanted, max(self.target.cores, apart * chunks))
         enough = min(wanted, _FEW_ITEMS_PER_CORE * self.target.cores)
@@ -223,7 +232,7 @@ class BlockSearch(TileSearch):
             ):
                 break
             tiling = finer
-        return tiling
+        return self._with_k_block(tiling) if streams else tiling  # the rows of an item are shorter
 
 
 def is_direct(nest: Nest, lane: Var | None, stored: Affine) -> bool:

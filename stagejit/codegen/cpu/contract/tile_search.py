@@ -32,6 +32,10 @@ _NEAR_SHORT_STALL = 0.1  # where tiles fetch ahead, or rows lie on few pages
 # keep it busy for 0.75 of the time, and 13.3 in tiles of 6 x 2, for 0.5.
 _FREELY, _BUSY_STALL = 0.6, 0.5
 _STREAM_VECTORS = 4
+# Rows that wait for the last cache: on Zen 4, short blocks that fetch the next one take 0.8 of the
+# time of long ones for 64 rows, 0.9 for 128, 1.02 for 512, and more where there are few steps.
+# One or two wait less than fetches take.
+_FEW_ROWS, _STEPS_A_ROW, _FETCHED_ROWS = 128, 6, 3
 # Rows that lie a page apart each need an entry of the first TLB (64 on Zen 3, 72 on Zen 4, 96 on
 # Zen 5 and Golden Cove); where they have none, a step waits for the second one and for its lines.
 _TLB_ENTRIES = 64
@@ -181,7 +185,7 @@ class TileSearch:
         if lane is not None and lane in self.shared:
             common = [{lane: n} for n in range(1, min(4, self._units(lane)) + 1)]
         # An operand that streams past few rows is read in short pieces of several rows.
-        is_passed = self.vector is not None and self.passes(self.vector)
+        is_passed = self.vector is not None and self.is_passed(self.vector)
         widest = _STREAM_VECTORS if is_passed else math.inf
         sides = (
             [(p, math.prod(p.values())) for p in parts if lane is None or p.get(lane, 1) <= widest]
@@ -328,24 +332,41 @@ class TileSearch:
         rows = min(self.steps, MOST_STREAMED_STEPS if self.streams(source) else MOST_STEPS)
         return rows * min(self._step_nbytes(source), _PAGE) / _PAGE
 
+    def near_steps(self, source: Source) -> int:
+        """Steps whose rows lie on no more pages than the first TLB has entries."""
+        return _TLB_ENTRIES * _PAGE // max(min(self._step_nbytes(source), _PAGE), 1)
+
     def row(self, vector: Source) -> int:
         """Elements that one step of the reduction reads, at one position of what both share."""
         return vector.box(dict.fromkeys((*self.nest.reduce, *self.shared), 1))
 
     def streams(self, vector: Source) -> bool:
-        """The vector operand comes from memory, row by row; a nest may read a part of it."""
-        nbytes = max(vector.box({}) * self.nbytes, vector.value.type.nbytes)
-        return self.passes(vector) or (vector.offset is not None and nbytes > self.target.l3_nbytes)
+        """The vector operand comes row by row while tiles run: from memory, or from the last cache,
+        which few rows wait for where steps of the largest tiles are long enough to fetch others."""
+        long = self.target.vector_registers * 0.75 / self.fma_rate
+        few = min(_FEW_ROWS, self.steps // _STEPS_A_ROW)
+        fetches = long > 2 * (_TLB_MISS + _STREAM_VECTORS) and self._passes(vector, few)
+        return self.is_far(vector) or self.is_passed(vector) or fetches
 
     def is_prefetched(self, vector: Source) -> bool:
-        """Where it is read as it lies, tiles fetch blocks of it that come later."""
-        return len(self.nest.reduce) == 1 and self.streams(vector) and not self.passes(vector)
+        """Where it is read as it lies, each block of it fetches the next one."""
+        if len(self.nest.reduce) > 1 or not self.streams(vector):
+            return False
+        return self.is_far(vector) or self.rows_beside(vector) >= _FETCHED_ROWS
 
-    def passes(self, vector: Source) -> bool:
+    def is_far(self, vector: Source) -> bool:
+        """It comes from memory; a nest may read a part of it."""
+        nbytes = max(vector.box({}) * self.nbytes, vector.value.type.nbytes)
+        return vector.offset is not None and nbytes > self.target.l3_nbytes
+
+    def is_passed(self, vector: Source) -> bool:
         """A large operand of which each element is used in one register tile only."""
-        rows = math.prod(var.extent for var in self.nest.axes if var not in vector.depends)
-        return (
-            vector.offset is not None
-            and rows <= self.target.vector_registers // 2
-            and vector.box({}) * self.nbytes > self.target.l2_nbytes
-        )
+        return self._passes(vector, self.target.vector_registers // 2)
+
+    def _passes(self, vector: Source, rows: int) -> bool:
+        large = vector.box({}) * self.nbytes > self.target.l2_nbytes
+        return large and vector.offset is not None and self.rows_beside(vector) <= rows
+
+    def rows_beside(self, vector: Source) -> int:
+        """How often each of its elements is used."""
+        return math.prod(var.extent for var in self.nest.axes if var not in vector.depends)

@@ -21,8 +21,9 @@ class Tiling:
     lane: the axis of the vector lanes, a reduction axis for dot products; None: scalars. splits:
     one per result axis, outermost loop first. pack: for (left, right), whether to copy into scratch
     first. reduce: reduction axes, outermost first. blocked: the one that is cut into blocks of
-    `k_block` steps; those before it then take one step a block. ahead: blocks by which the vector
-    operand is prefetched. cut: the reduction axis of which the last part has fewer steps.
+    `k_block` steps; those before it then take one step a block. ahead: each of them fetches what
+    the next one reads of the vector operand. cut: the reduction axis of which the last part has
+    fewer steps.
     """
 
     lane: Var | None
@@ -33,7 +34,7 @@ class Tiling:
     cycles: float
     blocked: Var | None = None
     k_block: int = 0
-    ahead: int = 0
+    ahead: bool = False
     cut: Var | None = None
 
     def __str__(self) -> str:

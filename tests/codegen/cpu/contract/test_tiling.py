@@ -3,6 +3,7 @@ caches."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -110,6 +111,25 @@ def test_blocks_fit_the_caches() -> None:
     assert tiling.pack[found.sources.index(vector)]
     assert vector.box(extents) * 4 <= target.l2_nbytes // 2
     assert tiling.items >= 2 * target.cores
+
+
+@pytest.mark.parametrize(("m", "k", "n", "fetches"), [
+    (123, 51234, 456, True), (16, 60000, 768, True), (300, 4096, 4096, True),
+    (2, 30000, 1500, True), (64, 2048, 2048, True), (512, 2048, 2048, False),
+    (2, 2048, 2048, False), (64, 512, 256, False),
+])  # fmt: skip
+def test_what_comes_from_afar_is_fetched_a_block_ahead(
+    m: int, k: int, n: int, fetches: bool
+) -> None:
+    """From memory always; from the last cache if some rows use it, and they are few. The block
+    that tiles read and the next one fill half of the second cache at most."""
+    target = replace(Target.avx512(), cores=2)
+    found = plan(lambda a, b: a @ b, (m, k), (k, n), target=target)
+    tiling, (_, vector) = found.tiling, found.sources
+    assert tiling.ahead == fetches
+    if fetches:
+        assert tiling.lane in vector.depends
+        assert 2 * vector.box(tiling.extents) * 4 <= target.l2_nbytes // 2
 
 
 def test_small_work_is_one_item() -> None:
