@@ -40,6 +40,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the expected text of golden tests anew; then read the difference",
     )
+    parser.addoption(
+        "--all-targets",
+        action="store_true",
+        help="run all acceptance cases on an emulated GPU as well, not some of them",
+    )
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from stagejit.bench.contenders import JAX, STAGEJIT
 from stagejit.bench.workloads import WORKLOADS
 
 
+@pytest.mark.native  # XLA's memory is a CPU's
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_peak_memory_is_at_most_that_of_xla(name: str) -> None:
     workload = WORKLOADS[name]

@@ -162,6 +162,7 @@ def test_dont_plan_what_is_not_known_for_all_sizes(fn: Function, word: str) -> N
     assert "Next: plan it for arguments with numbers" in str(caught.value)
 
 
+@pytest.mark.native  # by the names of its texts
 def test_dont_compile_for_all_sizes() -> None:
     fn, args = CASES["concatenate"]
     jitted = stagejit.jit(fn)
