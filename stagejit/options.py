@@ -36,6 +36,7 @@ SWITCHES: dict[str, str] = {
     "eliminate-common-subexpressions": "one op for equal ops on equal operands",
     "sum-to-contract": "a sum of products whose factors repeat is a contraction",
     "tile-and-fuse": "what is larger than a cache is made tile by tile, with all that reads it",
+    "fuse-attention": "softmax of a product, and its product with values, store no scores (a GPU)",
     "skip-zeros": "products leave out steps in which a mask has made an operand zero",
     "split-reduce": "sum parts of long axes apart, where there are few results",
     "split-scan": "running sums of parts of long lines, where there are few lines",

@@ -21,7 +21,7 @@ from stagejit.errors import InternalError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import memory_of
 from stagejit.graph.ops.dispatches import destination
-from stagejit.graph.printer import op_text
+from stagejit.graph.printer import as_text, op_text
 from stagejit.types import DType
 
 
@@ -117,7 +117,7 @@ def _text_of(part: Graph, made: ClosedRegion, aligned: bool) -> str:
         _require_text(op)
         for result in op.results:
             names[result] = f"%{len(names)}"
-        lines.append(op_text(op, names))
+        lines += [op_text(op, names), *map(as_text, op.definition.bodies(op))]
     outputs = ", ".join(names[value] for value in part.outputs)
     return "\n".join((*lines, f"return {outputs}"))
 
@@ -127,8 +127,10 @@ _PLAIN = (bool, int, float, str, DType, np.ndarray, np.generic, type(None))
 
 def _require_text(op: Op) -> None:
     """Raises InternalError for an attribute of which the text does not say everything."""
+    bodies = op.definition.bodies(op)
     for name, value in op.attrs.items():
-        if not _has_text(value):
+        is_body = any(value is body for body in bodies)
+        if not is_body and not _has_text(value):
             raise InternalError(
                 f"a kernel's key has no text for {name}, a {type(value).__name__}", step="codegen"
             )

@@ -98,7 +98,7 @@ class OpDef:
     splits: of a view: its axis 0 numbers the parts of an axis of operand 0, of which the last may
         be shorter; what that lacks nobody evaluates (see `ops/splits.py`).
     accumulates: an element is a sum (a maximum, ...) over many elements of operands.
-    is_product: of those: of products of elements of operands 0 and 1.
+    is_product: of those: of products of elements of two operands.
     is_windowed: of those: operand 1 moves over operand 0, in the dimension numbers of `conv`.
     is_window: an element is made of the elements of operand 0 in a window, in the dimension numbers
         of `WindowDims`; whoever needs it may evaluate it.
@@ -108,6 +108,8 @@ class OpDef:
     orders: who reads a result comes after all operands.
     is_loop, is_branch, is_dispatch: of bodies: they run over and over; one of them runs, operand 0
         says which; they are the parts of one kernel, each of which is given all operands.
+    applies: of bodies: they say what becomes of an element, and are evaluated where the op makes
+        it; a dispatch may do that, and passes that look for programs inside find none.
     is_input, is_return: an argument of the graph; its results.
     is_constant: elements that the attribute `value` holds.
     is_empty: memory that nobody has written yet.
@@ -122,7 +124,7 @@ class OpDef:
     rearranges: a view of which the inverse is known: it may follow a sum or a product.
     is_pointwise: a view, elementwise, free, a window or a gather: whoever needs an element may
         evaluate it.
-    has_bodies, updates: whether there may be bodies, or ties.
+    has_bodies, updates: whether there may be bodies that are programs, or ties.
     is_extract: the result is the box; is_insert: it is the boxed operand, operand 0 being the box.
     is_gather, is_scatter: an element is one of operand 0, at an index; operand 0, with elements of
         operand 2 at indices.
@@ -168,6 +170,7 @@ class OpDef:
     is_loop: bool = False
     is_branch: bool = False
     is_dispatch: bool = False
+    applies: bool = False
     is_input: bool = False
     is_return: bool = False
     is_constant: bool = False
@@ -206,7 +209,7 @@ class OpDef:
             "is_view": is_view,
             "rearranges": is_view and (self.push is not None or self.keeps_order),
             "is_pointwise": few,
-            "has_bodies": self.with_bodies is not None,
+            "has_bodies": self.with_bodies is not None and not self.applies,
             "updates": updates,
             "is_extract": self.boxed is not None and not updates,
             "is_insert": self.boxed is not None and updates,

@@ -8,11 +8,11 @@ Simplification makes equal what only looked different, and what is one op is sim
 one step. Sums of products are contractions where it is known that nobody else reads
 the products. What branches may write into is decided when it is known who else reads it.
 Repetitions are spread when equal ones are one value; prefixes are shared when all inserts are
-known, and after that it is known what windows read. Tiles come when nothing else changes what reads
-a product, and before sums are split, for a body is one core's work. Reductions, and running
-sums, are split after all that is easier to see while they are whole. Which contractions have zeros
-to leave out is said of those that there are at last. That nothing is left of a fill is said when no
-step looks for pads any more.
+known, and after that it is known what windows read. Attention, and tiles, come when nothing else
+changes what reads a product, and before sums are split, for a body is one core's work. Reductions,
+and running sums, are split after all that is easier to see while they are whole. Which contractions
+have zeros to leave out is said of those that there are at last. That nothing is left of a fill is
+said when no step looks for pads any more.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ from stagejit.rewrites import (
     windows,
     zeros,
 )
+from stagejit.rewrites.attention import fuse as attention
+from stagejit.rewrites.attention.fuse import fuse_attention
 from stagejit.rewrites.bordered import border_buffers
 from stagejit.rewrites.branches import simplify_branches, update_branches
 from stagejit.rewrites.driver import GraphStep, LocalStep, Log, Step, run_steps
@@ -75,6 +77,12 @@ def _share_inside(log: Log) -> None:
                 log.decisions += run_steps(made.attrs["body"], (SIMPLIFY,), log.options)
 
 
+def _attend(log: Log) -> None:
+    """Attention; views of what it gives may be one."""
+    if fuse_attention(log):
+        log.decisions += run_steps(log.graph, (SIMPLIFY,), log.options, log.machine)
+
+
 def _tile(log: Log) -> None:
     """Loops over tiles; a body is the work of one core, and may have tiles of its own."""
     if made := tile_and_fuse(log):
@@ -94,6 +102,7 @@ STEPS: tuple[Step, ...] = (
     LocalStep("repeats", repeats.RULES),
     GraphStep(prefixes.NAME, share_prefixes),
     GraphStep(bordered.NAME, border_buffers),
+    GraphStep(attention.NAME, _attend),
     GraphStep(fuse.NAME, _tile),
     split_scan.STEP,
     split.STEP,

@@ -66,6 +66,8 @@ class Many:
             return None  # it is half of a split sum already, from before its loop was looked at
         if known.is_reduce:
             return _reduced(op, machine)
+        if known.applies:
+            return f"what each part of {op.kind} is divided by is known at last"
         if known.is_product:
             return _product(op, _conv_axes(op) if known.is_windowed else _pairs(op), machine)
         return f"each result of {op.kind} needs those before it"

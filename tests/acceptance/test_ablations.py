@@ -271,6 +271,16 @@ ABLATIONS = {
         1,
         2,
     ),
+    # Two products and a softmax, on a GPU.
+    "fuse-attention": Ablation(
+        lambda x, y: jax.nn.softmax(x @ y, 1) @ y[:, :8],
+        (X, Y),
+        lambda x, y: softmax(x @ y) @ y[:, :8],
+        dispatches,
+        1,
+        3,
+        {"options": Options(target="cuda-emulated", verify=True)},
+    ),
     "split-scan": Ablation(
         lambda x: lax.cumsum(jnp.tile(x, 1 << 16)),
         (np.ones(16, np.float32),),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 
 from stagejit.codegen.backend import Backend, Lowered
+from stagejit.codegen.cuda.attention.kernel import attention_kernel
 from stagejit.codegen.cuda.contract.kernel import product_kernel
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.maps import map_kernel
@@ -38,6 +39,7 @@ CUDA = Backend[Device](
         "reduce": reduce_kernel,
         "scatter": scatter_kernel,
         "sort": sort_kernel,
+        "attend": attention_kernel,
     },
     lower=_lowered,
     nothing=lambda: GridBuilder([1]).finish(),

@@ -41,6 +41,9 @@ reduce             x                           fn, axes (ascending): add mul max
 cumulative         x                           fn (add mul max min logaddexp), axis, reverse
 contract           lhs, rhs of one dtype       contracting ((l...), (r...)), batch ((l...), (r...)),
                                                dtype; result dims: batch, lhs free, rhs free
+attend             q, k, v, *others            contracting, batch (of q and k), value_contracting,
+                                               value_batch (of scores and v), scores, weights
+                                               (graphs), dtype; see `attention.py`
 conv               lhs, rhs of one dtype       the fields of `dims.ConvDims`, dtype
 window             x                           fn (add mul max min and or xor; first_max, first_min:
                                                i32, the number of the tap that is chosen, -1 where
@@ -108,6 +111,7 @@ from stagejit.errors import VerificationError
 from stagejit.graph.definition import Attrs, Types, definition_of
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops import (
+    attention,
     control,
     dispatches,
     elementwise,
@@ -127,7 +131,7 @@ from stagejit.types import TensorType
 
 FAMILIES = (
     sources, elementwise, views, splits, slices, reductions, products, indexing, sorting, control,
-    dispatches, foreign, windows,
+    dispatches, foreign, windows, attention,
 )  # fmt: skip
 
 

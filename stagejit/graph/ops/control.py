@@ -49,7 +49,7 @@ class LoopOperands:
 
 def bodies_of(op: Op) -> tuple[Graph, ...]:
     """The graphs inside an op: of a loop the body, then the condition if there is one."""
-    return op.definition.bodies(op)
+    return op.definition.bodies(op) if op.definition.has_bodies else ()
 
 
 def body_operands(op: Op) -> tuple[Sequence[Value], ...]:

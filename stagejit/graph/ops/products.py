@@ -22,8 +22,11 @@ from stagejit.graph.ops.reductions import signed
 from stagejit.graph.ops.splits import present
 from stagejit.types import DType, TensorType, bool_
 
+Axes = tuple[tuple[int, ...], tuple[int, ...]]  # of the left operand, of the right one
 
-def _contract(operands: Types, attrs: Attrs) -> TensorType:
+
+def contract_type(operands: Types, attrs: Attrs) -> TensorType:
+    """Of the products of two operands, summed over their contracting axes."""
     lhs, rhs = operands
     _require_product(lhs, rhs, attrs)
     (lhs_k, rhs_k), (lhs_b, rhs_b) = attrs["contracting"], attrs["batch"]
@@ -87,18 +90,23 @@ def _require_product(lhs: TensorType, rhs: TensorType, attrs: Attrs) -> None:
 
 
 def _value_of_contract(evaluator: Evaluator, op: Op, lhs: Array, rhs: Array) -> Array:
-    (lhs_k, rhs_k), (lhs_b, rhs_b) = op.attrs["contracting"], op.attrs["batch"]
     lhs, rhs = _product_operands(op, lhs, rhs)
+    return contracted(lhs, rhs, op.attrs["contracting"], op.attrs["batch"])
+
+
+def contracted(lhs: Array, rhs: Array, contracting: Axes, batch: Axes) -> Array:
+    """Sums of products in the type of the operands."""
+    (lhs_k, rhs_k), (lhs_b, rhs_b) = contracting, batch
     lhs_free = [axis for axis in range(lhs.ndim) if axis not in (*lhs_b, *lhs_k)]
     rhs_free = [axis for axis in range(rhs.ndim) if axis not in (*rhs_b, *rhs_k)]
     a = lhs.transpose(*lhs_b, *lhs_free, *lhs_k)
     b = rhs.transpose(*rhs_b, *rhs_k, *rhs_free)
-    batch, k = a.shape[: len(lhs_b)], math.prod(a.shape[lhs.ndim - len(lhs_k) :])
+    outer, k = a.shape[: len(lhs_b)], math.prod(a.shape[lhs.ndim - len(lhs_k) :])
     m_shape, n_shape = (lhs.shape[i] for i in lhs_free), (rhs.shape[i] for i in rhs_free)
-    shape = (*batch, *m_shape, *n_shape)
+    shape = (*outer, *m_shape, *n_shape)
     m = math.prod(lhs.shape[axis] for axis in lhs_free)
     n = math.prod(rhs.shape[axis] for axis in rhs_free)
-    left, right = a.reshape(*batch, m, k), b.reshape(*batch, k, n)
+    left, right = a.reshape(*outer, m, k), b.reshape(*outer, k, n)
     product: Array = np.matmul(left, right)
     if k and product.dtype.kind == "f" and (product == 0).any():
         product = signed(product, _all_terms_are_minus_zero(left, right))
@@ -253,7 +261,7 @@ def _conv_flops(op: Op) -> int:
 define(
     OpDef(
         kind="contract",
-        infer=_contract,
+        infer=contract_type,
         interpret=_value_of_contract,
         separate=_separate,
         summed=_pair_of,

@@ -176,7 +176,7 @@ def _outputs(graph: Graph, ops: Sequence[Op]) -> tuple[Value, ...]:
 def may_join(op: Op) -> bool:
     """Whether places of it may be computed apart, as far as its kind tells."""
     known = op.definition
-    if len(op.results) != 1 or known.is_windowed or not op.result.type.has_numbers:
+    if len(op.results) != 1 or known.is_windowed or known.applies or not op.result.type.has_numbers:
         return False
     return known.is_product or known.is_reduce or known.is_elementwise or known.is_view
 
