@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -82,18 +83,14 @@ class GpuFunction:
     def _on_device(self, driver: Driver, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         known = self._compiled(args, kwargs)
         leaves = jax.tree.leaves(self._dynamic(args, kwargs))
-        loaded = known.executable.on(driver)
-        taken: list[int] = []
-        with driver.current():
-            try:
-                addresses = [
-                    _address(driver, leaf, aval, taken)
-                    for leaf, aval in zip(leaves, known.avals, strict=True)
-                ]
-                made = loaded.on_device(addresses, known.out_avals)
-            finally:
-                for address in taken:
-                    driver.free(address)
+
+        def addresses(allocate: Callable[[int], int]) -> list[int]:
+            return [
+                _address(driver, leaf, aval, allocate)
+                for leaf, aval in zip(leaves, known.avals, strict=True)
+            ]
+
+        made = known.executable.on(driver).on_device(addresses, known.out_avals)
         return jax.tree.unflatten(known.out_tree, made)
 
     def _compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known:
@@ -160,22 +157,22 @@ def _kind(leaf: Any) -> Any:
     return type(leaf), leaf
 
 
-def _address(driver: Driver, leaf: Any, aval: Any, taken: list[int]) -> int:
-    """Where an argument is on the device. taken: memory that is allocated for it."""
+def _address(driver: Driver, leaf: Any, aval: Any, allocate: Callable[[int], int]) -> int:
+    """Where an argument is on the device."""
     if is_device_array(leaf):
         told = device_array(leaf)
         _require_usable(told, aval)
         driver.follow(driver.main, told.stream)
         if told.address % _ALIGNED == 0:
             return told.address
-        taken.append(driver.allocate(told.nbytes))
-        driver.copy(taken[-1], told.address, told.nbytes, driver.main)
-        return taken[-1]
+        address = allocate(told.nbytes)
+        driver.copy(address, told.address, told.nbytes, driver.main)
+        return address
     array = np.ascontiguousarray(from_user(jax.numpy.asarray(leaf, aval.dtype), aval))
-    taken.append(driver.allocate(array.nbytes))
+    address = allocate(array.nbytes)
     if array.nbytes:
-        driver.copy_in(taken[-1], array, driver.main)
-    return taken[-1]
+        driver.copy_in(address, array, driver.main)
+    return address
 
 
 def _require_usable(told: DeviceArray, aval: Any) -> None:

@@ -194,6 +194,23 @@ def test_donated_arguments_are_updated() -> None:
     assert same(f(X, X[:3]), wanted)
 
 
+def test_what_is_called_back_may_call_us() -> None:
+    """On another thread, of XLA's, while the caller waits."""
+    inner = stagejit.jit(lambda a: a * 3 + 1, options=EMULATED)
+
+    def called(a: Any) -> Any:
+        return np.asarray(inner(np.asarray(a)))
+
+    def outer(a: Any) -> Any:
+        return jax.pure_callback(called, jax.ShapeDtypeStruct(a.shape, a.dtype), a * 2) + 1
+
+    staged = stagejit.jit(outer, options=EMULATED)
+    for _ in range(3):
+        assert same(staged(X), X * 6 + 2)
+    again = stagejit.jit(outer, options=EMULATED)  # compiled while it is called
+    assert same(again(X[:5]), X[:5] * 6 + 2)
+
+
 def test_threads_share_a_device() -> None:
     f = stagejit.jit(PROGRAMS["forked"][0], options=EMULATED)
     wanted, wrong = f(X, X), list[int]()

@@ -13,9 +13,10 @@ no more, the graph is given to new ones.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -96,7 +97,7 @@ class Loaded:
     def on_host(self, arrays: Sequence[Array]) -> list[Array]:
         """Takes and returns arrays of the host."""
         driver, kept = self.driver, list[int]()
-        with driver.current():
+        with _Held(driver) as held:
             try:
                 for array in arrays:
                     kept.append(driver.allocate(array.nbytes))
@@ -104,7 +105,7 @@ class Loaded:
                         driver.copy_in(kept[-1], np.ascontiguousarray(array), driver.main)
                 given, results = list(kept), [*map(self._fresh(kept), self.program.result_nbytes)]
                 given += self._constants(kept)
-                self.queue(given, results)
+                self.queue(given, results, held)
                 made = []
                 for ref, type in zip(self.program.outputs, self.executable.outputs, strict=True):
                     made.append(np.empty(type.shape, type.dtype.numpy))
@@ -117,19 +118,22 @@ class Loaded:
                 for address in reversed(kept):
                     driver.free(address)
 
-    def on_device(self, addresses: Sequence[int], avals: Sequence[Any]) -> list[Any]:
-        """Takes arguments in the memory of the device, and returns the driver's arrays. avals:
-        shapes and dtypes that results have for the user."""
+    def on_device(
+        self, addresses: Callable[[Callable[[int], int]], list[int]], avals: Sequence[Any]
+    ) -> list[Any]:
+        """Takes arguments in the memory of the device, and returns the driver's arrays. addresses:
+        those of arguments, from a function that allocates memory for this call; avals: shapes and
+        dtypes that results have for the user."""
         driver, program, kept = self.driver, self.program, list[int]()
         fresh = self._fresh(kept)
-        with driver.current():
+        with _Held(driver) as held:
             try:
-                given = [*addresses, *self._constants(kept)]
+                given = [*addresses(fresh), *self._constants(kept)]
                 for at in program.overwritten:
                     if at < program.arguments:
                         given[at] = self._copied(given[at], program.arg_nbytes[at], fresh)
                 results = [driver.allocate(nbytes) for nbytes in program.result_nbytes]
-                self.queue(given, results)
+                self.queue(given, results, held)
                 return self._arrays(given, results, avals)
             finally:
                 for address in reversed(kept):
@@ -160,7 +164,7 @@ class Loaded:
             for address, aval in zip(made, avals, strict=True)
         ]
 
-    def _fresh(self, kept: list[int]) -> Any:
+    def _fresh(self, kept: list[int]) -> Callable[[int], int]:
         """Allocates memory for this call."""
 
         def allocate(nbytes: int) -> int:
@@ -169,8 +173,8 @@ class Loaded:
 
         return allocate
 
-    def _copied(self, source: int, nbytes: int, fresh: Any) -> int:
-        address: int = fresh(nbytes)
+    def _copied(self, source: int, nbytes: int, fresh: Callable[[int], int]) -> int:
+        address = fresh(nbytes)
         if nbytes:
             self.driver.copy(address, source, nbytes, self.driver.main)
         return address
@@ -188,24 +192,24 @@ class Loaded:
 
     # ---------------------------------------------------------------- queueing
 
-    def queue(self, given: Sequence[int], results: Sequence[int]) -> None:
+    def queue(self, given: Sequence[int], results: Sequence[int], held: _Held) -> None:
         """Queues a call. given: addresses of arguments and constants."""
         driver, program = self.driver, self.program
         arenas = [driver.allocate(nbytes) if nbytes else 0 for nbytes in program.arena_nbytes]
         try:
             places = _Addresses(given, results, arenas)
             if not program.is_fixed or self.launches < _FEWEST:
-                _Queueing(self, places).steps(program.steps, ())
+                _Queueing(self, places, held).steps(program.steps, ())
                 return
             key = (*given, *results, *arenas)
             graph = self.graphs.get(key)
             if graph is None and key in self.seen:
-                graph = self._captured(key, places)
+                graph = self._captured(key, places, held)
             if graph is None:
                 self.seen[key] = None
                 if len(self.seen) > _MOST_SEEN:
                     self.seen.popitem(last=False)
-                _Queueing(self, places).steps(program.steps, ())
+                _Queueing(self, places, held).steps(program.steps, ())
             else:
                 self.graphs.move_to_end(key)
                 driver.replay(graph, driver.main)
@@ -217,14 +221,41 @@ class Loaded:
     def launches(self) -> int:
         return sum(1 for _ in self.program.launches())
 
-    def _captured(self, key: tuple[int, ...], places: _Addresses) -> Graph:
+    def _captured(self, key: tuple[int, ...], places: _Addresses, held: _Held) -> Graph:
         old = self.graphs.popitem(last=False)[1] if len(self.graphs) >= _MOST_GRAPHS else None
 
         def queue() -> None:
-            _Queueing(self, places).steps(self.program.steps, ())
+            _Queueing(self, places, held).steps(self.program.steps, ())
 
         graph = self.graphs[key] = self.driver.capture(self.driver.main, queue, old)
         return graph
+
+
+class _Held:
+    """A device that this thread uses, but for what the host does in between.
+
+    Note [In between]: a function of Python that a program calls may itself run programs, on any
+    thread. They queue on the same streams, behind what is queued there; an event that they record
+    anew stands for more than before, on the stream that it was on."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+
+    def __enter__(self) -> _Held:
+        self.context = self.driver.current()
+        self.context.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.context.__exit__(*error)
+
+    @contextlib.contextmanager
+    def released(self) -> Iterator[None]:
+        self.context.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self.__enter__()
 
 
 _streams: WeakKeyDictionary[Any, list[Stream]] = WeakKeyDictionary()
@@ -261,6 +292,7 @@ class _Queueing:
 
     loaded: Loaded
     places: _Addresses
+    held: _Held
 
     def steps(self, steps: Sequence[Step], turns: tuple[int, ...]) -> None:
         for step in steps:
@@ -296,12 +328,16 @@ class _Queueing:
                 number = self._read(stream, index, nbytes, turns)
                 self.steps(branches[min(max(number, 0), len(branches) - 1)], turns)
             case Call(stream, _, operands, results):
-                made = host_calls.call(step, [self._fetch(x, stream, turns) for x in operands])
+                arrays = [self._fetch(x, stream, turns) for x in operands]
+                with self.held.released():
+                    made = host_calls.call(step, arrays)
                 self._put(results, made, stream, turns)
             case Delegate(stream, number, _, operands, results):
                 equation = self.loaded.executable.equations[number]
                 taken = [None if x is None else self._fetch(x, stream, turns) for x in operands]
-                self._put(results, host_calls.evaluate(equation, taken), stream, turns)
+                with self.held.released():
+                    made = host_calls.evaluate(equation, taken)
+                self._put(results, made, stream, turns)
 
     def _launch(self, step: Launch, turns: tuple[int, ...]) -> None:
         words = [self.places.of(ref, turns) for ref in step.buffers]
