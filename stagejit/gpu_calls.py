@@ -41,11 +41,13 @@ _ALIGNED = 16  # bytes of the widest access
 
 @dataclass(frozen=True)
 class _Known:
-    """A function for arguments of some kind. avals: of arguments, flat."""
+    """A function for arguments of some kind. dynamic: which of all leaves are its arguments, flat;
+    avals: theirs; results: shapes and dtypes."""
 
     executable: Executable
+    dynamic: tuple[int, ...]
     avals: tuple[Any, ...]
-    out_avals: tuple[Any, ...]
+    results: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
     out_tree: Any
 
 
@@ -59,12 +61,13 @@ class GpuFunction:
         self._lock = new_lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves = jax.tree.leaves((args, kwargs))
+        leaves, tree = jax.tree.flatten((args, kwargs))
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return self._jitted(*args, **kwargs)
         driver = _driver(self._options.target)  # or what is missing
-        if any(map(is_device_array, leaves)):
-            return self._on_device(driver, args, kwargs)
+        told = [device_array(leaf) if is_device_array(leaf) else None for leaf in leaves]
+        if any(told):
+            return self._on_device(driver, leaves, told, tree)
         return self._jitted(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -80,43 +83,53 @@ class GpuFunction:
 
     # ---------------------------------------------------------------- on the device
 
-    def _on_device(self, driver: Driver, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        known = self._compiled(args, kwargs)
-        leaves = jax.tree.leaves(self._dynamic(args, kwargs))
+    def _on_device(
+        self, driver: Driver, leaves: list[Any], told: list[DeviceArray | None], tree: Any
+    ) -> Any:
+        kinds = [_kind(x, one) for x, one in zip(leaves, told, strict=True)]
+        # With 64-bit types or without, see `_compile`.
+        key = tree, jax.dtypes.canonicalize_dtype(np.float64), tuple(kinds)
+        with self._lock:
+            known = self._known.get(key)
+        if known is None:
+            known = self._remembered(key, self._compile(leaves, told, tree))
 
         def addresses(allocate: Callable[[int], int]) -> list[int]:
-            return [
-                _address(driver, leaf, aval, allocate)
-                for leaf, aval in zip(leaves, known.avals, strict=True)
-            ]
+            pairs = zip(known.dynamic, known.avals, strict=True)
+            return [_address(driver, leaves[at], told[at], aval, allocate) for at, aval in pairs]
 
-        made = known.executable.on(driver).on_device(addresses, known.out_avals)
+        made = known.executable.on(driver).on_device(addresses, known.results)
         return jax.tree.unflatten(known.out_tree, made)
 
-    def _compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known:
-        key = _key(args, kwargs)
-        with self._lock:
-            if key in self._known:
-                self._known.move_to_end(key)
-                return self._known[key]
-        abstract = jax.tree.map(_abstract, (args, kwargs))
-        made = self._compile(self._jitted.trace(*abstract[0], **abstract[1]))
+    def _remembered(self, key: Any, made: _Known) -> _Known:
         with self._lock:
             self._known[key] = made
             if len(self._known) > _MOST_KNOWN:
                 self._known.popitem(last=False)
         return made
 
-    def _compile(self, traced: Any) -> _Known:
+    def _compile(self, leaves: list[Any], told: list[DeviceArray | None], tree: Any) -> _Known:
         with importing:
             from stagejit.pipeline import Compilation  # see Note [Import time]
         from stagejit.runtime.staged import Request
 
+        struct: Any = jax.ShapeDtypeStruct
+        abstract = [
+            x if one is None else struct(one.shape, one.dtype)
+            for x, one in zip(leaves, told, strict=True)
+        ]
+        args, kwargs = jax.tree.unflatten(tree, abstract)
+        traced = self._jitted.trace(*args, **kwargs)
+        dynamic = jax.tree.leaves(self._dynamic(*jax.tree.unflatten(tree, range(len(leaves)))))
+        avals = tuple(traced.jaxpr.in_avals)
+        for at, aval in zip(dynamic, avals, strict=True):
+            _require_as_it_is(told[at], aval)
         donated = tuple(info.donated for info in jax.tree.leaves(traced.args_info))
         request = Request(traced.fun_name, traced.jaxpr, self._options, donated)
         compilation = Compilation.of(request).run_until("load")
-        leaves, tree = jax.tree.flatten(traced.out_avals)
-        return _Known(compilation.executable, tuple(traced.jaxpr.in_avals), tuple(leaves), tree)
+        outs, out_tree = jax.tree.flatten(traced.out_avals)
+        results = tuple((tuple(aval.shape), np.dtype(aval.dtype)) for aval in outs)
+        return _Known(compilation.executable, tuple(dynamic), avals, results, out_tree)
 
     def _dynamic(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Arguments without static ones, as JAX flattens them."""
@@ -134,56 +147,47 @@ def _driver(target: str) -> Driver:
     return driver_of(target)
 
 
-def _abstract(leaf: Any) -> Any:
-    if not is_device_array(leaf):
-        return leaf
-    told = device_array(leaf)
-    struct: Any = jax.ShapeDtypeStruct
-    return struct(told.shape, told.dtype)
-
-
-def _key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _kind(leaf: Any, told: DeviceArray | None) -> Any:
     """What a compilation depends on: types of arrays, and values of anything else."""
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    return tree, jax.dtypes.canonicalize_dtype(np.float64), tuple(map(_kind, leaves))
-
-
-def _kind(leaf: Any) -> Any:
-    if is_device_array(leaf):
-        told = device_array(leaf)
+    if told is not None:
         return told.shape, told.dtype
     if isinstance(leaf, np.ndarray | np.generic | jax.Array):
         return jax.typeof(leaf)
     return type(leaf), leaf
 
 
-def _address(driver: Driver, leaf: Any, aval: Any, allocate: Callable[[int], int]) -> int:
+def _address(
+    driver: Driver, leaf: Any, told: DeviceArray | None, aval: Any, allocate: Callable[[int], int]
+) -> int:
     """Where an argument is on the device."""
-    if is_device_array(leaf):
-        told = device_array(leaf)
-        _require_usable(told, aval)
-        driver.follow(driver.main, told.stream)
-        if told.address % _ALIGNED == 0:
-            return told.address
-        address = allocate(told.nbytes)
-        driver.copy(address, told.address, told.nbytes, driver.main)
+    if told is None:
+        array = np.ascontiguousarray(from_user(jax.numpy.asarray(leaf, aval.dtype), aval))
+        address = allocate(array.nbytes)
+        if array.nbytes:
+            driver.copy_in(address, array, driver.main)
         return address
-    array = np.ascontiguousarray(from_user(jax.numpy.asarray(leaf, aval.dtype), aval))
-    address = allocate(array.nbytes)
-    if array.nbytes:
-        driver.copy_in(address, array, driver.main)
+    if told.strides is not None:
+        raise StagejitError(
+            f"{_named(told)} has gaps, or lies in another order (strides {told.strides})",
+            next_step="give a contiguous copy of it",
+        )
+    if told.stream is not None:
+        driver.follow(driver.main, told.stream)
+    if told.address % _ALIGNED == 0:
+        return told.address
+    address = allocate(told.nbytes)
+    driver.copy(address, told.address, told.nbytes, driver.main)
     return address
 
 
-def _require_usable(told: DeviceArray, aval: Any) -> None:
-    kind = f"a {type(told.owner).__name__} of {told.dtype}{list(told.shape)} on a GPU"
-    if told.strides is not None:
+def _require_as_it_is(told: DeviceArray | None, aval: Any) -> None:
+    """That JAX takes an array's elements for what they are."""
+    if told is not None and told.dtype != physical_aval(aval).dtype:
         raise StagejitError(
-            f"{kind} has gaps, or lies in another order (strides {told.strides})",
-            next_step="give a contiguous copy of it",
-        )
-    if told.dtype != physical_aval(aval).dtype:
-        raise StagejitError(
-            f"{kind} would be taken for {aval.dtype}",
+            f"{_named(told)} would be taken for {aval.dtype}",
             next_step='convert it, or call jax.config.update("jax_enable_x64", True)',
         )
+
+
+def _named(told: DeviceArray) -> str:
+    return f"a {type(told.owner).__name__} of {told.dtype}{list(told.shape)} on a GPU"

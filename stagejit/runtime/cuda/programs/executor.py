@@ -119,10 +119,12 @@ class Loaded:
                     driver.free(address)
 
     def on_device(
-        self, addresses: Callable[[Callable[[int], int]], list[int]], avals: Sequence[Any]
+        self,
+        addresses: Callable[[Callable[[int], int]], list[int]],
+        types: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
     ) -> list[Any]:
         """Takes arguments in the memory of the device, and returns the driver's arrays. addresses:
-        those of arguments, from a function that allocates memory for this call; avals: shapes and
+        those of arguments, from a function that allocates memory for this call; types: shapes and
         dtypes that results have for the user."""
         driver, program, kept = self.driver, self.program, list[int]()
         fresh = self._fresh(kept)
@@ -134,13 +136,16 @@ class Loaded:
                         given[at] = self._copied(given[at], program.arg_nbytes[at], fresh)
                 results = [driver.allocate(nbytes) for nbytes in program.result_nbytes]
                 self.queue(given, results, held)
-                return self._arrays(given, results, avals)
+                return self._arrays(given, results, types)
             finally:
                 for address in reversed(kept):
                     driver.free(address)
 
     def _arrays(
-        self, given: Sequence[int], results: Sequence[int], avals: Sequence[Any]
+        self,
+        given: Sequence[int],
+        results: Sequence[int],
+        types: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
     ) -> list[Any]:
         """Results as arrays that own their memory: a copy of what is an argument, or there
         twice."""
@@ -160,8 +165,8 @@ class Loaded:
             if number not in taken:
                 self.driver.free(address)
         return [
-            self.driver.array(address, aval.shape, np.dtype(aval.dtype))
-            for address, aval in zip(made, avals, strict=True)
+            self.driver.array(address, shape, dtype)
+            for address, (shape, dtype) in zip(made, types, strict=True)
         ]
 
     def _fresh(self, kept: list[int]) -> Callable[[int], int]:
@@ -198,7 +203,7 @@ class Loaded:
         arenas = [driver.allocate(nbytes) if nbytes else 0 for nbytes in program.arena_nbytes]
         try:
             places = _Addresses(given, results, arenas)
-            if not program.is_fixed or self.launches < _FEWEST:
+            if not self.is_captured:
                 _Queueing(self, places, held).steps(program.steps, ())
                 return
             key = (*given, *results, *arenas)
@@ -218,8 +223,9 @@ class Loaded:
                 driver.free(address)
 
     @cached_property
-    def launches(self) -> int:
-        return sum(1 for _ in self.program.launches())
+    def is_captured(self) -> bool:
+        """Whether calls become graphs."""
+        return self.program.is_fixed and sum(1 for _ in self.program.launches()) >= _FEWEST
 
     def _captured(self, key: tuple[int, ...], places: _Addresses, held: _Held) -> Graph:
         old = self.graphs.popitem(last=False)[1] if len(self.graphs) >= _MOST_GRAPHS else None
