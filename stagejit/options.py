@@ -51,7 +51,7 @@ SWITCHES: dict[str, str] = {
     "read-placed": "who reads a value that is placed in a larger buffer reads it there",
     "fuse-pad": "the dispatch that places the interior of a pad writes the border too",
     "run-beside": "small dispatches come right after others that they do not depend on",
-    "share-forks": "neighbours that do not depend on each other run in one parallel region",
+    "share-forks": "neighbours that do not depend on each other share a fork; a GPU's streams",
     "parallel-loops": "iterations that do not depend on each other run on several threads",
     "pack-slots": "transient buffers whose lives do not overlap share memory",
     "write-in-place": "a result takes the place of an operand that nobody reads afterwards",

@@ -99,6 +99,7 @@ class Compilation:
     kernels: dict[Region, Generated] = field(default_factory=dict)
     hosts: dict[Run, HostProgram] = field(default_factory=dict)
     cuda: CudaProgram = field(init=False)  # for a GPU, in the place of `hosts`
+    on_streams: list[Decision] = field(default_factory=list)  # by the same step
     executable: Executable = field(init=False)
     loaded: dict[Run, LoadedProgram] = field(default_factory=dict)
     staged: Staged = field(init=False)
@@ -272,7 +273,7 @@ def _codegen(c: Compilation) -> None:
 def _host(c: Compilation) -> None:
     target = c.target
     if isinstance(target, Device):
-        c.cuda = cuda_program(c.schedule, c.kernels, c.request.options)
+        c.cuda, c.on_streams = cuda_program(c.schedule, c.kernels, c.request.options)
         return
     c.hosts = {
         run: host_program(run, c.schedule, c.kernels, target, c.request.options)

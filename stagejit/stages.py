@@ -8,10 +8,12 @@ what it would ask for, or why it would not.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Self
 
 import jax
 
+from stagejit.codegen.cuda.device import Device
 from stagejit.compat import has_static_shape, hide_frames
 from stagejit.errors import OptionsError
 from stagejit.graph.ir import Graph
@@ -47,8 +49,9 @@ class _Shown:
         by source line."""
         compilation = self.compilation.run_until("schedule")
         if not compilation.plan.sizes:
-            compilation.run_until("codegen")
-        return explain(compilation.schedule, compilation.kernels, compilation.target)
+            compilation.run_until("host" if isinstance(compilation.target, Device) else "codegen")
+        made = explain(compilation.schedule, compilation.kernels, compilation.target)
+        return replace(made, decisions=(*made.decisions, *compilation.on_streams))
 
     def _text(self, stage: str) -> str:
         texts = self.compilation.texts()

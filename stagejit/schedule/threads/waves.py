@@ -37,6 +37,7 @@ class Waves:
         """alone: one thread runs it, beside others with other iterations of a loop around it."""
         plan = schedule.plan
         share = self.options.enabled(NAME) and not alone and not plan.sizes
+        share = share and self.machine.side_by_side  # of a GPU streams share, see runtime/cuda
         for run in (part for part in schedule.segments if isinstance(part, Run)):
             groups = _independent(run.steps, plan) if share else [[step] for step in run.steps]
             self.found[run] = tuple(self._wave(group, share=share) for group in groups)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import stagejit
 from stagejit.bench.workloads import WORKLOADS
 from stagejit.codegen.cuda.device import DEVICES, OF_ARCHITECTURES
 from stagejit.errors import InternalError, VerificationError
@@ -97,6 +98,14 @@ def test_switched_off_there_is_one_stream() -> None:
     assert (program.streams, program.events) == (1, 0)
     full = Options(target="cuda-emulated", full_barriers=True)
     assert compiled(forked, X, X, options=full).cuda.events == 0
+
+
+def test_explain_says_how_many_streams_there_are() -> None:
+    text = str(stagejit.jit(forked, backend="cuda-emulated").explain(X, X))
+    assert "+ share-forks @ @forked: 4 dispatches on 3 streams, 4 waits" in text
+    assert "fork saves" not in text
+    text = str(stagejit.jit(until, backend="cuda-emulated").explain(X))
+    assert "- share-forks @ @until: 2 dispatches on one stream" in text
 
 
 def cross_edges(program: CudaProgram, plan: Plan) -> set[tuple[str, str]]:

@@ -23,6 +23,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 from stagejit.codegen.generate import Generated
+from stagejit.decisions import Decision
 from stagejit.dispatch.regions import Region
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Value
@@ -47,7 +48,7 @@ from stagejit.runtime.cuda.programs.program import (
     Wait,
     While,
 )
-from stagejit.runtime.cuda.programs.streams import MOST_STREAMS, START, lanes, sources
+from stagejit.runtime.cuda.programs.streams import MOST_STREAMS, START, Lanes, lanes, sources
 from stagejit.runtime.hosting import steps as hosting
 from stagejit.runtime.hosting.scopes import Pass, Scope, moved
 from stagejit.runtime.program import BufferRef, ForeignArray
@@ -55,6 +56,7 @@ from stagejit.schedule import schedule as scheduled
 from stagejit.schedule.memory.packing import aligned
 from stagejit.schedule.plan import Dispatch
 from stagejit.schedule.schedule import Delegation, Run, Schedule
+from stagejit.schedule.threads.waves import NAME
 
 _MOST_BLOCKS = 2**31 - 1
 _ALIGNED = 256
@@ -63,9 +65,10 @@ _LAUNCH_SECONDS, _FLOPS, _BANDWIDTH = 3e-6, 2e13, 2e12
 
 def cuda_program(
     schedule: Schedule, kernels: Mapping[Region, Generated], options: Options
-) -> CudaProgram:
-    """The program of a function."""
-    return _Hosting(schedule, kernels, options).program()
+) -> tuple[CudaProgram, list[Decision]]:
+    """The program of a function, and how many streams its dispatches share."""
+    hosting = _Hosting(schedule, kernels, options)
+    return hosting.program(), hosting.decisions
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ class _Hosting(hosting.Hosting[Step]):
     events: int = 0
     delegated: int = 0
     workspaces: dict[int, int] = field(default_factory=dict)  # by stream
+    decisions: list[Decision] = field(default_factory=list)
 
     def program(self) -> CudaProgram:
         plan, schedule = self.schedule.plan, self.schedule
@@ -132,10 +136,11 @@ class _Hosting(hosting.Hosting[Step]):
         waits: dict[str, list[str]] = {}
         for barrier in scope.schedule.plan.barriers:
             waits.setdefault(barrier.dst, []).append(barrier.src)
-        most = MOST_STREAMS if self.options.enabled("share-forks") else 1
+        most = MOST_STREAMS if self.options.enabled(NAME) else 1
         alone = [number for number, item in enumerate(items) if item.alone]
         before = sources([item.name for item in items], waits)
         made = lanes(before, [item.seconds for item in items], alone, most, settled=scope.settled)
+        self._note(scope.schedule.plan.name, items, made)
         inner = replace(scope, opened=scope.opened + made.count - 1, settled=False)
         self.streams = max(self.streams, inner.opened)
         events = {at: self.events + number for number, at in enumerate(sorted(made.recorded))}
@@ -150,6 +155,14 @@ class _Hosting(hosting.Hosting[Step]):
             if at in events:
                 steps.append(Record(stream, events[at]))
         return tuple(steps)
+
+    def _note(self, name: str, items: Sequence[_Item], made: Lanes) -> None:
+        if len(items) > 1:
+            crossings = sum(map(len, made.waits))
+            reason = f"{len(items)} dispatches on {made.count} streams, {crossings} waits"
+            if made.count == 1:
+                reason = f"{len(items)} dispatches on one stream"
+            self.decisions.append(Decision(NAME, f"@{name}", made.count > 1, reason))
 
     # ---------------------------------------------------------------- kernels
 
