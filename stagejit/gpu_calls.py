@@ -9,6 +9,8 @@ arrays to the GPU and back, so it works inside of whatever JAX makes of the func
 Python with an array that is on the GPU (PyCUDA's, torch's, anything with
 `__cuda_array_interface__`) needs none of that: it goes to the driver, and its results stay there.
 Other arguments of such a call are copied. What is donated is copied, too, where it is written.
+Where JAX itself runs on the GPU every call from Python goes this way, and results are JAX's arrays;
+inside of other functions of JAX's such a function is XLA's.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class GpuFunction:
             return self._jitted(*args, **kwargs)
         driver = _driver(self._options.target)  # or what is missing
         told = [device_array(leaf) if is_device_array(leaf) else None for leaf in leaves]
-        if any(told):
+        if any(told) or jax.default_backend() != "cpu":
             return self._on_device(driver, leaves, told, tree)
         return self._jitted(*args, **kwargs)
 
@@ -99,6 +101,8 @@ class GpuFunction:
             return [_address(driver, leaves[at], told[at], aval, allocate) for at, aval in pairs]
 
         made = known.executable.on(driver).on_device(addresses, known.results)
+        if jax.default_backend() == "gpu":  # copies: nobody tells JAX how long the memory lives
+            made = [jax.numpy.array(x) for x in made]
         return jax.tree.unflatten(known.out_tree, made)
 
     def _remembered(self, key: Any, made: _Known) -> _Known:

@@ -112,6 +112,22 @@ def test_it_is_the_jitted_function_in_all_else(device: EmulatedDriver) -> None:
     np.testing.assert_array_equal(copy.copy(f)(X), 2 * X)
 
 
+def test_where_jax_runs_on_a_gpu_calls_stay_there(
+    device: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f = stagejit.jit(function, backend="cuda-emulated")
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    calls = []
+    on_device = GpuFunction._on_device
+    monkeypatch.setattr(
+        GpuFunction, "_on_device", lambda self, *args: calls.append(1) or on_device(self, *args)
+    )
+    found = f(X, 1.0)["sum"]
+    assert calls
+    assert isinstance(found, jax.Array)
+    np.testing.assert_allclose(found, np.sin(X) * 2 + 1, 1e-5, 1e-5)
+
+
 class Model:
     @stagejit.jit(backend="cuda-emulated", static_argnums=0)
     def double(self, a: Any) -> Any:
