@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tests.cuda.machine import run
+from tests.cuda.machine import compilation_of, run
 
 Array = Any
 RNG = np.random.default_rng(61)
@@ -152,3 +152,22 @@ def test_what_stands_around(name: str) -> None:
     rough = 2.0**-7 if name == "halves" else 4e-6
     for x, y in zip(found, wanted, strict=True):
         np.testing.assert_allclose(x, y, rtol=rough, atol=2e-5)
+
+
+@pytest.mark.parametrize("sizes", [(5, 301), (3, 4, 96), (700, 33)])
+def test_threads_of_a_warp_share_a_sum_along_memory(sizes: tuple[int, ...]) -> None:
+    a, b = some(*sizes), some(*sizes[:-2], sizes[-1])
+
+    def product(a: Array, b: Array) -> Array:
+        return jnp.einsum("...mk,...k->...m", a, b)
+
+    (kernel,) = compilation_of(product, a, b).run_until("codegen").kernels.values()
+    assert "threads for each sum" in kernel.kernel.choices[0].reason
+    assert "__shfl_xor_sync" in kernel.text
+    check(product, np.einsum("...mk,...k->...m", exactly(a), exactly(b)), a, b, depth=sizes[-1])
+
+
+def test_parts_of_a_sum_move_16_bytes_at_once() -> None:
+    a, b = np.zeros((301, 256), np.float32), np.zeros(256, np.float32)
+    first, _ = compilation_of(lambda a, b: a @ b, a, b).run_until("codegen").kernels.values()
+    assert "load<4, 4>(&in[" in first.text

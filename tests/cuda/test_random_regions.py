@@ -22,6 +22,7 @@ def test_random_products(monkeypatch: pytest.MonkeyPatch, tiled: bool) -> None:
     device = GPU
     if tiled:  # even where a thread for each sum would be faster
         monkeypatch.setattr(policy, "single_seconds", lambda plan, device: 1.0)
+        monkeypatch.setattr(policy, "dots", lambda plan: [])
         device = replace(GPU, name="in tiles")
     for number in range(CASES):
         for job, what in faults_of(5 + tiled, number, KINDS, device):

@@ -43,6 +43,7 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tile | WarpTile], Devic
         monkeypatch.setattr(policy, "tiles", lambda dtype: plain)
         monkeypatch.setattr(policy, "warp_tiles", lambda plan: warps)
         monkeypatch.setattr(policy, "single_seconds", lambda plan, device: 1.0)
+        monkeypatch.setattr(policy, "dots", lambda plan: [])
         return replace(GPU, name=f"{GPU.name} with {tile}")
 
     return force
@@ -159,19 +160,22 @@ def _without(number: int, order: str, source: str, *launched: Any) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_removed_barrier_is_found(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_a_removed_barrier_is_found(
+    forced: Any, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    device = forced(TILES[4])
     a, b = some(70, 40), some(40, 66)
     wanted = a.astype(np.float64) @ b.astype(np.float64)
     wrong = 0
     for order in machine.ORDERS:
         monkeypatch.setattr(machine, "launch", partial(_without, number, order))
-        (found,) = run(lambda a, b: a @ b, a, b)
+        (found,) = run(lambda a, b: a @ b, a, b, device=device)
         wrong += not np.allclose(found, wanted, rtol=1e-4, atol=1e-4)
     assert wrong
 
 
 def test_large_products_have_large_tiles() -> None:
-    many = np.zeros((2048, 2048), np.float32)
+    many = np.zeros((4096, 4096), np.float32)
     compilation = compilation_of(lambda a, b: a @ b, many, many).run_until("codegen")
     (kernel,) = compilation.kernels.values()
     assert "8 x 8 a thread" in kernel.kernel.choices[0].reason

@@ -165,7 +165,7 @@ class ThreadEmitter(Emitter):
             raise InternalError("elements are left over between threads", step="codegen")
         lanes = self._lanes(first.size)
         start = span.start + self.member * lanes if self.width > 1 else span.start
-        ragged = span.count is None or span.count % lanes
+        ragged = (span.unit if span.count is None else span.count) % lanes
 
         @contextmanager
         def inside(position: Register) -> Iterator[None]:

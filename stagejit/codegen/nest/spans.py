@@ -20,14 +20,16 @@ from stagejit.index.affine import Var
 
 @dataclass(frozen=True)
 class Span:
-    """count: how many elements; None where only `end` tells, and there are at least `fewest`.
-    extent: of a span that is one of equal blocks or the last, the variable's; else 0."""
+    """count: how many elements; None where only `end` tells, and there are at least `fewest`,
+    and a multiple of `unit`. extent: of a span that is one of equal blocks or the last, the
+    variable's; else 0."""
 
     start: Register
     count: int | None
     end: Register | None = None
     extent: int = 0
     fewest: int = 0
+    unit: int = 1
 
     @staticmethod
     def whole(b: Builder, var: Var) -> Span:

@@ -13,12 +13,13 @@ from stagejit.codegen.choices import cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.walk import nests_of
 from stagejit.codegen.costs import region_seconds
+from stagejit.codegen.cuda.contract.dots import Dot, DotSums, dot_seconds, dots
 from stagejit.codegen.cuda.contract.fragments import FragmentSums
 from stagejit.codegen.cuda.contract.plan import Plan, plan_of
 from stagejit.codegen.cuda.contract.registers import RegisterSums
 from stagejit.codegen.cuda.contract.sides import Sides, sides_of
 from stagejit.codegen.cuda.contract.single import SingleSums, single_seconds
-from stagejit.codegen.cuda.contract.tile import Tile, fits, seconds, tiles
+from stagejit.codegen.cuda.contract.tile import Tile, fits, tile_seconds, tiles
 from stagejit.codegen.cuda.contract.warp_tile import (
     WarpTile,
     warp_tile_fits,
@@ -37,13 +38,17 @@ from stagejit.index.affine import Affine
 _THREADS = 256  # of a block, where each has a sum
 
 
+# None: each sum has a thread.
+Shares = Tile | WarpTile | Dot | None
+
+
 @dataclass(frozen=True)
 class Way:
-    """How a nest runs. tile: None where each sum has a thread."""
+    """How a nest runs: which threads share its sums."""
 
     plan: Plan
     sides: Sides
-    tile: Tile | WarpTile | None
+    shares: Shares
     choice: Choice
 
     @property
@@ -54,48 +59,70 @@ class Way:
     def offsets(self) -> Sequence[Affine]:
         return self.plan.offsets
 
+    @property
+    def is_tiled(self) -> bool:
+        return isinstance(self.shares, Tile | WarpTile)
+
 
 def product_kernel(region: ClosedRegion, device: Device) -> Kernel:
-    """The kernel of a region around a product."""
+    """The kernel of a region around a product. Its nests run in blocks of one size, which the
+    largest one chooses."""
     plans = [plan_of(region, nest) for nest in nests_of(region)]
     largest = max(plans, key=lambda plan: plan.sums * plan.steps)
     first = _way(largest, device, None)
-    threads = first.tile.threads if first.tile else _THREADS
+    threads = _threads_of(first.shares) or _THREADS
     ways = [first if plan is largest else _way(plan, device, threads) for plan in plans]
     flops = sum(2.0 * plan.sums * plan.steps for plan in plans)
     total = flops / device.peak_flops + region_seconds(region, device)
-
-    def tree(way: Way, emitter: ThreadEmitter, memory: Sequence[Memory]) -> Parallel:
-        if way.tile is None:
-            return SingleSums(way.plan, emitter, memory).tree()
-        if isinstance(way.tile, WarpTile):
-            return FragmentSums(way.plan, way.sides, way.tile, emitter, memory).tree()
-        return RegisterSums(way.plan, way.sides, way.tile, emitter, memory).tree()
-
     choices = [way.choice for way in ways]
     return grid_kernel(
-        region, device, ways, tree, total, threads=threads, resident=1 if first.tile else 0,
+        region, device, ways, _tree, total, threads=threads, resident=1 if first.is_tiled else 0,
         choices=choices,
     )  # fmt: skip
+
+
+def _tree(way: Way, emitter: ThreadEmitter, memory: Sequence[Memory]) -> Parallel:
+    plan, sides = way.plan, way.sides
+    match way.shares:
+        case None:
+            return SingleSums(plan, emitter, memory).tree()
+        case Dot() as dot:
+            return DotSums(plan, dot, emitter, memory).tree()
+        case WarpTile() as tile:
+            return FragmentSums(plan, sides, tile, emitter, memory).tree()
+        case tile:
+            return RegisterSums(plan, sides, tile, emitter, memory).tree()
+
+
+def _threads_of(shares: Shares) -> int | None:
+    """Of a block; None where any number of warps will do."""
+    return shares.threads if isinstance(shares, Tile | WarpTile) else None
 
 
 def _way(plan: Plan, device: Device, threads: int | None) -> Way:
     """The cheapest one. threads: of a block, where that is settled."""
     sides, dtype = sides_of(plan), plan.nest.dtype
-    fitting: list[Tile | WarpTile | None] = [None]
+    fitting: list[Shares] = [None, *dots(plan)]
     if plan.steps and sides.rows.axes and sides.columns.axes:
         fitting += [tile for tile in tiles(dtype) if fits(sides, tile, device, dtype)]
         fitting += [tile for tile in warp_tiles(plan) if warp_tile_fits(sides, tile, device)]
-    fitting = [tile for tile in fitting if not tile or threads in (None, tile.threads)]
+    if threads is not None:
+        fitting = [shares for shares in fitting if _threads_of(shares) in (None, threads)]
 
-    def cost(tile: Tile | WarpTile | None) -> float:
-        if tile is None:
-            return 1e6 * single_seconds(plan, device)
-        if isinstance(tile, WarpTile):
-            return 1e6 * warp_tile_seconds(sides, tile, device)
-        return 1e6 * seconds(sides, tile, device, dtype)
+    def cost(shares: Shares) -> float:
+        match shares:
+            case None:
+                seconds = single_seconds(plan, device)
+            case Dot() as dot:
+                seconds = dot_seconds(plan, dot, device)
+            case WarpTile() as tile:
+                seconds = warp_tile_seconds(sides, tile, device)
+            case tile:
+                seconds = tile_seconds(sides, tile, device, dtype)
+        return 1e6 * seconds
 
-    ranked = cheapest(
-        "tile", fitting, cost, lambda tile: str(tile) if tile else "a thread for each sum", "us"
-    )
+    def text(shares: Shares) -> str:
+        return str(shares) if shares else "a thread for each sum"
+
+    ranked = cheapest("who sums up", fitting, cost, text, "us")
     return Way(plan, sides, ranked.best, ranked.choice)

@@ -60,7 +60,7 @@ def sides_of(plan: Plan) -> Sides:
     for read, axes in zip((left, right), own, strict=True):
         axes = _in_order(plan, read, axes, steps)
         along = _along(read, [*axes[-1:], *steps[-1:]])
-        lanes = 1 if along is None else _together(plan, read, along)
+        lanes = 1 if along is None else neighbours(plan, read, along)
         made.append(Side(read, axes, joined(axes, "m"), along, lanes))
     rows, columns = sorted(made, key=lambda side: -_stored(plan, side.axes[-1:]))
     lanes = _stored_together(plan, columns.axes[-1]) if columns.axes else 1
@@ -116,7 +116,7 @@ def _stored(plan: Plan, variables: Sequence[Var]) -> float:
 # -------------------------------------------------------------------- neighbours at once
 
 
-def _together(plan: Plan, read: Read, var: Var) -> int:
+def neighbours(plan: Plan, read: Read, var: Var) -> int:
     """Elements along a variable that all reads move in one access."""
     if any(var in window.at.loop_vars() for window in read.windows.values()):
         return 1

@@ -6,6 +6,7 @@ Invariant: a thread reads the elements that its sum needs, and stores what is ma
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
@@ -87,7 +88,8 @@ def part_of(plan: Plan, emitter: ThreadEmitter) -> AbstractContextManager[None]:
     at = emitter.elements.position.env.get(cut.part, b.const(0))
     is_last = b.compare("eq", at, cut.part.extent - 1)
     steps = b.select(is_last, b.const(cut.last), b.const(cut.step.extent))
-    return emitter.covering({cut.step: Span(b.const(0), None, steps, fewest=cut.last)})
+    unit = math.gcd(cut.last, cut.step.extent)
+    return emitter.covering({cut.step: Span(b.const(0), None, steps, fewest=cut.last, unit=unit)})
 
 
 def single_seconds(plan: Plan, device: Device) -> float:

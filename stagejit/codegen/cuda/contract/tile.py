@@ -7,7 +7,9 @@ Note [What a tile costs]: in each step a thread multiplies its rows by its colum
 from shared memory, 16 bytes at a time. A multiprocessor multiplies 128 f32 a cycle, issues four
 instructions of a warp, and moves 128 bytes of shared memory; a read of 16 bytes a thread keeps it
 busy for two cycles where threads of a warp share what they read. So a thread should have many sums:
-8 x 8 need 4 reads for 64 multiply-adds. The busiest multiprocessor tells how long a kernel takes.
+8 x 8 need 4 reads for 64 multiply-adds. A scheduler with one warp has nothing to do while that
+waits, and a turn takes at least as long as the next tile takes from memory. The busiest
+multiprocessor tells how long a kernel takes.
 """
 
 from __future__ import annotations
@@ -20,13 +22,15 @@ from typing import Protocol
 
 from stagejit.codegen.cuda.contract.sides import Side, Sides
 from stagejit.codegen.cuda.device import Device
-from stagejit.codegen.cuda.occupancy import occupancy
+from stagejit.codegen.cuda.occupancy import Occupancy, occupancy
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.types import DType
 
 _ACCESS_NBYTES = 16
 _SCHEDULERS, _LATENCY = 4, 4  # of a multiprocessor; cycles until a multiply-add is there
 _READ_CYCLES = 2.0  # of shared memory, for 16 bytes in each thread of a warp
+_ALONE = 0.25  # of a warp's time, in which it waits for shared memory and barriers
+_MEMORY = 600.0  # cycles until what threads load ahead is there
 _AROUND = 60  # instructions of a thread around the steps of a tile; cycles until all are there
 _BESIDE = 40  # registers for places, numbers of steps, what is loaded ahead
 _OF_PLACE = 3  # registers of an element that is loaded alone: where it lies, whether it is one
@@ -157,7 +161,7 @@ def registers(sides: Sides, tile: Tile, dtype: DType) -> int:
     return dtype.itemsize // 4 * held + _BESIDE
 
 
-def seconds(sides: Sides, tile: Tile, device: Device, dtype: DType) -> float:
+def tile_seconds(sides: Sides, tile: Tile, device: Device, dtype: DType) -> float:
     """See Note [What a tile costs]."""
     warps, words = tile.threads // WARP, dtype.itemsize // 4
     rate = 1.0 if dtype.is_float else 0.5  # of f32; half as many f64, or products of integers
@@ -165,27 +169,35 @@ def seconds(sides: Sides, tile: Tile, device: Device, dtype: DType) -> float:
     reads = -(-tile.height // tile.lanes) + -(-tile.width // tile.lanes)
     issue = warps * (multiply + reads * tile.depth + _AROUND) / _SCHEDULERS
     shared = warps * reads * tile.depth * _READ_CYCLES * _per_access(tile, dtype)
-    blocks = blocks_of(sides, tile)
     held = occupancy(
         device, tile.threads, registers(sides, tile, dtype), shared_nbytes(tile, dtype.itemsize)
     )
+    independent = tile.height * tile.width / _LATENCY
+    return turns_seconds(sides, tile, device, held, max(issue, shared), independent, dtype.itemsize)
+
+
+def turns_seconds(
+    sides: Sides, tile: Shape, device: Device, held: Occupancy, busy: float, independent: float,
+    itemsize: int,
+) -> float:  # fmt: skip
+    """Of all turns of all blocks. busy: cycles that a turn of one block keeps a multiprocessor;
+    independent: multiply-adds of a warp whose results others do not wait for."""
     if not held.blocks:
         return math.inf
+    batch = math.prod(var.extent for var in sides.batch)
+    rows, columns = sides.rows.number.extent, sides.columns.number.extent
+    blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
+    turns = -(-sides.step.extent // tile.depth)
     busiest = -(-blocks // device.cores)
-    together = min(held.blocks, busiest)
-    ready = together * warps * tile.height * tile.width / (_SCHEDULERS * _LATENCY)
-    depth = -(-sides.step.extent // tile.depth)
-    cycles = busiest * depth * (max(issue, shared) / min(ready, 1.0) + _AROUND / together)
-    moved = blocks * depth * tile.depth * (tile.rows + tile.columns) * dtype.itemsize
+    rounds = -(-busiest // held.blocks)
+    warps = min(held.blocks, busiest) * tile.threads / WARP / _SCHEDULERS
+    speed = min(warps * independent, 1.0) * warps / (warps + _ALONE)
+    cycles = max(busiest * turns * busy / speed, rounds * turns * _MEMORY)
+    cycles += rounds * (turns * _AROUND + 2 * _MEMORY)  # the first tile, and what is stored
+    moved = blocks * turns * tile.depth * (tile.rows + tile.columns) * itemsize
     clock = device.peak_flops / 256
     return max(cycles / clock, moved / (device.cores * device.cache_bandwidth))
 
 
 def _per_access(tile: Tile, dtype: DType) -> float:
     return tile.lanes * dtype.itemsize / _ACCESS_NBYTES
-
-
-def blocks_of(sides: Sides, tile: Shape) -> int:
-    rows, columns = sides.rows.number.extent, sides.columns.number.extent
-    batch = math.prod(var.extent for var in sides.batch)
-    return batch * -(-rows // tile.rows) * -(-columns // tile.columns)

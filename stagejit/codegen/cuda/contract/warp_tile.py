@@ -11,13 +11,12 @@ the one by all of the other.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stagejit.codegen.cuda.contract.plan import Plan
 from stagejit.codegen.cuda.contract.sides import Side, Sides
-from stagejit.codegen.cuda.contract.tile import blocks_of, loads_of, pitch, shares_loads
+from stagejit.codegen.cuda.contract.tile import loads_of, pitch, shares_loads, turns_seconds
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.occupancy import occupancy
 from stagejit.codegen.ir.grid.matrix_tiles import (
@@ -32,7 +31,6 @@ _MATRICES = {"f16": M16N8K16_F16, "bf16": M16N8K16_BF16}
 _PRODUCTS_A_CYCLE = 1024
 _SHARED_NBYTES_A_CYCLE = 128
 _BESIDE, _MOST_REGISTERS = 56, 255
-_AROUND = 120  # cycles of a block between the last product of a tile and the first of the next
 
 
 @dataclass(frozen=True)
@@ -121,19 +119,9 @@ def _registers(sides: Sides, tile: WarpTile) -> int:
 
 def warp_tile_seconds(sides: Sides, tile: WarpTile, device: Device) -> float:
     """See Note [What a warp tile costs]."""
-    warps = tile.threads // WARP
     multiply = tile.rows * tile.columns * tile.depth / _PRODUCTS_A_CYCLE
-    read = warps * (tile.height + tile.width) * tile.depth * tile.operand.itemsize
-    blocks = blocks_of(sides, tile)
+    read = tile.threads // WARP * (tile.height + tile.width) * tile.depth * tile.operand.itemsize
     held = occupancy(device, tile.threads, _registers(sides, tile), _shared_nbytes(sides, tile))
-    if not held.blocks:
-        return math.inf
-    busiest = -(-blocks // device.cores)
-    together = min(held.blocks, busiest)
-    turns = -(-sides.step.extent // tile.depth)
-    # Each scheduler has tensor cores of its own.
-    busy = max(multiply / min(together * warps / 4, 1.0), read / _SHARED_NBYTES_A_CYCLE)
-    cycles = busiest * turns * (busy + _AROUND / together)
-    moved = blocks * turns * tile.depth * (tile.rows + tile.columns) * tile.operand.itemsize
-    clock = device.peak_flops / 256
-    return max(cycles / clock, moved / (device.cores * device.cache_bandwidth))
+    # Each scheduler has tensor cores of its own, which one warp keeps busy.
+    busy = max(multiply, read / _SHARED_NBYTES_A_CYCLE)
+    return turns_seconds(sides, tile, device, held, busy, 1.0, tile.operand.itemsize)
