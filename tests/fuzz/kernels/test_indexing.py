@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from stagejit.codegen.cpu import scatter
+from stagejit.codegen.elements import scatters
 from stagejit.graph.verifier import verify
 from stagejit.types import f32
 from tests.fuzz.kernels import indexing
@@ -51,7 +51,7 @@ def test_windows_that_are_shared_out_although_they_move_are_found(
     if not targets.names:
         pytest.skip(targets.skipped["sse2"])
     assert fault_of(cases(), targets) is None
-    monkeypatch.setattr(scatter, "_moving_axes", lambda op: frozenset())
+    monkeypatch.setattr(scatters, "_moving_axes", lambda op: frozenset())
     fault = fault_of(cases(), targets)
     assert fault is not None
     assert fault.kind == "value"
