@@ -6,14 +6,16 @@ Input: the number of a random case, kinds of regions. Output: faults, in words. 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterator
 
 import numpy as np
 
 from stagejit.codegen.cuda.device import Device
+from stagejit.runtime.cuda.emulation.memory import Pages
 from tests.cuda.emulated import NAME, ORDERS, launched
 from tests.cuda.machine import GPU
-from tests.fuzz.kernels.case import draw_case
+from tests.fuzz.kernels.case import Case, draw_case
 from tests.fuzz.kernels.check import Caches, CaseFault, Job, jobs_of
 from tests.fuzz.kernels.choices import Choices
 from tests.fuzz.kernels.scene import Array
@@ -27,24 +29,37 @@ def faults_of(
 ) -> Iterator[tuple[Job | None, str]]:
     """Of the kernels of one case; an empty text for each that is right."""
     case = draw_case(Choices.replayed(numbers_of(seed, number)))
+    yield from faults_in(case, kinds, device, ORDERS[number % len(ORDERS)])
+
+
+def faults_in(
+    case: Case, kinds: Container[str], device: Device, order: str, most_nbytes: float = math.inf
+) -> Iterator[tuple[Job | None, str]]:
+    """Of the kernels of a case that have at most so much memory."""
     try:
         for job in jobs_of(case, Caches({"gpu": device}), ["gpu"], kinds):
-            yield job, _run(job, ORDERS[number % len(ORDERS)])
+            if job.frame.image.size <= most_nbytes:
+                yield job, _run(job, order)
     except CaseFault as fault:
         yield None, str(fault)
 
 
 def _run(job: Job, order: str) -> str:
-    """What is wrong with a kernel after its run; empty where nothing is."""
-    frame, args = job.frame, len(job.kernel.args)
+    """What is wrong with a kernel after all its passes, each over all chunks of blocks; empty where
+    nothing is."""
+    frame, kernel = job.frame, job.kernel
     memory = np.zeros(frame.image.size + 64, np.uint8)
     start = -memory.ctypes.data % 64
     image: Array = memory[start : start + frame.image.size]
     image[...] = frame.image
-    pointers = [image.ctypes.data + place for place in frame.buffers[:args]]
-    source, threads = job.llvm.replace(job.symbol, NAME), job.kernel.function.threads
-    for low, high in frame.chunks:
-        blocks = min(high - low, _MOST_BLOCKS)
-        if blocks and (found := launched(source, threads, [*pointers, low, high], [blocks], order)):
-            return found
+    workspace = Pages(kernel.workspace_nbytes)
+    pointers = [image.ctypes.data + place for place in frame.buffers[: len(kernel.args)]]
+    pointers += [workspace.address] if kernel.workspace_nbytes else []
+    source, threads = job.llvm.replace(job.symbol, NAME), kernel.function.threads
+    for passed in kernel.passes:
+        for low, high in frame.chunks:
+            words, blocks = [*pointers, *passed, low, high], min(high - low, _MOST_BLOCKS)
+            if blocks and (found := launched(source, threads, words, [blocks], order)):
+                return found
+    workspace.check()
     return job.fault(image)

@@ -68,10 +68,9 @@ def scatter_kernel(region: ClosedRegion, device: Device) -> Kernel:
     def tree(loops: UpdateLoops, emitter: ThreadEmitter, memory: Sequence[Memory]) -> Parallel:
         return _Policy(loops, way.best, emitter, memory).tree()
 
-    seconds = region_seconds(region, device)
-    return grid_kernel(
-        region, device, [loops], tree, seconds, threads=_THREADS, choices=[way.choice]
-    )
+    seconds, threads = region_seconds(region, device), min(_THREADS, device.threads_a_block)
+    choices = [way.choice]
+    return grid_kernel(region, device, [loops], tree, seconds, threads=threads, choices=choices)
 
 
 # -------------------------------------------------------------------- the choice

@@ -6,7 +6,7 @@ and read back, so it needs no choices once it has been found.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -112,14 +112,14 @@ class Case:
         return f"// {self.setting}\n{as_text(self.graph)}"
 
 
-def draw_case(choices: Choices) -> Case:
-    """The case that `choices` lead to."""
+def draw_case(choices: Choices, themes: Sequence[Sequence[Step]] = THEMES) -> Case:
+    """The case that `choices` lead to, about one of the themes."""
     with choices.span():
         setting = _setting(choices)
     with choices.span():
         draft = Draft(choices, dtype_named(choices.pick(DTYPES)))
         draft.argument(draft.shape(), draft.dtype)
-        steps = choices.pick(THEMES)
+        steps = choices.pick(themes)
     count = 0
     while count < MOST_STEPS and choices.below(MOST_STEPS):
         with choices.span(), suppress(NothingFits):

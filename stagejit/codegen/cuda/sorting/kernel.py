@@ -21,7 +21,7 @@ from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cuda.coalescing import sectors
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.kernels import grid_kernel
-from stagejit.codegen.cuda.sorting.merges import Run, Tile, split
+from stagejit.codegen.cuda.sorting.merges import Run, Tile, splits_by_warp
 from stagejit.codegen.cuda.sorting.records import Record, Records
 from stagejit.codegen.cuda.sorting.tiling import Task, Tiling, best_tiling
 from stagejit.codegen.cuda.threads import ThreadEmitter
@@ -290,15 +290,15 @@ class _Sort:
             return lambda place: self._kept(half, wide(run.start + place))
 
         def search() -> None:
-            thread = self._thread
-            diagonal = b.select(b.compare("eq", thread, 0), low, high)
-            steps = b.const(min(task.count, task.extent).bit_length())
-            found = split(b, self.records, reads(first), reads(second),
-                          (first.length, second.length), diagonal, steps)  # fmt: skip
-            b.store(found, self.splits, wide(thread))
+            begins = splits_by_warp(
+                b, self.records, reads(first), reads(second), (first.length, second.length),
+                (low, high), min(task.count, task.extent),
+            )  # fmt: skip
+            for number, begin in enumerate(begins):
+                b.store(begin, self.splits, number, mask=b.compare("eq", b.lane(), 0))
 
         b.barrier()  # others may still write what the tile had before
-        b.if_(b.compare("lt", b.thread_of_block(), 2), search)
+        b.if_(b.compare("eq", b.warp(), 0), search)
         b.barrier()
         begin, end = b.load(self.splits, 0), b.load(self.splits, 1)
         count = end - begin  # of the first run; the rest is of the second one

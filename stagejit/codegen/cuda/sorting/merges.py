@@ -5,7 +5,9 @@ of a block. Invariant: stable: of equal records, those of the first run come fir
 
 Note [Parts of a result]: the first `diagonal` records of what two runs become are the first i of
 one and the first `diagonal - i` of the other one; i is found by bisection (Odeh, Green, Mwassi,
-Shmueli, Birk, "Merge Path"). So each thread finds where its part begins, and merges that alone.
+Shmueli, Birk, "Merge Path"). So each thread finds where its part begins, and merges that alone. In
+global memory a whole warp searches: it looks at 32 places at once, which leaves a 32nd of what was
+to be searched.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from dataclasses import dataclass
 
 from stagejit.codegen.cuda.sorting.records import Record, Records
 from stagejit.codegen.ir.grid.builder import GridBuilder
-from stagejit.codegen.ir.nodes import I32, Buffer
+from stagejit.codegen.ir.grid.matrix_tiles import WARP
+from stagejit.codegen.ir.nodes import I1, I32, Buffer
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.sorting.networks import exchanges
 
@@ -37,8 +40,9 @@ class Tile:
     def __init__(self, b: GridBuilder, records: Records, each: int) -> None:
         self.b, self.records, self.each = b, records, each
         self.size = each * b.threads[0]
+        # A merge looks one behind the last, and does not use it.
         self.buffers: list[Buffer] = [
-            b.shared("tile", records.type, self.size) for _ in records.words
+            b.shared("tile", records.type, self.size + 1) for _ in records.words
         ]
 
     # ---------------------------------------------------------------- memory
@@ -46,10 +50,10 @@ class Tile:
     def wide(self, place: Register) -> Register:
         return self.b.cast("zext", place, "i64")
 
-    def at(self, place: Register, mask: Register | None = None) -> Record:
-        """The record at a place, an i32; any, where it is masked off."""
+    def at(self, place: Register) -> Record:
+        """The record at a place, an i32."""
         at = self.wide(place)
-        return tuple(self.b.load(buffer, at, mask=mask) for buffer in self.buffers)
+        return tuple(self.b.load(buffer, at) for buffer in self.buffers)
 
     def put(self, record: Record, place: Register) -> None:
         """Of which other threads know after a barrier."""
@@ -73,11 +77,9 @@ class Tile:
         """The records of a thread in order, by a network."""
         records, made = self.records, [(record, self.records.order(record)) for record in own]
         for low, high in exchanges(len(own)) if records.is_total else _neighbours(len(own)):
-            (x, by_x), (y, by_y) = made[low], made[high]
-            wrong = records.less(by_y, by_x)
-            first = records.chosen(wrong, y, x), records.chosen(wrong, by_y, by_x)
-            last = records.chosen(wrong, x, y), records.chosen(wrong, by_x, by_y)
-            made[low], made[high] = first, last
+            x, y = made[low], made[high]
+            wrong = records.less(y[1], x[1])
+            made[low], made[high] = self._chosen(wrong, y, x), self._chosen(wrong, x, y)
         return [record for record, _ in made]
 
     def merged(self, first: Run, second: Run, diagonal: Register, steps: Register) -> list[Record]:
@@ -90,28 +92,28 @@ class Tile:
         )  # fmt: skip
         i, j = first.start + skipped, second.start + (diagonal - skipped)
         stop_i, stop_j = first.start + first.length, second.start + second.length
-        more_i, more_j = b.compare("lt", i, stop_i), b.compare("lt", j, stop_j)
-        x, y = self.at(i, more_i), self.at(j, more_j)
-        by_x, by_y, made = records.order(x), records.order(y), []
+        x, y, made = self._with_order(i), self._with_order(j), []
         for k in range(self.each):
-            takes = more_i & (~more_j | ~records.less(by_y, by_x))
-            made.append(records.chosen(takes, x, y))
+            later = b.compare("lt", j, stop_j) & records.less(y[1], x[1])
+            takes = b.compare("lt", i, stop_i) & ~later
+            made.append(records.chosen(takes, x[0], y[0]))
             if k == self.each - 1:
                 break
             next_ = b.select(takes, i, j) + 1
-            more = b.compare("lt", next_, b.select(takes, stop_i, stop_j))
-            new = self.at(next_, more)
-            by_new = records.order(new)
+            new = self._with_order(next_)
             i, j = b.select(takes, next_, i), b.select(takes, j, next_)
-            more_i, more_j = _chosen(b, takes, more, more_i), _chosen(b, takes, more_j, more)
-            x, y = records.chosen(takes, new, x), records.chosen(takes, y, new)
-            by_x, by_y = records.chosen(takes, by_new, by_x), records.chosen(takes, by_y, by_new)
+            x, y = self._chosen(takes, new, x), self._chosen(takes, y, new)
         return made
 
+    def _with_order(self, place: Register) -> tuple[Record, Record]:
+        """The record at a place, which may be the one behind the tile, and what is compared."""
+        record = self.at(place)
+        return record, self.records.order(record)
 
-def _chosen(b: GridBuilder, condition: Register, x: Register, y: Register) -> Register:
-    """Of conditions."""
-    return (condition & x) | (~condition & y)
+    def _chosen(
+        self, first: Register, x: tuple[Record, Record], y: tuple[Record, Record]
+    ) -> tuple[Record, Record]:
+        return self.records.chosen(first, x[0], y[0]), self.records.chosen(first, x[1], y[1])
 
 
 def _neighbours(count: int) -> list[tuple[int, int]]:
@@ -145,3 +147,57 @@ def split(
     high = b.binary("smin", diagonal, lengths[0])
     found, _ = b.loop(0, steps, 1, (low, high), bisect)
     return found
+
+
+def splits_by_warp(
+    b: GridBuilder,
+    records: Records,
+    first: Read,
+    second: Read,
+    lengths: tuple[Register, Register],
+    diagonals: Sequence[Register],
+    longest: int,
+) -> list[Register]:
+    """The same of several diagonals, by all threads of a warp. longest: of both runs."""
+
+    def narrowed(_: Register, *bounds: Register) -> Sequence[Register]:
+        found: list[Register] = []
+        for diagonal, low, high in zip(diagonals, bounds[::2], bounds[1::2], strict=True):
+            found += _narrowed(b, records, first, second, diagonal, low, high)
+        return found
+
+    bounds: list[Register] = []
+    for diagonal in diagonals:
+        bounds.append(b.binary("smax", diagonal - lengths[1], b.const(0, I32)))
+        bounds.append(b.binary("smin", diagonal, lengths[0]))
+    return list(b.loop(0, warp_steps(longest), 1, bounds, narrowed)[::2])
+
+
+def _narrowed(
+    b: GridBuilder, records: Records, first: Read, second: Read, diagonal: Register,
+    low: Register, high: Register,
+) -> Sequence[Register]:  # fmt: skip
+    """What is left to search, after a look at 32 places."""
+    size = high - low
+
+    def place(number: Register) -> Register:
+        """So many 32nds of the way, of which the product could be too wide."""
+        return low + (size >> 5) * number + ((size & 31) * number >> 5)
+
+    def before() -> Sequence[Register]:
+        at = place(b.cast("trunc", b.lane(), "i32"))
+        x, y = records.order(first(at)), records.order(second(diagonal - 1 - at))
+        return [~records.less(y, x)]
+
+    (holds,) = b.if_(b.compare("lt", low, high), before, lambda: [b.const(0, I1)])
+    count = b.unary("ctpop", b.vote("ballot", holds))  # those before the split
+    some = b.compare("gt", count, 0)
+    return [b.select(some, place(count - 1) + 1, low), place(count)]
+
+
+def warp_steps(longest: int) -> int:
+    """Until nothing is left to search of a run of that length."""
+    steps = 0
+    while longest:
+        longest, steps = -(-longest // WARP) - 1, steps + 1
+    return steps

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.cuda.device import Device
+from stagejit.codegen.cuda.sorting.merges import warp_steps
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.sorting.networks import exchanges
 
@@ -22,7 +23,9 @@ _MOST_REGISTERS = 48  # for records: each is there twice where it is exchanged
 _MOVE, _EXCHANGE, _TAKE, _BISECT, _BARRIER = 12, 6, 10, 12, 20
 _SECTOR_NBYTES, _BANKS = 32, 32
 _BUSY = 8  # warps of a multiprocessor that keep it busy
-_LATENCY = 6.0  # cycles until the next instruction of a warp that depends on the one before
+# Cycles until the next instruction of a warp that depends on the one before, until a record of the
+# workspace is there, and between two launches:
+_LATENCY, _FAR, _LAUNCH = 6.0, 400.0, 4000.0
 
 
 @dataclass(frozen=True)
@@ -117,9 +120,11 @@ def _cycles(task: Task, tiling: Tiling, device: Device) -> float:
     total: float = 2 * moved + len(exchanges(each)) * _EXCHANGE * words
     total += sum(merging(each << level) for level in range(1, rounds + 1))
     kept = min(task.count / min(task.extent, tiling.row_size), 1)
-    later = kept * (2 * moved + merging(tiling.row_size) + merging(task.extent))
+    searched = warp_steps(task.count) * _FAR / _LATENCY
+    later = kept * (2 * moved + merging(tiling.row_size)) + searched
     total += tiling.merges * later
     blocks = -(-task.number // tiling.rows) * tiling.tiles
     warps = blocks * tiling.threads / WARP
     busy = min(warps / device.cores / _BUSY, 1)
-    return total * (_LATENCY if busy < 1 else 1) * max(warps / device.cores / 4, 1)
+    issued = total * (_LATENCY if busy < 1 else 1) * max(warps / device.cores / 4, 1)
+    return issued + tiling.merges * _LAUNCH
