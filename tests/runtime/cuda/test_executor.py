@@ -160,8 +160,51 @@ def test_a_fault_gives_memory_back_too() -> None:
     with drivers.using(driver), pytest.raises(Exception, match="on purpose"):
         jax.block_until_ready(stagejit.jit(function, options=EMULATED)(X))
     assert not driver._pieces
+    made, at = compiled(function, X, step="load"), driver.allocate(X.nbytes)
+    with pytest.raises(Exception, match="on purpose"):
+        made.executable.on(driver).on_device(lambda _: [at], [(X.shape, X.dtype)])
+    assert set(driver._pieces) == {at}
     with drivers.using(driver):
         assert same(stagejit.jit(lambda a: a + 1, options=EMULATED)(X), X + 1)
+
+
+def test_a_fault_leaves_no_stream_that_still_writes() -> None:
+    """A function of Python raises in a loop, while other streams are behind; what runs next gets
+    their memory."""
+    small = np.arange(12, dtype=np.float32).reshape(3, 4)
+    is_wrong = False
+
+    def check(a: Any) -> Any:
+        if is_wrong:
+            raise ValueError("on purpose")
+        return a * 0.5
+
+    def fails(x: Any, y: Any) -> Any:
+        for _ in range(5):
+            y = jnp.sin(y @ y.T @ y * 0.01)
+        long, other = y, x
+        for _ in range(3):
+            other = jnp.cos(other @ other.T @ other * 0.01)
+        looped = jax.lax.fori_loop(0, 3, lambda _, c: jax.pure_callback(check, c, c) + 1, x)
+        return long, other, looped
+
+    def works(x: Any, y: Any) -> Any:
+        return jnp.sin(x) @ y.T @ x, x - y, x + y
+
+    args = [small, small + 1]
+    first, second = (compiled(f, *args, step="load").executable for f in (fails, works))
+    wanted = jax.jit(works)(*args)
+    assert first.program.streams > 2
+    for seed in range(_SEEDS):
+        driver = emulated(seed)
+        loaded, later = first.on(driver), second.on(driver)
+        is_wrong = False
+        loaded.on_host(args)
+        is_wrong = True
+        for _ in range(3):
+            with pytest.raises(ValueError, match="on purpose"):
+                loaded.on_host(args)
+            assert same(later.on_host(args), wanted)
 
 
 # -------------------------------------------------------------------- inside of JAX

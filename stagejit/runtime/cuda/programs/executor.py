@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -28,6 +28,7 @@ from stagejit.errors import InternalError
 from stagejit.locks import new_lock
 from stagejit.runtime.cuda.driver import Array, Driver, Event, Function, Graph, Source, Stream
 from stagejit.runtime.cuda.programs import host_calls
+from stagejit.runtime.cuda.programs.holding import Held
 from stagejit.runtime.cuda.programs.program import (
     Body,
     Branch,
@@ -97,7 +98,7 @@ class Loaded:
     def on_host(self, arrays: Sequence[Array]) -> list[Array]:
         """Takes and returns arrays of the host."""
         driver, kept = self.driver, list[int]()
-        with _Held(driver) as held:
+        with Held(driver) as held:
             try:
                 for array in arrays:
                     kept.append(driver.allocate(array.nbytes))
@@ -128,14 +129,15 @@ class Loaded:
         dtypes that results have for the user."""
         driver, program, kept = self.driver, self.program, list[int]()
         fresh = self._fresh(kept)
-        with _Held(driver) as held:
+        with Held(driver) as held:
             try:
                 given = [*addresses(fresh), *self._constants(kept)]
                 for at in program.overwritten:
                     if at < program.arguments:
                         given[at] = self._copied(given[at], program.arg_nbytes[at], fresh)
-                results = [driver.allocate(nbytes) for nbytes in program.result_nbytes]
+                results = [*map(fresh, program.result_nbytes)]
                 self.queue(given, results, held)
+                del kept[len(kept) - len(results) :]
                 return self._arrays(given, results, types)
             finally:
                 for address in reversed(kept):
@@ -197,7 +199,7 @@ class Loaded:
 
     # ---------------------------------------------------------------- queueing
 
-    def queue(self, given: Sequence[int], results: Sequence[int], held: _Held) -> None:
+    def queue(self, given: Sequence[int], results: Sequence[int], held: Held) -> None:
         """Queues a call. given: addresses of arguments and constants."""
         driver, program = self.driver, self.program
         arenas = [driver.allocate(nbytes) if nbytes else 0 for nbytes in program.arena_nbytes]
@@ -218,16 +220,29 @@ class Loaded:
             else:
                 self.graphs.move_to_end(key)
                 driver.replay(graph, driver.main)
+        except BaseException:
+            self._meet()
+            raise
         finally:
             for address in filter(None, reversed(arenas)):
                 driver.free(address)
+
+    def _meet(self) -> None:
+        """Where a call ends before its last step, a function of Python having raised: the main
+        stream waits for what others still do, as memory goes back to the pool in its order."""
+        driver, main = self.driver, self.streams[0]
+        with contextlib.suppress(Exception):  # of a device that is lost; why is known already
+            for stream in self.streams[1:]:
+                event = driver.new_event()
+                driver.record(event, stream)
+                driver.wait(main, event)
 
     @cached_property
     def is_captured(self) -> bool:
         """Whether calls become graphs."""
         return self.program.is_fixed and sum(1 for _ in self.program.launches()) >= _FEWEST
 
-    def _captured(self, key: tuple[int, ...], places: _Addresses, held: _Held) -> Graph:
+    def _captured(self, key: tuple[int, ...], places: _Addresses, held: Held) -> Graph:
         old = self.graphs.popitem(last=False)[1] if len(self.graphs) >= _MOST_GRAPHS else None
 
         def queue() -> None:
@@ -235,33 +250,6 @@ class Loaded:
 
         graph = self.graphs[key] = self.driver.capture(self.driver.main, queue, old)
         return graph
-
-
-class _Held:
-    """A device that this thread uses, but for what the host does in between.
-
-    Note [In between]: a function of Python that a program calls may itself run programs, on any
-    thread. They queue on the same streams, behind what is queued there; an event that they record
-    anew stands for more than before, on the stream that it was on."""
-
-    def __init__(self, driver: Driver) -> None:
-        self.driver = driver
-
-    def __enter__(self) -> _Held:
-        self.context = self.driver.current()
-        self.context.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.context.__exit__(*error)
-
-    @contextlib.contextmanager
-    def released(self) -> Iterator[None]:
-        self.context.__exit__(None, None, None)
-        try:
-            yield
-        finally:
-            self.__enter__()
 
 
 _streams: WeakKeyDictionary[Any, list[Stream]] = WeakKeyDictionary()
@@ -298,7 +286,7 @@ class _Queueing:
 
     loaded: Loaded
     places: _Addresses
-    held: _Held
+    held: Held
 
     def steps(self, steps: Sequence[Step], turns: tuple[int, ...]) -> None:
         for step in steps:
