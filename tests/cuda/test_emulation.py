@@ -107,6 +107,11 @@ def outside_a_table(b: GridBuilder) -> None:
     b.store(b.load(table, b.thread_id()), y, b.thread_id() % 2)
 
 
+def between_accesses(b: GridBuilder) -> None:
+    y = b.buffer("y", F32)
+    b.store(b.const(1.0, F32.with_lanes(4)), y, b.thread_id() % 8 + 8, alignment=16)
+
+
 FAULTS: list[tuple[Callable[[GridBuilder], None], str]] = [
     (barrier_in_an_arm, "a barrier that not all threads come to"),
     (barrier_in_a_loop_of_some, "a barrier that not all threads come to"),
@@ -115,6 +120,7 @@ FAULTS: list[tuple[Callable[[GridBuilder], None], str]] = [
     (outside_a_table, "an index outside an array .* thread 2 0 0"),
     (outside_an_array, "an access outside the arrays of the kernel"),
     (before_an_array, "a store beside an array"),
+    (between_accesses, "an access that is not aligned to its size .* thread 1 0 0"),
     (just_behind_an_array, "outside the arrays of the kernel|a store beside an array"),
 ]
 

@@ -30,7 +30,7 @@ from stagejit.runtime.objects.object_cache import ObjectCache, digest
 HEADER = Path(__file__).with_name("emulation.h")
 OPTIONS = (
     "-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-fno-strict-aliasing",
-    "-fsanitize=bounds", "-fno-sanitize-recover=all", "-Wl,-Bsymbolic", "-fno-exceptions",
+    "-fsanitize=bounds,alignment", "-fno-sanitize-recover=all", "-Wl,-Bsymbolic", "-fno-exceptions",
     "-march=native",
 )  # fmt: skip
 _COMPILERS = ("g++", "clang++")

@@ -9,7 +9,8 @@
 //     memory is full of NaN before each block;
 //   - threads that wait at different barriers, exchanges that not all threads of a warp come to;
 //   - elements outside an array of shared memory, a stack or a table (`-fsanitize=bounds`), and
-//     accesses to global memory that leave the pages of an array (see memory.py).
+//     accesses to global memory that leave the pages of an array (see memory.py);
+//   - accesses of several bytes at places that are no multiples of them (`-fsanitize=alignment`).
 #pragma once
 #include <math.h>
 #include <setjmp.h>
@@ -254,6 +255,16 @@ extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_out_of_boun
 extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_out_of_bounds(
     void*, uintptr_t) {
   emulation::fail("an index outside an array");
+}
+
+// What `-fsanitize=alignment` calls.
+extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_type_mismatch_v1_abort(
+    void*, uintptr_t) {
+  emulation::fail("an access that is not aligned to its size");
+}
+extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_type_mismatch_v1(
+    void*, uintptr_t) {
+  emulation::fail("an access that is not aligned to its size");
 }
 
 // ---------------------------------------------------------------- what CUDA has without headers
