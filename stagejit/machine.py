@@ -40,6 +40,12 @@ class Machine:
         return 16 * self.vector_nbytes
 
     @property
+    def dots_at_once(self) -> int:
+        """Results of a product with few columns that keep a worker busy, whose threads share each
+        of its sums; 0: it has no threads."""
+        return 0
+
+    @property
     def l3s_nbytes(self) -> int:
         """What fits the last caches of all cores, where each core has its own part of it. What all
         of them read has to fit each."""

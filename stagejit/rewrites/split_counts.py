@@ -31,6 +31,7 @@ _TILES, _WINDOWED_TILES = 2, 8
 _PART_SECONDS = 30e-6  # of arithmetic, in what a part is at least: two forks
 _LATE = 0.02  # of a part's time, that cores wait for the last one
 _MOST_PARTIAL = 0.125  # bytes of partial results, to bytes that are read
+_FEW_COLUMNS = 4  # of a product that is as long as its larger operand takes to read
 _ROWS_ABREAST = 128  # rows along a kept innermost dimension that one item takes
 
 
@@ -114,10 +115,13 @@ def _product(op: Op, axes: Sequence[tuple[int, ...]], machine: Machine) -> Many:
     batch = math.prod(lhs.shape[axis] for axis in op.attrs.get("batch", ((),))[0])
     sides = lhs.type.nbytes, rhs.type.nbytes
     tiles = -(-op.result.type.size * wide.itemsize // machine.tile_nbytes)
+    narrow = machine.dots_at_once and _narrowest(op, batch) <= _FEW_COLUMNS
+    if narrow:
+        tiles = -(-op.result.type.size // machine.dots_at_once)
     # Who share a product read the same operand: each item of them, if it stays in no cache.
     streamed = min(sides) // batch > machine.l2_nbytes
     items = min(tiles, _TILES_PER_CORE * machine.cores) if streamed else machine.cores
-    sharing = -(-items // batch)
+    sharing = -(-(min(items, tiles) if narrow else items) // batch)
     return Many(
         tuple(axes),
         tuple(of[each[0]] for each in axes),
@@ -127,7 +131,18 @@ def _product(op: Op, axes: Sequence[tuple[int, ...]], machine: Machine) -> Many:
         tiles,
         (_WINDOWED_TILES if op.definition.is_windowed else _TILES) * machine.cores,
         sum(sides) + (sharing - 1) * min(sides),
+        tiles if narrow else 1,
     )
+
+
+def _narrowest(op: Op, batch: int) -> int:
+    """The fewer of the rows and columns of a product's results."""
+    results: int = op.result.type.size
+    if op.definition.is_windowed:
+        return results
+    (summed, _), lhs = op.attrs["contracting"], op.operands[0]
+    rows: int = lhs.type.size // batch // math.prod(lhs.shape[axis] for axis in summed)
+    return min(rows, results // batch // rows)
 
 
 @dataclass(frozen=True)

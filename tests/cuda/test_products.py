@@ -167,7 +167,16 @@ def test_threads_of_a_warp_share_a_sum_along_memory(sizes: tuple[int, ...]) -> N
     check(product, np.einsum("...mk,...k->...m", exactly(a), exactly(b)), a, b, depth=sizes[-1])
 
 
-def test_parts_of_a_sum_move_16_bytes_at_once() -> None:
-    a, b = np.zeros((301, 256), np.float32), np.zeros(256, np.float32)
-    first, _ = compilation_of(lambda a, b: a @ b, a, b).run_until("codegen").kernels.values()
-    assert "load<4, 4>(&in[" in first.text
+def _kernels(*shapes: tuple[int, ...]) -> list[Any]:
+    args = [np.zeros(shape, np.float32) for shape in shapes]
+    return list(compilation_of(lambda a, b: a @ b, *args).run_until("codegen").kernels.values())
+
+
+@pytest.mark.parametrize("rows", [300, 1024, 4096])
+def test_a_matrix_times_a_vector_is_one_kernel_with_accesses_of_16_bytes(rows: int) -> None:
+    (kernel,) = _kernels((rows, 1024), (1024,))
+    assert "load<4, 4>(&in[" in kernel.text
+
+
+def test_a_few_long_sums_are_split_between_multiprocessors() -> None:
+    assert len(_kernels((1 << 22,), (1 << 22,))) == 2

@@ -44,6 +44,11 @@ class Device(Machine):
         return 4 * 64 * 64
 
     @property
+    def dots_at_once(self) -> int:
+        """A warp for each, in blocks of 256 threads."""
+        return 8
+
+    @property
     def f32_flops(self) -> float:
         """Of all multiprocessors, without tensor cores."""
         return self.cores * self.peak_flops
