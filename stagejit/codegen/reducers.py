@@ -136,11 +136,13 @@ def _log_add_exp(b: Builder, dtype: DType, x: Value, y: Value) -> Value:
 
 @dataclass(frozen=True)
 class Panel:
-    """Accumulators in scratch, one for each of some rows that advance together."""
+    """Accumulators in scratch, one for each of some rows that advance together. aligned: whether
+    those of several lanes start at whole vectors."""
 
     b: Builder
     reducer: Reducer
     buffers: tuple[Buffer, ...]
+    aligned: bool = False
 
     @staticmethod
     def of(b: Builder, reducer: Reducer, name: str, width: int) -> Panel:
@@ -150,7 +152,10 @@ class Panel:
 
     def load(self, at: Value, lanes: int) -> Accumulator:
         """Those of the rows from `at` on."""
-        raw = [self.b.load(buffer, at, lanes) for buffer in self.buffers]
+        raw = [
+            self.b.load(buffer, at, lanes, alignment=self._alignment(buffer, lanes))
+            for buffer in self.buffers
+        ]
         wanted = [part.type for part in self.reducer.initial(self.b, 0)]
         return tuple(
             self.b.compare("ne", value, 0) if type.elem == "i1" else value
@@ -160,4 +165,8 @@ class Panel:
     def store(self, accumulator: Accumulator, at: Value) -> None:
         for buffer, part in zip(self.buffers, accumulator, strict=True):
             stored = self.b.cast("zext", part, "i8") if part.type.elem == "i1" else part
-            self.b.store(stored, buffer, at)
+            aligned = self._alignment(buffer, stored.type.lanes)
+            self.b.store(stored, buffer, at, alignment=aligned)
+
+    def _alignment(self, buffer: Buffer, lanes: int) -> int:
+        return lanes * buffer.elem.bits // 8 if self.aligned else 0

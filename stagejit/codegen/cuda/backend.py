@@ -14,6 +14,7 @@ from stagejit.codegen.cuda.contract.kernel import product_kernel
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.maps import map_kernel
 from stagejit.codegen.cuda.rows.reduce import reduce_kernel
+from stagejit.codegen.cuda.scans.cumulative import cumulative_kernel
 from stagejit.codegen.cuda.scatter import scatter_kernel
 from stagejit.codegen.cuda.sorting.kernel import sort_kernel
 from stagejit.codegen.cuda.text.printer import cuda_source
@@ -40,6 +41,7 @@ CUDA = Backend[Device](
         "scatter": scatter_kernel,
         "sort": sort_kernel,
         "attend": attention_kernel,
+        "cumulative": cumulative_kernel,
     },
     lower=_lowered,
     nothing=lambda: GridBuilder([1]).finish(),

@@ -100,6 +100,8 @@ class ThreadEmitter(Emitter):
     def member(self) -> Register:
         """The number of this thread among those of its item."""
         thread = self.b.thread_of_block()
+        if self.width == self.threads:
+            return thread
         return thread // (self.threads // self.width) if self.apart else thread % self.width
 
     def shared(self, name: str, elem: Type, size: int) -> Buffer:

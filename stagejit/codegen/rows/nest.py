@@ -134,6 +134,10 @@ class RowPolicy(ABC):
         """Scratch for kept values."""
         return self.b.scratch("row", elem, size, once=True)
 
+    def kept_alignment(self, buffer: Buffer) -> int:
+        """Bytes of which the places of kept values are multiples; 0: of an element's."""
+        return 0
+
     def stored(self, what: str, stores: Sequence[tuple[int, Index]]) -> Node:
         """Writes stores where the loops stand."""
         return Do(what, lambda: self.store(stores))
@@ -223,14 +227,16 @@ class RowPolicy(ABC):
                 return self._computed(value, index)
             buffer, lanes, row = self._scratch[value], self.lanes, self.nest.place_in_scratch
             at = self.elements.scalar_index(row) * self.nest.width + self.column
+            aligned = self.kept_alignment(buffer)
             is_bool = value.type.dtype.kind == "bool"
             if value in self.ready:
-                raw = self.b.load(buffer, at, lanes)
+                raw = self.b.load(buffer, at, lanes, alignment=aligned)
                 return self.b.compare("ne", raw, 0) if is_bool else raw
             register = self._computed(value, index)
             register = self.b.splat(register, lanes) if lanes else register
             self._filled.add(value)
-            self.b.store(self.b.cast("zext", register, "i8") if is_bool else register, buffer, at)
+            held = self.b.cast("zext", register, "i8") if is_bool else register
+            self.b.store(held, buffer, at, alignment=aligned)
             return register
 
         return read

@@ -16,20 +16,16 @@ from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
-from stagejit.codegen.elements.elements import Memory, Stores
-from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.loops import Loops, Walked, loops_of
-from stagejit.codegen.elements.space import Space
+from stagejit.codegen.elements.loops import Loops
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
-from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import in_items, panel_in_words, panel_width
 from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import At, Cell, Chunk, Do, Loop, Node, Parallel, serial, vectors
-from stagejit.codegen.reducers import Accumulator, Panel, Reducer
-from stagejit.codegen.rows.runs import has_rounding
+from stagejit.codegen.reducers import Accumulator, Panel
+from stagejit.codegen.rows.scans import ScanPolicy, scan_loops
 from stagejit.codegen.target import Target
-from stagejit.index.affine import Affine, Index, Var
+from stagejit.index.affine import Var
 
 # For accuracy, what a run comes to is added to what the runs before it came to.
 _RUN = 2048  # elements of a run along vectors: a sum for each vector
@@ -45,41 +41,23 @@ def cumulative_kernel(region: ClosedRegion, target: Target) -> Kernel:
 
 
 def _plan(region: ClosedRegion, target: Target) -> Loops:
-    """Loops before, along and after the axis; the ones along it visit its elements in the order of
-    accumulation."""
-    op = region.anchor_op
-    shape, axis = op.result.shape, op.attrs["axis"]
-
-    def walk(footprint: Footprint, index: Index) -> Walked:
-        if op.attrs["reverse"]:
-            last = Affine((), shape[axis] - 1)
-            index = (*index[:axis], last - index[axis], *index[axis + 1 :])
-        footprint.value(op.operands[0], index)
-        footprint.asked.append((op.result, index))
-        places = [footprint.reshaped(index, shape, store.value.shape) for store in region.stores]
-        return index, places, list(map(footprint.write, region.stores, places))
-
-    groups = (range(axis), (axis,), range(axis + 1, len(shape)))
-    loops = loops_of(region, target, Space(shape, "c"), groups, walk, {op.result})
+    loops = scan_loops(region, target)
     before, along, after = loops.groups
     return loops.in_vectors((*after[::-1], *before[::-1], *along[-1:])).in_streams()
 
 
-class _Policy:
+class _Policy(ScanPolicy):
     """The loops of one cumulative region, and what they do."""
 
-    current: Register  # the running value, in the result's type
-
-    def __init__(self, nest: Loops, emitter: Emitter, memory: Sequence[Memory]) -> None:
-        self.nest, self.emitter, self.elements = nest, emitter, emitter.elements
-        before, self.axis, after = nest.groups
-        self.kept = (*before, *after)
-        self.b, self.op = emitter.b, nest.region.anchor_op
-        self.reducer = Reducer(self.op.attrs["fn"], self.op.result.type.dtype)
-        self.in_runs = has_rounding(self.reducer)
-        self.stores = Stores(nest.region, self.elements, memory, nest.offsets, nest.streamed)
-        self.set, self.carry = emitter.set_cell, Cell("carry")  # along the axis
-        self.elements.bind(self.op.result, nest.index, lambda: self.current)
+    def shifted_in(self) -> Register:
+        (identity,) = self.nothing()
+        if identity.const != 0 or self.reducer.dtype.is_float:
+            return identity
+        # LLVM shifts zeros in by a slow expansion, if it knows that they are zeros.
+        zero = self.b.binary("smin", self.b.lo, 0)
+        elem = identity.type.elem
+        narrow = self.b.cast("trunc", zero, elem) if elem != "i64" else zero
+        return self.b.splat(narrow, self.lanes)
 
     def tree(self) -> Parallel:
         vector, rows = self.nest.vector, math.prod(var.extent for var in self.axis)
@@ -98,31 +76,12 @@ class _Policy:
         lines = self._panel(vector, width, panels)
         return in_items([*outer, (vector, width)], lines, self.nest.target.cores)
 
-    # ---------------------------------------------------------------- arithmetic
-
-    def _merged(self, first: Accumulator, second: Accumulator) -> Accumulator:
-        return self.reducer.merge(self.b, first, second)
-
-    def _nothing(self) -> Accumulator:
-        return self.reducer.initial(self.b, self.nest.lanes)
-
-    def _operand(self) -> Accumulator:
-        element = self.elements.value(self.op.operands[0], self.nest.index)
-        return self.reducer.lift(self.b, element, None, self.nest.lanes, None)
-
-    def _store(self, running: Accumulator) -> None:
-        self.current = self.reducer.result(self.b, running)
-        self.stores.write(enumerate(self.nest.places))
-
-    def _in(self, cell: Cell) -> Accumulator:
-        return self.emitter.cells[cell]
-
     # ---------------------------------------------------------------- a vector along the axis
 
     def _line(self) -> Node:
         """One line along the axis, from carry to carry."""
         others = [var for var in self.axis if var is not self.nest.vector]
-        return (self.set("start", self.carry, self._nothing), serial(others, self._along()))
+        return (self.set("start", self.carry, self.nothing), serial(others, self._along()))
 
     def _along(self) -> Node:
         """The run along the vector variable."""
@@ -142,48 +101,31 @@ class _Policy:
         local = Cell("run")
 
         def joined() -> Accumulator:
-            return self._merged(self._in(self.carry), self._in(local))
+            return self.merged(self.held(self.carry), self.held(local))
 
         scan = self.set("scan a vector", local, lambda: self._vector(local, self.carry))
         return (
-            self.set("start", local, self._nothing),
+            self.set("start", local, self.nothing),
             Loop(vector, (Chunk(self.nest.lanes, scan, vector=True),)),
             self.set("end the run", self.carry, joined),
         )
 
     def _one(self) -> Accumulator:
-        running = self._merged(self._in(self.carry), self._operand())
-        self._store(running)
+        running = self.merged(self.held(self.carry), self.operand())
+        self.store(running)
         return running
 
     def _vector(self, cell: Cell, before: Cell | None) -> Accumulator:
         """Stores a vector; the running value is `before`, then `cell`, then the vector's own."""
         lanes, used = self.nest.lanes, self.elements.used_lanes()
         assert used is not None
-        (scanned,) = self._scan(self._operand())
+        (scanned,) = self.scanned(self.operand())
         last = self.b.shuffle(scanned, None, (used - 1,) * lanes) if used == lanes else None
-        running = self._merged(self._in(cell), (scanned,))
-        self._store(running if before is None else self._merged(self._in(before), running))
+        running = self.merged(self.held(cell), (scanned,))
+        self.store(running if before is None else self.merged(self.held(before), running))
         if last is None:
             return (self.b.shuffle(running[0], None, (used - 1,) * lanes),)
-        return self._merged(self._in(cell), (last,))  # all that joins one vector to the next
-
-    def _scan(self, accumulator: Accumulator) -> Accumulator:
-        """Lane k becomes the combination of lanes 0 to k (Hillis and Steele, 1986)."""
-        lanes, (identity,) = self.nest.lanes, self._nothing()
-        if identity.const == 0 and not self.reducer.dtype.is_float:
-            # LLVM shifts zeros in by a slow expansion, if it knows that they are zeros.
-            zero = self.b.binary("smin", self.b.lo, 0)
-            elem = identity.type.elem
-            narrow = self.b.cast("trunc", zero, elem) if elem != "i64" else zero
-            identity = self.b.splat(narrow, lanes)
-        distance = 1
-        while distance < lanes:
-            places = [lane - distance if lane >= distance else lanes for lane in range(lanes)]
-            shifted = self.b.shuffle(accumulator[0], identity, places)
-            accumulator = self._merged((shifted,), accumulator)
-            distance *= 2
-        return accumulator
+        return self.merged(self.held(cell), (last,))  # all that joins one vector to the next
 
     # ---------------------------------------------------------------- a line in each lane
 
@@ -194,11 +136,11 @@ class _Policy:
         running, *before = panels
 
         def clear(panel: Panel) -> None:
-            panel.store(self._nothing(), self.elements.position.env[column])
+            panel.store(self.nothing(), self.elements.position.env[column])
 
         def add() -> None:
             at = self.elements.position.env[column]
-            total = self._merged(before[0].load(at, lanes), running.load(at, lanes))
+            total = self.merged(before[0].load(at, lanes), running.load(at, lanes))
             before[0].store(total, at)
             clear(running)
 
@@ -230,12 +172,12 @@ class _Policy:
             return (panel.load(at, self.nest.lanes) for panel in panels)
 
         def one() -> Accumulator:
-            total = self._merged(self._in(running), self._operand())
-            self._store(self._merged(self._in(before[0]), total) if before else total)
+            total = self.merged(self.held(running), self.operand())
+            self.store(self.merged(self.held(before[0]), total) if before else total)
             return total
 
         def save() -> None:
-            panels[0].store(self._in(running), self.emitter.offset(vector))
+            panels[0].store(self.held(running), self.emitter.offset(vector))
 
         add = self.set("add one", running, one)
         rows = [At(((row, number),) if row else (), add) for number in range(count)]

@@ -10,14 +10,16 @@ and those that share a row are in different warps: they meet in shared memory.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.costs import element_code, widest_nbytes
 from stagejit.codegen.cuda.coalescing import SECTOR_NBYTES, sectors
 from stagejit.codegen.cuda.device import Device
+from stagejit.codegen.elements.loops import Loops
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.rows.nest import RowNest, reducer_of
 from stagejit.index.affine import Affine, Var
@@ -26,10 +28,13 @@ SETS = 4  # vectors of a row that a thread accumulates apart
 _THREADS = 256  # of a block, where rows do not say
 _FEWEST = 64  # where rows are few
 _HELD_NBYTES = 128  # of a row, in a thread's registers
-_MOST_CODE = 2048  # operations of code without loops
+_ADDRESSES, _REGISTERS = 24, 160  # of a thread: what it needs anyway, and may take
+_MOST_CODE = 1024  # operations of code without loops
+_OF_WINDOWS = 8  # operations an element of a window, for each that counts
+_OF_INDICES = 12  # of a maximum with its index
 _REUSED_NBYTES = 128  # of a row that a thread walks through: the next element is in the same line
-_LATENCY = 0.7e-6  # seconds from a load to its value, where memory is busy
-_EXCHANGE, _BARRIER = 30e-9, 60e-9  # seconds until a value is there
+LATENCY = 0.7e-6  # seconds from a load to its value, where memory is busy
+EXCHANGE, BARRIER = 30e-9, 60e-9  # seconds until a value is there
 
 
 @dataclass(frozen=True)
@@ -69,8 +74,15 @@ class Mapping:
 def best_mapping(nest: RowNest, device: Device, threads: int = 0, room: int = 0) -> Ranked[Mapping]:
     """The cheapest one. threads: that a block has, if that is known. room: bytes of shared memory
     that a block may take."""
-    found = [m for m in _mappings(nest, device, threads) if merge_nbytes(nest, m) <= room]
+    found = fitting(nest, device, threads, room)
     return cheapest("rows", found, lambda m: 1e6 * seconds(nest, m, device), str, "us")
+
+
+def fitting(nest: RowNest, device: Device, threads: int, room: int) -> list[Mapping]:
+    """All that there are, those with fewer threads a row first. Some take too many registers where
+    all do."""
+    found = [m for m in _mappings(nest, device, threads) if merge_nbytes(nest, m) <= room]
+    return [m for m in found if registers(nest, m) <= _most(m, device)] or found[-1:]
 
 
 def merge_nbytes(nest: RowNest, mapping: Mapping) -> int:
@@ -88,38 +100,40 @@ def merge_nbytes(nest: RowNest, mapping: Mapping) -> int:
 
 def _mappings(nest: RowNest, device: Device, threads: int) -> Iterator[Mapping]:
     lanes = 16 // widest_nbytes(nest.region)
+    rows = math.prod(var.extent for var in nest.kept)
     longest = max(nest.reduced, key=lambda var: var.extent, default=None)
     if longest is None and not nest.kept:
-        yield _held(nest, Mapping(None, None, 1, 1, threads or WARP, False))
+        yield _held(nest, Mapping(None, None, 1, 1, threads or WARP, False), device)
     for fast in reversed(nest.reduced):
-        for width in _widths(nest, fast, lanes):
-            for members in _powers(device.threads_a_block):
+        for width in widths(nest, fast, lanes):
+            for members in powers(device.threads_a_block):
                 if members > 1 and members * width >= 2 * fast.extent:
                     break
                 if members > WARP and threads not in (0, members):
                     continue
-                block = members if members > WARP else threads or _block(nest, members, 1, device)
+                block = members if members > WARP else threads or block_of(rows, members, device)
                 if block % members == 0:
-                    yield _held(nest, Mapping(fast, fast, members, width, block, False))
+                    yield _held(nest, Mapping(fast, fast, members, width, block, False), device)
     for fast in reversed(nest.kept):
-        for width in _widths(nest, fast, lanes):
-            for members in _powers(WARP):
+        for width in widths(nest, fast, lanes):
+            for members in powers(WARP):
                 if members > (longest.extent if longest else 1):
                     break
-                block = members * WARP if members > 1 else _block(nest, 1, width, device)
+                block = members * WARP if members > 1 else block_of(rows // width, 1, device)
                 block = threads or block
                 if block % members == 0:
-                    yield _held(nest, Mapping(fast, longest, members, width, block, True))
+                    yield _held(nest, Mapping(fast, longest, members, width, block, True), device)
 
 
-def _powers(most: int) -> Iterator[int]:
+def powers(most: int) -> Iterator[int]:
+    """Of two, from 1."""
     power = 1
     while power <= most:
         yield power
         power *= 2
 
 
-def _widths(nest: RowNest, var: Var, lanes: int) -> list[int]:
+def widths(nest: Loops, var: Var, lanes: int) -> list[int]:
     """How many neighbours along a variable a thread may take at once: whole accesses, or one."""
     forms = [*nest.forms, *nest.offsets]
     whole = var.extent % lanes == 0 and all(
@@ -130,24 +144,43 @@ def _widths(nest: RowNest, var: Var, lanes: int) -> list[int]:
     return [lanes, 1] if whole and lanes > 1 else [1]
 
 
-def _block(nest: RowNest, members: int, lanes: int, device: Device) -> int:
+def block_of(items: int, members: int, device: Device) -> int:
     """Threads of a block whose rows have nothing to tell each other: fewer where there would not
     be blocks for all multiprocessors."""
-    threads, items = _THREADS, math.prod(var.extent for var in nest.kept) // lanes
+    threads = _THREADS
     while threads > max(_FEWEST, members) and items * members < threads * 2 * device.cores:
         threads //= 2
     return threads
 
 
-def _held(nest: RowNest, mapping: Mapping) -> Mapping:
+def _held(nest: RowNest, mapping: Mapping, device: Device) -> Mapping:
     """The same with rows in registers, if they fit."""
-    vectors = math.prod(var.extent for var in nest.reduced if var is not mapping.along)
-    if mapping.along is not None:
-        vectors *= -(-mapping.along.extent // mapping.step)
-    nbytes = vectors * mapping.lanes * widest_nbytes(nest.region)
-    most = min(_HELD_NBYTES, 65536 // mapping.threads)
-    code = vectors * mapping.lanes * (element_code(nest.region) + 1)
-    return replace(mapping, held=vectors if nbytes <= most and code <= _MOST_CODE else 0)
+    vectors = _vectors(nest, mapping)
+    held = replace(mapping, held=vectors)
+    code = vectors * mapping.lanes * _code(nest)
+    fits = vectors * mapping.lanes * widest_nbytes(nest.region) <= _HELD_NBYTES
+    fits = fits and registers(nest, held) <= _most(mapping, device) and code <= _MOST_CODE
+    return held if fits else mapping
+
+
+def registers(nest: RowNest, mapping: Mapping) -> float:
+    """About what a thread needs: for addresses, its part of a row, and what it accumulates."""
+    stages = [[reducer_of(op) for op in stage] for stage in nest.stages]
+    words = max(
+        sum(-(-one.accumulator_dtype.itemsize // 4) + 2 * one.is_arg for one in stage)
+        for stage in stages
+    )
+    each = words * mapping.lanes
+    meets = each * mapping.members if mapping.rows_are_neighbours and mapping.members > 1 else 0
+    if not mapping.held:  # sets of accumulators, of a run and of those before
+        sets = max(SETS // min(max(map(len, stages)), 2), 1)
+        return _ADDRESSES + max(2 * sets * each, meets)
+    row = mapping.held * mapping.lanes * max(widest_nbytes(nest.region) // 4, 1)
+    return _ADDRESSES + row + max(each * (1 + math.log2(mapping.held)), meets)
+
+
+def _most(mapping: Mapping, device: Device) -> float:
+    return min(_REGISTERS, device.registers / mapping.threads)
 
 
 # -------------------------------------------------------------------- what it costs
@@ -160,19 +193,24 @@ def seconds(nest: RowNest, mapping: Mapping, device: Device) -> float:
     items = rows // mapping.lanes if mapping.rows_are_neighbours else rows
     busy = min(-(-items // mapping.together), device.cores) / device.cores
     vectors, passes = _vectors(nest, mapping), len(nest.stages) + bool(nest.row_stores)
-    nbytes = widest_nbytes(nest.region) * mapping.lanes
-    there = min(items * mapping.members, device.threads) * nbytes
-    there *= mapping.held or min(SETS, vectors)
-    bandwidth = device.bandwidth * min(1.0, there / (device.bandwidth * _LATENCY))
-    bandwidth = min(bandwidth, busy * device.cores * device.core_bandwidth)
-    far, near = _traffic(nest, mapping, 1 if mapping.held else passes)
+    nbytes = widest_nbytes(nest.region) * mapping.lanes * (mapping.held or min(SETS, vectors))
+    bandwidth = bandwidth_of(items, mapping, nbytes, device)
+    far, near = traffic(nest, mapping, nest.reduced, 1 if mapping.held else passes)
     rate = busy * device.f32_flops / 2
-    code = (element_code(nest.region) + 2) * (1 if mapping.held else passes)
+    code = _code(nest) * (1 if mapping.held else passes)
     issued = items * mapping.members * (vectors * mapping.lanes * code + _merge_code(nest, mapping))
     work = max(far / bandwidth, near / (busy * device.cores * device.l2_bandwidth), issued / rate)
     walked = 1 if mapping.held else passes * -(-vectors // SETS)
     meets = len(nest.stages) * _merge_seconds(mapping)
-    return work + walked * _LATENCY + meets
+    return work + walked * LATENCY + meets
+
+
+def _code(nest: RowNest) -> float:
+    """Operations of an element; most of a window are to find out what lies inside."""
+    windows = any(op.definition.is_window for op in nest.region.ops)
+    reducers = [reducer_of(op) for stage in nest.stages for op in stage]
+    merges = sum(_OF_INDICES if reducer.is_arg else 2 for reducer in reducers)
+    return element_code(nest.region) * (_OF_WINDOWS if windows else 1) + merges
 
 
 def _vectors(nest: RowNest, mapping: Mapping) -> int:
@@ -182,9 +220,21 @@ def _vectors(nest: RowNest, mapping: Mapping) -> int:
     return vectors * (-(-along.extent // mapping.step) if along else 1)
 
 
-def _traffic(nest: RowNest, mapping: Mapping, passes: int) -> tuple[float, float]:
-    """Bytes that cross memory, and that the nearest cache gives."""
+def bandwidth_of(items: int, mapping: Mapping, nbytes: int, device: Device) -> float:
+    """Bytes a second from memory, of which each thread waits for so many at a time."""
+    there = min(items * mapping.members, device.threads) * nbytes
+    busy = min(-(-items // mapping.together), device.cores)
+    most = device.bandwidth * min(1.0, there / (device.bandwidth * LATENCY))
+    return min(most, busy * device.core_bandwidth)
+
+
+def traffic(
+    nest: Loops, mapping: Mapping, repeated: Sequence[Var], passes: int
+) -> tuple[float, float]:
+    """Bytes that cross memory, and that the nearest cache gives. repeated: variables through which
+    there are so many passes, of which the last cache has the half after the first."""
     far = near = 0.0
+    variables = list(itertools.chain(*nest.groups))
     stored = [store.value.type.dtype.itemsize for store in nest.region.stores]
     reads = {(form, value.type.dtype.itemsize) for value, form in nest.reads}
     for (form, nbytes), times in [
@@ -192,15 +242,14 @@ def _traffic(nest: RowNest, mapping: Mapping, passes: int) -> tuple[float, float
         *((at, 1) for at in zip(nest.offsets, stored, strict=True)),
     ]:
         inside = form.loop_vars()
-        variables = [*nest.kept, *nest.reduced]
         elements = math.prod(var.extent for var in variables if var in inside)
         moved = _sectors(form, mapping, nbytes) * SECTOR_NBYTES
         near += times * moved * elements
-        apart = mapping.members == 1 and not mapping.rows_are_neighbours
+        alone = mapping.members == 1 and not mapping.rows_are_neighbours
         length = mapping.along.extent if mapping.along else 1
-        if apart and length * nbytes <= _REUSED_NBYTES:
+        if alone and length * nbytes <= _REUSED_NBYTES:
             moved = min(moved, nbytes)
-        again = 1 + (times - 1) / 2 if set(nest.reduced) & inside else 1
+        again = 1 + (times - 1) / 2 if inside.intersection(repeated) else 1
         far += again * moved * elements
     return far, near
 
@@ -223,6 +272,6 @@ def _merge_code(nest: RowNest, mapping: Mapping) -> float:
 
 def _merge_seconds(mapping: Mapping) -> float:
     if mapping.rows_are_neighbours:
-        return _BARRIER + mapping.members * 2e-9 if mapping.members > 1 else 0.0
-    barrier = _BARRIER if mapping.members > WARP else 0.0
-    return barrier + math.log2(mapping.members) * _EXCHANGE / 2
+        return BARRIER + mapping.members * 2e-9 if mapping.members > 1 else 0.0
+    barrier = BARRIER if mapping.members > WARP else 0.0
+    return barrier + math.log2(mapping.members) * EXCHANGE / 2

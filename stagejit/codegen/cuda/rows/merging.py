@@ -4,7 +4,7 @@ Input: accumulators of a row's members, in registers. Output: their merge, the s
 members. Invariant: all threads of the warps, or of the block, that members are in take part.
 
 Note [Barriers]: what members write to shared memory others read behind a barrier, and nobody writes
-there again before another one: where a row meets once only, the next row begins with it.
+there again before another one: where a row meets once only, there is one before it does, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.nodes import I8
-from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.reducers import Accumulator, Panel, Reducer, merge_all
 
 
@@ -23,7 +22,8 @@ def shared_panel(b: GridBuilder, reducer: Reducer, size: int) -> Panel:
     """Accumulators in shared memory."""
     types = [part.type for part in reducer.initial(b, 0)]
     stored = [I8 if type.elem == "i1" else type for type in types]
-    return Panel(b, reducer, tuple(b.shared("partial", type, size) for type in stored))
+    buffers = tuple(b.shared("partial", type, size) for type in stored)
+    return Panel(b, reducer, buffers, aligned=True)
 
 
 def across_warp(
@@ -39,9 +39,11 @@ def across_warp(
 
 
 def across_block(
-    b: GridBuilder, panels: Sequence[Panel], accumulators: Sequence[Accumulator], members: int
-) -> list[Accumulator]:
-    """Of all threads, which are `members`: warp by warp, then of the warps."""
+    b: GridBuilder, panels: Sequence[Panel], accumulators: Sequence[Accumulator], members: int,
+    *, once: bool,
+) -> list[Accumulator]:  # fmt: skip
+    """Of all threads, which are `members`: warp by warp, then of the warps. once: whether a row
+    meets nowhere else, see Note [Barriers]."""
     warps = members // WARP
     of_warps = [
         across_warp(b, panel.reducer, accumulator, WARP)
@@ -52,6 +54,8 @@ def across_block(
         for panel, accumulator in zip(panels, of_warps, strict=True):
             panel.store(accumulator, b.warp())
 
+    if once:
+        b.barrier()
     b.if_(b.compare("eq", b.lane(), 0), save)
     b.barrier()
     return [
@@ -74,10 +78,10 @@ class Column:
 
     def merged(self, panel: Panel) -> Accumulator:
         """Of all members, behind a barrier."""
-        first = self._first()
-        row = self.together * max(self.lanes, 1)
-        parts = [panel.load(first + member * row, self.lanes) for member in range(self.members)]
-        return merge_all(self.b, panel.reducer, parts)
+        return merge_all(self.b, panel.reducer, self.parts(panel))
 
-    def _first(self) -> Register:
-        return self.b.thread_of_block() % self.together * max(self.lanes, 1)
+    def parts(self, panel: Panel) -> list[Accumulator]:
+        """What each member saved, behind a barrier."""
+        lanes = max(self.lanes, 1)
+        first, row = self.b.thread_of_block() % self.together * lanes, self.together * lanes
+        return [panel.load(first + member * row, self.lanes) for member in range(self.members)]

@@ -70,10 +70,14 @@ class ThreadRows(RowPolicy):
         apart = mapping.rows_are_neighbours
         self._column = Column(self.grid, mapping.members, mapping.together, self.lanes)
         self._by_barrier = mapping.members > (1 if apart else WARP)
+        self._once = len(nest.stages) == 1
 
     @property
     def lanes(self) -> int:
         return self.mapping.lanes if self.mapping.lanes > 1 else 0
+
+    def kept_alignment(self, buffer: Buffer) -> int:
+        return self.lanes * buffer.elem.bits // 8
 
     def room(self, elem: Type, size: int) -> Buffer:
         return self.grid.shared("row", elem, size)
@@ -90,13 +94,12 @@ class ThreadRows(RowPolicy):
                 body = Within(
                     "lanes", lambda: self.elements.at(vector=fast, lanes=self.lanes), body
                 )
-        return Parallel(tuple(loops), body, mapping.together, apart=mapping.rows_are_neighbours)
+        apart = mapping.rows_are_neighbours and mapping.members > 1
+        return Parallel(tuple(loops), body, mapping.together, apart=apart)
 
     def begin(self) -> None:
         super().begin()
         mapping, thread = self.mapping, self.grid.thread_of_block()
-        if self._by_barrier and len(self.nest.stages) == 1:
-            self.grid.barrier()
         if not self.nest.cached:
             return
         if mapping.rows_are_neighbours:
@@ -161,7 +164,7 @@ class ThreadRows(RowPolicy):
         members = self.mapping.members
         if self._by_barrier:
             panels = [self._panel(op, members // WARP) for op in stage]
-            return across_block(self.grid, panels, parts, members)
+            return across_block(self.grid, panels, parts, members, once=self._once)
         if self.mapping.rows_are_neighbours:
             return parts
         reducers = map(reducer_of, stage)
@@ -173,6 +176,8 @@ class ThreadRows(RowPolicy):
     def _meet_in_columns(self, stage: Stage, parts: Sequence[Accumulator]) -> None:
         """All members merge for themselves, or only who stores results that no other one needs."""
         panels = [self._panel(op, self.mapping.threads * self.mapping.lanes) for op in stage]
+        if self._once:
+            self.grid.barrier()  # see Note [Barriers] of `merging.py`
         for panel, part in zip(panels, parts, strict=True):
             self._column.save(panel, part)
         self.grid.barrier()

@@ -44,7 +44,6 @@ def _bound(rows: RowNest, device: Device, threads: int, room: int) -> ThreadNest
     lanes = mapping.lanes if mapping.rows_are_neighbours else mapping.step
     fields = {
         **vars(rows), "vector": mapping.fast, "lanes": lanes, "choices": (ranked.choice,),
-        "streamed": (False,) * len(rows.offsets),
     }  # fmt: skip
     nest = ThreadNest(**fields, mapping=mapping)
     return nest if mapping.held else keeping(nest, room - merge_nbytes(rows, mapping))
