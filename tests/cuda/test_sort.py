@@ -3,6 +3,7 @@ one whose blocks are so small that rows have several tiles and passes."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -10,15 +11,22 @@ import numpy as np
 import pytest
 from jax import lax
 
+from stagejit.codegen.cuda.text.printer import cuda_source
+from stagejit.codegen.generate import kernel_of
+from stagejit.codegen.kernel import Kernel
+from stagejit.graph.interpreter import interpret
+from stagejit.trace.translate import graph_of
 from tests.codegen.cpu.sorting.test_sorts import (  # noqa: F401  collected here once more
     check,
     test_rows_of_one_number,
     test_the_largest_of_rows_in_order,
     test_the_least_of_rows_of_the_last_key,
 )
+from tests.codegen.regions import region_of
+from tests.cuda.emulated import NAME, ORDERS, launched
 from tests.cuda.machine import GPU
 from tests.cuda.regions import CudaRunner
-from tests.sorts import DTYPES, array
+from tests.sorts import DTYPES, Array, array, bits
 
 SMALL = replace(GPU, threads_a_block=32, static_shared_nbytes=1024)
 DEVICES = {"H200": GPU, "one warp": SMALL}
@@ -76,3 +84,43 @@ def test_the_largest(runner: CudaRunner, dtype: str, k: int) -> None:
     """Runs are as short as what is kept of them."""
     x = np.concatenate([array((3, 300), dtype), array((1, 300), dtype, ties=True)])
     check(runner, lambda x: lax.top_k(x, k), x)
+
+
+@pytest.mark.parametrize(
+    ("shape", "device"), [((9, 300), "H200"), ((5, 100), "one warp"), ((2, 353), "one warp")]
+)
+def test_no_barrier_can_be_left_out(shape: tuple[int, int], device: str) -> None:
+    """Without any one of them, some order of the threads gives another result."""
+    x = array(shape, "float32")
+    graph = graph_of(lambda x: lax.sort(x, dimension=1), x)
+    kernel = kernel_of(region_of(graph), DEVICES[device])
+    source = cuda_source(kernel.function, NAME)
+    (wanted,) = (bits(np.asarray(y)) for y in interpret(graph, [x]))
+    first, *others = source.split(_BARRIER)
+    assert kernel.total > 1
+    assert len(others) >= 3
+    for at in range(len(others) + 1):
+        barriers = ["" if number == at else _BARRIER for number in range(len(others))]
+        parts = itertools.chain.from_iterable(zip(barriers, others, strict=True))
+        found = sorted_by("".join((first, *parts)), kernel, x)
+        right = all(y is not None and np.array_equal(bits(y), wanted) for y in found)
+        assert right == (at == len(others)), f"without barrier {at}"
+
+
+_BARRIER = "__syncthreads();"
+
+
+def sorted_by(source: str, kernel: Kernel, x: Array) -> list[Array | None]:
+    """What one block makes of an array, with its threads in each order; None for a fault."""
+    found: list[Array | None] = []
+    for order in ORDERS:
+        y, workspace = np.zeros_like(x), np.zeros(kernel.workspace_nbytes + 8, np.uint8)
+        arrays = [x, y, *([workspace] if kernel.workspace_nbytes else [])]
+        pointers = [array.ctypes.data for array in arrays]
+        threads, end = kernel.function.threads, [0, kernel.total]
+        faults = [
+            launched(source, threads, [*pointers, *passed, *end], [1], order)
+            for passed in kernel.passes
+        ]
+        found.append(None if any(faults) else y)
+    return found

@@ -7,6 +7,9 @@ Note [Passes]: where a row has several tiles, the kernel is launched several tim
 sorts tiles, each of the others merges pairs of runs, from one half of the workspace to the other,
 and the last one writes results instead. A block makes one tile of what a pair becomes, so all
 passes have as many shares. Of each run only those elements are kept that the results may have.
+
+Note [From share to share]: a thread puts the records of a share where it was the one that wrote
+results, or a run, of the share before. So it waits for nobody.
 """
 
 from __future__ import annotations
@@ -163,7 +166,6 @@ class _Sort:
     def _read(self) -> None:
         """Records of all elements into the tile, and such that come after them."""
         b, task, tiling = self.b, self.task, self.tiling
-        b.barrier()  # others may still write what the tile had before
         even = task.extent % tiling.row_size == 0
         whole = task.number % tiling.rows == 0
 
@@ -181,7 +183,7 @@ class _Sort:
             self.tile.put(b.if_(exists, read, self.records.last), place)
 
         self._each(one)
-        b.barrier()
+        self._meet()
 
     def _sort_tile(self) -> None:
         b, tile, tiling = self.b, self.tile, self.tiling
@@ -202,7 +204,14 @@ class _Sort:
             return [word for record in made for word in record]
 
         flat = list(b.loop(0, rounds, 1, flat, merge))
-        tile.share(self._records(flat), self._first)
+        tile.put_back(self._records(flat), self._first)
+        self._meet()
+
+    def _meet(self) -> None:
+        """What was put by the order of places is wanted by that of threads, or the other way; they
+        are the same where each thread has one record."""
+        if self.tiling.each > 1 or self.task.across:
+            self.b.barrier()
 
     def _records(self, flat: Sequence[Register]) -> list[Record]:
         count = len(self.records.words)
@@ -297,7 +306,6 @@ class _Sort:
             for number, begin in enumerate(begins):
                 b.store(begin, self.splits, number, mask=b.compare("eq", b.lane(), 0))
 
-        b.barrier()  # others may still write what the tile had before
         b.if_(b.compare("eq", b.warp(), 0), search)
         b.barrier()
         begin, end = b.load(self.splits, 0), b.load(self.splits, 1)

@@ -66,10 +66,14 @@ class Tile:
 
     def share(self, own: Sequence[Record], first: Register) -> None:
         """Puts the records of all threads where all can read them."""
+        self.put_back(own, first)
+        self.b.barrier()
+
+    def put_back(self, own: Sequence[Record], first: Register) -> None:
+        """The same, when nobody reads any more what was there; without a barrier behind it."""
         self.b.barrier()
         for k, record in enumerate(own):
             self.put(record, first + k)
-        self.b.barrier()
 
     # ---------------------------------------------------------------- order
 
