@@ -298,6 +298,23 @@ def test_what_both_bodies_read_is_one_operand() -> None:
     assert len(op.operands) == 4
 
 
+def test_positions_that_are_a_constant_are_counted() -> None:
+    function, args = PROGRAMS["causal"]
+
+    def seen(q: Any, k: Any, v: Any) -> Any:
+        at = jnp.arange(20)
+        s = jnp.where(at[:, None] >= at[None, :], _scores(q, k), -jnp.inf)
+        return jax.nn.softmax(s, -1) @ v
+
+    fused, apart = graph_of(seen, *args), graph_of(function, *args)
+    rewrite_graph(fused, Options(verify=True), GPU)
+    (op,) = (op for op in fused if op.definition.applies)
+    assert len(op.operands) == 3
+    given = [np.asarray(x) for x in args]
+    for a, b in zip(interpret(fused, given), interpret(apart, given), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)
+
+
 def test_a_gradient_keeps_its_weights() -> None:
     function, args = PROGRAMS["causal"]
     graph = graph_of(jax.grad(lambda *x: function(*x).sum(), (0, 1, 2)), *args)

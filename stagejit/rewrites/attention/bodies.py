@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+import numpy as np
+
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.rewrites.cloning import cloned
@@ -77,10 +79,33 @@ def _evaluated(
     known = op.definition
     if not is_of_element(op):
         return False
-    if known.is_view or known.is_free or surroundings.is_made_up(op.result):
+    if known.is_view or known.is_free or _is_made_up(op.result, surroundings):
         return True
     alone = all(user in inside for user in graph.users(op.result))
     return alone and op.result.type.size >= size
+
+
+def counts(value: Value) -> bool:
+    """Whether it is a constant whose elements are their own index, as jnp.arange gives outside of a
+    program."""
+    op, dtype = value.op, value.type.dtype
+    if not op.definition.is_constant or not dtype.is_integer or value.type.rank != 1:
+        return False
+    return np.array_equal(op.attrs["value"], np.arange(value.shape[0]))
+
+
+def _is_made_up(value: Value, surroundings: Surroundings) -> bool:
+    """Of numbers and positions, some of which may be constants that count."""
+    pending, seen = [value], set[Value]()
+    while pending:
+        value = pending.pop()
+        if value in seen or counts(value) or surroundings.is_made_up(value):
+            continue
+        if not is_of_element(value.op) or not value.op.operands:
+            return False
+        seen.add(value)
+        pending += value.op.operands
+    return True
 
 
 def body_of(
@@ -88,14 +113,18 @@ def body_of(
     order: Sequence[int] = (),
 ) -> Graph:  # fmt: skip
     """The graph that computes outputs of the source, which it takes as this type, of which a
-    transpose in this order gives its own."""
+    transpose in this order gives its own. leaves: its other inputs; those that count are made."""
     body = Graph(name)
     given = body.add_input("x", type)
     if tuple(order) != tuple(range(len(order))):
         given = build(body, "transpose", (given,), permutation=tuple(order))
     known = {source: given}
-    for at, leaf in enumerate(leaves):
-        known[leaf] = body.add_input(f"a{at}", leaf.type)
+    for leaf in leaves:
+        if counts(leaf):
+            attrs = {"shape": leaf.shape, "dtype": leaf.type.dtype, "axis": 0}
+            known[leaf] = build(body, "iota", (), leaf.op.loc, **attrs)
+        else:
+            known[leaf] = body.add_input(f"a{len(body.inputs) - 1}", leaf.type)
     known |= cloned(body, list(dict.fromkeys(outputs)), known)
     body.set_outputs([known[value] for value in outputs])
     return body

@@ -18,7 +18,7 @@ from typing import Any
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.attention import Roles, linear_path, roles_of
-from stagejit.rewrites.attention.bodies import body_of, leaves_of, made_of
+from stagejit.rewrites.attention.bodies import body_of, counts, leaves_of, made_of
 from stagejit.rewrites.attention.cost import Cost
 from stagejit.rewrites.attention.softmax import Softmax, quotients_behind, softmax_of
 from stagejit.rewrites.driver import Log, describe
@@ -215,7 +215,7 @@ class _Attention:
             if isinstance(roles, Roles):
                 if not self._are_rows(roles):
                     return "the product sums over other axes than the softmax"
-                operands = (q, k, self.values, *leaves)
+                operands = (q, k, self.values, *(leaf for leaf in leaves if not counts(leaf)))
                 return _Parts(operands, attrs, self._order(), roles, self.softmax.f.type)
             reason = reason or roles
         return reason

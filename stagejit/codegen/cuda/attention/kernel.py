@@ -19,11 +19,13 @@ from operator import and_
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
+from stagejit.codegen.cuda.attention.left_out import mask_of
 from stagejit.codegen.cuda.attention.multiply_adds import MultiplyAdds
 from stagejit.codegen.cuda.attention.nest import Attention, Group, attention_of
+from stagejit.codegen.cuda.attention.passes import Passes
 from stagejit.codegen.cuda.attention.products import Fragment, Products
 from stagejit.codegen.cuda.attention.rows import Rows
-from stagejit.codegen.cuda.attention.shapes import Shape, best_shape
+from stagejit.codegen.cuda.attention.shapes import AT_ONCE, Shape, best_shape
 from stagejit.codegen.cuda.attention.staging import Staged, staged
 from stagejit.codegen.cuda.attention.tensor_cores import TensorCores
 from stagejit.codegen.cuda.device import Device
@@ -50,8 +52,9 @@ def attention_kernel(region: ClosedRegion, device: Device) -> Kernel:
         return _Policy(region, nest, shape, dtype, emitter, memory).tree()
 
     return grid_kernel(
-        region, device, [attention], tree, seconds, threads=shape.threads, choices=[ranked.choice]
-    )
+        region, device, [attention], tree, seconds, threads=shape.threads, resident=AT_ONCE,
+        choices=[ranked.choice],
+    )  # fmt: skip
 
 
 def _of_sums(attention: Attention) -> DType:
@@ -80,7 +83,12 @@ class _Policy:
             self.products.tiles().items(), self.op.operands, operands, strict=False
         ):
             self.tiles[name] = staged(region, value, index, shape.dtype, buffer, sides, shape.lanes)
-        self.resident = attention.depth.extent <= shape.depth  # queries stay
+        mask = mask_of(attention) if attention.keys.extent > shape.keys else None
+        self.passes = (
+            Passes(attention, shape, mask, self.rows, self.tiles["v"], emitter, self._first)
+            if mask is not None else None
+        )  # fmt: skip
+        self.stay = attention.depth.extent <= shape.depth  # queries, in shared memory
 
     # ---------------------------------------------------------------- loops
 
@@ -96,20 +104,26 @@ class _Policy:
             Do("weigh, rescale", self._weigh, state),
             self._values(),
         )
-        queries: Node = Do("queries", self._load("q")) if self.resident else ()
+        queries: Node = Do("queries", self._load("q")) if self.stay else ()
         body: Node = (
             Do("no sums", self._start, state),
             queries,
-            Loop(a.keys.var, (Chunk(shape.keys, tile, tail="shorter"),)),
+            self._all_tiles(tile),
             Do("divide, store", self._store),
         )
         return Parallel(each, body)
 
+    def _all_tiles(self, tile: Node) -> Node:
+        if self.passes is None:
+            return Loop(self.attention.keys.var, (Chunk(self.shape.keys, tile, tail="shorter"),))
+        self.emitter.chose("passes", "a mask of positions leaves nothing of some tiles of keys")
+        return self.passes.around(tile)
+
     def _scores(self) -> Node:
-        names = "k" if self.resident else "qk"
+        names = "k" if self.stay else "qk"
         loads = [Do("keys" if name == "k" else "queries", self._load(name)) for name in names]
         multiply = Do("multiply", self._multiply, (self.products.scores,))
-        if self.resident:
+        if self.stay:
             return (*loads, Do("barrier", self.b.barrier), multiply)
         again = Do("barrier", self.b.barrier)
         chunk = (again, *loads, Do("barrier", self.b.barrier), multiply)

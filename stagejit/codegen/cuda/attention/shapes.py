@@ -25,8 +25,9 @@ PAD = 4  # elements between lines, so that neighbours of a column lie in differe
 _FROM_SHARED = 4.0  # issue slots of a vector of 16 bytes
 _STAGED, _WEIGHED = 6.0, 40.0  # of an element from memory, of a weight
 _SCHEDULERS = 4  # of a multiprocessor, each of which issues for 32 threads at a time
-_AT_ONCE = 2  # blocks of a multiprocessor
+AT_ONCE = 2  # blocks of a multiprocessor
 _LANES_NBYTES = 16
+_FLAGS_NBYTES = 1 << 10  # what is left for other things than tiles
 _MOST_FEATURES = 4  # vectors of features that a thread has for each of its rows
 _MOST_FRAGMENTS = 16  # of features, that a warp has
 
@@ -118,7 +119,7 @@ def _chunked(
             [keys] if tile else (64, 32, 16)
         ):  # fragments of weights have no run-time number
             shape = Shape(rows, keys, depth, min(sums, keys), features, dtype, threads, tile)
-            if shape.shared_nbytes <= device.static_shared_nbytes:
+            if shape.shared_nbytes + _FLAGS_NBYTES <= device.static_shared_nbytes:
                 yield shape
 
 
@@ -136,8 +137,8 @@ def _cycles(attention: Attention, shape: Shape, device: Device) -> float:
     issued += scores * (depth * _of_products(shape, shape.keys) + shape.features *
                         _of_products(shape, shape.features))  # fmt: skip
     each = tiles * (issued / (WARP * _SCHEDULERS) + barriers)
-    waves = math.ceil(blocks / (_AT_ONCE * device.cores)) * _AT_ONCE
-    fewer = min(1.0, blocks / (_AT_ONCE * device.cores))  # the last wave, if it is the only one
+    waves = math.ceil(blocks / (AT_ONCE * device.cores)) * AT_ONCE
+    fewer = min(1.0, blocks / (AT_ONCE * device.cores))  # the last wave, if it is the only one
     return each * (waves if fewer == 1.0 else max(waves * fewer, 1.0))
 
 

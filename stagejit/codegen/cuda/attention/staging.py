@@ -7,7 +7,7 @@ nowhere; barriers are the caller's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import and_
@@ -16,7 +16,7 @@ from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.cuda.attention.nest import Group
 from stagejit.codegen.cuda.threads import ThreadEmitter
 from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.ir.nodes import Buffer, element_type
+from stagejit.codegen.ir.nodes import Buffer, Type, element_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.math import functions as vmath
 from stagejit.graph.ir import Value
@@ -48,15 +48,39 @@ class Staged:
     slow: Side
     lanes: int
 
+    @property
+    def type(self) -> Type:
+        """Of a vector, which may be one element."""
+        elem = element_type(self.dtype)
+        return elem.with_lanes(self.lanes) if self.lanes > 1 else elem
+
+    def looked_at(
+        self, emitter: ThreadEmitter, starts: Mapping[Group, Register], total: Register,
+        then: Callable[[Register, Register], Register],
+    ) -> Register:  # fmt: skip
+        """`then` of a total and of each vector that the thread has of the tile."""
+        b, vectors = emitter.b, self.across * self.slow.size
+        for at in range(0, vectors, emitter.threads):
+            number = b.thread_of_block() + at
+            some = b.compare("lt", number, vectors) if at + emitter.threads > vectors else None
+            total = then(total, self._read(emitter, self._place(number), starts, some))
+        return total
+
+    @property
+    def across(self) -> int:
+        """Vectors of a line."""
+        return self.quick.size // self.lanes
+
+    def _place(self, number: Register) -> tuple[Register, Register]:
+        return number % self.across * self.lanes, number // self.across
+
     def fill(self, emitter: ThreadEmitter, starts: Mapping[Group, Register]) -> None:
         """starts: the first element in each group."""
-        b, across = emitter.b, self.quick.size // self.lanes
-        vectors = across * self.slow.size
+        b, vectors = emitter.b, self.across * self.slow.size
         each, rest = divmod(vectors, emitter.threads)
 
         def one(number: Register) -> Sequence[Register]:
-            quick, slow = number % across * self.lanes, number // across
-            self._element(emitter, (quick, slow), starts)
+            self._store(emitter, self._place(number), starts)
             return ()
 
         me = b.thread_of_block()
@@ -69,22 +93,34 @@ class Staged:
             last = me + each * emitter.threads
             b.if_(b.compare("lt", me, rest), partial(one, last))
 
-    def _element(
+    def _store(
         self, emitter: ThreadEmitter, at: tuple[Register, Register],
         starts: Mapping[Group, Register],
     ) -> None:  # fmt: skip
-        """A vector, which may be one element, of the tile."""
+        b, lanes = emitter.b, self.lanes
+        made = self._read(emitter, at, starts, None)
+        first = at[0] * self.quick.pitch + at[1] * self.slow.pitch
+        if lanes == 1 or self.quick.pitch == 1:
+            b.store(made, self.buffer, first, alignment=lanes * self.dtype.itemsize)
+            return
+        for lane in range(lanes):
+            b.store(b.extract(made, lane), self.buffer, first + lane * self.quick.pitch)
+
+    def _read(
+        self, emitter: ThreadEmitter, at: tuple[Register, Register],
+        starts: Mapping[Group, Register], some: Register | None,
+    ) -> Register:  # fmt: skip
+        """A vector of the tile. some: where it is one of the tile; None: everywhere."""
         b, lanes = emitter.b, self.lanes
         quick, slow = starts[self.quick.group] + at[0], starts[self.slow.group] + at[1]
-        elem = element_type(self.dtype)
-        type = elem.with_lanes(lanes) if lanes > 1 else elem
-        inside, mask = [], None
+        inside, mask = [] if some is None else [some], None
         if self.slow.group.extent % self.slow.size:
             inside.append(b.compare("lt", slow, self.slow.group.extent))
         if self.quick.group.extent % self.quick.size:
             inside.append(b.compare("lt", quick, self.quick.group.extent))
             if lanes > 1 and self.quick.group.extent % lanes:
                 mask = b.mask_below(quick, self.quick.group.extent, lanes)
+        nothing = b.const(0, self.type)
 
         def read() -> Sequence[Register]:
             env = {**self.quick.group.places(quick), **self.slow.group.places(slow)}
@@ -97,16 +133,10 @@ class Staged:
             made = vmath.convert(b, raw, self.value.type.dtype, self.dtype)
             if lanes > 1:
                 made = b.splat(made, lanes)
-            return (made if mask is None else b.select(mask, made, b.const(0, type)),)
+            return (made if mask is None else b.select(mask, made, nothing),)
 
-        nothing = b.const(0, type)
         (made,) = b.if_(reduce(and_, inside), read, lambda: (nothing,)) if inside else read()
-        first = at[0] * self.quick.pitch + at[1] * self.slow.pitch
-        if lanes == 1 or self.quick.pitch == 1:
-            b.store(made, self.buffer, first, alignment=lanes * elem.bits // 8)
-            return
-        for lane in range(lanes):
-            b.store(b.extract(made, lane), self.buffer, first + lane * self.quick.pitch)
+        return made
 
 
 def staged(

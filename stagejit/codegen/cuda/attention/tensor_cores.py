@@ -1,7 +1,8 @@
 """Products of tiles by tensor cores: a warp for every 16 rows of queries.
 
 Input, output, invariant: see `products.py`. Fragments of scores are, rounded, fragments of the left
-operand of the other product: weights stay in registers (Dao et al., 2022).
+operand of the other product: weights stay in registers (Dao et al., 2022). Lines of shared memory
+are one access longer than they need to be, so that `ldmatrix` meets different banks.
 """
 
 from __future__ import annotations
@@ -82,10 +83,10 @@ class TensorCores(Products):
         b, tile, made = self.b, self.tile, list(scores)
         for step in range(0, self.shape.depth, tile.k):
             own = self.place[0] * self.line + step
-            queries = b.tile_load(tile, "a", self.q, own, (self.line, 1))
+            queries = b.tile_load(tile, "a", self.q, own, (self.line, 1), whole=True)
             for number in range(len(made)):
                 first = number * tile.n * self.line + step
-                keys = b.tile_load(tile, "b", self.k, first, (1, self.line))
+                keys = b.tile_load(tile, "b", self.k, first, (1, self.line), whole=True)
                 made[number] = b.tile_product(tile, queries, keys, made[number])
         return tuple(made)
 
@@ -109,7 +110,7 @@ class TensorCores(Products):
         for step, weights in enumerate(self.operands):
             for number in range(len(made)):
                 at = b.const(step * tile.k * self.wide + number * tile.n)
-                values = b.tile_load(tile, "b", self.v, at, (self.wide, 1))
+                values = b.tile_load(tile, "b", self.v, at, (self.wide, 1), whole=True)
                 made[number] = b.tile_product(tile, weights, values, made[number])
         return tuple(made)
 
