@@ -89,6 +89,9 @@ class Driver(Protocol):
     def free(self, address: int) -> None:
         """Gives back what `allocate` gave."""
 
+    def free_later(self, addresses: Sequence[int]) -> None:
+        """As `free`, from anywhere, as finalizers are: when the device is used the next time."""
+
     def copy_in(self, address: int, array: Array, stream: Stream) -> None:
         """Copies a contiguous array of the host to the device. The array may be changed, or go, as
         soon as this returns."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,7 +73,7 @@ class PyCudaDriver:
             check_versions(self._api.version(), nvrtc.version())
         self._compiler = compiler
         self._name, self._arch = str(device.name()), arch_of(*device.compute_capability())
-        self._lock, self._depth = new_rlock(), 0
+        self._lock, self._depth, self._process = new_rlock(), 0, os.getpid()
         self._dropped: deque[Callable[[], object]] = deque()
         self._functions: weakref.WeakValueDictionary[str, _Owned] = weakref.WeakValueDictionary()
         self._pieces: dict[int, Any] = {}
@@ -104,6 +105,12 @@ class PyCudaDriver:
             if self._depth:
                 yield
                 return
+            if self._process != os.getpid():
+                raise DeviceError(
+                    f"{self._name} belongs to the process that this one was forked from",
+                    next_step="start processes with multiprocessing's method 'spawn', or use the "
+                    "GPU in the forked ones alone",
+                )
             self._context.push()
             self._depth = 1
             try:
@@ -123,7 +130,7 @@ class PyCudaDriver:
         closes lives as long as the process."""
         atexit.unregister(self.close)
         with self._lock:
-            if self._context is None:
+            if self._context is None or self._process != os.getpid():
                 return
             with contextlib.suppress(DeviceError, MemoryError), self.current():
                 self._pieces.clear()
@@ -192,6 +199,10 @@ class PyCudaDriver:
 
     def free(self, address: int) -> None:
         self._pieces.pop(address).free()
+
+    def free_later(self, addresses: Sequence[int]) -> None:
+        for address in addresses:
+            self._dropped.append(partial(self.free, address))
 
     def trim(self) -> None:
         """Gives memory that nobody uses back to the device."""

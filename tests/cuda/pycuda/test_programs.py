@@ -5,6 +5,7 @@ Each result is held against the same function in float64 on the CPU.
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -140,6 +141,20 @@ def test_threads_call_programs_side_by_side(driver: PyCudaDriver) -> None:
             thread.join()
     for error in errors:
         raise error
+
+
+def test_what_a_program_has_goes_with_it(driver: PyCudaDriver) -> None:
+    table = some(100, 100)
+    with using(driver):
+        compiled = stagejit.jit(lambda x: x @ table + x, options=Options(target="cuda"))
+        for _ in range(3):
+            compiled(some(5, 100))
+        assert driver._pieces  # the table
+        del compiled
+        jax.clear_caches()
+        gc.collect()
+        with driver.current():
+            assert not driver._pieces
 
 
 class WithoutAnEvent(PyCudaDriver):

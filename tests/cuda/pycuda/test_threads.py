@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Callable
 
@@ -94,5 +95,38 @@ def test_an_error_leaves_no_context_behind(driver: PyCudaDriver, device: Device)
         except error:
             pass
         assert device.context_depth() == 0
+    with driver.current():
+        driver.free(driver.allocate(100))
+
+
+def test_memory_is_given_back_from_anywhere(driver: PyCudaDriver, device: Device) -> None:
+    """By finalizers, too, which run on any thread, and wherever that is."""
+    with driver.current():
+        addresses = [driver.allocate(1000) for _ in range(3)]
+    on_threads(lambda _: driver.free_later([addresses.pop()]), 2)
+    driver.free_later(addresses)
+    with driver.current():
+        assert not driver._pieces
+
+
+def test_a_forked_child_is_told(driver: PyCudaDriver) -> None:
+    """CUDA does not work there, and what the parent has is the parent's to give back."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        said = "nothing"
+        try:
+            with driver.current():
+                said = "it worked"
+        except BaseException as error:
+            said = str(error)
+        driver.close()
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    assert "belongs to the process that this one was forked from\nNext: start processes" in said
     with driver.current():
         driver.free(driver.allocate(100))

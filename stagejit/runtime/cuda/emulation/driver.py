@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -57,6 +58,7 @@ class EmulatedDriver:
         self._main = self._queues.new()
         self._pieces: dict[int, Pages] = {}
         self._free: dict[int, list[Pages]] = {}
+        self._dropped: deque[int] = deque()
         self._capturing: _Captured | None = None
         self._lock = new_rlock()
 
@@ -75,6 +77,8 @@ class EmulatedDriver:
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
         with self._lock:
+            while self._dropped:
+                self.free(self._dropped.popleft())
             yield
 
     # ---------------------------------------------------------------- kernels
@@ -117,6 +121,9 @@ class EmulatedDriver:
     def free(self, address: int) -> None:
         piece = self._pieces.pop(address)
         self._free.setdefault(piece.nbytes, []).append(piece)
+
+    def free_later(self, addresses: Sequence[int]) -> None:
+        self._dropped.extend(addresses)
 
     def trim(self) -> None:
         """Gives memory that nobody uses back to the system."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 import numpy as np
 
@@ -90,6 +90,7 @@ class Loaded:
             self.constants.append(driver.allocate(array.nbytes))
             if array.nbytes:
                 driver.copy_in(self.constants[-1], np.ascontiguousarray(array), driver.main)
+        finalize(self, driver.free_later, self.constants)
         self.graphs: OrderedDict[tuple[int, ...], Graph] = OrderedDict()
         self.seen: OrderedDict[tuple[int, ...], None] = OrderedDict()
 
