@@ -119,7 +119,7 @@ class GpuFunction:
 
         struct: Any = jax.ShapeDtypeStruct
         abstract = [
-            x if one is None else struct(one.shape, one.dtype)
+            x if one is None else struct(one.shape, jax.dtypes.canonicalize_dtype(one.dtype))
             for x, one in zip(leaves, told, strict=True)
         ]
         args, kwargs = jax.tree.unflatten(tree, abstract)

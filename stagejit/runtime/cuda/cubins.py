@@ -51,8 +51,12 @@ def cubins(
                 store.put(key, found)
         return found
 
-    workers = min(len(os.sched_getaffinity(0)), len(sources))
+    different = list(dict.fromkeys(sources))
+    workers = min(len(os.sched_getaffinity(0)), len(different))
     if workers <= 1:
-        return [one(source) for source in sources]
-    with ThreadPoolExecutor(workers, "stagejit-nvrtc") as pool:
-        return list(pool.map(one, sources))
+        codes = [one(source) for source in different]
+    else:
+        with ThreadPoolExecutor(workers, "stagejit-nvrtc") as pool:
+            codes = list(pool.map(one, different))
+    found = dict(zip(different, codes, strict=True))
+    return [found[source] for source in sources]

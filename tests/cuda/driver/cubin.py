@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def _library(text: str) -> bytes:
     key = "\0".join([text, *(header.read_text() for header in _HEADERS), *_OPTIONS])
     path = cached("cubins", key, ".so")
     if not path.exists():
-        part = path.with_suffix(f".{os.getpid()}")
+        part = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
         command = ["g++", *_OPTIONS, f"-I{_FOLDER}", "-x", "c++", "-", "-o", str(part)]
         done = subprocess.run(command, input=text, text=True, capture_output=True, check=False)
         if done.returncode:
