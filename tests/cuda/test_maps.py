@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from stagejit.codegen.generate import kernel_cache
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.errors import OptionsError
 from tests.cuda.emulated import NAME, ORDERS
-from tests.cuda.machine import compilation_of, launch, run
+from tests.cuda.machine import GPU, compilation_of, launch, run
 
 RNG = np.random.default_rng(13115)
 X = RNG.standard_normal((37, 53)).astype(np.float32)
@@ -116,3 +117,17 @@ def test_devices_by_name_and_architecture() -> None:
     assert device_named("sm_90a") is DEVICES["H200"]
     with pytest.raises(OptionsError, match="unknown GPU 'sm_9'"):
         device_named("sm_9")
+
+
+def test_rows_that_are_picked_move_in_accesses_of_16_bytes() -> None:
+    """Wherever they start, rows of whole accesses start at one."""
+    table, at = WIDE[:50, :512], np.arange(64, dtype=np.int32) % 53 - 2
+    device = replace(GPU, cores=1)
+
+    def program(x: Any, i: Any) -> Any:
+        return jnp.take(x, i, axis=0, mode="clip") * 2
+
+    kernels = compilation_of(program, table, at, device=device).run_until("codegen").kernels
+    (found,) = run(program, table, at, device=device, resources=True)
+    assert any("load<4, 4>(&in" in kernel.text for kernel in kernels.values())
+    np.testing.assert_array_equal(found, table[np.clip(at, 0, 49)] * 2)

@@ -74,7 +74,7 @@ class ThreadElements(Elements):
         lanes, size = self.position.lanes, buffer.elem.bits // 8
         steps = [base, uniform.const]
         steps += [coeff for var, coeff in uniform.terms if var is not self.position.vector]
-        whole = self.aligned and uniform.loops_only and not any(step % lanes for step in steps)
+        whole = self.aligned and not any(step % lanes for step in steps)
         return min(lanes * size, _WIDEST_NBYTES) if whole else 0
 
 
