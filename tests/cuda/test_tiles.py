@@ -17,8 +17,11 @@ from stagejit.codegen.cuda.contract import kernel as policy
 from stagejit.codegen.cuda.contract.tile import Tile, tiles
 from stagejit.codegen.cuda.contract.warp_tile import WarpTile
 from stagejit.codegen.cuda.device import Device
+from stagejit.runtime.cuda.nvrtc import is_installed
 from stagejit.types import bf16, f32
 from tests.cuda import machine
+from tests.cuda.checked import require_resources
+from tests.cuda.emulated import NAME
 from tests.cuda.machine import GPU, compilation_of, run
 
 Array = Any
@@ -184,3 +187,30 @@ def test_large_products_have_large_tiles() -> None:
 
 def test_all_tiles_are_whole_warps() -> None:
     assert all(tile.threads % 32 == 0 for tile in tiles(f32))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_nests_of_a_kernel_have_one_tile_of_shared_memory(dtype: Any, layout: str) -> None:
+    """The gradient of a convolution with strides has a nest for each remainder."""
+    image, taps = np.zeros((4, 64, 33, 31), dtype), np.zeros((128, 64, 3, 3), dtype)
+    if layout == "NHWC":
+        image = image.transpose(0, 2, 3, 1)
+
+    def conv(image: Array, taps: Array) -> Array:
+        return lax.conv_general_dilated(
+            image,
+            taps,
+            (1, 1),
+            ((2, 2), (2, 2)),
+            (2, 2),
+            dimension_numbers=(layout, "OIHW", layout),
+        )
+
+    compilation = compilation_of(conv, image, taps).run_until("codegen")
+    (kernel,) = compilation.kernels.values()
+    assert kernel.text.count("// parallel") == 4
+    assert kernel.text.count("__shared__") == 2
+    if is_installed():
+        require_resources(kernel.text.replace(kernel.symbol, NAME), kernel.kernel.function.threads,
+                          "sm_90a")  # fmt: skip

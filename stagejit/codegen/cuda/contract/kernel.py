@@ -34,6 +34,7 @@ from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.nest.tree import Parallel
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine
+from stagejit.types import DType
 
 _THREADS = 256  # of a block, where each has a sum
 
@@ -65,13 +66,16 @@ class Way:
 
 
 def product_kernel(region: ClosedRegion, device: Device) -> Kernel:
-    """The kernel of a region around a product. Its nests run in blocks of one size, which the
-    largest one chooses."""
+    """The kernel of a region around a product. If its nests run in tiles, all of them have the
+    same, and so one place in shared memory; the largest nest chooses."""
     plans = [plan_of(region, nest) for nest in nests_of(region)]
     largest = max(plans, key=lambda plan: plan.sums * plan.steps)
-    first = _way(largest, device, None)
-    threads = _threads_of(first.shares) or _THREADS
-    ways = [first if plan is largest else _way(plan, device, threads) for plan in plans]
+    first = _way(largest, device, _tiles_of(largest))
+    tiled = [first.shares] if first.is_tiled else []
+    ways = [first if plan is largest else _way(plan, device, tiled) for plan in plans]
+    threads = _THREADS
+    if isinstance(first.shares, Tile | WarpTile):
+        threads = first.shares.threads
     flops = sum(2.0 * plan.sums * plan.steps for plan in plans)
     total = flops / device.peak_flops + region_seconds(region, device)
     choices = [way.choice for way in ways]
@@ -94,20 +98,17 @@ def _tree(way: Way, emitter: ThreadEmitter, memory: Sequence[Memory]) -> Paralle
             return RegisterSums(plan, sides, tile, emitter, memory).tree()
 
 
-def _threads_of(shares: Shares) -> int | None:
-    """Of a block; None where any number of warps will do."""
-    return shares.threads if isinstance(shares, Tile | WarpTile) else None
+def _tiles_of(plan: Plan) -> list[Shares]:
+    """All tiles that there are."""
+    return [*tiles(plan.nest.dtype), *warp_tiles(plan)]
 
 
-def _way(plan: Plan, device: Device, threads: int | None) -> Way:
-    """The cheapest one. threads: of a block, where that is settled."""
+def _way(plan: Plan, device: Device, tiled: Sequence[Shares]) -> Way:
+    """The cheapest one. tiled: the tiles to choose from."""
     sides, dtype = sides_of(plan), plan.nest.dtype
     fitting: list[Shares] = [None, *dots(plan)]
     if plan.steps and sides.rows.axes and sides.columns.axes:
-        fitting += [tile for tile in tiles(dtype) if fits(sides, tile, device, dtype)]
-        fitting += [tile for tile in warp_tiles(plan) if warp_tile_fits(sides, tile, device)]
-    if threads is not None:
-        fitting = [shares for shares in fitting if _threads_of(shares) in (None, threads)]
+        fitting += [tile for tile in tiled if _fits(sides, tile, device, dtype)]
 
     def cost(shares: Shares) -> float:
         match shares:
@@ -126,3 +127,9 @@ def _way(plan: Plan, device: Device, threads: int | None) -> Way:
 
     ranked = cheapest("who sums up", fitting, cost, text, "us")
     return Way(plan, sides, ranked.best, ranked.choice)
+
+
+def _fits(sides: Sides, tile: Shares, device: Device, dtype: DType) -> bool:
+    if isinstance(tile, WarpTile):
+        return warp_tile_fits(sides, tile, device)
+    return isinstance(tile, Tile) and fits(sides, tile, device, dtype)

@@ -41,7 +41,7 @@ class Staging:
         self.pitch = pitch(tile.depth if by_rows else self.extent, dtype.itemsize)
         elem = element_type(dtype)
         self.ahead: Buffer = self.b.stack(f"next_{name}", elem, self.lanes * self.often)
-        self.shared = emitter.shared(name, elem, 2 * self.size)
+        self.shared = emitter.shared(name, elem, 2 * tile.room(self.extent, dtype.itemsize))
 
     @property
     def size(self) -> int:

@@ -31,6 +31,7 @@ _SCHEDULERS, _LATENCY = 4, 4  # of a multiprocessor; cycles until a multiply-add
 _READ_CYCLES = 2.0  # of shared memory, for 16 bytes in each thread of a warp
 _ALONE = 0.25  # of a warp's time, in which it waits for shared memory and barriers
 _MEMORY = 600.0  # cycles until what threads load ahead is there
+_SATURATES = 0.5  # multiprocessors that have all that the last cache gives
 _AROUND = 60  # instructions of a thread around the steps of a tile; cycles until all are there
 _BESIDE = 40  # registers for places, numbers of steps, what is loaded ahead
 _OF_PLACE = 3  # registers of an element that is loaded alone: where it lies, whether it is one
@@ -52,6 +53,10 @@ class Shape(Protocol):
 
     @property
     def threads(self) -> int: ...
+
+    def room(self, extent: int, itemsize: int) -> int:
+        """Elements of shared memory that one tile of an operand takes."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,9 @@ class Tile:
         across = min(self.across, 8)
         return WARP // across, across
 
+    def room(self, extent: int, itemsize: int) -> int:
+        return self.depth * pitch(extent, itemsize)
+
     def __str__(self) -> str:
         return (
             f"{self.rows} x {self.columns} sums a block, {self.height} x {self.width} a thread, "
@@ -111,9 +119,9 @@ def pitch(extent: int, itemsize: int) -> int:
     return extent + _ACCESS_NBYTES // itemsize
 
 
-def shared_nbytes(tile: Tile, itemsize: int) -> int:
+def shared_nbytes(tile: Shape, itemsize: int) -> int:
     """Of two tiles of each operand."""
-    return sum(2 * tile.depth * pitch(n, itemsize) * itemsize for n in (tile.rows, tile.columns))
+    return sum(2 * tile.room(extent, itemsize) * itemsize for extent in (tile.rows, tile.columns))
 
 
 def accesses(side: Side, extent: int, tile: Shape) -> tuple[int, int]:
@@ -196,7 +204,7 @@ def turns_seconds(
     cycles += rounds * (turns * _AROUND + 2 * _MEMORY)  # the first tile, and what is stored
     moved = blocks * turns * tile.depth * (tile.rows + tile.columns) * itemsize
     clock = device.peak_flops / 256
-    return max(cycles / clock, moved / (device.cores * device.cache_bandwidth))
+    return max(cycles / clock, moved / (_SATURATES * device.cores * device.cache_bandwidth))
 
 
 def _per_access(tile: Tile, dtype: DType) -> float:

@@ -15,8 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stagejit.codegen.cuda.contract.plan import Plan
-from stagejit.codegen.cuda.contract.sides import Side, Sides
-from stagejit.codegen.cuda.contract.tile import loads_of, pitch, shares_loads, turns_seconds
+from stagejit.codegen.cuda.contract.sides import Sides
+from stagejit.codegen.cuda.contract.tile import (
+    loads_of,
+    pitch,
+    shared_nbytes,
+    shares_loads,
+    turns_seconds,
+)
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.occupancy import occupancy
 from stagejit.codegen.ir.grid.matrix_tiles import (
@@ -74,6 +80,11 @@ class WarpTile:
         """Of a thread."""
         return self.height * self.width // WARP
 
+    def room(self, extent: int, itemsize: int) -> int:
+        """By rows or not: that depends on the nest."""
+        by_rows = extent * pitch(self.depth, itemsize)
+        return max(by_rows, self.depth * pitch(extent, itemsize))
+
     def __str__(self) -> str:
         return (
             f"{self.rows} x {self.columns} sums a block, {self.height} x {self.width} a warp by "
@@ -96,17 +107,9 @@ def warp_tile_fits(sides: Sides, tile: WarpTile, device: Device) -> bool:
     """Whether threads share the loads evenly, and there is enough of everything."""
     return (
         shares_loads(sides, tile, tile.operand.itemsize)
-        and _shared_nbytes(sides, tile) <= device.static_shared_nbytes
+        and shared_nbytes(tile, tile.operand.itemsize) <= device.static_shared_nbytes
         and _registers(sides, tile) <= _MOST_REGISTERS
     )
-
-
-def _shared_nbytes(sides: Sides, tile: WarpTile) -> int:
-    def nbytes(side: Side, extent: int) -> int:
-        long, short = (tile.depth, extent) if side.along_steps else (extent, tile.depth)
-        return 2 * short * pitch(long, tile.operand.itemsize) * tile.operand.itemsize
-
-    return nbytes(sides.rows, tile.rows) + nbytes(sides.columns, tile.columns)
 
 
 def _registers(sides: Sides, tile: WarpTile) -> int:
@@ -121,7 +124,8 @@ def warp_tile_seconds(sides: Sides, tile: WarpTile, device: Device) -> float:
     """See Note [What a warp tile costs]."""
     multiply = tile.rows * tile.columns * tile.depth / _PRODUCTS_A_CYCLE
     read = tile.threads // WARP * (tile.height + tile.width) * tile.depth * tile.operand.itemsize
-    held = occupancy(device, tile.threads, _registers(sides, tile), _shared_nbytes(sides, tile))
+    shared = shared_nbytes(tile, tile.operand.itemsize)
+    held = occupancy(device, tile.threads, _registers(sides, tile), shared)
     # Each scheduler has tensor cores of its own, which one warp keeps busy.
     busy = max(multiply, read / _SHARED_NBYTES_A_CYCLE)
     return turns_seconds(sides, tile, device, held, busy, 1.0, tile.operand.itemsize)
