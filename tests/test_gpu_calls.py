@@ -106,7 +106,11 @@ def test_it_is_the_jitted_function_in_all_else(device: EmulatedDriver) -> None:
     assert "__global__" in f.lower(X).as_text("cuda")
     assert f.lower(X).as_text("host").startswith("cuda @f")
     assert str(f.explain(X))
-    assert f.trace(X).lower().compile()(X).shape == X.shape
+    executable = f.trace(X).lower().compile()
+    assert executable(X).shape == X.shape
+    assert executable.memory_analysis()["argument_nbytes"] == X.nbytes
+    assert "bytes accessed" in executable.cost_analysis()
+    assert executable.as_text("loops")
     assert f.eval_shape(X).shape == X.shape
     assert repr(f).startswith("<GpuFunction of ")
     np.testing.assert_array_equal(copy.copy(f)(X), 2 * X)

@@ -6,6 +6,7 @@ comes. Invariant: every seed that was begun is reported once, whatever becomes o
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import multiprocessing
@@ -13,10 +14,16 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from stagejit.options import EMULATED
+from stagejit.runtime.cuda.drivers import using
+from stagejit.runtime.cuda.emulation.driver import EmulatedDriver
+from stagejit.runtime.cuda.emulation.launching import ORDERS
+from stagejit.runtime.objects.object_cache import cache_in
 from tests.fuzz.programs.generate import Program, random_program
 from tests.fuzz.programs.minimize import minimized
 from tests.fuzz.programs.verdicts import Verdict, judge
@@ -145,7 +152,16 @@ def _serve(connection: Connection, features: frozenset[str], target: str) -> Non
         except EOFError:
             return
         make = functools.partial(_program, seed, features, target)
-        connection.send(_safely(connection, make))
+        with _on_device(seed, target):
+            connection.send(_safely(connection, make))
+
+
+def _on_device(seed: int, target: str) -> AbstractContextManager[None]:
+    """What streams and threads leave open is decided by the seed of the program."""
+    if not target.startswith(EMULATED):
+        return contextlib.nullcontext()
+    threads = ORDERS[seed % len(ORDERS)]
+    return using(EmulatedDriver(seed=seed, threads=threads, cache=cache_in(None)))
 
 
 def _program(seed: int, features: frozenset[str], target: str) -> Program:
@@ -186,7 +202,8 @@ def judged_alone(program: Program, seconds: float = PATIENCE_SECONDS) -> Verdict
 
 def _judge_one(connection: Connection, program: Program) -> None:
     become_worker()
-    connection.send(_safely(connection, lambda: program))
+    with _on_device(program.seed, program.options.target):
+        connection.send(_safely(connection, lambda: program))
 
 
 def smallest(program: Program, verdict: Verdict, seconds: float) -> Program:

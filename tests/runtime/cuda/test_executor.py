@@ -140,6 +140,15 @@ def test_dont_capture_what_the_host_decides() -> None:
     assert not loaded.graphs
 
 
+def test_dont_capture_what_takes_very_many_launches() -> None:
+    def function(a: Any, trip: int) -> Any:
+        return jax.lax.fori_loop(0, trip, lambda i, c: jnp.roll(c, 1) + 1, a)
+
+    for trip, captured in ((8, True), (8192, False)):
+        made = compiled(lambda a, trip=trip: function(a, trip), X[0], step="load")
+        assert made.executable.on(emulated()).is_captured is captured
+
+
 def test_memory_goes_back_to_the_pool() -> None:
     function, *args = PROGRAMS["forked"]
     driver = emulated()

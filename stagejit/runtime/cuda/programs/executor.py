@@ -44,13 +44,14 @@ from stagejit.runtime.cuda.programs.program import (
     Store,
     Wait,
     While,
+    bodies,
 )
 from stagejit.runtime.program import BufferRef, ForeignArray
 from stagejit.types import TensorType, dtype_named
 
 _MOST_GRAPHS = 4  # of a program
 _MOST_SEEN = 16  # sets of addresses that are remembered
-_FEWEST = 2  # launches for which a graph is worth it
+_FEWEST, _MOST = 2, 4096  # launches for which a graph is worth it
 
 
 @dataclass(eq=False)
@@ -241,7 +242,7 @@ class Loaded:
     @cached_property
     def is_captured(self) -> bool:
         """Whether calls become graphs."""
-        return self.program.is_fixed and sum(1 for _ in self.program.launches()) >= _FEWEST
+        return self.program.is_fixed and _FEWEST <= _launches(self.program.steps) <= _MOST
 
     def _captured(self, key: tuple[int, ...], places: _Addresses, held: Held) -> Graph:
         old = self.graphs.popitem(last=False)[1] if len(self.graphs) >= _MOST_GRAPHS else None
@@ -251,6 +252,15 @@ class Loaded:
 
         graph = self.graphs[key] = self.driver.capture(self.driver.main, queue, old)
         return graph
+
+
+def _launches(steps: tuple[Step, ...]) -> int:
+    """How many a call queues, each turn of a loop counted."""
+    count = 0
+    for step in steps:
+        times = step.trip if isinstance(step, Loop) else 1
+        count += isinstance(step, Launch) + times * sum(map(_launches, bodies(step)))
+    return count
 
 
 _streams: WeakKeyDictionary[Any, list[Stream]] = WeakKeyDictionary()
