@@ -180,3 +180,25 @@ def test_a_matrix_times_a_vector_is_one_kernel_with_accesses_of_16_bytes(rows: i
 
 def test_a_few_long_sums_are_split_between_multiprocessors() -> None:
     assert len(_kernels((1 << 22,), (1 << 22,))) == 2
+
+
+def test_parts_of_a_sum_move_16_bytes_at_once() -> None:
+    a, b = np.zeros((301, 256), np.float32), np.zeros(256, np.float32)
+    first, _ = compilation_of(lambda a, b: a @ b, a, b).run_until("codegen").kernels.values()
+    assert "load<4, 4>(&in[" in first.text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("sizes", [(64, 5003, 64), (8, 20006, 0)])
+def test_a_last_part_that_is_shorter(sizes: tuple[int, int, int], dtype: str) -> None:
+    """Long sums are split; what lies behind the last part is never read, although rows and parts
+    begin at whole accesses."""
+    m, k, n = sizes
+    wide = np.full((m, -(-k // 16) * 16), np.nan, jnp.dtype(dtype))
+    a, b = (some(*shape).astype(wide.dtype) for shape in ((m, k), (k, n) if n else (k,)))
+    wide[:, :k] = a
+
+    def product(wide: Array, b: Array) -> Array:
+        return lax.dot(wide[:, :k], b, preferred_element_type=jnp.float32)
+
+    check(product, exactly(a) @ exactly(b), wide, b, depth=k)

@@ -134,8 +134,11 @@ def _stored_together(plan: Plan, var: Var) -> int:
 
 
 def _lanes(plan: Plan, forms: Sequence[Affine], var: Var, nbytes: int) -> int:
-    lanes = _WIDEST_NBYTES // nbytes
-    while lanes > 1 and (var.extent % lanes or not all(_moves(f, var, lanes) for f in forms)):
+    lanes, cut = _WIDEST_NBYTES // nbytes, plan.nest.cut
+    last = cut.last if cut is not None and var is cut.step else var.extent  # of a part of the sum
+    while lanes > 1 and (
+        var.extent % lanes or last % lanes or not all(_moves(f, var, lanes) for f in forms)
+    ):
         lanes //= 2
     return lanes if plan.region.aligned and any(form.coeff(var) == 1 for form in forms) else 1
 
