@@ -19,7 +19,8 @@ from stagejit.errors import StagejitError
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ALIGNED = 16  # so that most of what lies behind a piece is seen; a GPU's pool aligns to 256
-UNWRITTEN, BESIDE = 0xFF, 0xFB  # bytes of a piece, and around it
+UNWRITTEN = 0xFF  # bytes of a piece: NaN of any width
+BESIDE = 0xFF, 0x7F  # bytes around it, at even and odd places: other NaN of any width
 _PAGE = mmap.PAGESIZE
 
 
@@ -40,7 +41,7 @@ class Pages:
         self.address = start + self.at
         before, behind = self.bytes[_PAGE : self.at], self.bytes[self.at + nbytes : _PAGE + size]
         self._beside = before, behind
-        before[...] = behind[...] = BESIDE
+        before[...], behind[...] = self._usual = _beside(before.size), _beside(behind.size, nbytes)
         self.inside[...] = UNWRITTEN
         for edge in (start, start + _PAGE + size):
             if _libc().mprotect(ctypes.c_void_p(edge), ctypes.c_size_t(_PAGE), 0):
@@ -53,8 +54,13 @@ class Pages:
 
     def check(self) -> None:
         """Raises EmulationError where somebody wrote beside the piece."""
-        if any((part != BESIDE).any() for part in self._beside):
+        if not all(map(np.array_equal, self._beside, self._usual)):
             raise EmulationError("a store beside an array")
+
+
+def _beside(nbytes: int, start: int = 0) -> Array:
+    """What is so many bytes behind a place that is a multiple of `ALIGNED`."""
+    return np.resize(np.roll(np.array(BESIDE, np.uint8), -start), nbytes)
 
 
 def view(address: int, nbytes: int) -> Array:
