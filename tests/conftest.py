@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-targets",
         action="store_true",
-        help="run all acceptance cases on an emulated GPU as well, not some of them",
+        help="run all cases of an emulated GPU, not some of them",
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 TARGETS = ("native", "cuda-emulated")
-_EVERY = 12
+_EVERY = 24
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
