@@ -29,7 +29,7 @@ from tests.fuzz.programs.verdicts import Verdict, judge
 from tests.fuzz.programs.workers import Finding, judged, judged_alone, signature
 
 # A fixed number of them, about a minute: a faster machine must not meet other programs.
-FIRST_SEED, COUNT = 7_000_000, 250
+FIRST_SEED, COUNT, COUNT_EMULATED = 7_000_000, 250, 25
 
 
 def program(body: str, given: str = "jnp.arange(5.0),", x64: bool = False) -> Program:
@@ -46,6 +46,14 @@ def test_random_programs_give_what_they_mean() -> None:
     right = sum(f.verdict.kind == "right" for f in found)
     assert len(found) == COUNT
     assert right >= 0.9 * COUNT
+
+
+@pytest.mark.timeout(600)
+def test_random_programs_run_on_an_emulated_gpu() -> None:
+    """More of them: `python -m tests.fuzz --only programs --target cuda-emulated --count 500`."""
+    some = judged(FIRST_SEED, FEATURES, 2, float("inf"), COUNT_EMULATED, "cuda-emulated")
+    bad = [f"seed {f.seed}: {f.verdict.kind}: {f.verdict.detail}" for f in some if f.verdict.bad]
+    assert not bad, "\n".join(bad)
 
 
 def test_the_same_seed_is_the_same_program() -> None:
