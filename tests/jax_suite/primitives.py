@@ -1,10 +1,12 @@
 """JAX's own cases of each of its primitives, through stagejit and through XLA.
 
     python -m tests.jax_suite.primitives --each 5
+    python -m tests.jax_suite.primitives --target cuda-emulated --every 3
 
 Input: `jax._src.internal_test_util.test_harnesses`, which is installed with JAX. Output: how many
 cases there are, which give other results than XLA, and what is left to XLA, by primitive and
-reason. Invariant: cases are drawn the same way each time, from all groups in turn.
+reason. Invariant: cases are drawn the same way each time, from all groups in turn. `--first` and
+`--every` share them out between processes.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any
 
 import jax
@@ -22,6 +25,7 @@ import numpy as np
 import typer
 
 import stagejit
+from stagejit.options import Options
 
 # The roundings, of what is of the size of the result's elements, that a case may differ by.
 _ROUNDINGS = 100
@@ -60,11 +64,11 @@ def cases(each: int, seed: int = 0) -> Iterator[Any]:
         yield from (groups[name][number] for name in sorted(groups) if number < len(groups[name]))
 
 
-def outcome(case: Any) -> Outcome:
+def outcome(case: Any, options: Options | None = None) -> Outcome:
     """Raises what JAX itself raises for a case."""
     args = case.dyn_args_maker(np.random.RandomState(0))
     wanted = jax.tree.leaves(jax.jit(case.dyn_fun)(*args))
-    staged = stagejit.jit(case.dyn_fun)
+    staged = stagejit.jit(case.dyn_fun, options=options)
     try:
         left = tuple(sorted({each.reason for each in staged.plan(*args).delegated}))
         made = jax.tree.leaves(staged(*args))
@@ -105,14 +109,17 @@ def _roundings(made: Any, wanted: Any) -> float:
 def main(
     each: Annotated[int, typer.Option(help="cases of each group, at most")] = 1_000_000,
     x64: Annotated[bool, typer.Option(help="with 64-bit types")] = False,
+    target: Annotated[str, typer.Option(help="of `Options`")] = "native",
+    first: Annotated[int, typer.Option(help="number of the first case")] = 0,
+    every: Annotated[int, typer.Option(help="run each so many-th case")] = 1,
 ) -> None:
     """Run the cases and say what differs and what is left to XLA."""
     os.environ["STAGEJIT_STRICT"] = "1"  # otherwise XLA would cover our faults
     left: Counter[str] = Counter()
     count = wrong = 0
     with jax.enable_x64(x64):
-        for case in cases(each):
-            found = outcome(case)
+        for case in islice(cases(each), first, None, every):
+            found = outcome(case, Options(target=target))
             count, wrong = count + 1, wrong + bool(found.fault)
             left.update(found.left)
             if found.fault:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stagejit.options import Options
 from tests.jax_suite.primitives import cases, fault_of, outcome
 
 SOME = {case.fullname: case for case in list(cases(1))[::6]}
@@ -17,6 +18,11 @@ SOME = {case.fullname: case for case in list(cases(1))[::6]}
 @pytest.mark.parametrize("name", SOME)
 def test_as_xla(name: str) -> None:
     assert outcome(SOME[name]).fault == ""
+
+
+@pytest.mark.parametrize("name", list(SOME)[::3])
+def test_as_xla_on_a_gpu(name: str) -> None:
+    assert outcome(SOME[name], Options(target="cuda-emulated")).fault == ""
 
 
 def test_the_judge() -> None:
@@ -40,6 +46,6 @@ def test_what_is_raised_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise ValueError("no")
 
-    monkeypatch.setattr("tests.jax_suite.primitives.stagejit.jit", lambda _: broken)
+    monkeypatch.setattr("tests.jax_suite.primitives.stagejit.jit", lambda *_, **__: broken)
     monkeypatch.setattr(broken, "plan", broken, raising=False)
     assert outcome(next(cases(1))).fault == "ValueError: no"
