@@ -8,7 +8,6 @@ same reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 
 from stagejit.codegen.cuda.attention.nest import Attention
 from stagejit.codegen.cuda.attention.products import Fragment, Products
@@ -17,6 +16,7 @@ from stagejit.codegen.cuda.attention.staging import Side
 from stagejit.codegen.cuda.threads import ThreadEmitter
 from stagejit.codegen.ir.nodes import Buffer
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.locks import remembered
 from stagejit.types import DType
 
 _UNROLLED = 4  # steps
@@ -39,7 +39,7 @@ class MultiplyAdds(Products):
         self.v = self._shared("values", shape.sums * self.pitches["v"])
         self.w = self._shared("weights", shape.keys * self.pitches["q"])
 
-    @cached_property
+    @remembered
     def place(self) -> tuple[Register, Register]:
         """This thread's row and column among all."""
         me = self.b.thread_of_block()
@@ -49,7 +49,7 @@ class MultiplyAdds(Products):
     def rows(self) -> Sequence[Register]:
         return [self.place[0] * self.down + at for at in range(self.down)]
 
-    @cached_property
+    @remembered
     def fragments(self) -> Sequence[Fragment]:
         first = self.place[1] * self.along
         return [Fragment(row, first, self.along) for row in range(self.down)]

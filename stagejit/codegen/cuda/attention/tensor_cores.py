@@ -8,7 +8,6 @@ are one access longer than they need to be, so that `ldmatrix` meets different b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 
 from stagejit.codegen.cuda.attention.nest import Attention
 from stagejit.codegen.cuda.attention.products import Fragment, Products
@@ -17,6 +16,7 @@ from stagejit.codegen.cuda.attention.staging import Side
 from stagejit.codegen.cuda.threads import ThreadEmitter
 from stagejit.codegen.ir.nodes import Buffer
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.locks import remembered
 from stagejit.types import DType
 
 _PAIR = 2  # neighbours of a row in a fragment of sums
@@ -40,7 +40,7 @@ class TensorCores(Products):
         self.v = self._shared("values", shape.keys * self.wide)
         self.operands: list[Register] = []  # weights, for each step over keys
 
-    @cached_property
+    @remembered
     def place(self) -> tuple[Register, Register, Register]:
         """The first row of the warp, and g and m of this thread."""
         lane = self.b.lane()
@@ -51,7 +51,7 @@ class TensorCores(Products):
         first, group, _ = self.place
         return [first + group + 8 * half for half in range(_HALVES)]
 
-    @cached_property
+    @remembered
     def fragments(self) -> Sequence[Fragment]:
         return self._pairs(self.shape.keys)
 

@@ -18,14 +18,13 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 from weakref import WeakKeyDictionary, finalize
 
 import numpy as np
 
 from stagejit.errors import InternalError
-from stagejit.locks import new_lock
+from stagejit.locks import new_lock, remembered
 from stagejit.runtime.cuda.driver import Array, Driver, Event, Function, Graph, Source, Stream
 from stagejit.runtime.cuda.programs import host_calls
 from stagejit.runtime.cuda.programs.holding import Held
@@ -239,7 +238,7 @@ class Loaded:
                 driver.record(event, stream)
                 driver.wait(main, event)
 
-    @cached_property
+    @remembered
     def is_captured(self) -> bool:
         """Whether calls become graphs."""
         return self.program.is_fixed and _FEWEST <= _launches(self.program.steps) <= _MOST
