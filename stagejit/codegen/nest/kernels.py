@@ -95,7 +95,8 @@ def _bind_memory(
     for value in region.inputs:
         if not value.type.size:
             continue
-        base = min((form.range()[0] for read, form in reads if read is value), default=0)
+        first = min((form.range()[0] for read, form in reads if read is value), default=0)
+        base = max(first, 0)  # what is read behind a condition may seem to lie before the first
         elem, readonly = storage_type(value.type.dtype), value not in region.mutable
         memory[value] = Memory(builder.buffer("in", elem, readonly=readonly), base)
         args.append(KernelArg(value, base))

@@ -7,11 +7,14 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
+import stagejit
+from stagejit.options import Options
 from stagejit.trace.windows.geometry import Windows
 from stagejit.trace.windows.window import window
 from tests import windows
@@ -182,3 +185,16 @@ def test_a_short_run_of_a_part(runner: Runner) -> None:
         return pool(x[:, 2:22, 1:4]), pool(x[:, 3:23, :3] + x[:, :20, 2:])
 
     runner.check(f, numbers(6, 23, 5))
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 2), (0, 1, 2)])
+@pytest.mark.parametrize("window", [(2, 1, 3), (1, 5, 4), (3, 2, 1)])
+def test_padding_beside_what_runs_backwards(axes: tuple[int, ...], window: tuple[int, ...]) -> None:
+    """Of a reversed operand the padding seems to lie before its first element."""
+    x = np.random.default_rng(7).normal(size=(12, 5, 4)).astype(np.float32)
+
+    def f(x: jax.Array) -> jax.Array:
+        return lax.reduce_window(jnp.flip(x, axes), 9.0, lax.min, window, (1, 1, 1), "SAME") * 2
+
+    made = stagejit.jit(f, options=Options(verify=True))(x)
+    np.testing.assert_array_equal(made, jax.jit(f)(x))
