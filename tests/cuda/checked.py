@@ -8,9 +8,7 @@ the same bits (any NaN is any other), and no GPU has to spill registers to memor
 from __future__ import annotations
 
 import math
-import multiprocessing
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -62,14 +60,6 @@ def require_same(function: Function, found: Sequence[Array], wanted: Sequence[Ar
 @cache
 def require_resources(source: str, threads: tuple[int, ...], arch: str) -> None:
     """That a kernel compiles, and takes no more than there is."""
-    log = _compiler().submit(compile_cubin, source, arch).result().log
-    found = resources(log)[NAME]
+    found = resources(compile_cubin(source, arch).log)[NAME]
     assert not found.spills, f"{arch}: {found}"
     assert found.registers * math.prod(threads) <= _REGISTERS, f"{arch}: {found}"
-
-
-@cache
-def _compiler() -> ProcessPoolExecutor:
-    """A process of its own for NVRTC, beside which no emulated kernel runs. (Once in some thousand
-    compilations it came to a segmentation fault in a process that had run such kernels.)"""
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from stagejit.codegen.cuda.text.printer import cuda_source
+from stagejit.runtime.cuda import nvrtc
+from tests.codegen.ir.grid.test_simulator import block_sum
 from tests.cuda.driver import build
 from tests.cuda.driver.client import Client, DriverError
 
@@ -119,3 +122,10 @@ print(code, name.value.decode(), version.value)
         text=True, capture_output=True, check=True,
     )  # fmt: skip
     assert done.stdout.split() == wanted.split()
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.skipif(not nvrtc.is_installed(), reason="needs `nvidia-cuda-nvrtc`")
+def test_nvrtc_compiles_beside_it() -> None:
+    """It asks the driver of the process, if there is one, for what it knows."""
+    assert nvrtc.compile_cubin(cuda_source(block_sum(64).finish(), "kernel"), "sm_90a").code

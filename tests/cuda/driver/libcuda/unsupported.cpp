@@ -1,6 +1,7 @@
 // What PyCUDA names and the emulation has not: each says CUDA_ERROR_NOT_SUPPORTED.
 //
-// PyCUDA's extension wants every name of the driver to be there when it is loaded.
+// PyCUDA's extension wants every name of the driver to be there when it is loaded. NVRTC, in a process
+// that has a driver, asks it for a table, and calls what it finds by that name without a look.
 #define NOT_SUPPORTED(name) \
   extern "C" __attribute__((visibility("default"))) int name() { return 801; }
 
@@ -12,6 +13,7 @@ NOT_SUPPORTED(cuCtxGetLimit) NOT_SUPPORTED(cuCtxGetSharedMemConfig)
 NOT_SUPPORTED(cuCtxSetCacheConfig) NOT_SUPPORTED(cuCtxSetLimit)
 NOT_SUPPORTED(cuCtxSetSharedMemConfig) NOT_SUPPORTED(cuDeviceGetByPCIBusId)
 NOT_SUPPORTED(cuFuncSetSharedMemConfig) NOT_SUPPORTED(cuFuncSetSharedSize)
+NOT_SUPPORTED(cuGetExportTable)
 NOT_SUPPORTED(cuIpcCloseMemHandle)
 NOT_SUPPORTED(cuIpcGetEventHandle) NOT_SUPPORTED(cuIpcGetMemHandle)
 NOT_SUPPORTED(cuIpcOpenEventHandle) NOT_SUPPORTED(cuIpcOpenMemHandle_v2) NOT_SUPPORTED(cuLaunch)
