@@ -6,6 +6,7 @@ stand-in (`standin.py`) has what the driver uses of it, and tests of the rest ar
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,6 +70,7 @@ def device(request: pytest.FixtureRequest) -> Device:
 @pytest.fixture
 def driver(device: Device) -> Iterator[PyCudaDriver]:
     """One for a test, of which nothing is left over."""
+    gc.collect()  # what earlier tests left in cycles
     before = device.used_nbytes()
     standin.leaked.clear()
     made = PyCudaDriver(compiler=device.compiler)
