@@ -54,8 +54,9 @@ def sort_kernel(region: ClosedRegion, device: Device) -> Kernel:
 
     seconds = region_seconds(region, device)
     kernel = grid_kernel(
-        region, device, [rows.shape], tree, seconds, threads=tiling.threads, choices=[ranked.choice]
-    )
+        region, device, [rows.shape], tree, seconds, threads=tiling.threads, resident=1,
+        choices=[ranked.choice],
+    )  # fmt: skip
     if tiling.tiles == 1:
         return kernel
     passes = tuple((number,) for number in range(tiling.merges + 1))
