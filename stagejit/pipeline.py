@@ -295,9 +295,7 @@ def _load(c: Compilation) -> None:
     if isinstance(c.target, Device):
         made = c.executable = executable(c.cuda, c.schedule, c.kernels)
         where = c.request.options.target
-        with contextlib.suppress(
-            NoDriverError
-        ):  # calls raise it; to look at a program none is needed
+        with contextlib.suppress(NoDriverError):  # calls raise it; to look at a program needs none
             made.on(driver_of(where))
         run = functools.partial(_on_gpu, made, where)
         bridge = bridge_program(c.cuda.name, run, made.inputs, made.outputs)

@@ -83,3 +83,12 @@ def test_all_that_is_promised_is_there() -> None:
         assert name in dir(stagejit)
     with pytest.raises(AttributeError, match="no attribute 'nothing_of_this_name'"):
         _ = stagejit.nothing_of_this_name  # type: ignore[attr-defined]
+
+
+def test_a_program_for_this_machine_loads_no_kernels_of_a_gpu() -> None:
+    program = (
+        "import sys, jax, jax.numpy as jnp, stagejit\n"
+        "jax.block_until_ready(stagejit.jit(lambda x: jnp.sin(x) * 2)(jnp.ones(8)))\n"
+        "print(*(name for name in sys.modules if name.startswith('stagejit.codegen.cuda.')))"
+    )
+    assert run_python(program) == ["stagejit.codegen.cuda.device"]

@@ -16,8 +16,6 @@ from typing import Any
 from stagejit.codegen.backend import Backend
 from stagejit.codegen.closed import ClosedRegion, closed, key_of, text_of
 from stagejit.codegen.cpu.backend import CPU
-from stagejit.codegen.cuda.backend import CUDA
-from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.ir.nodes import forget_places
 from stagejit.codegen.ir.shared_code import CHAINED, INLINED, repeats_code
 from stagejit.codegen.ir.verifier import verify as verify_kernel
@@ -29,13 +27,20 @@ from stagejit.dispatch.regions import Region
 from stagejit.errors import InternalError, StagejitError
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.elementwise import function_of
+from stagejit.importing import importing
 from stagejit.machine import Machine
 from stagejit.types import DType
 
 Places = tuple[tuple[bool, int, int], ...]  # (is a store, number, element offset)
 
-# By the type of a target.
-BACKENDS: dict[type[Machine], Backend[Any]] = {Target: CPU, Device: CUDA}
+
+def _backend(target: Machine) -> Backend[Any]:
+    """That of GPUs is imported by who compiles for one: most processes never do."""
+    if isinstance(target, Target):
+        return CPU
+    with importing:
+        from stagejit.codegen.cuda.backend import CUDA
+    return CUDA
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ class KernelCache:
         kernel, places = _generated(region, made, self.target)
         if self.verify:
             verify_kernel(kernel.function)
-        lowered = BACKENDS[type(self.target)].lower(kernel, self.target, self.verify)
+        lowered = _backend(self.target).lower(kernel, self.target, self.verify)
         forget_places(kernel.function)
         kernel = replace(kernel, args=(), function=lowered.function)
         return Generated(kernel, lowered.symbol, lowered.text, places)
@@ -127,7 +132,7 @@ def _generated(region: Region, made: ClosedRegion, target: Machine) -> tuple[Ker
 
 
 def _generate(region: ClosedRegion, target: Machine) -> Kernel:
-    backend = BACKENDS[type(target)]
+    backend = _backend(target)
     if all(store.value.type.size == 0 for store in region.stores):
         return Kernel(backend.nothing(), (), 0, 0.0)  # generators count on loops that loop
     generator = backend.generators[region.kind]
