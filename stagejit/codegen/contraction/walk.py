@@ -55,27 +55,33 @@ class NestWalk:
         self.footprint = Footprint(region, bound={region.anchor_op.result}, strict=strict)
         for operand in (nest.left, nest.right):
             self.footprint.value(operand.value, operand.exact_index or operand.index)
-        # Where the nest stands in each value that is made of the anchor's result.
-        self.index: dict[Value, Index] = {region.anchor_op.result: nest.result}
-        for op in region.ops:  # operands first, what places stored values last
-            made_of = next((value for value in op.operands if value in self.index), None)
-            if made_of is not None and not op.definition.is_insert:
-                self.index[op.result] = self._push(op, self.index[made_of])
+        self.index = made_of_anchor(region, self.footprint, nest.result)
         self.indices = tuple(self.index[store.value] for store in region.stores)
         self.offsets = tuple(map(self.footprint.write, region.stores, self.indices))
 
-    def _push(self, op: Op, index: Index) -> Index:
-        """The index in the op's result at which operand element `index` arrives."""
-        definition, operand, result = op.definition, op.operands[0], op.result
-        if definition.is_elementwise:
-            return index
-        if operand.type.size == result.type.size:
-            if definition.keeps_order:
-                return self.footprint.reshaped(index, operand.shape, result.shape)
-            if definition.push is not None:
-                return definition.push(op, index)
-            if definition.is_splat:
-                return (Affine(),) * result.type.rank
-        raise InternalError(
-            f"{op} does not keep the elements of a contraction apart", step="codegen", loc=op.loc
-        )
+
+def made_of_anchor(region: ClosedRegion, footprint: Footprint, result: Index) -> dict[Value, Index]:
+    """Where loops that have the element `result` of the anchor's result stand in each value that is
+    made of it."""
+    index: dict[Value, Index] = {region.anchor_op.result: result}
+    for op in region.ops:  # operands first, what places stored values last
+        made_of = next((value for value in op.operands if value in index), None)
+        if made_of is not None and not op.definition.is_insert:
+            index[op.result] = _pushed(footprint, op, index[made_of])
+    return index
+
+
+def _pushed(footprint: Footprint, op: Op, index: Index) -> Index:
+    """The index in the op's result at which operand element `index` arrives."""
+    definition, operand, result = op.definition, op.operands[0], op.result
+    if definition.is_elementwise:
+        return index
+    if operand.type.size == result.type.size:
+        if definition.keeps_order:
+            return footprint.reshaped(index, operand.shape, result.shape)
+        if definition.push is not None:
+            return definition.push(op, index)
+        if definition.is_splat:
+            return (Affine(),) * result.type.rank
+    what = f"{op} does not keep the elements of a product apart"
+    raise InternalError(what, step="codegen", loc=op.loc)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
+from stagejit.codegen.contraction.walk import made_of_anchor
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
 from stagejit.codegen.elements.space import Space
 from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.attention import Roles, roles_of
 from stagejit.index.affine import Affine, Index, Var
@@ -184,26 +184,6 @@ def _walk(region: ClosedRegion, axes: _Axes, footprint: Footprint, index: Index)
             if value in given:
                 footprint.value(given[value], asked)
     footprint.bound = {*footprint.bound, op.result}
-    where = {op.result: axes.result(index)}
-    for user in region.ops:  # operands first, what places stored values last
-        made_of = next((value for value in user.operands if value in where), None)
-        if made_of is not None and not user.definition.is_insert:
-            where[user.result] = _pushed(footprint, user, where[made_of])
+    where = made_of_anchor(region, footprint, axes.result(index))
     places = [where[store.value] for store in region.stores]
     return index, places, [*map(footprint.write, region.stores, places)]
-
-
-def _pushed(footprint: Footprint, op: Op, index: Index) -> Index:
-    """The index in the op's result at which operand element `index` arrives."""
-    known, (operand, *_), result = op.definition, op.operands, op.result
-    if known.is_elementwise:
-        return index
-    if operand.type.size == result.type.size:
-        if known.keeps_order:
-            return footprint.reshaped(index, operand.shape, result.shape)
-        if known.push is not None:
-            return known.push(op, index)
-        if known.is_splat:
-            return (Affine(),) * result.type.rank
-    what = f"{op} does not keep the elements of an attention apart"
-    raise InternalError(what, step="codegen", loc=op.loc)
