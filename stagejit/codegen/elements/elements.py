@@ -94,6 +94,13 @@ class Elements(Positions):
 
         self.bound[value] = read
 
+    @contextmanager
+    def giving(self, value: Value, made: Callable[[], Register]) -> Iterator[None]:
+        """Inside, `made` gives the element of `value` where the loops stand."""
+        self.bound[value] = lambda _: made()
+        yield
+        del self.bound[value]  # a cycle
+
     def pull(self, op: Op, index: Index) -> Index:
         if len(op.operands) > 1:
             return pull_view(op, index, start=self.start)

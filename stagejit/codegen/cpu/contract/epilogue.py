@@ -53,9 +53,8 @@ class Epilogue:
         self.base, emitter = self.panel.base(), self.emitter
         for var in self.plan.nest.axes:
             self.base = self.base - self.panel.moved(var, emitter.span(var).start)
-        self.elements.bound[self.result] = lambda _: self._sum()
-        yield
-        del self.elements.bound[self.result]  # a cycle
+        with self.elements.giving(self.result, self._sum):
+            yield
 
     def _stride(self, var: Var) -> int:
         """Elements from neighbour to neighbour in the first store."""

@@ -10,22 +10,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import and_
 
 from stagejit.codegen.cuda.coalescing import sectors
 from stagejit.codegen.cuda.contract.operands import element_of
 from stagejit.codegen.cuda.contract.plan import Plan
 from stagejit.codegen.cuda.contract.sides import neighbours
-from stagejit.codegen.cuda.contract.single import multiply_add, part_of
+from stagejit.codegen.cuda.contract.single import multiply_add, part_of, sum_in
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.threads import ThreadEmitter
 from stagejit.codegen.elements.elements import Memory, Stores
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.nodes import element_type
-from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.tree import Cell, Do, Node, Parallel, Within, serial, vectors
 from stagejit.index.affine import Var
 
@@ -93,7 +91,8 @@ class DotSums:
         if self.nest.cut is not None:
             steps = Within("steps of the part", lambda: part_of(self.plan, self.emitter), steps)
         meet = Do("add what threads have", self._meet, (self.total,))
-        store = Within("sums", self._bound, Do("store", self._store))
+        sums = partial(sum_in, self.plan, self.emitter, self.total)
+        store = Within("sums", sums, Do("store", self._store))
         body = (Do("clear", self._clear, (self.total,)), steps, meet, store)
         loops = tuple((var, 1) for var in self.nest.axes)
         return Parallel(loops, body, together=self.emitter.threads // dot.members)
@@ -121,16 +120,6 @@ class DotSums:
             total = total + self.b.exchange("xor", total, distance)
             distance //= 2
         self.emitter.cells[self.total] = (total,)
-
-    @contextmanager
-    def _bound(self) -> Iterator[None]:
-        """The anchor's result is the sum of this group."""
-        result = self.plan.region.anchor_op.result
-        (total,) = self.emitter.cells[self.total]
-        made = vmath.convert(self.b, total, self.nest.dtype, result.type.dtype)
-        self.elements.bound[result] = lambda _: made
-        yield
-        del self.elements.bound[result]
 
     def _store(self) -> None:
         emitter = self.emitter

@@ -7,8 +7,9 @@ Invariant: a thread reads the elements that its sum needs, and stores what is ma
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 
 from stagejit.codegen.cuda.coalescing import best_order, sectors
 from stagejit.codegen.cuda.contract.operands import element_of
@@ -49,7 +50,8 @@ class SingleSums:
         steps = serial(self.nest.reduce, Do("multiply and add", self._step, (self.total,)))
         if self.nest.cut is not None:
             steps = Within("steps of the part", self._part, steps)
-        store: Node = Within("sums", self._bound, Do("store", self._store))
+        sums = partial(sum_in, self.plan, self.emitter, self.total)
+        store: Node = Within("sums", sums, Do("store", self._store))
         body = (Do("clear", self._clear, (self.total,)), steps, store)
         each = tuple((var, 1) for var in order)
         return Parallel(each, body, together=self.emitter.threads)
@@ -67,18 +69,16 @@ class SingleSums:
         (total,) = self.emitter.cells[self.total]
         self.emitter.cells[self.total] = (multiply_add(self.b, x, y, total),)
 
-    @contextmanager
-    def _bound(self) -> Iterator[None]:
-        """The anchor's result is the sum of this thread."""
-        result = self.plan.region.anchor_op.result
-        (total,) = self.emitter.cells[self.total]
-        made = vmath.convert(self.b, total, self.nest.dtype, result.type.dtype)
-        self.elements.bound[result] = lambda _: made
-        yield
-        del self.elements.bound[result]
-
     def _store(self) -> None:
         self.stores.write(enumerate(self.plan.indices))
+
+
+def sum_in(plan: Plan, emitter: ThreadEmitter, total: Cell) -> AbstractContextManager[None]:
+    """The anchor's result is the sum that a cell has."""
+    result = plan.region.anchor_op.result
+    (register,) = emitter.cells[total]
+    made = vmath.convert(emitter.b, register, plan.nest.dtype, result.type.dtype)
+    return emitter.elements.giving(result, lambda: made)
 
 
 def part_of(plan: Plan, emitter: ThreadEmitter) -> AbstractContextManager[None]:

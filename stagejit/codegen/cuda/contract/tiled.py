@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import reduce
 from operator import and_
 
@@ -132,20 +132,18 @@ class TiledSums(ABC):
 
     # ---------------------------------------------------------------- what is stored
 
-    @contextmanager
-    def _bound(self) -> Iterator[None]:
+    def _bound(self) -> AbstractContextManager[None]:
         """The anchor's result is the sum at `self.at`."""
         result = self.plan.region.anchor_op.result
 
-        def read(lanes: int) -> Register:
+        def read() -> Register:
+            lanes = self.elements.position.lanes
             raw = self.b.load(
                 self.sums, self.at, lanes, alignment=max(lanes, 1) * self.elem.bits // 8
             )
             return vmath.convert(self.b, raw, self.dtype, result.type.dtype)
 
-        self.elements.bound[result] = lambda _: read(self.elements.position.lanes)
-        yield
-        del self.elements.bound[result]
+        return self.elements.giving(result, read)
 
     def _store_at(self, row: Register, column: Register, at: Register, lanes: int) -> None:
         """Neighbours along the columns, if they exist."""
