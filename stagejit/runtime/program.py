@@ -11,14 +11,15 @@ iterations, so they must be independent; consecutive steps are ordered.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from stagejit.errors import InternalError
 from stagejit.graph import python_functions
 from stagejit.schedule.memory.packing import FRAME_NBYTES, LINE_NBYTES, aligned
 
+S = TypeVar("S")
 Space = Literal["arg", "result", "arena", "fault"]
 
 
@@ -326,29 +327,36 @@ def as_text(program: HostProgram) -> str:
     """One line a step, indented by nesting."""
     lines = [f"host @{program.name}  arena {program.arena_nbytes} B"]
     lines += [f"  alias result{result} = arg{arg}" for result, arg in program.aliases]
-    lines += _lines(program.steps, "  ")
+    lines += nested_lines(program.steps, "  ", _line, _titled)
     return "\n".join(lines) + "\n"
 
 
-def _lines(steps: tuple[Step, ...], indent: str) -> list[str]:
+def nested_lines(
+    steps: Sequence[S],
+    indent: str,
+    line: Callable[[S], str],
+    titled: Callable[[S], Iterable[tuple[str, Sequence[S]]]],
+) -> list[str]:
+    """A line for each step, and below it those of its bodies, each under its title if it has
+    one."""
     lines = []
     for step in steps:
-        lines.append(indent + _line(step))
-        for title, body in zip(_titles(step), bodies(step), strict=True):
+        lines.append(indent + line(step))
+        for title, body in titled(step):
             lines += [f"{indent}  {title}:"] if title else []
-            lines += _lines(body, indent + ("    " if title else "  "))
+            lines += nested_lines(body, indent + ("    " if title else "  "), line, titled)
     return lines
 
 
-def _titles(step: Step) -> list[str]:
-    """A heading for each body of a step that has several."""
+def _titled(step: Step) -> list[tuple[str, tuple[Step, ...]]]:
+    """The bodies of a step, with a heading for each where it has several."""
     match step:
-        case While():
-            return ["condition", "do"]
+        case While(condition=condition, body=body):
+            return [("condition", condition), ("do", body)]
         case Branch(branches=branches):
-            return [f"case {i}" for i in range(len(branches))]
+            return [(f"case {i}", body) for i, body in enumerate(branches)]
         case _:
-            return [""] * len(bodies(step))
+            return [("", body) for body in bodies(step)]
 
 
 def _line(step: Step) -> str:

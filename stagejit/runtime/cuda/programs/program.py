@@ -20,6 +20,7 @@ from stagejit.runtime.program import (
     BufferRef,
     ForeignArray,
     array_text,
+    nested_lines,
     ref_text,
     wrong_reference,
 )
@@ -296,31 +297,21 @@ def as_text(program: CudaProgram) -> str:
     head += f"arena {arena} B"
     if any(workspaces):
         head += f"  workspaces {', '.join(map(str, workspaces))} B"
-    lines = [head, *_lines(program.steps, "  ")]
+    lines = [head, *nested_lines(program.steps, "  ", _line, _titled)]
     if program.outputs:
         lines.append(f"  return {', '.join(map(ref_text, program.outputs))}")
     return "\n".join(lines) + "\n"
 
 
-def _lines(steps: tuple[Step, ...], indent: str) -> list[str]:
-    lines = []
-    for step in steps:
-        lines.append(indent + _line(step))
-        for title, body in zip(_titles(step), bodies(step), strict=True):
-            lines += [f"{indent}  {title}:"] if title else []
-            lines += _lines(body, indent + ("    " if title else "  "))
-    return lines
-
-
-def _titles(step: Step) -> list[str]:
-    """A heading for each body of a step that has several."""
+def _titled(step: Step) -> list[tuple[str, tuple[Step, ...]]]:
+    """The bodies of a step, with a heading for each where it has several."""
     match step:
-        case While():
-            return ["condition", "do"]
+        case While(condition=condition, body=body):
+            return [("condition", condition), ("do", body)]
         case Branch(branches=branches):
-            return [f"case {i}" for i in range(len(branches))]
+            return [(f"case {i}", body) for i, body in enumerate(branches)]
         case _:
-            return [""] * len(bodies(step))
+            return [("", body) for body in bodies(step)]
 
 
 def _line(step: Step) -> str:
