@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.table import Table
 
@@ -24,6 +24,7 @@ from stagejit.codegen.cuda.occupancy import (
     occupancy,
 )
 from stagejit.codegen.generate import Generated
+from stagejit.codegen.ir.grid.shared_memory import dynamic_nbytes
 from stagejit.codegen.ir.nodes import Block, Function
 from stagejit.dispatch.regions import Region
 from stagejit.pipeline import Compilation
@@ -80,6 +81,8 @@ def _row(
 ) -> Row:
     kernel, threads = made.kernel, made.kernel.function.threads
     taken = resources(compile_cubin(made.text, device.arch).log)[made.symbol]
+    asked = dynamic_nbytes(kernel.function.buffers)
+    taken = replace(taken, shared_nbytes=taken.shared_nbytes + asked)
     held = occupancy(device, math.prod(threads), taken.registers, taken.shared_nbytes)
     work = _work(step, region, kernel.function, kernel.total)
     seconds, floor = modelled_seconds(device, work, held), floor_seconds(device, work)

@@ -15,6 +15,7 @@ import numpy as np
 import stagejit
 from stagejit.codegen.cuda.device import Device, device_named
 from stagejit.codegen.generate import Generated, kernel_cache
+from stagejit.codegen.ir.grid.shared_memory import dynamic_nbytes
 from stagejit.codegen.kernel import Kernel
 from stagejit.dispatch.regions import Region
 from stagejit.options import Options
@@ -67,17 +68,19 @@ def carry_out(
         chosen = ORDERS[(len(source) + number) % len(ORDERS)]
         blocks = kernel.total if len(source) % 2 else min(kernel.total, _MOST_BLOCKS)
         words = [*pointers, *passed, 0, kernel.total]
-        launch(source, kernel.function.threads, words, blocks, chosen)
+        nbytes = dynamic_nbytes(kernel.function.buffers)
+        launch(source, kernel.function.threads, words, blocks, chosen, nbytes)
     if resources and is_installed():
         arch = ARCHITECTURES[len(source) % len(ARCHITECTURES)]
         require_resources(source, kernel.function.threads, arch)
 
 
 def launch(
-    source: str, sizes: Sequence[int], words: Sequence[int], blocks: int, order: str
-) -> None:
+    source: str, sizes: Sequence[int], words: Sequence[int], blocks: int, order: str,
+    shared_nbytes: int = 0,
+) -> None:  # fmt: skip
     """Launches the kernel of a source on memory of this process."""
-    if found := launched(source, sizes, words, [blocks], order):
+    if found := launched(source, sizes, words, [blocks], order, shared_nbytes):
         raise EmulationError(found)
 
 

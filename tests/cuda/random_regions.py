@@ -12,6 +12,7 @@ from collections.abc import Container, Iterator
 import numpy as np
 
 from stagejit.codegen.cuda.device import Device
+from stagejit.codegen.ir.grid.shared_memory import dynamic_nbytes
 from stagejit.runtime.cuda.emulation.memory import Pages
 from tests.cuda.emulated import NAME, ORDERS, launched
 from tests.cuda.machine import GPU
@@ -56,10 +57,11 @@ def _run(job: Job, order: str) -> str:
     pointers = [image.ctypes.data + place for place in frame.buffers[: len(kernel.args)]]
     pointers += [workspace.address] if kernel.workspace_nbytes else []
     source, threads = job.llvm.replace(job.symbol, NAME), kernel.function.threads
+    nbytes = dynamic_nbytes(kernel.function.buffers)
     for passed in kernel.passes:
         for low, high in frame.chunks:
             words, blocks = [*pointers, *passed, low, high], min(high - low, _MOST_BLOCKS)
-            if blocks and (found := launched(source, threads, words, [blocks], order)):
+            if blocks and (found := launched(source, threads, words, [blocks], order, nbytes)):
                 return found
     workspace.check()
     return job.fault(image)

@@ -156,8 +156,8 @@ def _without(number: int, order: str, source: str, *launched: Any) -> None:
     assert len(parts) == 3
     first, second = ("", "__syncthreads();") if number == 0 else ("__syncthreads();", "")
     text = parts[0] + first + parts[1] + second + parts[2]
-    sizes, words, blocks, _ = launched
-    LAUNCH(text, sizes, words, blocks, order)
+    sizes, words, blocks, _, nbytes = launched
+    LAUNCH(text, sizes, words, blocks, order, nbytes)
 
 
 @pytest.mark.parametrize("number", [0, 1])

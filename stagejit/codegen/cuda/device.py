@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stagejit.codegen.ir.grid.shared_memory import STATIC_NBYTES
 from stagejit.errors import OptionsError
 from stagejit.machine import Machine
 
@@ -30,7 +31,7 @@ class Device(Machine):
     registers: int = 65536
     shared_nbytes: int
     block_shared_nbytes: int
-    static_shared_nbytes: int = 48 << 10
+    static_shared_nbytes: int = STATIC_NBYTES
     tensor_flops: float
 
     @property

@@ -90,7 +90,7 @@ class ThreadEmitter(Emitter):
         self.b, self.elements = builder, elements
         self.width, self.apart, self.exists = 1, False, None
         self.threads = math.prod(builder.threads)
-        self._shared: dict[tuple[str, Type, int], Buffer] = {}
+        self._shared: dict[tuple[str, Type, int, int], Buffer] = {}
 
     width: int
     apart: bool
@@ -104,11 +104,11 @@ class ThreadEmitter(Emitter):
             return thread
         return thread // (self.threads // self.width) if self.apart else thread % self.width
 
-    def shared(self, name: str, elem: Type, size: int) -> Buffer:
+    def shared(self, name: str, elem: Type, size: int, *, alignment: int = 0) -> Buffer:
         """Memory of a block, which one nest after the other has; each ends with a barrier."""
-        key = name, elem, size
+        key = name, elem, size, alignment
         if key not in self._shared:
-            self._shared[key] = self.b.shared(name, elem, size)
+            self._shared[key] = self.b.shared(name, elem, size, alignment=alignment)
         return self._shared[key]
 
     # ---------------------------------------------------------------- items

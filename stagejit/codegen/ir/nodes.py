@@ -157,6 +157,8 @@ class Buffer:
     constants `data`, part of the kernel's object code) or "shared" (of a block of threads).
     readonly: nothing in this kernel writes it, so its loads may move and merge.
     once: between two `forget`s of it each element is written at most once, and read after that.
+    alignment: bytes of which the place of a shared one is a multiple, if any access asks for more
+    than an aligned one of 16 bytes does.
     """
 
     name: str
@@ -168,6 +170,7 @@ class Buffer:
     readonly: bool = False
     once: bool = False
     data: tuple[int | float, ...] = ()
+    alignment: int = 0
 
     def __str__(self) -> str:
         return f"@{self.name}"
@@ -179,7 +182,7 @@ class Buffer:
         once = " once" if self.once else ""
         place = {
             "scratch": f"at scratch + {self.offset_nbytes}{once}", "stack": "on stack",
-            "shared": "shared",
+            "shared": f"shared by {self.alignment}" if self.alignment else "shared",
         }  # fmt: skip
         return f"  {self}: {self.elem}[{self.size}] {place[self.space]}"
 

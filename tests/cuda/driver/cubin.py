@@ -1,8 +1,7 @@
 """CUDA C++ -> a "cubin" that the emulated driver loads: a library for this machine.
 
 Input: a source with `extern "C"` kernels, which includes nothing. Output: the bytes of the library.
-Invariant: kernels are as they are written, but for `extern __shared__ T x[];`, which names what the
-launch adds to shared memory; g++ has no words for that.
+Invariant: kernels are as they are written, but for what `emulated_text` changes.
 
 It stands in the place of NVRTC: `PyCudaDriver` takes it as its compiler.
 """
@@ -18,7 +17,7 @@ import threading
 from functools import cache
 from pathlib import Path
 
-from stagejit.runtime.cuda.emulation.compiling import HEADER, OPTIONS
+from stagejit.runtime.cuda.emulation.compiling import HEADER, OPTIONS, emulated_text
 
 _FOLDER = Path(__file__).parent / "libcuda"
 _HEADERS = (HEADER, _FOLDER / "cubin.h", _FOLDER / "kernel.h")
@@ -26,9 +25,6 @@ _OPTIONS = (*OPTIONS, "-fno-gnu-unique")  # so that a module can be unloaded
 _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\(\s*(?P<most>\d+)[^)]*\)\s*)?'
     r"(?P<name>\w+)\s*\("
-)
-_DYNAMIC = re.compile(
-    r"extern\s+__shared__\s+(?:alignas\(\d+\)\s*)?(?P<type>[\w\s]+?)\s+(?P<name>\w+)\s*\[\s*\]\s*;"
 )
 _MOST_THREADS = 1024
 
@@ -50,12 +46,11 @@ def _unit(source: str) -> str:
     found = list(_KERNEL.finditer(source))
     if not found:
         raise ValueError('a source without `extern "C" __global__ void ...`')
-    body = _DYNAMIC.sub(r"\g<type>* const \g<name> = (\g<type>*)cubin::shared;", source)
     kernels = [f"KERNEL({k['name']}, {k['most'] or _MOST_THREADS})" for k in found]
     return "\n".join([
         '#define EMULATED_SHARED "emulated_shared"',
         *(f'#include "{header}"' for header in _HEADERS[:2]),
-        '#line 1 "kernel.cu"', body, *kernels, "",
+        '#line 1 "kernel.cu"', emulated_text(source), *kernels, "",
     ])  # fmt: skip
 
 

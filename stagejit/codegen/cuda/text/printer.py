@@ -30,18 +30,22 @@ from stagejit.codegen.cuda.text.tiles import (
 )
 from stagejit.codegen.cuda.text.types import c_type, constant
 from stagejit.codegen.cuda.text.values import Values, names_of
+from stagejit.codegen.ir.grid import shared_memory as shared
 from stagejit.codegen.ir.nodes import Buffer, Callee, Function, Op
 from stagejit.errors import InternalError
 
 _OPTIONS = "compile with -fmad=false"
 _WIDTH = 80
+DYNAMIC = "shared_memory"
 
 
 def cuda_source(function: Function, name: str, about: str = "") -> str:
     """The source of a kernel. about: lines that say which dispatch it is."""
     if not function.threads:
         raise InternalError("a kernel for a CPU cannot be printed as CUDA C++", step="cuda")
-    names = Names(frozenset({name, *(re.sub(r"\W", "_", c.name) for c in function.callees)}))
+    names = Names(
+        frozenset({name, DYNAMIC, *(re.sub(r"\W", "_", c.name) for c in function.callees)})
+    )
     buffers = names_of(function.buffers, names)
     parts = [_callee(callee) for callee in function.callees]
     parts += [_table(b, buffers[b]) for b in function.buffers if b.space == "table"]
@@ -86,11 +90,17 @@ def _argument(buffer: Buffer, name: str, *, alone: bool) -> str:
 
 def _declare_memory(v: Values, buffers: tuple[Buffer, ...]) -> None:
     """Memory of a block and of a thread, aligned for any access."""
+    first = shared.places(buffers) if shared.dynamic_nbytes(buffers) else {}
+    if first:
+        v.line(f"alignas({shared.MOST_ALIGNED}) extern __shared__ u8 {DYNAMIC}[];")
     for buffer in buffers:
-        space = {"shared": "__shared__ ", "stack": ""}.get(buffer.space)
-        if space is not None:
-            kind = c_type(buffer.elem)
-            v.line(f"alignas(16) {space}{kind} {v.buffers[buffer]}[{max(buffer.size, 1)}];")
+        kind, name, size = c_type(buffer.elem), v.buffers[buffer], max(buffer.size, 1)
+        if buffer in first:
+            place = f"reinterpret_cast<{kind} (&)[{size}]>({DYNAMIC}[{first[buffer]}])"
+            v.line(f"{kind} (&{name})[{size}] = {place};")
+        elif buffer.space in ("shared", "stack"):
+            space = "__shared__ " if buffer.space == "shared" else ""
+            v.line(f"alignas({shared.alignment(buffer)}) {space}{kind} {name}[{size}];")
 
 
 def _table(buffer: Buffer, name: str) -> str:

@@ -59,9 +59,9 @@ class GridBuilder(Builder):
 
     # ---------------------------------------------------------------- what a block shares
 
-    def shared(self, name: str, elem: Type, size: int) -> Buffer:
+    def shared(self, name: str, elem: Type, size: int, *, alignment: int = 0) -> Buffer:
         """`size` elements that the threads of a block share; contents undefined at entry."""
-        return self._declared(name, elem, "shared", size=size)
+        return self._declared(name, elem, "shared", size=size, alignment=alignment)
 
     def barrier(self) -> None:
         """All threads of the block wait here for each other, and see what they wrote. Between two

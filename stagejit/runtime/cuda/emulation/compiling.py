@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -36,8 +37,13 @@ OPTIONS = (
 _COMPILERS = ("g++", "clang++")
 _PREFIX = "stagejit-emulated-"
 
-# (grid and block, arguments, order of the threads) -> what went wrong, or nothing
-Launcher = Callable[[Any, Any, Any], bytes]
+_DYNAMIC = re.compile(
+    r"(?:alignas\(\d+\)\s*)?extern\s+__shared__\s+(?P<type>[\w\s]+?)\s+(?P<name>\w+)\s*\[\s*\]\s*;"
+)
+
+# (grid and block, arguments, order of the threads, dynamic shared memory) -> what went wrong, or
+# nothing
+Launcher = Callable[[Any, Any, Any, Any], bytes]
 
 _launchers: dict[str, Launcher] = {}
 _lock = new_lock()
@@ -138,6 +144,12 @@ def _library(group: Mapping[str, Source]) -> bytes:
         return path.read_bytes()
 
 
+def emulated_text(text: str) -> str:
+    """`extern __shared__ T x[];` names what a launch adds to shared memory; C++ has no words for
+    that."""
+    return _DYNAMIC.sub(r"\g<type>* const \g<name> = (\g<type>*)emulation::dynamic.start;", text)
+
+
 def _unit(key: str, source: Source) -> str:
     """A kernel, its shared memory, and the function that launches it."""
     own, shared = f"{source.name}_{key[:16]}", f"shared_{key[:16]}"
@@ -147,14 +159,15 @@ namespace space_{key[:16]} {{
 #undef EMULATED_SHARED
 #define EMULATED_SHARED "{shared}"
 #line 1 "{source.name}.cu"
-{source.text}
+{emulated_text(source.text)}
 #undef {source.name}
 }}
 extern "C" char __start_{shared}[] __attribute__((weak));
 extern "C" char __stop_{shared}[] __attribute__((weak));
 extern "C" __attribute__((visibility("default"))) const char* {_launcher(key)}(
-    const unsigned* grid, const uint64_t* args, const int* order) {{
+    const unsigned* grid, const uint64_t* args, const int* order, unsigned shared_nbytes) {{
   return emulation::launch(space_{key[:16]}::{own}, grid, args, order,
-                           {{__start_{shared}, __stop_{shared}}});
+                           {{__start_{shared}, __stop_{shared}}},
+                           emulation::dynamic_memory(shared_nbytes));
 }}
 """

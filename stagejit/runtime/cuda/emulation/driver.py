@@ -19,6 +19,8 @@ from typing import Any, cast
 import jax
 import numpy as np
 
+from stagejit.codegen.cuda.device import device_named
+from stagejit.codegen.ir.grid.shared_memory import STATIC_NBYTES
 from stagejit.locks import new_rlock
 from stagejit.runtime.cuda.driver import Array, Event, Function, Graph, Source, Stream
 from stagejit.runtime.cuda.emulation.compiling import Launcher, launchers
@@ -30,8 +32,11 @@ from stagejit.runtime.objects.object_cache import ObjectCache
 
 @dataclass(frozen=True)
 class _Kernel:
+    """shared_nbytes: that a launch may ask for."""
+
     name: str
     launcher: Launcher
+    shared_nbytes: int
 
 
 @dataclass
@@ -84,8 +89,15 @@ class EmulatedDriver:
     # ---------------------------------------------------------------- kernels
 
     def load(self, sources: Sequence[Source]) -> Mapping[str, Function]:
-        made = launchers(sources, self._cache)
-        return {name: Function(_Kernel(name, one)) for name, one in made.items()}
+        device, made = device_named(self._arch), launchers(sources, self._cache)
+        for source in sources:
+            if source.shared_nbytes > device.block_shared_nbytes:
+                what = f"{source.name} wants {source.shared_nbytes} bytes of shared memory"
+                raise EmulationError(f"{what}, more than a block of {device.name} may have")
+        return {
+            source.name: Function(_Kernel(source.name, made[source.name], source.shared_nbytes))
+            for source in sources
+        }
 
     def launch(
         self,
@@ -97,9 +109,12 @@ class EmulatedDriver:
         arguments: bytes,
     ) -> None:
         kernel, words = cast(_Kernel, function), np.frombuffer(arguments, np.uint64).tolist()
+        if shared_nbytes > max(kernel.shared_nbytes, STATIC_NBYTES):
+            what = f"{shared_nbytes} bytes of shared memory, but was not loaded for as much"
+            raise EmulationError(f"a launch of {kernel.name} asks for {what}")
 
         def run() -> None:
-            found = launch_kernel(kernel.launcher, grid, block, words, self.threads)
+            found = launch_kernel(kernel.launcher, grid, block, words, self.threads, shared_nbytes)
             if found:
                 raise EmulationError(f"kernel {kernel.name}: {found}")
 

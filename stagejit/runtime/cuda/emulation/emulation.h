@@ -48,7 +48,7 @@ char* stacks;
 char message[256];
 void (*entry)(void*);
 void* entry_arg;
-struct Memory { char *start, *stop; } shared;
+struct Memory { char *start, *stop; } shared, dynamic;  // arrays; what a launch adds to them
 
 extern "C" void emulation_switch(void** from, void* to);
 #if defined(__x86_64__)
@@ -147,6 +147,7 @@ bool run_warp(int turn, int count) {
 // where no barrier stops it.
 bool run_block() {
   if (shared.stop > shared.start) memset(shared.start, 0xff, shared.stop - shared.start);
+  memset(dynamic.start, 0xff, dynamic.stop - dynamic.start);
   start_fibers();
   for (;;) {
     for (int turn = 0, count; turn < threads; turn += count) {
@@ -198,6 +199,20 @@ void on_fault(int, siginfo_t*, void*) { fail("an access outside the arrays of th
 
 // ---------------------------------------------------------------- launches
 
+// Shared memory that a launch asks for: it ends where a page begins that nobody may touch, and so
+// is aligned as its size is.
+inline Memory dynamic_memory(unsigned nbytes) {
+  static const size_t most = 256 << 10;
+  static char* start = nullptr;
+  if (!start) {
+    start = (char*)mmap(nullptr, most + 4096, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    mprotect(start + most, 4096, PROT_NONE);
+  }
+  char* first = start + most - (nbytes + 15) / 16 * 16;
+  return {first, first + nbytes};
+}
+
 template <int... I> struct Numbers {};
 template <class, int... I> using Listed = Numbers<I...>;
 template <class... A> struct Call {
@@ -215,8 +230,9 @@ template <class... A> struct Call {
 
 template <class... A>
 const char* launch(void (*kernel)(A...), const unsigned* grid, const uint64_t* args,
-                   const int* order, Memory memory) {
+                   const int* order, Memory memory, Memory added) {
   shared = memory;
+  dynamic = added;
   Call<A...> call{kernel, args};
   entry = Call<A...>::go;
   entry_arg = &call;

@@ -27,12 +27,14 @@ def launch_kernel(
     threads: Sequence[int],
     arguments: Sequence[int],
     order: str,
+    shared_nbytes: int = 0,
 ) -> str:
-    """order: of the threads, one of `ORDERS`."""
+    """order: of the threads, one of `ORDERS`. shared_nbytes: dynamic shared memory."""
     grid = [axis[k] if k < len(axis) else 1 for axis in (blocks, threads) for k in range(3)]
     words = (ctypes.c_uint64 * len(arguments))(*(word % (1 << 64) for word in arguments))
     with _running:
-        found = launcher((ctypes.c_uint * 6)(*grid), words, _order(math.prod(threads), order))
+        numbers = _order(math.prod(threads), order)
+        found = launcher((ctypes.c_uint * 6)(*grid), words, numbers, ctypes.c_uint(shared_nbytes))
         return found.decode()
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 from stagejit.codegen.generate import Generated
+from stagejit.codegen.ir.grid.shared_memory import dynamic_nbytes
 from stagejit.decisions import Decision
 from stagejit.dispatch.regions import Region
 from stagejit.errors import InternalError
@@ -196,6 +197,7 @@ class _Hosting(hosting.Hosting[Step]):
                 kernel.total,
                 blocks,
                 kernel.function.threads,
+                dynamic_nbytes(kernel.function.buffers),
             )
             for params in kernel.passes
         ]
@@ -302,6 +304,12 @@ class _Memory:
                 self.arena_nbytes += aligned(buffer.nbytes, _ALIGNED)
 
 
+def _source(generated: Generated) -> Source:
+    function = generated.kernel.function
+    nbytes = dynamic_nbytes(function.buffers)
+    return Source(generated.symbol, generated.text, function.threads, nbytes)
+
+
 def executable(
     program: CudaProgram, schedule: Schedule, kernels: Mapping[Region, Generated]
 ) -> Executable:
@@ -321,7 +329,7 @@ def executable(
     made = {each.symbol: each for each in kernels.values() if each.symbol in launched}
     return Executable(
         program,
-        tuple(Source(name, g.text, g.kernel.function.threads) for name, g in made.items()),
+        tuple(_source(each) for each in made.values()),
         tuple(
             np.asarray(constants[buffer.name])
             for buffer in schedule.plan.buffers

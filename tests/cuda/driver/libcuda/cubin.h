@@ -13,20 +13,6 @@ extern "C" char __stop_emulated_shared[] __attribute__((weak));
 
 namespace cubin {
 
-inline char* shared;  // what `extern __shared__` names
-inline unsigned shared_nbytes;
-inline unsigned filled[3];  // the block whose shared memory is new
-inline bool any_filled;
-
-// The first thread of a block finds shared memory full of NaN.
-inline void fill_shared() {
-  const unsigned block[3] = {blockIdx.x, blockIdx.y, blockIdx.z};
-  if (any_filled && !memcmp(block, filled, sizeof block)) return;
-  any_filled = true;
-  memcpy(filled, block, sizeof block);
-  memset(shared, 0xff, shared_nbytes);
-}
-
 template <class... A> struct Arguments {
   static constexpr int count = sizeof...(A);
   static constexpr unsigned sizes[] = {sizeof(A)..., 0};
@@ -57,19 +43,16 @@ template <class... A> void call(void (*kernel)(A...), const char* arguments) {
 
 // What the emulation launches in place of the kernel: a thread of it.
 template <auto kernel> void thread(uint64_t arguments) {
-  fill_shared();
   call(kernel, (const char*)arguments);
 }
 
 template <auto kernel>
 const char* launch(const unsigned* grid, const char* arguments, char* memory, unsigned nbytes,
                    const int* order) {
-  shared = memory;
-  shared_nbytes = nbytes;
-  any_filled = false;
   const uint64_t packed = (uint64_t)arguments;
   return emulation::launch(thread<kernel>, grid, &packed, order,
-                           {__start_emulated_shared, __stop_emulated_shared});
+                           {__start_emulated_shared, __stop_emulated_shared},
+                           {memory, memory + nbytes});
 }
 
 template <class... A>
