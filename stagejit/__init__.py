@@ -12,6 +12,8 @@ Use `stagejit.jit` where you would use `jax.jit`:
     f.plan(x, w)       the dispatches, the subranges they touch, the barriers between them
     f.explain(x, w)    each decision with its reason and your source line
 
+`stagejit.bind(f, params)` for a function of the other arguments, whose parameters stay the same,
+
 and `stagejit.enable()`, or `with stagejit.enabled():`, to stage every function of `jax.jit`.
 """
 
@@ -27,12 +29,14 @@ from stagejit.options import Options
 from stagejit.trace.primitives import inline
 
 if TYPE_CHECKING:
+    from stagejit.binding import Bound, bind
     from stagejit.schedule.plan import Access, Barrier, Buffer, Dispatch, HostScalar, Plan
     from stagejit.stages import Compiled, Lowered, Traced
 
 __all__ = [
     "Access",
     "Barrier",
+    "Bound",
     "Buffer",
     "Compiled",
     "Decision",
@@ -44,6 +48,7 @@ __all__ = [
     "Plan",
     "StagejitError",
     "Traced",
+    "bind",
     "disable",
     "enable",
     "enabled",
@@ -51,11 +56,12 @@ __all__ = [
     "jit",
 ]
 
-# Classes that a program names rarely and late: the modules they come from import the compiler.
+# What a program names rarely and late: the modules it comes from import the compiler.
 _HOMES = {
     **dict.fromkeys(
         ("Access", "Barrier", "Buffer", "Dispatch", "HostScalar", "Plan"), "stagejit.schedule.plan"
     ),
+    **dict.fromkeys(("Bound", "bind"), "stagejit.binding"),
     **dict.fromkeys(("Compiled", "Lowered", "Traced"), "stagejit.stages"),
 }
 

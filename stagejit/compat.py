@@ -21,9 +21,10 @@ import numpy as np
 # `jax.extend.source_info_util` publishes only `summarize`, which gives text, not the frames that a
 # caller may want to skip (ours), nor the function's name.
 # `traceback_util` has no public counterpart: it is what keeps JAX's own frames out of tracebacks.
+# `util` has the set of types that JAX's caches remember weakly.
 # Of the dtypes that JAX adds to NumPy's (PRNG keys), only `core` knows what they are made of, and
 # only `prng` how keys of any implementation are seeded, split and read.
-from jax._src import core, source_info_util, traceback_util
+from jax._src import core, source_info_util, traceback_util, util
 from jax._src.interpreters import partial_eval
 from jax._src.random import prng
 from jax.extend import core as jex_core
@@ -232,6 +233,17 @@ def scan_counts(params: Mapping[str, Any], operands: int) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     constants, carries, _ = params["ft_in"].update(list(range(operands))).unpack()
     return len(list(constants)), len(list(carries))
+
+
+def remembered_weakly(kind: type) -> type:
+    """A class whose objects, as parameters of equations, JAX's caches do not keep alive.
+
+    JAX keeps jaxprs so; it offers no public way to add to the set of such types.
+    """
+    types = getattr(util, "weakref_cache_key_types", None)
+    if isinstance(types, set):
+        types.add(kind)
+    return kind
 
 
 # -- random keys ----------------------------------------------------------------------------------

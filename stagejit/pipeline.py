@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -38,9 +39,13 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.printer import as_text as graph_text
 from stagejit.graph.verifier import verify as verify_graph
 from stagejit.locks import new_rlock
+from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
+from stagejit.rewrites.cloning import copied
+from stagejit.rewrites.determined import Made, evaluate_weights
 from stagejit.rewrites.normal_form import normalize, verify_normal_form
 from stagejit.runtime import program as host
+from stagejit.runtime.bound import BoundWeights, copies
 from stagejit.runtime.bridge import bridge_program
 from stagejit.runtime.cpu.hosting import host_program
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
@@ -52,10 +57,11 @@ from stagejit.runtime.cuda.programs.executor import Executable
 from stagejit.runtime.cuda.programs.hosting import cuda_program, executable
 from stagejit.runtime.cuda.programs.ordering import verify_order
 from stagejit.runtime.cuda.programs.program import CudaProgram
+from stagejit.runtime.evaluating import Evaluated
 from stagejit.runtime.gate import Gate, hold_across_forks
 from stagejit.runtime.left_bodies import left_bodies
 from stagejit.runtime.objects.engine import disassemble
-from stagejit.runtime.objects.object_cache import cache_in
+from stagejit.runtime.objects.object_cache import ObjectCache, cache_in
 from stagejit.runtime.program import HostProgram
 from stagejit.runtime.staged import NativeCall, Request, Staged
 from stagejit.runtime.staging import stage_schedule
@@ -66,6 +72,7 @@ from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.schedule.verifier.waves import verify_waves
 from stagejit.symbolic import Undecided
 from stagejit.trace.translate import trace_jaxpr
+from stagejit.trace.weights import Weight, bind_weights
 
 # Steps in Python take turns, since Python's own lock makes them do so anyway; what takes long
 # outside of it, LLVM in the step "load", goes on beside them. So does what calls JAX and functions
@@ -89,6 +96,7 @@ class Compilation:
     target: Target | Device = field(default_factory=Target.host)
     seconds: dict[str, float] = field(default_factory=dict)
     graph: Graph = field(init=False)
+    sources: tuple[Weight | Made, ...] = ()  # of the bound inputs of the graph
     decisions: list[Decision] = field(default_factory=list)
     left: frozenset[Op] = frozenset()
     grouping: Grouping = field(init=False)
@@ -196,10 +204,20 @@ def _trace(c: Compilation) -> None:
         control_flow=options.enabled("native-control-flow"),
         left_to_xla=c.left_to_xla,
     )
+    c.sources = bind_weights(c.graph)
 
 
 def _rewrite(c: Compilation) -> None:
     c.decisions += rewrite_graph(c.graph, c.request.options, c.target)
+
+
+def _evaluate(c: Compilation) -> None:
+    weights = [source for source in c.sources if isinstance(source, Weight)]
+    split = evaluate_weights(c.graph, weights, c.request.options)
+    if split.graph is not c.graph:
+        c.graph.dissolve(bodies=False)
+    c.graph, c.sources = split.graph, split.sources
+    c.decisions += split.decisions
 
 
 def _normalize(c: Compilation) -> None:
@@ -292,29 +310,76 @@ def _verify_hosts(c: Compilation) -> None:
 
 def _load(c: Compilation) -> None:
     cache = cache_in(c.request.options.cache_dir)
+    weights = _bound_weights(c, cache)
     if isinstance(c.target, Device):
         made = c.executable = executable(c.cuda, c.schedule, c.kernels)
         where = c.request.options.target
         with contextlib.suppress(NoDriverError):  # calls raise it; to look at a program needs none
             made.on(driver_of(where))
-        run = functools.partial(_on_gpu, made, where)
-        bridge = bridge_program(c.cuda.name, run, made.inputs, made.outputs)
+        run = functools.partial(_on_gpu, made, where, weights)
+        given = made.inputs[: len(made.inputs) - len(c.sources)]
+        bridge = bridge_program(c.cuda.name, run, given, made.outputs)
         c.staged = _bridged(c, load_program(bridge, {}, cache))
         return
     texts = {generated.symbol: generated.text for generated in c.kernels.values()}
-    c.loaded = {run: load_program(program, texts, cache) for run, program in c.hosts.items()}
+    c.loaded = {
+        run: load_program(program, texts, cache, weights if program.bound_nbytes else None)
+        for run, program in c.hosts.items()
+    }
     left = [op.attrs["equation"] for op in c.left]
     with _one_at_a_time:
-        c.staged = stage_schedule(c.schedule, c.loaded, c.request.options, left)
+        copies = {} if weights is None else _for_xla(c.schedule, weights)
+        c.staged = stage_schedule(c.schedule, c.loaded, c.request.options, left, copies)
 
 
-def _on_gpu(made: Executable, target: str, arrays: Sequence[Array]) -> list[Array]:
-    return made.on(driver_of(target)).on_host(arrays)
+def _on_gpu(
+    made: Executable, target: str, weights: BoundWeights | None, arrays: Sequence[Array]
+) -> list[Array]:
+    bound = () if weights is None else weights.table.arrays
+    return made.on(driver_of(target)).on_host([*arrays, *bound])
+
+
+def _for_xla(schedule: Schedule, weights: BoundWeights) -> dict[str, LoadedProgram]:
+    """What gives each weight that a delegated equation reads, by buffer."""
+    buffers = [buffer for buffer in schedule.plan.buffers if buffer.kind == "weight"]
+    parts = [part for part in schedule.segments if not isinstance(part, Run)]
+    read = {name for part in parts for name in part.operands}
+    which = [at for at, buffer in enumerate(buffers) if buffer.name in read]
+    made = copies(weights, [buffer.nbytes for buffer in buffers], which)
+    return {buffers[at].name: program for at, program in zip(which, made, strict=True)}
+
+
+def _bound_weights(c: Compilation, cache: ObjectCache | None) -> BoundWeights | None:
+    """The weights of a program, and what is made of them, which is made now."""
+    if not c.sources:
+        return None
+
+    def compiled(made: Made) -> Evaluated:
+        known = _evaluations.get((made.text, c.request.options))
+        if known is None:
+            options = replace(c.request.options, target="native")
+            request = Request("weights", None, options, (False,) * len(made.graph.inputs))
+            inner = Compilation(request)
+            inner.graph = copied(made.graph, made.graph.inputs, made.graph.outputs, ())
+            inner.seconds = dict.fromkeys(("trace", "rewrite", "evaluate"), 0.0)
+            types = [value.type for value in made.graph.outputs]
+            known = Evaluated(inner.run_until("load").staged, types)
+            _evaluations[made.text, c.request.options] = known
+        return known
+
+    return BoundWeights(c.sources, compiled, cache)
+
+
+# What makes values of weights, as long as a program reads one: layers of one shape have one.
+_evaluations: weakref.WeakValueDictionary[tuple[str, Options], Evaluated] = (
+    weakref.WeakValueDictionary()
+)
 
 
 def _bridged(c: Compilation, program: LoadedProgram) -> Staged:
     """One call of the bridge to the GPU."""
-    arguments, results = len(c.executable.inputs), len(c.executable.outputs)
+    results = len(c.executable.outputs)
+    arguments = len(c.executable.inputs) - len(c.sources)
     numbers = tuple(range(arguments + results))
     call = NativeCall(program, numbers[:arguments], numbers[arguments:], c.executable.outputs)
     return Staged((call,), numbers[arguments:])
@@ -332,6 +397,7 @@ class Step:
 STEPS = (
     Step("trace", _trace, lambda c: verify_graph(c.graph)),
     Step("rewrite", _rewrite, lambda c: verify_graph(c.graph)),
+    Step("evaluate", _evaluate, lambda c: verify_graph(c.graph)),
     Step("normalize", _normalize, _verify_normal_form),
     Step("leave", _leave),
     Step("form", _form),

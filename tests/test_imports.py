@@ -46,6 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("stages",),
     ("gpu_calls",),
     ("api",),
+    ("binding",),
     ("__init__",),
     ("bench",),
     ("__main__",),

@@ -37,7 +37,9 @@ class _Assembly:
         self.copies: dict[Value, Value] = {}
         self.first: dict[Hashable, Op] = {}
         self.values = {
-            value: self.made.add_input(name, value.type, donated=graph.is_donated(value))
+            value: self.made.add_input(
+                name, value.type, donated=graph.is_donated(value), bound=graph.is_bound(value)
+            )
             for value, name in zip(graph.inputs, graph.input_names, strict=True)
         }
 

@@ -222,11 +222,11 @@ NOTHING = Scalars((), {})
 
 
 def known_arguments(graph: Graph) -> dict[Value, Int]:
-    """All integer and bool scalars among the inputs, whatever their values."""
+    """All integer and bool scalars among the arguments of a call, whatever their values."""
     return {
         value: known_input(value, *whole(value.type.dtype))
         for value in graph.inputs
-        if value.shape == () and _is_integer(value.type.dtype)
+        if value.shape == () and _is_integer(value.type.dtype) and not graph.is_bound(value)
     }
 
 

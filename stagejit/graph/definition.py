@@ -112,6 +112,7 @@ class OpDef:
         it; a dispatch may do that, and passes that look for programs inside find none.
     is_input, is_return: an argument of the graph; its results.
     is_constant: elements that the attribute `value` holds.
+    is_weight: those of an array that is the same in every call; an input as soon as it is traced.
     is_empty: memory that nobody has written yet.
     is_left, is_call: XLA evaluates it, from the equation that it holds; a library does.
     keeps_order: the elements of operand 0, in the same row-major order.
@@ -174,6 +175,7 @@ class OpDef:
     is_input: bool = False
     is_return: bool = False
     is_constant: bool = False
+    is_weight: bool = False
     is_empty: bool = False
     is_left: bool = False
     is_call: bool = False

@@ -98,8 +98,9 @@ class Use:
 class Graph:
     """A program: typed inputs, ops, and returned values.
 
-    `donated[i]` says that the caller gives up input i, so its memory may hold a result. `filled`
-    has values that are all of one number, by type and bits, of which some may have been erased.
+    `donated[i]` says that the caller gives up input i, so its memory may hold a result; `bound[i]`
+    that it is the same in every call (`stagejit.bind`), and no argument of one. `filled` has values
+    that are all of one number, by type and bits, of which some may have been erased.
     """
 
     def __init__(self, name: str = "f") -> None:
@@ -108,6 +109,7 @@ class Graph:
         self.inputs: list[Value] = []
         self.input_names: list[str] = []
         self.donated: list[bool] = []
+        self.bound: list[bool] = []
         self.filled: dict[tuple[TensorType, bytes], Value] = {}
         self._made: list[Op] = []  # by id, erased ones included
         self._order: list[Op] | None = None  # what `ops` found, until the next change
@@ -213,15 +215,16 @@ class Graph:
                 found.setdefault(data["result"], []).append(Use(user, data["operand"]))
         return found
 
-    def dissolve(self) -> None:
+    def dissolve(self, *, bodies: bool = True) -> None:
         """The end of the graph: ops and values let go of each other, so that nothing waits for a
-        garbage collection (a constant may be a large array of the user's)."""
+        garbage collection (a constant may be a large array of the user's). bodies: those in it,
+        too, unless another graph has them now."""
         made, self._made, self._order, self.filled = self._made, [], None, {}
         if self._linked is not None:
             self._linked.clear()  # networkx keeps views of it, which refer to it
             self._linked = None
         for op in made:
-            if op.definition.has_bodies:
+            if bodies and op.definition.has_bodies:
                 for body in op.definition.bodies(op):
                     body.dissolve()
             if len(op.results) == 1:
@@ -243,13 +246,20 @@ class Graph:
         """Whether it is an input that the caller gives up."""
         return value.op.definition.is_input and self.donated[value.op.attrs["index"]]
 
+    def is_bound(self, value: Value) -> bool:
+        """Whether it is an input that is the same in every call."""
+        return value.op.definition.is_input and self.bound[value.op.attrs["index"]]
+
     # ---------------------------------------------------------------- writing
 
-    def add_input(self, name: str, type: TensorType, *, donated: bool = False) -> Value:
+    def add_input(
+        self, name: str, type: TensorType, *, donated: bool = False, bound: bool = False
+    ) -> Value:
         op = self._insert("input", (), (type,), {"index": len(self.inputs)}, UNKNOWN)
         self.inputs.append(op.result)
         self.input_names.append(name)
         self.donated.append(donated)
+        self.bound.append(bound)
         return op.result
 
     def add(

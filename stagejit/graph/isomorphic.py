@@ -23,7 +23,8 @@ def isomorphic(a: Graph, b: Graph) -> bool:
 
 def difference(a: Graph, b: Graph) -> str | None:
     """The first difference, walking from the outputs to the inputs; dead ops count too."""
-    if [v.type for v in a.inputs] != [v.type for v in b.inputs] or a.donated != b.donated:
+    flags = (a.donated, a.bound), (b.donated, b.bound)
+    if [v.type for v in a.inputs] != [v.type for v in b.inputs] or flags[0] != flags[1]:
         return f"inputs differ: {a.inputs} and {b.inputs}"
     if len(a) != len(b):
         return f"{len(a)} ops and {len(b)} ops"

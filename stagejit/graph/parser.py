@@ -75,8 +75,8 @@ def _header(tokens: Line) -> tuple[Graph, dict[str, Value]]:
         name = tokens.take("value")
         tokens.expect(":")
         type = tokens.type()
-        donated = tokens.accept("donated")
-        values[name] = graph.add_input(name[1:], type, donated=donated)
+        donated, bound = tokens.accept("donated"), tokens.accept("bound")
+        values[name] = graph.add_input(name[1:], type, donated=donated, bound=bound)
 
     tokens.list_until(")", argument)
     tokens.expect("{")

@@ -27,8 +27,8 @@ def as_text(graph: Graph, *, with_locs: bool = False) -> str:
     """The text of a graph; `with_locs` adds `// file:line` to every op that has a location."""
     names = value_names(graph)
     inputs = ", ".join(
-        f"{names[value]}: {value.type}{' donated' if donated else ''}"
-        for value, donated in zip(graph.inputs, graph.donated, strict=True)
+        f"{names[value]}: {value.type}{' donated' if donated else ''}{' bound' if bound else ''}"
+        for value, donated, bound in zip(graph.inputs, graph.donated, graph.bound, strict=True)
     )
     lines = [f"graph @{_identifier(graph.name)}({inputs}) {{"]
     for op in graph.ops():

@@ -43,7 +43,7 @@ def _verify_shape_of_graph(graph: Graph) -> None:
     inputs = [op for op in graph.nx if op.definition.is_input]
     _require(inputs == [value.op for value in graph.inputs], "input ops differ from the inputs")
     _require(
-        len(graph.inputs) == len(graph.input_names) == len(graph.donated),
+        len(graph.inputs) == len(graph.input_names) == len(graph.donated) == len(graph.bound),
         "inputs, names and donation differ in number",
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 from stagejit.errors import VerificationError
 from stagejit.graph.ir import Graph, Op, Value, in_memory
 from stagejit.graph.isomorphic import attribute_key
-from stagejit.graph.ops.control import LoopOperands, bodies_of, carried_inputs
+from stagejit.graph.ops.control import bodies_of, carried_inputs, read_from_outside
 
 
 def normalize(graph: Graph) -> None:
@@ -75,7 +75,7 @@ def _hoist_constants(graph: Graph) -> None:
             if value is None:
                 constant = graph.add("const", (), inner.result.type, inner.loc, **inner.attrs)
                 value = known[_elements(inner)] = constant.result
-            _add_operand(graph, op, number, inner, value)
+            read_from_outside(graph, op, number, inner.result, value)
 
 
 def _elements(constant: Op) -> Any:
@@ -91,18 +91,3 @@ def _bodies(graph: Graph) -> list[tuple[Op, int, Graph]]:
 
 def _is_array(op: Op) -> bool:
     return op.definition.is_constant and op.result.type.size != 1
-
-
-def _add_operand(graph: Graph, op: Op, number: int, constant: Op, value: Value) -> None:
-    """Replaces a constant of body `number` by a new input that stands for `value`."""
-    bodies = bodies_of(op)
-    owners = bodies if op.definition.is_branch else bodies[number : number + 1]
-    at = len(op.operands)
-    if op.definition.is_loop and number == 0:
-        at -= len(LoopOperands.of(op).condition_constants)
-    for body in owners:
-        read = body.add_input(f"const{len(body.inputs)}", value.type)
-        if body is bodies[number]:
-            body.replace_uses(constant.result, read)
-            body.erase(constant)
-    graph.insert_operand(op, at, value)

@@ -58,7 +58,7 @@ def _emit_items(ctx: Any, staged: Staged, args: Sequence[Any]) -> list[Any]:
         numbers = [n for n in item.results if n is not None]
         values.update(zip(numbers, results, strict=True))
     outputs = [
-        _as(ctx, values[n], physical_aval(aval))
+        converted(ctx, values[n], physical_aval(aval))
         for n, aval in zip(staged.outputs, ctx.avals_out, strict=True)
     ]
     ctx.set_tokens_out(tokens)
@@ -84,7 +84,7 @@ def _wanted(staged: Staged, avals_out: Sequence[Any]) -> dict[int, Any]:
     return {number: aval for number, aval in wanted.items() if shares_bytes(aval)}
 
 
-def _as(ctx: Any, value: tuple[Any, Any], aval: Any) -> Any:
+def converted(ctx: Any, value: tuple[Any, Any], aval: Any) -> Any:
     """A value under another abstract value, by way of its physical type."""
     found, known = value
     if (known.dtype, known.shape) == (aval.dtype, aval.shape):
@@ -100,7 +100,7 @@ def _physical(ctx: Any, value: tuple[Any, Any]) -> tuple[Any, Any]:
     """A value in its physical type."""
     type = type_of(value[1])
     aval = jax.core.ShapedArray(type.shape, type.dtype.numpy)
-    return _as(ctx, value, aval), aval
+    return converted(ctx, value, aval), aval
 
 
 def _emit_reshape(ctx: Any, value: tuple[Any, Any], type: TensorType) -> tuple[Any, Any]:
@@ -119,7 +119,7 @@ def _emit_call(
     ]
     for result, argument in item.program.program.aliases:  # an alias is one type
         aval = avals_out[result]
-        values[argument] = _as(ctx, values[argument], aval), aval
+        values[argument] = converted(ctx, values[argument], aval), aval
     inner = ctx.replace(avals_in=[aval for _, aval in values], avals_out=avals_out)
     return list(zip(item.program.emit(inner, [v for v, _ in values]), avals_out, strict=True))
 
@@ -133,7 +133,9 @@ def _emit_equation(
     for atom, operand in zip(equation.invars, operands, strict=True):
         if operand is not None:
             opaque = not isinstance(atom.aval, jax.core.ShapedArray)
-            inputs[atom] = operand[0] if opaque else _as(ctx, operand, physical_aval(atom.aval))
+            inputs[atom] = (
+                operand[0] if opaque else converted(ctx, operand, physical_aval(atom.aval))
+            )
     outputs = [v for v, n in zip(equation.outvars, item.results, strict=True) if n is not None]
     names = jex_core.DebugInfo(
         "delegate", str(equation.primitive), ("",) * len(inputs), ("",) * len(outputs)

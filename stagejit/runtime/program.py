@@ -20,7 +20,7 @@ from stagejit.graph import python_functions
 from stagejit.schedule.memory.packing import FRAME_NBYTES, LINE_NBYTES, aligned
 
 S = TypeVar("S")
-Space = Literal["arg", "result", "arena", "fault"]
+Space = Literal["arg", "result", "arena", "fault", "bound"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class BufferRef:
     space: "arg" and "result" are numbered like the FFI call's buffers, "arena" is this call's
         private memory (index 0; on a GPU, behind it the workspace of each stream), "fault" is one
         i64 that starts at 0 (index 0): a kernel that writes anything else makes the call fail, for
-        bounds checks.
+        bounds checks; "bound" is numbered as the weights of the program's table, see
+        `cpu/weights.py`.
     loop_strides_nbytes: bytes per iteration of each enclosing `Loop`, outermost first; shorter
         tuples mean that the inner loops do not move the buffer. `Iterations` are two loops: bytes
         per thread, then per iteration.
@@ -159,6 +160,7 @@ class HostProgram:
         content. Where XLA gave different buffers the program copies first, so steps refer to such
         a buffer only as "result".
     faults: what the value v of the fault word says, as faults[v - 1].
+    bound_nbytes: of weights, which no call passes: the program finds them in its table.
     """
 
     name: str
@@ -168,6 +170,7 @@ class HostProgram:
     arena_nbytes: int = 0
     aliases: tuple[tuple[int, int], ...] = ()
     faults: tuple[str, ...] = ()
+    bound_nbytes: tuple[int, ...] = ()
 
     def launches(self) -> Iterator[Launch]:
         """Every launch, in program order."""
@@ -298,6 +301,7 @@ def _verify_reference(
         "result": program.result_nbytes,
         "arena": (program.arena_nbytes,),
         "fault": (8,),
+        "bound": program.bound_nbytes,
     }[ref.space]
     if fault := wrong_reference(ref, nbytes, trips, sizes):
         _broken(program, fault)

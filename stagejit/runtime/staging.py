@@ -28,12 +28,14 @@ def stage_schedule(
     programs: Mapping[Run, LoadedProgram],
     options: Options,
     left: Sequence[Any] = (),
+    copies: Mapping[str, LoadedProgram] | None = None,
 ) -> Staged:
     """The function as custom calls and delegated equations.
 
+    copies: by the buffer of each weight that a delegated equation reads, what gives it to XLA.
     left: delegated loops and branches whose bodies are XLA's, too, see `left_bodies.py`: equations.
     """
-    return _Staging(schedule, programs, options, left).staged()
+    return _Staging(schedule, programs, options, left, copies or {}).staged()
 
 
 class _Staging:
@@ -43,8 +45,9 @@ class _Staging:
         programs: Mapping[Run, LoadedProgram],
         options: Options,
         left: Sequence[Any],
+        copies: Mapping[str, LoadedProgram],
     ) -> None:
-        self.left = left
+        self.left, self.copies = left, copies
         self.schedule, self.graph = schedule, schedule.graph
         self.programs, self.options = programs, options
         self.buffers: dict[str, Buffer] = {b.name: b for b in schedule.plan.buffers}
@@ -57,7 +60,8 @@ class _Staging:
 
     def staged(self) -> Staged:
         for value in self.graph.inputs:
-            self._define(self.schedule.buffer_of[value], value.type)
+            if not self.graph.is_bound(value):
+                self._define(self.schedule.buffer_of[value], value.type)
         constants = self._constants()
         for segment in self.schedule.segments:
             if isinstance(segment, Run):
@@ -96,6 +100,11 @@ class _Staging:
 
     def _as_type(self, name: str, type: TensorType) -> int:
         """The latest value of a buffer, under a shape of the same elements."""
+        if name in self.copies and name not in self.latest:
+            buffer = self.buffers[name]
+            kind = TensorType(buffer.dtype, buffer.shape)
+            number = self._define(name, kind)
+            self.items.append(NativeCall(self.copies[name], (), (number,), (kind,)))
         number, known = self.latest[name]
         if known == type:
             return number

@@ -17,7 +17,7 @@ from stagejit.index.progressions import Dim
 from stagejit.symbolic import Int, Symbol, substitute, symbols_in
 from stagejit.types import DType
 
-BufferKind = Literal["argument", "result", "transient", "constant"]
+BufferKind = Literal["argument", "weight", "result", "transient", "constant"]
 Hazard = Literal["RAW", "WAR", "WAW", "FULL", "ORDER"]
 
 
@@ -27,7 +27,8 @@ class Buffer:
 
     shape: numbers, or sums of products of symbolic sizes, which count as numbers; a transient of
     such a shape has no slot before its size is a number.
-    index: number of the argument, result or constant. slot: byte offset in the arena of its run,
+    index: number of the argument, weight (what `stagejit.bind` binds, and what is made of it once),
+    result or constant. slot: byte offset in the arena of its run,
     for transients; None for those that pass between runs as XLA values. result: number of the
     result that lies in this argument's memory, if any. host: the result in whose memory `slot` is,
     until it is written. over: the buffer that this one is written over, element for element, by the

@@ -7,6 +7,7 @@ nothing is decided here; a buffer is what a chain of ties, barriers and aliases 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from stagejit.graph.ops.elementwise import function_of
 from stagejit.index.box import Box, hull_of
 from stagejit.index.box_index import fill_box
 from stagejit.schedule.bodies import Bodies, touches_of
-from stagejit.schedule.plan import Access, Buffer, Dispatch, HostScalar, Parts
+from stagejit.schedule.plan import Access, Buffer, BufferKind, Dispatch, HostScalar, Parts
 from stagejit.schedule.schedule import Step
 from stagejit.symbolic import Int, Symbol, expr
 from stagejit.types import u8
@@ -138,15 +139,17 @@ class _Buffers:
         self.home, self.names, self._constants = home, Names(graph.input_names), 0
         self.by_home: dict[Value, Buffer] = {}
         self.workspaces: list[Buffer] = []
+        counts = {"argument": itertools.count(), "weight": itertools.count()}
         for value, name in zip(graph.inputs, self.names.given, strict=True):
-            number = value.op.attrs["index"]
+            kind: BufferKind = "weight" if graph.is_bound(value) else "argument"
             self.by_home[value] = Buffer(
                 name,
                 value.shape,
                 value.type.dtype,
-                "argument",
-                number,
+                kind,
+                next(counts[kind]),
                 result=results.get(value),
+                layout=value.type.layout,
             )
         for value, number in sorted(results.items(), key=lambda item: item[1]):
             if value not in self.by_home:

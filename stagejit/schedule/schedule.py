@@ -50,9 +50,10 @@ class Run:
     """Consecutive native dispatches: one custom call.
 
     arguments: buffers whose contents come in (arguments and constants of the function, and values
-    of other segments), in order. results: buffers whose contents go out. aliases: (result,
-    argument) positions of one and the same buffer, which the run updates in place. arena_nbytes:
-    memory for the transients that live in this run only; `Buffer.slot` are offsets in it.
+    of other segments; not weights, which no call passes), in order. results: buffers whose
+    contents go out. aliases: (result, argument) positions of one and the same buffer, which the run
+    updates in place. arena_nbytes: memory for the transients that live in this run only;
+    `Buffer.slot` are offsets in it.
     """
 
     steps: tuple[Step, ...]
@@ -131,7 +132,8 @@ def segments_of(
 ) -> tuple[Run | Delegation, ...]:
     """The segments in order. segment: the number of that of each step."""
     parts: list[Run | Delegation] = []
-    known = {name for name, buffer in buffers.items() if buffer.kind in ("argument", "constant")}
+    given = ("argument", "weight", "constant")
+    known = {name for name, buffer in buffers.items() if buffer.kind in given}
     empty = _without_elements(steps, buffers, buffer_of, [*outputs], known)
     groups = itertools.groupby(zip(segment, steps, strict=True), key=lambda pair: pair[0])
     for group in ([step for _, step in pairs] for _, pairs in groups):
@@ -193,7 +195,7 @@ def _run(
             if buffer.slot is not None:
                 arena_nbytes = max(arena_nbytes, buffer.slot + aligned(buffer.nbytes))
                 continue
-            if name in known:
+            if name in known and buffer.kind != "weight":
                 arguments[name] = None
             if name in step.writes:
                 results[name] = None

@@ -58,6 +58,10 @@ class Emitter:
         """A constant without a NumPy form (a PRNG key), which only delegated equations can read."""
         return self._emit("const", (), type, value=value)
 
+    def weight(self, weight: Any, type: TensorType) -> Value:
+        """What `stagejit.bind` binds."""
+        return self._emit("bound", (), type, weight=weight)
+
     def full(self, value: Any, type: TensorType) -> Value:
         return self.fill(self.const(value, type.dtype), type.shape)
 

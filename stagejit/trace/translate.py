@@ -47,6 +47,7 @@ from stagejit.trace.implementations import implemented, is_implemented
 from stagejit.trace.inline import call_operands, called_jaxpr, held_operands, known_branch
 from stagejit.trace.primitives import jax_name
 from stagejit.trace.translation import Site, Translation, Unsupported
+from stagejit.trace.weights import weight_p
 from stagejit.trace.windows import window
 from stagejit.types import DType, TensorType
 
@@ -166,6 +167,10 @@ class _Tracer:
             loc = call if self.is_ours else loc_of(equation) or call
             self.emit.loc = loc
             operands = [read(atom) for atom in equation.invars]
+            if equation.primitive is weight_p:
+                type = type_of(equation.outvars[0].aval)
+                env[equation.outvars[0]] = self.emit.weight(equation.params["weight"], type)
+                continue
             implementation = linalg.implementation(equation)
             if implementation is not None:
                 results: Sequence[Value] = self._implemented(implementation, operands, loc)

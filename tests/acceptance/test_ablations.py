@@ -146,6 +146,8 @@ def two_products(a: Any, b: Any) -> Any:
 
 
 X, Y = f32(64, 64), f32(64, 64, seed=1)
+LOGS = f32(64)
+SCALED = stagejit.bind(lambda w, x: x * jnp.exp(w), LOGS)
 BLOCK = (f32(1, 8, 6, 5), f32(1, 8, 6, 5, seed=1), weights_of(8))
 IMAGE = 6 * 5 * 4  # bytes of a channel of it
 
@@ -202,6 +204,14 @@ ABLATIONS = {
         (X,),
         lambda x: x + np.sin(1),
         evaluations("sin"),
+        0,
+        1,
+    ),
+    "evaluate-weights": Ablation(
+        lambda x: SCALED(x),
+        (X,),
+        lambda x: x * np.exp(LOGS),
+        evaluations("exp"),
         0,
         1,
     ),

@@ -64,6 +64,21 @@ def body_operands(op: Op) -> tuple[Sequence[Value], ...]:
     return body, (*parts.inits, *parts.condition_constants)
 
 
+def read_from_outside(graph: Graph, op: Op, number: int, inner: Value, outer: Value) -> None:
+    """loop (body: %inner)  -->  loop of %outer (body: input). number: of the body."""
+    bodies = bodies_of(op)
+    owners = bodies if op.definition.is_branch else bodies[number : number + 1]
+    at = len(op.operands)
+    if op.definition.is_loop and number == 0:
+        at -= len(LoopOperands.of(op).condition_constants)
+    for body in owners:
+        read = body.add_input(f"const{len(body.inputs)}", outer.type)
+        if body is bodies[number]:
+            body.replace_uses(inner, read)
+            body.erase(inner.op)
+    graph.insert_operand(op, at, outer)
+
+
 def carried_operands(op: Op) -> dict[int, int]:
     """Results that are updates of an operand, whose memory they take over: numbers of both. See
     Note [Carried memory]."""

@@ -1,4 +1,4 @@
-"""Where values begin and end: `input`, `return`, `const`, `iota`, `empty`, `fill`."""
+"""Where values begin and end: `input`, `return`, `const`, `bound`, `iota`, `empty`, `fill`."""
 
 from __future__ import annotations
 
@@ -101,6 +101,16 @@ define(
         read=_read_const,
         is_free=True,
         is_constant=True,
+    )
+)
+# What `stagejit.bind` binds, while a graph is traced: see `trace/weights.py`.
+define(
+    OpDef(
+        kind="bound",
+        infer=states_its_types,
+        interpret=_not_evaluated,
+        opaque_attributes=frozenset({"weight"}),
+        is_weight=True,
     )
 )
 define(

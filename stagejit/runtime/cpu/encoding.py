@@ -8,7 +8,7 @@ A code is a header, the steps, then constants. A step is its kind, its size in b
 of its addresses begins, the references whose addresses are stored when it runs (their count, then
 of each: entry, base, offset, count of strides, strides), then what its kind needs: see
 `interpreter.py`. Bases are the call's arguments and results, then the arena and
-the fault word.
+the fault word, then the weights.
 
 Note [Rows]: what is in a loop has a row of its own among the entries, which stays as long as the
 loop runs. What no loop moves is stored before the outermost loop, by a jump to behind itself; a
@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 import numpy as np
@@ -49,6 +49,7 @@ from stagejit.runtime.program import (
 )
 from stagejit.schedule.memory.packing import LINE_NBYTES, aligned
 
+TABLE = "table of weights"  # the symbol of that of a program
 _MOST_ON_STACK_NBYTES = 4096  # of rows; larger ones are in the arena
 _REPORT = "Next: this is a bug of stagejit, please report it"
 
@@ -95,6 +96,11 @@ def encoded(program: HostProgram) -> Code:
     return Code(name, words, own, symbols)
 
 
+def named_for(code: Code, table: int) -> Code:
+    """The code of a program with a table of its own; one of another table has another name."""
+    return replace(code, name=f"{code.name[:-24]}{digest(code.name, str(table))[:24]}")
+
+
 def _word(item: _Item) -> int:
     return 8 * item.place if isinstance(item, _At) else 0 if isinstance(item, str) else item
 
@@ -126,6 +132,7 @@ class _Encoder:
         self.program = program
         args, buffers = len(program.arg_nbytes), len(program.arg_nbytes + program.result_nbytes)
         self.bases = {"arg": 0, "result": args, "arena": buffers, "fault": buffers + 1}
+        self.bases["bound"] = buffers + 2
         self.constants: dict[tuple[_Item, ...], int] = {}  # with their places among the constants
         self.nwords = 0  # of all constants
         self.rows: _Rows | None = None  # of the loop that is being made
@@ -170,6 +177,8 @@ class _Encoder:
                 for step in walk(program.steps)
             ),
             "most.loops": self.most_loops,
+            "nbound": len(program.bound_nbytes),
+            "table": TABLE if program.bound_nbytes else 0,
             "nfaults": len(faults),
             "faults": self.constant([self.text(f"{where}: {text}. {_REPORT}") for text in faults]),
             "text.memory": self.text(memory),

@@ -3,20 +3,35 @@
 Input: nothing but the platform. Output: a part of the support functions. Invariant: whatever is
 claimed is released, also where a step fails.
 
-It checks the frame, collects the addresses of buffers, claims an arena and calls `sj_steps` (see
-`interpreter.py`); then it gives back the arena, and an error if there is one.
+It checks the frame, collects the addresses of buffers and weights, claims an arena and calls
+`sj_steps` (see `interpreter.py`); then it gives back the arena, and an error if there is one.
 """
 
 from __future__ import annotations
 
 from stagejit.runtime.cpu import ffi_abi as abi
+from stagejit.runtime.cpu import weights
 
 # The words before the first step; all are numbers but those that begin with text or faults.
 HEADER = (
-    "nargs", "nresults", "on.stack", "rows.on.stack", "rows.at", "own", "worker.nbytes",
+    "nargs",
+    "nresults",
+    "on.stack",
+    "rows.on.stack",
+    "rows.at",
+    "own",
+    "worker.nbytes",
     "forks",
-    "most.loops", "nfaults", "faults", "text.memory", "text.counts", "text.unknown",
-)  # fmt: skip
+    "most.loops",
+    "nbound",
+    "table",
+    "nfaults",
+    "faults",
+    "text.memory",
+    "text.counts",
+    "text.unknown",
+)
+_ADDRESSES = ("text", "faults", "table")  # fmt: skip
 
 
 def call_ir() -> str:
@@ -56,7 +71,7 @@ out:
 def _frame_ir() -> str:
     """From the frame to `%start`: all that steps use."""
     header = "".join(
-        abi.load(f"%{name}", "ptr" if name.startswith(("text", "faults")) else "i64", "%words", at)
+        abi.load(f"%{name}", "ptr" if name.startswith(_ADDRESSES) else "i64", "%words", at)
         for at, name in zip(range(0, 8 * len(HEADER), 8), HEADER, strict=True)
     )
     return f"""\
@@ -82,7 +97,8 @@ counts:
   br i1 %counts.ok, label %decode, label %wrong.counts
 decode:
   %buffers = add i64 %nargs, %nresults
-  %nbases = add i64 %buffers, 2
+  %first.bound = add i64 %buffers, 2
+  %nbases = add i64 %first.bound, %nbound
   %bases = alloca ptr, i64 %nbases, align 16
   %loops = alloca [2 x i64], i64 %most.loops, align 16
   %rows.small = alloca i8, i64 %rows.on.stack, align 16
@@ -119,8 +135,25 @@ prepared:
   store ptr %memory, ptr %arena.slot
 {abi.store("ptr", "%fault", "%arena.slot", 8, "%fault.slot")}\
 {abi.field("%start", "%words", 8 * len(HEADER))}\
+  %unbound = icmp eq i64 %nbound, 0
+  br i1 %unbound, label %ready, label %bind
+bind:                                    ; see `weights.py`
+{abi.field("%reading", "%table", weights.READING)}\
+  %before.us = atomicrmw add ptr %reading, i64 1 seq_cst
+  %list = load atomic ptr, ptr %table seq_cst, align 8
+  %bound.into = getelementptr ptr, ptr %bases, i64 %first.bound
+  %bound.nbytes = mul i64 %nbound, 8
+  %ignored.list = call ptr @memcpy(ptr %bound.into, ptr %list, i64 %bound.nbytes)
+  br label %ready
+ready:
   %error = call ptr @sj_steps(ptr %cf, ptr %start, ptr %bases, ptr %loops, ptr %rows, ptr %scratch,
                               i64 %workers, i64 %worker.nbytes)
+  br i1 %unbound, label %unbind, label %free
+free:
+{abi.field("%read", "%table", weights.READING)}\
+  %after.us = atomicrmw sub ptr %read, i64 1 seq_cst
+  br label %unbind
+unbind:
   br i1 %nothing, label %released, label %release
 """
 

@@ -63,7 +63,15 @@ class _Hosting(Hosting[host.Step]):
             run.arena_nbytes,
             run.aliases,
             tuple(self.faults),
+            self._bound_nbytes(),
         )
+
+    def _bound_nbytes(self) -> tuple[int, ...]:
+        """Of all weights of the function, where this run reads one."""
+        buffers = self.schedule.plan.buffers
+        weights = {buffer.name: buffer.nbytes for buffer in buffers if buffer.kind == "weight"}
+        reads = any(name in weights for step in self.run.steps for name in step.buffers)
+        return tuple(weights.values()) if reads else ()
 
     def steps(self, run: Run, scope: Scope) -> tuple[host.Step, ...]:
         made: list[host.Step] = []

@@ -18,7 +18,7 @@ import gc
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -28,13 +28,21 @@ from stagejit.graph import python_functions
 from stagejit.locks import new_lock
 from stagejit.runtime import seams
 from stagejit.runtime.cpu import entry, foreign, support
-from stagejit.runtime.cpu.encoding import Code, encoded
+from stagejit.runtime.cpu.encoding import TABLE, Code, encoded, named_for
+from stagejit.runtime.cpu.weights import Table
 from stagejit.runtime.objects.engine import Module, engine, machine
 from stagejit.runtime.objects.object_cache import ObjectCache
 from stagejit.runtime.program import HostProgram
 
 TARGET = "stagejit"
 _STATE_TYPE = "stagejit_program"
+
+
+class Weights(Protocol):
+    """What keeps the weights of a program."""
+
+    @property
+    def table(self) -> Table: ...
 
 
 @dataclass(eq=False)
@@ -69,9 +77,9 @@ class LoadedProgram:
     def __reduce__(self) -> tuple[Any, ...]:
         """What a new process needs, as JAX pickles what a serialized executable keeps.
 
-        Python functions stay in this process, so a program that calls some is named only.
+        Python functions and weights stay in this process, so a program that has some is named only.
         """
-        if python_functions.TARGET in self.program.targets():
+        if python_functions.TARGET in self.program.targets() or self.program.bound_nbytes:
             return loaded_program, (self.name,)
         objects = {name: module.object for name, module in self._record.modules.items()}
         return restored_program, (self.name, self.program, objects, machine())
@@ -96,15 +104,18 @@ _exported: set[LoadedProgram] = set()
 
 class _Record:
     """What `entry` knows of a program, its code and the modules that this calls, and its host
-    program, which holds the Python functions that are called."""
+    program, which holds the Python functions that are called. weights: holds the table."""
 
-    def __init__(self, code: Code, modules: dict[str, Module], program: HostProgram) -> None:
-        self.name, self.modules, self.program = code.name, modules, program
+    def __init__(
+        self, code: Code, modules: dict[str, Module], program: HostProgram, weights: Any
+    ) -> None:
+        self.name, self.modules, self.program, self.weights = code.name, modules, program, weights
         self.key = key_of(code.name)
         addresses = {
             name: at for module in modules.values() for name, at in module.addresses.items()
         }
-        self._words = code.placed(addresses | foreign.addresses(program.targets()))
+        table = {} if weights is None else {TABLE: weights.table.address}
+        self._words = code.placed(addresses | foreign.addresses(program.targets()) | table)
         self._memory = ctypes.create_string_buffer(entry.RECORD_NBYTES + 64)
         self.address = -(-ctypes.addressof(self._memory) // 64) * 64
         self._word(entry.KEY).value = self.key
@@ -149,9 +160,11 @@ class _Programs:
         with self._lock:
             return self._loaded.get(name) or self._held(name)
 
-    def hold(self, code: Code, modules: dict[str, Module], program: HostProgram) -> LoadedProgram:
+    def hold(
+        self, code: Code, modules: dict[str, Module], program: HostProgram, weights: Any = None
+    ) -> LoadedProgram:
         """The one `LoadedProgram` of this code, which calls the modules of these kernels."""
-        record = _Record(code, modules, program)
+        record = _Record(code, modules, program, weights)
         with self._lock:
             loaded = self._loaded.get(code.name) or self._held(code.name)
             if loaded is None:
@@ -217,16 +230,22 @@ def _all_programs(cache: ObjectCache | None = None) -> _Programs:
 
 
 def load_program(
-    program: HostProgram, kernels: Mapping[str, str], cache: ObjectCache | None = None
+    program: HostProgram,
+    kernels: Mapping[str, str],
+    cache: ObjectCache | None = None,
+    weights: Weights | None = None,
 ) -> LoadedProgram:
     """Compile (or take from `cache`) and link `program`.
 
-    kernels: LLVM IR text of each kernel, by symbol; those of other programs are reused.
+    kernels: LLVM IR text of each kernel, by symbol; those of other programs are reused. weights: of
+    a program that has some, whose name then is that of no other program.
     Raises InternalError for a kernel without text, or text that LLVM refuses.
     """
     code, programs = encoded(program), _all_programs(cache)
+    if weights is not None:
+        code = named_for(code, weights.table.number)
     known = programs.find(code.name)
-    return known or programs.hold(code, _kernel_modules(program, kernels, cache), program)
+    return known or programs.hold(code, _kernel_modules(program, kernels, cache), program, weights)
 
 
 def restored_program(

@@ -59,6 +59,8 @@ def places_of_run(run: Run, buffers: Iterable[Buffer]) -> Iterable[tuple[str, Bu
             yield name, BufferRef("result", results[name])
         elif name in arguments:
             yield name, BufferRef("arg", arguments[name])
+        elif buffer.kind == "weight":
+            yield name, BufferRef("bound", buffer.index or 0)
         elif buffer.host in results:
             yield name, BufferRef("result", results[buffer.host], buffer.slot or 0)
         elif buffer.slot is not None:

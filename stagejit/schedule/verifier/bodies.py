@@ -53,7 +53,8 @@ def verify_body(dispatch: Dispatch, body: Body, around: Mapping[str, Buffer]) ->
     read, written = _touched(body.plan.dispatches)
     declared = _touched([dispatch])
     for buffer in body.plan.buffers:
-        _require(buffer.kind != "constant", f"{name} has the constant {buffer.name}")
+        outside = buffer.kind in ("constant", "weight")
+        _require(not outside, f"{name} has the {buffer.kind} {buffer.name}")
         is_touched = buffer.name in read or buffer.name in written
         needed = buffer.kind != "transient" and buffer.nbytes and is_touched
         _require(not needed or buffer.name in bound, f"{name} does not say where {buffer.name} is")

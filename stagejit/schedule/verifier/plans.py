@@ -140,7 +140,10 @@ def _check_contents(plan: Plan, buffers: dict[str, Buffer]) -> None:
     written: dict[str, BoxIndex[None]] = {}
     for dispatch in plan.dispatches:
         for access in dispatch.reads:
-            if buffers[access.buffer].kind in ("argument", "constant") or not access.nbytes:
+            if (
+                buffers[access.buffer].kind in ("argument", "weight", "constant")
+                or not access.nbytes
+            ):
                 continue
             _require(
                 access.buffer in written and written[access.buffer].any_overlaps(access.box),

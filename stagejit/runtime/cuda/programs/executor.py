@@ -18,7 +18,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
 import numpy as np
@@ -45,7 +45,7 @@ from stagejit.runtime.cuda.programs.program import (
     While,
     bodies,
 )
-from stagejit.runtime.program import BufferRef, ForeignArray
+from stagejit.runtime.program import BufferRef, ForeignArray, Space
 from stagejit.types import TensorType, dtype_named
 
 _MOST_GRAPHS = 4  # of a program
@@ -282,7 +282,7 @@ class _Addresses:
     arenas: Sequence[int]
 
     def of(self, ref: BufferRef, turns: Sequence[int] = ()) -> int:
-        spaces: Mapping[Literal["arg", "result", "arena", "fault"], Sequence[int]]
+        spaces: Mapping[Space, Sequence[int]]
         spaces = {"arg": self.given, "result": self.results, "arena": self.arenas}
         address = spaces[ref.space][ref.index] + ref.offset_nbytes
         for stride, turn in zip(ref.loop_strides_nbytes, turns, strict=False):

@@ -1,0 +1,250 @@
+"""`stagejit.bind`: a function of its other arguments, whose first one is the same in every call.
+
+Input: a function, what its first argument is. Output: a `Bound`, which is called, transformed and
+looked at as what `stagejit.jit` gives. Invariants: no program holds the elements of an array that
+is bound, so `update` compiles nothing; every call computes with arrays of one update.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stagejit.api import jit
+from stagejit.errors import OptionsError
+from stagejit.locks import new_lock
+from stagejit.options import Options
+from stagejit.trace.weights import Budget, Weight, weight_p
+
+if TYPE_CHECKING:
+    from stagejit.inspect.explain import Explanation
+    from stagejit.schedule.plan import Plan
+    from stagejit.stages import Lowered, Traced
+
+BUDGET_MS = 60_000.0
+
+
+def bind(
+    fun: Callable[..., Any],
+    params: Any,
+    /,
+    *,
+    options: Options | None = None,
+    budget_ms: float = BUDGET_MS,
+    budget_nbytes: int | None = None,
+    **jit_options: Any,
+) -> Bound:
+    """`stagejit.jit` of `fun(params, ...)` as a function of the other arguments.
+
+    params: any pytree. Its arrays are weights: programs read them where they are, no call passes
+        them, and what they alone determine is computed once, when a program is compiled. Arrays of
+        JAX's are not copied; they cannot change, and one that is deleted or donated later stays in
+        memory for the programs that read it. NumPy arrays are copied now: who writes to one
+        afterwards calls `update`. Numbers, and all else that is no array, are compiled in.
+    options: as of `stagejit.jit`.
+    budget_ms: what is computed once takes at most so long, by estimate.
+    budget_nbytes: it has, with the weights that are read as they are, at most so many bytes; by
+        default 1.2 times those of all weights.
+    jit_options: as of `jax.jit`; arguments are counted without `params`.
+
+    `jax.jit`, `grad`, `vmap`, `scan` and `checkpoint` go through it, for the other arguments; to
+    differentiate by the parameters, use `fun`. A program around it that somebody else compiles,
+    such as one of `jax.jit`, reads the weights of the moment in which it runs.
+    The caller may forget `params`: a weight of which only something else is read is then freed. A
+    program that is compiled later and needs it raises StagejitError. Copies of NumPy arrays stay.
+    Raises OptionsError for arrays of several devices, or on another platform.
+    """
+    return Bound(fun, params, Budget(budget_ms, budget_nbytes), options, jit_options)
+
+
+class Bound:
+    """What `bind` returns: a function."""
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        params: Any,
+        budget: Budget,
+        options: Options | None,
+        jit_options: dict[str, Any],
+    ) -> None:
+        self._tree: Any
+        leaves, self._tree = jax.tree_util.tree_flatten_with_path(params)
+        self._leaves: list[Any] = []  # weights, and what is no array
+        for path, leaf in leaves:
+            name = _name(path)
+            kept = Weight(name, *_array(name, leaf), budget) if _is_array(leaf) else leaf
+            self._leaves.append(kept)
+        self._lock = new_lock()
+        functools.update_wrapper(self, fun, updated=())
+        del self.__wrapped__  # which has one parameter more
+        self._jitted = jit(
+            _remaining(fun, self._leaves, self._tree), options=options, **jit_options
+        )
+
+    __wrapped__: Any
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._jitted(*args, **kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """As of `stagejit.jit`."""
+        traced: Traced = self._jitted.trace(*args, **kwargs)
+        return traced
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """As of `stagejit.jit`."""
+        return self.trace(*args, **kwargs).lower()
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """As of `stagejit.jit`: the buffers of weights are of kind "weight"."""
+        return self.trace(*args, **kwargs).plan
+
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """As of `stagejit.jit`: `evaluate-weights` says what is made once, and what is not."""
+        return self.trace(*args, **kwargs).explanation
+
+    def update(self, params: Any) -> None:
+        """Other weights of the same shapes and types, for all calls that begin from now on, also
+        inside programs of others. Nothing is compiled; what is made of weights is made anew.
+
+        Waits for all that has been called before. A call on another thread meanwhile computes with
+        the old weights or the new ones, never with some of both. Raises OptionsError, and changes
+        nothing, where the structure, a shape, a type or a number differs.
+        """
+        leaves, tree = jax.tree_util.tree_flatten_with_path(params)
+        if tree != self._tree:
+            raise OptionsError(
+                f"update() got {tree}, and {self._tree} is bound",
+                next_step="give parameters of the same structure, or bind anew",
+            )
+        with self._lock:
+            new: dict[Weight, tuple[Any, bool]] = {}
+            for known, (path, leaf) in zip(self._leaves, leaves, strict=True):
+                if isinstance(known, Weight):
+                    new[known] = _array(known.name, leaf)
+                    _require_same(known, new[known][0])
+                elif known is not leaf and not _are_equal(known, leaf):
+                    raise OptionsError(
+                        f"update() got {leaf!r} for {_name(path)}, which is no array: {known!r} is "
+                        "compiled in",
+                        next_step="bind anew, or make it an array",
+                    )
+            _wait_for_calls()
+            tables = {table for weight in new for table in weight.tables}
+            arrays = {weight: array for weight, (array, _) in new.items()}
+            made = [(table, table.evaluated(arrays)) for table in tables]
+            for weight, (array, is_copy) in new.items():
+                weight.put(array, is_copy=is_copy)
+            for table, memory in made:
+                table.put(memory)
+            for weight in new:
+                weight.let_go_unless_read()
+
+    def memory_analysis(self) -> dict[str, int]:
+        """Bytes in memory for what has been compiled so far.
+
+        weight_nbytes: of the arrays that are bound. original_nbytes: of those that are kept.
+        made_nbytes: of what is made of them. kept_nbytes: of both. programs: how many read them.
+        """
+        weights = self._weights()
+        tables = {table for weight in weights for table in weight.tables}
+        made = {
+            id(array): array.nbytes
+            for table in tables
+            for source, array in table.named_arrays()
+            if not isinstance(source, Weight)
+        }
+        kept = [w for w in weights if w.is_held or any(table.reads(w) for table in w.tables)]
+        original = {id(w.array): w.nbytes for w in kept}
+        total = sum(original.values()), sum(made.values())
+        return {
+            "weight_nbytes": sum(weight.nbytes for weight in weights),
+            "original_nbytes": total[0],
+            "made_nbytes": total[1],
+            "kept_nbytes": sum(total),
+            "programs": len(tables),
+        }
+
+    def _weights(self) -> list[Weight]:
+        return [leaf for leaf in self._leaves if isinstance(leaf, Weight)]
+
+    def __repr__(self) -> str:
+        return f"stagejit.bind({getattr(self, '__name__', 'f')}, {len(self._weights())} weights)"
+
+
+def _remaining(fun: Callable[..., Any], leaves: Sequence[Any], tree: Any) -> Callable[..., Any]:
+    """The function of the remaining arguments."""
+
+    def bound(*args: Any, **kwargs: Any) -> Any:
+        values = [_value(leaf) if isinstance(leaf, Weight) else leaf for leaf in leaves]
+        return fun(jax.tree_util.tree_unflatten(tree, values), *args, **kwargs)
+
+    bound.__name__ = bound.__qualname__ = getattr(fun, "__name__", "bound")
+    with contextlib.suppress(TypeError, ValueError):  # some have no signature
+        signature = inspect.signature(fun)
+        first, *others = signature.parameters.values()
+        if first.kind is inspect.Parameter.VAR_POSITIONAL:
+            others.insert(0, first)
+        bound.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+    return bound
+
+
+def _value(weight: Weight) -> Any:
+    """The weight where a function is traced."""
+    return weight_p.bind(weight=weight)  # type: ignore[no-untyped-call]
+
+
+def _name(path: Any) -> str:
+    return "params" + jax.tree_util.keystr(path)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic)
+
+
+def _array(name: str, leaf: Any) -> tuple[Any, bool]:
+    """The leaf as an array of JAX's on the CPU, and whether that is a copy."""
+    if isinstance(leaf, jax.core.Tracer):
+        raise OptionsError(
+            f"{name} is a traced value",
+            next_step="bind arrays, outside of jit and grad; inside, call the function itself",
+        )
+    if not isinstance(leaf, jax.Array):
+        return jnp.array(leaf, copy=True), True
+    devices = leaf.devices()
+    if len(devices) != 1 or next(iter(devices)).platform != "cpu":
+        raise OptionsError(
+            f"{name} is on {', '.join(map(str, devices))}",
+            next_step="bind arrays of one device of the CPU, as jax.device_put makes them",
+        )
+    return leaf, False
+
+
+def _require_same(weight: Weight, array: Any) -> None:
+    aval = jax.typeof(array)
+    if (aval.shape, aval.dtype) != (weight.aval.shape, weight.aval.dtype):
+        raise OptionsError(
+            f"update() got {aval.str_short()} for {weight.name}, which is "
+            f"{weight.aval.str_short()}",
+            next_step="give arrays of the same shapes and types, or bind anew",
+        )
+
+
+def _are_equal(known: Any, leaf: Any) -> bool:
+    return type(known) is type(leaf) and bool(known == leaf)
+
+
+def _wait_for_calls() -> None:
+    """Wait for all that has been called, which may still read the weights: of what nobody has a
+    result, or anything made of one, nobody can tell."""
+    for array in jax.live_arrays():  # type: ignore[no-untyped-call]
+        with contextlib.suppress(Exception):  # one that failed, or was deleted
+            array.block_until_ready()

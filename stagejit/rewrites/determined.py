@@ -1,0 +1,212 @@
+"""evaluate-weights: what weights alone determine is computed before any call, not in each.
+
+Input: a rewritten graph, what its bound inputs are. Output: a graph whose bound inputs are weights
+and what is `Made` of them, and the decisions. Invariant: a value that is made is no larger than
+what it is made of, so reading it costs no more than that; all of them are within the budget.
+
+Views are not made: who reads one reads the weight itself. Nor is what grows (a broadcast), nor
+anything that has an effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stagejit.decisions import Decision
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.control import bodies_of
+from stagejit.graph.printer import as_text
+from stagejit.options import Options
+from stagejit.rewrites.cloning import appended, cloned, values_behind
+from stagejit.rewrites.driver import describe
+from stagejit.symbolic import at_most
+from stagejit.trace.weights import Weight
+
+NAME = "evaluate-weights"
+
+FREE_NBYTES = 512  # may be made of less: a few cache lines
+GROWTH = 1.2  # of all that is kept, times the weights, where the budget does not say
+_FLOPS, _BANDWIDTH = 1e10, 5e9  # a second, of one core: the estimate that the budget is for
+
+
+class Made:
+    """A value that is computed once. graph: of inputs for `weights`, with one output.
+
+    text: what is computed of the weights, whatever they are called. flops: how much that is.
+    """
+
+    def __init__(self, graph: Graph, weights: tuple[Weight, ...]) -> None:
+        self.graph, self.weights = graph, weights
+        (value,) = graph.outputs
+        self.type = value.type
+        self.text = as_text(graph)
+        self.flops = float(sum(op.definition.flops(op) for op in graph.ops()))
+
+    def __repr__(self) -> str:
+        return f"{self.type} of {', '.join(weight.name for weight in self.weights)}"
+
+
+@dataclass(frozen=True)
+class Split:
+    """sources: what the bound inputs of `graph` are, in their order."""
+
+    graph: Graph
+    sources: tuple[Weight | Made, ...]
+    decisions: tuple[Decision, ...] = ()
+
+
+def evaluate_weights(graph: Graph, weights: Sequence[Weight], options: Options) -> Split:
+    """f(%x, %w bound): g %x, (h %w)  -->  f(%x, %m bound): g %x, %m"""
+    if not weights or not options.enabled(NAME):
+        return Split(graph, tuple(weights))
+    bound = [value for value in graph.inputs if graph.is_bound(value)]
+    found = _Determined(graph, dict(zip(bound, weights, strict=True)))
+    found.look()
+    return found.split()
+
+
+@dataclass
+class _Determined:
+    """leaves: the weights that a value depends on, where on nothing else but constants.
+    chosen: what is made."""
+
+    graph: Graph
+    weights: Mapping[Value, Weight]
+    leaves: dict[Value, frozenset[Value]] = field(default_factory=dict)
+    chosen: dict[Value, None] = field(default_factory=dict)
+    decisions: list[Decision] = field(default_factory=list)
+
+    def look(self) -> None:
+        self.leaves = {value: frozenset({value}) for value in self.weights}
+        for op in self.graph.ops():
+            if _is_pure(op) and all(operand in self.leaves for operand in op.operands):
+                of = frozenset[Value]().union(*(self.leaves[x] for x in op.operands))
+                self.leaves.update(dict.fromkeys(op.results, of))
+        seen = set[Value]()
+        for user in (*self.graph.ops(), self.graph.return_op):
+            if user.definition.is_return or user.results[0] not in self.leaves:
+                for value in user.operands:
+                    self._settle(value, seen)
+        self._within_time()
+        self._within_memory()
+
+    def _settle(self, value: Value, seen: set[Value]) -> None:
+        """Make `value`, which a call reads, or else what it is computed from."""
+        of = self.leaves.get(value)
+        if not of or value in seen or value in self.weights:
+            return
+        seen.add(value)
+        reason = self._why_not(value, of)
+        if not reason:
+            self.chosen[value] = None
+            return
+        if reason != _VIEW:
+            self._decline(value, reason)
+        for operand in value.op.operands:
+            self._settle(operand, seen)
+
+    def _why_not(self, value: Value, of: Iterable[Value]) -> str:
+        if value.op.definition.is_view or value.op.definition.is_splat:
+            return _VIEW
+        if not value.type.dtype.is_native:
+            return f"elements of type {value.type.dtype} are left to XLA"
+        nbytes, own = value.type.nbytes, sum(weight.type.nbytes for weight in of)
+        if not at_most(nbytes, max(own, FREE_NBYTES)):
+            return f"{nbytes} bytes would be read instead of {own}"
+        return ""
+
+    def _within_time(self) -> None:
+        spent: dict[int, float] = {}  # by budget
+        for value in list(self.chosen):
+            budget = self._first(value).budget
+            ms = 1e3 * sum(map(_seconds, self._ops_behind(value)))
+            if spent.get(id(budget), 0.0) + ms > budget.ms:
+                del self.chosen[value]
+                self._decline(value, f"takes some {ms:.0f} ms, of a budget of {budget.ms:g} ms")
+            else:
+                spent[id(budget)] = spent.get(id(budget), 0.0) + ms
+
+    def _within_memory(self) -> None:
+        """Give up the largest values as long as all that is kept is too much."""
+        while self.chosen:
+            read = values_behind(self.graph.outputs, self.chosen)
+            kept = sum(w.type.nbytes for w in self.weights if w in read)
+            made = sum(value.type.nbytes for value in self.chosen)
+            whole = sum(weight.type.nbytes for weight in self.weights)
+            given = [self._first(value).budget.nbytes for value in self.chosen]
+            limit = int(GROWTH * whole) + FREE_NBYTES * len(self.weights)
+            limit = max(limit if nbytes is None else nbytes for nbytes in given)
+            if kept + made <= limit:
+                return
+            largest = max(self.chosen, key=lambda value: value.type.nbytes)
+            del self.chosen[largest]
+            self._decline(largest, f"{kept + made} bytes would be kept, of at most {limit}")
+
+    def _first(self, value: Value) -> Weight:
+        return next(w for at, w in self.weights.items() if at in self.leaves[value])
+
+    def _ops_behind(self, value: Value) -> set[Op]:
+        behind = values_behind([value], self.weights)
+        return {each.op for each in behind}
+
+    def _decline(self, value: Value, reason: str) -> None:
+        op = value.op
+        self.decisions.append(Decision(NAME, describe(op), False, reason, op.loc))
+
+    # -------------------------------------------------------------- the two graphs
+
+    def split(self) -> Split:
+        read = values_behind(self.graph.outputs, self.chosen)
+        read |= {x for op in self.graph.ops() if op.attrs.get("effects") for x in op.operands}
+        made = Graph(self.graph.name)
+        known, sources = dict[Value, Value](), list[Weight | Made]()
+        for value, name in zip(self.graph.inputs, self.graph.input_names, strict=True):
+            weight = self.weights.get(value)
+            if weight is None:
+                donated = self.graph.is_donated(value)
+                known[value] = made.add_input(name, value.type, donated=donated)
+            elif value in read:
+                known[value] = made.add_input(name, value.type, bound=True)
+                sources.append(weight)
+        for value in self.chosen:
+            source = self._made(value)
+            name = "_".join(["made_of", *(weight.name for weight in source.weights[:2])])
+            known[value] = made.add_input(name, value.type, bound=True)
+            sources.append(source)
+            op, what = value.op, f"is made once, of {', '.join(w.name for w in source.weights)}"
+            self.decisions.append(Decision(NAME, describe(op), True, what, op.loc))
+        needed = self._needed(known)
+        known = appended(made, [op for op in self.graph.ops() if op in needed], known)
+        made.set_outputs([known[value] for value in self.graph.outputs])
+        return Split(made, tuple(sources), tuple(self.decisions))
+
+    def _needed(self, known: Mapping[Value, Value]) -> set[Op]:
+        effects = [op for op in self.graph.ops() if op.attrs.get("effects")]
+        roots = [*self.graph.outputs, *(x for op in effects for x in op.operands)]
+        return {value.op for value in values_behind(roots, known)} | set(effects)
+
+    def _made(self, value: Value) -> Made:
+        of = [each for each in self.weights if each in self.leaves[value]]
+        graph = Graph("made")
+        known = {each: graph.add_input(f"w{at}", each.type) for at, each in enumerate(of)}
+        made = known | cloned(graph, [value], known)
+        graph.set_outputs([made[value]])
+        return Made(graph, tuple(self.weights[each] for each in of))
+
+
+_VIEW = "a view"
+
+
+def _is_pure(op: Op) -> bool:
+    known = op.definition
+    if op.attrs.get("effects") or known.is_left or known.is_call or known.forwards or known.orders:
+        return False
+    if not op.results or known.is_foreign:
+        return False
+    return all(_is_pure(inner) for body in bodies_of(op) for inner in body.ops())
+
+
+def _seconds(op: Op) -> float:
+    nbytes = sum(value.type.nbytes for value in (*op.operands, *op.results))
+    return float(op.definition.flops(op)) / _FLOPS + float(nbytes) / _BANDWIDTH

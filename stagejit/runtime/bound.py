@@ -1,0 +1,212 @@
+"""What programs of `stagejit.bind` read besides their arguments: weights, and what is made of them.
+
+Input: the sources of a program's bound inputs (see `rewrites/determined.py`), and how to compile
+what is made. Output: `BoundWeights`, with the table that the program reads. Invariants: equal
+values of the same arrays are made once, however many programs read them; what is kept is what is
+read.
+
+Note [On disk]: what takes longer to compute than to read again is also kept in the object cache,
+under what is computed and the bytes that it is computed of. An entry is what was stored there or
+nothing, see `objects/object_cache.py`; so a damaged one is made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.interpreters import mlir
+
+from stagejit.compat import constant_array, physical_aval, type_of
+from stagejit.errors import UnsupportedOpError
+from stagejit.locks import new_lock
+from stagejit.rewrites.determined import Made
+from stagejit.runtime.cpu.loader import LoadedProgram, load_program
+from stagejit.runtime.cpu.weights import Table
+from stagejit.runtime.emission import converted
+from stagejit.runtime.evaluating import Evaluated
+from stagejit.runtime.objects.engine import machine
+from stagejit.runtime.objects.object_cache import ObjectCache, digest
+from stagejit.runtime.program import BufferRef, Copy, HostProgram
+from stagejit.trace.weights import Content, Weight, content_of, weight_p
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Source = Weight | Made
+Compile = Callable[[Made], Any]
+
+# Operations for each byte that is hashed and read: below, making a value anew is as fast.
+_FLOPS_A_BYTE = 16
+_MOST_ON_DISK_NBYTES = 64 << 20
+
+
+class BoundWeights:
+    """The weights of one program. `table.arrays` are in the order of its bound inputs."""
+
+    def __init__(
+        self, sources: Sequence[Source], compile: Compile, cache: ObjectCache | None = None
+    ) -> None:
+        self._sources, self._cache = tuple(sources), cache
+        self._made = {source: compile(source) for source in sources if isinstance(source, Made)}
+        self.table = Table()
+        self.put(self.evaluated({}))
+        for weight in self.weights:
+            weight.tables.add(self)
+        for weight in self.weights:
+            weight.let_go_unless_read()
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """All that the program depends on."""
+        each = (s.weights if isinstance(s, Made) else (s,) for s in self._sources)
+        return tuple(dict.fromkeys(weight for of in each for weight in of))
+
+    def reads(self, weight: Weight) -> bool:
+        """Whether the program reads the weight itself."""
+        return any(source is weight for source in self._sources)
+
+    def evaluated(self, new: Mapping[Weight, Any]) -> list[Array]:
+        """What the program would read if some weights were these arrays."""
+        return [
+            self._result(source, new) if isinstance(source, Made) else _memory(_array(source, new))
+            for source in self._sources
+        ]
+
+    def _result(self, made: Made, new: Mapping[Weight, Any]) -> Array:
+        """From memory, from disk, or made now."""
+        contents = [content_of(new[w]) if w in new else w.content for w in made.weights]
+        found = _remembered(made, contents)
+        if found is None:
+            arrays = [_array(weight, new) for weight in made.weights]
+            found = _from_disk_or_made(made, self._made[made], arrays, self._cache)
+            _remember(made, contents, found)
+        return found
+
+    def put(self, arrays: Sequence[Array]) -> None:
+        """What calls read from now on."""
+        self.table.put(arrays)
+
+    def named_arrays(self) -> list[tuple[Source, Array]]:
+        """What the program reads now."""
+        return list(zip(self._sources, self.table.arrays, strict=True))
+
+
+def copies(
+    weights: BoundWeights, nbytes: Sequence[int], which: Iterable[int]
+) -> list[LoadedProgram]:
+    """Programs without arguments that return a weight, for those of these numbers: what XLA reads.
+
+    nbytes: of all weights in the table.
+    """
+    made = []
+    for number in which:
+        copy = Copy(BufferRef("result"), BufferRef("bound", number), nbytes[number])
+        program = HostProgram("weight", (copy,), (), (nbytes[number],), bound_nbytes=tuple(nbytes))
+        made.append(load_program(program, {}, weights=weights))
+    return made
+
+
+def _lower_weight(ctx: Any, *, weight: Weight) -> list[Any]:
+    """A weight in a program that is not ours: a copy, made by each call, of what it then is."""
+    module = ctx.module_context
+    if tuple(module.platforms) != ("cpu",) or module.lowering_parameters.for_export:
+        raise UnsupportedOpError(
+            f"the weight {weight.name} of a bound function is in this process, on the CPU",
+            next_step="export, or lower for other platforms, the function with its parameters",
+        )
+    weights = BoundWeights([weight], lambda made: None)
+    type = type_of(weight.aval)
+    (program,) = copies(weights, [type.nbytes], [0])
+    aval = jax.core.ShapedArray(type.shape, type.dtype.numpy)
+    (value,) = program.emit(ctx.replace(avals_in=[], avals_out=[aval]), [])
+    return [converted(ctx, (value, aval), physical_aval(ctx.avals_out[0]))]
+
+
+mlir.register_lowering(weight_p, _lower_weight)
+
+
+def _array(weight: Weight, new: Mapping[Weight, Any]) -> Any:
+    """What the weight may have lost is not asked for where there is a new array."""
+    return new[weight] if weight in new else weight.array  # noqa: SIM401
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+
+def _memory(array: Any) -> Array:
+    """The elements of an array of JAX's, where they are. They stay there, whatever becomes of the
+    array: a view of NumPy's keeps them, also where the array is deleted."""
+    aval = array.aval
+    return np.ascontiguousarray(constant_array(array, aval, type_of(aval)))
+
+
+# By what is computed of which contents; nothing is kept alive for those who may come.
+_known: dict[Any, tuple[tuple[weakref.ref[Content], ...], weakref.ref[Array]]] = {}
+_lock = new_lock()
+_counts = {"evaluated": 0, "from disk": 0}
+
+
+def evaluation_counts() -> dict[str, int]:
+    """How often something was made of weights in this process, and how often it was on disk."""
+    return dict(_counts)
+
+
+def _remembered(made: Made, contents: Sequence[Content]) -> Array | None:
+    with _lock:
+        of, result = _known.get(_key(made, contents), ((), None))
+        same = len(of) == len(contents) and all(a() is b for a, b in zip(of, contents, strict=True))
+        return result() if result is not None and same else None
+
+
+def _remember(made: Made, contents: Sequence[Content], result: Array) -> None:
+    with _lock:
+        for key in [key for key, (_, other) in _known.items() if other() is None]:
+            del _known[key]
+        refs = tuple(map(weakref.ref, contents))
+        _known[_key(made, contents)] = refs, weakref.ref(result)
+
+
+def _key(made: Made, contents: Sequence[Content]) -> Any:
+    return made.text, tuple(map(id, contents))
+
+
+def _from_disk_or_made(
+    made: Made, evaluate: Evaluated, arrays: Sequence[Any], cache: ObjectCache | None
+) -> Array:
+    key = ""
+    if cache is not None and _is_worth_keeping(made):
+        key = _key_on_disk(made.text, arrays)
+        data = cache.get(key)
+        if data is not None and len(data) == made.type.nbytes:
+            _counts["from disk"] += 1
+            return _aligned(data, made.type.dtype.numpy, made.type.shape)
+    _counts["evaluated"] += 1
+    (result,) = evaluate(*arrays)
+    memory = _memory(result)
+    if cache is not None and key:
+        cache.put(key, memory.tobytes())
+    return memory
+
+
+def _is_worth_keeping(made: Made) -> bool:
+    nbytes = made.type.nbytes + sum(weight.nbytes for weight in made.weights)
+    return nbytes <= _MOST_ON_DISK_NBYTES and made.flops >= _FLOPS_A_BYTE * nbytes
+
+
+def _key_on_disk(text: str, arrays: Sequence[Any]) -> str:
+    """Of what is computed, by which version for which processor, and of which bytes."""
+    contents = (hashlib.sha256(_memory(array).tobytes()).hexdigest() for array in arrays)
+    return digest("made of weights", machine(), text, *contents)
+
+
+def _aligned(data: bytes, dtype: Any, shape: Sequence[int]) -> Array:
+    """As XLA aligns its arrays."""
+    raw = np.empty(len(data) + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    raw[start : start + len(data)] = np.frombuffer(data, np.uint8)
+    made: Array = raw[start : start + len(data)].view(dtype).reshape(shape)
+    made.flags.writeable = False
+    return made

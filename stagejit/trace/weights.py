@@ -1,0 +1,144 @@
+"""Weights: arrays that are the same in every call of a program, which `stagejit.bind` makes.
+
+Input: an array, as the primitive `weight_p` stands for it in a jaxpr. Output: an input of the graph
+that is `bound`. Invariant: no program holds a weight's elements; each knows the `Weight`, whose
+array `Bound.update` replaces.
+
+Note [Weights in jaxprs]: a weight is an equation without operands, not a constant of the jaxpr. So
+JAX carries it through `jit`, `grad`, `vmap`, `scan` and `checkpoint` like any equation, embeds
+nothing in a module, and two functions that bind one array stay apart, as one of them may be given
+another.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.extend.core import Primitive
+
+from stagejit.compat import remembered_weakly, type_of
+from stagejit.errors import StagejitError
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.control import bodies_of, read_from_outside
+from stagejit.locks import new_lock
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be made before any call: in so many milliseconds, by estimate, and so many bytes of
+    it and of the weights that are read as they are; None stands for a bit more than all weights."""
+
+    ms: float
+    nbytes: int | None = None
+
+
+class Content:
+    """What an array is, for those who made something of it: as long as a weight has it."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = weakref.ref(array)
+
+
+_contents: weakref.WeakValueDictionary[int, Content] = weakref.WeakValueDictionary()
+_lock = new_lock()
+
+
+def content_of(array: Any) -> Content:
+    """The same for the same array."""
+    with _lock:
+        found = _contents.get(id(array))
+        if found is None or found.array() is not array:
+            found = _contents[id(array)] = Content(array)
+        return found
+
+
+@remembered_weakly
+class Weight:
+    """One array of those that a function is bound to.
+
+    name: where it stands in the tree. is_copy: the caller has no reference to it. budget: for what
+    is made of it. tables: of programs that read it, or what is made of it.
+
+    Note [Who keeps an array]: the weight does, until what programs read is made of it alone; from
+    then on only whoever gave it does. What the caller let go can be read by no program that is
+    compiled later, which is an error that says so.
+    """
+
+    def __init__(self, name: str, array: Any, is_copy: bool, budget: Budget) -> None:
+        self.name, self.budget, self.is_copy = name, budget, is_copy
+        self.aval = jax.typeof(array)
+        self.tables: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._held: Any = array
+        self.content = content_of(array)
+
+    @property
+    def array(self) -> Any:
+        """A `jax.Array`. Raises StagejitError where nobody has kept it."""
+        array = self._held if self._held is not None else self.content.array()
+        if array is None:
+            raise StagejitError(
+                f"the weight {self.name} is needed for a program that was not compiled before, and "
+                "is gone: programs keep what is made of it",
+                next_step="keep the arrays that you bind, or call update() with them first",
+            )
+        return array
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this object keeps the array alive."""
+        return self._held is not None
+
+    @property
+    def nbytes(self) -> int:
+        return type_of(self.aval).nbytes
+
+    def put(self, array: Any, *, is_copy: bool) -> None:
+        """Another array of the same type."""
+        self._held, self.content, self.is_copy = array, content_of(array), is_copy
+
+    def let_go_unless_read(self) -> None:
+        """Only the caller keeps the array from now on, if no program reads it. What is a copy of
+        the caller's array is kept: nobody else has it."""
+        if not self.is_copy and self.tables and not any(t.reads(self) for t in self.tables):
+            self._held = None
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.aval.str_short()}"
+
+
+weight_p = Primitive("stagejit_weight")
+weight_p.def_impl(lambda weight: weight.array)  # type: ignore[no-untyped-call]
+weight_p.def_abstract_eval(lambda weight: weight.aval)  # type: ignore[no-untyped-call]
+
+
+def bind_weights(graph: Graph) -> tuple[Weight, ...]:
+    """%w = bound  -->  input %w bound, also where a body has it. Returns the weights that the bound
+    inputs are, in their order."""
+    _take_out(graph)
+    found: dict[Weight, Value] = {}
+    for op in graph.ops():
+        if op.definition.is_weight:
+            weight = op.attrs["weight"]
+            if weight not in found:
+                found[weight] = graph.add_input(weight.name, op.result.type, bound=True)
+            graph.replace_uses(op.result, found[weight])
+            graph.erase(op)
+    return tuple(found)
+
+
+def _take_out(graph: Graph) -> None:
+    """loop (body: bound)  -->  loop of bound (body: input), and so on outwards."""
+    for op in graph.ops():
+        for number, body in enumerate(bodies_of(op)):
+            _take_out(body)
+            for inner in _weights(body.ops()):
+                outer = graph.add("bound", (), inner.result.type, inner.loc, **inner.attrs)
+                read_from_outside(graph, op, number, inner.result, outer.result)
+
+
+def _weights(ops: Sequence[Op]) -> list[Op]:
+    return [op for op in ops if op.definition.is_weight]
