@@ -51,6 +51,8 @@ SWITCHES: dict[str, str] = {
     "elide-copy": "what is overwritten is not copied before, where everybody can read it first",
     "read-placed": "who reads a value that is placed in a larger buffer reads it there",
     "fuse-pad": "the dispatch that places the interior of a pad writes the border too",
+    "infer-layouts": "what lies between dispatches keeps the order of what it is made of",
+    "channels-last": "what convolutions and pools read lies with its channels innermost",
     "run-beside": "small dispatches come right after others that they do not depend on",
     "share-forks": "neighbours that do not depend on each other share a fork; a GPU's streams",
     "parallel-loops": "iterations that do not depend on each other run on several threads",

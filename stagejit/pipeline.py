@@ -28,6 +28,7 @@ from stagejit.decisions import Decision
 from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.forming.formation import form
 from stagejit.dispatch.forming.group import Group, Grouping
+from stagejit.dispatch.layouts.choose import lay_out
 from stagejit.dispatch.operands import verify_operands
 from stagejit.dispatch.producers import explain_producers
 from stagejit.dispatch.regions import Region, regions_of, with_inner
@@ -252,6 +253,8 @@ def _verify_assembled(c: Compilation) -> None:
 
 def _place(c: Compilation) -> None:
     decisions, replaced = rewrite_dispatches(c.dispatches, c.request.options)
+    log, relaid = lay_out(c.dispatches, c.request.options)
+    decisions, replaced = [*decisions, *log.decisions], {**replaced, **relaid}
     c.regions = regions_of(c.dispatches, c.request.options)
     c.decisions += decisions
     c.decisions += explain_producers(c.grouping, c.launched, replaced, c.regions)

@@ -1,0 +1,169 @@
+"""infer-layouts, channels-last: memory between dispatches lies as who writes and reads it likes.
+
+Input: a graph of dispatches. Output: the same graph, in which some memory has another layout, and
+decisions. Invariant: a layout is chosen once for each piece of memory, by all who write or read it
+together, so no edge has two; no dispatch is added, and what is not row-major is read and written by
+dispatches only.
+
+Note [Materialize, then elide]: a transpose between two dispatches is a view inside of one of them
+already: that one reads or writes against the grain of memory. A layout moves memory's grain, so
+that fewer do. `%y = dispatch map (transpose %x)` with `%y` in the order of `%x` is a plain map.
+
+Note [Several starts]: whether a layout pays often depends on that of the next piece of memory. So
+the search starts from row-major everywhere, and from all hints at once; from each, one piece after
+the other takes the layout that costs its own dispatches least, until nothing changes. The best end
+is taken; row-major where two are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from stagejit.dispatch.layouts import hints as hinting
+from stagejit.dispatch.layouts.cost import Grain
+from stagejit.dispatch.layouts.hints import Hints
+from stagejit.dispatch.layouts.relay import bound_memory, relay
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.control import bodies_of, memory_of
+from stagejit.index.layout import ROW_MAJOR, Layout
+from stagejit.index.wanted import LayoutHint, in_words
+from stagejit.options import Options
+from stagejit.rewrites.driver import Log
+
+_SWEEPS = 4
+
+Layouts = dict[Value, Layout]
+
+
+def lay_out(graph: Graph, options: Options) -> tuple[Log, dict[Op, Op]]:
+    """Chooses layouts in `graph`, in place, and in the bodies of its loops and branches. Returns
+    decisions, and what was put in place of ops."""
+    log, replaced = Log(graph, options), dict[Op, Op]()
+    for op in graph.ops():
+        if not op.definition.is_dispatch:
+            for body in bodies_of(op):
+                inner, changed = lay_out(body, options)
+                log.decisions += inner.decisions
+                replaced |= changed
+    found, free = _hints(graph, options)
+    if found.of or found.none:
+        chosen = _Choice(graph, found, free).best()
+        _decide(log, found, free, chosen)
+        replaced |= relay(graph, chosen)
+    return log, replaced
+
+
+def _hints(graph: Graph, options: Options) -> tuple[Hints, dict[Value, str]]:
+    found, free = Hints(), _refusals(graph)
+    if options.enabled(hinting.CHANNELS):
+        hinting.channels_last(graph, found)
+    if options.enabled(hinting.INFER):
+        hinting.infer(graph, found, free)
+    return found, free
+
+
+def _refusals(graph: Graph) -> dict[Value, str]:
+    """Memory, and why it has to be row-major; "" where it need not be."""
+    found: dict[Value, str] = {}
+    bound, outputs = bound_memory(graph), set(map(memory_of, graph.outputs))
+    for op in graph.ops():
+        for value in op.results:
+            if memory_of(value) is not value:
+                continue
+            if value in outputs:
+                found[value] = "who calls takes it row-major: its store transposes"
+            elif value in bound:
+                found[value] = "others than dispatches look at it, who take it for row-major"
+            elif op.definition.is_empty:
+                found[value] = "it is written in parts, each of which lies in one piece as it is"
+            elif not value.type.has_numbers:
+                found[value] = "its sizes are symbols"
+            else:
+                found[value] = ""
+    return found
+
+
+class _Choice:
+    """The search of Note [Several starts]. touching: by memory the dispatches that touch it."""
+
+    def __init__(self, graph: Graph, found: Hints, free: Mapping[Value, str]) -> None:
+        self.hints = {
+            memory: [hint.layout for hint in hints]
+            for memory, hints in found.of.items()
+            if free.get(memory) == "" and hints
+        }
+        self.touching: dict[Value, list[_Cost]] = {memory: [] for memory in self.hints}
+        for number, op in enumerate(graph.ops()):
+            if op.definition.is_dispatch:
+                memory = {value: memory_of(value) for value in (*op.operands, *op.results)}
+                if any(own in self.hints for own in memory.values()):
+                    cost = _Cost(Grain(op, number), memory)
+                    for own in dict.fromkeys(memory.values()):
+                        if own in self.touching:
+                            self.touching[own].append(cost)
+
+    def best(self) -> Layouts:
+        plain = self._descend({})
+        hinted = self._descend({memory: own[0] for memory, own in self.hints.items()})
+        ends = [{}, plain, hinted]
+        return min(ends, key=lambda layouts: self._total(layouts, self.touching))
+
+    def _descend(self, layouts: Layouts) -> Layouts:
+        now = dict(layouts)
+        for _ in range(_SWEEPS):
+            before = dict(now)
+            for memory in self.hints:
+                self._improve(memory, now)
+            if now == before:
+                break
+        return now
+
+    def _improve(self, memory: Value, now: Layouts) -> None:
+        costs = []
+        for layout in (ROW_MAJOR, *self.hints[memory]):
+            self._set(now, memory, layout)
+            costs.append((self._total(now, [memory]), layout))
+        least = min(cost for cost, _ in costs)
+        self._set(now, memory, next(layout for cost, layout in costs if cost == least))
+
+    @staticmethod
+    def _set(now: Layouts, memory: Value, layout: Layout) -> None:
+        now.pop(memory, None)
+        if not layout.is_row_major:
+            now[memory] = layout
+
+    def _total(self, layouts: Layouts, memory: Iterable[Value]) -> float:
+        costs = dict.fromkeys(cost for own in memory for cost in self.touching[own])
+        return sum(cost.nbytes(layouts) for cost in costs)
+
+
+class _Cost:
+    """What one dispatch costs, remembered by the layouts of the memory that it touches."""
+
+    def __init__(self, grain: Grain, memory: Mapping[Value, Value]) -> None:
+        self.grain, self.memory = grain, memory
+        self._known: dict[tuple[Layout, ...], float] = {}
+
+    def nbytes(self, layouts: Layouts) -> float:
+        own = {value: layouts[memory] for value, memory in self.memory.items() if memory in layouts}
+        key = tuple(own.get(value, ROW_MAJOR) for value in self.memory)
+        if key not in self._known:
+            self._known[key] = self.grain.nbytes(own)
+        return self._known[key]
+
+
+def _decide(log: Log, found: Hints, free: Mapping[Value, str], chosen: Layouts) -> None:
+    for memory, hints in found.of.items():
+        for hint in hints:
+            if hint.layout == chosen.get(memory):
+                log.apply(hint.source, memory.op, f"lies in {in_words(hint.layout)}")
+            elif memory in free:
+                log.decline(hint.source, memory.op, free[memory] or _dearer(memory, hint, chosen))
+    for memory, reason in found.none.items():
+        if memory not in chosen:
+            log.decline(hinting.INFER, memory.op, reason)
+
+
+def _dearer(memory: Value, hint: LayoutHint, chosen: Layouts) -> str:
+    kept = in_words(chosen.get(memory, ROW_MAJOR))
+    return f"in {in_words(hint.layout)} more would go against the grain than in {kept}"

@@ -1,0 +1,61 @@
+"""Who wants an array to lie in which order: a hint, or a requirement.
+
+Input: layouts, and where they come from. Output: `LayoutHint`s, which passes make and may drop, and
+`LayoutRequirement`s, which the caller alone makes and which hold. Invariant: neither is the other
+(no common class, no conversion), so a hint is never taken where a requirement is asked for; who
+makes requirements is `runtime/formats.py`, and tests/test_imports.py looks that nobody else does.
+
+Note [Hint or requirement]: in nvFuser (issue 2425) a pass that prefers an output's order sets its
+allocation domain, which a scheduler must then honour. Here what a pass prefers can always be given
+up, with a reason; what the caller asked for becomes an explicit transpose of the graph before any
+pass runs, which is fused into a load or a store, or is a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stagejit.errors import LayoutError
+from stagejit.index.layout import Layout
+
+
+def in_words(layout: Layout) -> str:
+    return str(layout) or "row-major"
+
+
+@dataclass(frozen=True)
+class LayoutHint:
+    """layout: what a pass would like. source: the name of the pass, as in `Options(disable=)`."""
+
+    layout: Layout
+    source: str
+
+    def __str__(self) -> str:
+        return f"{in_words(self.layout)}, a hint of {self.source}"
+
+
+@dataclass(frozen=True)
+class LayoutRequirement:
+    """layout: what has to be. source: what of the caller says so, as in "argument x"."""
+
+    layout: Layout
+    source: str
+
+    def __str__(self) -> str:
+        return f"{in_words(self.layout)}, which {self.source} requires"
+
+
+def agreed(requirements: Iterable[LayoutRequirement]) -> LayoutRequirement | None:
+    """The one layout that memory has to have; None where nobody requires one. Raises LayoutError,
+    which names two who contradict each other."""
+    first: LayoutRequirement | None = None
+    for other in requirements:
+        if first is not None and other.layout != first.layout:
+            raise LayoutError(
+                f"{first.source} requires the layout {in_words(first.layout)}, "
+                f"and {other.source}, in the same memory, {in_words(other.layout)}",
+                next_step="give both the same layout, or do not donate the argument",
+            )
+        first = first or other
+    return first
