@@ -1,7 +1,8 @@
 """Buffers in memory of any layout: a rewrite that chooses layouts may count on all the rest.
 
-No rewrite of the package does so yet; here layouts are drawn by chance, for every buffer that only
-dispatches touch, and programs must mean the same: nothing takes such memory for row-major.
+Here layouts are drawn by chance, for every buffer that only dispatches touch, and programs must
+mean the same: nothing takes such memory for row-major. What the package chooses by itself is in
+tests/dispatch/layouts/.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from jax import lax
 
 import stagejit
 from stagejit import pipeline
+from stagejit.dispatch.layouts.relay import bound_memory, relay
 from stagejit.dispatch.regions import regions_of
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.errors import VerificationError
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops import build, infer
+from stagejit.graph.ops.control import bodies_of, memory_of
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
 from stagejit.index.layout import Layout
@@ -32,7 +35,6 @@ from stagejit.options import SWITCHES, Options
 from stagejit.pipeline import Compilation
 from stagejit.schedule.parser import parse_plan
 from stagejit.types import TensorType, f32
-from tests.relaid import relaid
 
 Choose = Callable[[Value], Layout | None]
 
@@ -48,6 +50,21 @@ def drawn(value: Value, rng: random.Random) -> Layout | None:
     return Layout(tuple(order), tuple(tiles), tuple(padding))
 
 
+def relay_all(graph: Graph, choose: Choose) -> None:
+    """Gives layouts to all memory that may have one, in bodies too."""
+    bound, chosen = bound_memory(graph), {}
+    for op in graph.ops():
+        if not op.definition.is_dispatch:
+            for body in bodies_of(op):
+                relay_all(body, choose)
+        for value in op.results if op.definition.is_dispatch or op.definition.is_empty else ():
+            if memory_of(value) is value and value not in bound:
+                layout = choose(value)
+                if layout is not None and not layout.is_row_major:
+                    chosen[value] = layout
+    relay(graph, chosen)
+
+
 @contextmanager
 def layouts(choose: Choose) -> Iterator[list[str]]:
     """Inside, compiled programs have these layouts; yields the texts of those that have any."""
@@ -56,7 +73,7 @@ def layouts(choose: Choose) -> Iterator[list[str]]:
 
     def place(c: Compilation) -> None:
         place_them(c)
-        c.dispatches = relaid(c.dispatches, choose)
+        relay_all(c.dispatches, choose)
         c.regions = regions_of(c.dispatches, c.request.options)
         text = as_text(c.dispatches)
         texts.extend([text] if "]{" in text else [])

@@ -54,6 +54,33 @@ def dispatches(plan: Plan) -> int:
     return len(plan.dispatches)
 
 
+def row_major_transients(plan: Plan) -> int:
+    return sum(b.kind == "transient" and b.layout.is_row_major for b in plan.buffers)
+
+
+IMAGES = np.random.default_rng(3).standard_normal((2, 16, 16, 32), dtype=np.float32)
+
+
+def widest(x: Any, stride: int = 1) -> Any:
+    """Maxima of 3x3 windows over the last two axes."""
+    window, strides = (1, 1, 3, 3), (1, 1, stride, stride)
+    return lax.reduce_window(
+        x, -jnp.inf, lax.max, window, strides, ((0, 0), (0, 0), (1, 1), (1, 1))
+    )
+
+
+def largest_around(x: Any, axes: tuple[int, int] = (1, 2)) -> Any:
+    """The same in NumPy, over any two axes."""
+    around = [(1, 1) if axis in axes else (0, 0) for axis in range(4)]
+    wide = np.pad(x, around, constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(wide, (3, 3), axes)
+    return windows.max((-1, -2))
+
+
+def every_second(x: Any) -> Any:
+    return largest_around(x, (2, 3))[:, :, ::2, ::2]
+
+
 def copies(plan: Plan) -> int:
     return len(plan.copies)
 
@@ -343,6 +370,22 @@ ABLATIONS = {
         (X,),
         lambda x: np.pad(np.exp(x), 1, constant_values=2),
         fills,
+        0,
+        1,
+    ),
+    "infer-layouts": Ablation(
+        lambda x: widest(jnp.sin(widest(x.transpose(0, 3, 1, 2)))).transpose(0, 2, 3, 1),
+        (IMAGES,),
+        lambda x: largest_around(np.sin(largest_around(x))),
+        row_major_transients,
+        0,
+        1,
+    ),
+    "channels-last": Ablation(
+        lambda x, w: widest(jnp.tanh(lax.conv(x, w, (1, 1), "SAME")), 2),
+        (IMAGES.transpose(0, 3, 1, 2).copy(), f32(32, 32, 3, 3)),
+        lambda x, w: every_second(np.tanh(convolve(x, w))),
+        row_major_transients,
         0,
         1,
     ),
