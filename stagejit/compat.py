@@ -20,11 +20,12 @@ import numpy as np
 
 # `jax.extend.source_info_util` publishes only `summarize`, which gives text, not the frames that a
 # caller may want to skip (ours), nor the function's name.
+# `config` knows what traces depend on beside types, all of it in one tuple.
 # `traceback_util` has no public counterpart: it is what keeps JAX's own frames out of tracebacks.
 # `util` has the set of types that JAX's caches remember weakly.
 # Of the dtypes that JAX adds to NumPy's (PRNG keys), only `core` knows what they are made of, and
 # only `prng` how keys of any implementation are seeded, split and read.
-from jax._src import core, source_info_util, traceback_util, util
+from jax._src import config, core, source_info_util, traceback_util, util
 from jax._src.interpreters import partial_eval
 from jax._src.random import prng
 from jax.extend import core as jex_core
@@ -41,6 +42,11 @@ ClosedJaxpr = jex_core.ClosedJaxpr
 Jaxpr = jex_core.Jaxpr
 
 _INTEGERS = frozenset({int})
+
+
+def trace_context() -> Any:
+    """What a trace depends on beside types of arguments: 64-bit types, precisions, meshes, ..."""
+    return config.trace_context()
 
 
 def loc_of(equation: Any) -> Loc:

@@ -8,49 +8,81 @@ Note [Two ways]: where JAX itself runs on the CPU, a program is a call of XLA's 
 arrays to the GPU and back, so it works inside of whatever JAX makes of the function. A call from
 Python with an array that is on the GPU (PyCUDA's, torch's, anything with
 `__cuda_array_interface__`) needs none of that: it goes to the driver, and its results stay there.
-Other arguments of such a call are copied. What is donated is copied, too, where it is written.
+Other arguments of such a call are copied. What is donated is written in place where the plan says
+so, and an array of PyCUDA's is invalid from then on, as in JAX; what is not donated, or is an
+argument twice, is copied where it is written.
 Where JAX itself runs on the GPU every call from Python goes this way, and results are JAX's arrays;
 inside of other functions of JAX's such a function is XLA's.
+
+Note [Quick calls]: what a call works out is remembered by what arrays say of themselves, so that
+the next one with arrays like them does the least that the host has to do: it takes addresses, asks
+the pool for memory, and launches one graph. `python -m stagejit overhead` measures it.
+
+Note [Who waits]: the results of a call are there in the order of the driver's main stream, with
+which the legacy default stream is in order; the host does not wait. Who names a stream of its own
+for an argument waits for the call on that one, as memory of theirs may be used again.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from stagejit.compat import hide_frames, physical_aval
+from stagejit.compat import hide_frames, physical_aval, trace_context
 from stagejit.crossing import from_user
 from stagejit.errors import StagejitError
 from stagejit.importing import importing
 from stagejit.locks import new_lock
 from stagejit.options import Options
-from stagejit.runtime.cuda.device_arrays import DeviceArray, device_array, is_device_array
+from stagejit.runtime.cuda.device_arrays import (
+    ALIGNED,
+    IN_ORDER,
+    INTERFACE,
+    DeviceArray,
+    device_array,
+    donors,
+    is_device_array,
+    row_by_row,
+)
 
 if TYPE_CHECKING:
     from stagejit.runtime.cuda.driver import Driver
-    from stagejit.runtime.cuda.programs.executor import Executable
+    from stagejit.runtime.cuda.programs.executor import Executable, Loaded
 
 hide_frames(__file__)
 _MOST_KNOWN = 256  # kinds of arguments of a function
-_ALIGNED = 16  # bytes of the widest access
+_LAST_BITS = ALIGNED - 1
 
 
 @dataclass(frozen=True)
 class _Known:
     """A function for arguments of some kind. dynamic: which of all leaves are its arguments, flat;
-    avals: theirs; results: shapes and dtypes."""
+    avals: theirs; results: shapes and dtypes; donated: arguments that it may write into."""
 
     executable: Executable
     dynamic: tuple[int, ...]
     avals: tuple[Any, ...]
     results: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
     out_tree: Any
+    donated: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Quick:
+    """A function on a device for device arrays alone, none of which it may write into. strides: of
+    such arrays without gaps; driver_of: the driver of now."""
+
+    loaded: Loaded
+    strides: tuple[tuple[int, ...], ...]
+    results: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
+    unflatten: Callable[[list[Any]], Any]
+    driver_of: Callable[[str], Driver]
 
 
 class GpuFunction:
@@ -60,10 +92,14 @@ class GpuFunction:
         functools.update_wrapper(self, jitted, updated=())
         self._jitted, self._options = jitted, options
         self._known: OrderedDict[Any, _Known] = OrderedDict()
+        self._quick: tuple[Any, dict[Any, _Quick]] = (None, {})
         self._lock = new_lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
+        made = self._quickly(leaves, tree)
+        if made is not None:
+            return made
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return self._jitted(*args, **kwargs)
         driver = _driver(self._options.target)  # or what is missing
@@ -83,27 +119,102 @@ class GpuFunction:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._jitted!r}>"
 
+    @property
+    def executables(self) -> tuple[Executable, ...]:
+        """The programs of calls with arrays on the device, one for each kind of arguments."""
+        with self._lock:
+            return tuple(known.executable for known in self._known.values())
+
     # ---------------------------------------------------------------- on the device
+
+    def _quickly(self, leaves: list[Any], tree: Any) -> Any:
+        """The results of a call of a kind that is known, see Note [Quick calls]; None of others."""
+        context, quick_ones = self._quick
+        if context != trace_context():
+            return None
+        key, places = [tree], []
+        for leaf in leaves:
+            told = getattr(leaf, INTERFACE, None)
+            if told is None:
+                return None
+            places.append(told)
+            key += (told["shape"], told["typestr"])
+        try:
+            quick = quick_ones.get(tuple(key))
+        except TypeError:  # a shape that is a list
+            return None
+        if quick is None or quick.driver_of(self._options.target) is not quick.loaded.driver:
+            return None
+        given: list[int] = []
+        for told, strides in zip(places, quick.strides, strict=True):
+            address, lies = told["data"][0], told.get("strides")
+            if address & _LAST_BITS or told.get("stream") not in IN_ORDER or told.get("mask"):
+                return None
+            if lies is not None and lies != strides:
+                return None
+            given.append(address)
+        return quick.unflatten(quick.loaded.on_device(lambda _: given, quick.results))
+
+    def _remember_quick(self, key: Any, known: _Known, driver: Driver) -> None:
+        from stagejit.runtime.cuda.drivers import driver_of  # which is imported by now
+
+        shapes = [physical_aval(aval) for aval in known.avals]
+        made = _Quick(
+            known.executable.on(driver),
+            tuple(row_by_row(aval.shape, aval.dtype.itemsize) for aval in shapes),
+            known.results,
+            known.out_tree.unflatten,
+            driver_of,
+        )
+        with self._lock:
+            context, known_ones = self._quick
+            if context != trace_context():
+                context, known_ones = self._quick = trace_context(), {}
+            known_ones[key] = made
+            if len(known_ones) > _MOST_KNOWN:
+                del known_ones[next(iter(known_ones))]
 
     def _on_device(
         self, driver: Driver, leaves: list[Any], told: list[DeviceArray | None], tree: Any
     ) -> Any:
         kinds = [_kind(x, one) for x, one in zip(leaves, told, strict=True)]
-        # With 64-bit types or without, see `_compile`.
-        key = tree, jax.dtypes.canonicalize_dtype(np.float64), tuple(kinds)
+        key = tree, trace_context(), tuple(kinds)
         with self._lock:
             known = self._known.get(key)
         if known is None:
             known = self._remembered(key, self._compile(leaves, told, tree))
+        if all(told) and not known.donated and len(known.dynamic) == len(leaves):
+            typed = (part for shape, dtype in kinds for part in (shape, dtype.str))
+            self._remember_quick((tree, *typed), known, driver)
+        arguments = [told[at] for at in known.dynamic]
 
         def addresses(allocate: Callable[[int], int]) -> list[int]:
-            pairs = zip(known.dynamic, known.avals, strict=True)
-            return [_address(driver, leaves[at], told[at], aval, allocate) for at, aval in pairs]
+            pairs = zip(known.dynamic, arguments, known.avals, strict=True)
+            return [_address(driver, leaves[at], one, aval, allocate) for at, one, aval in pairs]
 
-        made = known.executable.on(driver).on_device(addresses, known.results)
+        here = {at: one for at, one in enumerate(arguments) if one is not None}
+        giving = donors(here, known.donated)
+        made = known.executable.on(driver).on_device(addresses, known.results, giving)
+        for at in giving:
+            driver.delete(here[at].owner)
+        self._let_others_follow(driver, here.values())
         if jax.default_backend() == "gpu":  # copies: nobody tells JAX how long the memory lives
-            made = [jax.numpy.array(x) for x in made]
+            with driver.current():
+                driver.synchronize(driver.main)
+            made = [_settled(jax.numpy.array(x)) for x in made]
         return jax.tree.unflatten(known.out_tree, made)
+
+    def _let_others_follow(self, driver: Driver, arrays: Iterable[DeviceArray]) -> None:
+        """Whose arrays are read may give their memory to others as soon as this call is over: in
+        the order of their stream, if they have told of one; JAX does not."""
+        streams = {one.stream for one in arrays if one.stream not in IN_ORDER}
+        if any(isinstance(one.owner, jax.Array) for one in arrays):
+            with driver.current():
+                driver.synchronize(driver.main)
+        elif streams:
+            with driver.current():
+                for stream in streams:
+                    driver.lead(stream, driver.main)
 
     def _remembered(self, key: Any, made: _Known) -> _Known:
         with self._lock:
@@ -133,7 +244,15 @@ class GpuFunction:
         compilation = Compilation.of(request).run_until("load")
         outs, out_tree = jax.tree.flatten(traced.out_avals)
         results = tuple((tuple(aval.shape), np.dtype(aval.dtype)) for aval in outs)
-        return _Known(compilation.executable, tuple(dynamic), avals, results, out_tree)
+        written = compilation.executable.program.overwritten
+        return _Known(
+            compilation.executable,
+            tuple(dynamic),
+            avals,
+            results,
+            out_tree,
+            tuple(at for at in written if at < len(donated) and donated[at]),
+        )
 
     def _dynamic(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Arguments without static ones, as JAX flattens them."""
@@ -175,9 +294,9 @@ def _address(
             f"{_named(told)} has gaps, or lies in another order (strides {told.strides})",
             next_step="give a contiguous copy of it",
         )
-    if told.stream is not None:
+    if told.stream not in IN_ORDER:
         driver.follow(driver.main, told.stream)
-    if told.address % _ALIGNED == 0:
+    if told.address % ALIGNED == 0:
         return told.address
     address = allocate(told.nbytes)
     driver.copy(address, told.address, told.nbytes, driver.main)
@@ -191,6 +310,10 @@ def _require_as_it_is(told: DeviceArray | None, aval: Any) -> None:
             f"{_named(told)} would be taken for {aval.dtype}",
             next_step='convert it, or call jax.config.update("jax_enable_x64", True)',
         )
+
+
+def _settled(array: Any) -> Any:
+    return array.block_until_ready()
 
 
 def _named(told: DeviceArray) -> str:

@@ -17,6 +17,7 @@ from stagejit.gpu_calls import GpuFunction
 from stagejit.options import Options
 from stagejit.runtime.cuda.drivers import using
 from stagejit.runtime.cuda.emulation.driver import EmulatedDriver
+from stagejit.runtime.cuda.emulation.memory import view
 from stagejit.runtime.objects.object_cache import cache_in
 
 X = np.random.default_rng(0).standard_normal((37, 53)).astype(np.float32)
@@ -67,13 +68,55 @@ def test_any_alignment_is_taken(device: EmulatedDriver) -> None:
     np.testing.assert_array_equal(f(OnDevice(device, X, offset=4)), X + 1)
 
 
-def test_what_a_program_writes_into_is_copied(device: EmulatedDriver) -> None:
-    f = stagejit.jit(lambda a: a.at[0].set(0), backend="cuda-emulated", donate_argnums=0)
-    a = OnDevice(device, X)
+def content(a: OnDevice) -> np.ndarray:
+    told = a.__cuda_array_interface__
+    return view(told["data"][0], X.nbytes).view(np.float32).reshape(told["shape"])
+
+
+def cleared(a: Any, b: Any) -> Any:
+    return a.at[0].set(0), b.sum()
+
+
+CLEARED = np.concatenate([np.zeros_like(X[:1]), X[1:]])
+
+
+def test_what_is_donated_is_written_in_place(device: EmulatedDriver) -> None:
+    f = stagejit.jit(cleared, backend="cuda-emulated", donate_argnums=0)
+    b = OnDevice(device, X)
     for _ in range(3):
-        np.testing.assert_array_equal(f(a)[1:], X[1:])
-        assert (np.asarray(f(a))[0] == 0).all()
-    np.testing.assert_array_equal(stagejit.jit(lambda a: a * 1, backend="cuda-emulated")(a), X)
+        a = OnDevice(device, X)
+        pieces = len(device._pieces)
+        np.testing.assert_array_equal(f(a, b)[0], CLEARED)
+        np.testing.assert_array_equal(content(a), CLEARED)
+        assert len(device._pieces) == pieces
+        np.testing.assert_array_equal(content(b), X)
+
+
+def test_what_a_program_writes_into_is_copied(device: EmulatedDriver) -> None:
+    """Where it is not donated, may not be written, is an argument twice, or lies in between."""
+    plain = stagejit.jit(cleared, backend="cuda-emulated")
+    donating = stagejit.jit(cleared, backend="cuda-emulated", donate_argnums=0)
+    a, b = OnDevice(device, X), OnDevice(device, X)
+    fixed = OnDevice(device, X)
+    told = fixed.__cuda_array_interface__
+    fixed.__cuda_array_interface__ = {**told, "data": (told["data"][0], True)}
+    odd = OnDevice(device, X, offset=4)
+    for f, given, other in (
+        (plain, a, b), (donating, a, a), (donating, fixed, b), (donating, odd, b)
+    ):  # fmt: skip
+        for _ in range(3):
+            np.testing.assert_array_equal(f(given, other)[0], CLEARED)
+            np.testing.assert_array_equal(content(given), X)
+
+
+def test_the_context_of_a_trace_counts(device: EmulatedDriver) -> None:
+    """Calls that are known are those of the same configuration of JAX."""
+    f = stagejit.jit(lambda a: (a * 1, jnp.arange(3.0).astype(float)), backend="cuda-emulated")
+    a = OnDevice(device, X)
+    for _ in range(2):
+        for wide in (False, True, True):
+            with jax.enable_x64(wide):
+                assert f(a)[1].dtype == (np.float64 if wide else np.float32)
 
 
 def test_gaps_and_wide_numbers_are_refused(device: EmulatedDriver) -> None:

@@ -1,5 +1,5 @@
-"""The command line: `python -m stagejit demo | bench | gpu | compiling | growth | ecosystem |
-explain`.
+"""The command line: `python -m stagejit demo | bench | gpu | overhead | compiling | growth |
+ecosystem | explain`.
 
 Input: arguments. Output: text on stdout, progress on stderr. Invariant: exit status 0 means that
 every result was right and no ratio of `--against` was missed; 1 that one was; 2 that the request
@@ -154,8 +154,8 @@ def gpu(
     file: UserFile = None,
 ) -> None:
     """Show what kernels take of a GPU, and the model's times beside the floor. Needs no GPU."""
-    from stagejit.bench import gpu as modelled
     from stagejit.bench import programs, workloads
+    from stagejit.bench.gpus import modelled
     from stagejit.codegen.cuda.device import device_named
 
     chosen = programs.select(names or [], programs.load_file(file) if file else workloads.WORKLOADS)
@@ -163,6 +163,28 @@ def gpu(
     rows = [row for workload in chosen for row in modelled.rows_of(workload, known)]
     _console().print(modelled.table_of(rows, known))
     if any(row.taken.spills for row in rows):
+        raise typer.Exit(1)
+
+
+@app.command()
+def overhead(
+    against: Annotated[
+        float, typer.Option(help="Most accepted microseconds of a call; else exit status 1.")
+    ] = math.inf,
+) -> None:
+    """Measure what a call costs the host: around a driver that does nothing, and on the GPU."""
+    from stagejit.bench.gpus import overhead as measured
+    from stagejit.bench.gpus.idle_driver import IdleDriver
+    from stagejit.errors import NoDriverError
+    from stagejit.runtime.cuda.drivers import driver_of
+
+    rows = measured.measure(IdleDriver())
+    try:
+        rows += measured.measure(driver_of("cuda"))
+    except NoDriverError as error:
+        typer.echo(f"of a GPU nothing is measured: {error}", err=True)
+    _console().print(measured.table_of(rows))
+    if any(1e6 * row.seconds > against for row in rows):
         raise typer.Exit(1)
 
 

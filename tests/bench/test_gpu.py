@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from stagejit.bench import gpu
 from stagejit.bench.cli import app
+from stagejit.bench.gpus import modelled
 from stagejit.bench.workloads import WORKLOADS
 from stagejit.codegen.cuda.device import device_named
 from stagejit.runtime.cuda.nvrtc import is_installed
@@ -21,7 +21,7 @@ SOME = ("softmax_4096x1024", "top_10_of_4096x1024", "lstm_256x16x128", "gemm_102
 ])  # fmt: skip
 def test_no_kernel_spills(name: str) -> None:
     for arch in ARCHITECTURES:
-        rows = gpu.rows_of(WORKLOADS[name], device_named(arch))
+        rows = modelled.rows_of(WORKLOADS[name], device_named(arch))
         assert rows
         assert not any(row.taken.spills for row in rows)
         assert all(0 < row.floor <= row.seconds for row in rows if row.work.nbytes)

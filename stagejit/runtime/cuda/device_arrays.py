@@ -8,15 +8,19 @@ the address is one of the device, it stays valid as long as `owner` does, and wh
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import numpy as np
 
 from stagejit.errors import StagejitError
 
-_INTERFACE = "__cuda_array_interface__"
+ALIGNED = 16  # bytes of the widest access of a kernel
+INTERFACE = "__cuda_array_interface__"
 _LEGACY = 1  # CU_STREAM_LEGACY
+IN_ORDER = frozenset({None, _LEGACY})  # streams with which a driver's main one is in order
 _NEXT = "convert it to an array that numpy has a type for"
 
 
@@ -42,12 +46,12 @@ class DeviceArray:
 
 def is_device_array(value: Any) -> bool:
     """Whether a value says that it lies on a GPU."""
-    return getattr(value, _INTERFACE, None) is not None
+    return getattr(value, INTERFACE, None) is not None
 
 
 def device_array(value: Any) -> DeviceArray:
     """Reads what a value says of itself. Raises StagejitError where that makes no array of ours."""
-    told: dict[str, Any] = getattr(value, _INTERFACE)
+    told: dict[str, Any] = getattr(value, INTERFACE)
     kind = f"a {type(value).__name__} on a GPU"
     if told.get("mask") is not None:
         raise StagejitError(f"{kind} has a mask", next_step="fill what it hides")
@@ -66,16 +70,45 @@ def device_array(value: Any) -> DeviceArray:
     return DeviceArray(int(address or 0), shape, dtype, strides, stream, bool(readonly), value)
 
 
+def row_by_row(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Strides of an array without gaps."""
+    made, step = [], itemsize
+    for size in reversed(shape):
+        made.append(step)
+        step *= size
+    return tuple(reversed(made))
+
+
 def _strides(
     told: dict[str, Any], shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> tuple[int, ...] | None:
     strides = told.get("strides")
     if strides is None or 0 in shape:
         return None
-    row_by_row, step = [], dtype.itemsize
-    for size in reversed(shape):
-        row_by_row.append(step)
-        step *= size
-    pairs = zip(strides, reversed(row_by_row), shape, strict=True)
+    pairs = zip(strides, row_by_row(shape, dtype.itemsize), shape, strict=True)
     same = all(size == 1 or given == usual for given, usual, size in pairs)
     return None if same else tuple(map(int, strides))
+
+
+# -------------------------------------------------------------------- donated arrays
+
+
+def donors(arrays: Mapping[int, DeviceArray], at: Sequence[int]) -> dict[int, object]:
+    """Of the arrays that may be written into, those in whose memory that can be done: nobody else
+    of this call reads it, it lies where kernels can take it, and it lives as long as what is given
+    here for it.
+
+    JAX's arrays own their memory in a way that nobody else can share."""
+    found: dict[int, object] = {}
+    for number in at:
+        one = arrays.get(number)
+        if one is None or one.readonly or one.address % ALIGNED or isinstance(one.owner, jax.Array):
+            continue
+        if not any(_overlap(one, other) for n, other in arrays.items() if n != number):
+            found[number] = getattr(one.owner, "gpudata", one.owner)
+    return found
+
+
+def _overlap(one: DeviceArray, other: DeviceArray) -> bool:
+    end = min(one.address + one.nbytes, other.address + other.nbytes)
+    return max(one.address, other.address) < end

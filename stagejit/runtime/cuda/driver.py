@@ -10,6 +10,9 @@ Invariants, which callers count on and every driver keeps:
 - Memory of the pool is in the order of the stream `main`: what is freed may be handed out at once,
   to work that is queued on `main` (or on streams that wait for `main`) later. So whoever uses
   other streams lets them wait for `main` first, and `main` for them at the end.
+- The stream `main` and the legacy default stream of the process are in one order: what is queued on
+  either comes after what was queued on the other. Graphs are captured on other streams than `main`,
+  which nobody disturbs by using the default one.
 - Addresses are numbers, and aligned to 16 bytes at least where the pool hands them out.
 - Handles (functions, streams, events, graphs) are the driver's own and live as long as somebody
   holds them.
@@ -20,10 +23,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NewType, Protocol
+from typing import Any, NewType, Protocol, TypeVar
 
 import numpy as np
 
+T = TypeVar("T")
 Function = NewType("Function", object)
 Stream = NewType("Stream", object)
 Event = NewType("Event", object)
@@ -63,6 +67,9 @@ class Driver(Protocol):
 
     def current(self) -> AbstractContextManager[object]:
         """Inside of it the calling thread uses the device."""
+
+    def within(self, work: Callable[[], T]) -> T:
+        """`work()` inside of `current()`, by a shorter way."""
 
     # ---------------------------------------------------------------- kernels
 
@@ -110,10 +117,16 @@ class Driver(Protocol):
         """Stores an integer of 1, 2, 4 or 8 bytes, the lowest first; negative ones as two's
         complement. It can be captured."""
 
-    def array(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    def array(
+        self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: object = None
+    ) -> Any:
         """What a user gets as a result: an array in this memory of the pool, which goes back there
-        with the array. It can be handed in again: it has `__cuda_array_interface__`, or lies in the
-        memory of the host."""
+        with the array; or in memory of `owner`, which lives as long. It can be handed in again: it
+        has `__cuda_array_interface__`, or lies in the memory of the host. Its content is there in
+        the order of `main`."""
+
+    def delete(self, array: object) -> None:
+        """Says to whoever touches an array that it was donated, if it is one of a kind that can."""
 
     # ---------------------------------------------------------------- order
 
@@ -144,12 +157,16 @@ class Driver(Protocol):
         somebody else's, given by its CUDA handle (1: the legacy default stream, 2: that of the
         thread)."""
 
+    def lead(self, handle: int, stream: Stream) -> None:
+        """What is queued on a stream of somebody else's from now on comes after all that is queued
+        on a stream of ours."""
+
     # ---------------------------------------------------------------- graphs
 
     def capture(self, stream: Stream, queue: Callable[[], None], old: Graph | None = None) -> Graph:
         """What `queue()` queues on the stream, and on those that wait for it meanwhile, as a graph;
-        nothing of it runs. old: a graph of the same launches with other arguments that nobody
-        replays any more; it may be changed and returned."""
+        nothing of it runs. Not on `main`. old: a graph of the same launches with other arguments
+        that nobody replays any more; it may be changed and returned."""
 
     def replay(self, graph: Graph, stream: Stream) -> None:
         """Queues all of the graph."""

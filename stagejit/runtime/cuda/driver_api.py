@@ -35,6 +35,8 @@ class DriverApi:
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(_LIBRARY)
+        self._launch = self._library.cuGraphLaunch  # once a call: what takes numbers as they are
+        self._launch.argtypes = c_void_p, c_void_p
 
     def version(self) -> tuple[int, int]:
         """The newest CUDA that the driver knows, as (13, 0)."""
@@ -109,7 +111,8 @@ class DriverApi:
         self._call("cuGraphExecDestroy", c_void_p(executable))
 
     def launch_graph(self, executable: int, stream: int) -> None:
-        self._call("cuGraphLaunch", c_void_p(executable), c_void_p(stream))
+        if code := self._launch(executable, stream):
+            self._check("cuGraphLaunch", code)
 
     # ---------------------------------------------------------------- errors
 

@@ -23,7 +23,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stagejit.locks import new_lock, new_rlock
+from stagejit.locks import new_lock, new_rlock, remembered
 from stagejit.runtime.cuda import nvrtc
 from stagejit.runtime.cuda.cubins import Compiler, cubins, key_of, nvrtc_compiler
 from stagejit.runtime.cuda.driver import (
@@ -33,12 +33,14 @@ from stagejit.runtime.cuda.driver import (
     Graph,
     Source,
     Stream,
+    T,
 )
 from stagejit.runtime.cuda.driver_api import DeviceError, DriverApi
+from stagejit.runtime.cuda.gpu_arrays import GpuArrays
 from stagejit.runtime.cuda.gpus import arch_of, check_versions, gpu, imported
 from stagejit.runtime.objects.object_cache import ObjectCache
 
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+_BLOCKING, _NON_BLOCKING = 0, 1  # CU_STREAM_DEFAULT: in order with the default stream
 
 
 class _Owned:
@@ -82,7 +84,7 @@ class PyCudaDriver:
             from pycuda.tools import DeviceMemoryPool
 
             self._pool = DeviceMemoryPool()
-            self._main = self._new_stream()
+            self._main = self._new_stream(_BLOCKING)
             self._follower = self._api.new_event()
         atexit.register(self.close)
 
@@ -105,25 +107,48 @@ class PyCudaDriver:
             if self._depth:
                 yield
                 return
-            if self._process != os.getpid():
-                raise DeviceError(
-                    f"{self._name} belongs to the process that this one was forked from",
-                    next_step="start processes with multiprocessing's method 'spawn', or use the "
-                    "GPU in the forked ones alone",
-                )
-            self._context.push()
-            self._depth = 1
+            self._enter()
             try:
                 while self._dropped:
                     self._dropped.popleft()()
                 yield
-            except self._cuda.MemoryError as error:
-                raise MemoryError(f"{self._name}: {error}") from error
             except self._cuda.Error as error:
-                raise _told(error) from error
+                raise self._told(error) from error
             finally:
-                self._depth = 0
-                self._context.pop()
+                self._leave()
+
+    def within(self, work: Callable[[], T]) -> T:
+        with self._lock:
+            if self._depth:
+                return work()
+            self._enter()
+            try:
+                while self._dropped:
+                    self._dropped.popleft()()
+                return work()
+            except self._cuda.Error as error:
+                raise self._told(error) from error
+            finally:
+                self._leave()
+
+    def _enter(self) -> None:
+        if self._process != os.getpid():
+            raise DeviceError(
+                f"{self._name} belongs to the process that this one was forked from",
+                next_step="start processes with multiprocessing's method 'spawn', or use the GPU "
+                "in the forked ones alone",
+            )
+        self._context.push()
+        self._depth = 1
+
+    def _leave(self) -> None:
+        self._depth = 0
+        self._context.pop()
+
+    def _told(self, error: Exception) -> Exception:
+        if isinstance(error, self._cuda.MemoryError):
+            return MemoryError(f"{self._name}: {error}")
+        return _told(error)
 
     def close(self) -> None:
         """Gives all memory back, and the context. Nothing works after it. A driver that nobody
@@ -241,32 +266,33 @@ class PyCudaDriver:
             return
         getattr(self._cuda, f"memset_d{8 * nbytes}_async")(address, bits, 1, queue)
 
-    def array(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """An array of PyCUDA's. Whoever reads it knows nothing of `main`, so that is waited for."""
-        self.synchronize(self.main)
-        return self.gpu_array(address, shape, dtype)
+    def array(
+        self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: object = None
+    ) -> Any:
+        """A GPUArray in a piece of the pool, or in memory of the owner. PyCUDA's functions use the
+        default stream, which is in order with `main`; who uses other streams is told so by
+        `__cuda_array_interface__`. PyCUDA wants a context for most of what it does with such an
+        array: `import pycuda.autoprimaryctx` gives the thread this one."""
+        return self._arrays.made(address, shape, dtype, owner, self._back)
 
-    def gpu_array(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """A GPUArray in a piece of the pool, which goes back to it when the array goes. Work on
-        `main` is to be done when somebody reads it. PyCUDA wants a context for most of what it does
-        with such an array: `import pycuda.autoprimaryctx` gives the thread this one."""
-        from pycuda import gpuarray
+    @remembered
+    def _arrays(self) -> GpuArrays:
+        return GpuArrays(self._cuda)
 
-        class Piece(self._cuda.PointerHolderBase):  # type: ignore[misc, name-defined]
-            def get_pointer(self) -> int:
-                return address
+    def delete(self, array: object) -> None:
+        self._arrays.delete(array)
 
-        piece = Piece()
-        weakref.finalize(piece, self._dropped.append, partial(self.free, address))
-        return gpuarray.GPUArray(shape, dtype, gpudata=piece)
+    def _back(self, address: int) -> None:
+        """From anywhere, as finalizers are."""
+        self._dropped.append(partial(self.free, address))
 
     # ---------------------------------------------------------------- order
 
     def new_stream(self) -> Stream:
         return Stream(self._new_stream())
 
-    def _new_stream(self) -> _Owned:
-        stream = self._cuda.Stream(_NON_BLOCKING)
+    def _new_stream(self, kind: int = _NON_BLOCKING) -> _Owned:
+        stream = self._cuda.Stream(kind)
         return cast(_Owned, self._owned(stream, stream.handle))
 
     def new_event(self) -> Event:
@@ -292,6 +318,10 @@ class PyCudaDriver:
     def follow(self, stream: Stream, handle: int) -> None:
         self._api.record(self._follower, handle)
         self._api.wait(cast(_Owned, stream).handle, self._follower)
+
+    def lead(self, handle: int, stream: Stream) -> None:
+        self._api.record(self._follower, cast(_Owned, stream).handle)
+        self._api.wait(handle, self._follower)
 
     # ---------------------------------------------------------------- graphs
 

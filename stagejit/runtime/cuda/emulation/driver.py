@@ -22,7 +22,7 @@ import numpy as np
 from stagejit.codegen.cuda.device import device_named
 from stagejit.codegen.ir.grid.shared_memory import STATIC_NBYTES
 from stagejit.locks import new_rlock
-from stagejit.runtime.cuda.driver import Array, Event, Function, Graph, Source, Stream
+from stagejit.runtime.cuda.driver import Array, Event, Function, Graph, Source, Stream, T
 from stagejit.runtime.cuda.emulation.compiling import Launcher, launchers
 from stagejit.runtime.cuda.emulation.launching import launch_kernel
 from stagejit.runtime.cuda.emulation.memory import UNWRITTEN, EmulationError, Pages, view
@@ -41,8 +41,9 @@ class _Kernel:
 
 @dataclass
 class _Captured:
-    """What was queued while a graph was captured, to be queued again."""
+    """What was queued while a graph was captured on a stream, to be queued again."""
 
+    origin: EmulatedStream
     calls: list[Callable[[], object]] = field(default_factory=list)
 
 
@@ -85,6 +86,10 @@ class EmulatedDriver:
             while self._dropped:
                 self.free(self._dropped.popleft())
             yield
+
+    def within(self, work: Callable[[], T]) -> T:
+        with self.current():
+            return work()
 
     # ---------------------------------------------------------------- kernels
 
@@ -163,12 +168,18 @@ class EmulatedDriver:
         given = (value % (1 << 8 * nbytes)).to_bytes(nbytes, "little")
         self._put(stream, lambda: _assign(address, np.frombuffer(given, np.uint8)))
 
-    def array(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    def array(
+        self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: object = None
+    ) -> Any:
         """An array of jax's on the CPU: nobody else knows this device."""
         made = np.empty(shape, dtype)
         self.copy_out(made, address, self.main)
-        self.free(address)
+        if owner is None:
+            self.free(address)
         return jax.device_put(made, jax.local_devices(backend="cpu")[0])
+
+    def delete(self, array: object) -> None:
+        """Nobody has an array that can be."""
 
     # ---------------------------------------------------------------- order
 
@@ -191,7 +202,7 @@ class EmulatedDriver:
 
     def wait(self, stream: Stream, event: Event) -> None:
         known, queue = cast(EmulatedEvent, event), cast(EmulatedStream, stream)
-        self._do(lambda: self._queues.put(queue, lambda: None, known.at))
+        self._do(lambda: self._queues.put(queue, _nothing, known.at))
 
     def seconds(self, start: Event, end: Event) -> float:
         self._queues.finish_all()
@@ -210,12 +221,15 @@ class EmulatedDriver:
     def follow(self, stream: Stream, handle: int) -> None:
         """There are no streams of anybody else."""
 
+    def lead(self, handle: int, stream: Stream) -> None:
+        """There are none."""
+
     # ---------------------------------------------------------------- graphs
 
     def capture(self, stream: Stream, queue: Callable[[], None], old: Graph | None = None) -> Graph:
         if self._capturing is not None:
             raise EmulationError("a graph is captured already")
-        self._capturing = captured = _Captured()
+        self._capturing = captured = _Captured(cast(EmulatedStream, stream))
         try:
             queue()
         finally:
@@ -223,8 +237,15 @@ class EmulatedDriver:
         return Graph(captured)
 
     def replay(self, graph: Graph, stream: Stream) -> None:
-        for call in cast(_Captured, graph).calls:
+        captured, queue = cast(_Captured, graph), cast(EmulatedStream, stream)
+        self._after(captured.origin, queue)
+        for call in captured.calls:
             self._do(call)
+        self._after(queue, captured.origin)
+
+    def _after(self, later: EmulatedStream, earlier: EmulatedStream) -> None:
+        if later is not earlier:
+            self._queues.put(later, _nothing, self._queues.put(earlier, _nothing))
 
     def _put(self, stream: Stream, run: Callable[[], None]) -> None:
         queue = cast(EmulatedStream, stream)
@@ -236,6 +257,9 @@ class EmulatedDriver:
             queued()
         else:
             self._capturing.calls.append(queued)
+
+
+def _nothing() -> None: ...
 
 
 def _assign(address: int, values: Array) -> None:

@@ -14,10 +14,11 @@ no more, the graph is given to new ones.
 from __future__ import annotations
 
 import contextlib
-import struct
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
@@ -25,32 +26,17 @@ import numpy as np
 
 from stagejit.errors import InternalError
 from stagejit.locks import new_lock, remembered
-from stagejit.runtime.cuda.driver import Array, Driver, Event, Function, Graph, Source, Stream
-from stagejit.runtime.cuda.programs import host_calls
+from stagejit.runtime.cuda.driver import Array, Driver, Graph, Source, Stream
 from stagejit.runtime.cuda.programs.holding import Held
-from stagejit.runtime.cuda.programs.program import (
-    Body,
-    Branch,
-    Call,
-    Copy,
-    CudaProgram,
-    Delegate,
-    Dispatched,
-    Launch,
-    Loop,
-    Record,
-    Step,
-    Store,
-    Wait,
-    While,
-    bodies,
-)
-from stagejit.runtime.program import BufferRef, ForeignArray, Space
-from stagejit.types import TensorType, dtype_named
+from stagejit.runtime.cuda.programs.program import CudaProgram, Launch, Loop, Step, bodies
+from stagejit.runtime.cuda.programs.queueing import Addresses, Parts, Queueing
+from stagejit.runtime.program import BufferRef
+from stagejit.types import TensorType
 
 _MOST_GRAPHS = 4  # of a program
 _MOST_SEEN = 16  # sets of addresses that are remembered
-_FEWEST, _MOST = 2, 4096  # launches for which a graph is worth it
+_FEWEST, _MOST = 1, 4096  # launches for which a graph is worth it
+NO_DONORS: Mapping[int, object] = MappingProxyType({})
 
 
 @dataclass(eq=False)
@@ -81,10 +67,9 @@ class Loaded:
     def __init__(self, executable: Executable, driver: Driver) -> None:
         self.executable, self.driver = executable, driver
         self.program = program = executable.program
-        self.functions: Mapping[str, Function] = driver.load(executable.sources)
-        side = _side_streams(driver, program.streams - 1)
-        self.streams: list[Stream] = [driver.main, *side]
-        self.events: list[Event] = [driver.new_event() for _ in range(program.events)]
+        events = [driver.new_event() for _ in range(program.events)]
+        self.parts = Parts(driver, driver.load(executable.sources), events, executable.equations)
+        self.streams: list[Stream] = [driver.main, *_side_streams(driver, program.streams - 1)]
         self.constants: list[int] = []
         for array in executable.constants:
             self.constants.append(driver.allocate(array.nbytes))
@@ -105,14 +90,15 @@ class Loaded:
                     kept.append(driver.allocate(array.nbytes))
                     if array.nbytes:
                         driver.copy_in(kept[-1], np.ascontiguousarray(array), driver.main)
-                given, results = list(kept), [*map(self._fresh(kept), self.program.result_nbytes)]
+                given = list(kept)
+                results = [_fresh(driver, kept, n) for n in self.program.result_nbytes]
                 given += self._constants(kept)
                 self.queue(given, results, held)
                 made = []
                 for ref, type in zip(self.program.outputs, self.executable.outputs, strict=True):
                     made.append(np.empty(type.shape, type.dtype.numpy))
                     if type.nbytes:
-                        address = _Addresses(given, results, ()).of(ref)
+                        address = Addresses(given, results, ()).of(ref)
                         driver.copy_out(made[-1], address, driver.main)
                 driver.synchronize(driver.main)
                 return made
@@ -124,75 +110,108 @@ class Loaded:
         self,
         addresses: Callable[[Callable[[int], int]], list[int]],
         types: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
+        donors: Mapping[int, object] = NO_DONORS,
     ) -> list[Any]:
         """Takes arguments in the memory of the device, and returns the driver's arrays. addresses:
         those of arguments, from a function that allocates memory for this call; types: shapes and
-        dtypes that results have for the user."""
-        driver, program, kept = self.driver, self.program, list[int]()
-        fresh = self._fresh(kept)
-        with Held(driver) as held:
-            try:
-                given = [*addresses(fresh), *self._constants(kept)]
-                for at in program.overwritten:
-                    if at < program.arguments:
-                        given[at] = self._copied(given[at], program.arg_nbytes[at], fresh)
-                results = [*map(fresh, program.result_nbytes)]
-                self.queue(given, results, held)
-                del kept[len(kept) - len(results) :]
-                return self._arrays(given, results, types)
-            finally:
-                for address in reversed(kept):
-                    driver.free(address)
+        dtypes that results have for the user; donors: by argument that may be written into, who
+        keeps its memory."""
+        if self.is_captured:
+            return self.driver.within(lambda: self._call(addresses, types, donors, None))
+        with Held(self.driver) as held:
+            return self._call(addresses, types, donors, held)
+
+    def _call(
+        self,
+        addresses: Callable[[Callable[[int], int]], list[int]],
+        types: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
+        donors: Mapping[int, object],
+        held: Held | None,
+    ) -> list[Any]:
+        driver, kept, results = self.driver, list[int](), list[int]()
+        try:
+            given = addresses(partial(_fresh, driver, kept))
+            for at in self.copied:
+                if at not in donors:
+                    given[at] = self._copied(given[at], self.program.arg_nbytes[at], kept)
+            if self.constants:
+                given = [*given, *self._constants(kept)]
+            for nbytes in self.program.result_nbytes:
+                results.append(driver.allocate(nbytes))
+            self.queue(given, results, held)
+            made = self._arrays(given, results, types, donors)
+            results.clear()
+            return made
+        finally:
+            for address in reversed((*kept, *results) if results else kept):
+                driver.free(address)
 
     def _arrays(
         self,
         given: Sequence[int],
         results: Sequence[int],
         types: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
+        donors: Mapping[int, object],
     ) -> list[Any]:
-        """Results as arrays that own their memory: a copy of what is an argument, or there
-        twice."""
-        places, taken, made = _Addresses(given, results, ()), set[int](), []
+        """Results as arrays that own their memory, or have it of a donor: a copy of what is an
+        argument, or there twice."""
+        driver, given_away, made = self.driver, set[int](), list[Any]()
+        for (at, ref, nbytes), (shape, dtype) in zip(self.sources, types, strict=True):
+            if at is not None:
+                made.append(driver.array(results[at], shape, dtype))
+                continue
+            if ref.space == "arg" and not ref.offset_nbytes and ref.index not in given_away:
+                owner = donors.get(ref.index)
+                if owner is not None:
+                    given_away.add(ref.index)
+                    made.append(driver.array(given[ref.index], shape, dtype, owner))
+                    continue
+            source, address = Addresses(given, results, ()).of(ref), driver.allocate(nbytes)
+            if nbytes:
+                driver.copy(address, source, nbytes, driver.main)
+            made.append(driver.array(address, shape, dtype))
+        for number in self.unused:
+            driver.free(results[number])
+        return made
+
+    @remembered
+    def sources(self) -> tuple[tuple[int | None, BufferRef, int], ...]:
+        """For each result of the function its memory among the program's results, if it has it for
+        itself; where it is; its bytes."""
+        taken, made = set[int](), list[tuple[int | None, BufferRef, int]]()
         for ref, type in zip(self.program.outputs, self.executable.outputs, strict=True):
-            address = places.of(ref)
-            if ref.space != "result" or ref.index in taken:
-                source, address = address, self.driver.allocate(type.nbytes)
-                if type.nbytes:
-                    self.driver.copy(address, source, type.nbytes, self.driver.main)
-            elif ref.offset_nbytes:
+            own = ref.space == "result" and ref.index not in taken
+            if own and ref.offset_nbytes:
                 raise InternalError(f"a result begins inside of {ref}", step="cuda")
-            else:
+            if own:
                 taken.add(ref.index)
-            made.append(address)
-        for number, address in enumerate(results):
-            if number not in taken:
-                self.driver.free(address)
-        return [
-            self.driver.array(address, shape, dtype)
-            for address, (shape, dtype) in zip(made, types, strict=True)
-        ]
+            made.append((ref.index if own else None, ref, type.nbytes))
+        return tuple(made)
 
-    def _fresh(self, kept: list[int]) -> Callable[[int], int]:
-        """Allocates memory for this call."""
+    @remembered
+    def unused(self) -> tuple[int, ...]:
+        """Results of the program that no result of the function is."""
+        taken = {at for at, _, _ in self.sources}
+        return tuple(n for n in range(len(self.program.result_nbytes)) if n not in taken)
 
-        def allocate(nbytes: int) -> int:
-            kept.append(self.driver.allocate(nbytes))
-            return kept[-1]
+    @remembered
+    def copied(self) -> tuple[int, ...]:
+        """Arguments that the program writes into."""
+        return tuple(at for at in self.program.overwritten if at < self.program.arguments)
 
-        return allocate
-
-    def _copied(self, source: int, nbytes: int, fresh: Callable[[int], int]) -> int:
-        address = fresh(nbytes)
+    def _copied(self, source: int, nbytes: int, kept: list[int]) -> int:
+        address = _fresh(self.driver, kept, nbytes)
         if nbytes:
             self.driver.copy(address, source, nbytes, self.driver.main)
         return address
 
-    def _constants(self, kept: list[int]) -> list[int]:
+    def _constants(self, kept: list[int]) -> Sequence[int]:
         """Addresses of constants, copied where the program writes into them."""
         first, program = self.program.arguments, self.program
-        fresh = self._fresh(kept)
+        if len(self.copied) == len(program.overwritten):
+            return self.constants
         return [
-            self._copied(address, program.arg_nbytes[first + at], fresh)
+            self._copied(address, program.arg_nbytes[first + at], kept)
             if first + at in program.overwritten
             else address
             for at, address in enumerate(self.constants)
@@ -200,33 +219,28 @@ class Loaded:
 
     # ---------------------------------------------------------------- queueing
 
-    def queue(self, given: Sequence[int], results: Sequence[int], held: Held) -> None:
-        """Queues a call. given: addresses of arguments and constants."""
-        driver, program = self.driver, self.program
-        arenas = [driver.allocate(nbytes) if nbytes else 0 for nbytes in program.arena_nbytes]
+    def queue(self, given: Sequence[int], results: Sequence[int], held: Held | None) -> None:
+        """Queues a call. given: addresses of arguments and constants; held: of programs that the
+        host does something for in between."""
+        driver = self.driver
+        arenas = [driver.allocate(nbytes) if nbytes else 0 for nbytes in self.program.arena_nbytes]
         try:
-            places = _Addresses(given, results, arenas)
-            if not self.is_captured:
-                _Queueing(self, places, held).steps(program.steps, ())
-                return
             key = (*given, *results, *arenas)
             graph = self.graphs.get(key)
-            if graph is None and key in self.seen:
-                graph = self._captured(key, places, held)
+            if graph is None and self.is_captured:
+                graph = self._captured(key, Addresses(given, results, arenas), held)
             if graph is None:
-                self.seen[key] = None
-                if len(self.seen) > _MOST_SEEN:
-                    self.seen.popitem(last=False)
-                _Queueing(self, places, held).steps(program.steps, ())
+                places = Addresses(given, results, arenas)
+                Queueing(self.parts, places, self.streams, held).steps(self.program.steps, ())
             else:
-                self.graphs.move_to_end(key)
                 driver.replay(graph, driver.main)
         except BaseException:
             self._meet()
             raise
         finally:
-            for address in filter(None, reversed(arenas)):
-                driver.free(address)
+            for address in reversed(arenas):
+                if address:
+                    driver.free(address)
 
     def _meet(self) -> None:
         """Where a call ends before its last step, a function of Python having raised: the main
@@ -243,14 +257,28 @@ class Loaded:
         """Whether calls become graphs."""
         return self.program.is_fixed and _FEWEST <= _launches(self.program.steps) <= _MOST
 
-    def _captured(self, key: tuple[int, ...], places: _Addresses, held: Held) -> Graph:
+    def _captured(self, key: tuple[int, ...], places: Addresses, held: Held | None) -> Graph | None:
+        """A graph of addresses that come again, see Note [Graphs]."""
+        if key not in self.seen:
+            self.seen[key] = None
+            if len(self.seen) > _MOST_SEEN:
+                self.seen.popitem(last=False)
+            return None
         old = self.graphs.popitem(last=False)[1] if len(self.graphs) >= _MOST_GRAPHS else None
+        origin = _side_streams(self.driver, self.program.streams)[-1]  # no other's of this program
+        streams = [origin, *self.streams[1:]]
 
         def queue() -> None:
-            _Queueing(self, places, held).steps(self.program.steps, ())
+            Queueing(self.parts, places, streams, held).steps(self.program.steps, ())
 
-        graph = self.graphs[key] = self.driver.capture(self.driver.main, queue, old)
+        graph = self.graphs[key] = self.driver.capture(origin, queue, old)
         return graph
+
+
+def _fresh(driver: Driver, kept: list[int], nbytes: int) -> int:
+    """Memory for one call."""
+    kept.append(driver.allocate(nbytes))
+    return kept[-1]
 
 
 def _launches(steps: tuple[Step, ...]) -> int:
@@ -273,117 +301,3 @@ def _side_streams(driver: Driver, count: int) -> list[Stream]:
         known = _streams.setdefault(driver, [])
         known += [driver.new_stream() for _ in range(count - len(known))]
         return known[:count]
-
-
-@dataclass(frozen=True)
-class _Addresses:
-    given: Sequence[int]
-    results: Sequence[int]
-    arenas: Sequence[int]
-
-    def of(self, ref: BufferRef, turns: Sequence[int] = ()) -> int:
-        spaces: Mapping[Space, Sequence[int]]
-        spaces = {"arg": self.given, "result": self.results, "arena": self.arenas}
-        address = spaces[ref.space][ref.index] + ref.offset_nbytes
-        for stride, turn in zip(ref.loop_strides_nbytes, turns, strict=False):
-            address += stride * turn
-        return address
-
-
-@dataclass(frozen=True)
-class _Queueing:
-    """Walks a program once. turns: numbers of the turns of the loops around a step."""
-
-    loaded: Loaded
-    places: _Addresses
-    held: Held
-
-    def steps(self, steps: Sequence[Step], turns: tuple[int, ...]) -> None:
-        for step in steps:
-            self._step(step, turns)
-
-    def _step(self, step: Step, turns: tuple[int, ...]) -> None:
-        driver, streams = self.loaded.driver, self.loaded.streams
-        match step:
-            case Dispatched(steps=inner) | Body(steps=inner):
-                self.steps(inner, turns)
-            case Launch():
-                self._launch(step, turns)
-            case Record(stream, event):
-                driver.record(self.loaded.events[event], streams[stream])
-            case Wait(stream, event):
-                driver.wait(streams[stream], self.loaded.events[event])
-            case Copy(stream, destination, source, nbytes):
-                to, start = self.places.of(destination, turns), self.places.of(source, turns)
-                if to != start and nbytes:
-                    driver.copy(to, start, nbytes, streams[stream])
-            case Store(stream, place, nbytes, first, by):
-                value = first + by * (turns[-1] if turns else 0)
-                driver.store(self.places.of(place, turns), value, nbytes, streams[stream])
-            case Loop(trip, body):
-                for turn in range(trip):
-                    self.steps(body, (*turns, turn))
-            case While(stream, condition, predicate, body):
-                self.steps(condition, turns)
-                while self._read(stream, predicate, 1, turns):
-                    self.steps(body, turns)
-                    self.steps(condition, turns)
-            case Branch(stream, index, nbytes, branches):
-                number = self._read(stream, index, nbytes, turns)
-                self.steps(branches[min(max(number, 0), len(branches) - 1)], turns)
-            case Call(stream, _, operands, results):
-                arrays = [self._fetch(x, stream, turns) for x in operands]
-                with self.held.released():
-                    made = host_calls.call(step, arrays)
-                self._put(results, made, stream, turns)
-            case Delegate(stream, number, _, operands, results):
-                equation = self.loaded.executable.equations[number]
-                taken = [None if x is None else self._fetch(x, stream, turns) for x in operands]
-                with self.held.released():
-                    made = host_calls.evaluate(equation, taken)
-                self._put(results, made, stream, turns)
-
-    def _launch(self, step: Launch, turns: tuple[int, ...]) -> None:
-        words = [self.places.of(ref, turns) for ref in step.buffers]
-        numbers = (*step.params, 0, step.items)
-        x, y, z = (*step.threads, 1, 1)[:3]
-        self.loaded.driver.launch(
-            self.loaded.functions[step.kernel],
-            (step.blocks, 1, 1),
-            (x, y, z),
-            step.shared_nbytes,
-            self.loaded.streams[step.stream],
-            struct.pack(f"{len(words)}Q{len(numbers)}q", *words, *numbers),
-        )
-
-    # ---------------------------------------------------------------- the host in between
-
-    def _read(self, stream: int, ref: BufferRef, nbytes: int, turns: tuple[int, ...]) -> int:
-        """An integer in the memory of the device."""
-        found = np.empty(1, f"i{nbytes}")
-        address = self.places.of(ref, turns)
-        self.loaded.driver.copy_out(found, address, self.loaded.streams[stream])
-        return int(found[0])
-
-    def _fetch(self, array: ForeignArray, stream: int, turns: tuple[int, ...]) -> Array:
-        found = np.empty(array.dims, dtype_named(array.dtype).numpy)
-        if array.nbytes:
-            address = self.places.of(array.ref, turns)
-            self.loaded.driver.copy_out(found, address, self.loaded.streams[stream])
-        return found
-
-    def _put(
-        self,
-        arrays: Sequence[ForeignArray | None],
-        made: Sequence[Array],
-        stream: int,
-        turns: tuple[int, ...],
-    ) -> None:
-        for array, value in zip(arrays, made, strict=True):
-            if array is not None and array.nbytes:
-                given = np.ascontiguousarray(value, dtype_named(array.dtype).numpy)
-                if given.nbytes != array.nbytes:
-                    what = f"{given.dtype}{list(given.shape)} where {array} was promised"
-                    raise InternalError(what, step="cuda")
-                address = self.places.of(array.ref, turns)
-                self.loaded.driver.copy_in(address, given, self.loaded.streams[stream])

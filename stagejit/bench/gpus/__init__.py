@@ -1,0 +1,1 @@
+"""Programs on a GPU. To read: `modelled.py`, which needs none, and `overhead.py`."""
