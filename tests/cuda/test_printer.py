@@ -13,7 +13,7 @@ from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.ir.interpreter.arithmetic import DTYPES
 from stagejit.codegen.ir.nodes import BF16, F16, F32, F64, I1, I8, I32, I64, Type, Value
-from stagejit.codegen.ir.shared_code import called
+from stagejit.codegen.ir.shared_code import INLINED, called, repeats_code, shared
 from stagejit.errors import InternalError
 from tests.codegen.ir.grid.test_simulator import block_sum
 from tests.cuda.checked import checked
@@ -176,8 +176,47 @@ def test_code_that_is_called() -> None:
     at = b.thread_id() * 2
     made = called(b, "p", [b.load(x, at, 2), b.thread_id() % 2], polynomial, "long")
     b.store(made, y, at)
-    assert "const vec<float, 2> result = p_0(" in body_of(b)
+    assert "const vec<float, 2> p_of = p_f32(" in body_of(b)
     checked(b.finish(), [np.arange(64, dtype=np.float32), np.zeros(64, np.float32)], blocks=[1])
+
+
+def test_code_that_is_called_for_each_lane() -> None:
+    """It stands once, and what it calls rarely beside it; it is written out where it is called."""
+
+    def cube(b: Builder, x: Value) -> Value:
+        return x * x * x
+
+    def bounded(b: Builder, x: Value) -> Value:
+        large = b.compare("gt", x, 40.0)
+        (made,) = b.if_(large, lambda: [called(b, "cube", [x], cube, "rare")], lambda: [x + 1.0])
+        return made
+
+    b = GridBuilder([32])
+    x, y = b.buffer("x", F32, readonly=True), b.buffer("y", F32)
+    at = b.thread_id() * 2
+    made = shared(b, "bounded", [b.load(x, at, 2)], bounded, "key")
+    alone = shared(b, "bounded", [b.load(x, at)], bounded, "key")
+    b.store(made + alone, y, at)
+    text = cuda_source(b.finish(), "k")
+    assert text.count("static __device__ __forceinline__ float bounded_f32(float x) {") == 1
+    assert text.count("static __device__ __noinline__ float cube_f32(float x) {") == 1
+    assert "bounded_of = {bounded_f32(x_at[0]), bounded_f32(x_at[1])};" in text
+    arrays = [np.arange(64, dtype=np.float32), np.zeros(64, np.float32)]
+    checked(b.finish(), arrays, blocks=[1])
+    numbers = np.arange(64, dtype=np.float64)
+    each = np.where(numbers > 40, numbers**3, numbers + 1)
+    np.testing.assert_array_equal(arrays[1], (each + np.repeat(each[::2], 2)).astype(np.float32))
+
+
+def test_code_that_is_called_often_is_not_written_out() -> None:
+    b = GridBuilder([32])
+    x, y = b.buffer("x", F32, readonly=True), b.buffer("y", F32)
+    for number in range(INLINED + 1):
+        value = b.load(x, b.thread_id() + number)
+        b.store(shared(b, "twice", [value], lambda b, x: x + x, "key"), y, b.thread_id() + number)
+    text = cuda_source(b.finish(), "k")
+    assert text.count("static __device__ float twice_f32(float x) {") == 1
+    assert not repeats_code(b.finish())
 
 
 def test_a_lane_that_is_used_in_a_loop_and_after_it() -> None:

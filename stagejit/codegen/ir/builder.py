@@ -23,12 +23,14 @@ _LETTERS = {"scratch": "s", "stack": "s", "table": "t", "shared": "b"}  # in nam
 
 
 class Builder(Hoisting):
-    """Writes one kernel. Vector and scalar operands mix: scalars are splatted as needed. `calls`
-    and `is_callee`: see `shared_code`."""
+    """Writes one kernel. Vector and scalar operands mix: scalars are splatted as needed. `calls`,
+    `is_callee` and `by_lanes`: see `shared_code`."""
 
-    def __init__(self, *, calls: bool = False, is_callee: bool = False) -> None:
+    def __init__(
+        self, *, calls: bool = False, is_callee: bool = False, by_lanes: bool = False
+    ) -> None:
         super().__init__()
-        self.calls, self.is_callee = calls, is_callee
+        self.calls, self.is_callee, self.by_lanes = calls, is_callee, by_lanes
         self.written: Counter[Any] = Counter()  # places, by code that could be called
 
     # ---------------------------------------------------------------- arguments and memory
@@ -315,4 +317,8 @@ class Builder(Hoisting):
     # ---------------------------------------------------------------- shared code
 
     def call(self, callee: Callee, args: Sequence[Value]) -> Value:
-        return self._pure("call", tuple(args), callee.result.type, callee=callee)
+        """Code of one lane is called for each lane of its arguments."""
+        result = callee.result.type
+        if args and args[0].type != callee.params[0].type:
+            result = result.with_lanes(args[0].type.lanes)
+        return self._pure("call", tuple(args), result, callee=callee)

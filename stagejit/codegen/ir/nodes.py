@@ -231,7 +231,7 @@ def numbering_key(
     return key
 
 
-CalleeKind = Literal["repeated", "rare", "long"]
+CalleeKind = Literal["repeated", "rare", "long", "inlined", "often"]
 
 
 @dataclass(eq=False)

@@ -79,9 +79,12 @@ _PREDICATES = {
 
 def _call(op: Op) -> None:
     callee: Callee = op.attrs["callee"]
-    wanted = [param.type for param in callee.params]
+    wanted, result = [param.type for param in callee.params], callee.result.type
+    lanes = result_of(op).lanes
+    if lanes and not any(type.lanes for type in (*wanted, result)):  # each lane on its own
+        wanted, result = [type.with_lanes(lanes) for type in wanted], result.with_lanes(lanes)
     need(types_of(op) == wanted, f"{callee} takes {wanted}, not {types_of(op)}")
-    need(result_of(op) == callee.result.type, f"{callee} gives {callee.result.type}")
+    need(result_of(op) == result, f"{callee} gives {result}")
 
 
 def _select(op: Op) -> None:

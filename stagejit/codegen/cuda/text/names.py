@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from stagejit.codegen.cuda.text.preamble import RESERVED
+from stagejit.codegen.ir.nodes import Callee
 
 _WORDS = """\
 alignas alignof and asm auto bool break case catch char class const constexpr continue
@@ -26,9 +27,17 @@ OF_OPS = {
     "fdiv": "ratio", "udiv": "part", "sdiv": "part", "urem": "rest", "srem": "rest",
     "add": "sum", "sub": "rest", "icmp": "holds", "fcmp": "holds", "mask_below": "inside",
     "select": "chosen", "exchange": "other", "vote": "vote", "atomic": "before", "cas": "before",
+    **dict.fromkeys(("fmax", "fmaximum", "smax", "umax"), "most"),
+    **dict.fromkeys(("fmin", "fminimum", "smin", "umin"), "least"),
+    **dict.fromkeys(("zext", "sext", "trunc"), "number"), "sqrt": "root", "fabs": "size",
     "tile_product": "c_tile", "call": "result", "reduce": "total", "insert": "lanes",
     "and": "bits", "or": "bits", "xor": "bits", "shl": "bits", "lshr": "bits", "ashr": "bits",
 }  # fmt: skip
+
+
+def called_name(callee: Callee) -> str:
+    """Of a function that a kernel calls."""
+    return re.sub(r"\W", "_", callee.name)
 
 
 class Names:

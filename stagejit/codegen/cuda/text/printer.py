@@ -16,9 +16,8 @@ Note [Restrict]: nothing writes a readonly buffer while the kernel runs, so it i
 from __future__ import annotations
 
 import math
-import re
 
-from stagejit.codegen.cuda.text.names import Names
+from stagejit.codegen.cuda.text.names import Names, called_name
 from stagejit.codegen.cuda.text.preamble import preamble
 from stagejit.codegen.cuda.text.statements import write_block
 from stagejit.codegen.cuda.text.tiles import (
@@ -43,11 +42,10 @@ def cuda_source(function: Function, name: str, about: str = "") -> str:
     """The source of a kernel. about: lines that say which dispatch it is."""
     if not function.threads:
         raise InternalError("a kernel for a CPU cannot be printed as CUDA C++", step="cuda")
-    names = Names(
-        frozenset({name, DYNAMIC, *(re.sub(r"\W", "_", c.name) for c in function.callees)})
-    )
+    taken = frozenset({name, DYNAMIC, *map(called_name, function.callees)})
+    names = Names(taken)
     buffers = names_of(function.buffers, names)
-    parts = [_callee(callee) for callee in function.callees]
+    parts = [_callee(callee, taken) for callee in function.callees]
     parts += [_table(b, buffers[b]) for b in function.buffers if b.space == "table"]
     parts += [*_tile_functions(function), _kernel(function, name, names, buffers)]
     text = "\n\n".join(parts)
@@ -109,10 +107,13 @@ def _table(buffer: Buffer, name: str) -> str:
     return f"static __device__ const {c_type(buffer.elem)} {name}[{buffer.size}] = {{{shown}}};"
 
 
-def _callee(callee: Callee) -> str:
+# How functions are called; else as the compiler likes.
+_ATTRIBUTES = {"inlined": " __forceinline__", "rare": " __noinline__"}
+
+
+def _callee(callee: Callee, taken: frozenset[str]) -> str:
     """Code that is called, with its tables before it."""
-    own = re.sub(r"\W", "_", callee.name)
-    names = Names()
+    own, names = called_name(callee), Names(taken)
     buffers = {b: names.fresh(f"{own}_{b.name.split('.')[0]}") for b in callee.buffers}
     v = Values(names, buffers, callee.body, callee.result)
     params: list[str] = []
@@ -123,7 +124,8 @@ def _callee(callee: Callee) -> str:
     _declare_memory(v, callee.buffers)
     write_block(v, callee.body)
     v.line(f"return {v.text(callee.result)};")
-    head = f"static __device__ {c_type(callee.result.type)} {own}({', '.join(params)}) {{"
+    how = f"static __device__{_ATTRIBUTES.get(callee.kind, '')}"
+    head = f"{how} {c_type(callee.result.type)} {own}({', '.join(params)}) {{"
     tables = [_table(b, buffers[b]) for b in callee.buffers if b.space == "table"]
     return "\n".join([*tables, head, *v.lines, "}"])
 

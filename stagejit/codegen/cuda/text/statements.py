@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Sequence
 
 from stagejit.codegen.cuda.text.casts import signed
-from stagejit.codegen.cuda.text.expressions import infix, reduced, scalar
+from stagejit.codegen.cuda.text.expressions import called, infix, reduced, scalar
 from stagejit.codegen.cuda.text.memory import MEMORY
+from stagejit.codegen.cuda.text.names import called_name
 from stagejit.codegen.cuda.text.types import Expr, c_type, constant
 from stagejit.codegen.cuda.text.values import Values
 from stagejit.codegen.cuda.text.warps import WARPS
@@ -90,9 +91,15 @@ def _mask_below(v: Values, op: Op) -> None:
 
 
 def _call(v: Values, op: Op) -> None:
-    args = ", ".join(v.text(operand) for operand in op.operands)
-    name = re.sub(r"\W", "_", op.attrs["callee"].name)
-    v.declare(op.results[0], f"{name}({args})")
+    callee, (result,) = op.attrs["callee"], op.results
+    function, lanes = called_name(callee), range(result.type.lanes)
+    if not lanes:
+        v.bind(op, called(function, *map(v.scalar, op.operands)))
+    elif callee.result.type.lanes:
+        v.declare(result, f"{function}({', '.join(map(v.text, op.operands))})")
+    else:
+        parts = [called(function, *(v.lane(x, k) for x in op.operands)) for k in lanes]
+        v.bind_lanes(result, parts)
 
 
 # -------------------------------------------------------------------- control flow

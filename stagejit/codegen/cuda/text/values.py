@@ -83,6 +83,8 @@ class Values:
             return "value"
         if op.opcode in ("load", "gather"):
             return f"{self.buffers[op.attrs['buffer']]}_at"
+        if op.opcode == "call":
+            return f"{op.attrs['callee'].name.split('.')[0]}_of"
         if value.type.elem == "i64" and op.opcode in ("add", "sub", "mul"):
             return "at"
         return OF_OPS.get(op.opcode, "value")

@@ -20,7 +20,7 @@ class GridBuilder(Builder):
     one that follows each other in a warp."""
 
     def __init__(self, threads: Sequence[int], *, calls: bool = False, resident: int = 0) -> None:
-        super().__init__(calls=calls)
+        super().__init__(calls=calls, by_lanes=True)
         self.threads, self.resident = tuple(threads), resident
 
     def finish(self) -> Function:

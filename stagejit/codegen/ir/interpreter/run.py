@@ -131,12 +131,20 @@ class Run:
 
     def _call(self, op: Op) -> None:
         callee: Callee = op.attrs["callee"]
-        for param, operand in zip(callee.params, op.operands, strict=True):
-            self.values[param] = self.values[operand]
+        args, lanes = [self.values[operand] for operand in op.operands], op.results[0].type.lanes
+        if lanes and not callee.result.type.lanes:  # one by one
+            made = [self._called(callee, [x[..., k] for x in args]) for k in range(lanes)]
+            self.values[op.results[0]] = np.stack(np.broadcast_arrays(*made), -1)
+        else:
+            self.values[op.results[0]] = self._called(callee, args)
+        self.current = op
+
+    def _called(self, callee: Callee, args: Sequence[Array]) -> Array:
+        for param, value in zip(callee.params, args, strict=True):
+            self.values[param] = value
         self._start(callee.buffers)
         self._ops(callee.body)
-        self.current = op
-        self.values[op.results[0]] = self.values[callee.result]
+        return self.values[callee.result]
 
     # ---------------------------------------------------------------- memory
 

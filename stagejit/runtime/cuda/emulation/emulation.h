@@ -22,6 +22,8 @@
 
 #define __global__
 #define __device__
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __restrict__ __restrict
 // EMULATED_SHARED: the section of a kernel's shared memory.
