@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+import stagejit
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.ir.grid.matrix_tiles import M16N8K8_TF32
 from stagejit.codegen.ir.interpreter.grid import simulate
@@ -82,6 +84,60 @@ def test_a_missing_barrier_is_found(
         except AssertionError:
             wrong.append(threads)
     assert wrong
+
+
+# -------------------------------------------------------------------- blocks
+
+
+def shift(by: int) -> Function:
+    """Each block moves an element in place; another block moves the one that it reads."""
+    b = GridBuilder([32])
+    y = b.buffer("y", I64)
+    value = b.load(y, b.block_id() + max(by, 0))
+    first = b.compare("eq", b.thread_id(), 0)
+    b.if_(first, lambda: b.store(value + 1, y, b.block_id() + max(-by, 0)))
+    return b.finish()
+
+
+@pytest.mark.parametrize("by", [1, -1])
+@pytest.mark.parametrize("blocks", [2, 3, 4, 7, 40])
+def test_blocks_that_wait_for_each_other_are_found(by: int, blocks: int) -> None:
+    results = []
+    for threads in ORDERS:
+        found = np.arange(blocks + 1) * 100
+        emulate(shift(by), [found], blocks=[blocks], threads=threads)
+        results.append(found.tolist())
+    assert any(result != results[0] for result in results)
+
+
+@pytest.mark.parametrize("threads", ORDERS)
+@pytest.mark.parametrize("grid", [[1], [2], [6], [35], [3, 4], [5, 2, 3]])
+def test_each_block_runs_once(grid: list[int], threads: str) -> None:
+    b = GridBuilder([32])
+    y, one = b.buffer("y", I64), b.const(1, I64)
+    at = (b.block_id(2) * grid[1] if len(grid) > 2 else b.const(0)) + (
+        b.block_id(1) if len(grid) > 1 else b.const(0)
+    )
+    at = at * grid[0] + b.block_id(0)
+    b.if_(b.compare("eq", b.thread_id(), 0), lambda: b.store(b.load(y, at) + one, y, at))
+    found = np.zeros(math.prod(grid), np.int64)
+    emulate(b.finish(), [found], blocks=grid, threads=threads)
+    assert (found == 1).all()
+
+
+# -------------------------------------------------------------------- numbers
+
+
+def test_denormal_numbers_are_those_of_a_gpu() -> None:
+    """On a thread of XLA's, too, where they count as zeros."""
+    x = np.array([1e-45, -1e-45, 1e-40, 1e-38, 1e38], np.float32)
+    for y in (np.float32(1e-40), np.float32(0.25), np.float32(3)):
+        found = stagejit.jit(lambda x, y: (x * y, x / y, x + y, x < y), backend="cuda-emulated")(
+            x, y
+        )
+        with np.errstate(all="ignore"):
+            for one, wanted in zip(found, (x * y, x / y, x + y, x < y), strict=True):
+                np.testing.assert_array_equal(np.asarray(one), wanted)
 
 
 # -------------------------------------------------------------------- faults

@@ -1,10 +1,12 @@
 // CUDA C++ on a CPU, where there is no GPU.
 //
 // Input: the sources of kernels, which stand below this (see compiling.py), and a grid. Output: what
-// a kernel writes, or what it did wrong. Blocks run one after the other. Each thread is a fiber with a stack
-// of its own: it runs until it waits at a barrier or exchanges something with its warp, and then
-// the next one of its warp does, in the order that is asked for, which goes warp by warp. What is
-// found:
+// a kernel writes, or what it did wrong. Blocks run one after the other: from the first to the last
+// where the threads do, else the other way round or in some order. Each thread is a fiber with a
+// stack of its own: it runs until it waits at a barrier or exchanges something with its warp, and
+// then the next one of its warp does, in the order that is asked for, which goes warp by warp.
+// Numbers are those of a GPU: denormal ones are what they are, whatever the thread that calls (one
+// of XLA's, say) does with its own. What is found:
 //   - a barrier that is missing: different orders of the threads give different results, and shared
 //     memory is full of NaN before each block;
 //   - threads that wait at different barriers, exchanges that not all threads of a warp come to;
@@ -12,6 +14,7 @@
 //     accesses to global memory that leave the pages of an array (see memory.py);
 //   - accesses of several bytes at places that are no multiples of them (`-fsanitize=alignment`).
 #pragma once
+#include <fenv.h>
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -165,6 +168,21 @@ bool run_block() {
   }
 }
 
+// Blocks in an order like that of the threads: a block that reads what another one writes is seen.
+struct Steps { uint64_t first, each; };
+
+Steps block_steps(uint64_t blocks) {
+  bool forward = true;
+  for (int k = 0; k < threads; ++k) forward &= turn_order[k] == k;
+  if (forward || blocks < 2) return {0, 1};
+  if (turn_order[0] == threads - 1) return {blocks - 1, blocks - 1};
+  uint64_t each = blocks / 2 + blocks / 8;  // the next that meets all of them
+  for (uint64_t a = 0, b;; ++each) {
+    for (a = each, b = blocks; b;) { const uint64_t rest = a % b; a = b; b = rest; }
+    if (a == 1) return {blocks / 2, each};
+  }
+}
+
 // What all threads of the warp hand in, by lane. Two slots in turn: nobody hands in the next value
 // before all have read the last but one.
 inline uint64_t* exchanged(uint64_t value, const char* site) {
@@ -251,13 +269,18 @@ const char* launch(void (*kernel)(A...), const unsigned* grid, const uint64_t* a
   ours.sa_flags = SA_SIGINFO | SA_NODEFER;
   sigaction(SIGSEGV, &ours, &before);
   sigaction(SIGBUS, &ours, &before_bus);
+  fenv_t numbers;
+  fegetenv(&numbers);
+  fesetenv(FE_DFL_ENV);
+  const uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
+  const Steps steps = block_steps(blocks);
   bool well = true;
-  for (unsigned z = 0; well && z < grid[2]; ++z)
-    for (unsigned y = 0; well && y < grid[1]; ++y)
-      for (unsigned x = 0; well && x < grid[0]; ++x) {
-        blockIdx = {x, y, z};
-        well = run_block();
-      }
+  for (uint64_t k = 0, n = steps.first; well && k < blocks; ++k, n = (n + steps.each) % blocks) {
+    blockIdx = {unsigned(n % grid[0]), unsigned(n / grid[0] % grid[1]),
+                unsigned(n / grid[0] / grid[1])};
+    well = run_block();
+  }
+  fesetenv(&numbers);
   sigaction(SIGSEGV, &before, nullptr);
   sigaction(SIGBUS, &before_bus, nullptr);
   return message;
