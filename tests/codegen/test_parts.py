@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -161,6 +162,24 @@ def test_convolutions_of_groups(runner: Runner) -> None:
         w,
         change=partial(2),
     )
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(32, 2), (33, 2)])
+@pytest.mark.parametrize("order", list(itertools.permutations("nik")), ids="".join)
+def test_sums_over_axes_that_lie_in_another_order(
+    runner: Runner, order: tuple[str, ...], rows: int, parts: int
+) -> None:
+    """Loops over i and j become one where they run on into each other in memory, whatever lies
+    between them in the value that is split."""
+    extents = {"n": 3, "i": rows, "k": 5}
+    lies = "".join(order).replace("i", "ij")
+    y = array(*((*extents.values(), 7)["nikj".index(axis)] for axis in lies))
+
+    def function(x: jax.Array, y: jax.Array) -> jax.Array:
+        moved = y.transpose([lies.index(axis) for axis in "njik"])
+        return jnp.einsum("ij,njik->nk", jnp.tanh(x), jnp.clip(moved, -0.5, 0.5))
+
+    runner.check(function, array(rows, 7), y, change=partial(parts))
 
 
 def test_a_nest_that_runs_over_the_end() -> None:

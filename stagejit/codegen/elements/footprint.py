@@ -16,6 +16,7 @@ from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.slices import pull_view
+from stagejit.graph.ops.splits import is_uneven
 from stagejit.index.affine import (
     Affine,
     Index,
@@ -123,9 +124,10 @@ class Footprint(Walk[Value]):
 
 def require_elements(split: Op, index: Index) -> None:
     """Raises InternalError where a part that is shorter than others is run to the end of those:
-    whoever sums over parts has a nest of its own for it. (An index of merged loops may leave a
-    dimension for the next one; not the array.)"""
-    whole = split.operands[0].type
-    if linearize(index, whole.shape).range()[1] >= whole.size:
+    whoever sums over parts has a nest of its own for it. (What merges loops takes what it adds to
+    the split axis away again, or leaves it within: parts but the last end before the array does.)
+    """
+    axis, whole = split.attrs["axis"], split.operands[0].type
+    if is_uneven(split) and index[axis].range()[1] >= whole.shape[axis]:
         at = ", ".join(map(str, index))
         raise InternalError(f"{split} has no element [{at}]", step="codegen", loc=split.loc)
