@@ -11,7 +11,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from stagejit.schedule.plan import Plan
     from stagejit.stages import Lowered, Traced
 
+Form = Literal["bf16", "int8", "int4"]
 BUDGET_MS = 60_000.0
 
 
@@ -37,6 +38,7 @@ def bind(
     /,
     *,
     options: Options | None = None,
+    weights: Form | None = None,
     budget_ms: float = BUDGET_MS,
     budget_nbytes: int | None = None,
     **jit_options: Any,
@@ -49,6 +51,9 @@ def bind(
         memory for the programs that read it. NumPy arrays are copied now: who writes to one
         afterwards calls `update`. Numbers, and all else that is no array, are compiled in.
     options: as of `stagejit.jit`.
+    weights: how products read matrices of f32: "bf16", or "int8" or "int4" with a scale for each
+        output channel. Kernels widen them; sums stay f32. See `Bound.weight_error`. A weight that
+        others than products read, too, stays as it is.
     budget_ms: what is computed once takes at most so long, by estimate.
     budget_nbytes: it has, with the weights that are read as they are, at most so many bytes; by
         default 1.2 times those of all weights.
@@ -61,7 +66,13 @@ def bind(
     program that is compiled later and needs it raises StagejitError. Copies of NumPy arrays stay.
     Raises OptionsError for arrays of several devices, or on another platform.
     """
-    return Bound(fun, params, Budget(budget_ms, budget_nbytes), options, jit_options)
+    if weights not in (None, *get_args(Form)):
+        raise OptionsError(
+            f"weights is {weights!r}",
+            next_step=f"give None, or one of {', '.join(map(repr, get_args(Form)))}",
+        )
+    budget = Budget(budget_ms, budget_nbytes)
+    return Bound(fun, params, weights, budget, options, jit_options)
 
 
 class Bound:
@@ -71,6 +82,7 @@ class Bound:
         self,
         fun: Callable[..., Any],
         params: Any,
+        form: Form | None,
         budget: Budget,
         options: Options | None,
         jit_options: dict[str, Any],
@@ -80,7 +92,7 @@ class Bound:
         self._leaves: list[Any] = []  # weights, and what is no array
         for path, leaf in leaves:
             name = _name(path)
-            kept = Weight(name, *_array(name, leaf), budget) if _is_array(leaf) else leaf
+            kept = Weight(name, *_array(name, leaf), budget, form) if _is_array(leaf) else leaf
             self._leaves.append(kept)
         self._lock = new_lock()
         functools.update_wrapper(self, fun, updated=())
@@ -172,6 +184,13 @@ class Bound:
             "kept_nbytes": sum(total),
             "programs": len(tables),
         }
+
+    @property
+    def weight_error(self) -> dict[str, float]:
+        """|stored - w| / |w| in the Frobenius norm, for each weight that programs so far read in
+        another form; by name, of several where a product reads what is computed of them."""
+        tables = {table for weight in self._weights() for table in weight.tables}
+        return {name: error for table in tables for name, error in table.measures.items()}
 
     def _weights(self) -> list[Weight]:
         return [leaf for leaf in self._leaves if isinstance(leaf, Weight)]

@@ -33,6 +33,8 @@ SWITCHES: dict[str, str] = {
     "fold-constants": "evaluate ops whose operands are small constants",
     "known-ranges": "what integers cannot be is not compared, wrapped, clamped or masked",
     "simplify-algebra": "x * 1, x + 0, convert to the same dtype, double negation",
+    "scale-weights": "factors of output channels are multiplied into weights that are bound",
+    "store-weights": "products read weights as bf16, int8 or int4, where `bind` is told to",
     "evaluate-weights": "what weights that are bound determine is computed once, in no call",
     "eliminate-common-subexpressions": "one op for equal ops on equal operands",
     "sum-to-contract": "a sum of products whose factors repeat is a contraction",

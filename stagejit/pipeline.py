@@ -17,7 +17,7 @@ import contextlib
 import functools
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stagejit.codegen.cuda.device import Device
@@ -43,8 +43,8 @@ from stagejit.locks import new_rlock
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.cloning import copied
-from stagejit.rewrites.determined import Made, evaluate_weights
 from stagejit.rewrites.normal_form import normalize, verify_normal_form
+from stagejit.rewrites.weights.evaluate import Made, evaluate_weights
 from stagejit.runtime import program as host
 from stagejit.runtime.bound import BoundWeights, copies
 from stagejit.runtime.bridge import bridge_program
@@ -98,6 +98,7 @@ class Compilation:
     seconds: dict[str, float] = field(default_factory=dict)
     graph: Graph = field(init=False)
     sources: tuple[Weight | Made, ...] = ()  # of the bound inputs of the graph
+    measures: Mapping[str, Made] = field(default_factory=dict)  # of weights, to be shown
     decisions: list[Decision] = field(default_factory=list)
     left: frozenset[Op] = frozenset()
     grouping: Grouping = field(init=False)
@@ -217,7 +218,7 @@ def _evaluate(c: Compilation) -> None:
     split = evaluate_weights(c.graph, weights, c.request.options)
     if split.graph is not c.graph:
         c.graph.dissolve(bodies=False)
-    c.graph, c.sources = split.graph, split.sources
+    c.graph, c.sources, c.measures = split.graph, split.sources, split.measures
     c.decisions += split.decisions
 
 
@@ -338,7 +339,7 @@ def _load(c: Compilation) -> None:
 def _on_gpu(
     made: Executable, target: str, weights: BoundWeights | None, arrays: Sequence[Array]
 ) -> list[Array]:
-    bound = () if weights is None else weights.table.arrays
+    bound = () if weights is None else [array for _, array in weights.named_arrays()]
     return made.on(driver_of(target)).on_host([*arrays, *bound])
 
 
@@ -370,7 +371,7 @@ def _bound_weights(c: Compilation, cache: ObjectCache | None) -> BoundWeights | 
             _evaluations[made.text, c.request.options] = known
         return known
 
-    return BoundWeights(c.sources, compiled, cache)
+    return BoundWeights(c.sources, compiled, cache, c.measures)
 
 
 # What makes values of weights, as long as a program reads one: layers of one shape have one.

@@ -54,6 +54,8 @@ from stagejit.rewrites.prefixes import share_prefixes
 from stagejit.rewrites.ranges import assume
 from stagejit.rewrites.tiling import fuse
 from stagejit.rewrites.tiling.fuse import tile_and_fuse
+from stagejit.rewrites.weights import forms, scales
+from stagejit.rewrites.weights.forms import store_weights
 
 SIMPLIFY = LocalStep(
     "simplify",
@@ -64,6 +66,7 @@ SIMPLIFY = LocalStep(
         *algebra.RULES,
         *constants.RULES,
         *indices.RULES,
+        *scales.RULES,
     ),
     subexpressions.SHARING,
 )
@@ -75,6 +78,14 @@ def _share_inside(log: Log) -> None:
         if op.definition.is_loop and reads_twice(op):
             for made in simplify_loop(log, op):
                 log.decisions += run_steps(made.attrs["body"], (SIMPLIFY,), log.options)
+
+
+def _store(log: Log) -> None:
+    """Weights in fewer bytes; what is made of them is simplified, too."""
+    before = len(log.decisions)
+    store_weights(log)
+    if any(decision.applied for decision in log.decisions[before:]):
+        log.decisions += run_steps(log.graph, (SIMPLIFY,), log.options, log.machine)
 
 
 def _attend(log: Log) -> None:
@@ -98,6 +109,7 @@ STEPS: tuple[Step, ...] = (
     SIMPLIFY,
     GraphStep(loops.NAME, _share_inside),
     LocalStep("products", (*products.RULES, views.identity_view)),
+    GraphStep(forms.NAME, _store),
     GraphStep(branches.UPDATE, update_branches),
     LocalStep("repeats", repeats.RULES),
     GraphStep(prefixes.NAME, share_prefixes),

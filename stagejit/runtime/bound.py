@@ -1,9 +1,9 @@
 """What programs of `stagejit.bind` read besides their arguments: weights, and what is made of them.
 
-Input: the sources of a program's bound inputs (see `rewrites/determined.py`), and how to compile
-what is made. Output: `BoundWeights`, with the table that the program reads. Invariants: equal
-values of the same arrays are made once, however many programs read them; what is kept is what is
-read.
+Input: the sources of a program's bound inputs (see `rewrites/weights/evaluate.py`), and how to
+compile what is made. Output: `BoundWeights`, with the table that the program reads. Invariants:
+equal values of the same arrays are made once, however many programs read them; what is kept is what
+is read.
 
 Note [On disk]: what takes longer to compute than to read again is also kept in the object cache,
 under what is computed and the bytes that it is computed of. An entry is what was stored there or
@@ -24,7 +24,7 @@ from jax.interpreters import mlir
 from stagejit.compat import constant_array, physical_aval, type_of
 from stagejit.errors import UnsupportedOpError
 from stagejit.locks import new_lock
-from stagejit.rewrites.determined import Made
+from stagejit.rewrites.weights.evaluate import Made
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
 from stagejit.runtime.cpu.weights import Table
 from stagejit.runtime.emission import converted
@@ -47,10 +47,16 @@ class BoundWeights:
     """The weights of one program. `table.arrays` are in the order of its bound inputs."""
 
     def __init__(
-        self, sources: Sequence[Source], compile: Compile, cache: ObjectCache | None = None
+        self,
+        sources: Sequence[Source],
+        compile: Compile,
+        cache: ObjectCache | None = None,
+        measures: Mapping[str, Made] | None = None,
     ) -> None:
         self._sources, self._cache = tuple(sources), cache
-        self._made = {source: compile(source) for source in sources if isinstance(source, Made)}
+        self._measures = dict(measures or {})
+        made = [*sources, *self._measures.values()]
+        self._made = {source: compile(source) for source in made if isinstance(source, Made)}
         self.table = Table()
         self.put(self.evaluated({}))
         for weight in self.weights:
@@ -72,7 +78,7 @@ class BoundWeights:
         """What the program would read if some weights were these arrays."""
         return [
             self._result(source, new) if isinstance(source, Made) else _memory(_array(source, new))
-            for source in self._sources
+            for source in (*self._sources, *self._measures.values())
         ]
 
     def _result(self, made: Made, new: Mapping[Weight, Any]) -> Array:
@@ -86,12 +92,18 @@ class BoundWeights:
         return found
 
     def put(self, arrays: Sequence[Array]) -> None:
-        """What calls read from now on."""
+        """What calls read from now on: what `evaluated` gave."""
         self.table.put(arrays)
+
+    @property
+    def measures(self) -> dict[str, float]:
+        """Numbers about what calls read now."""
+        numbers = self.table.arrays[len(self._sources) :]
+        return {name: float(x) for name, x in zip(self._measures, numbers, strict=True)}
 
     def named_arrays(self) -> list[tuple[Source, Array]]:
         """What the program reads now."""
-        return list(zip(self._sources, self.table.arrays, strict=True))
+        return list(zip(self._sources, self.table.arrays, strict=False))
 
 
 def copies(
@@ -140,7 +152,7 @@ def _memory(array: Any) -> Array:
     """The elements of an array of JAX's, where they are. They stay there, whatever becomes of the
     array: a view of NumPy's keeps them, also where the array is deleted."""
     aval = array.aval
-    return np.ascontiguousarray(constant_array(array, aval, type_of(aval)))
+    return np.asarray(constant_array(array, aval, type_of(aval)), order="C")
 
 
 # By what is computed of which contents; nothing is kept alive for those who may come.

@@ -61,15 +61,21 @@ class Weight:
     """One array of those that a function is bound to.
 
     name: where it stands in the tree. is_copy: the caller has no reference to it. budget: for what
-    is made of it. tables: of programs that read it, or what is made of it.
+    is made of it. form: how products read it, see `rewrites/weights/forms.py`; axes: its axes
+    there; kept: why it has no such form; the first program decides both. tables: of programs that
+    read it, or what is made of it.
 
     Note [Who keeps an array]: the weight does, until what programs read is made of it alone; from
     then on only whoever gave it does. What the caller let go can be read by no program that is
     compiled later, which is an error that says so.
     """
 
-    def __init__(self, name: str, array: Any, is_copy: bool, budget: Budget) -> None:
-        self.name, self.budget, self.is_copy = name, budget, is_copy
+    def __init__(
+        self, name: str, array: Any, is_copy: bool, budget: Budget, form: str | None = None
+    ) -> None:
+        self.name, self.budget, self.is_copy, self.form = name, budget, is_copy, form
+        self.axes: Any = None
+        self.kept = ""
         self.aval = jax.typeof(array)
         self.tables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._held: Any = array
@@ -125,6 +131,7 @@ def bind_weights(graph: Graph) -> tuple[Weight, ...]:
             weight = op.attrs["weight"]
             if weight not in found:
                 found[weight] = graph.add_input(weight.name, op.result.type, bound=True)
+                graph.weights[found[weight]] = weight
             graph.replace_uses(op.result, found[weight])
             graph.erase(op)
     return tuple(found)

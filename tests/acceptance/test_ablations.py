@@ -101,6 +101,10 @@ def peak_nbytes(plan: Plan) -> int:
     return plan.peak_nbytes
 
 
+def weight_nbytes(plan: Plan) -> int:
+    return sum(buffer.nbytes for buffer in plan.buffers if buffer.kind == "weight")
+
+
 def waiting_neighbours(plan: Plan) -> int:
     """Dispatches that wait for the one right before them."""
     waits = {(barrier.src, barrier.dst) for barrier in plan.barriers}
@@ -174,6 +178,10 @@ def two_products(a: Any, b: Any) -> Any:
 
 X, Y = f32(64, 64), f32(64, 64, seed=1)
 LOGS = f32(64)
+WHOLE = np.clip(np.trunc(64 * f32(64, 64, seed=2)), -127, 127)  # 8 bits hold it
+WHOLE[0] = 127
+ROUNDED = stagejit.bind(lambda w, x: x @ w, WHOLE, weights="int8")
+NORMALIZED = stagejit.bind(lambda w, x: (x @ w[0] - w[1]) * w[1], (Y, LOGS))
 SCALED = stagejit.bind(lambda w, x: x * jnp.exp(w), LOGS)
 BLOCK = (f32(1, 8, 6, 5), f32(1, 8, 6, 5, seed=1), weights_of(8))
 IMAGE = 6 * 5 * 4  # bytes of a channel of it
@@ -233,6 +241,22 @@ ABLATIONS = {
         evaluations("sin"),
         0,
         1,
+    ),
+    "scale-weights": Ablation(
+        lambda x: NORMALIZED(x),
+        (X,),
+        lambda x: (x @ Y - LOGS) * LOGS,
+        evaluations("mul"),
+        0,
+        1,
+    ),
+    "store-weights": Ablation(
+        lambda x: ROUNDED(x),
+        (X,),
+        lambda x: x @ WHOLE,
+        weight_nbytes,
+        WHOLE.nbytes // 4 + 4 * 64,
+        WHOLE.nbytes,
     ),
     "evaluate-weights": Ablation(
         lambda x: SCALED(x),

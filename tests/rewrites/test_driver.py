@@ -184,7 +184,8 @@ def example(x: Any, i: Any) -> Any:
 # ablations of those on loops, branches and prefixes are in their own tests.
 ELSEWHERE = {"split-reduce", "split-scan", "spread-repeats", "border-buffers", "share-prefixes",
              "simplify-loops", "simplify-branches", "update-branches", "fuse-insert",
-             "sum-to-contract", "tile-and-fuse", "skip-zeros", "fuse-attention"}  # fmt: skip
+             "sum-to-contract", "tile-and-fuse", "skip-zeros", "fuse-attention",
+             "scale-weights", "store-weights"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(set(OURS) - ELSEWHERE))

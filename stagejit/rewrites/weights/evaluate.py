@@ -49,17 +49,18 @@ class Made:
 
 @dataclass(frozen=True)
 class Split:
-    """sources: what the bound inputs of `graph` are, in their order."""
+    """sources: what the bound inputs of `graph` are, in their order. measures: numbers, by name."""
 
     graph: Graph
     sources: tuple[Weight | Made, ...]
+    measures: Mapping[str, Made] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
 
 
 def evaluate_weights(graph: Graph, weights: Sequence[Weight], options: Options) -> Split:
     """f(%x, %w bound): g %x, (h %w)  -->  f(%x, %m bound): g %x, %m"""
     if not weights or not options.enabled(NAME):
-        return Split(graph, tuple(weights))
+        return Split(graph, tuple(weights), _measures(graph))
     bound = [value for value in graph.inputs if graph.is_bound(value)]
     found = _Determined(graph, dict(zip(bound, weights, strict=True)))
     found.look()
@@ -69,13 +70,14 @@ def evaluate_weights(graph: Graph, weights: Sequence[Weight], options: Options) 
 @dataclass
 class _Determined:
     """leaves: the weights that a value depends on, where on nothing else but constants.
-    chosen: what is made."""
+    chosen: what is made. read: bytes, by value."""
 
     graph: Graph
     weights: Mapping[Value, Weight]
     leaves: dict[Value, frozenset[Value]] = field(default_factory=dict)
     chosen: dict[Value, None] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
+    read: dict[Value, int] = field(default_factory=dict)
 
     def look(self) -> None:
         self.leaves = {value: frozenset({value}) for value in self.weights}
@@ -107,14 +109,29 @@ class _Determined:
             self._settle(operand, seen)
 
     def _why_not(self, value: Value, of: Iterable[Value]) -> str:
-        if value.op.definition.is_view or value.op.definition.is_splat:
+        known = value.op.definition
+        if known.is_view or known.is_splat:
             return _VIEW
         if not value.type.dtype.is_native:
             return f"elements of type {value.type.dtype} are left to XLA"
-        nbytes, own = value.type.nbytes, sum(weight.type.nbytes for weight in of)
-        if not at_most(nbytes, max(own, FREE_NBYTES)):
-            return f"{nbytes} bytes would be read instead of {own}"
+        own = sum(weight.type.nbytes for weight in of)
+        if known.is_pointwise:  # as cheap where it is read, and what it is made of may be smaller
+            own = sum(map(self._read_nbytes, dict.fromkeys(value.op.operands)))
+        if not at_most(value.type.nbytes, max(own, FREE_NBYTES)):
+            return f"{value.type.nbytes} bytes would be read instead of {own}"
         return ""
+
+    def _read_nbytes(self, value: Value) -> int:
+        """What a call has to read for a value: itself, or what it is computed from."""
+        if value in self.read:
+            return self.read[value]
+        op, own = value.op, value.type.nbytes
+        if op.definition.counts:
+            own = 0
+        elif op.definition.is_splat or op.definition.is_view or op.definition.is_pointwise:
+            own = min(own, sum(map(self._read_nbytes, dict.fromkeys(op.operands))))
+        self.read[value] = own
+        return own
 
     def _within_time(self) -> None:
         spent: dict[int, float] = {}  # by budget
@@ -179,7 +196,7 @@ class _Determined:
         needed = self._needed(known)
         known = appended(made, [op for op in self.graph.ops() if op in needed], known)
         made.set_outputs([known[value] for value in self.graph.outputs])
-        return Split(made, tuple(sources), tuple(self.decisions))
+        return Split(made, tuple(sources), _measures(self.graph), tuple(self.decisions))
 
     def _needed(self, known: Mapping[Value, Value]) -> set[Op]:
         effects = [op for op in self.graph.ops() if op.attrs.get("effects")]
@@ -193,6 +210,14 @@ class _Determined:
         made = known | cloned(graph, [value], known)
         graph.set_outputs([made[value]])
         return Made(graph, tuple(self.weights[each] for each in of))
+
+
+def _measures(graph: Graph) -> dict[str, Made]:
+    """Those that rewrites have asked for."""
+    found = {}
+    for name, (inner, weights) in graph.measures.items():
+        found[name] = Made(inner, tuple(graph.weights[weight] for weight in weights))
+    return found
 
 
 _VIEW = "a view"

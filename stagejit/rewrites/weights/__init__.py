@@ -1,0 +1,1 @@
+"""What is the same in every call: evaluated once, scaled, stored in fewer bytes."""

@@ -1,0 +1,158 @@
+"""scale-weights: a factor of the outputs of a product is one of its weights, which are scaled once.
+
+Input: a product of something and weights (see `bind`), whose result is multiplied by a value for
+each output channel that weights determine, too. Output: the product of weights that are multiplied.
+Invariant: only the place of a rounding changes; whoever reads the product reads the multiple.
+
+A normalization whose statistics are weights (`batch norm` at inference) thus becomes a part of the
+convolution before it: what is subtracted in between is multiplied by the same factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stagejit.graph.dims import ConvDims
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops import build
+from stagejit.graph.ops.axes import separate
+from stagejit.graph.ops.elementwise import function_of
+from stagejit.rewrites.driver import Outcome, declined, rewrite
+from stagejit.rewrites.partial import mapped
+from stagejit.rewrites.weights.behind import is_determined, is_widened, weights_behind
+
+NAME = "scale-weights"
+
+_ADDS = ("add", "sub")
+
+
+@rewrite(NAME, roots="map", functions="mul div", counts=True)
+def scaled_product(graph: Graph, op: Op) -> Outcome:
+    """map mul (conv %x, %w), (broadcast %s)  -->  conv %x, (map mul %w, (broadcast %s))"""
+    if not any(graph.bound):
+        return None
+    for value, factor in _orders(op):
+        if _product_behind(graph, value) is None or weights_behind(graph, factor) is None:
+            continue
+        return _scaled(graph, op, value, factor)
+    return None
+
+
+def _orders(op: Op) -> list[tuple[Value, Value]]:
+    x, y = op.operands
+    return [(x, y)] if op.attrs["fn"] == "div" else [(x, y), (y, x)]
+
+
+def _product_behind(graph: Graph, value: Value) -> Op | None:
+    """The product that a value is, but for what weights add to it."""
+    op = value.op
+    if op.definition.is_product:
+        return op if any(is_determined(graph, x) for x in op.operands) else None
+    if function_of(op) not in _ADDS:
+        return None
+    for at, other in enumerate(op.operands[::-1]):
+        if weights_behind(graph, other) is not None:
+            return _product_behind(graph, op.operands[at])
+    return None
+
+
+def _scaled(graph: Graph, op: Op, value: Value, factor: Value) -> Outcome:
+    """`value`, times or divided by `factor` as in `op`."""
+    made = value.op
+    if len(graph.uses(value)) > 1:
+        return declined("the product is read elsewhere, too")
+    if made.definition.is_product:
+        return _with_weights(graph, op, made, factor)
+    at = next(at for at in (0, 1) if weights_behind(graph, made.operands[1 - at]) is not None)
+    inner = _scaled(graph, op, made.operands[at], factor)
+    if not isinstance(inner, Value):
+        return inner
+    other = _applied(graph, op, made.operands[1 - at], factor)
+    operands = (inner, other) if at == 0 else (other, inner)
+    return mapped(graph, str(function_of(made)), *operands)
+
+
+def _with_weights(graph: Graph, op: Op, product: Op, factor: Value) -> Outcome:
+    if factor.op.definition.is_splat:
+        return declined("a number is as cheap where results are stored")
+    if not factor.op.definition.repeats or 1 in factor.op.operands[0].shape:
+        return declined("the factor is not one for each output channel")
+    source, axes = factor.op.operands[0], factor.op.attrs["axes"]
+    at = next(at for at, x in enumerate(product.operands) if is_determined(graph, x))
+    weights = product.operands[at]
+    if weights.type.dtype is not factor.type.dtype or not factor.type.dtype.is_float:
+        return declined(f"weights of {weights.type.dtype} would be rounded once more")
+    if is_widened(weights):
+        return declined("the weights have fewer bytes in memory")
+    own = [weight_axis(product, at, axis) for axis in axes]
+    if None in own:
+        return declined("the factor is not one for each output channel")
+    known = [axis for axis in own if axis is not None]
+    if known != sorted(known):
+        return declined("the weights have these axes in another order")
+    wide = build(graph, "broadcast", [source], shape=weights.shape, axes=tuple(known))
+    operands = list(product.operands)
+    operands[at] = _applied(graph, op, weights, wide)
+    return build(graph, product.kind, operands, product.loc, **product.attrs)
+
+
+def _applied(graph: Graph, op: Op, value: Value, factor: Value) -> Value:
+    return mapped(graph, str(function_of(op)), value, factor)
+
+
+def weight_axis(product: Op, operand: int, axis: int) -> int | None:
+    """The axis of one operand that is this axis of the result, and of no other operand."""
+    if product.definition.is_windowed:
+        dims = ConvDims.of(product.attrs)
+        is_feature = operand == 1 and axis == dims.out_spec[1] and dims.split is None
+        return dims.rhs_spec[0] if is_feature else None
+    parts: Sequence[int | None] | None = separate(product, axis)
+    if parts is None or parts[1 - operand] is not None:
+        return None
+    return parts[operand]
+
+
+@rewrite(NAME, roots="map", functions="add sub", counts=True)
+def summed_shifts(graph: Graph, op: Op) -> Outcome:
+    """map add (map add %y, %a), %b  -->  map add %y, (map add %a, %b), for weights %a and %b"""
+    if not any(graph.bound) or not op.result.type.dtype.is_float:
+        return None
+    outer = _shift(graph, op)
+    inner = outer and _shift(graph, outer[0].op)
+    if not outer or not inner or len(graph.uses(outer[0])) > 1:
+        return None
+    (_, b, plus_b), (y, a, plus_a) = outer, inner
+    if plus_a == plus_b:
+        return mapped(graph, "add" if plus_a else "sub", y, mapped(graph, "add", a, b))
+    more, less = (a, b) if plus_a else (b, a)
+    return mapped(graph, "add", y, mapped(graph, "sub", more, less))
+
+
+def _shift(graph: Graph, op: Op) -> tuple[Value, Value, bool] | None:
+    """What is no weight, the weight that is added to it, and whether it is added, not taken."""
+    fn = function_of(op)
+    if fn not in _ADDS:
+        return None
+    x, y = op.operands
+    if is_determined(graph, y) and not is_determined(graph, x):
+        return x, y, fn == "add"
+    if fn == "add" and is_determined(graph, x) and not is_determined(graph, y):
+        return y, x, True
+    return None
+
+
+@rewrite(NAME, roots="map")
+def repeated_weights(graph: Graph, op: Op) -> Outcome:
+    """map fn (broadcast %a), (broadcast %b)  -->  broadcast (map fn %a, %b), for weights"""
+    if not any(graph.bound) or not all(x.op.definition.repeats for x in op.operands):
+        return None
+    sources = [x.op.operands[0] for x in op.operands]
+    if len({x.op.attrs["axes"] for x in op.operands}) > 1 or not is_determined(graph, op.result):
+        return None
+    narrow = build(graph, "map", sources, op.loc, **op.attrs)
+    return build(
+        graph, "broadcast", [narrow], shape=op.result.shape, axes=op.operands[0].op.attrs["axes"]
+    )
+
+
+RULES = (scaled_product, summed_shifts, repeated_weights)

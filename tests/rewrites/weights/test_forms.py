@@ -1,0 +1,151 @@
+"""store-weights: products of weights in fewer bytes, against those of the rounded weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jax import lax
+
+import stagejit
+
+Array = Any
+
+
+def array(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def rounded(w: np.ndarray[Any, Any], form: str, summed: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """By the definition of the forms, for a product that sums over these axes of `w`."""
+    if form == "bf16":
+        return w.astype(ml_dtypes.bfloat16).astype(np.float32)
+    largest = 127 if form == "int8" or w.shape[summed[-1]] % 2 else 7
+    magnitude = np.abs(w).max(summed, keepdims=True)
+    scale = np.where(magnitude == 0, np.float32(1), magnitude / np.float32(largest))
+    return np.rint(w / scale).astype(np.float32) * scale
+
+
+def convolution(w: Array, x: Array) -> Array:
+    return lax.conv_general_dilated(
+        x.reshape(2, 4, 4, -1), w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+# The function, its weight, the axes that are summed over, its argument.
+PRODUCTS: dict[str, tuple[Any, np.ndarray[Any, Any], tuple[int, ...], np.ndarray[Any, Any]]] = {
+    "vector": (lambda w, x: x @ w, array(64, 48), (0,), array(64, seed=1)),
+    "matrix": (lambda w, x: x @ w, array(64, 48), (0,), array(5, 64, seed=1)),
+    "transposed": (lambda w, x: x @ w.T, array(48, 64), (1,), array(5, 64, seed=1)),
+    "from the left": (lambda w, x: w @ x.T, array(48, 64), (1,), array(5, 64, seed=1)),
+    "odd": (lambda w, x: x @ w, array(63, 48), (0,), array(5, 63, seed=1)),
+    "two axes of outputs": (
+        lambda w, x: jnp.einsum("td,dhk->thk", x, w), array(64, 6, 8), (0,), array(5, 64, seed=1),
+    ),
+    "two axes of sums": (
+        lambda w, x: jnp.einsum("thk,hkd->td", x.reshape(5, 4, 16), w),
+        array(4, 16, 32), (0, 1), array(5, 64, seed=1),
+    ),
+    "batches": (
+        lambda w, x: jnp.einsum("etk,ekn->etn", x.reshape(4, 5, 16), w),
+        array(4, 16, 32), (1,), array(20, 16, seed=1),
+    ),
+    "a channel of zeros": (
+        lambda w, x: x @ w, array(64, 48) * (np.arange(48) != 3), (0,), array(5, 64, seed=1),
+    ),
+    "convolution": (convolution, array(3, 3, 16, 24), (0, 1, 2), array(32, 16, seed=1)),
+}  # fmt: skip
+
+
+def assert_near(found: Any, wanted: Any) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5 * float(np.abs(wanted).max()))
+
+
+@pytest.mark.parametrize("form", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_bound_product_is_that_of_the_rounded_weights(name: str, form: Any) -> None:
+    f, w, summed, x = PRODUCTS[name]
+    known = rounded(w, form, summed)
+    bound = stagejit.bind(f, jnp.asarray(w), weights=form, options=stagejit.Options(verify=True))
+    assert_near(bound(x), f(known, x))
+    loss = lambda g: jax.grad(lambda x: (g(x) ** 2).sum())(jnp.asarray(x))  # noqa: E731
+    assert_near(loss(bound), loss(lambda x: f(known, x)))
+    if name == "matrix":
+        both = stagejit.jit(lambda x: jax.value_and_grad(lambda x: (bound(x) ** 2).sum())(x))
+        assert_near(both(x)[1], loss(lambda x: f(known, x)))
+    (error,) = bound.weight_error.values()
+    np.testing.assert_allclose(error, np.linalg.norm(known - w) / np.linalg.norm(w), rtol=1e-3)
+    analysis = bound.memory_analysis()
+    bits = {"bf16": 16, "int8": 8, "int4": 8 if name == "odd" else 4}[form]
+    assert analysis["made_nbytes"] <= w.size * bits // 8 + 4 * 200
+    assert [d for d in bound.plan(x).dispatches if d.kind in ("contract", "conv")]
+    assert (
+        "bf16" in str(bound.explain(x))
+        if form == "bf16"
+        else "int8, with" in str(bound.explain(x)).replace("int4", "int8")
+    )
+
+
+def test_update_rounds_anew() -> None:
+    first, second = array(64, 48), 3 * array(64, 48, seed=5) ** 3
+    bound = stagejit.bind(lambda w, x: x @ w, first, weights="int8")
+    x = array(5, 64, seed=1)
+    bound(x)
+    before = bound.weight_error
+    bound.update(second)
+    assert_near(bound(x), x @ rounded(second, "int8", (0,)))
+    assert bound.weight_error != before
+
+
+def test_the_weight_is_the_same_backwards_whatever_is_compiled_first() -> None:
+    w, x = array(64, 48), jnp.asarray(array(5, 64, seed=1))
+    known = rounded(w, "int8", (0,))
+
+    def gradient(f: Any) -> Any:
+        return jax.grad(lambda x: (f(x) ** 2).sum())(x)
+
+    for first in (lambda f: f(x), gradient):
+        bound = stagejit.bind(lambda w, x: x @ w, w, weights="int8")
+        first(bound)
+        assert_near(bound(x), x @ known)
+        assert_near(jax.vmap(bound)(x), x @ known)
+        assert_near(gradient(bound), 2 * (x @ known) @ known.T)
+
+
+@pytest.mark.parametrize(
+    ("f", "params", "reason"),
+    [
+        (
+            lambda w, x: x @ w + w[0], jnp.asarray(array(64, 48)),
+            "others than products read it, too",
+        ),
+        (lambda w, x: x @ w, jnp.asarray(array(64, 2)), "a weight of 128 elements is small"),
+        (
+            lambda w, x: x.astype("bfloat16") @ w, jnp.asarray(array(64, 48), jnp.bfloat16),
+            "a weight of bf16 stays what it is",
+        ),
+    ],
+)  # fmt: skip
+def test_what_stays_as_it_is(f: Any, params: Any, reason: str) -> None:
+    x = jnp.asarray(array(5, 64, seed=1))
+    bound = stagejit.bind(f, params, weights="int8")
+    assert_near(bound(x), f(params, x))
+    decisions = [d for d in bound.plan(x).decisions if d.rewrite == "store-weights"]
+    assert [(d.applied, d.reason) for d in decisions] == [(False, reason)]
+    assert bound.weight_error == {}
+
+
+def test_switched_off_the_weights_are_those_that_were_bound() -> None:
+    w, x = jnp.asarray(array(64, 48)), jnp.asarray(array(5, 64, seed=1))
+    options = stagejit.Options(disable=("store-weights",))
+    bound = stagejit.bind(lambda w, x: x @ w, w, weights="int4", options=options)
+    assert_near(bound(x), x @ w)
+
+
+def test_a_form_that_there_is_not() -> None:
+    with pytest.raises(stagejit.StagejitError, match="weights is 'int3'"):
+        stagejit.bind(lambda w, x: x @ w, array(64, 48), weights="int3")  # type: ignore[arg-type]

@@ -1,0 +1,132 @@
+"""scale-weights: factors and shifts of output channels, and those that stay where they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import stagejit
+from stagejit.rewrites.weights.scales import RULES, scaled_product
+from tests.rewrites.text_in_out import reasons, rewritten
+
+
+def product(
+    then: str, *, s: str = "f32[16] bound", w: str = "f32[8,16] bound", axes: str = "(1)"
+) -> str:
+    return f"""graph @f(%x: f32[4,8], %w: {w}, %s: {s}, %b: f32[16] bound) {{
+      %0: f32[4,16] = contract %x, %w batch=((), ()) contracting=((1), (0))
+      %1: f32[4,16] = broadcast %s axes={axes}
+      %2: f32[4,16] = broadcast %b axes=(1)
+      {then}
+    }}"""
+
+
+TIMES = "%3: f32[4,16] = map mul %0, %1\nreturn %3"
+
+
+def test_a_factor_of_the_result_is_one_of_the_weights() -> None:
+    assert rewritten(scaled_product, product(TIMES)) == (
+        "%0: f32[8,16] = broadcast %s axes=(1)\n"
+        "%1: f32[8,16] = map mul %w, %0\n"
+        "%2: f32[4,16] = contract %x, %1 batch=((), ()) contracting=((1), (0))\n"
+        "return %2"
+    )
+
+
+def test_what_is_added_before_is_multiplied_too() -> None:
+    made = rewritten(
+        scaled_product,
+        product("%3: f32[4,16] = map sub %2, %0\n%4: f32[4,16] = map div %3, %1\nreturn %4"),
+    )
+    assert made.splitlines()[-2:] == ["%6: f32[4,16] = map sub %5, %4", "return %6"]
+    assert "%5: f32[4,16] = map div %1, %2" in made or "map div" in made
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            product("%3: f32[4,16] = map mul %0, %1\nreturn %3, %0"),
+            "the product is read elsewhere, too",
+        ),
+        (
+            product(TIMES, s="f32[4] bound", axes="(0)"),
+            "the factor is not one for each output channel",
+        ),
+        (
+            product("%3: f32[] = const 2.0\n%4: f32[4,16] = fill %3\n"
+                    "%5: f32[4,16] = map mul %0, %4\nreturn %5"),
+            "a number is as cheap where results are stored",
+        ),
+    ],
+)  # fmt: skip
+def test_declined(text: str, reason: str) -> None:
+    assert reasons(scaled_product, text) == [reason]
+
+
+def test_dont_touch_what_no_weights_determine() -> None:
+    assert reasons(scaled_product, product(TIMES, s="f32[16]")) == []
+    assert reasons(scaled_product, product(TIMES, w="f32[8,16]")) == []
+    for rule in RULES:
+        assert reasons(rule, product(TIMES).replace(" bound", "")) == []
+
+
+def test_rounded_weights_are_not_rounded_again() -> None:
+    text = product(TIMES).replace("w: f32", "w: bf16").replace("x: f32", "x: bf16")
+    assert reasons(scaled_product, text) == ["weights of bf16 would be rounded once more"]
+
+
+def test_axes_in_another_order() -> None:
+    text = """graph @f(%x: f32[2,8,3], %w: f32[5,2,8] bound, %s: f32[2,5] bound) {
+      %0: f32[2,3,5] = contract %x, %w batch=((0), (1)) contracting=((1), (2))
+      %1: f32[2,3,5] = broadcast %s axes=(0, 2)
+      %2: f32[2,3,5] = map mul %0, %1
+      return %2
+    }"""
+    assert reasons(scaled_product, text) == ["the factor is not one for each output channel"]
+    text = """graph @f(%x: f32[8,3], %w: f32[5,8,2] bound, %s: f32[5,2] bound) {
+      %0: f32[3,5,2] = contract %x, %w batch=((), ()) contracting=((0), (1))
+      %1: f32[3,5,2] = broadcast %s axes=(1, 2)
+      %2: f32[3,5,2] = map mul %0, %1
+      return %2
+    }"""
+    assert "broadcast %s axes=(0, 2)" in rewritten(scaled_product, text)
+
+
+def array(*shape: int, seed: int = 0) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+LAYOUTS = {"last": ("NHWC", "HWIO", "NHWC"), "first": ("NCHW", "OIHW", "NCHW")}
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("where", LAYOUTS)
+def test_batch_norm_after_a_convolution_costs_an_addition(where: str, groups: int) -> None:
+    channels = (1, 1, 1, -1) if where == "last" else (1, -1, 1, 1)
+    w = array(3, 3, 8 // groups, 16)
+    params = {name: array(16, seed=at) for at, name in enumerate(("bias", "mean", "gain", "beta"))}
+    params |= {"var": jnp.abs(array(16, seed=9)), "w": w if where == "last" else jnp.asarray(w.T)}
+
+    def network(params: Any, x: Any) -> Any:
+        shaped = {k: v.reshape(channels) for k, v in params.items() if k != "w"}
+        y = lax.conv_general_dilated(
+            x, params["w"], (1, 1), "SAME",
+            dimension_numbers=LAYOUTS[where], feature_group_count=groups,
+        )  # fmt: skip
+        y = (y + shaped["bias"] - shaped["mean"]) * lax.rsqrt(shaped["var"] + 1e-5)
+        return jax.nn.relu(y * shaped["gain"] + shaped["beta"])
+
+    x = array(2, 6, 8, 8) if where == "last" else array(2, 8, 6, 8)
+    bound = stagejit.bind(network, params)
+    np.testing.assert_allclose(bound(x), network(params, x), rtol=1e-4, atol=1e-4)
+    assert [d.ops for d in bound.plan(x).dispatches] == [("conv", "add", "max")]
+    off = stagejit.Options(disable=("scale-weights",))
+    unfolded = stagejit.bind(network, params, options=off)
+    np.testing.assert_allclose(unfolded(x), bound(x), rtol=1e-4, atol=1e-4)
+    assert "mul" in unfolded.plan(x).dispatches[-1].ops
