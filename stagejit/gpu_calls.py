@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 hide_frames(__file__)
 _MOST_KNOWN = 256  # kinds of arguments of a function
 _LAST_BITS = ALIGNED - 1
+_NUMBERS = frozenset((bool, int, float, complex))
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,9 @@ class GpuFunction:
             return self._on_device(driver, leaves, told, tree)
         return self._jitted(*args, **kwargs)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> GpuFunction:
+        return self  # as functions do
+
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
@@ -129,6 +133,17 @@ class GpuFunction:
 
     def _quickly(self, leaves: list[Any], tree: Any) -> Any:
         """The results of a call of a kind that is known, see Note [Quick calls]; None of others."""
+        try:
+            found = self._known_quick(leaves, tree)
+        except (KeyError, TypeError):  # a shape that is a list, no address: somebody looks closer
+            return None
+        if found is None:
+            return None
+        quick, given = found
+        return quick.unflatten(quick.loaded.on_device(lambda _: given, quick.results))
+
+    def _known_quick(self, leaves: list[Any], tree: Any) -> tuple[_Quick, list[int]] | None:
+        """What is known of such a call, and the addresses of its arguments."""
         context, quick_ones = self._quick
         if context != trace_context():
             return None
@@ -139,21 +154,20 @@ class GpuFunction:
                 return None
             places.append(told)
             key += (told["shape"], told["typestr"])
-        try:
-            quick = quick_ones.get(tuple(key))
-        except TypeError:  # a shape that is a list
-            return None
+        quick = quick_ones.get(tuple(key))
         if quick is None or quick.driver_of(self._options.target) is not quick.loaded.driver:
             return None
         given: list[int] = []
         for told, strides in zip(places, quick.strides, strict=True):
             address, lies = told["data"][0], told.get("strides")
-            if address & _LAST_BITS or told.get("stream") not in IN_ORDER or told.get("mask"):
+            if not address or address & _LAST_BITS:
+                return None
+            if told.get("stream") not in IN_ORDER or told.get("mask"):
                 return None
             if lies is not None and lies != strides:
                 return None
             given.append(address)
-        return quick.unflatten(quick.loaded.on_device(lambda _: given, quick.results))
+        return quick, given
 
     def _remember_quick(self, key: Any, known: _Known, driver: Driver) -> None:
         from stagejit.runtime.cuda.drivers import driver_of  # which is imported by now
@@ -177,7 +191,8 @@ class GpuFunction:
     def _on_device(
         self, driver: Driver, leaves: list[Any], told: list[DeviceArray | None], tree: Any
     ) -> Any:
-        kinds = [_kind(x, one) for x, one in zip(leaves, told, strict=True)]
+        values = self._values(leaves, tree)
+        kinds = [_kind(x, one) for x, one in zip(values, told, strict=True)]
         key = tree, trace_context(), tuple(kinds)
         with self._lock:
             known = self._known.get(key)
@@ -253,6 +268,16 @@ class GpuFunction:
             out_tree,
             tuple(at for at in written if at < len(donated) and donated[at]),
         )
+
+    def _values(self, leaves: list[Any], tree: Any) -> list[Any]:
+        """The leaves, but types in the place of Python's numbers, of which values do not matter
+        where they are no static arguments."""
+        numbers = {at for at, leaf in enumerate(leaves) if type(leaf) in _NUMBERS}
+        if not numbers:
+            return leaves
+        dynamic = self._dynamic(*jax.tree.unflatten(tree, range(len(leaves))))
+        numbers.intersection_update(jax.tree.leaves(dynamic))
+        return [type(leaf) if at in numbers else leaf for at, leaf in enumerate(leaves)]
 
     def _dynamic(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Arguments without static ones, as JAX flattens them."""

@@ -192,3 +192,92 @@ def test_backends() -> None:
         stagejit.jit(lambda a: a, backend="cuda", options=Options(target="cuda-emulated"))
     f = stagejit.jit(lambda a: a, backend="cuda-emulated", options=Options(verify=True))
     assert f._options == Options(target="cuda-emulated", verify=True)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.5, -0.0, float("nan"), float("inf")],
+        [1, -7, 0, 2**31 - 1],
+        [True, False, True],
+        [2j, 1.0j],
+    ],
+    ids=["float", "int", "bool", "complex"],
+)
+def test_a_number_of_python_is_compiled_for_once(device: EmulatedDriver, values: list[Any]) -> None:
+    """Static ones are a program each, and one that does not fit is refused as JAX does."""
+    f = stagejit.jit(lambda a, b, n: a * b + n, backend="cuda-emulated", static_argnums=2)
+    a = OnDevice(device, X)
+    for value in values:
+        found = f(a, value, 1)
+        np.testing.assert_allclose(found, jnp.asarray(X) * value + 1, 1e-5, 1e-5)
+    assert len(f.executables) == 1
+    np.testing.assert_allclose(f(a, values[0], 2), jnp.asarray(X) * values[0] + 2, 1e-5, 1e-5)
+    assert len(f.executables) == 2
+    if values[0] == 1:
+        with pytest.raises(OverflowError):
+            f(a, 2**31, 1)
+
+
+def test_numbers_of_python_are_of_different_types(device: EmulatedDriver) -> None:
+    f = stagejit.jit(lambda a, b: (a, b), backend="cuda-emulated")
+    kinds = [f(OnDevice(device, X), value)[1].dtype for value in (1, 1.0, True, 1 + 0j)]
+    assert kinds == [np.int32, np.float32, np.bool_, np.complex64]
+
+
+TOLD = [
+    ({"data": (0, False)}, "has no address"),
+    ({"data": (None, False)}, "has no address"),
+    ({"data": None}, "does not say where it is"),
+    ({"typestr": None}, "has elements None"),
+    ({"typestr": "<f3"}, "has elements '<f3'"),
+    ({"typestr": "|V4"}, "has elements"),
+    ({"shape": None}, "does not say where it is"),
+    ({"strides": (4,)}, "has gaps"),
+    ({"strides": (53 * 4,)}, "has gaps"),
+    ({"strides": (53 * 4, 4, 4)}, "has gaps"),
+    ({"strides": (-53 * 4, 4)}, "has gaps"),
+    ({"strides": (0, 4)}, "has gaps"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("told", "message"), TOLD, ids=str)
+@pytest.mark.parametrize("first", [False, True])
+def test_what_makes_no_array_is_refused(
+    device: EmulatedDriver, told: dict[str, Any], message: str, first: bool
+) -> None:
+    """In the first call, and where another one has been quick already."""
+    f = stagejit.jit(lambda a: a + 1, backend="cuda-emulated")
+    for _ in range(2 * first):
+        f(OnDevice(device, X))
+    with pytest.raises(StagejitError, match=message):
+        f(OnDevice(device, X, **told))
+
+
+@pytest.mark.parametrize("key", ["data", "shape", "typestr"])
+@pytest.mark.parametrize("first", [False, True])
+def test_an_array_says_all(device: EmulatedDriver, key: str, first: bool) -> None:
+    f = stagejit.jit(lambda a: a + 1, backend="cuda-emulated")
+    for _ in range(2 * first):
+        f(OnDevice(device, X))
+    a = OnDevice(device, X)
+    del a.__cuda_array_interface__[key]
+    with pytest.raises(StagejitError, match="does not say where it is"):
+        f(a)
+
+
+@pytest.mark.parametrize("address", [0, None])
+def test_arrays_of_nothing_need_no_address(device: EmulatedDriver, address: int | None) -> None:
+    f = stagejit.jit(lambda a: (a + 1, a.sum()), backend="cuda-emulated")
+    for _ in range(3):
+        empty, total = f(OnDevice(device, X[:0], data=(address, False)))
+        assert empty.shape == (0, 53)
+        assert total == 0
+
+
+def test_a_function_is_copied_as_functions_are(device: EmulatedDriver) -> None:
+    f = stagejit.jit(lambda a: a + 1, backend="cuda-emulated")
+    model = {"step": f, "weights": [X]}
+    copied = copy.deepcopy(model)
+    np.testing.assert_array_equal(copied["step"](OnDevice(device, X)), X + 1)
+    np.testing.assert_array_equal(copied["step"](X), X + 1)

@@ -56,18 +56,36 @@ def device_array(value: Any) -> DeviceArray:
     if told.get("mask") is not None:
         raise StagejitError(f"{kind} has a mask", next_step="fill what it hides")
     try:
-        dtype = np.dtype(told["typestr"])
-    except TypeError as error:
-        raise StagejitError(f"{kind} has elements {told['typestr']!r}", next_step=_NEXT) from error
-    if dtype.kind not in "biufc" or not dtype.isnative:
-        raise StagejitError(f"{kind} has elements {told['typestr']!r}", next_step=_NEXT)
-    address, readonly = told["data"]
-    shape, stream = tuple(map(int, told["shape"])), told.get("stream")
+        address, readonly = told["data"]
+        shape, elements, stream = (
+            tuple(map(int, told["shape"])),
+            told["typestr"],
+            told.get("stream"),
+        )
+        address = int(address or 0)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StagejitError(
+            f"{kind} does not say where it is, and what ({INTERFACE} lacks {error})",
+            next_step="see that it is an array, and still there",
+        ) from error
+    dtype = _dtype(elements, kind)
     if stream == 0:  # version 3 forbids what would be ambiguous
         raise StagejitError(f"{kind} names the stream 0", next_step="let it name 1, 2 or its own")
+    if not address and 0 not in shape:
+        raise StagejitError(f"{kind} has no address", next_step="see that it is still there")
     strides = _strides(told, shape, dtype)
     stream = _LEGACY if stream is None else stream
-    return DeviceArray(int(address or 0), shape, dtype, strides, stream, bool(readonly), value)
+    return DeviceArray(address, shape, dtype, strides, stream, bool(readonly), value)
+
+
+def _dtype(elements: Any, kind: str) -> np.dtype[Any]:
+    try:
+        dtype = np.dtype(elements) if isinstance(elements, str) else None
+    except TypeError:
+        dtype = None
+    if dtype is None or dtype.kind not in "biufc" or not dtype.isnative:
+        raise StagejitError(f"{kind} has elements {elements!r}", next_step=_NEXT)
+    return dtype
 
 
 def row_by_row(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
@@ -85,8 +103,10 @@ def _strides(
     strides = told.get("strides")
     if strides is None or 0 in shape:
         return None
-    pairs = zip(strides, row_by_row(shape, dtype.itemsize), shape, strict=True)
-    same = all(size == 1 or given == usual for given, usual, size in pairs)
+    pairs = zip(strides, row_by_row(shape, dtype.itemsize), shape, strict=False)
+    same = len(strides) == len(shape) and all(
+        size == 1 or given == usual for given, usual, size in pairs
+    )
     return None if same else tuple(map(int, strides))
 
 
