@@ -9,7 +9,7 @@ capabilities"); bandwidths are what a copy reaches (CUDA.md for the H200).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stagejit.codegen.ir.grid.shared_memory import STATIC_NBYTES
 from stagejit.errors import OptionsError
@@ -83,6 +83,7 @@ DEVICES = {
     )
 }  # fmt: skip
 OF_ARCHITECTURES = {"sm_80": "A100", "sm_90a": "H200", "sm_100": "B200"}
+_LIKE_ANY = "A100"  # what others can do, too
 
 
 def device_named(name: str) -> Device:
@@ -92,3 +93,17 @@ def device_named(name: str) -> Device:
         known = ", ".join((*DEVICES, *OF_ARCHITECTURES))
         raise OptionsError(f"unknown GPU {name!r}", next_step=f"give one of {known}")
     return found
+
+
+def device_like(name: str, arch: str, cores: int) -> Device:
+    """A GPU of this machine. name: as its driver calls it, such as "NVIDIA H100 80GB HBM3". cores:
+    how many multiprocessors there are to use, 0 if nobody knows; one of another size than we know
+    of its kind has as much of everything for each of them."""
+    same = [known for known in DEVICES.values() if known.arch == arch]
+    usual = DEVICES[OF_ARCHITECTURES.get(arch, _LIKE_ANY)]
+    known = next((known for known in same if known.name in name), usual)
+    share = cores / known.cores if cores else 1.0
+    return replace(
+        known, name=name, arch=arch, cores=cores or known.cores,
+        bandwidth=known.bandwidth * share, tensor_flops=known.tensor_flops * share,
+    )  # fmt: skip

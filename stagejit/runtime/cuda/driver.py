@@ -62,6 +62,10 @@ class Driver(Protocol):
         """The architecture to compile for, such as "sm_90a"."""
 
     @property
+    def cores(self) -> int:
+        """Its multiprocessors; 0 where it has none."""
+
+    @property
     def main(self) -> Stream:
         """The stream on which programs begin and end."""
 

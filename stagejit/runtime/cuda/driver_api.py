@@ -15,6 +15,7 @@ from stagejit.errors import StagejitError
 
 _LIBRARY = "libcuda.so.1"
 _MEMORY_TYPE, _OF_HOST = 2, 1  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_HOST
+_MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads do as they like meanwhile
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _UPDATE_FAILURE = 910  # CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
@@ -43,6 +44,13 @@ class DriverApi:
         number = c_int()
         self._call("cuDriverGetVersion", byref(number))
         return number.value // 1000, number.value % 1000 // 10
+
+    def cores(self, ordinal: int) -> int:
+        """Multiprocessors of a GPU."""
+        device, count = c_int(), c_int()
+        self._call("cuDeviceGet", byref(device), ordinal)
+        self._call("cuDeviceGetAttribute", byref(count), _MULTIPROCESSORS, device)
+        return count.value
 
     def is_pinned(self, address: int) -> bool:
         """Whether memory of the host is one that the driver copies from directly, and later."""

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 
-from stagejit.codegen.cuda.device import Device, device_named
-from stagejit.errors import NoDriverError, OptionsError
+from stagejit.codegen.cuda.device import Device, device_like, device_named
+from stagejit.errors import NoDriverError
 from stagejit.options import EMULATED
 from stagejit.runtime.cuda.driver import Driver
 from stagejit.runtime.cuda.emulation.driver import EmulatedDriver
 from stagejit.runtime.cuda.pycuda import pycuda_driver
 from stagejit.runtime.objects.object_cache import cache_in
 
-_DEFAULT, _LIKE_ANY = "H200", "sm_80"
+_DEFAULT = "H200"
 
 _used: list[Driver] = []  # in the place of those of the process
 
@@ -33,11 +32,7 @@ def device_of(target: str) -> Device:
         driver = driver_of(target)
     except NoDriverError:
         return device_named(_DEFAULT)
-    try:
-        known = device_named(driver.arch)
-    except OptionsError:  # kernels for a GPU that is like it, in the code of this one
-        known = device_named(_LIKE_ANY)
-    return replace(known, name=driver.name, arch=driver.arch)
+    return device_like(driver.name, driver.arch, driver.cores)
 
 
 def driver_of(target: str) -> Driver:

@@ -10,6 +10,7 @@ from typing import Any
 
 from stagejit.errors import NoDriverError
 
+_OLDEST = (8, 0)  # whose tensor cores multiply what kernels give them
 _WITH_OWN_FEATURES = (9,)  # major versions whose code is compiled for them alone, as sm_90a
 _INSTALL = "pip install 'stagejit[cuda]'"
 _EMULATED = "a program runs without a GPU, slowly, with backend='cuda-emulated'"
@@ -53,7 +54,19 @@ def gpu(ordinal: int) -> Any:
             f"there is no GPU {ordinal}",
             next_step=f"choose one of 0 to {count - 1}" if count else _EMULATED,
         )
-    return cuda.Device(ordinal)
+    found = cuda.Device(ordinal)
+    require_recent(str(found.name()), *found.compute_capability())
+    return found
+
+
+def require_recent(name: str, major: int, minor: int) -> None:
+    """That a GPU has all instructions that kernels consist of."""
+    if (major, minor) < _OLDEST:
+        raise NoDriverError(
+            f"{name} is too old: kernels need {arch_of(*_OLDEST)} or newer, and it is "
+            f"{arch_of(major, minor)}",
+            next_step=f"use an A100 or something newer; {_EMULATED}",
+        )
 
 
 def check_versions(driver: tuple[int, int], compiler: tuple[int, int]) -> None:

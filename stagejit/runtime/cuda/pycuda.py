@@ -75,6 +75,7 @@ class PyCudaDriver:
             check_versions(self._api.version(), nvrtc.version())
         self._compiler = compiler
         self._name, self._arch = str(device.name()), arch_of(*device.compute_capability())
+        self._cores = self._api.cores(ordinal)
         self._lock, self._depth, self._process = new_rlock(), 0, os.getpid()
         self._dropped: deque[Callable[[], object]] = deque()
         self._functions: weakref.WeakValueDictionary[str, _Owned] = weakref.WeakValueDictionary()
@@ -95,6 +96,10 @@ class PyCudaDriver:
     @property
     def arch(self) -> str:
         return self._arch
+
+    @property
+    def cores(self) -> int:
+        return self._cores
 
     @property
     def main(self) -> Stream:

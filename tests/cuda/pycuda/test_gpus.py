@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stagejit.errors import NoDriverError
-from stagejit.runtime.cuda.gpus import arch_of, check_versions, imported
+from stagejit.runtime.cuda.gpus import arch_of, check_versions, imported, require_recent
 from tests.cuda.driver import build
 from tests.cuda.pycuda.conftest import Device
 
@@ -29,7 +29,7 @@ from stagejit.runtime.cuda.pycuda import PyCudaDriver
 from stagejit.errors import NoDriverError
 try:
     driver = PyCudaDriver({})
-    print(driver.name, driver.arch)
+    print(driver.name, driver.arch, driver.cores)
 except NoDriverError as error:
     print(error)
 """
@@ -66,8 +66,8 @@ def test_with_a_driver(device: Device) -> None:
         pytest.skip("for the emulated one")
     device.need_pycuda()
     folder = str(build.library_folder())
-    assert said(0, folder) == "Emulated NVIDIA H100 sm_90a\n"
-    assert said(0, folder, DEVICE="h200") == "Emulated NVIDIA H200 sm_90a\n"
+    assert said(0, folder) == "Emulated NVIDIA H100 sm_90a 132\n"
+    assert said(0, folder, DEVICE="h200") == "Emulated NVIDIA H200 sm_90a 132\n"
     text = said(0, folder, DEVICE="none")
     assert "there is no GPU to use: cuInit failed: no CUDA-capable device is detected" in text
     assert "Next: see what `nvidia-smi`" in text
@@ -88,3 +88,10 @@ def test_versions() -> None:
 def test_architectures() -> None:
     found = [arch_of(*each) for each in [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)]]
     assert found == ["sm_80", "sm_89", "sm_90a", "sm_100", "sm_120"]
+
+
+def test_a_gpu_that_is_too_old() -> None:
+    require_recent("NVIDIA A100-SXM4-40GB", 8, 0)
+    require_recent("NVIDIA L40", 8, 9)
+    with pytest.raises(NoDriverError, match=r"Tesla T4 is too old: .* sm_80 .* it is sm_75"):
+        require_recent("Tesla T4", 7, 5)

@@ -26,6 +26,7 @@ from typing import Any
 from stagejit.errors import NoDriverError, StagejitError
 from stagejit.locks import new_lock
 from stagejit.runtime.cuda.driver import Source
+from stagejit.runtime.objects.engine import machine
 from stagejit.runtime.objects.object_cache import ObjectCache, digest
 
 HEADER = Path(__file__).with_name("emulation.h")
@@ -87,7 +88,16 @@ def _header() -> str:
 
 
 def _key(source: Source) -> str:
-    return digest("emulated", source.name, source.text, _header(), *OPTIONS)
+    """`-march=native` is another one on another machine."""
+    compiled = source.name, source.text, _header(), *OPTIONS
+    return digest("emulated", *compiled, version_of(compiler()), machine())
+
+
+@cache
+def version_of(path: str) -> str:
+    """What a compiler says that it is."""
+    done = subprocess.run([path, "--version"], text=True, capture_output=True, check=False)
+    return done.stdout
 
 
 def _compile(missing: Mapping[str, Source], store: ObjectCache | None) -> None:

@@ -77,6 +77,10 @@ class EmulatedDriver:
         return self._arch
 
     @property
+    def cores(self) -> int:
+        return 0
+
+    @property
     def main(self) -> Stream:
         return Stream(self._main)
 
