@@ -128,4 +128,22 @@ class IdleDriver:
         queue()
         return Graph(_NOTHING)
 
+    has_conditions = True
+
+    def repeat(
+        self, stream: Stream, inner: Stream, predicate: int, queue: Callable[[Stream], None]
+    ) -> None:
+        queue(inner)
+
+    def choose(
+        self,
+        stream: Stream,
+        inner: Stream,
+        index: int,
+        nbytes: int,
+        queues: Sequence[Callable[[Stream], None]],
+    ) -> None:
+        for queue in queues:
+            queue(inner)
+
     def replay(self, graph: Graph, stream: Stream) -> None: ...

@@ -19,17 +19,23 @@ from stagejit.runtime.objects.object_cache import ObjectCache, digest
 @dataclass(frozen=True)
 class Compiler:
     """identity: what decides the code beside source and architecture. compile: of a source and an
-    architecture; it is called on several threads at a time."""
+    architecture; it is called on several threads at a time. compile_open: the same of a source that
+    calls what the driver links in when it loads the code."""
 
     identity: str
     compile: Callable[[str, str], bytes]
+    compile_open: Callable[[str, str], bytes]
 
 
 def nvrtc_compiler() -> Compiler:
     """Raises CudaCompileError where there is no NVRTC."""
     version = ".".join(map(str, nvrtc.version()))
     identity = " ".join(["NVRTC", version, *nvrtc.OPTIONS])
-    return Compiler(identity, lambda source, arch: nvrtc.compile_cubin(source, arch).code)
+    return Compiler(
+        identity,
+        lambda source, arch: nvrtc.compile_cubin(source, arch).code,
+        lambda source, arch: nvrtc.compile_ptx(source, arch, nvrtc.OPEN).encode() + b"\0",
+    )
 
 
 def key_of(source: str, arch: str, compiler: Compiler) -> str:

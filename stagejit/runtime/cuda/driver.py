@@ -172,5 +172,28 @@ class Driver(Protocol):
         nothing of it runs. Not on `main`. old: a graph of the same launches with other arguments
         that nobody replays any more; it may be changed and returned."""
 
+    @property
+    def has_conditions(self) -> bool:
+        """Whether graphs may have loops and branches that the device decides about. Not to be
+        asked for the first time while a graph is captured."""
+
+    def repeat(
+        self, stream: Stream, inner: Stream, predicate: int, queue: Callable[[Stream], None]
+    ) -> None:
+        """Into the graph that is being captured: as long as the byte at an address is not 0, what
+        `queue(inner)` queues on that stream, which is not captured yet, and on those that wait for
+        it. At the end those have come together on `inner`."""
+
+    def choose(
+        self,
+        stream: Stream,
+        inner: Stream,
+        index: int,
+        nbytes: int,
+        queues: Sequence[Callable[[Stream], None]],
+    ) -> None:
+        """The same of `queues[i](inner)`, for the integer i of `nbytes` bytes at an address,
+        clamped to them."""
+
     def replay(self, graph: Graph, stream: Stream) -> None:
         """Queues all of the graph."""

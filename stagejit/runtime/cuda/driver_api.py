@@ -2,12 +2,15 @@
 
 Input: handles as integers. Output: handles, or a `DeviceError` with the driver's words. Invariant:
 the library is the one that PyCUDA has loaded (its name is the same), and the calling thread has the
-context that the handles belong to. The structure and the functions are those of CUDA 12 and later.
+context that the handles belong to. Structures and functions are those of CUDA 12 and later, those
+of conditional nodes of 12.4.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+from collections.abc import Iterator
 from ctypes import byref, c_int, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
@@ -18,6 +21,8 @@ _MEMORY_TYPE, _OF_HOST = 2, 1  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE
 _MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads do as they like meanwhile
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+_CONDITIONAL = 13  # CU_GRAPH_NODE_TYPE_CONDITIONAL
+_SET = 1  # CU_STREAM_SET_CAPTURE_DEPENDENCIES
 _UPDATE_FAILURE = 910  # CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
 
 
@@ -29,6 +34,30 @@ class _UpdateResult(ctypes.Structure):
     """CUgraphExecUpdateResultInfo."""
 
     _fields_ = (("result", c_int), ("node", c_void_p), ("from_node", c_void_p))
+
+
+class _ConditionalParams(ctypes.Structure):
+    """CUDA_CONDITIONAL_NODE_PARAMS."""
+
+    _fields_ = (
+        ("handle", c_ulonglong),
+        ("type", c_int),
+        ("size", c_uint),
+        ("graphs", ctypes.POINTER(c_void_p)),
+        ("context", c_void_p),
+    )
+
+
+class _NodeParams(ctypes.Structure):
+    """CUgraphNodeParams: a union of 232 bytes, of which others than ours are 0."""
+
+    _fields_ = (
+        ("type", c_int),
+        ("reserved", c_int * 3),
+        ("conditional", _ConditionalParams),
+        ("rest", ctypes.c_char * (232 - ctypes.sizeof(_ConditionalParams))),
+        ("reserved_too", c_ulonglong),
+    )
 
 
 class DriverApi:
@@ -121,6 +150,62 @@ class DriverApi:
     def launch_graph(self, executable: int, stream: int) -> None:
         if code := self._launch(executable, stream):
             self._check("cuGraphLaunch", code)
+
+    # ---------------------------------------------------------------- conditional nodes
+
+    def captured_graph(self, stream: int) -> int:
+        """The graph into which the stream is captured."""
+        return self._capture_info(stream)[0]
+
+    def _capture_info(self, stream: int) -> tuple[int, Any, int]:
+        """The graph, the nodes that the stream's next one comes after, and how many they are."""
+        status, identity, graph, count = c_int(), c_ulonglong(), c_void_p(), ctypes.c_size_t()
+        nodes, edges = ctypes.POINTER(c_void_p)(), c_void_p()
+        self._call(
+            "cuStreamGetCaptureInfo_v3", c_void_p(stream), byref(status), byref(identity),
+            byref(graph), byref(nodes), byref(edges), byref(count),
+        )  # fmt: skip
+        return graph.value or 0, nodes, count.value
+
+    def conditional_handle(self, graph: int) -> int:
+        """For a node of the graph; what it says is undefined until a kernel sets it."""
+        made = c_ulonglong()
+        context = self._context()
+        self._call("cuGraphConditionalHandleCreate", byref(made), c_void_p(graph), context, 0, 0)
+        return made.value
+
+    @contextlib.contextmanager
+    def inside(self, stream: int, inner: int, handle: int, *, loops: bool) -> Iterator[None]:
+        """What `inner` is given meanwhile becomes the body of a node, behind what `stream` was
+        given; `stream` goes on behind the node."""
+        graph, before, count = self._capture_info(stream)
+        params = _NodeParams(type=_CONDITIONAL)
+        params.conditional = _ConditionalParams(handle, int(loops), 1, None, self._context())
+        node = c_void_p()
+        self._call(
+            "cuGraphAddNode_v2", byref(node), c_void_p(graph), before, None,
+            ctypes.c_size_t(count), byref(params),
+        )  # fmt: skip
+        body = params.conditional.graphs[0]
+        self._call(
+            "cuStreamBeginCaptureToGraph", c_void_p(inner), c_void_p(body), None, None,
+            ctypes.c_size_t(0), _THREAD_LOCAL,
+        )  # fmt: skip
+        try:
+            yield
+        except BaseException:
+            self._library.cuStreamEndCapture(c_void_p(inner), byref(c_void_p()))
+            raise
+        self._call("cuStreamEndCapture", c_void_p(inner), byref(c_void_p()))
+        self._call(
+            "cuStreamUpdateCaptureDependencies_v2", c_void_p(stream), byref(node), None,
+            ctypes.c_size_t(1), _SET,
+        )  # fmt: skip
+
+    def _context(self) -> c_void_p:
+        context = c_void_p()
+        self._call("cuCtxGetCurrent", byref(context))
+        return context
 
     # ---------------------------------------------------------------- errors
 

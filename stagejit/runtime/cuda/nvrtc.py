@@ -18,6 +18,7 @@ from stagejit.errors import StagejitError
 
 # The IR says where a product and a sum are one operation; NVRTC's other defaults are those of IEEE.
 OPTIONS = ("--std=c++17", "--fmad=false", "--ptxas-options=-v")
+OPEN = ("--std=c++17", "--relocatable-device-code=true")  # of what the driver links
 _LIBRARIES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
 _SUCCESS = 0
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from stagejit.locks import new_lock, new_rlock, remembered
 from stagejit.runtime.cuda import nvrtc
+from stagejit.runtime.cuda.conditions import DECIDE, OLDEST, Conditions
 from stagejit.runtime.cuda.cubins import Compiler, cubins, key_of, nvrtc_compiler
 from stagejit.runtime.cuda.driver import (
     Array,
@@ -346,6 +347,37 @@ class PyCudaDriver:
         finally:
             self._api.destroy_graph(graph)
         return Graph(self._owned(None, made, partial(self._api.destroy_executable, made)))
+
+    @remembered
+    def has_conditions(self) -> bool:
+        return self._api.version() >= OLDEST and self._decide is not None
+
+    @remembered
+    def _decide(self) -> Any:
+        code = self._compiler.compile_open(DECIDE.text, self._arch)
+        return self._owned(self._loaded(DECIDE, code))
+
+    @remembered
+    def _conditions(self) -> Conditions:
+        def launch(stream: Stream, arguments: bytes) -> None:
+            self.launch(Function(self._decide), (1, 1, 1), (32, 1, 1), 0, stream, arguments)
+
+        return Conditions(self._api, self.handle, launch)
+
+    def repeat(
+        self, stream: Stream, inner: Stream, predicate: int, queue: Callable[[Stream], None]
+    ) -> None:
+        self._conditions.repeat(stream, inner, predicate, queue)
+
+    def choose(
+        self,
+        stream: Stream,
+        inner: Stream,
+        index: int,
+        nbytes: int,
+        queues: Sequence[Callable[[Stream], None]],
+    ) -> None:
+        self._conditions.choose(stream, inner, index, nbytes, queues)
 
     def replay(self, graph: Graph, stream: Stream) -> None:
         self._api.launch_graph(cast(_Owned, graph).handle, cast(_Owned, stream).handle)

@@ -41,15 +41,18 @@ class _Kernel:
 
 @dataclass
 class _Captured:
-    """What was queued while a graph was captured on a stream, to be queued again."""
+    """What was queued while a graph was captured on a stream, to be queued again. others: streams
+    that waited meanwhile."""
 
     origin: EmulatedStream
     calls: list[Callable[[], object]] = field(default_factory=list)
+    others: list[EmulatedStream] = field(default_factory=list)
 
 
 class EmulatedDriver:
     """A `Driver`. seed: of the order of what streams leave open; threads: the order of threads in
-    kernels, one of `launching.ORDERS`; cache: where code is kept on disk."""
+    kernels, one of `launching.ORDERS`; cache: where code is kept on disk;
+    conditions: whether graphs may decide, as those of drivers before CUDA 12.4 may not."""
 
     def __init__(
         self,
@@ -58,8 +61,10 @@ class EmulatedDriver:
         seed: int = 0,
         threads: str = "forward",
         cache: ObjectCache | None = None,
+        conditions: bool = True,
     ) -> None:
         self._arch, self.threads, self._cache = arch, threads, cache
+        self._has_conditions = conditions
         self._queues = Queues(Random(seed))
         self._main = self._queues.new()
         self._pieces: dict[int, Pages] = {}
@@ -206,6 +211,8 @@ class EmulatedDriver:
 
     def wait(self, stream: Stream, event: Event) -> None:
         known, queue = cast(EmulatedEvent, event), cast(EmulatedStream, stream)
+        if self._capturing is not None:
+            self._capturing.others.append(queue)
         self._do(lambda: self._queues.put(queue, _nothing, known.at))
 
     def seconds(self, start: Event, end: Event) -> float:
@@ -239,6 +246,57 @@ class EmulatedDriver:
         finally:
             self._capturing = None
         return Graph(captured)
+
+    @property
+    def has_conditions(self) -> bool:
+        return self._has_conditions
+
+    def repeat(
+        self, stream: Stream, inner: Stream, predicate: int, queue: Callable[[Stream], None]
+    ) -> None:
+        turn = self._inside(inner, queue)
+
+        def run() -> None:
+            while view(predicate, 1)[0]:
+                turn()
+
+        self._put(stream, run)
+
+    def choose(
+        self,
+        stream: Stream,
+        inner: Stream,
+        index: int,
+        nbytes: int,
+        queues: Sequence[Callable[[Stream], None]],
+    ) -> None:
+        turns = [self._inside(inner, queue) for queue in queues]
+
+        def run() -> None:
+            number = int.from_bytes(view(index, nbytes).tobytes(), "little", signed=True)
+            turns[min(max(number, 0), len(turns) - 1)]()
+
+        self._put(stream, run)
+
+    def _inside(self, inner: Stream, queue: Callable[[Stream], None]) -> Callable[[], None]:
+        """Does what is queued, in whatever order streams leave open."""
+        outer, captured = self._capturing, _Captured(cast(EmulatedStream, inner))
+        if outer is None or not self._has_conditions:
+            raise EmulationError("no graph is captured, or none that decides")
+        self._capturing = captured
+        try:
+            queue(inner)
+        finally:
+            self._capturing = outer
+
+        def run() -> None:
+            for call in captured.calls:
+                call()
+            self._queues.finish(captured.origin)
+            if any(stream.queued for stream in captured.others):
+                raise EmulationError("streams of a turn have not come together at its end")
+
+        return run
 
     def replay(self, graph: Graph, stream: Stream) -> None:
         captured, queue = cast(_Captured, graph), cast(EmulatedStream, stream)

@@ -35,11 +35,12 @@ class EmulatedStream:
 
     queued: deque[Operation] = field(default_factory=deque)
     priority: float = 0.0
+    busy: bool = False  # with an operation that runs others
 
     @property
     def can_go_on(self) -> bool:
         after = self.queued[0].after if self.queued else None
-        return bool(self.queued) and (after is None or after.done)
+        return bool(self.queued) and not self.busy and (after is None or after.done)
 
 
 @dataclass(eq=False)
@@ -70,7 +71,7 @@ class Queues:
 
     def finish(self, stream: EmulatedStream) -> None:
         """Runs operations, those of other streams too, until the stream has none."""
-        while stream.queued:
+        while stream.queued or stream.busy:
             self._step()
 
     def finish_all(self) -> None:
@@ -83,13 +84,16 @@ class Queues:
             raise EmulationError("all streams wait for each other")
         stream = max(ready, key=lambda one: one.priority)
         operation = stream.queued.popleft()
-        operation.done, operation.after = True, None
         if self.choose.random() >= _SAME:
             for one in self.streams:
                 one.priority = self.choose.random()
+        stream.busy = True
         try:
             operation.run()
         except BaseException:
             for one in self.streams:  # as on a GPU, whose context is lost by a fault
                 one.queued.clear()
             raise
+        finally:
+            stream.busy = False
+            operation.done, operation.after = True, None

@@ -8,7 +8,7 @@ in which the host has nothing to do returns before the device is done.
 Note [Graphs]: what a fixed program queues depends on its addresses alone. The second time that it
 is called with the same ones (the pool hands out what came back last, and memory comes back in the
 reverse order, so that is soon), it is captured, and replayed from then on. Of addresses that come
-no more, the graph is given to new ones.
+no more, the graph is given to new ones, unless it has nodes that decide.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class Loaded:
         self.executable, self.driver = executable, driver
         self.program = program = executable.program
         events = [driver.new_event() for _ in range(program.events)]
-        self.parts = Parts(driver, driver.load(executable.sources), events, executable.equations)
+        functions, fork = driver.load(executable.sources), driver.new_event()
+        self.parts = Parts(driver, functions, events, fork, executable.equations)
         self.streams: list[Stream] = [driver.main, *_side_streams(driver, program.streams - 1)]
         self.constants: list[int] = []
         for array in executable.constants:
@@ -255,7 +256,10 @@ class Loaded:
     @remembered
     def is_captured(self) -> bool:
         """Whether calls become graphs."""
-        return self.program.is_fixed and _FEWEST <= _launches(self.program.steps) <= _MOST
+        program = self.program
+        if not program.is_on_device or not _FEWEST <= _launches(program.steps) <= _MOST:
+            return False
+        return not program.conditions or self.driver.has_conditions
 
     def _captured(self, key: tuple[int, ...], places: Addresses, held: Held | None) -> Graph | None:
         """A graph of addresses that come again, see Note [Graphs]."""
@@ -264,14 +268,19 @@ class Loaded:
             if len(self.seen) > _MOST_SEEN:
                 self.seen.popitem(last=False)
             return None
+        program = self.program
         old = self.graphs.popitem(last=False)[1] if len(self.graphs) >= _MOST_GRAPHS else None
-        origin = _side_streams(self.driver, self.program.streams)[-1]  # no other's of this program
-        streams = [origin, *self.streams[1:]]
+        count = program.streams  # none of them the main one
+        side = _side_streams(self.driver, count * (1 + program.conditions))
+        streams, *inner = (side[at : at + count] for at in range(0, len(side), count))
 
         def queue() -> None:
-            Queueing(self.parts, places, streams, held).steps(self.program.steps, ())
+            walk = Queueing(self.parts, places, streams, held, inner)
+            walk.steps(program.steps, ())
 
-        graph = self.graphs[key] = self.driver.capture(origin, queue, old)
+        if program.conditions:  # nodes that decide are not given other parameters
+            old = None
+        graph = self.graphs[key] = self.driver.capture(streams[0], queue, old)
         return graph
 
 

@@ -5,17 +5,19 @@ out on a `Driver`. Invariants (checked by `verify`, and by `ordering.verify_orde
 lies inside its space, loop strides match the nesting; an event is recorded before something waits
 for it; all that the plan's barriers order is ordered by streams and events.
 
-The program is a tree. The host walks it and queues; where a trip count or a branch is known on the
-device only, it waits for the stream that computes it and reads it back (`While`, `Branch`). What
+The program is a tree. The host walks it and queues. Where a trip count or a branch is known on the
+device only (`While`, `Branch`), a graph of the program decides on the device; what has no graph, or
+has one of an older driver, waits for the stream that computes it, and the host reads it back. What
 runs on the host in between (`Call`, `Delegate`) it runs itself, on copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from stagejit.errors import InternalError
+from stagejit.locks import remembered
 from stagejit.runtime.program import (
     BufferRef,
     ForeignArray,
@@ -186,12 +188,16 @@ class CudaProgram:
     streams: int
     events: int
 
-    @property
-    def is_fixed(self) -> bool:
-        """Whether the host reads nothing back and runs nothing in between: then one call queues
-        what another one does, and a graph of it can be captured."""
-        kinds = While | Branch | Call | Delegate
-        return not any(isinstance(step, kinds) for step in walk(self.steps))
+    @remembered
+    def is_on_device(self) -> bool:
+        """Whether the host runs nothing in between."""
+        return not any(isinstance(step, Call | Delegate) for step in walk(self.steps))
+
+    @remembered
+    def conditions(self) -> int:
+        """How many loops and branches are around each other that the device alone decides about, at
+        most. Where there is none of them one call queues what another one does."""
+        return _conditions(self.steps)
 
     def launches(self) -> Iterator[Launch]:
         """Every launch, in program order."""
@@ -206,6 +212,27 @@ def walk(steps: tuple[Step, ...]) -> Iterator[Step]:
         yield step
         for body in bodies(step):
             yield from walk(body)
+
+
+def _conditions(steps: tuple[Step, ...]) -> int:
+    inside = (
+        isinstance(step, While | Branch) + max(map(_conditions, bodies(step)), default=0)
+        for step in steps
+    )
+    return max(inside, default=0)
+
+
+def streams_of(steps: Iterable[Step]) -> set[int]:
+    """Those that steps use, without what is inside of loops and branches that the device decides
+    about: these have streams of their own."""
+    found: set[int] = set()
+    for step in steps:
+        match step:
+            case Loop(body=inner) | Dispatched(steps=inner) | Body(steps=inner):
+                found |= streams_of(inner)
+            case _:
+                found.add(step.stream)
+    return found
 
 
 def bodies(step: Step) -> tuple[tuple[Step, ...], ...]:
@@ -341,9 +368,9 @@ def _line(step: Step) -> str:
         case Loop(trip):
             return f"loop {trip}:"
         case While(stream, _, predicate):
-            return f"while {ref_text(predicate)}:  // the host waits for s{stream} and reads it"
+            return f"while {ref_text(predicate)}:  // decided on s{stream}, or read by the host"
         case Branch(stream, index):
-            return f"branch {ref_text(index)}:  // the host waits for s{stream} and reads it"
+            return f"branch {ref_text(index)}:  // decided on s{stream}, or read by the host"
         case Dispatched(name, stream):
             return f"@{name} on s{stream}:"
         case Body(number):

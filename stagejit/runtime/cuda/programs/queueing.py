@@ -8,9 +8,9 @@ in between.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from stagejit.runtime.cuda.programs.program import (
     Store,
     Wait,
     While,
+    streams_of,
 )
 from stagejit.runtime.program import BufferRef, ForeignArray, Space
 from stagejit.types import dtype_named
@@ -40,11 +41,13 @@ from stagejit.types import dtype_named
 
 @dataclass(frozen=True)
 class Parts:
-    """What a program has on a device. functions: kernels by name; equations: left to jax."""
+    """What a program has on a device. functions: kernels by name; fork: one more event; equations:
+    left to jax."""
 
     driver: Driver
     functions: Mapping[str, Function]
     events: Sequence[Event]
+    fork: Event
     equations: Sequence[Any]
 
 
@@ -67,12 +70,15 @@ class Addresses:
 
 @dataclass(frozen=True)
 class Queueing:
-    """Walks a program once. streams: of its numbers. turns: of the loops around a step."""
+    """Walks a program once. streams: of its numbers; inner: the same inside of the conditions of a
+    graph, by how many are around; where there are any, a graph is captured in which the device
+    decides. turns: of the loops around a step."""
 
     parts: Parts
     places: Addresses
     streams: Sequence[Stream]
     held: Held | None
+    inner: Sequence[Sequence[Stream]] = ()
 
     def steps(self, steps: Sequence[Step], turns: tuple[int, ...]) -> None:
         for step in steps:
@@ -99,6 +105,8 @@ class Queueing:
             case Loop(trip, body):
                 for turn in range(trip):
                     self.steps(body, (*turns, turn))
+            case While() | Branch() if self.inner:
+                self._decided(step, turns)
             case While(stream, condition, predicate, body):
                 self.steps(condition, turns)
                 while self._read(stream, predicate, 1, turns):
@@ -118,6 +126,37 @@ class Queueing:
                 with self._released():
                     made = host_calls.evaluate(equation, taken)
                 self._put(results, made, stream, turns)
+
+    def _decided(self, step: While | Branch, turns: tuple[int, ...]) -> None:
+        """By the device."""
+        driver, number = self.parts.driver, step.stream
+        stream, inner = self.streams[number], self.inner[0][number]
+        if isinstance(step, While):
+            self.steps(step.condition, turns)
+            turn = self._inside((*step.body, *step.condition), number, turns)
+            driver.repeat(stream, inner, self.places.of(step.predicate, turns), turn)
+        else:
+            cases = [self._inside(case, number, turns) for case in step.branches]
+            index = self.places.of(step.index, turns)
+            driver.choose(stream, inner, index, step.index_nbytes, cases)
+
+    def _inside(
+        self, steps: Sequence[Step], number: int, turns: tuple[int, ...]
+    ) -> Callable[[Stream], None]:
+        """Queues what a condition is around, on streams of its own: they begin behind the one that
+        is given, and what a level is made of brings them together there."""
+        walk = replace(self, streams=self.inner[0], inner=self.inner[1:])
+        others = sorted(streams_of(steps) - {number})
+
+        def queue(origin: Stream) -> None:
+            driver, fork = self.parts.driver, self.parts.fork
+            if others:
+                driver.record(fork, origin)
+            for other in others:
+                driver.wait(walk.streams[other], fork)
+            walk.steps(steps, turns)
+
+        return queue
 
     def _released(self) -> AbstractContextManager[None]:
         if self.held is None:

@@ -72,7 +72,12 @@ enum CUstreamCaptureStatus : int { CU_STREAM_CAPTURE_STATUS_NONE, CU_STREAM_CAPT
                                    CU_STREAM_CAPTURE_STATUS_INVALIDATED };
 enum CUgraphNodeType : int { CU_GRAPH_NODE_TYPE_KERNEL = 0, CU_GRAPH_NODE_TYPE_MEMCPY = 1,
                              CU_GRAPH_NODE_TYPE_MEMSET = 2, CU_GRAPH_NODE_TYPE_HOST = 3,
-                             CU_GRAPH_NODE_TYPE_EMPTY = 5 };
+                             CU_GRAPH_NODE_TYPE_EMPTY = 5,
+                             CU_GRAPH_NODE_TYPE_CONDITIONAL = 13 };
+enum CUgraphConditionalNodeType : int { CU_GRAPH_COND_TYPE_IF = 0, CU_GRAPH_COND_TYPE_WHILE = 1,
+                                        CU_GRAPH_COND_TYPE_SWITCH = 2 };
+enum CUstreamUpdateCaptureDependencies_flags : int {
+  CU_STREAM_ADD_CAPTURE_DEPENDENCIES = 0, CU_STREAM_SET_CAPTURE_DEPENDENCIES = 1 };
 enum CUgraphExecUpdateResult : int { CU_GRAPH_EXEC_UPDATE_SUCCESS = 0,
                                      CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED = 2,
                                      CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED = 3 };
@@ -97,6 +102,7 @@ typedef struct CUmemPoolHandle_st* CUmemoryPool;
 typedef struct CUarray_st* CUarray;
 typedef struct CUgraphEdgeData_st CUgraphEdgeData;
 typedef struct CUctxCreateParams_st CUctxCreateParams;
+typedef cuuint64_t CUgraphConditionalHandle;
 typedef void (*CUhostFn)(void* userData);
 
 #define CU_LAUNCH_PARAM_END ((void*)0x00)
@@ -110,6 +116,24 @@ struct CUDA_KERNEL_NODE_PARAMS {
   void** extra;
   CUkernel kern;
   CUcontext ctx;
+};
+
+struct CUDA_CONDITIONAL_NODE_PARAMS {
+  CUgraphConditionalHandle handle;
+  CUgraphConditionalNodeType type;
+  unsigned size;
+  CUgraph* phGraph_out;
+  CUcontext ctx;
+};
+
+struct CUgraphNodeParams {
+  CUgraphNodeType type;
+  int reserved0[3];
+  union {
+    long long reserved1[29];
+    CUDA_CONDITIONAL_NODE_PARAMS conditional;
+  };
+  long long reserved2;
 };
 
 struct CUgraphExecUpdateResultInfo {

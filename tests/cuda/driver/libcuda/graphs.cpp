@@ -13,6 +13,7 @@ namespace emulated {
 // holds for later launches only.
 struct Executable {
   std::vector<Work> works;
+  std::vector<std::vector<std::shared_ptr<const Executable>>> bodies;  // of each, if it has any
   std::vector<std::vector<size_t>> after;
   std::map<const Node*, size_t> numbers;
   OpRef last_launch;  // launches of one executable do not overlap
@@ -23,6 +24,29 @@ static std::map<Graph*, std::unique_ptr<Graph>> graphs;
 static std::set<Executable*> executables;
 static std::map<size_t, CUstreamCaptureMode> modes;  // of threads
 static uint64_t capture_ids = 0;
+static std::map<CUgraphConditionalHandle, unsigned> conditions;  // what kernels have set
+
+static Graph* body_of(const Graph& graph, CUgraph handle) {
+  for (auto& node : graph.nodes)
+    if (node->work.condition)
+      for (auto& body : node->work.condition->bodies) {
+        if ((CUgraph)body.get() == handle) return body.get();
+        if (Graph* found = body_of(*body, handle)) return found;
+      }
+  return nullptr;
+}
+
+// One that was made, that is being captured, or that is the body of a node of these.
+static Graph* graph_of(CUgraph handle) {
+  std::vector<Graph*> roots;
+  for (auto& [graph, owned] : graphs) roots.push_back(graph);
+  for (auto& capture : all_captures) roots.push_back(capture->target);
+  for (Graph* root : roots) {
+    if ((CUgraph)root == handle) return root;
+    if (Graph* found = body_of(*root, handle)) return found;
+  }
+  return nullptr;
+}
 
 std::vector<Capture*> captures() {
   std::vector<Capture*> found;
@@ -52,7 +76,7 @@ static void add_tail(std::vector<Node*>& tails, Node* node) {
 CUresult append(Stream& stream, Work work) {
   Capture& capture = *stream.capture;
   if (capture.invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  auto& nodes = capture.graph->nodes;
+  auto& nodes = capture.target->nodes;
   nodes.push_back(std::unique_ptr<Node>(new Node{std::move(work), stream.tails}));
   stream.tails = {nodes.back().get()};
   return CUDA_SUCCESS;
@@ -95,6 +119,10 @@ static Executable contents(const Graph& graph) {
   for (auto& node : graph.nodes) {
     made.numbers[node.get()] = made.works.size();
     made.works.push_back(node->work);
+    made.bodies.emplace_back();
+    if (node->work.condition)
+      for (auto& body : node->work.condition->bodies)
+        made.bodies.back().push_back(std::make_shared<Executable>(contents(*body)));
     std::vector<size_t> after;
     for (Node* before : node->after) after.push_back(made.numbers.at(before));
     made.after.push_back(after);
@@ -102,10 +130,25 @@ static Executable contents(const Graph& graph) {
   return made;
 }
 
-static void launch(Executable& graph, Stream& stream) {
-  Ops before = before_next(stream), ops;
-  before.push_back(graph.last_launch);
-  Context* context = stream.context;
+static Ops enqueue_all(Context* context, const Executable& graph, const Ops& before);
+
+// A turn of a node with bodies; `end` stands for all of them.
+static void take_turn(Context* context, const std::shared_ptr<Condition>& condition,
+                      const std::vector<std::shared_ptr<const Executable>>& bodies,
+                      const OpRef& end) {
+  unsigned value = conditions[condition->handle];
+  bool is_loop = condition->type == CU_GRAPH_COND_TYPE_WHILE;
+  size_t chosen = is_loop || value ? 0 : 1;
+  if (context->broken || (is_loop && !value) || chosen >= bodies.size()) return open(end);
+  Ops ops = enqueue_all(context, *bodies[chosen], {});
+  OpRef next = enqueue_after(context, new_lane(), ops, [=] {
+    is_loop ? take_turn(context, condition, bodies, end) : open(end);
+  });
+  next->always = true;
+}
+
+static Ops enqueue_all(Context* context, const Executable& graph, const Ops& before) {
+  Ops ops;
   for (size_t i = 0; i < graph.works.size(); ++i) {
     Ops after = before;
     for (size_t number : graph.after[i]) after.push_back(ops[number]);
@@ -115,8 +158,25 @@ static void launch(Executable& graph, Stream& stream) {
       KernelCall call = *work.call;
       run = [=] { run_call(context, call); };
     }
+    if (work.condition) {
+      OpRef end = gate(context);
+      auto condition = work.condition;
+      auto bodies = graph.bodies[i];
+      run = [=] { take_turn(context, condition, bodies, end); };
+      enqueue_after(context, new_lane(), after, std::move(run))->always = true;
+      ops.push_back(end);
+      continue;
+    }
     ops.push_back(enqueue_after(context, new_lane(), after, std::move(run), work.on_host));
   }
+  return ops;
+}
+
+static void launch(Executable& graph, Stream& stream) {
+  Ops before = before_next(stream);
+  before.push_back(graph.last_launch);
+  Context* context = stream.context;
+  Ops ops = enqueue_all(context, graph, before);
   ops.insert(ops.end(), before.begin(), before.end());
   stream.last = graph.last_launch = enqueue_after(context, stream.lane, ops, nullptr);
 }
@@ -148,10 +208,40 @@ EXPORTED CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptu
   STREAM(handle);
   if (stream == entry.context->legacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
+  auto graph = std::make_unique<Graph>();
+  Graph* target = graph.get();
   all_captures.push_back(std::unique_ptr<Capture>(
-      new Capture{++capture_ids, mode, stream, this_thread(), std::make_unique<Graph>()}));
+      new Capture{++capture_ids, mode, stream, this_thread(), std::move(graph), target}));
   stream->capture = all_captures.back().get();
   stream->tails.clear();
+  return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph,
+                                                      const CUgraphNode* after,
+                                                      const CUgraphEdgeData*, size_t count,
+                                                      CUstreamCaptureMode mode) {
+  ENTER(entry, Entry);
+  STREAM(handle);
+  Graph* target = graph_of(graph);
+  if (!target) return CUDA_ERROR_INVALID_VALUE;
+  if (stream == entry.context->legacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
+  all_captures.push_back(std::unique_ptr<Capture>(
+      new Capture{++capture_ids, mode, stream, this_thread(), nullptr, target}));
+  stream->capture = all_captures.back().get();
+  stream->tails.assign((Node* const*)after, (Node* const*)after + count);
+  return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2(CUstream handle, CUgraphNode* nodes,
+                                                               const CUgraphEdgeData*, size_t count,
+                                                               unsigned flags) {
+  ENTER(entry, Entry);
+  STREAM(handle);
+  if (!stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
+  if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) stream->tails.clear();
+  for (size_t i = 0; i < count; ++i) add_tail(stream->tails, (Node*)nodes[i]);
   return CUDA_SUCCESS;
 }
 
@@ -173,9 +263,8 @@ EXPORTED CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* made) {
   forget_events_of(capture);
   *made = nullptr;
   if (!result) {
-    Graph* graph = capture->graph.get();
-    graphs[graph] = std::move(capture->graph);
-    *made = (CUgraph)graph;
+    *made = (CUgraph)capture->target;
+    if (capture->graph) graphs[capture->target] = std::move(capture->graph);
   }
   all_captures.erase(std::find_if(all_captures.begin(), all_captures.end(),
                                   [&](auto& one) { return one.get() == capture; }));
@@ -202,7 +291,7 @@ EXPORTED CUresult CUDAAPI cuStreamGetCaptureInfo_v3(
                                : CU_STREAM_CAPTURE_STATUS_ACTIVE;
   if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
   if (id) *id = capture->id;
-  if (graph) *graph = (CUgraph)capture->graph.get();
+  if (graph) *graph = (CUgraph)capture->target;
   if (after) *after = (const CUgraphNode*)stream->tails.data();
   if (edges) *edges = nullptr;
   if (count) *count = stream->tails.size();
@@ -232,7 +321,7 @@ EXPORTED CUresult CUDAAPI cuGraphAddKernelNode_v2(CUgraphNode* made, CUgraph han
   ENTER(entry, Entry);
   auto found = graphs.find((Graph*)handle);
   if (found == graphs.end()) return CUDA_ERROR_INVALID_VALUE;
-  Work work = {CU_GRAPH_NODE_TYPE_KERNEL, nullptr, false, nullptr};
+  Work work = {CU_GRAPH_NODE_TYPE_KERNEL, nullptr};
   const unsigned* grid = &p->gridDimX;
   CUresult result =
       make_call(p->func, grid, p->sharedMemBytes, p->kernelParams, p->extra, &work.call);
@@ -241,6 +330,50 @@ EXPORTED CUresult CUDAAPI cuGraphAddKernelNode_v2(CUgraphNode* made, CUgraph han
   found->second->nodes.push_back(
       std::unique_ptr<Node>(new Node{work, std::vector<Node*>(nodes, nodes + count)}));
   *made = (CUgraphNode)found->second->nodes.back().get();
+  return CUDA_SUCCESS;
+}
+
+// Called by kernels, which run under the lock.
+EXPORTED void cudaGraphSetConditional(CUgraphConditionalHandle handle, unsigned value) {
+  conditions[handle] = value;
+}
+
+EXPORTED CUresult CUDAAPI cuGraphConditionalHandleCreate(CUgraphConditionalHandle* made,
+                                                         CUgraph graph, CUcontext, unsigned value,
+                                                         unsigned) {
+  ENTER(entry, Entry);
+  if (!graph_of(graph)) return CUDA_ERROR_INVALID_VALUE;
+  *made = conditions.size() + 1;
+  conditions[*made] = value;
+  return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode* made, CUgraph handle,
+                                            const CUgraphNode* after, const CUgraphEdgeData*,
+                                            size_t count, CUgraphNodeParams* params) {
+  ENTER(entry, Entry);
+  Graph* graph = graph_of(handle);
+  if (!graph) return CUDA_ERROR_INVALID_VALUE;
+  if (params->type != CU_GRAPH_NODE_TYPE_CONDITIONAL) return CUDA_ERROR_NOT_SUPPORTED;
+  CUDA_CONDITIONAL_NODE_PARAMS& given = params->conditional;
+  unsigned most = given.type == CU_GRAPH_COND_TYPE_IF ? 2 : 1;
+  if (given.type == CU_GRAPH_COND_TYPE_SWITCH) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!given.size || given.size > most || !conditions.count(given.handle))
+    return CUDA_ERROR_INVALID_VALUE;
+  auto condition = std::make_shared<Condition>();
+  condition->handle = given.handle;
+  condition->type = given.type;
+  for (unsigned i = 0; i < given.size; ++i) {
+    condition->bodies.push_back(std::make_unique<Graph>());
+    condition->handles.push_back((CUgraph)condition->bodies.back().get());
+  }
+  given.phGraph_out = condition->handles.data();
+  Work work = {CU_GRAPH_NODE_TYPE_CONDITIONAL, nullptr};
+  work.condition = condition;
+  Node* const* nodes = (Node* const*)after;
+  graph->nodes.push_back(
+      std::unique_ptr<Node>(new Node{work, std::vector<Node*>(nodes, nodes + count)}));
+  *made = (CUgraphNode)graph->nodes.back().get();
   return CUDA_SUCCESS;
 }
 
@@ -331,6 +464,8 @@ EXPORTED CUresult CUDAAPI cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph
   if (!executables.count(old) || found == graphs.end()) return CUDA_ERROR_INVALID_VALUE;
   Executable given = contents(*found->second);
   *info = {CU_GRAPH_EXEC_UPDATE_SUCCESS, nullptr, nullptr};
+  for (auto& bodies : given.bodies)
+    if (!bodies.empty()) info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
   if (given.after != old->after) info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
   for (size_t i = 0; !info->result && i < given.works.size(); ++i)
     if (given.works[i].type != old->works[i].type)

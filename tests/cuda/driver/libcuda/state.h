@@ -34,6 +34,7 @@ struct Op {
   bool done = false;
   bool on_host = false;     // runs without the lock
   double finished_ms = 0;
+  bool always = false;      // runs in a broken context, too
   int waiting = 0;          // ops before it that are not done
   std::vector<std::shared_ptr<Op>> then;
 };
@@ -43,6 +44,8 @@ using Ops = std::vector<OpRef>;
 OpRef enqueue(Stream& stream, std::function<void()> work, bool on_host = false);
 OpRef enqueue_after(Context* context, unsigned lane, const Ops& after, std::function<void()> work,
                     bool on_host = false);
+OpRef gate(Context* context);   // is done once it is opened
+void open(const OpRef& gate);
 void advance(const OpRef& op);  // until it is done
 void advance_all();             // until nothing waits
 void advance_a_little();        // what a query sees happen; never a function of the host
@@ -130,7 +133,8 @@ struct Work {
   CUgraphNodeType type;
   std::function<void()> run;
   bool on_host = false;
-  std::shared_ptr<struct KernelCall> call;  // of a kernel
+  std::shared_ptr<struct KernelCall> call = nullptr;  // of a kernel
+  std::shared_ptr<struct Condition> condition = nullptr;
 };
 CUresult submit(Stream& stream, Work work);
 
@@ -158,12 +162,20 @@ struct Node {
 struct Graph {
   std::vector<std::unique_ptr<Node>> nodes;
 };
+// What a node repeats, or does or leaves, as the value of a handle says.
+struct Condition {
+  CUgraphConditionalHandle handle;
+  CUgraphConditionalNodeType type;
+  std::vector<std::unique_ptr<Graph>> bodies;
+  std::vector<CUgraph> handles;  // of these, as the driver hands them out
+};
 struct Capture {
   uint64_t id;
   CUstreamCaptureMode mode;
   Stream* origin;
   size_t thread;
-  std::unique_ptr<Graph> graph;
+  std::unique_ptr<Graph> graph;  // none where it adds to a graph that there is
+  Graph* target;
   bool invalid = false;
 };
 CUresult append(Stream& stream, Work work);

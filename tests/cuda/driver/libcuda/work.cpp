@@ -104,7 +104,7 @@ static bool step() {
     run_on_host(op);
     return true;
   }
-  if (op->work && op->context->alive && !op->context->broken) op->work();
+  if (op->work && op->context->alive && (op->always || !op->context->broken)) op->work();
   finish(op);
   return true;
 }
@@ -124,6 +124,19 @@ OpRef enqueue_after(Context* context, unsigned lane, const Ops& after, std::func
     }
   if (!op->waiting) ready.push_back(op);
   return op;
+}
+
+OpRef gate(Context* context) {
+  OpRef op = std::make_shared<Op>();
+  op->context = context;
+  op->lane = new_lane();
+  op->waiting = 1;
+  ++waiting_ops;
+  return op;
+}
+
+void open(const OpRef& gate) {
+  if (!--gate->waiting) ready.push_back(gate);
 }
 
 OpRef enqueue(Stream& stream, std::function<void()> work, bool on_host) {
