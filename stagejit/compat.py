@@ -113,6 +113,11 @@ def physical_aval(aval: Any) -> Any:
     return core.physical_aval(aval) if is_extended(aval) else aval
 
 
+def shaped_like(aval: Any, shape: tuple[int, ...]) -> Any:
+    """The abstract value of an array of another shape."""
+    return core.ShapedArray(shape, aval.dtype)
+
+
 def size_of(size: Any) -> int:
     """A size as an int, or as an `Expr`, which counts as one: jax.export's symbolic dimensions
     write themselves as formulas.

@@ -23,10 +23,6 @@ class OptionsError(StagejitError, ValueError):
     """An option has a value that no stage understands."""
 
 
-class LayoutError(StagejitError, ValueError):
-    """The caller requires two layouts of one piece of memory."""
-
-
 class UnsupportedOpError(StagejitError, NotImplementedError):
     """An equation cannot be compiled and `Options(delegate=False)` forbids leaving it to XLA."""
 

@@ -53,6 +53,7 @@ SWITCHES: dict[str, str] = {
     "elide-copy": "what is overwritten is not copied before, where everybody can read it first",
     "read-placed": "who reads a value that is placed in a larger buffer reads it there",
     "fuse-pad": "the dispatch that places the interior of a pad writes the border too",
+    "caller-layouts": "arguments and results lie as the caller says, without copies around calls",
     "infer-layouts": "what lies between dispatches keeps the order of what it is made of",
     "channels-last": "what convolutions and pools read lies with its channels innermost",
     "run-beside": "small dispatches come right after others that they do not depend on",

@@ -196,6 +196,7 @@ class Compilation:
 
 def _trace(c: Compilation) -> None:
     options = c.request.options
+    c.decisions += c.request.decisions
     names = tuple(c.request.jaxpr.jaxpr.debug_info.safe_arg_names(len(c.request.donated)))
     c.graph = trace_jaxpr(
         c.request.jaxpr,

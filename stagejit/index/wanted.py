@@ -3,20 +3,22 @@
 Input: layouts, and where they come from. Output: `LayoutHint`s, which passes make and may drop, and
 `LayoutRequirement`s, which the caller alone makes and which hold. Invariant: neither is the other
 (no common class, no conversion), so a hint is never taken where a requirement is asked for; who
-makes requirements is `runtime/formats.py`, and tests/test_imports.py looks that nobody else does.
+makes requirements is `runtime/formats.py`, and tests/index/test_wanted.py looks that nobody else
+does.
 
 Note [Hint or requirement]: in nvFuser (issue 2425) a pass that prefers an output's order sets its
 allocation domain, which a scheduler must then honour. Here what a pass prefers can always be given
 up, with a reason; what the caller asked for becomes an explicit transpose of the graph before any
-pass runs, which is fused into a load or a store, or is a copy.
+pass runs, which is fused into a load or a store, or is a copy. Where the caller contradicts
+himself (an array that was
+committed to another layout than the function takes; operands and results of foreign code that share
+memory), JAX says so, naming both, before anything comes here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stagejit.errors import LayoutError
 from stagejit.index.layout import Layout
 
 
@@ -44,18 +46,3 @@ class LayoutRequirement:
 
     def __str__(self) -> str:
         return f"{in_words(self.layout)}, which {self.source} requires"
-
-
-def agreed(requirements: Iterable[LayoutRequirement]) -> LayoutRequirement | None:
-    """The one layout that memory has to have; None where nobody requires one. Raises LayoutError,
-    which names two who contradict each other."""
-    first: LayoutRequirement | None = None
-    for other in requirements:
-        if first is not None and other.layout != first.layout:
-            raise LayoutError(
-                f"{first.source} requires the layout {in_words(first.layout)}, "
-                f"and {other.source}, in the same memory, {in_words(other.layout)}",
-                next_step="give both the same layout, or do not donate the argument",
-            )
-        first = first or other
-    return first

@@ -36,6 +36,8 @@ from stagejit.locks import new_lock, new_rlock
 from stagejit.options import Options
 from stagejit.runtime import fallback, seams
 from stagejit.runtime.emission import emit
+from stagejit.runtime.formats import NAME as CALLER_LAYOUTS
+from stagejit.runtime.formats import NO_FORMATS, Formats, around, as_it_lies, formats_of
 from stagejit.runtime.marks import Mark, enclose, mark_of
 from stagejit.runtime.staged import Compiler, Request, Staged
 
@@ -164,7 +166,7 @@ def _count_operations(jaxpr: Any) -> int:
 def _lower_program(program: seams.Program, options: Options) -> Any:
     """The jaxpr to lower for a whole program of ours: one marked equation, or the jaxpr itself
     where that is left to JAX."""
-    request = Request(program.name, program.jaxpr, options, program.donated)
+    request, formats = _request_of_program(program, options)
     reason = _why_not_staged(
         program.platforms, program.avals, program.axis_context, options, program.for_export
     )
@@ -180,7 +182,20 @@ def _lower_program(program: seams.Program, options: Options) -> Any:
     if reason:
         return program.jaxpr
     seams.warn_of_constants(program.jaxpr)
-    return enclose(program.jaxpr, options, program.name, program.donated)
+    enclosed = enclose(request.jaxpr, options, program.name, program.donated)
+    return around(enclosed, formats, program.jaxpr) if formats.any else enclosed
+
+
+def _request_of_program(program: seams.Program, options: Options) -> tuple[Request, Formats]:
+    """What our compiler is asked for: a program whose arguments and results lie as the caller
+    requires."""
+    jaxpr, formats = program.jaxpr, NO_FORMATS
+    if program.in_layouts is not None or program.out_layouts is not None:
+        if options.enabled(CALLER_LAYOUTS):
+            formats = formats_of(jaxpr, program.in_layouts, program.out_layouts)
+        if formats.any:
+            jaxpr = as_it_lies(jaxpr, formats)
+    return Request(program.name, jaxpr, options, program.donated, formats.decisions), formats
 
 
 _SYMBOLIC = "it has symbolic sizes"

@@ -20,6 +20,7 @@ from jax.interpreters import mlir
 from stagejit.compat import physical_aval, type_of
 from stagejit.crossing import shares_bytes, to_jax, to_physical
 from stagejit.runtime.staged import DelegatedEquation, NativeCall, Reshape, Staged
+from stagejit.runtime.transposed import Turned, before_transpose, fastest_first, transposed
 from stagejit.types import TensorType
 
 
@@ -120,8 +121,38 @@ def _emit_call(
     for result, argument in item.program.program.aliases:  # an alias is one type
         aval = avals_out[result]
         values[argument] = converted(ctx, values[argument], aval), aval
-    inner = ctx.replace(avals_in=[aval for _, aval in values], avals_out=avals_out)
-    return list(zip(item.program.emit(inner, [v for v, _ in values]), avals_out, strict=True))
+    inputs: list[Turned | None] = [before_transpose(*value) for value in values]
+    outputs: list[Turned | None] = [None] * len(avals_out)
+    for result, argument in item.program.program.aliases:  # which lie alike
+        outputs[result] = inputs[argument]
+    return _emit_turned(ctx, item, values, avals_out, (inputs, outputs))
+
+
+def _emit_turned(
+    ctx: Any,
+    item: NativeCall,
+    values: Sequence[tuple[Any, Any]],
+    avals_out: Sequence[Any],
+    turned: tuple[Sequence[Turned | None], Sequence[Turned | None]],
+) -> list[tuple[Any, Any]]:
+    """The call, where some operands are transposes, and results lie as they do."""
+    inputs, outputs = turned
+    operands = [
+        value if known is None else (known.value, known.aval)
+        for value, known in zip(values, inputs, strict=True)
+    ]
+    given = [
+        aval if known is None else known.aval
+        for aval, known in zip(avals_out, outputs, strict=True)
+    ]
+    layouts = (fastest_first(inputs), fastest_first(outputs))
+    inner = ctx.replace(avals_in=[aval for _, aval in operands], avals_out=given)
+    made = item.program.emit(inner, [value for value, _ in operands], layouts)
+    results = [
+        value if known is None else transposed(ctx, value, known.aval, known.order)
+        for value, known in zip(made, outputs, strict=True)
+    ]
+    return list(zip(results, avals_out, strict=True))
 
 
 def _emit_equation(

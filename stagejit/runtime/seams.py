@@ -53,7 +53,8 @@ _jax_jit = jax.jit  # also where a user replaces it by ours
 class Program:
     """A whole program on its way to StableHLO.
 
-    traced: the jaxpr before JAX's passes. avals: of its arguments and results.
+    traced: the jaxpr before JAX's passes. avals: of its arguments and results. in_layouts,
+    out_layouts: JAX's, of each argument and result; None where nobody asks for any.
     """
 
     name: str
@@ -64,6 +65,8 @@ class Program:
     avals: tuple[Any, ...]
     axis_context: Any
     for_export: bool
+    in_layouts: tuple[Any, ...] | None = None
+    out_layouts: tuple[Any, ...] | None = None
 
 
 OptionsOf = Callable[[Any, Mark | None], Options | None]
@@ -91,6 +94,7 @@ def problems() -> tuple[str, ...]:
             (
                 *("module_name", "jaxpr", "num_const_args", "in_avals", "platforms"),
                 *("axis_context", "donated_args", "input_output_aliases", "lowering_parameters"),
+                *("in_layouts", "out_layouts"),
             ),
         ),
     )
@@ -280,6 +284,7 @@ def _program(name: str, jaxpr: Any, kwargs: dict[str, Any]) -> Program:
     donated = list(kwargs["donated_args"])
     for argument, result in enumerate(aliases):  # references: what they held is overwritten
         donated[argument] = donated[argument] or result is not None
+    inputs, outputs = kwargs.get("in_layouts"), kwargs.get("out_layouts")
     return Program(
         name,
         _lowered.traced,
@@ -289,6 +294,8 @@ def _program(name: str, jaxpr: Any, kwargs: dict[str, Any]) -> Program:
         (*jaxpr.in_avals, *jaxpr.out_avals),
         kwargs["axis_context"],
         kwargs["lowering_parameters"].for_export,
+        None if inputs is None else tuple(inputs[hoisted:]),
+        None if outputs is None else tuple(outputs),
     )
 
 

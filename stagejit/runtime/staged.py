@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from stagejit.decisions import Decision
 from stagejit.options import Options
 from stagejit.types import TensorType
 
@@ -18,12 +19,14 @@ if TYPE_CHECKING:  # LLVM is not loaded before something is compiled
 
 @dataclass(frozen=True)
 class Request:
-    """A function to compile. `donated[i]`: the caller gives argument i away."""
+    """A function to compile. `donated[i]`: the caller gives argument i away. decisions: what was
+    decided before, of how arguments and results lie."""
 
     name: str
     jaxpr: Any  # jax.extend.core.ClosedJaxpr
     options: Options
     donated: tuple[bool, ...]
+    decisions: tuple[Decision, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental.layout import Format, Layout
+from jax.sharding import SingleDeviceSharding
 
 import stagejit
 from stagejit.options import SWITCHES, Options
@@ -58,6 +60,7 @@ def row_major_transients(plan: Plan) -> int:
     return sum(b.kind == "transient" and b.layout.is_row_major for b in plan.buffers)
 
 
+COLUMNS = Format(Layout((1, 0)), SingleDeviceSharding(jax.devices()[0]))
 IMAGES = np.random.default_rng(3).standard_normal((2, 16, 16, 32), dtype=np.float32)
 
 
@@ -396,6 +399,15 @@ ABLATIONS = {
         fills,
         0,
         1,
+    ),
+    "caller-layouts": Ablation(
+        lambda x: jnp.sin(x),
+        (X[:3],),
+        lambda x: np.sin(x),
+        lambda plan: sum(b.shape == X[:3].shape for b in plan.buffers),  # which XLA copies
+        0,
+        2,
+        {"in_shardings": COLUMNS, "out_shardings": COLUMNS},
     ),
     "infer-layouts": Ablation(
         lambda x: widest(jnp.sin(widest(x.transpose(0, 3, 1, 2)))).transpose(0, 2, 3, 1),

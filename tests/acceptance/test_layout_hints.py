@@ -7,7 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
+from jax.experimental.layout import Format
+from jax.experimental.layout import Layout as JaxLayout
+from jax.sharding import SingleDeviceSharding
 
 import stagejit
 from stagejit.dispatch.layouts.orders import Orders, completed
@@ -107,6 +111,28 @@ def test_b3_what_is_between_dispatches_lies_as_it_came() -> None:
     assert len(off.dispatches) == 2
 
 
+def test_b3_an_argument_that_lies_so() -> None:
+    """Logical NCHW whose memory is NHWC, as `jax.device_put` makes it, and back: no transpose."""
+    x, bias = f32(2, 16, 8, 9), f32(16)
+    format = Format(JaxLayout((0, 2, 3, 1)), SingleDeviceSharding(jax.devices()[0]))
+
+    def f(x: Any, bias: Any) -> Any:
+        return jnp.where(x > 1, 0.5, jax.nn.relu(x) + bias[:, None, None])
+
+    expected = np.where(x > 1, 0.5, np.maximum(x, 0) + bias[:, None, None])
+    for result in (format, None):  # None: row-major, so that the store transposes
+        jitted = stagejit.jit(f, in_shardings=(format, None), out_shardings=result)
+        given = jax.device_put(x, format), jnp.asarray(bias)
+        np.testing.assert_allclose(jitted(*given), expected, rtol=1e-6)
+        plan = jitted.plan(*given)
+        assert len(plan.dispatches) == 1
+        assert not plan.copies
+        text = jitted.lower(*given).compile().as_text()
+        assert " copy(" not in text
+        assert " transpose(" not in text
+        assert reasons(plan, "caller-layouts", applied=True)[0] == "lies in {0,2,3,1}"
+
+
 # ------------------------------------------------------------------ B5: no hint, or a dropped one
 
 
@@ -134,6 +160,26 @@ def test_b5_a_hint_that_others_cannot_honour_is_dropped_with_a_reason() -> None:
     plan = run(f, (x,), np.exp(x) * 2, off=OFF)
     assert all(layout.is_row_major for layout in transients(plan))
     assert "who take it for row-major" in " ".join(reasons(plan, "infer-layouts", applied=False))
+
+
+def test_b5_a_requirement_that_nobody_can_store_is_a_relayout() -> None:
+    """The prefix sums of a row are stored by rows; the caller wants columns: one dispatch more."""
+    x = f32(6, 7)
+    columns = Format(JaxLayout((1, 0)), SingleDeviceSharding(jax.devices()[0]))
+
+    def f(x: Any) -> Any:
+        return jnp.sort(x, 1)
+
+    plan = run(f, (x,), np.sort(x, 1), out_shardings=columns)
+    assert [d.kind for d in plan.dispatches] == ["sort", "copy"]
+    assert [d.kind for d in plan_of(f, x).dispatches] == ["sort"]
+
+
+def test_b5_contradictory_requirements_are_an_error_that_names_both() -> None:
+    device = SingleDeviceSharding(jax.devices()[0])
+    x = jax.device_put(f32(6, 7), Format(JaxLayout((1, 0)), device))
+    with pytest.raises(ValueError, match=r"(?s)jit layout: .*\(0, 1\).*arg layout: .*\(1, 0\)"):
+        stagejit.jit(jnp.sin, in_shardings=Format(JaxLayout((0, 1)), device))(x)
 
 
 def test_b5_a_hint_that_costs_more_is_dropped_with_a_reason() -> None:

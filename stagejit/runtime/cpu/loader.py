@@ -16,7 +16,7 @@ import atexit
 import ctypes
 import gc
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -84,8 +84,15 @@ class LoadedProgram:
         objects = {name: module.object for name, module in self._record.modules.items()}
         return restored_program, (self.name, self.program, objects, machine())
 
-    def emit(self, ctx: Any, operands: list[Any]) -> list[Any]:
+    def emit(
+        self,
+        ctx: Any,
+        operands: list[Any],
+        layouts: tuple[Sequence[Any], Sequence[Any]] | None = None,
+    ) -> list[Any]:
         """IR values of a call of this program, where JAX lowers; aliases become the call's.
+
+        layouts: of operands and results, the fastest axis first; None for row-major.
 
         What JAX makes of the module keeps this object until XLA has its own reference. An exported
         module has nothing that could keep it (JAX refuses to), and may be called at any time.
@@ -95,7 +102,13 @@ class LoadedProgram:
         else:
             ctx.module_context.add_keepalive(self)
         aliases = {argument: result for result, argument in self.program.aliases}
-        lower = jax.ffi.ffi_lowering(self.target, operand_output_aliases=aliases)
+        inputs, outputs = (None, None) if layouts is None else layouts
+        lower = jax.ffi.ffi_lowering(
+            self.target,
+            operand_output_aliases=aliases,
+            operand_layouts=inputs,
+            result_layouts=outputs,
+        )
         return list(lower(ctx, *operands, **self.attributes))
 
 
