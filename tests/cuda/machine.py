@@ -22,7 +22,7 @@ from stagejit.options import Options
 from stagejit.pipeline import Compilation
 from stagejit.runtime.cuda.nvrtc import is_installed
 from stagejit.schedule.schedule import Step
-from tests.cuda.checked import ARCHITECTURES, require_resources
+from tests.cuda.checked import one_of_architectures, require_resources
 from tests.cuda.emulated import NAME, ORDERS, EmulationError, launched
 from tests.schedule.machine import Machine
 
@@ -71,8 +71,7 @@ def carry_out(
         nbytes = dynamic_nbytes(kernel.function.buffers)
         launch(source, kernel.function.threads, words, blocks, chosen, nbytes)
     if resources and is_installed():
-        arch = ARCHITECTURES[len(source) % len(ARCHITECTURES)]
-        require_resources(source, kernel.function.threads, arch)
+        require_resources(source, kernel.function.threads, one_of_architectures(source))
 
 
 def launch(

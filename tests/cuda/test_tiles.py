@@ -45,6 +45,7 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tile | WarpTile], Devic
         plain, warps = ([tile], []) if isinstance(tile, Tile) else ([], [tile])
         monkeypatch.setattr(policy, "tiles", lambda dtype: plain)
         monkeypatch.setattr(policy, "warp_tiles", lambda plan: warps)
+        monkeypatch.setattr(policy, "group_tiles", lambda plan, device: [])
         monkeypatch.setattr(policy, "single_seconds", lambda plan, device: 1.0)
         monkeypatch.setattr(policy, "dots", lambda plan: [])
         return replace(GPU, name=f"{GPU.name} with {tile}")

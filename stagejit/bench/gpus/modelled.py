@@ -97,7 +97,7 @@ def _work(step: Step, region: Region, function: Function, blocks: int) -> Work:
     flops = step.dispatch.flops if main else 0
     nbytes = step.dispatch.nbytes if main else sum(s.value.type.nbytes for s in region.stores)
     asked = max((_asked(block) for block in _blocks(function)), default=4)
-    tensor = any(op.opcode == "tile_product" for op in function.walk())
+    tensor = any(op.opcode in ("tile_product", "wgmma") for op in function.walk())
     return Work(flops, nbytes, blocks, max(asked, 4), _independent(function), tensor)
 
 

@@ -35,6 +35,12 @@ class Device(Machine):
     tensor_flops: float
 
     @property
+    def has_warpgroups(self) -> bool:
+        """Whether warpgroups multiply from shared memory (`wgmma`), which only code for just this
+        architecture may."""
+        return self.arch == "sm_90a"
+
+    @property
     def threads(self) -> int:
         """How many run at once at most, and so how many a kernel should have at least."""
         return self.cores * self.threads_a_core

@@ -17,10 +17,11 @@ import threading
 from functools import cache
 from pathlib import Path
 
-from stagejit.runtime.cuda.emulation.compiling import HEADER, OPTIONS, emulated_text
+from stagejit.runtime.cuda.emulation.compiling import HEADER, HEADERS, OPTIONS, emulated_text
 
 _FOLDER = Path(__file__).parent / "libcuda"
-_HEADERS = (HEADER, _FOLDER / "cubin.h", _FOLDER / "kernel.h")
+_INCLUDED = (HEADER, _FOLDER / "cubin.h")
+_HEADERS = (*HEADERS, *_INCLUDED, _FOLDER / "kernel.h")
 _OPTIONS = (*OPTIONS, "-fno-gnu-unique")  # so that a module can be unloaded
 _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\(\s*(?P<most>\d+)[^)]*\)\s*)?'
@@ -49,7 +50,7 @@ def _unit(source: str) -> str:
     kernels = [f"KERNEL({k['name']}, {k['most'] or _MOST_THREADS})" for k in found]
     return "\n".join([
         '#define EMULATED_SHARED "emulated_shared"',
-        *(f'#include "{header}"' for header in _HEADERS[:2]),
+        *(f'#include "{header}"' for header in _INCLUDED),
         '#line 1 "kernel.cu"', emulated_text(source), *kernels, "",
     ])  # fmt: skip
 

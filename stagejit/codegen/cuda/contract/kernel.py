@@ -26,6 +26,13 @@ from stagejit.codegen.cuda.contract.warp_tile import (
     warp_tile_seconds,
     warp_tiles,
 )
+from stagejit.codegen.cuda.contract.warpgroup import WarpgroupSums
+from stagejit.codegen.cuda.contract.warpgroup_tile import (
+    GroupTile,
+    group_tile_fits,
+    group_tile_seconds,
+    group_tiles,
+)
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.kernels import grid_kernel
 from stagejit.codegen.cuda.threads import ThreadEmitter
@@ -40,7 +47,8 @@ _THREADS = 256  # of a block, where each has a sum
 
 
 # None: each sum has a thread.
-Shares = Tile | WarpTile | Dot | None
+Tiles = Tile | WarpTile | GroupTile
+Shares = Tiles | Dot | None
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,7 @@ class Way:
 
     @property
     def is_tiled(self) -> bool:
-        return isinstance(self.shares, Tile | WarpTile)
+        return isinstance(self.shares, Tiles)
 
 
 def product_kernel(region: ClosedRegion, device: Device) -> Kernel:
@@ -70,11 +78,11 @@ def product_kernel(region: ClosedRegion, device: Device) -> Kernel:
     same, and so one place in shared memory; the largest nest chooses."""
     plans = [plan_of(region, nest) for nest in nests_of(region)]
     largest = max(plans, key=lambda plan: plan.sums * plan.steps)
-    first = _way(largest, device, _tiles_of(largest))
+    first = _way(largest, device, _tiles_of(largest, device))
     tiled = [first.shares] if first.is_tiled else []
     ways = [first if plan is largest else _way(plan, device, tiled) for plan in plans]
     threads = _THREADS
-    if isinstance(first.shares, Tile | WarpTile):
+    if isinstance(first.shares, Tiles):
         threads = first.shares.threads
     flops = sum(2.0 * plan.sums * plan.steps for plan in plans)
     total = flops / device.peak_flops + region_seconds(region, device)
@@ -94,13 +102,15 @@ def _tree(way: Way, emitter: ThreadEmitter, memory: Sequence[Memory]) -> Paralle
             return DotSums(plan, dot, emitter, memory).tree()
         case WarpTile() as tile:
             return FragmentSums(plan, sides, tile, emitter, memory).tree()
+        case GroupTile() as tile:
+            return WarpgroupSums(plan, sides, tile, emitter, memory).tree()
         case tile:
             return RegisterSums(plan, sides, tile, emitter, memory).tree()
 
 
-def _tiles_of(plan: Plan) -> list[Shares]:
+def _tiles_of(plan: Plan, device: Device) -> list[Shares]:
     """All tiles that there are."""
-    return [*tiles(plan.nest.dtype), *warp_tiles(plan)]
+    return [*tiles(plan.nest.dtype), *warp_tiles(plan), *group_tiles(plan, device)]
 
 
 def _way(plan: Plan, device: Device, tiled: Sequence[Shares]) -> Way:
@@ -118,6 +128,8 @@ def _way(plan: Plan, device: Device, tiled: Sequence[Shares]) -> Way:
                 seconds = dot_seconds(plan, dot, device)
             case WarpTile() as tile:
                 seconds = warp_tile_seconds(sides, tile, device)
+            case GroupTile() as tile:
+                seconds = group_tile_seconds(sides, tile, device)
             case tile:
                 seconds = tile_seconds(sides, tile, device, dtype)
         return 1e6 * seconds
@@ -132,4 +144,6 @@ def _way(plan: Plan, device: Device, tiled: Sequence[Shares]) -> Way:
 def _fits(sides: Sides, tile: Shares, device: Device, dtype: DType) -> bool:
     if isinstance(tile, WarpTile):
         return warp_tile_fits(sides, tile, device)
+    if isinstance(tile, GroupTile):
+        return group_tile_fits(sides, tile, device)
     return isinstance(tile, Tile) and fits(sides, tile, device, dtype)

@@ -39,9 +39,14 @@ class Staging:
         self.lanes, self.often = accesses(side, self.extent, tile)
         self.by_rows, self.missing = by_rows, missing
         self.pitch = pitch(tile.depth if by_rows else self.extent, dtype.itemsize)
-        elem = element_type(dtype)
-        self.ahead: Buffer = self.b.stack(f"next_{name}", elem, self.lanes * self.often)
-        self.shared = emitter.shared(name, elem, 2 * tile.room(self.extent, dtype.itemsize))
+        self.name, self.elem = name, element_type(dtype)
+        self.ahead: Buffer = self.b.stack(f"next_{name}", self.elem, self.lanes * self.often)
+        self.shared = self.room()
+
+    def room(self) -> Buffer:
+        """For two tiles."""
+        size = 2 * self.tile.room(self.extent, self.dtype.itemsize)
+        return self.emitter.shared(self.name, self.elem, size)
 
     @property
     def size(self) -> int:

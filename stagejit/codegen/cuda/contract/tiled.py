@@ -11,7 +11,7 @@ block waits at one barrier a tile, and the last of these ends the item.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import reduce
 from operator import and_
@@ -35,6 +35,8 @@ class TiledSums(ABC):
     """The tree of one nest. sums: of a thread. shared: the type of operands in shared memory.
     by_rows: of each of them, see `Staging`."""
 
+    staging = Staging
+
     def __init__(
         self,
         plan: Plan,
@@ -54,7 +56,7 @@ class TiledSums(ABC):
         zeros = self._missing()
         both = (sides.rows, "left"), (sides.columns, "right")
         self.rows, self.columns = (
-            Staging(emitter, sides, side, shape, shared, name, zero, by_rows=along)
+            self.staging(emitter, sides, side, shape, shared, name, zero, by_rows=along)
             for (side, name), zero, along in zip(both, zeros, by_rows, strict=True)
         )
         self.sums = self.b.stack("sums", self.elem, sums)
@@ -116,11 +118,14 @@ class TiledSums(ABC):
             self._multiply(which)
             b.barrier()
             return
-        is_more = b.compare("lt", at + depth, self.limit.stop)
-        b.if_(is_more, lambda: self._load(at + depth))
+        self._if_there(at + depth, lambda: self._load(at + depth))
         self._multiply(which)
-        b.if_(is_more, lambda: self._fill(which ^ 1))
+        self._if_there(at + depth, lambda: self._fill(which ^ 1))
         b.barrier()
+
+    def _if_there(self, first: Register, body: Callable[[], None]) -> None:
+        """Does it if there is a tile whose steps begin at `first`."""
+        self.b.if_(self.b.compare("lt", first, self.limit.stop), body)
 
     def _load(self, first: Register) -> None:
         for operand in (self.rows, self.columns):

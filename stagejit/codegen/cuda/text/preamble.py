@@ -192,6 +192,34 @@ __device__ inline u32 lane_or_own(u64 lane) { return u32(lane < 32 ? lane : lane
 __device__ inline u32 lane_xor(u64 n) { return lane_or_own(lane_of_warp() ^ n); }
 __device__ inline u32 lane_down(u64 n) { return lane_or_own(lane_of_warp() + n); }
 __device__ inline u32 lane_up(u64 n) { return lane_or_own(lane_of_warp() - n); }""",
+    ("swizzled_matrix",): """\
+// Where a matrix lies in shared memory, and how many bytes its strips and atoms are apart.
+__device__ inline u64 swizzled_matrix(const void* first, u64 strips, u64 atoms) {
+#ifdef __CUDA_ARCH__
+  const u64 at = __cvta_generic_to_shared(first);
+#else
+  const u64 at = emulation::shared_address(first);
+#endif
+  return (at & 0x3ffff) >> 4 | strips >> 4 << 16 | atoms >> 4 << 32 | 1ull << 62;
+}""",
+    ("wgmma_commit",): """\
+// The products since the last one are a group.
+__device__ inline void wgmma_commit() {
+#ifdef __CUDA_ARCH__
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#else
+  emulation::wgmma_commit();
+#endif
+}""",
+    ("proxy_fence",): """\
+// Products may see what this thread has written to shared memory, behind the next barrier.
+__device__ inline void proxy_fence() {
+#ifdef __CUDA_ARCH__
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#else
+  emulation::proxy_fence();
+#endif
+}""",
     ("atomic_extremum",): """\
 // One thread's change of *p at a time; gives what it was.
 template <class Choose>

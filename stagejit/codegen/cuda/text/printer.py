@@ -29,6 +29,7 @@ from stagejit.codegen.cuda.text.tiles import (
 )
 from stagejit.codegen.cuda.text.types import c_type, constant
 from stagejit.codegen.cuda.text.values import Values, names_of
+from stagejit.codegen.cuda.text.warpgroups import function_of
 from stagejit.codegen.ir.grid import shared_memory as shared
 from stagejit.codegen.ir.nodes import Buffer, Callee, Function, Op
 from stagejit.errors import InternalError
@@ -136,6 +137,9 @@ def _tile_functions(function: Function) -> list[str]:
     for op in function.walk():
         if op.opcode.startswith("tile_"):
             name, text = _tile_function(op)
+            made.setdefault(name, text)
+        elif op.opcode in ("wgmma", "wgmma_fence", "wgmma_wait"):
+            name, text = function_of(op)
             made.setdefault(name, text)
     return list(made.values())
 

@@ -15,6 +15,7 @@ from stagejit.codegen.cuda.text.memory import MEMORY
 from stagejit.codegen.cuda.text.names import called_name
 from stagejit.codegen.cuda.text.types import Expr, c_type, constant
 from stagejit.codegen.cuda.text.values import Values
+from stagejit.codegen.cuda.text.warpgroups import WARPGROUPS
 from stagejit.codegen.cuda.text.warps import WARPS
 from stagejit.codegen.ir.nodes import Block, Op, Value
 
@@ -118,6 +119,8 @@ def _for(v: Values, op: Op) -> None:
     down = step.const is not None and step.const < 0
     if op.attrs.get("unrolled"):
         v.line("#pragma unroll")
+    elif any(inner.opcode == "wgmma" for inner in block.ops):
+        v.line("#pragma unroll 1")  # sums have all registers: there are none for two turns
     v.line(f"for (u64 {i} = {first.bare or first}; {_goes_on(i, start, stop, last, down)}; "
            f"{_advanced(i, step, stride)}) {{")  # fmt: skip
     v.indented(lambda: _iteration(v, block, names))
@@ -186,7 +189,8 @@ def _nothing(v: Values, op: Op) -> None:
 
 
 _WRITERS: dict[str, Callable[[Values, Op], None]] = {
-    **MEMORY, **WARPS, "for": _for, "if": _if, "const": _nothing, "prefetch": _nothing,
+    **MEMORY, **WARPS, **WARPGROUPS, "for": _for, "if": _if,
+    **dict.fromkeys(("const", "prefetch"), _nothing),
 }  # fmt: skip
 _REGISTERS: dict[str, Callable[[Values, Op], None]] = {
     "splat": _splat, "lane_ids": _lane_ids, "extract": _extract, "insert": _insert,

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from stagejit.codegen.ir.builder import Builder, Operand
 from stagejit.codegen.ir.grid.matrix_tiles import WARP, MatrixTile, Role
+from stagejit.codegen.ir.grid.warpgroups import SwizzledMatrix, WarpgroupTile
 from stagejit.codegen.ir.nodes import I1, I32, I64, Buffer, Function, Type, Value
 
 
@@ -124,3 +125,34 @@ class GridBuilder(Builder):
         """Stores fragments of `c`; index and strides as in `tile_load`."""
         where = tuple(self.as_value(x, I64) for x in (index, *strides))
         self._effect("tile_store", (value, *where), tile=tile, role="c", buffer=buffer)
+
+    # ---------------------------------------------------------------- products of warpgroups
+
+    def wgmma(
+        self, tile: WarpgroupTile, sums: Buffer, at: Operand,
+        a: tuple[SwizzledMatrix, Buffer, Operand], b: tuple[SwizzledMatrix, Buffer, Operand],
+    ) -> None:  # fmt: skip
+        """Begins to add a * b to a thread's sums from `at` on, which are there when `wgmma_wait`
+        says so. Operands begin at an element of shared memory: at the first line of an atom, and
+        at a whole number of its accesses; threads of a warpgroup name the same. See
+        `warpgroups.py` for what has to stand before it."""
+        (left, x, i), (right, y, j) = a, b
+        where = tuple(self.as_value(place, I64) for place in (at, i, j))
+        self._effect("wgmma", where, tile=tile, buffer=sums, a=x, b=y, a_in=left, b_in=right)
+
+    def wgmma_fence(self, sums: Buffer) -> None:
+        """What was done to the sums comes before the products that follow."""
+        self._effect("wgmma_fence", (), buffer=sums)
+
+    def wgmma_commit(self) -> None:
+        """The products since the last one are a group."""
+        self._effect("wgmma_commit", ())
+
+    def wgmma_wait(self, sums: Buffer, pending: int = 0) -> None:
+        """All groups but the last `pending` are done."""
+        self._effect("wgmma_wait", (), buffer=sums, pending=pending)
+
+    def proxy_fence(self) -> None:
+        """What this thread has written to shared memory can be seen by products, behind a barrier
+        that comes after it."""
+        self._effect("proxy_fence", ())

@@ -11,7 +11,16 @@ import math
 from collections.abc import Callable, Sequence
 
 from stagejit.codegen.ir.grid.matrix_tiles import WARP, MatrixTile
-from stagejit.codegen.ir.nodes import I1, I32, I64, Buffer, Op, Type
+from stagejit.codegen.ir.grid.warpgroups import (
+    ALIGNMENT,
+    ATOM,
+    LINE,
+    MOST_COLUMNS,
+    WARPGROUP,
+    SwizzledMatrix,
+    WarpgroupTile,
+)
+from stagejit.codegen.ir.nodes import BF16, F16, F32, I1, I32, I64, Buffer, Op, Type
 from stagejit.codegen.ir.rules import need, require_count, result_of, types_of
 
 MOST_AXES = 3
@@ -21,6 +30,7 @@ ATOMICS = {**dict.fromkeys(("add", "smin", "smax", "umin", "umax"), ("i32", "i64
 
 
 _OF_WARPS = frozenset(("exchange", "vote", "tile_load", "tile_store", "tile_product"))
+_OF_WARPGROUPS = frozenset(("wgmma", "wgmma_fence", "wgmma_commit", "wgmma_wait"))
 
 
 def require_threads(op: Op, threads: Sequence[int]) -> None:
@@ -29,6 +39,8 @@ def require_threads(op: Op, threads: Sequence[int]) -> None:
     need(len(threads) <= MOST_AXES and min(threads) > 0, f"blocks of {threads} threads")
     whole = op.opcode not in _OF_WARPS or math.prod(threads) % WARP == 0
     need(whole, f"`{op.opcode}` in blocks that are not whole warps")
+    whole = op.opcode not in _OF_WARPGROUPS or math.prod(threads) % WARPGROUP == 0
+    need(whole, f"`{op.opcode}` in blocks that are not whole warpgroups")
     axis = op.attrs.get("axis", 0)
     need(0 <= axis < len(threads), f"blocks have no axis {axis}")
 
@@ -39,7 +51,7 @@ def _id(op: Op) -> None:
 
 
 def _barrier(op: Op) -> None:
-    need(not op.operands and not op.results, "`barrier` takes and gives nothing")
+    need(not op.operands and not op.results, f"`{op.opcode}` takes and gives nothing")
 
 
 def _exchange(op: Op) -> None:
@@ -108,8 +120,40 @@ def _tile_product(op: Op) -> None:
     need(result_of(op) == wanted[2], f"`tile_product` by {tile} gives {wanted[2]}")
 
 
+# -------------------------------------------------------------------- warpgroups
+
+
+def _wgmma(op: Op) -> None:
+    tile: WarpgroupTile = op.attrs["tile"]
+    sums: Buffer = op.attrs["buffer"]
+    known = tile.n % 8 == 0 and 0 < tile.n <= MOST_COLUMNS and tile.operand in (F16, BF16)
+    need(known, f"there is no `wgmma` by {tile}")
+    need(types_of(op) == [I64] * 3 and not op.results, "`wgmma` takes three places and gives none")
+    own = sums.space == "stack" and sums.elem == F32
+    need(own, f"`wgmma` adds to {sums}, which is no thread's own of f32")
+    at = op.operands[0].const
+    need(isinstance(at, int) and at + tile.sums <= sums.size, f"{tile} of {sums} at {at}")
+    for name, extent in (("a", tile.m), ("b", tile.n)):
+        buffer: Buffer = op.attrs[name]
+        matrix: SwizzledMatrix = op.attrs[f"{name}_in"]
+        shared = buffer.space == "shared" and buffer.elem == tile.operand
+        need(shared, f"`wgmma` by {tile} of {buffer}, which is not shared, or of {buffer.elem}")
+        need(buffer.alignment % ALIGNMENT == 0 < buffer.alignment, f"{buffer} is not aligned")
+        whole = matrix.lines % ATOM == 0 and (matrix.by_steps or extent % LINE == 0)
+        need(whole, f"`wgmma` by {tile} of {matrix}")
+
+
+def _of_sums(op: Op) -> None:
+    buffer: Buffer = op.attrs["buffer"]
+    need(not op.operands and not op.results, f"`{op.opcode}` takes and gives nothing")
+    need(buffer.space == "stack", f"{buffer} of `{op.opcode}` is no thread's own")
+    need(0 <= op.attrs.get("pending", 0) < 8, f"`{op.opcode}` for so many groups")
+
+
 GRID_RULES: dict[str, Callable[[Op], None]] = {
     "thread_id": _id, "block_id": _id, "block_count": _id, "barrier": _barrier,
     "exchange": _exchange, "vote": _vote, "atomic": _atomic, "cas": _cas,
     "tile_load": _tile_load, "tile_store": _tile_store, "tile_product": _tile_product,
+    "wgmma": _wgmma, "wgmma_fence": _of_sums, "wgmma_wait": _of_sums, "wgmma_commit": _barrier,
+    "proxy_fence": _barrier,
 }  # fmt: skip

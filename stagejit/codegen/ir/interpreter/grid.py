@@ -23,7 +23,8 @@ from stagejit.codegen.ir.interpreter.memory import Memory
 from stagejit.codegen.ir.interpreter.rounding import Array
 from stagejit.codegen.ir.interpreter.run import Run
 from stagejit.codegen.ir.interpreter.shared import Marks, SharedMemory
-from stagejit.codegen.ir.nodes import Buffer, Function, Op
+from stagejit.codegen.ir.interpreter.warpgroups import Products, proxy_fence
+from stagejit.codegen.ir.nodes import Block, Buffer, Function, Op
 from stagejit.codegen.ir.rules import Fault
 
 
@@ -73,6 +74,21 @@ class GridRun(Run):
             "cas": lambda op: self._change(op, 2, _swapped), "tile_load": self._tile_load,
             "tile_store": self._tile_store, "tile_product": self._tile_product,
         }  # fmt: skip
+        self.products = products = Products(self.threads, self.memories)
+        self.effects |= {
+            "wgmma": lambda op: products.product(
+                op, [self._row(op, k) for k in range(3)], self.active
+            ),
+            "wgmma_fence": lambda op: products.fence(),
+            "wgmma_commit": lambda op: products.commit(),
+            "wgmma_wait": lambda op: products.wait(op.attrs["pending"]),
+            "proxy_fence": lambda op: proxy_fence(self.memories, self.active),
+        }
+
+    def _ops(self, block: Block) -> None:
+        super()._ops(block)
+        if block is self.function.body:
+            self.products.end()
 
     def _memory(self, buffer: Buffer) -> Memory:
         if buffer.space == "shared":

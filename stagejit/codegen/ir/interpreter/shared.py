@@ -65,10 +65,34 @@ class SharedMemory(Memory):
     def __init__(self, memory: Memory) -> None:
         super().__init__(memory.buffer, memory.elements, memory.written, 1)
         self.threads = Marks(memory.buffer, memory.size, "thread")
+        self.unfenced = np.full(memory.size if memory.buffer.space == "shared" else 0, _NOBODY)
 
     def touch(self, at: Array, on: Array | None, kind: str) -> None:
         threads = np.arange(len(at)).repeat(at.size // len(at)).reshape(at.shape)
         at, threads = (x.reshape(-1) if on is None else x[on] for x in (at, threads))
         self.threads.touch(at, threads, kind)
+        if kind != "read" and self.unfenced.size:
+            self.unfenced[at] = threads
         if self.blocks is not None:
             self.blocks.touch(at, np.full(at.shape, self.block), kind)
+
+    # ---------------------------------------------------------------- products of warpgroups
+
+    def fence(self, active: Array | None) -> None:
+        """Products may see what the threads that are `active` have written."""
+        if active is None:
+            self.unfenced[...] = _NOBODY
+        else:
+            known = self.unfenced >= 0
+            self.unfenced[known & active[self.unfenced]] = _NOBODY
+
+    def seen(self, at: Array, who: Array) -> Array:
+        """What a product sees, that row `i` of places is read for by thread `who[i]`."""
+        places = self._places(at, None)
+        self._require_readable(places, None)
+        if (self.unfenced[places] != _NOBODY).any():
+            raise Fault(f"a product sees {self.buffer}, which was written and not fenced")
+        flat = places.reshape(-1)
+        self.threads.touch(flat, who.repeat(flat.size // len(who)), "read")
+        found: Array = self.elements[places]
+        return found

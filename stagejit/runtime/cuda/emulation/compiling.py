@@ -30,6 +30,7 @@ from stagejit.runtime.objects.engine import machine
 from stagejit.runtime.objects.object_cache import ObjectCache, digest
 
 HEADER = Path(__file__).with_name("emulation.h")
+HEADERS = (HEADER, HEADER.with_name("warpgroups.h"))  # with those that it includes
 OPTIONS = (
     "-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-fno-strict-aliasing",
     "-fsanitize=bounds,alignment", "-fno-sanitize-recover=all", "-Wl,-Bsymbolic", "-fno-exceptions",
@@ -84,7 +85,7 @@ def compiler() -> str:
 
 @cache
 def _header() -> str:
-    return HEADER.read_text(encoding="utf-8")
+    return "\n".join(header.read_text(encoding="utf-8") for header in HEADERS)
 
 
 def _key(source: Source) -> str:

@@ -81,8 +81,12 @@ __attribute__((noinline)) void fail(const char* what) {
   emulation_switch(&fibers[current].stack_pointer, scheduler);
 }
 
+void forget_products();  // warpgroups.h
+void require_no_products();
+
 void run_fiber() {
   entry(entry_arg);
+  require_no_products();
   fibers[current].state = Done;
   emulation_switch(&fibers[current].stack_pointer, scheduler);
 }
@@ -154,6 +158,7 @@ bool run_block() {
   if (shared.stop > shared.start) memset(shared.start, 0xff, shared.stop - shared.start);
   memset(dynamic.start, 0xff, dynamic.stop - dynamic.start);
   start_fibers();
+  forget_products();
   for (;;) {
     for (int turn = 0, count; turn < threads; turn += count) {
       const int warp = turn_order[turn] / kWarp;
@@ -287,6 +292,8 @@ const char* launch(void (*kernel)(A...), const unsigned* grid, const uint64_t* a
 }
 
 }  // namespace emulation
+
+#include "warpgroups.h"
 
 // What `-fsanitize=bounds` calls.
 extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_out_of_bounds_abort(
