@@ -12,9 +12,10 @@ from tests.codegen.ir.grid.test_simulator import (  # noqa: F401  collected here
     test_atomics,
     test_barriers_are_where_all_threads_go,
     test_exchanges,
-    test_tf32_drops_bits,
+    test_tf32_has_ten_bits_of_mantissa,
     test_threads_go_different_ways,
     test_votes,
+    test_what_is_not_finite_stays_so_in_tf32,
     test_who_one_is,
     test_whole_warps_may_go_different_ways,
 )

@@ -182,6 +182,18 @@ __device__ inline float to_float(f16 a) {
   return __uint_as_float(sign | __float_as_uint(float(size) * 0x1p-24f));
 #endif
 }""",
+    ("to_tf32",): """\
+// 10 bits of mantissa: to nearest, ties away from zero.
+__device__ inline float to_tf32(float a) {
+#ifdef __CUDA_ARCH__
+  u32 made;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(made) : "f"(a));
+  return __uint_as_float(made);
+#else
+  if (a - a != 0) return a == a ? a : __uint_as_float(0x7fffffff);
+  return __uint_as_float((__float_as_uint(a) + 0x1000) & ~0x1fffu);
+#endif
+}""",
     ("lane_of_warp",): """\
 __device__ inline u32 lane_of_warp() {
   return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;

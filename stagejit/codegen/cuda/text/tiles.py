@@ -23,9 +23,16 @@ def way_of(op: Op) -> str:
     """How a `tile_load` finds its elements: "" one by one; by whole "_rows" or "_columns", which
     lie together in shared memory."""
     whole = op.attrs.get("whole") and op.attrs["buffer"].space == "shared"
-    if not whole or op.attrs["tile"].operand.bits != 16 or op.attrs["role"] == "c":
+    bits, role = op.attrs["tile"].operand.bits, op.attrs["role"]
+    if not whole or bits > 32 or role == "c":
         return ""
-    return "_rows" if op.operands[2].const == 1 else "_columns"
+    way = "_rows" if op.operands[2].const == 1 else "_columns"
+    return "" if bits != 16 and _is_turned(role, way) else way
+
+
+def _is_turned(role: Role, way: str) -> bool:
+    """Whether what lies together is not what is summed over: `ldmatrix` turns pairs of bytes."""
+    return (role, way) in (("a", "_columns"), ("b", "_rows"))
 
 
 def load_function(tile: MatrixTile, role: Role, way: str = "") -> str:
@@ -38,28 +45,35 @@ def load_function(tile: MatrixTile, role: Role, way: str = "") -> str:
         f"{tile_name(f'load_{role}', tile)}(const {elem}* p, u64 down, u64 along) {{",
         *_corner(tile, role),
         "  return {",
-        *(f"    corner[{_offset(place)}]," for place in _places(tile, role)),
+        *_elements(tile, role),
         "  };",
         "}",
     ]
     return "\n".join(lines)
 
 
-# Where the 8 neighbours begin that a thread points to, for the 8 x 8 matrices that it gets a
+def _elements(tile: MatrixTile, role: Role) -> list[str]:
+    """See Note [Short floats] of `matrix_tiles.py`."""
+    shown = [f"corner[{_offset(place)}]" for place in _places(tile, role)]
+    rounds = role != "c" and tile.dropped_bits
+    return [f"    to_tf32({text})," if rounds else f"    {text}," for text in shown]
+
+
+# Where the 16 bytes begin that a thread points to, for the matrices of 8 x 16 bytes that it gets a
 # register of each.
 _POINTED = {
-    "a_rows": "lane % 16 * pitch + lane / 16 * 8",
+    "a_rows": "lane % 16 * pitch + lane / 16 * {0}",
     "a_columns": "(lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8",
     "b_rows": "lane % 16 * pitch",
-    "b_columns": "lane % 8 * pitch + lane / 8 % 2 * 8",
+    "b_columns": "lane % 8 * pitch + lane / 8 % 2 * {0}",
 }
 
 
 def _whole_function(tile: MatrixTile, role: Role, way: str) -> str:
     elem, fragment = c_type(tile.fragment(role).scalar), c_type(tile.fragment(role))
-    count = tile.fragment(role).lanes // 2
+    count = _registers(tile.fragment(role))
     names = [f"r{k}" for k in range(count)]
-    across = ".trans" if (role, way) in (("a", "_columns"), ("b", "_rows")) else ""
+    across = ".trans" if _is_turned(role, way) else ""
     slots = ", ".join(f"%{k}" for k in range(count))
     outputs = ", ".join(f'"=r"({name})' for name in names)
     pitches = "down = pitch, along = 1" if way == "_rows" else "down = 1, along = pitch"
@@ -69,24 +83,35 @@ def _whole_function(tile: MatrixTile, role: Role, way: str) -> str:
         f"{tile_name(f'load_{role}{way}', tile)}(const {elem}* p, u64 pitch) {{",
         "#ifdef __CUDA_ARCH__",
         "  const u32 lane = lane_of_warp();",
-        f"  const {elem}* own = p + ({_POINTED[role + way]});",
+        f"  const {elem}* own = p + ({_POINTED[role + way].format(128 // tile.operand.bits)});",
         f"  u32 {', '.join(names)};",
         f'  asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{across}.shared.b16 "',
         f'      "{{{slots}}}, [%{count}];"',
         f'      : {outputs} : "r"(u32(__cvta_generic_to_shared(own))) : "memory");',
         "  return {",
-        *(f"    {elem}{{u16({name})}}, {elem}{{u16({name} >> 16)}}," for name in names),
+        *(f"    {_parts(tile, name)}," for name in names),
         "  };",
         "#else",
         f"  const u64 {pitches};",
         *_corner(tile, role),
         "  return {",
-        *(f"    corner[{_offset(place)}]," for place in _places(tile, role)),
+        *_elements(tile, role),
         "  };",
         "#endif",
         "}",
     ]
     return "\n".join(lines)
+
+
+def _parts(tile: MatrixTile, name: str) -> str:
+    """The elements in a register of 32 bits."""
+    bits = tile.operand.bits
+    if bits == 32:
+        return f"to_tf32(__uint_as_float({name}))"
+    words = [f"{name} >> {at}" if at else name for at in range(0, 32, bits)]
+    if bits == 8:
+        return ", ".join(f"u8({word})" for word in words)
+    return ", ".join(f"{c_type(tile.operand)}{{u16({word})}}" for word in words)
 
 
 def store_function(tile: MatrixTile) -> str:
@@ -160,8 +185,6 @@ def product_function(tile: MatrixTile) -> str:
 
 
 def _instruction(tile: MatrixTile) -> list[str]:
-    kind = "tf32" if tile.dropped_bits else tile.operand.elem
-    accumulator = tile.accumulator.elem
     name = f"mma.sync.aligned.m{tile.m}n{tile.n}k{tile.k}.row.col"
     counts = [
         _registers(tile.fragment("c")), _registers(tile.fragment("a")),
@@ -173,10 +196,11 @@ def _instruction(tile: MatrixTile) -> list[str]:
         first += count
     inputs = [_register(tile.operand, name, k) for name, n in zip("ab", counts[1:], strict=True)
               for k in range(n)]  # fmt: skip
-    letter = "d" if accumulator == "f64" else "f"
+    letter = {"f32": "f", "f64": "d", "i32": "r"}[tile.accumulator.elem]
     outputs = ", ".join(f'"+{letter}"(c[{k}])' for k in range(counts[0]))
+    total = tile.kind("c")
     return [
-        f'  asm volatile("{name}.{accumulator}.{kind}.{kind}.{accumulator} "',
+        f'  asm volatile("{name}.{total}.{tile.kind("a")}.{tile.kind("b")}.{total} "',
         f'      "{", ".join([*slots, slots[0]])};"',
         f"      : {outputs}",
         f"      : {(',' + chr(10) + ' ' * 8).join(inputs)});",
@@ -192,20 +216,25 @@ def _register(operand: Type, name: str, number: int) -> str:
         return f'"d"({name}[{number}])'
     if operand.bits == 32:
         return f'"r"(__float_as_uint({name}[{number}]))'
-    low, high = (f"u32({name}[{2 * number + part}].bits)" for part in (0, 1))
-    return f'"r"({low} | {high} << 16)'
+    count, tail = 32 // operand.bits, ".bits" if operand.is_float else ""
+    parts = [f"u32({name}[{count * number + part}]{tail})" for part in range(count)]
+    shown = [f"{part} << {at * operand.bits}" if at else part for at, part in enumerate(parts)]
+    return f'"r"({" | ".join(shown)})'
 
 
 def _written_out(tile: MatrixTile) -> list[str]:
     packed, down = tile.packed, tile.m // 8
     share = 4 * packed  # elements along k that four threads have in one register each
-    lanes = tile.fragment("c").lanes
+    lanes, total = tile.fragment("c").lanes, c_type(tile.accumulator)
+    wide = "double" if tile.accumulator.is_float else total
 
-    def element(name: str, lane: str, thread: str) -> str:
-        word = f"{name}[{lane}]"
-        if tile.operand.bits == 16:
-            word = f"u32({word}.bits)"
+    def element(role: Role, lane: str, thread: str) -> str:
+        word = f"{role}[{lane}]"
+        if tile.operand.bits < 32:
+            word = f"u32({word}{'.bits' if tile.operand.is_float else ''})"
         got = f"__shfl_sync(~0u, {word}, {thread})"
+        if tile.operand.bits == 8:
+            return f"u32(i32({tile.kind(role).replace('s', 'i')}({got})))"
         if tile.operand.bits == 16:
             return f"double(to_float({c_type(tile.operand)}{{u16({got})}}))"
         if tile.dropped_bits:
@@ -217,15 +246,15 @@ def _written_out(tile: MatrixTile) -> list[str]:
     lane_of_b = f"k / {share} * {packed} + k % {packed}"
     return [
         "  const u32 group = lane_of_warp() / 4, member = lane_of_warp() % 4;",
-        f"  double sum[{lanes}];",
+        f"  {wide} sum[{lanes}];",
         f"  for (u32 at = 0; at < {lanes}; ++at) {{",
         "    sum[at] = c[at];",
         f"    for (u32 k = 0; k < {tile.k}; ++k) {{",
         f"      const u32 owner = k % {share} / {packed};",
-        f"      const double x = {element('a', lane_of_a, '4 * group + owner')};",
-        f"      const double y = {element('b', lane_of_b, '4 * (2 * member + at % 2) + owner')};",
+        f"      const {wide} x = {element('a', lane_of_a, '4 * group + owner')};",
+        f"      const {wide} y = {element('b', lane_of_b, '4 * (2 * member + at % 2) + owner')};",
         "      sum[at] += x * y;",
         "    }",
         "  }",
-        f"  for (u32 at = 0; at < {lanes}; ++at) c[at] = {c_type(tile.accumulator)}(sum[at]);",
+        f"  for (u32 at = 0; at < {lanes}; ++at) c[at] = {total}(sum[at]);",
     ]

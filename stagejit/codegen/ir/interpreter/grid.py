@@ -189,18 +189,20 @@ class GridRun(Run):
 
     def _tile_load(self, op: Op) -> None:
         index, on = self._tile_places(op, 0)
-        self.values[op.results[0]] = self.memories[op.attrs["buffer"]].read(index, on)
+        made = self.memories[op.attrs["buffer"]].read(index, on)
+        is_operand = op.attrs["role"] != "c"
+        self.values[op.results[0]] = _short(made, op.attrs["tile"]) if is_operand else made
 
     def _tile_store(self, op: Op) -> None:
         index, on = self._tile_places(op, 1)
         self.memories[op.attrs["buffer"]].write(index, self._row(op, 0), on)
 
     def _tile_product(self, op: Op) -> None:
-        """Of whole matrices, with sums in f64."""
+        """Of whole matrices, with sums in f64, or of integers in 64 bits."""
         self._require_warps(op)
         tile: MatrixTile = op.attrs["tile"]
         a, b, c = (_matrices(tile, role, self._row(op, at)) for at, role in enumerate("abc"))
-        a, b = (_cut(x, tile).astype(np.float64) for x in (a, b))
+        a, b = (_wide(x, tile, tile.kind(role)) for x, role in ((a, "a"), (b, "b")))
         made = (a @ b + c).astype(c.dtype)
         rows, columns = _layout(tile, "c")
         self.values[op.results[0]] = made[:, rows, columns].reshape(self.threads, -1)
@@ -227,10 +229,26 @@ def _matrices(tile: MatrixTile, role: Any, fragments: Array) -> Array:
     return whole
 
 
-def _cut(a: Array, tile: MatrixTile) -> Array:
-    """Without the bits that are not looked at."""
+def _short(a: Array, tile: MatrixTile) -> Array:
+    """Rounded to the bits that a product looks at, see Note [Short floats]."""
     if not tile.dropped_bits:
         return a
     bits = np.ascontiguousarray(a).view(f"u{a.itemsize}")
-    cut: Array = (bits >> tile.dropped_bits << tile.dropped_bits).view(a.dtype)
+    half = bits + bits.dtype.type(1 << (tile.dropped_bits - 1))
+    made = np.where(np.isfinite(a), _cut(half, tile), bits).view(a.dtype)
+    return np.where(np.isnan(a), a.dtype.type(np.nan), made)
+
+
+def _cut(bits: Array, tile: MatrixTile) -> Array:
+    """Without the bits that are not looked at."""
+    cut: Array = bits >> tile.dropped_bits << tile.dropped_bits
     return cut
+
+
+def _wide(a: Array, tile: MatrixTile, kind: str) -> Array:
+    """As a product sees an operand, in 64 bits."""
+    if a.dtype.kind == "i":
+        return a.view(f"{kind[0].replace('s', 'i')}{a.itemsize}").astype(np.int64)
+    if tile.dropped_bits:
+        a = _cut(np.ascontiguousarray(a).view(f"u{a.itemsize}"), tile).view(a.dtype)
+    return a.astype(np.float64)

@@ -19,6 +19,7 @@ from stagejit.codegen.ir.grid.matrix_tiles import (
     M16N8K16_F16,
     WARP,
     MatrixTile,
+    m16n8k32,
 )
 from stagejit.codegen.ir.interpreter.grid import simulate
 from stagejit.codegen.ir.nodes import F32, F64, I32, I64, Type, Value
@@ -124,7 +125,7 @@ def product(tile: MatrixTile, summed: int) -> GridBuilder:
         b.barrier()
         return [c]
 
-    (c,) = b.loop(0, summed, tile.k, [b.const(0.0, tile.fragment("c"))], step)
+    (c,) = b.loop(0, summed, tile.k, [b.const(0, tile.fragment("c"))], step)
     corner = (row + down * tile.m) * columns + column + along * tile.n
     b.tile_store(tile, c, out, corner, (columns, 1))
     return b
@@ -135,18 +136,27 @@ TILES = [
     (M16N8K16_BF16, ml_dtypes.bfloat16),
     (M16N8K8_TF32, np.float32),
     (M8N8K4_F64, np.float64),
+    (m16n8k32(), np.int8),
+    (m16n8k32(unsigned=(True, False)), np.int8),
+    (m16n8k32(unsigned=(True, True)), np.int8),
 ]
+_RESULTS = {"f32": np.float32, "f64": np.float64, "i32": np.int32}
 
 
 @pytest.mark.parametrize(("tile", "dtype"), TILES, ids=[str(tile) for tile, _ in TILES])
 def test_a_product_by_tiles(tile: MatrixTile, dtype: Any) -> None:
-    """Of small integers, so that all sums are exact."""
+    """Of small integers, so that all sums are exact; of all there are where they have 8 bits."""
     rng = np.random.default_rng(0)
     m, n, k = 4 * tile.m, 6 * tile.n, 3 * tile.k
-    x, y = (rng.integers(-8, 8, shape).astype(dtype) for shape in ((m, k), (k, n)))
-    out = np.full((m, n), np.nan, np.float64 if tile.accumulator == F64 else np.float32)
+    least, most = (-128, 128) if tile.accumulator == I32 else (-8, 8)
+    x, y = (rng.integers(least, most, shape).astype(dtype) for shape in ((m, k), (k, n)))
+    out = np.full((m, n), -77, _RESULTS[tile.accumulator.elem])
     launch(product(tile, k), [x, y, out], [n], blocks=[3, 2], order=shuffled(6))
-    np.testing.assert_array_equal(out, x.astype(np.float64) @ y.astype(np.float64))
+    wide = [
+        (side.view(np.uint8) if unsigned else side).astype(np.float64)
+        for side, unsigned in zip((x, y), tile.unsigned, strict=True)
+    ]
+    np.testing.assert_array_equal(out, wide[0] @ wide[1])
 
 
 @pytest.mark.parametrize(("tile", "dtype"), TILES, ids=[str(tile) for tile, _ in TILES])
@@ -160,22 +170,54 @@ def test_each_element_of_a_tile_is_in_one_fragment(tile: MatrixTile, role: Any, 
 
 def test_fragments_lie_as_in_the_instruction_set() -> None:
     """Of the thread 5, from the figures of PTX ISA, "Matrix fragments for mma.m16n8k16" and
-    "mma.m16n8k8" (.tf32)."""
+    "mma.m16n8k8" (.tf32), "mma.m16n8k32" (.s8)."""
     tile = M16N8K16_BF16
     assert [tile.place("a", 5, i) for i in range(8)] == [
         (1, 2), (1, 3), (9, 2), (9, 3), (1, 10), (1, 11), (9, 10), (9, 11)]  # fmt: skip
     assert [tile.place("b", 5, i) for i in range(4)] == [(2, 1), (3, 1), (10, 1), (11, 1)]
     assert [tile.place("c", 5, i) for i in range(4)] == [(1, 2), (1, 3), (9, 2), (9, 3)]
-    short = M16N8K8_TF32
+    short, bytes_ = M16N8K8_TF32, m16n8k32()
     assert [short.place("a", 5, i) for i in range(4)] == [(1, 1), (9, 1), (1, 5), (9, 5)]
     assert [short.place("b", 5, i) for i in range(2)] == [(1, 1), (5, 1)]
+    assert [bytes_.place("a", 5, i) for i in range(0, 16, 4)] == [(1, 4), (9, 4), (1, 20), (9, 20)]
+    assert [bytes_.place("a", 5, i) for i in range(4)] == [(1, 4), (1, 5), (1, 6), (1, 7)]
+    assert [bytes_.place("b", 5, i) for i in (0, 3, 4, 7)] == [(4, 1), (7, 1), (20, 1), (23, 1)]
 
 
-def test_tf32_drops_bits() -> None:
-    x = np.ones((64, 24), np.float32) + np.float32(2**-11)
+def test_tf32_has_ten_bits_of_mantissa() -> None:
+    """Rounded to nearest, ties away from zero, which `np.round` of what is scaled cannot do."""
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((64, 24)) * 2.0 ** rng.integers(-140, 120, (64, 24))).astype(
+        np.float32
+    )
+    x[0, :8] = (
+        1 + 2.0**-11,
+        -1 - 2.0**-11,
+        1 + 3 * 2.0**-11,
+        2 - 2.0**-12,
+        0.0,
+        -0.0,
+        1e-45,
+        2.0**-127,
+    )
+    y = np.zeros((24, 48), np.float32)
+    y[:, :24] = np.eye(24)
+    _, exponent = np.frexp(x.astype(np.float64))
+    exponent = np.maximum(exponent, -125)  # subnormal numbers have fewer bits
+    scaled = np.ldexp(x.astype(np.float64), 11 - exponent)
+    wanted = np.ldexp(np.sign(scaled) * np.floor(np.abs(scaled) + 0.5), exponent - 11)
+    out = np.zeros((64, 48), np.float32)
+    launch(product(M16N8K8_TF32, 24), [x, y, out], [48], blocks=[3, 2])
+    np.testing.assert_array_equal(out[:, :24], wanted)
+
+
+def test_what_is_not_finite_stays_so_in_tf32() -> None:
+    x = np.zeros((64, 24), np.float32)
+    low = np.array([0x7F800001, 0xFF800001, 0x7FFFFFFF], np.uint32).view(np.float32)
+    x[0, 0], x[1, 1], x[2, 2], x[3:6, 3] = np.inf, -np.inf, np.finfo(np.float32).max, low
     out = np.zeros((64, 48), np.float32)
     launch(product(M16N8K8_TF32, 24), [x, np.ones((24, 48), np.float32), out], [48], blocks=[3, 2])
-    np.testing.assert_array_equal(out, 24)
+    np.testing.assert_array_equal(out[:7, 5], [np.inf, -np.inf, np.inf, *[np.nan] * 3, 0])
 
 
 # -------------------------------------------------------------------- a histogram
