@@ -91,8 +91,9 @@ def _split_contract(graph: Graph, op: Op, cut: Cut) -> Value:
     moved = [tuple(axis + 1 for axis in axes) for axes in op.attrs["contracting"]]
     batch = [(0, *(axis + 1 for axis in axes)) for axes in op.attrs["batch"]]
     wide = summed_in(op)
+    kept = {name: value for name, value in op.attrs.items() if name == "precision"}
     partial = build(
-        graph, "contract", sides, contracting=tuple(moved), batch=tuple(batch), dtype=wide
+        graph, "contract", sides, contracting=tuple(moved), batch=tuple(batch), dtype=wide, **kept
     )
     return _added(graph, op, partial)
 

@@ -4,6 +4,11 @@ Input: JAX's dimension numbers. Output: one `contract` or `conv` whose operands 
 type; sums are kept in `accumulator` of the wider of operand and result type, and rounded to
 `dtype` once.
 Invariant: all dimension lists are plain ints, and a contraction without elements gives zeros.
+
+Note [What a precision allows]: f32 operands are multiplied as f32, whatever a target could do
+faster, unless the program says that less is enough: `Precision.HIGH`, which is what
+`jax.default_matmul_precision("tensorfloat32")` means, or the algorithm TF32_TF32_F32. JAX itself
+takes an f32 product on a GPU without any precision for one of tf32; here it keeps its promise.
 """
 
 from __future__ import annotations
@@ -16,10 +21,14 @@ import numpy as np
 from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
-from stagejit.types import DType, TensorType, bool_, from_numpy, i32
+from stagejit.types import DType, TensorType, bool_, f32, from_numpy, i32
 
-# The algorithms that JAX lowers on a CPU; all others are errors.
+# The algorithms that JAX lowers on a CPU, and those of a GPU that f32 products are as exact as. All
+# others are errors.
+_SHORT = jax.lax.DotAlgorithmPreset.TF32_TF32_F32
 _ALGORITHMS = (
+    _SHORT,
+    jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3,
     jax.lax.DotAlgorithmPreset.DEFAULT,
     jax.lax.DotAlgorithmPreset.F16_F16_F16,
     jax.lax.DotAlgorithmPreset.F32_F32_F32,
@@ -50,7 +59,7 @@ def _dot_general(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
         "contract", (lhs, rhs), result,
         contracting=(integers(contracting[0]), integers(contracting[1])),
         batch=(integers(batch[0]), integers(batch[1])),
-        dtype=result.dtype,
+        dtype=result.dtype, **tolerance(precision, lhs, result),
     )  # fmt: skip
     return emit.convert(product, site.result.dtype)
 
@@ -76,7 +85,16 @@ def conv(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
         feature_groups=int(params["feature_group_count"]),
         batch_groups=int(params["batch_group_count"]),
         dtype=site.result.dtype,
+        **tolerance(params["precision"], lhs, site.result),
     )  # fmt: skip
+
+
+def tolerance(precision: Any, operand: Value, result: TensorType) -> dict[str, str]:
+    """The attribute `precision` of a product, where operands may be rounded to tf32. See Note [What
+    a precision allows]."""
+    high = (jax.lax.Precision.HIGH,) * 2
+    is_short = precision is _SHORT or precision in (high, high[0])
+    return {"precision": "tf32"} if is_short and operand.type.dtype is f32 is result.dtype else {}
 
 
 def _same_dtype(emit: Emitter, result: TensorType, lhs: Value, rhs: Value) -> tuple[Value, Value]:

@@ -17,6 +17,7 @@ from stagejit.codegen.cuda.contract import kernel as policy
 from stagejit.codegen.cuda.contract.tile import Tile, tiles
 from stagejit.codegen.cuda.contract.warp_tile import WarpTile
 from stagejit.codegen.cuda.device import Device
+from stagejit.codegen.ir.grid.matrix_tiles import M16N8K16_BF16
 from stagejit.runtime.cuda.nvrtc import is_installed
 from stagejit.types import bf16, f32
 from tests.cuda import machine
@@ -70,9 +71,10 @@ def test_any_tile(forced: Any, tile: Tile, sizes: tuple[int, int, int]) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
+BF16 = bf16, M16N8K16_BF16
 WARPS = [
-    WarpTile(2, 2, 32, 32, 16, bf16), WarpTile(1, 2, 64, 32, 32, bf16),
-    WarpTile(2, 1, 16, 16, 32, bf16), WarpTile(2, 2, 64, 64, 32, bf16),
+    WarpTile(2, 2, 32, 32, 16, *BF16), WarpTile(1, 2, 64, 32, 32, *BF16),
+    WarpTile(2, 1, 16, 16, 32, *BF16), WarpTile(2, 2, 64, 64, 32, *BF16),
 ]  # fmt: skip
 
 

@@ -83,6 +83,17 @@ def test_a_product() -> None:
         ])  # fmt: skip
 
 
+def test_parts_may_be_rounded_as_the_whole_may() -> None:
+    assert rewritten(STEP, """\
+        graph @f(%x: f32[3,100003], %y: f32[100003,5]) {
+          %0: f32[3,5] = contract %x, %y batch=((), ()) contracting=((1), (0)) precision="tf32"
+          return %0
+        }""").splitlines()[2] == (
+            "%2: f32[12,3,5] = contract %0, %1 batch=((0), (0)) contracting=((2), (1)) "
+            'precision="tf32"'
+        )  # fmt: skip
+
+
 def test_a_gradient_of_weights() -> None:
     text = rewritten(STEP, """\
         graph @f(%x: f16[64,3,30,40], %y: f16[64,5,30,40]) {

@@ -100,6 +100,38 @@ def test_every_precision_is_met() -> None:
         checked(lambda x, p=precision: lax.dot(x, x.T, precision=p), x)
 
 
+SHORT: list[tuple[Any, Any, bool]] = [
+    ("high", np.float32, True), ("tensorfloat32", np.float32, True), (None, np.float32, False),
+    ("TF32_TF32_F32", np.float32, True), ("TF32_TF32_F32_X3", np.float32, False),
+    ("highest", np.float32, False), ("default", np.float32, False),
+    ("F32_F32_F32", np.float32, False), (("high", "highest"), np.float32, False),
+    ("high", jnp.bfloat16, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("precision", "dtype", "is_short"), SHORT, ids=str)
+def test_operands_may_be_rounded_where_the_program_says_so(
+    precision: Any, dtype: Any, is_short: bool
+) -> None:
+    x = np.ones((3, 4), dtype)
+    graphs = [graph_of(lambda x: lax.dot(x, x.T, precision=precision), x)]
+    if precision is None or isinstance(precision, str):
+        with jax.default_matmul_precision(precision or "default"):
+            graphs.append(graph_of(lambda x: x @ x.T, x))
+    for graph in graphs:
+        assert only(graph, "contract").attrs.get("precision") == ("tf32" if is_short else None)
+        (made,) = interpret(graph, [x])
+        np.testing.assert_array_equal(made, x @ x.T)  # a permission, of which nobody makes use
+
+
+def test_convolutions_and_products_of_complex_numbers_say_so_too() -> None:
+    x, z = np.ones((1, 2, 5, 5), np.float32), np.ones((3, 3), np.complex64)
+    graph = graph_of(lambda x: lax.conv(x, x, (1, 1), "SAME", precision="high"), x)
+    assert only(graph, "conv").attrs["precision"] == "tf32"
+    graph = graph_of(lambda z: lax.dot(z, z, precision="high"), z)
+    assert only(graph, "contract").attrs["precision"] == "tf32"
+
+
 ON_A_CPU = (
     "DEFAULT F16_F16_F16 F32_F32_F32 F64_F64_F64 BF16_BF16_F32 BF16_BF16_F32_X3 BF16_BF16_F32_X6"
 )
@@ -124,8 +156,12 @@ def test_an_algorithm_rounds_no_operand_that_it_takes() -> None:
     np.testing.assert_allclose(interpret(graph, [x])[0], x @ x.T, rtol=1e-6)
 
 
+TF32 = "TF32_TF32_F32 TF32_TF32_F32_X3"  # errors for JAX on a CPU, too
+
+
 @pytest.mark.parametrize(
-    "algorithm", sorted(set(lax.DotAlgorithmPreset.__members__) - {*ON_A_CPU.split()})
+    "algorithm",
+    sorted(set(lax.DotAlgorithmPreset.__members__) - {*ON_A_CPU.split(), *TF32.split()}),
 )
 def test_dont_translate_an_algorithm_that_is_an_error_on_a_cpu(algorithm: str) -> None:
     x = np.ones((3, 4), np.float32)

@@ -1,5 +1,8 @@
 """Sums of products: `contract` and `conv`. The attribute `zeros` of a `contract` is the number
-of an operand that may well be zero in many steps of the sums: a hint, which changes no result.
+of an operand that may well be zero in many steps of the sums: a hint, which changes no result. The
+attribute `precision`, of products of f32 only, is "tf32" where the program says that operands may
+be rounded to that, see Note [Short floats] of `codegen/ir/grid/matrix_tiles.py`: a permission, of
+which a target without such products makes no use.
 
 The interpreter's part is written for clarity and from the definitions, not from any kernel that it
 is meant to check: floats are multiplied in float64.
@@ -20,7 +23,7 @@ from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Op
 from stagejit.graph.ops.reductions import signed
 from stagejit.graph.ops.splits import present
-from stagejit.types import DType, TensorType, bool_
+from stagejit.types import DType, TensorType, bool_, f32
 
 Axes = tuple[tuple[int, ...], tuple[int, ...]]  # of the left operand, of the right one
 
@@ -79,6 +82,9 @@ def _require_border(dtype: DType, border: Any) -> None:
 
 
 def _require_product(lhs: TensorType, rhs: TensorType, attrs: Attrs) -> None:
+    if "precision" in attrs:
+        require(attrs["precision"] == "tf32", f"no precision {attrs['precision']!r}")
+        require(lhs.dtype is f32, f"{attrs['precision']} is no precision of {lhs.dtype}")
     require(lhs.dtype is rhs.dtype, "operands differ in element type")
     require(
         lhs.dtype.is_float == attrs["dtype"].is_float and lhs.dtype is not bool_,

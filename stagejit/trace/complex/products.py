@@ -52,23 +52,25 @@ def _dot_general(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
     contracting, batch = (tuple(map(integers, axes)) for axes in site.params["dimension_numbers"])
     if pairs[0].type.size < pairs[1].type.size:
         return _product_from_right(emit, site, pairs, contracting, batch)
-    made = _contract(emit, pairs[0], _matrices(emit, pairs[1]), contracting, batch, dtype)
+    made = _contract(emit, site, pairs[0], _matrices(emit, pairs[1]), contracting, batch)
     return emit.reshape(made, site.result.shape)
 
 
 def _contract(
-    emit: Emitter, pairs: Value, matrices: Value, contracting: Any, batch: Any, dtype: DType
+    emit: Emitter, site: Site, pairs: Value, matrices: Value, contracting: Any, batch: Any
 ) -> Value:
     """Batch axes, then those of the pairs, those of the matrices, and the parts."""
     first, second = pairs.type.rank - 1, matrices.type.rank - 2
     contracting = (*contracting[0], first), (*contracting[1], second)
+    dtype = site.result.dtype
     shape = [pairs.type.shape[axis] for axis in batch[0]]
     for x, known in ((pairs, (0, contracting[0])), (matrices, (1, contracting[1]))):
         used = {*batch[known[0]], *known[1]}
         shape += [size for axis, size in enumerate(x.type.shape) if axis not in used]
+    result = TensorType(dtype, tuple(shape))
     return emit.emit(
-        "contract", (pairs, matrices), TensorType(dtype, tuple(shape)),
-        contracting=contracting, batch=batch, dtype=dtype,
+        "contract", (pairs, matrices), result, contracting=contracting, batch=batch, dtype=dtype,
+        **products.tolerance(site.params["precision"], pairs, result),
     )  # fmt: skip
 
 
@@ -77,9 +79,7 @@ def _product_from_right(
 ) -> Value:
     """The same with the left operand as matrices: its axes come first afterwards."""
     lhs, rhs = pairs
-    made = _contract(
-        emit, rhs, _matrices(emit, lhs), contracting[::-1], batch[::-1], site.result.dtype
-    )  # fmt: skip
+    made = _contract(emit, site, rhs, _matrices(emit, lhs), contracting[::-1], batch[::-1])
     shared = len(batch[0])
     own = rhs.type.rank - 1 - shared - len(contracting[1])
     axes = range(made.type.rank)

@@ -1,11 +1,12 @@
 """Tiles whose sums warps multiply by tensor cores.
 
-Input: a plan, its sides, a `WarpTile`. Output: what `tiled.py` leaves open. Invariant: operands are
-of one 16-bit type, and their products exact in f32.
+Input: a plan, its sides, a `WarpTile`. Output: what `tiled.py` leaves open. Invariant: products are
+as exact as was promised, see `warp_tile.py`.
 
-Operands lie in shared memory as they lie in memory, rows or columns of 8 neighbours that begin at
-whole accesses, so that a warp loads fragments by `ldmatrix`, which can turn them. Rows of shared
-memory are one access longer than they need to be: eight of them then meet different banks.
+Operands lie in shared memory as they lie in memory, but for bytes, in rows or columns of 16 bytes
+that begin at whole accesses, so that a warp loads fragments by `ldmatrix`, which can turn those of
+16 bits. Rows of shared memory are one access longer than they need to be: eight of them then meet
+different banks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from stagejit.codegen.cuda.contract.plan import Plan
 from stagejit.codegen.cuda.contract.sides import Sides
 from stagejit.codegen.cuda.contract.staging import Staging
 from stagejit.codegen.cuda.contract.tiled import TiledSums
-from stagejit.codegen.cuda.contract.warp_tile import WarpTile
+from stagejit.codegen.cuda.contract.warp_tile import WarpTile, by_rows
 from stagejit.codegen.cuda.threads import ThreadEmitter
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.grid.matrix_tiles import Role
@@ -33,7 +34,7 @@ class FragmentSums(TiledSums):
     ) -> None:  # fmt: skip
         super().__init__(
             plan, sides, tile, emitter, memory, sums=tile.sums, shared=tile.operand,
-            by_rows=(sides.rows.along_steps, sides.columns.along_steps),
+            by_rows=by_rows(sides, tile),
         )  # fmt: skip
         self.tile, self.matrix = tile, tile.matrix
 
@@ -61,9 +62,10 @@ class FragmentSums(TiledSums):
             right = self._fragment("b", self.columns, place)
             for i, own in enumerate(left):
                 at, lanes = self._at(i, j), matrix.fragment("c").lanes
-                total = b.load(self.sums, at, lanes, alignment=4 * lanes)
+                aligned = lanes * self.dtype.itemsize
+                total = b.load(self.sums, at, lanes, alignment=aligned)
                 total = b.tile_product(matrix, own, right, total)
-                b.store(total, self.sums, at, alignment=4 * lanes)
+                b.store(total, self.sums, at, alignment=aligned)
 
         each(b, self.tile.across_fragments, of_column)
 
@@ -80,20 +82,21 @@ class FragmentSums(TiledSums):
     # ---------------------------------------------------------------- what is stored
 
     def _store(self) -> None:
-        """A thread has two neighbours in a row of a fragment, and two in the row 8 further down."""
+        """A thread has two neighbours in a row of a fragment, and two in the row 8 further down, if
+        there is one."""
         b, matrix, (row, column) = self.b, self.matrix, self._warp()
         group, member = b.lane() // 4, b.lane() % 4
-        lanes = min(self.sides.lanes, 2)
+        lanes, halves = min(self.sides.lanes, 2), matrix.m // 8
 
         def fragments(i: Register) -> None:
             def pair(number: Register) -> None:
-                j, half = number // 2, number % 2
+                j, half = number // halves, number % halves
                 down = row + i * matrix.m + half * 8 + group
                 along = column + j * matrix.n + member * 2
                 at = self._at(i, j) + half * 2
                 for k in range(0, 2, lanes):
                     self._store_at(down, along + k, at + k, lanes)
 
-            each(b, 2 * self.tile.across_fragments, pair)
+            each(b, halves * self.tile.across_fragments, pair)
 
         each(b, self.tile.down_fragments, fragments)

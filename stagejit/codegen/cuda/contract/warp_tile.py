@@ -3,9 +3,16 @@
 Input: the sides of a product, a device. Output: tiles, and seconds. Invariant, as of `tile.py`.
 
 Note [What a warp tile costs]: a multiprocessor's tensor cores do 1024 multiply-adds of 16-bit
-floats a cycle by `mma.sync` (A100 whitepaper; later ones do more by other instructions). A warp
-reads fragments of its rows and columns from shared memory, 128 bytes a cycle, and multiplies all of
-the one by all of the other.
+floats a cycle by `mma.sync`, half as many of tf32, twice as many of 8-bit integers, a sixteenth of
+f64 (A100 whitepaper; later ones do more by other instructions). A warp reads fragments of its rows
+and columns from shared memory, 128 bytes a cycle, and multiplies all of the one by all of the
+other. Where `ldmatrix` cannot turn them, threads load elements one by one, and two of them meet in
+a bank.
+
+Note [Which products]: those of tensor cores have to be as exact as what was promised. Products of
+16-bit floats are exact in f32, those of 8-bit integers in i32; of f64 each is rounded as any other
+multiply-add. An f32 product is one of tf32, with 10 bits of mantissa, only where the program says
+that this is enough (the attribute `precision` of `graph/ops/products.py`).
 """
 
 from __future__ import annotations
@@ -26,23 +33,29 @@ from stagejit.codegen.cuda.contract.tile import (
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.occupancy import occupancy
 from stagejit.codegen.ir.grid.matrix_tiles import (
+    M8N8K4_F64,
+    M16N8K8_TF32,
     M16N8K16_BF16,
     M16N8K16_F16,
     WARP,
     MatrixTile,
+    Role,
+    m16n8k32,
 )
-from stagejit.types import DType, f32
+from stagejit.types import DType, f32, f64
 
-_MATRICES = {"f16": M16N8K16_F16, "bf16": M16N8K16_BF16}
-_PRODUCTS_A_CYCLE = 1024
-_SHARED_NBYTES_A_CYCLE = 128
+_FLOATS = {"f16": M16N8K16_F16, "bf16": M16N8K16_BF16}
+_PRODUCTS_A_CYCLE = {"f16": 1024, "bf16": 1024, "tf32": 512, "s8": 2048, "u8": 2048, "f64": 64}
+_SHARED_NBYTES_A_CYCLE, _MEETING = 128, 2
 _BESIDE, _MOST_REGISTERS = 56, 255
+_LINES = 32, 64, 128  # bytes of the steps of a row
 
 
 @dataclass(frozen=True)
 class WarpTile:
     """A block has `down` x `across` warps of `height` x `width` sums each, and takes `depth` steps
-    at a time. operand: the type of both operands."""
+    at a time. operand: the type in shared memory; matrix: what multiplies it, by default the tile
+    of its type."""
 
     down: int
     across: int
@@ -50,10 +63,7 @@ class WarpTile:
     width: int
     depth: int
     operand: DType
-
-    @property
-    def matrix(self) -> MatrixTile:
-        return _MATRICES[self.operand.name]
+    matrix: MatrixTile
 
     @property
     def rows(self) -> int:
@@ -88,19 +98,37 @@ class WarpTile:
     def __str__(self) -> str:
         return (
             f"{self.rows} x {self.columns} sums a block, {self.height} x {self.width} a warp by "
-            f"tensor cores, {self.depth} steps at a time"
+            f"tensor cores ({self.matrix}), {self.depth} steps at a time"
         )
 
 
-def warp_tiles(plan: Plan) -> Iterator[WarpTile]:
-    """All that there are, if tensor cores multiply the operands exactly."""
+def matrix_of(plan: Plan) -> tuple[DType, MatrixTile] | None:
+    """The type of operands in shared memory, and the tile by which tensor cores multiply them as
+    exactly as was promised; None if there is none. See Note [Which products]."""
     left, right = (source.value.type.dtype for source in plan.sources)
-    if left is not right or left.name not in _MATRICES or plan.nest.dtype is not f32:
+    sums = plan.nest.dtype
+    if left is right and left.name in _FLOATS and sums is f32:
+        return left, _FLOATS[left.name]
+    if left is right and left.is_float and sums is f64:
+        return f64, M8N8K4_F64
+    if left is right and left is f32 is sums and plan.region.anchor_op.attrs.get("precision"):
+        return f32, M16N8K8_TF32
+    are_bytes = all(side.is_integer and side.bits == 8 for side in (left, right))
+    if are_bytes and sums.bits == 32:
+        return left, m16n8k32(unsigned=(not left.is_signed, not right.is_signed))
+    return None
+
+
+def warp_tiles(plan: Plan) -> Iterator[WarpTile]:
+    """All that there are, if tensor cores multiply the operands."""
+    found = matrix_of(plan)
+    if found is None:
         return
+    dtype, matrix = found
     warps = (2, 2), (2, 4), (4, 2), (4, 1), (1, 4), (1, 2), (2, 1), (1, 1)
     sizes = (64, 64), (64, 32), (32, 64), (32, 32), (16, 32), (32, 16), (16, 16)
-    for (down, across), (height, width), depth in itertools.product(warps, sizes, (16, 32, 64)):
-        yield WarpTile(down, across, height, width, depth, left)
+    for (down, across), (height, width), line in itertools.product(warps, sizes, _LINES):
+        yield WarpTile(down, across, height, width, line // dtype.itemsize, dtype, matrix)
 
 
 def warp_tile_fits(sides: Sides, tile: WarpTile, device: Device) -> bool:
@@ -112,20 +140,47 @@ def warp_tile_fits(sides: Sides, tile: WarpTile, device: Device) -> bool:
     )
 
 
+def by_rows(sides: Sides, tile: WarpTile) -> tuple[bool, bool]:
+    """Whether the steps of a row (or column) lie together in shared memory: as they do in memory,
+    but for bytes, of which a register holds four along the steps."""
+    if tile.operand.itemsize == 1:
+        return True, True
+    return sides.rows.along_steps, sides.columns.along_steps
+
+
 def _registers(sides: Sides, tile: WarpTile) -> int:
+    itemsize = tile.operand.itemsize
     staged = sum(
-        lanes * often // 2 + (4 * often if lanes == 1 else 2 * often)
+        lanes * often * itemsize // 4 + (4 * often if lanes == 1 else 2 * often)
         for lanes, often, _ in loads_of(sides, tile)
     )
-    return tile.sums + 4 * tile.down_fragments + 4 + staged + _BESIDE
+    left, right, total = (_words(tile.matrix, role) for role in "abc")
+    fragments = left * tile.down_fragments + right
+    return total * tile.down_fragments * tile.across_fragments + fragments + 2 + staged + _BESIDE
+
+
+def _words(matrix: MatrixTile, role: Role) -> int:
+    """Registers of a fragment."""
+    fragment = matrix.fragment(role)
+    return fragment.lanes * fragment.bits // 32
 
 
 def warp_tile_seconds(sides: Sides, tile: WarpTile, device: Device) -> float:
     """See Note [What a warp tile costs]."""
-    multiply = tile.rows * tile.columns * tile.depth / _PRODUCTS_A_CYCLE
-    read = tile.threads // WARP * (tile.height + tile.width) * tile.depth * tile.operand.itemsize
+    rate = _PRODUCTS_A_CYCLE[tile.matrix.kind("a")]
+    multiply = tile.rows * tile.columns * tile.depth / rate
+    read = sum(
+        extent * tile.depth * (1 if is_whole else _MEETING)
+        for extent, is_whole in zip((tile.height, tile.width), _whole(sides, tile), strict=True)
+    )
+    read *= tile.down * tile.across * tile.operand.itemsize / _SHARED_NBYTES_A_CYCLE
     shared = shared_nbytes(tile, tile.operand.itemsize)
     held = occupancy(device, tile.threads, _registers(sides, tile), shared)
     # Each scheduler has tensor cores of its own, which one warp keeps busy.
-    busy = max(multiply, read / _SHARED_NBYTES_A_CYCLE)
-    return turns_seconds(sides, tile, device, held, busy, 1.0, tile.operand.itemsize)
+    return turns_seconds(sides, tile, device, held, max(multiply, read), 1.0, tile.operand.itemsize)
+
+
+def _whole(sides: Sides, tile: WarpTile) -> list[bool]:
+    """Whether `ldmatrix` loads fragments of an operand."""
+    itemsize = tile.operand.itemsize
+    return [itemsize <= 2 or (itemsize == 4 and along) for along in by_rows(sides, tile)]
