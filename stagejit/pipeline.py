@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.generate import Generated, kernel_cache
@@ -35,10 +37,11 @@ from stagejit.dispatch.regions import Region, regions_of, with_inner
 from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_kinds
-from stagejit.errors import NoDriverError, UnsupportedOpError
+from stagejit.errors import InternalError, NoDriverError, UnsupportedOpError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.printer import as_text as graph_text
 from stagejit.graph.verifier import verify as verify_graph
+from stagejit.importing import importing
 from stagejit.locks import new_rlock
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
@@ -50,14 +53,6 @@ from stagejit.runtime.bound import BoundWeights, copies
 from stagejit.runtime.bridge import bridge_program
 from stagejit.runtime.cpu.hosting import host_program
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
-from stagejit.runtime.cuda.driver import Array
-from stagejit.runtime.cuda.drivers import device_of, driver_of
-from stagejit.runtime.cuda.nvrtc import compile_ptx
-from stagejit.runtime.cuda.programs import program as cuda
-from stagejit.runtime.cuda.programs.executor import Executable
-from stagejit.runtime.cuda.programs.hosting import cuda_program, executable
-from stagejit.runtime.cuda.programs.ordering import verify_order
-from stagejit.runtime.cuda.programs.program import CudaProgram
 from stagejit.runtime.evaluating import Evaluated
 from stagejit.runtime.gate import Gate, hold_across_forks
 from stagejit.runtime.left_bodies import left_bodies
@@ -74,6 +69,14 @@ from stagejit.schedule.verifier.waves import verify_waves
 from stagejit.symbolic import Undecided
 from stagejit.trace.translate import trace_jaxpr
 from stagejit.trace.weights import Weight, bind_weights
+
+if TYPE_CHECKING:
+    from stagejit.runtime.cuda.driver import Array
+    from stagejit.runtime.cuda.programs.executor import Executable
+    from stagejit.runtime.cuda.programs.program import CudaProgram
+
+# Note [GPUs are loaded late]: what runs programs on a GPU (30 modules) is imported when there is a
+# compilation for one, before its steps, and not by those for the CPU.
 
 # Steps in Python take turns, since Python's own lock makes them do so anyway; what takes long
 # outside of it, LLVM in the step "load", goes on beside them. So does what calls JAX and functions
@@ -119,7 +122,15 @@ class Compilation:
         """For the target that the options choose."""
         if not request.options.on_gpu:
             return cls(request, left_to_xla)
-        return cls(request, left_to_xla, device_of(request.options.target))
+        with importing:
+            from stagejit.runtime.cuda import steps as gpu
+        return cls(request, left_to_xla, gpu.device_of(request.options.target))
+
+    def __post_init__(self) -> None:
+        """See Note [GPUs are loaded late]: no step waits for an import."""
+        if isinstance(self.target, Device):
+            with importing:
+                importlib.import_module("stagejit.runtime.cuda.steps")
 
     @property
     def plan(self) -> Plan:
@@ -127,6 +138,9 @@ class Compilation:
 
     def run_until(self, name: str) -> Compilation:
         """Run the steps up to `name` that have not run yet; returns itself."""
+        if name not in NAMES:
+            known = ", ".join(NAMES)
+            raise InternalError(f"there is no step {name!r}, but {known}", step="pipeline")
         for step in STEPS:
             if step.name not in self.seconds:
                 start = time.perf_counter()
@@ -174,10 +188,12 @@ class Compilation:
             ),
         }
         if isinstance(device := self.target, Device):
+            from stagejit.runtime.cuda import steps as gpu
+
             return common | {
                 "cuda": lambda: self._each_kernel(lambda g: g.text),
-                "ptx": lambda: self._each_kernel(lambda g: compile_ptx(g.text, device.arch)),
-                "host": lambda: cuda.as_text(self.run_until("host").cuda),
+                "ptx": lambda: self._each_kernel(lambda g: gpu.compile_ptx(g.text, device.arch)),
+                "host": lambda: gpu.as_text(self.run_until("host").cuda),
             }
         return common | {
             "llvm": lambda: self._each_kernel(lambda g: g.text),
@@ -296,7 +312,9 @@ def _codegen(c: Compilation) -> None:
 def _host(c: Compilation) -> None:
     target = c.target
     if isinstance(target, Device):
-        c.cuda, c.on_streams = cuda_program(c.schedule, c.kernels, c.request.options)
+        from stagejit.runtime.cuda import steps as gpu
+
+        c.cuda, c.on_streams = gpu.cuda_program(c.schedule, c.kernels, c.request.options)
         return
     c.hosts = {
         run: host_program(run, c.schedule, c.kernels, target, c.request.options)
@@ -309,18 +327,21 @@ def _verify_hosts(c: Compilation) -> None:
     for program in c.hosts.values():
         host.verify(program)
     if isinstance(c.target, Device):
-        cuda.verify(c.cuda)
-        verify_order(c.cuda, c.plan)
+        from stagejit.runtime.cuda import steps as gpu
+
+        gpu.verify(c.cuda, c.plan)
 
 
 def _load(c: Compilation) -> None:
     cache = cache_in(c.request.options.cache_dir)
     weights = _bound_weights(c, cache)
     if isinstance(c.target, Device):
-        made = c.executable = executable(c.cuda, c.schedule, c.kernels)
+        from stagejit.runtime.cuda import steps as gpu
+
+        made = c.executable = gpu.executable(c.cuda, c.schedule, c.kernels)
         where = c.request.options.target
         with contextlib.suppress(NoDriverError):  # calls raise it; to look at a program needs none
-            made.on(driver_of(where))
+            gpu.load(made, where)
         run = functools.partial(_on_gpu, made, where, weights)
         given = made.inputs[: len(made.inputs) - len(c.sources)]
         bridge = bridge_program(c.cuda.name, run, given, made.outputs)
@@ -341,7 +362,9 @@ def _on_gpu(
     made: Executable, target: str, weights: BoundWeights | None, arrays: Sequence[Array]
 ) -> list[Array]:
     bound = () if weights is None else [array for _, array in weights.named_arrays()]
-    return made.on(driver_of(target)).on_host([*arrays, *bound])
+    from stagejit.runtime.cuda import steps as gpu
+
+    return gpu.run(made, target, [*arrays, *bound])
 
 
 def _for_xla(schedule: Schedule, weights: BoundWeights) -> dict[str, LoadedProgram]:
@@ -413,6 +436,7 @@ STEPS = (
     Step("host", _host, _verify_hosts),
     Step("load", _load),
 )
+NAMES = tuple(step.name for step in STEPS)
 
 
 def compile_request(request: Request) -> Staged:

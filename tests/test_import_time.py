@@ -50,6 +50,15 @@ def test_decorating_does_not_load_the_compiler_either() -> None:
     assert run_python(program) == ["False"]
 
 
+def test_compiling_for_the_cpu_loads_nothing_of_a_gpu() -> None:
+    program = (
+        "import sys, numpy, stagejit; stagejit.jit(lambda x: x * 2 + 1)(numpy.ones(8))\n"
+        "print('stagejit.pipeline' in sys.modules)\n"
+        "print(*(name for name in sys.modules if name.startswith('stagejit.runtime.cuda')))"
+    )
+    assert run_python(program) == ["True"]
+
+
 @pytest.mark.parametrize(
     "context",
     [

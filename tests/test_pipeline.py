@@ -14,6 +14,7 @@ from jax import lax
 import stagejit
 from stagejit.codegen.elements.elements import Elements
 from stagejit.dispatch.forming.state import State
+from stagejit.errors import InternalError
 from stagejit.index.coordinates import coordinates, variables
 from stagejit.runtime.cpu.loader import call_count
 from tests.agreement import agrees, close, native_calls
@@ -257,3 +258,10 @@ def test_arrays_of_unusual_layout() -> None:
     f = stagejit.jit(lambda x: x + 1)
     for x in (X.T, X[::2], X[:, ::-1], np.broadcast_to(X[0], (3, 6)), np.asfortranarray(X)):
         close(f(x), x + 1)
+
+
+def test_dont_run_until_a_step_that_there_is_not() -> None:
+    compilation = stagejit.jit(lambda x: x + 1).trace(np.ones(3, np.float32)).compilation
+    with pytest.raises(InternalError, match="no step 'codgen', but trace, "):
+        compilation.run_until("codgen")
+    assert not compilation.seconds
