@@ -56,7 +56,12 @@ def verify_operands(graph: Graph, limit: int) -> None:
 
 
 def _least_operands(op: Op) -> int:
-    """How many the widest op, or insert, of a dispatch takes by itself."""
-    ops = [len({*read_operands(inner)}) for inner in evaluated(parts_of(op)[0])]
-    inserts = [1 + len({*starts_of(made)}) for _, made in stores_of(op)]
-    return 1 + max([*ops, *inserts])
+    """How many the widest op, or insert, of a dispatch takes by itself. An op of several results
+    makes all of them at once."""
+    stored = {made.value for _, made in stores_of(op)}
+    ops = [
+        len({*read_operands(inner)}) + max(len(stored.intersection(inner.results)), 1)
+        for inner in evaluated(parts_of(op)[0])
+    ]
+    inserts = [2 + len({*starts_of(made)}) for _, made in stores_of(op)]
+    return max([*ops, *inserts])

@@ -13,6 +13,9 @@ after the ones before. A value that is needed in its own piece only is not store
 
 A result counts as often as it will be stored when its copies are placed where they belong.
 
+Note [Results of one op]: an op that has several, such as a sort, is evaluated once. The piece that
+has it stores all of them that anybody needs, even where that is too much.
+
 Note [Order of pieces]: this comes before anybody overwrites what others read. One dispatch that
 reads a and returns y puts who made a before who reads y; of two in its place, one may read a and
 the other one return y, and nothing would keep that order where it matters.
@@ -61,10 +64,6 @@ def limit_operands(log: Log, views: Views) -> None:
             is_shared = _is_shared(graph)
         if is_shared or len(parts_of(op)) > 1:
             log.decline(NAME, op, _SHARED if is_shared else _BORDER)
-            continue
-        whole = next((each for each in evaluated(parts_of(op)[0]) if len(each.results) > 1), None)
-        if whole is not None:
-            log.decline(NAME, op, f"{whole.kind} makes its results together")
             continue
         split = _Split(op, limit, more)
         split.run()
@@ -168,6 +167,7 @@ class _Split:
         self.reads: dict[Op, frozenset[Value]] = {}
         self.pieces: list[_Piece] = []
         self.piece_of: dict[Value, _Piece] = {}  # by values in `kept`
+        self.home_of: dict[Op, _Piece] = {}  # by ops of several results
 
     def run(self) -> None:
         self._keep_what_is_shared()
@@ -181,7 +181,8 @@ class _Split:
 
     def alone(self) -> list[tuple[Op, int]]:
         """Ops that take too many operands by themselves, and how many."""
-        return [(op, len(r) + 1) for op, r in self.reads.items() if len(r) >= self.limit]
+        least = {op: len(read) + self._results(op) for op, read in self.reads.items()}
+        return [(op, operands) for op, operands in least.items() if operands > self.limit]
 
     # ------------------------------------------------------------------- cuts
 
@@ -191,28 +192,34 @@ class _Split:
         for _, made in self.stores:
             uses[made.value] = uses.get(made.value, 0) + 1
         for op in reversed(self.ops):
-            result, count = op.result, uses.get(op.result, 0)
+            counts = [uses.get(result, 0) for result in op.results]
             dear = op.definition.is_gather or op.definition.is_window or cost.is_transcendental(op)
             anchor = not op.definition.is_pointwise
-            if (anchor or (dear and count > 1)) and self._may_keep(result):
-                self.kept[result] = None
-                self.native.update([result] if anchor else [])
-            again = 1 if result in self.kept else count
+            wanted = [r for r in op.results if uses.get(r, 0) and self._may_keep(r)]
+            if anchor or (dear and counts[0] > 1):
+                self.kept.update(dict.fromkeys(wanted))
+                self.native.update(wanted if anchor else [])
+            again = counts[0] if self.kept.keys().isdisjoint(wanted) else 1
             for operand in dict.fromkeys(read_operands(op)):
                 uses[operand] = uses.get(operand, 0) + again
 
     def _narrow(self) -> None:
         """Keeps what no op and no store can read beside the rest."""
         for op in self.ops:
-            self.reads[op] = self._narrowed(read_operands(op))
+            self.reads[op] = self._narrowed(read_operands(op), self._results(op))
         for _, made in self.stores:
             self._narrowed((made.value, *starts_of(made)))
 
-    def _narrowed(self, operands: Sequence[Value]) -> frozenset[Value]:
-        """What reading the operands takes, after some of them are kept if that is too much."""
+    def _results(self, op: Op) -> int:
+        """How many results are stored where an op is evaluated: of several those that are kept."""
+        return max(sum(result in self.kept for result in op.results), 1)
+
+    def _narrowed(self, operands: Sequence[Value], stores: int = 1) -> frozenset[Value]:
+        """What reading the operands takes, after some of them are kept if that is too much beside
+        so many stores."""
         while True:
             read = self._read(operands)
-            if len(read) < self.limit:
+            if len(read) + stores <= self.limit:
                 return read
             floating = [base for base in map(self._base, operands) if self._is_wide(base)]
             if not floating:
@@ -268,15 +275,20 @@ class _Split:
         return sorted(targets, key=when)
 
     def _hand_out(self, target: _Target) -> None:
-        if any(self._add(piece, target) for piece in self.pieces[-_LAST_PIECES:]):
+        home = self.home_of.get(target.made.value.op) if target.kept else None
+        pieces = self.pieces[-_LAST_PIECES:] if home is None else [home]
+        if any(self._add(piece, target) for piece in pieces):
             return
         piece = _Piece(len(self.pieces))
         self.pieces.append(piece)
         self._add(piece, target)
 
     def _add(self, piece: _Piece, target: _Target) -> bool:
-        """Have a piece store the target, if it can."""
-        first = not piece.targets
+        """Have a piece store the target, if it can, or has to: see Note [Results of one op]."""
+        first, op = not piece.targets, target.made.value.op
+        owner = self.home_of.get(op) if target.kept else None
+        if owner not in (None, piece):
+            return False
         ops: set[Op] = set()
         inputs: set[Value] = set()
         pending = [*target.needs]
@@ -291,14 +303,16 @@ class _Split:
                 ops.add(value.op)
                 pending += read_operands(value.op)
         stores = sum(one.stores for one in (*piece.targets, target))
+        stores += self._results(op) - 1 if op in ops else 0
         operands = len(piece.inputs | inputs) + stores
-        if not first and (operands > self.limit or not piece.suits(target, ops)):
+        if not first and owner is None and (operands > self.limit or not piece.suits(target, ops)):
             return False
         piece.ops |= ops
         piece.inputs |= inputs
         piece.targets.append(target)
         if target.kept:
             self.piece_of[target.made.value] = piece
+            self.home_of.update({op: piece} if len(op.results) > 1 else {})
         return True
 
     def _drop_what_nobody_reads(self) -> None:
