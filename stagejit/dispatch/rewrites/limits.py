@@ -54,8 +54,7 @@ def limit_operands(log: Log, views: Views) -> None:
         if not op.definition.stands_alone or _most_operands(graph, op) <= limit:
             continue
         more = _placed_later(graph, op) if graph.nx.out_degree(op) > 1 else {}
-        operands = operands_of(op) + sum(more.values())
-        if operands <= limit:
+        if (operands := operands_of(op) + sum(more.values())) <= limit:
             continue
         if not op.definition.is_dispatch:
             log.decline(NAME, op, _alone(op, operands, limit))
