@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 from jax import lax
 
+import stagejit
 from stagejit.codegen.cuda.contract import kernel as policy
 from stagejit.codegen.cuda.contract.warpgroup_tile import GroupTile
 from stagejit.codegen.cuda.device import Device, device_named
 from stagejit.codegen.ir.grid.shared_memory import dynamic_nbytes
+from stagejit.options import Options
 from stagejit.runtime.cuda.nvrtc import compile_cubin, is_installed
 from stagejit.runtime.cuda.resources import resources
 from stagejit.types import bf16, f16
@@ -142,6 +144,17 @@ def test_a_sum_of_negative_zeros_keeps_its_sign(forced: Any) -> None:
     a, b = np.full((66, 8), -0.0, jnp.bfloat16), np.ones((8, 64), jnp.bfloat16)
     (found,) = run(DOT, a, b, device=forced(SMALL))
     assert np.signbit(found).all()
+
+
+def test_a_program_on_the_emulated_gpu(forced: Any) -> None:
+    """Launches ask for shared memory that the kernel does not declare."""
+    forced(GroupTile(2, 1, 64, 256, bf16))
+    a, b = some(139, 72), some(72, 264)
+    made = stagejit.jit(DOT, options=Options(target="cuda-emulated", verify=True))
+    program = made.trace(a, b).compilation.run_until("host").cuda
+    assert program is not None
+    assert [launch.shared_nbytes for launch in program.launches()] == [2 * (128 + 256) * 64 * 2]
+    np.testing.assert_allclose(made(a, b), exactly(a) @ exactly(b), rtol=2e-5, atol=2e-5)
 
 
 WITHOUT = [r"__syncthreads\(\);", r"wgmma_fence_\d+\(sums\);", r"wgmma_commit\(\);",

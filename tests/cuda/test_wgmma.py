@@ -28,7 +28,7 @@ WRONG = {
     "no commit": ("  wgmma_commit();", "", "a product that nobody waits for"),
     "no fence": ("  wgmma_fence_32(sums);", "", r"without a wgmma\.fence"),
     "no fence of proxies": ("  proxy_fence();", "", ""),
-    "a fence of proxies too early": ("  float sums[32];", "  float sums[32]; proxy_fence();", ""),
+    "a fence of proxies too early": (" float sums[32];", " float sums[32]; proxy_fence();", ""),
     "no barrier": ("  __syncthreads();", "", ""),
     "no swizzle": ("<< 62", "* 0", ""),
     "another swizzle": ("1ull << 62", "1ull << 63", ""),

@@ -17,10 +17,13 @@ import pytest
 from jax import lax
 
 import stagejit
+from stagejit.codegen.cuda.contract import kernel as policy
+from stagejit.codegen.cuda.contract.warpgroup_tile import GroupTile
 from stagejit.options import Options
 from stagejit.runtime.cuda.driver import Event, Stream
 from stagejit.runtime.cuda.drivers import using
 from stagejit.runtime.cuda.pycuda import PyCudaDriver
+from stagejit.types import bf16
 from tests.cuda.pycuda.conftest import Device
 
 SEEDS = range(6)
@@ -118,6 +121,32 @@ def test_a_program(
             device.seed(seed)
             require_close(compiled(*arrays), exact)
             assert device.context_depth() == 0
+
+
+def test_a_launch_asks_for_shared_memory_that_no_kernel_declares(
+    driver: PyCudaDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if driver.arch != "sm_90a":
+        pytest.skip("needs a GPU with products of warpgroups")
+    tile, asked = GroupTile(2, 1, 64, 256, bf16), list[int]()
+    monkeypatch.setattr(policy, "_tiles_of", lambda plan, device: [tile])
+    monkeypatch.setattr(policy, "single_seconds", lambda plan, device: 1.0)
+    launch = PyCudaDriver.launch
+
+    def noted(self: PyCudaDriver, *args: Any) -> None:
+        asked.append(args[3])
+        launch(self, *args)
+
+    monkeypatch.setattr(PyCudaDriver, "launch", noted)
+    a, b = (some(*shape).astype(jnp.bfloat16) for shape in ((137, 72), (72, 264)))
+
+    def product(a: Any, b: Any) -> Any:
+        return lax.dot(a, b, preferred_element_type=jnp.float32)
+
+    with using(driver):
+        found = stagejit.jit(product, options=Options(target="cuda"))(a, b)
+        require_close(found, [a.astype(np.float64) @ b.astype(np.float64)])
+    assert asked == [2 * (128 + 256) * 64 * 2]
 
 
 def test_threads_call_programs_side_by_side(driver: PyCudaDriver) -> None:
