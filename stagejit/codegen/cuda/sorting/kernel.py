@@ -283,7 +283,7 @@ class _Sort:
         ]
         total = b.binary("smin", runs[0].length + runs[1].length, task.count)
         low = (tile - pair) * size
-        high = b.binary("smin", low + size, total)
+        high = b.binary("umin", low + size, total)  # the sum may be 2^31, or more
         b.if_(
             b.compare("lt", low, high),
             lambda: self._merge_part(runs, low, high, half),
