@@ -11,8 +11,9 @@ Python with an array that is on the GPU (PyCUDA's, torch's, anything with
 Other arguments of such a call are copied. What is donated is written in place where the plan says
 so, and an array of PyCUDA's is invalid from then on, as in JAX; what is not donated, or is an
 argument twice, is copied where it is written.
-Where JAX itself runs on the GPU every call from Python goes this way, and results are JAX's arrays;
-inside of other functions of JAX's such a function is XLA's.
+Where JAX itself runs on the GPU, a program is a call of XLA's there, on its stream
+(`runtime/cuda/xla_calls.py`); only calls with arrays of somebody else's go to the driver, and their
+results are copied to arrays of JAX's.
 
 Note [Quick calls]: what a call works out is remembered by what arrays say of themselves, so that
 the next one with arrays like them does the least that the host has to do: it takes addresses, asks
@@ -105,7 +106,7 @@ class GpuFunction:
             return self._jitted(*args, **kwargs)
         driver = _driver(self._options.target)  # or what is missing
         told = [device_array(leaf) if is_device_array(leaf) else None for leaf in leaves]
-        if any(told) or jax.default_backend() != "cpu":
+        if any(one and not isinstance(one.owner, jax.Array) for one in told):
             return self._on_device(driver, leaves, told, tree)
         return self._jitted(*args, **kwargs)
 

@@ -70,8 +70,8 @@ SWITCHES: dict[str, str] = {
 # GPUs that kernels can be made for, and architectures; tests/runtime/cuda compares them with those
 # that are known.
 GPUS = ("A100", "H100", "H200", "B200", "sm_80", "sm_90a", "sm_100")
-EMULATED = "cuda-emulated"
-_KINDS = ("cuda", EMULATED)
+CUDA, EMULATED = "cuda", "cuda-emulated"
+_KINDS = (CUDA, EMULATED)
 TARGETS = ("native", *_KINDS, *(f"{kind}:{name}" for kind in _KINDS for name in GPUS))
 
 

@@ -159,9 +159,10 @@ def test_it_is_the_jitted_function_in_all_else(device: EmulatedDriver) -> None:
     np.testing.assert_array_equal(copy.copy(f)(X), 2 * X)
 
 
-def test_where_jax_runs_on_a_gpu_calls_stay_there(
+def test_where_jax_runs_on_a_gpu_it_calls_programs(
     device: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Those of others' arrays alone go to the driver, and results are JAX's."""
     f = stagejit.jit(function, backend="cuda-emulated")
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     calls = []
@@ -169,10 +170,11 @@ def test_where_jax_runs_on_a_gpu_calls_stay_there(
     monkeypatch.setattr(
         GpuFunction, "_on_device", lambda self, *args: calls.append(1) or on_device(self, *args)
     )
-    found = f(X, 1.0)["sum"]
-    assert calls
-    assert isinstance(found, jax.Array)
-    np.testing.assert_allclose(found, np.sin(X) * 2 + 1, 1e-5, 1e-5)
+    for given, count in ((X, 0), (jnp.asarray(X), 0), (OnDevice(device, X), 1)):
+        found = f(given, 1.0)["sum"]
+        assert len(calls) == count
+        assert isinstance(found, jax.Array)
+        np.testing.assert_allclose(found, np.sin(X) * 2 + 1, 1e-5, 1e-5)
 
 
 class Model:

@@ -7,6 +7,9 @@ compiler runs once per jaxpr object, however often that is lowered; it gets what
 JAX's own passes (unused arguments dropped, references discharged); a fault of ours never fails the
 user's call (`fallback`).
 
+Where JAX runs on a GPU, programs for one (`Options(target="cuda")`) are calls of XLA's there, on
+its own stream (`cuda/xla_calls.py`).
+
 Note [Falling through]: JAX also lowers a program of ours that no opaque call can express: symbolic
 shapes, references inside, programs for other platforms or for several, for `jax.export` (unless
 Options(export=True)), and programs that XLA partitions by itself over several devices (it would
@@ -33,7 +36,7 @@ from stagejit.compat import has_static_shape
 from stagejit.enabling import chosen_options, planning, scope, suspended
 from stagejit.errors import InternalError
 from stagejit.locks import new_lock, new_rlock
-from stagejit.options import Options
+from stagejit.options import CUDA, Options
 from stagejit.runtime import fallback, seams
 from stagejit.runtime.emission import emit
 from stagejit.runtime.formats import NAME as CALLER_LAYOUTS
@@ -80,7 +83,7 @@ def stage(request: Request) -> Staged | None:
     compiler = _installed
     if compiler is None:
         raise InternalError("no compiler is installed", step="embedding")
-    key = (request.options, request.donated)
+    key = (request.options, request.donated, request.platform)
     with _lock:
         entry = _staged.setdefault(request.jaxpr, {}).setdefault(key, _Entry())
     with entry.lock:
@@ -195,7 +198,14 @@ def _request_of_program(program: seams.Program, options: Options) -> tuple[Reque
             formats = formats_of(jaxpr, program.in_layouts, program.out_layouts)
         if formats.any:
             jaxpr = as_it_lies(jaxpr, formats)
-    return Request(program.name, jaxpr, options, program.donated, formats.decisions), formats
+    platform = _platform(program.platforms)
+    made = Request(program.name, jaxpr, options, program.donated, formats.decisions, platform)
+    return made, formats
+
+
+def _platform(platforms: Sequence[str]) -> str:
+    """Of XLA's, for what is lowered for one."""
+    return platforms[0] if len(platforms) == 1 else "cpu"
 
 
 _SYMBOLIC = "it has symbolic sizes"
@@ -209,7 +219,8 @@ def _why_not_staged(
     for_export: bool,
 ) -> str:
     """Which case of Note [Falling through] a program is; empty for one that we compile."""
-    if tuple(platforms) != ("cpu",):
+    on_its_gpu = tuple(platforms) == ("cuda",) and options.target.partition(":")[0] == CUDA
+    if tuple(platforms) != ("cpu",) and not on_its_gpu:
         return f"it is lowered for {', '.join(platforms)}"
     if for_export and not options.export:
         return "it is exported, see Options(export=True)"
@@ -236,12 +247,13 @@ def _is_per_device(axis_context: Any) -> bool:
 # -- marked equations -----------------------------------------------------------------------------
 
 
-def _request(params: dict[str, Any]) -> Request | None:
+def _request(params: dict[str, Any], platforms: Sequence[str]) -> Request | None:
     mark = mark_of(params)
     if mark is None:
         return None
     options = chosen_options(mark.options)
-    return Request(params["name"], params["jaxpr"], options, tuple(params["donated_invars"]))
+    donated, platform = tuple(params["donated_invars"]), _platform(platforms)
+    return Request(params["name"], params["jaxpr"], options, donated, platform=platform)
 
 
 def _lower_jit(original: Any, ctx: Any, *args: Any, **params: Any) -> Any:
@@ -250,7 +262,8 @@ def _lower_jit(original: Any, ctx: Any, *args: Any, **params: Any) -> Any:
     def instead() -> Any:
         return original(ctx, *args, **params)
 
-    request, module = _request(params), ctx.module_context
+    module = ctx.module_context
+    request = _request(params, module.platforms)
     if request is None or _why_not_staged(
         module.platforms,
         (*ctx.avals_in, *ctx.avals_out),

@@ -15,18 +15,20 @@ from stagejit.types import TensorType
 
 if TYPE_CHECKING:  # LLVM is not loaded before something is compiled
     from stagejit.runtime.cpu.loader import LoadedProgram
+    from stagejit.runtime.cuda.xla_calls import StreamProgram
 
 
 @dataclass(frozen=True)
 class Request:
     """A function to compile. `donated[i]`: the caller gives argument i away. decisions: what was
-    decided before, of how arguments and results lie."""
+    decided before, of how arguments and results lie; platform: of XLA's that calls it."""
 
     name: str
     jaxpr: Any  # jax.extend.core.ClosedJaxpr
     options: Options
     donated: tuple[bool, ...]
     decisions: tuple[Decision, ...] = ()
+    platform: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class NativeCall:
     The program's aliases become the call's: where the operand is donated, the result is in place.
     """
 
-    program: LoadedProgram
+    program: LoadedProgram | StreamProgram
     operands: tuple[int, ...]
     results: tuple[int, ...]
     result_types: tuple[TensorType, ...]

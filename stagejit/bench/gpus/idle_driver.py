@@ -146,4 +146,6 @@ class IdleDriver:
         for queue in queues:
             queue(inner)
 
+    def replay_for(self, handle: int, graph: Graph) -> None: ...
+
     def replay(self, graph: Graph, stream: Stream) -> None: ...

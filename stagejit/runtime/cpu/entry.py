@@ -30,7 +30,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from stagejit.runtime.cpu import ffi_abi as abi
+from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.objects.engine import engine
 from stagejit.runtime.objects.object_cache import ObjectCache
 

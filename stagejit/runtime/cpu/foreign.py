@@ -17,7 +17,7 @@ import numpy as np
 from stagejit.compat import foreign_address
 from stagejit.errors import InternalError
 from stagejit.graph.python_functions import TARGET
-from stagejit.runtime.cpu import ffi_abi as abi
+from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.cpu import python_calls
 from stagejit.runtime.program import Call
 from stagejit.types import dtype_named

@@ -9,7 +9,7 @@ It checks the frame, collects the addresses of buffers and weights, claims an ar
 
 from __future__ import annotations
 
-from stagejit.runtime.cpu import ffi_abi as abi
+from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.cpu import weights
 
 # The words before the first step; all are numbers but those that begin with text or faults.

@@ -26,7 +26,7 @@ step's references in its words (see `encoding.py`; places are in bytes from the 
 
 from __future__ import annotations
 
-from stagejit.runtime.cpu import ffi_abi as abi
+from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.cpu import foreign, frame
 
 KINDS = (

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stagejit.graph.python_functions import function_of
-from stagejit.runtime.cpu import ffi_abi as abi
+from stagejit.runtime import ffi_abi as abi
 from stagejit.types import dtype_named
 
 _DTYPES = {number: name for name, number in abi.DATA_TYPES.items()}

@@ -27,7 +27,7 @@ from __future__ import annotations
 import functools
 
 from stagejit.codegen.target import Target
-from stagejit.runtime.cpu import ffi_abi as abi
+from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.cpu import interpreter
 from stagejit.runtime.cpu.arenas import arena_ir
 from stagejit.runtime.objects.engine import engine

@@ -197,3 +197,6 @@ class Driver(Protocol):
 
     def replay(self, graph: Graph, stream: Stream) -> None:
         """Queues all of the graph."""
+
+    def replay_for(self, handle: int, graph: Graph) -> None:
+        """Queues all of the graph on a stream of somebody else's."""

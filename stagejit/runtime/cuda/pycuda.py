@@ -379,6 +379,9 @@ class PyCudaDriver:
     ) -> None:
         self._conditions.choose(stream, inner, index, nbytes, queues)
 
+    def replay_for(self, handle: int, graph: Graph) -> None:
+        self._api.launch_graph(cast(_Owned, graph).handle, handle)
+
     def replay(self, graph: Graph, stream: Stream) -> None:
         self._api.launch_graph(cast(_Owned, graph).handle, cast(_Owned, stream).handle)
 

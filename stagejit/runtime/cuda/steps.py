@@ -16,10 +16,12 @@ from stagejit.runtime.cuda.programs.hosting import cuda_program, executable
 from stagejit.runtime.cuda.programs.ordering import verify_order
 from stagejit.runtime.cuda.programs.program import CudaProgram, as_text
 from stagejit.runtime.cuda.programs.program import verify as _verify
+from stagejit.runtime.cuda.xla_calls import StreamProgram as stream_program
 from stagejit.schedule.plan import Plan
 
 __all__ = [
-    "as_text", "compile_ptx", "cuda_program", "device_of", "executable", "load", "run", "verify",
+    "as_text", "compile_ptx", "cuda_program", "device_of", "executable", "load", "run",
+    "stream_program", "verify",
 ]  # fmt: skip
 
 

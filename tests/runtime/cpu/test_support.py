@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from stagejit.codegen.target import Target
+from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.cpu import entry, support
-from stagejit.runtime.cpu import ffi_abi as abi
 from stagejit.runtime.objects.engine import engine
 
 TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

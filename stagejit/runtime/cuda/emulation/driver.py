@@ -305,6 +305,10 @@ class EmulatedDriver:
             self._do(call)
         self._after(queue, captured.origin)
 
+    def replay_for(self, handle: int, graph: Graph) -> None:
+        """There are no streams of anybody else."""
+        self.replay(graph, self.main)
+
     def _after(self, later: EmulatedStream, earlier: EmulatedStream) -> None:
         if later is not earlier:
             self._queues.put(later, _nothing, self._queues.put(earlier, _nothing))

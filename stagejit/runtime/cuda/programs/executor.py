@@ -61,6 +61,18 @@ class Executable:
         return found
 
 
+@dataclass(frozen=True)
+class Placed:
+    """Where all of a call is: arguments and constants, results, arenas; what is copied before, as
+    (to, from, bytes); and where each result of the function is wanted."""
+
+    given: tuple[int, ...]
+    results: tuple[int, ...]
+    arenas: tuple[int, ...]
+    before: tuple[tuple[int, int, int], ...]
+    wanted: tuple[int, ...]
+
+
 class Loaded:
     """A program on a device: its kernels, constants, events and graphs."""
 
@@ -147,6 +159,51 @@ class Loaded:
             for address in reversed((*kept, *results) if results else kept):
                 driver.free(address)
 
+    def on_stream(self, handle: int, placed: Placed) -> None:
+        """Queues a call behind what is queued on a stream of somebody else's, by its CUDA handle;
+        what is queued there later comes after it. Its memory is theirs."""
+        if self.is_captured:
+            self.driver.within(lambda: self._on_stream(handle, placed, None))
+            return
+        with Held(self.driver) as held:
+            self._on_stream(handle, placed, held)
+
+    def _on_stream(self, handle: int, placed: Placed, held: Held | None) -> None:
+        driver = self.driver
+        key = (*placed.given, *placed.results, *placed.arenas, *placed.wanted)
+        graph = self.graphs.get(key)
+        if graph is None and self.is_captured:
+            graph = self._captured(key, placed, held)
+        if graph is not None:
+            self.graphs.move_to_end(key)
+            driver.replay_for(handle, graph)
+            return
+        driver.follow(driver.main, handle)
+        try:
+            self._walk(placed, self.streams, held)
+        except BaseException:
+            self._meet()
+            raise
+        finally:
+            driver.lead(handle, driver.main)
+
+    def _walk(
+        self,
+        placed: Placed,
+        streams: Sequence[Stream],
+        held: Held | None,
+        inner: Sequence[Sequence[Stream]] = (),
+    ) -> None:
+        """Queues a call launch by launch."""
+        driver, places = self.driver, Addresses(placed.given, placed.results, placed.arenas)
+        for to, source, nbytes in placed.before:
+            if nbytes:
+                driver.copy(to, source, nbytes, streams[0])
+        Queueing(self.parts, places, streams, held, inner).steps(self.program.steps, ())
+        for (_, ref, nbytes), to in zip(self.sources, placed.wanted, strict=False):
+            if nbytes and places.of(ref) != to:
+                driver.copy(to, places.of(ref), nbytes, streams[0])
+
     def _arrays(
         self,
         given: Sequence[int],
@@ -228,11 +285,11 @@ class Loaded:
         try:
             key = (*given, *results, *arenas)
             graph = self.graphs.get(key)
-            if graph is None and self.is_captured:
-                graph = self._captured(key, Addresses(given, results, arenas), held)
             if graph is None:
-                places = Addresses(given, results, arenas)
-                Queueing(self.parts, places, self.streams, held).steps(self.program.steps, ())
+                placed = Placed(tuple(given), tuple(results), tuple(arenas), (), ())
+                graph = self._captured(key, placed, held) if self.is_captured else None
+            if graph is None:
+                self._walk(placed, self.streams, held)
             else:
                 driver.replay(graph, driver.main)
         except BaseException:
@@ -261,7 +318,7 @@ class Loaded:
             return False
         return not program.conditions or self.driver.has_conditions
 
-    def _captured(self, key: tuple[int, ...], places: Addresses, held: Held | None) -> Graph | None:
+    def _captured(self, key: tuple[int, ...], placed: Placed, held: Held | None) -> Graph | None:
         """A graph of addresses that come again, see Note [Graphs]."""
         if key not in self.seen:
             self.seen[key] = None
@@ -275,8 +332,7 @@ class Loaded:
         streams, *inner = (side[at : at + count] for at in range(0, len(side), count))
 
         def queue() -> None:
-            walk = Queueing(self.parts, places, streams, held, inner)
-            walk.steps(program.steps, ())
+            self._walk(placed, streams, held, inner)
 
         if program.conditions:  # nodes that decide are not given other parameters
             old = None

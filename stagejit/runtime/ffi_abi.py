@@ -52,6 +52,7 @@ API_MIN_NBYTES = 152  # up to and including ThreadPool_NumThreads
 API_VERSION_MAJOR = 32  # followed by the minor version
 API_ERROR_CREATE = 48
 API_ERROR_DESTROY = 64
+API_STREAM_GET = 80
 API_STATE_SET = 104
 API_STATE_GET = 112
 API_POOL_SCHEDULE = 136
