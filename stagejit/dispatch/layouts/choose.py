@@ -55,6 +55,9 @@ def lay_out(graph: Graph, options: Options) -> tuple[Log, dict[Op, Op]]:
 
 def _hints(graph: Graph, options: Options) -> tuple[Hints, dict[Value, str]]:
     found, free = Hints(), _refusals(graph)
+    values = [*graph.inputs, *(value for op in graph.ops() for value in op.results)]
+    if not all(value.type.has_numbers for value in values):
+        return found, free  # what costs less than what is not known for all sizes
     if options.enabled(hinting.CHANNELS):
         hinting.channels_last(graph, found)
     if options.enabled(hinting.INFER):
@@ -76,8 +79,6 @@ def _refusals(graph: Graph) -> dict[Value, str]:
                 found[value] = "others than dispatches look at it, who take it for row-major"
             elif op.definition.is_empty:
                 found[value] = "it is written in parts, each of which lies in one piece as it is"
-            elif not value.type.has_numbers:
-                found[value] = "its sizes are symbols"
             else:
                 found[value] = ""
     return found
