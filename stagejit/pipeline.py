@@ -339,7 +339,7 @@ def _load(c: Compilation) -> None:
     if isinstance(c.target, Device):
         from stagejit.runtime.cuda import steps as gpu
 
-        made = c.executable = gpu.executable(c.cuda, c.schedule, c.kernels)
+        made = c.executable = gpu.executable(c.cuda, c.schedule, c.kernels, c.request.options)
         where = c.request.options.target
         with contextlib.suppress(NoDriverError):  # calls raise it; to look at a program needs none
             gpu.load(made, where)

@@ -64,7 +64,9 @@ class IdleDriver:
                 self.free(self._dropped.pop())
             return work()
 
-    def load(self, sources: Sequence[Source]) -> Mapping[str, Function]:
+    def load(
+        self, sources: Sequence[Source], cache_dir: str | None = None
+    ) -> Mapping[str, Function]:
         return {source.name: Function(_NOTHING) for source in sources}
 
     def launch(self, *what: Any) -> None: ...

@@ -77,9 +77,12 @@ class Driver(Protocol):
 
     # ---------------------------------------------------------------- kernels
 
-    def load(self, sources: Sequence[Source]) -> Mapping[str, Function]:
+    def load(
+        self, sources: Sequence[Source], cache_dir: str | None = None
+    ) -> Mapping[str, Function]:
         """The kernels by name. Those that are not in memory, nor in the cache on disk (by hash of
-        source, architecture and compiler), are compiled side by side."""
+        source, architecture and compiler), are compiled side by side. cache_dir: see `Options`;
+        None: where the driver has its code anyway."""
 
     def launch(
         self,

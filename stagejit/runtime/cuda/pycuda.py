@@ -39,7 +39,7 @@ from stagejit.runtime.cuda.driver import (
 from stagejit.runtime.cuda.driver_api import DeviceError, DriverApi
 from stagejit.runtime.cuda.gpu_arrays import GpuArrays
 from stagejit.runtime.cuda.gpus import arch_of, check_versions, gpu, imported
-from stagejit.runtime.objects.object_cache import ObjectCache
+from stagejit.runtime.objects.object_cache import ObjectCache, cache_in
 
 _BLOCKING, _NON_BLOCKING = 0, 1  # CU_STREAM_DEFAULT: in order with the default stream
 
@@ -184,12 +184,15 @@ class PyCudaDriver:
 
     # ---------------------------------------------------------------- kernels
 
-    def load(self, sources: Sequence[Source]) -> Mapping[str, Function]:
+    def load(
+        self, sources: Sequence[Source], cache_dir: str | None = None
+    ) -> Mapping[str, Function]:
+        store = self._store if cache_dir is None else cache_in(cache_dir)
         keys = {one.name: key_of(one.text, self._arch, self._compiler) for one in sources}
         found = {name: self._functions.get(_of(key, name)) for name, key in keys.items()}
         missing = [source for source in sources if found[source.name] is None]
         texts = [source.text for source in missing]
-        codes = cubins(texts, self._arch, self._compiler, self._store)
+        codes = cubins(texts, self._arch, self._compiler, store)
         for source, code in zip(missing, codes, strict=True):
             made = self._owned(self._loaded(source, code))
             found[source.name] = self._functions[_of(keys[source.name], source.name)] = made

@@ -27,7 +27,7 @@ from stagejit.runtime.cuda.emulation.compiling import Launcher, launchers
 from stagejit.runtime.cuda.emulation.launching import launch_kernel
 from stagejit.runtime.cuda.emulation.memory import UNWRITTEN, EmulationError, Pages, view
 from stagejit.runtime.cuda.emulation.queues import EmulatedEvent, EmulatedStream, Queues
-from stagejit.runtime.objects.object_cache import ObjectCache
+from stagejit.runtime.objects.object_cache import ObjectCache, cache_in
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,11 @@ class EmulatedDriver:
 
     # ---------------------------------------------------------------- kernels
 
-    def load(self, sources: Sequence[Source]) -> Mapping[str, Function]:
-        device, made = device_named(self._arch), launchers(sources, self._cache)
+    def load(
+        self, sources: Sequence[Source], cache_dir: str | None = None
+    ) -> Mapping[str, Function]:
+        store = self._cache if cache_dir is None else cache_in(cache_dir)
+        device, made = device_named(self._arch), launchers(sources, store)
         for source in sources:
             if source.shared_nbytes > device.block_shared_nbytes:
                 what = f"{source.name} wants {source.shared_nbytes} bytes of shared memory"

@@ -42,7 +42,7 @@ NO_DONORS: Mapping[int, object] = MappingProxyType({})
 @dataclass(eq=False)
 class Executable:
     """A program, the sources of its kernels, its constants and the equations that are left to jax;
-    the physical types of its arguments and results."""
+    the physical types of its arguments and results. cache_dir: see `Options`."""
 
     program: CudaProgram
     sources: tuple[Source, ...]
@@ -50,6 +50,7 @@ class Executable:
     equations: tuple[Any, ...]
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
+    cache_dir: str | None = None
     loaded: WeakKeyDictionary[Any, Loaded] = field(default_factory=WeakKeyDictionary)
 
     def on(self, driver: Driver) -> Loaded:
@@ -80,7 +81,7 @@ class Loaded:
         self.executable, self.driver = executable, driver
         self.program = program = executable.program
         events = [driver.new_event() for _ in range(program.events)]
-        functions, fork = driver.load(executable.sources), driver.new_event()
+        functions, fork = driver.load(executable.sources, executable.cache_dir), driver.new_event()
         self.parts = Parts(driver, functions, events, fork, executable.equations)
         self.streams: list[Stream] = [driver.main, *_side_streams(driver, program.streams - 1)]
         self.constants: list[int] = []

@@ -311,7 +311,10 @@ def _source(generated: Generated) -> Source:
 
 
 def executable(
-    program: CudaProgram, schedule: Schedule, kernels: Mapping[Region, Generated]
+    program: CudaProgram,
+    schedule: Schedule,
+    kernels: Mapping[Region, Generated],
+    options: Options,
 ) -> Executable:
     """A program with all that it needs to run. Raises UnsupportedOpError for equations that the
     host cannot run in between."""
@@ -338,4 +341,5 @@ def executable(
         tuple(equations),
         tuple(value.type for value in schedule.graph.inputs),
         tuple(value.type for value in schedule.graph.outputs),
+        options.cache_dir,
     )
