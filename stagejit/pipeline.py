@@ -5,8 +5,9 @@ the embedding. Invariant: data flows one way; a step reads what earlier steps ma
 own; verifiers run between steps under `Options(verify=True)`: also after each rewrite of one, and
 for each kernel when it is made.
 
-    jaxpr --trace--> Graph --rewrite--> Graph --normalize--> Graph --leave, form--> Groups
-      --assemble--> Graph of dispatches --place--> Graph of dispatches --schedule--> Plan
+    jaxpr --trace--> Graph --rewrite--> Graph --normalize, encode--> Graph --leave, form--> Groups
+      --assemble--> Graph of dispatches --place--> Graph of dispatches --resolve--> Graph of
+      dispatches --schedule--> Plan
       --codegen--> loop-nest IR, LLVM IR --host--> HostPrograms --load--> machine code, FFI targets
                                  CUDA C++ --host--> CudaProgram --load--> kernels on a `Driver`
 """
@@ -22,12 +23,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from stagejit.codegen.cpu.contract.panels import panels_for
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.generate import Generated, kernel_cache
 from stagejit.codegen.target import Target
 from stagejit.collector import collector_paused
 from stagejit.decisions import Decision
 from stagejit.dispatch.assembly import assemble
+from stagejit.dispatch.encodings import resolve_encodings, untiled
 from stagejit.dispatch.forming.formation import form
 from stagejit.dispatch.forming.group import Group, Grouping
 from stagejit.dispatch.layouts.choose import lay_out
@@ -46,6 +49,7 @@ from stagejit.locks import new_rlock
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.cloning import copied
+from stagejit.rewrites.encodings import encode_graph
 from stagejit.rewrites.normal_form import normalize, verify_normal_form
 from stagejit.rewrites.weights.evaluate import Made, evaluate_weights
 from stagejit.runtime import program as host
@@ -106,7 +110,8 @@ class Compilation:
     decisions: list[Decision] = field(default_factory=list)
     left: frozenset[Op] = frozenset()
     grouping: Grouping = field(init=False)
-    dispatches: Graph = field(init=False)
+    dispatches: Graph = field(init=False)  # the same for all targets
+    resolved: Graph = field(init=False)  # without encodings
     launched: dict[Group, Op] = field(init=False)
     regions: list[Region] = field(init=False)
     schedule: Schedule = field(init=False)
@@ -181,7 +186,7 @@ class Compilation:
         """The text form of each stage; each runs the steps that it needs."""
         common = {
             "jaxpr": lambda: str(self.request.jaxpr),
-            "graph": lambda: graph_text(self.run_until("normalize").graph),
+            "graph": lambda: graph_text(self.run_until("encode").graph),
             "dispatches": lambda: graph_text(self.run_until("place").dispatches),
             "plan": lambda: self.run_until("schedule").plan.as_text(),
             "loops": lambda: self._each_kernel(
@@ -249,6 +254,10 @@ def _verify_normal_form(c: Compilation) -> None:
     verify_normal_form(c.graph)
 
 
+def _encode(c: Compilation) -> None:
+    c.decisions += encode_graph(c.graph, c.request.options)
+
+
 def _leave(c: Compilation) -> None:
     c.left, decisions = left_bodies(c.graph, c.request.options)
     c.decisions += decisions
@@ -286,9 +295,25 @@ def _verify_dispatches(c: Compilation) -> None:
     verify_operands(c.dispatches, c.request.options.operand_limit)
 
 
+def _resolve(c: Compilation) -> None:
+    target = c.target
+    resolver = untiled if isinstance(target, Device) else panels_for(target)
+    resolved = resolve_encodings(c.dispatches, resolver)
+    c.resolved = resolved.graph
+    c.decisions += resolved.decisions
+    if resolved.graph is not c.dispatches:
+        c.regions = regions_of(c.resolved, c.request.options)
+
+
+def _verify_resolved(c: Compilation) -> None:
+    verify_graph(c.resolved)
+    verify_kinds(c.regions)
+    verify_ties(c.resolved, c.regions)
+
+
 def _schedule(c: Compilation) -> None:
     options, machine = c.request.options, c.target
-    c.schedule = schedule(c.dispatches, c.regions, options, c.decisions, machine)
+    c.schedule = schedule(c.resolved, c.regions, options, c.decisions, machine)
 
 
 def _verify_schedule(c: Compilation) -> None:
@@ -443,10 +468,12 @@ STEPS = (
     Step("rewrite", _rewrite, lambda c: verify_graph(c.graph)),
     Step("evaluate", _evaluate, lambda c: verify_graph(c.graph)),
     Step("normalize", _normalize, _verify_normal_form),
+    Step("encode", _encode, _verify_normal_form),
     Step("leave", _leave),
     Step("form", _form),
     Step("assemble", _assemble, _verify_assembled),
     Step("place", _place, _verify_dispatches),
+    Step("resolve", _resolve, _verify_resolved),
     Step("schedule", _schedule, _verify_schedule),
     Step("codegen", _codegen),  # kernels are verified one by one, when they are generated
     Step("host", _host, _verify_hosts),
@@ -464,5 +491,6 @@ def compile_request(request: Request) -> Staged:
 def _compiled(request: Request) -> Staged:
     compilation = Compilation.of(request).run_until("load")
     compilation.graph.dissolve()
+    compilation.resolved.dissolve()
     compilation.dispatches.dissolve()  # what is shown of a function is compiled anew
     return compilation.staged

@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from stagejit.index.affine import Affine, Index
+from stagejit.index.encoding import Encoding
 from stagejit.index.layout import ROW_MAJOR, Layout
 
 Kind = Literal["bool", "int", "uint", "float", "opaque"]
@@ -159,11 +160,13 @@ def storage_of(dtype: Any) -> Storage:
 
 @dataclass(frozen=True)
 class TensorType:
-    """Element type and shape of a value, and where its elements lie if it is in memory."""
+    """Element type and shape of a value, and where its elements lie if it is in memory. encoding:
+    what a target decides about that by, later; the layout is then not known yet."""
 
     dtype: DType
     shape: tuple[int, ...]
     layout: Layout = ROW_MAJOR
+    encoding: Encoding | None = None
     _text: ClassVar[str] = ""  # once it is known
     _size: ClassVar[int | None] = None
 
@@ -171,6 +174,7 @@ class TensorType:
         known = self._text
         if not known:
             known = f"{self.dtype.name}[{','.join(map(str, self.shape))}]{self.layout}"
+            known += "" if self.encoding is None else str(self.encoding)
             object.__setattr__(self, "_text", known)
         return known
 
@@ -196,6 +200,11 @@ class TensorType:
     def has_numbers(self) -> bool:
         """Whether all its sizes are known."""
         return all(isinstance(size, int) for size in self.shape)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its elements lie as those of arguments and results do."""
+        return self.layout.is_row_major and self.encoding is None
 
     @property
     def room(self) -> int:

@@ -57,7 +57,7 @@ def _verify_outputs(graph: Graph, carried: Mapping[int, int]) -> None:
 
 def _require_row_major(value: Value, who: str) -> None:
     """Who hands memory on, or looks at it in another shape, knows no other layout."""
-    if not value.type.layout.is_row_major:
+    if not value.type.is_plain:
         raise VerificationError(f"{who} takes {value} for row-major", loc=value.op.loc)
 
 
@@ -96,7 +96,7 @@ class _Check:
         kind = op.definition
         if not (kind.stands_alone or kind.forwards or kind.is_constant or kind.is_empty):
             raise VerificationError(f"{op} is no dispatch", loc=op.loc)
-        if not (kind.is_dispatch or kind.is_empty):
+        if not (kind.is_dispatch or kind.is_empty or kind.is_constant):
             for value in (*op.operands, *op.results):
                 _require_row_major(value, f"{op}")
         known = 1 << op.id

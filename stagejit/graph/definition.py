@@ -61,7 +61,8 @@ class OpDef:
 
     How it is written (see `syntax.py`):
 
-    implied: attributes that the result type tells: among shape, sizes, dtype, layout.
+    implied: attributes that the result type tells: among shape, sizes, dtype,
+        layout, encoding.
     write: (op, names) --> the text after the kind. None: operands, then attributes by name.
     read: (tokens, definition, values, types) --> operands and attributes; the inverse.
 
@@ -90,6 +91,9 @@ class OpDef:
         code is the code generator's, which has that of the package's kinds only.
     is_free: a source of elements that nobody has to store: they cost nothing.
     is_splat: each of its elements is the only one of operand 0.
+    is_stored: its result lies in memory: who needs an element reads it there.
+    is_encoding: of a view: it is its operand, but for where that lies in memory; `is_stored` where
+        it puts an encoding on, not where it takes one off.
     is_indexed: operand 1 holds the indices of the elements of operand 0 that it reads or updates,
         in the dimension numbers of `gather` and `scatter`, which the code generator reads.
     counts: a source of elements, each its own index along the attribute `axis`.
@@ -159,6 +163,8 @@ class OpDef:
     is_elementwise: bool = False
     is_free: bool = False
     is_splat: bool = False
+    is_stored: bool = False
+    is_encoding: bool = False
     is_indexed: bool = False
     counts: bool = False
     repeats: bool = False

@@ -61,6 +61,8 @@ def implied_attributes(tokens: Line, definition: OpDef, types: Types) -> dict[st
     known: dict[str, Any] = {"shape": type.shape, "sizes": type.shape, "dtype": type.dtype}
     if not type.layout.is_row_major:
         known["layout"] = type.layout
+    if type.encoding is not None:
+        known["encoding"] = type.encoding
     return {name: known[name] for name in sorted(definition.implied & known.keys())}
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from stagejit.errors import ParseError
 from stagejit.formulas import evaluate, names_in
 from stagejit.graph.ir import Value
+from stagejit.index.encoding import Encoding
 from stagejit.index.layout import ROW_MAJOR, Layout
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.symbolic import size_named
@@ -32,6 +33,7 @@ _TOKEN = re.compile(
     | (?P<size>-?\w+(?:[*+-]\w+)+)
     | (?P<name>[A-Za-z_@][\w<>.]*)
     | (?P<layout>\{[\d;][\d,;]*\})
+    | (?P<encoding>\{\w+(?::\w*)+\})
     | (?P<mark>[()\[\]{}=:,~])
     )""",
     re.VERBOSE,
@@ -137,7 +139,19 @@ class Line:
         layout = ROW_MAJOR
         if self.kind() == "layout":
             layout = read_layout(self.take("layout"), shape, self.error)
-        return TensorType(dtype, shape, layout)
+        encoding = self.encoding(shape) if self.kind() == "encoding" else None
+        return TensorType(dtype, shape, layout, encoding)
+
+    def encoding(self, shape: Sequence[int]) -> Encoding:
+        """The encoding of an array of this shape."""
+        text = self.take("encoding")
+        try:
+            encoding = Encoding.of_text(text)
+        except ValueError as fault:
+            raise self.error(str(fault)) from None
+        if len(encoding.axes) != len(shape):
+            raise self.error(f"{text} is no encoding of that shape")
+        return encoding
 
     def attributes(self) -> dict[str, Any]:
         attrs = {}

@@ -16,6 +16,7 @@ import numpy as np
 from stagejit.errors import VerificationError
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.ops import infer
+from stagejit.index.encoding import Encoding
 from stagejit.index.layout import Layout
 from stagejit.symbolic import Expr
 from stagejit.types import DType
@@ -81,7 +82,8 @@ def _verify_attributes(op: Op) -> None:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(_is_plain(item) for item in value)
-    return value is None or isinstance(value, (bool, int, float, str, DType, Layout, Graph, Expr))
+    plain = (bool, int, float, str, DType, Layout, Encoding, Graph, Expr)
+    return value is None or isinstance(value, plain)
 
 
 def _verify_bodies(op: Op) -> None:

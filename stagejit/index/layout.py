@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from stagejit.index.affine import Affine, Index, linearize
 from stagejit.index.box import Box
@@ -55,6 +58,15 @@ class Layout:
             and all(more >= 0 for more in self.padding)
         )
 
+    def keeps_order(self, shape: Sequence[int]) -> bool:
+        """Whether the memory of an array of this shape is that of a row-major one."""
+        if self.room(shape) != math.prod(shape):
+            return False
+        axes, extents = self._axes(len(shape)), self._extents(shape)
+        places = [(axis, 0) for axis, _ in axes] + [(axis, 1) for axis, tile in axes if tile > 1]
+        moving = [place for place, extent in zip(places, extents, strict=True) if extent > 1]
+        return moving == sorted(moving)
+
     def room(self, shape: Sequence[int]) -> int:
         """Elements that the memory of an array of this shape has room for."""
         if self.is_row_major:
@@ -94,6 +106,19 @@ class Layout:
         extents = self._extents(shape)
         start, stop = (linearize([Affine((), n) for n in dim], extents).const for dim in dims)
         return start, stop + 1
+
+    def laid_out(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The memory of an array that lies so: `room` elements, zeros where none of it is."""
+        if self.is_row_major or not array.size:
+            return np.ascontiguousarray(array).reshape(-1)
+        axes, extents = self._axes(array.ndim), self._extents(array.shape)
+        numbers = dict(zip((axis for axis, _ in axes), extents, strict=False))
+        tiles = dict(axes)
+        room = [numbers[axis] * tiles[axis] for axis in range(array.ndim)]
+        padded = np.pad(array, [(0, n - m) for n, m in zip(room, array.shape, strict=True)])
+        cut = [n for axis in range(array.ndim) for n in (numbers[axis], tiles[axis])]
+        order = [2 * axis for axis, _ in axes] + [2 * axis + 1 for axis, _ in axes]
+        return np.ascontiguousarray(padded.reshape(cut).transpose(order)).reshape(-1)
 
     def _axes(self, rank: int) -> list[tuple[int, int]]:
         """The axes in order, with their tiles."""

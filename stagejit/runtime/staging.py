@@ -12,6 +12,7 @@ from typing import Any
 
 from jax.extend.core import Literal
 
+from stagejit.graph.ir import Value
 from stagejit.options import Options
 from stagejit.runtime.cpu.loader import LoadedProgram
 from stagejit.runtime.left_bodies import BODIES
@@ -84,7 +85,7 @@ class _Staging:
         arrays: dict[str, tuple[Any, TensorType]] = {}
         for value, name in self.schedule.buffer_of.items():
             if self.buffers[name].kind == "constant" and value.op.definition.is_constant:
-                arrays[name] = (value.op.attrs["value"], value.type)
+                arrays[name] = _stored(value)
         for name, (_, type) in arrays.items():
             self._define(name, type)
         return tuple(array for array, _ in arrays.values())
@@ -142,6 +143,14 @@ class _Staging:
             )
         )
         self.items.append(DelegatedEquation(equation, operands, results))
+
+
+def _stored(constant: Value) -> tuple[Any, TensorType]:
+    """A constant as XLA gets it, whose arrays are row-major."""
+    array, type = constant.op.attrs["value"], constant.type
+    if type.layout.is_row_major:
+        return array, type
+    return type.layout.laid_out(array), TensorType(type.dtype, (type.room,))
 
 
 def staged_bodies(equation: Any, options: Options) -> Any:

@@ -170,7 +170,8 @@ class _Buffers:
             name = self.names.new("t")
             return Buffer(name, home.shape, dtype, "transient", layout=home.type.layout)
         self._constants += 1
-        return Buffer(self.names.new("c"), home.shape, dtype, "constant", self._constants - 1)
+        name, number, layout = self.names.new("c"), self._constants - 1, home.type.layout
+        return Buffer(name, home.shape, dtype, "constant", number, layout=layout)
 
     def workspace(self, nbytes: int) -> Buffer:
         """Memory for what a loop or a branch needs while it runs."""

@@ -138,6 +138,16 @@ def written_by_branches(plan: Plan) -> int:
     return sum(w.nbytes for d in plan.dispatches if d.kind == "branch" for w in d.writes)
 
 
+def encoded(plan: Plan) -> int:
+    """Arrays in memory that are encoded when the target is asked how they lie."""
+    tiling = (d for d in plan.decisions if d.rewrite == "data-tiling")
+    return sum(d.op.startswith("set_encoding") for d in tiling)
+
+
+WEIGHTS = f32(64, 128)
+MANY_WEIGHTS = f32(600, 512)  # too many to be evaluated when a program is compiled
+
+
 def scan(w: Any, xs: Any) -> Any:
     return lax.scan(lambda c, x: (c + x * jnp.exp(w), None), jnp.zeros(16), xs)[0]
 
@@ -325,6 +335,26 @@ ABLATIONS = {
         lambda plan: 1 - sum(d.rewrite == "skip-zeros" and d.applied for d in plan.decisions),
         0,
         1,
+    ),
+    # What the target is asked about: the product of two arguments has nothing to be tiled before.
+    "data-tiling": Ablation(
+        lambda x: x @ WEIGHTS,
+        (f32(32, 64),),
+        lambda x: x @ WEIGHTS,
+        lambda plan: 1 - encoded(plan),
+        0,
+        1,
+    ),
+    "propagate-encodings": Ablation(
+        lambda x: x @ jnp.transpose(jnp.asarray(MANY_WEIGHTS)),
+        (f32(8, 512),),
+        lambda x: x @ MANY_WEIGHTS.T,
+        lambda plan: 1 - encoded(plan),
+        0,
+        1,
+    ),
+    "elide-packs": Ablation(
+        lambda x, y: x @ y, (f32(32, 64), f32(64, 128)), lambda x, y: x @ y, encoded, 0, 2
     ),
     # 16 MB of tanh(...), which nobody stores.
     "tile-and-fuse": Ablation(

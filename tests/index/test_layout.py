@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,3 +98,23 @@ def test_what_fits_no_shape_of_three_axes(layout: Layout) -> None:
 def test_what_is_no_text(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 -- Python's own, of `int`, for some
         Layout.of_text(text)
+
+
+@given(cases())
+def test_an_array_is_laid_out_where_its_elements_lie(case: tuple[Layout, tuple[int, ...]]) -> None:
+    layout, shape = case
+    array = np.arange(1, 1 + math.prod(shape)).reshape(shape)
+    memory = layout.laid_out(array)
+    assert memory.shape == (layout.room(shape),)
+    for index, at in offsets(layout, shape).items() if array.size else ():
+        inside = all(i < n for i, n in zip(index, shape, strict=True))
+        assert memory[at] == (array[index] if inside else 0)
+
+
+@given(cases())
+def test_which_layouts_are_the_array_as_it_lies(case: tuple[Layout, tuple[int, ...]]) -> None:
+    layout, shape = case
+    if layout.room(shape) and math.prod(shape):
+        array = np.arange(math.prod(shape)).reshape(shape)
+        same = np.array_equal(layout.laid_out(array), array.reshape(-1))
+        assert layout.keeps_order(shape) == same

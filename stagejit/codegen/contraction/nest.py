@@ -206,6 +206,15 @@ def apart_nests(nest: Nest) -> list[Nest]:
     ]
 
 
+def apart_at(nest: Nest, axis: Var, first: int) -> list[Nest]:
+    """A nest as one over the first so many positions of an axis, and one over the others."""
+    low, high = Var(first, axis.name), Var(axis.extent - first, axis.name)
+    return [
+        nest.substitute(_with(nest.axes, axis, low), nest.reduce, {axis: Affine.of(low)}),
+        nest.substitute(_with(nest.axes, axis, high), nest.reduce, {axis: Affine.of(high) + first}),
+    ]
+
+
 def apart(nest: Nest, summed: Affine, tile: int) -> list[Nest]:
     """A nest over all whole parts of a variable that is summed over, `tile` positions each, and one
     over the last part, where that is shorter; axis 0 of the result is the number of the part."""

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.conv_nest import conv_nests
-from stagejit.codegen.contraction.nest import Nest, apart_nests, contract_nest, cut_nest
+from stagejit.codegen.contraction.nest import (
+    Nest,
+    apart_at,
+    apart_nests,
+    contract_nest,
+    cut_nest,
+)
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.space import merge, refine
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops.slices import pull_view
 from stagejit.index.affine import Affine, Index, Var
 
 
@@ -20,12 +27,41 @@ def nests_of(region: ClosedRegion) -> list[Nest]:
     """Whose axes are `settled`; a sum that is cut into parts stays one where its variables do."""
     op = region.anchor_op
     if op.definition.is_windowed:
-        return [settled(region, nest) for nest in conv_nests(op)]
-    nest = cut_nest(contract_nest(op))
-    joint = settled(region, nest)
-    if joint.keeps_cut:
-        return [joint]
-    return [settled(region, each) for each in apart_nests(nest)]
+        nests = [part for nest in conv_nests(op) for part in at_tiles(region, nest)]
+        return [settled(region, nest) for nest in nests]
+    found = []
+    for nest in at_tiles(region, cut_nest(contract_nest(op))):
+        joint = settled(region, nest)
+        uncut = [nest] if joint.keeps_cut else apart_nests(nest)
+        found += [joint] if joint.keeps_cut else [settled(region, each) for each in uncut]
+    return found
+
+
+def at_tiles(region: ClosedRegion, nest: Nest) -> list[Nest]:
+    """A nest as one over whole tiles of an operand that lies in tiles, and one over the last of
+    them, which is shorter: in neither a place is divided."""
+    for var in nest.axes:
+        tile = _tile_along(region, nest, var)
+        if tile and tile < var.extent and var.extent % tile:
+            whole = var.extent // tile * tile
+            parts = apart_at(nest, var, whole)
+            return [each for part in parts for each in at_tiles(region, part)]
+    return [nest]
+
+
+def _tile_along(region: ClosedRegion, nest: Nest, var: Var) -> int:
+    """How long the tiles along an axis are that an operand lies in; 0 if it does not."""
+    for operand in (nest.left, nest.right):
+        value, index = operand.value, operand.index
+        while value.op.definition.is_view and value not in region.inputs:
+            if value.op.definition.boxed is not None or value.op.definition.splits:
+                break
+            value, index = value.op.operands[0], pull_view(value.op, index)
+        tiles = value.type.layout.tiles
+        for tile, part in zip(tiles, index, strict=False):
+            if tile > 1 and part.coeff(var) == 1:
+                return tile
+    return 0
 
 
 def settled(region: ClosedRegion, nest: Nest) -> Nest:

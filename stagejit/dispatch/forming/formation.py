@@ -109,6 +109,8 @@ class _Former:
                 self.state.required.update(kept)
                 early[op] = [value.op for value in kept]
             placed = [destination_of(result) for result in op.results if known.updates]
+            if known.is_stored:
+                self.state.required.update(op.results)
             if known.is_left or known.forwards:
                 self.state.required.update(op.operands)
             elif known.is_call or known.has_bodies:

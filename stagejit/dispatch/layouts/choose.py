@@ -79,6 +79,8 @@ def _refusals(graph: Graph) -> dict[Value, str]:
                 found[value] = "others than dispatches look at it, who take it for row-major"
             elif op.definition.is_empty:
                 found[value] = "it is written in parts, each of which lies in one piece as it is"
+            elif value.type.encoding is not None:
+                found[value] = "a product reads it, and the target says how it lies"
             else:
                 found[value] = ""
     return found

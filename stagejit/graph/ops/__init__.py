@@ -25,6 +25,8 @@ broadcast          x                           shape, axes: operand dim i is res
 reshape            x                           shape; row-major
 alias              x                           the same in the operand's memory, between dispatches
 after              x, *others                  x in its memory, once the others are there
+set_encoding       x                           encoding; x in memory, as targets tile it
+unset_encoding     x                           x without its encoding
 transpose          x                           permutation: result dim i is operand dim
                                                permutation[i]
 reverse            x                           axes, ascending
@@ -115,6 +117,7 @@ from stagejit.graph.ops import (
     control,
     dispatches,
     elementwise,
+    encodings,
     foreign,
     indexing,
     products,
@@ -131,7 +134,7 @@ from stagejit.types import TensorType
 
 FAMILIES = (
     sources, elementwise, views, splits, slices, reductions, products, indexing, sorting, control,
-    dispatches, foreign, windows, attention,
+    dispatches, foreign, windows, attention, encodings,
 )  # fmt: skip
 
 

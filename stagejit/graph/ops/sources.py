@@ -11,6 +11,7 @@ from stagejit.graph.definition import Attrs, Names, OpDef, Types, define, requir
 from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.literals import array_text
+from stagejit.graph.syntax import implied_attributes
 from stagejit.graph.tokens import Line, Values
 from stagejit.index.layout import ROW_MAJOR
 from stagejit.types import TensorType, from_numpy
@@ -27,7 +28,9 @@ def _const(operands: Types, attrs: Attrs) -> TensorType | None:
     require(not operands, "takes no operands")
     if not isinstance(value, np.ndarray):
         return None
-    return TensorType(from_numpy(value.dtype), value.shape)
+    layout = attrs.get("layout", ROW_MAJOR)
+    require(layout.fits(value.shape), f"{layout} is no layout of that shape")
+    return TensorType(from_numpy(value.dtype), value.shape, layout)
 
 
 def _value_of_const(evaluator: Evaluator, op: Op) -> Any:
@@ -44,7 +47,7 @@ def _read_const(
 ) -> tuple[list[Value], dict[str, Any]]:
     if len(types) != 1:
         raise tokens.error("const has one result")
-    return [], {"value": tokens.array(types[0])}
+    return [], {"value": tokens.array(types[0])} | implied_attributes(tokens, definition, types)
 
 
 def _iota(operands: Types, attrs: Attrs) -> TensorType:
@@ -97,6 +100,7 @@ define(
         infer=_const,
         interpret=_value_of_const,
         opaque_attributes=frozenset({"value"}),
+        implied=frozenset({"layout"}),
         write=_write_const,
         read=_read_const,
         is_free=True,

@@ -324,7 +324,7 @@ def executable(
             equations.append(part.step.region.anchor.attrs["equation"])
             require_runs_here(equations[-1])
     constants = {
-        schedule.buffer_of[value]: value.op.attrs["value"]
+        schedule.buffer_of[value]: value.type.layout.laid_out(np.asarray(value.op.attrs["value"]))
         for value in schedule.buffer_of
         if value.op.definition.is_constant
     }

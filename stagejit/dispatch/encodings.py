@@ -1,0 +1,215 @@
+"""Encodings become layouts: the one step at which a target says how operands of products lie.
+
+Input: a graph of dispatches, and what the target makes of an encoding: a `Layout`, or None where it
+has no tiles for it. Output: a graph without encodings that means the same, decisions, and which
+operands are packed in each call. Invariant: where the target has no tiles, the graph is that of a
+program in which nothing was ever encoded.
+
+Note [Constants]: what is encoded of a constant is a constant again, of another layout: who owns the
+memory of constants packs it once (`Layout.laid_out`), and no call does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stagejit.decisions import Decision
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops import build, infer
+from stagejit.graph.ops.dispatches import add_dispatch, parts_of
+from stagejit.index.encoding import Encoding
+from stagejit.index.layout import ROW_MAJOR, Layout
+from stagejit.rewrites.driver import describe
+from stagejit.rewrites.encodings.elide import MOST_GROWTH
+from stagejit.types import TensorType
+
+NAME = "data-tiling"  # the switch without which nothing is encoded
+# How the target wants an array of this type, which is encoded so; None: as it lies.
+Resolver = Callable[[Encoding, TensorType], Layout | None]
+
+
+def untiled(encoding: Encoding, type: TensorType) -> None:
+    """Of a target that has no tiles."""
+
+
+@dataclass
+class Resolved:
+    """A graph without encodings, and why it is as it is."""
+
+    graph: Graph
+    decisions: list[Decision] = field(default_factory=list)
+
+
+def resolve_encodings(graph: Graph, resolver: Resolver) -> Resolved:
+    """`graph` itself, if nothing in it is encoded."""
+    if not _has_encodings(graph):
+        return Resolved(graph)
+    resolution = _Resolution(graph, resolver)
+    return Resolved(resolution.run(), resolution.decisions)
+
+
+def _has_encodings(graph: Graph) -> bool:
+    return any(
+        op.definition.is_encoding or any(map(_has_encodings, op.definition.bodies(op)))
+        for op in graph.ops()
+    )
+
+
+class _Resolution:
+    """`values`: what stands for each value; `parts`: of those that are made already, by what they
+    were made of."""
+
+    def __init__(self, graph: Graph, resolver: Resolver) -> None:
+        self.graph, self.resolver, self.made = graph, resolver, Graph(graph.name)
+        self.decisions: list[Decision] = []
+        self.values: dict[Value, Value] = {}
+        self.parts: dict[Any, tuple[Graph, ...]] = {}
+        self.constants: dict[tuple[Value, Layout], Value] = {}
+
+    def run(self) -> Graph:
+        for value, name in zip(self.graph.inputs, self.graph.input_names, strict=True):
+            donated, bound = self.graph.is_donated(value), self.graph.is_bound(value)
+            made = self.made.add_input(name, value.type, donated=donated, bound=bound)
+            self.values[value] = made
+        for op in self.graph.ops():
+            if op.definition.is_dispatch:
+                self._dispatch(op)
+            else:
+                self._other(op)
+        self.made.set_outputs([self.values[value] for value in self.graph.outputs])
+        self.made.eliminate_dead()
+        return self.made
+
+    def _other(self, op: Op) -> None:
+        attrs = op.attrs
+        if op.definition.with_bodies is not None:
+            bodies = []
+            for body in op.definition.bodies(op):
+                inner = resolve_encodings(body, self.resolver)
+                self.decisions += inner.decisions
+                bodies.append(inner.graph)
+            attrs = {**attrs, **op.definition.with_bodies(bodies)}
+        operands = [self.values[value] for value in op.operands]
+        types = [value.type for value in op.results]
+        clone = self.made.add(op.kind, operands, types, op.loc, **attrs)
+        self.values.update(zip(op.results, clone.results, strict=True))
+
+    # ------------------------------------------------------------- dispatches
+
+    def _dispatch(self, op: Op) -> None:
+        """Outputs that are encoded become outputs of a layout, or go: a constant packs itself, and
+        what is only handed on is there."""
+        first = parts_of(op)[0]
+        placed: dict[int, Layout] = {}
+        gone: dict[int, Value | int] = {}  # what stands for an output: a value, or another output
+        for number, output in enumerate(first.outputs):
+            if output.type.encoding is None:
+                continue
+            layout, source = self._resolve(op, output), output.op.operands[0]
+            at = _operand(first, source)
+            constant = None if at is None else self._constant(op.operands[at], layout)
+            if constant is not None:
+                gone[number] = constant
+            elif not layout.is_row_major:
+                placed[number] = layout
+            elif at is not None:
+                gone[number] = self.values[op.operands[at]]
+            elif source in first.outputs:
+                gone[number] = first.outputs.index(source)
+        kept = [number for number in range(len(first.outputs)) if number not in gone]
+        if kept:
+            self._keep(op, kept, placed)
+        for number, stands in gone.items():
+            value = self.values[op.results[stands]] if isinstance(stands, int) else stands
+            self.values[op.results[number]] = value
+
+    def _resolve(self, op: Op, output: Value) -> Layout:
+        """How an encoded output lies."""
+        encoding, plain = output.type.encoding, TensorType(output.type.dtype, output.shape)
+        assert encoding is not None
+        layout = self.resolver(encoding, plain) or ROW_MAJOR
+        reason = f"{encoding} is {layout}" if layout != ROW_MAJOR else f"no tiles for {encoding}"
+        if layout != ROW_MAJOR and layout.keeps_order(plain.shape):
+            reason, layout = f"{layout} is how it lies", ROW_MAJOR
+        nbytes = TensorType(plain.dtype, plain.shape, layout).nbytes
+        at = _operand(parts_of(op)[0], output.op.operands[0])
+        weight = at is not None and op.operands[at].op.definition.is_constant
+        if weight and nbytes > MOST_GROWTH * plain.nbytes:
+            reason = f"{layout} takes {nbytes} bytes, over {MOST_GROWTH} times {plain.nbytes}"
+            layout = ROW_MAJOR
+        what, loc, applied = describe(output.op), output.op.loc, not layout.is_row_major
+        self.decisions.append(Decision(NAME, what, applied, reason, loc))
+        return layout
+
+    def _constant(self, value: Value, layout: Layout) -> Value | None:
+        """The constant in that layout; None for what is no constant."""
+        if not value.op.definition.is_constant or layout.is_row_major:
+            return None
+        if (value, layout) not in self.constants:
+            attrs = {**value.op.attrs, "layout": layout}
+            type = TensorType(value.type.dtype, value.shape, layout)
+            made = self.made.add("const", (), type, value.op.loc, **attrs)
+            self.made.put_at(value.op, made)
+            self.constants[value, layout] = made.result
+        return self.constants[value, layout]
+
+    def _keep(self, op: Op, kept: Sequence[int], placed: Mapping[int, Layout]) -> None:
+        operands = [self.values[value] for value in op.operands]
+        for number, layout in placed.items():
+            type = op.results[number].type
+            attrs = {"shape": type.shape, "dtype": type.dtype, "layout": layout}
+            operands.append(build(self.made, "empty", (), op.loc, **attrs))
+        types = tuple(value.type for value in operands)
+        key = (parts_of(op), types, tuple(kept), tuple(placed.items()))
+        if key not in self.parts:
+            first, *borders = parts_of(op)
+            made = [_part(first, operands, kept, list(placed))]
+            made += [_part(border, operands, range(len(border.outputs)), []) for border in borders]
+            self.parts[key] = tuple(made)
+        clone = add_dispatch(self.made, operands, self.parts[key])
+        clone.loc = op.loc
+        results = [op.results[number] for number in kept]
+        self.values.update(zip(results, clone.results, strict=True))
+
+
+def _operand(part: Graph, value: Value) -> int | None:
+    """The number of the input that a value is, if it is one."""
+    return part.inputs.index(value) if value in part.inputs else None
+
+
+def _part(
+    part: Graph, operands: Sequence[Value], kept: Sequence[int], placed: Sequence[int]
+) -> Graph:
+    """The part for operands of these types, with these outputs; those that are `placed` go into the
+    last operands."""
+    made = Graph(part.name)
+    own = len(part.inputs)
+    donated = [*part.donated, *(True for _ in operands[own:])]
+    names = [*part.input_names, *(f"e{at}" for at in range(len(operands) - own))]
+    inputs = [
+        made.add_input(name, value.type, donated=given)
+        for name, value, given in zip(names, operands, donated, strict=True)
+    ]
+    values = dict(zip(part.inputs, inputs, strict=False))
+    for op in part.ops():
+        if op.definition.is_encoding:
+            values[op.result] = values[op.operands[0]]
+            continue
+        taken = [values[value] for value in op.operands]
+        types = infer(op.kind, [value.type for value in taken], op.attrs)
+        clone = made.add(op.kind, taken, types or [v.type for v in op.results], op.loc, **op.attrs)
+        values.update(zip(op.results, clone.results, strict=True))
+    outputs = []
+    into = dict(zip(placed, inputs[own:], strict=False))
+    for number in kept:
+        value = values[part.outputs[number]]
+        if number in into:
+            rank = len(value.shape)
+            whole = into[number]
+            offsets, strides = (0,) * rank, (1,) * rank
+            value = build(made, "insert_slice", [value, whole], offsets=offsets, strides=strides)
+        outputs.append(value)
+    made.set_outputs(outputs)
+    return made

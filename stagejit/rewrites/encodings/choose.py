@@ -1,0 +1,49 @@
+"""data-tiling: operands and results of products are encoded.
+
+Input: a graph. Output: the same, where each product that may be tiled reads encoded operands, and
+its readers what is no longer encoded. Invariant: the values are those of before.
+"""
+
+from __future__ import annotations
+
+from stagejit.graph.ir import Op, Value
+from stagejit.graph.ops import build
+from stagejit.index.encoding import Encoding
+from stagejit.rewrites.driver import Log
+from stagejit.rewrites.encodings.products import encodings_of, refuse
+
+NAME = "data-tiling"
+
+
+def encode_products(log: Log) -> None:
+    """contract %x, %w  -->  unset (set (contract (set %x), (set %w)))"""
+    for op in log.graph.ops():
+        if not op.definition.is_product:
+            continue
+        if reason := refuse(op):
+            log.decline(NAME, op, reason)
+        else:
+            _encode(log, op)
+
+
+def _encode(log: Log, op: Op) -> None:
+    """In place: the product stays where it is in the order."""
+    graph, encodings, uses = log.graph, encodings_of(op), log.graph.uses(op.result)
+    log.apply(NAME, op, "its operands may be tiled as the target wants them")
+    for number, encoding in enumerate(encodings.operands):
+        if encoding is not None:
+            value = op.operands[number]
+            encoded = build(graph, "set_encoding", [value], op.loc, encoding=encoding)
+            graph.set_operand(op, number, encoded)
+            graph.put_at(op, encoded.op)
+    after = encoded_and_back(log, op, encodings.result)
+    for use in uses:
+        graph.set_operand(use.user, use.operand, after)
+
+
+def encoded_and_back(log: Log, op: Op, encoding: Encoding) -> Value:
+    """What an op gives, through memory that is encoded."""
+    encoded = build(log.graph, "set_encoding", [op.result], op.loc, encoding=encoding)
+    after = build(log.graph, "unset_encoding", [encoded], op.loc)
+    log.graph.put_at(op, encoded.op, after.op)
+    return after

@@ -1,0 +1,95 @@
+"""elide-packs: what is encoded for nothing, or by whoever reads it anyway, is not encoded before.
+
+Input: a graph in which encodings have moved. Output: the same, with those that are left: of
+constants, and of what one product stores for another one. Invariant: a constant has one encoding;
+what is read as it lies, too, has none, for it would lie in memory twice.
+
+Note [One copy of a weight]: a packed constant takes the place of the constant, so that memory does
+not grow. Where somebody reads it as it lies there would be two, more than `MOST_GROWTH` allows.
+Products that want it in other tiles read it in those of the product that works most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.rewrites.driver import Log
+from stagejit.rewrites.encodings.propagate import encoding_of, is_set
+
+NAME = "elide-packs"
+MOST_GROWTH = 1.2  # times the bytes of a weight
+
+
+def elide_packs(log: Log) -> None:
+    """contract %x, (set %w)  -->  contract %x, %w where %w is no constant; unset (set %x)  -->
+    %x"""
+    graph = log.graph
+    for op in graph.ops():
+        if op in graph and _unsets(op):
+            log.replace(NAME, op, op.operands[0].op.operands[0], "read as it is made")
+    wanted: dict[Value, list[Op]] = {}
+    for op in graph.ops():
+        if op not in graph or not is_set(op):
+            continue
+        value = op.operands[0]
+        if _is_weight(value):
+            wanted.setdefault(value, []).append(op)
+        elif encoding_of(op).role != "result":
+            log.replace(NAME, op, value, _why_by_kernel(graph, value))
+    for value, sets in wanted.items():
+        _one_encoding(log, value, sets)
+
+
+def _unsets(op: Op) -> bool:
+    """Whether it takes off what its operand has put on."""
+    known = op.definition
+    return known.is_encoding and not known.is_stored and is_set(op.operands[0].op)
+
+
+def _is_weight(value: Value) -> bool:
+    """Whether it is there before any call, in memory."""
+    return value.op.definition.is_constant and value.type.size > 1
+
+
+def _why_by_kernel(graph: Graph, value: Value) -> str:
+    source = value
+    while source.op.definition.is_view:
+        source = source.op.operands[0]
+    if graph.is_donated(source):
+        return "mutable state changes from call to call: the kernel packs it"
+    return "not known before a call: the kernel packs it as it reads it"
+
+
+def _one_encoding(log: Log, value: Value, sets: Sequence[Op]) -> None:
+    others = [user for user in log.graph.users(value) if user not in sets]
+    if others:
+        names = ", ".join(sorted({user.kind for user in others}))
+        reason = (
+            f"read by {names} as it lies, too: two copies are more than {MOST_GROWTH} times its"
+            f" {value.type.nbytes} bytes"
+        )
+        for op in sets:
+            log.decline(NAME, op, reason)
+            log.put(op, [value])
+        return
+    most = max(sets, key=lambda op: (_flops(log.graph, op), -op.id))
+    for op in sets:
+        if op is most:
+            log.decline(NAME, op, "a constant is packed once for all calls")
+            continue
+        same = encoding_of(op) == encoding_of(most)
+        how = "wanted so twice" if same else f"read as {encoding_of(most)}, which more work wants"
+        log.replace(NAME, op, most.result, how)
+
+
+def _flops(graph: Graph, op: Op) -> int:
+    """Of the products that read it, through views."""
+    total, pending = 0, [op.result]
+    while pending:
+        for user in graph.users(pending.pop()):
+            if user.definition.is_product:
+                total += user.definition.flops(user)
+            elif user.definition.is_view:
+                pending.append(user.result)
+    return total
