@@ -79,8 +79,9 @@ class _Scope:
         rule = RULES.get(op.opcode) or GRID_RULES.get(op.opcode)
         if rule is None:
             raise Fault(f"unknown op `{op.opcode}`")
-        if "buffer" in op.attrs and id(op.attrs["buffer"]) not in self.buffers:
-            raise Fault(f"{op.attrs['buffer']} is not a buffer of this kernel")
+        for name in ("buffer", "source"):
+            if name in op.attrs and id(op.attrs[name]) not in self.buffers:
+                raise Fault(f"{op.attrs[name]} is not a buffer of this kernel")
         if op.opcode in GRID_RULES:
             require_threads(op, self.threads)
         rule(op)

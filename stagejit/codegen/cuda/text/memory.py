@@ -161,7 +161,25 @@ def _matrix(v: Values, op: Op, where: Sequence[Value]) -> str:
     return ", ".join([first, down.bare or down.text, along.bare or along.text])
 
 
+# -------------------------------------------------------------------- copies
+
+
+def copy_ahead(v: Values, op: Op) -> None:
+    at, place = (v.scalar(x) for x in op.operands)
+    target, source = (v.buffers[op.attrs[name]] for name in ("buffer", "source"))
+    v.line(f"copy_ahead(&{target}[{place.bare or place}], &{source}[{at.bare or at}]);")
+
+
+def commit_copies(v: Values, op: Op) -> None:
+    v.line("commit_copies();")
+
+
+def wait_for_copies(v: Values, op: Op) -> None:
+    v.line(f"wait_for_copies<{op.attrs['behind']}>();")
+
+
 MEMORY: dict[str, Callable[[Values, Op], None]] = {
     "load": load, "gather": load, "store": store, "scatter": store, "atomic": atomic,
-    "cas": atomic, "tile_load": tile_load, "tile_product": tile_product, "tile_store": tile_store,
+    "cas": atomic, "copy_ahead": copy_ahead, "commit_copies": commit_copies,
+    "wait_for_copies": wait_for_copies, "tile_load": tile_load, "tile_product": tile_product, "tile_store": tile_store,
 }  # fmt: skip

@@ -198,6 +198,33 @@ __device__ inline float to_tf32(float a) {
 __device__ inline u32 lane_of_warp() {
   return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;
 }""",
+    ("copy_ahead",): """\
+// Starts to copy 16 bytes to shared memory: they are there once the thread has waited for them.
+template <class T> __device__ inline void copy_ahead(T* to, const T* from) {
+#ifdef __CUDA_ARCH__
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+               :: "r"(u32(__cvta_generic_to_shared(to))), "l"(__cvta_generic_to_global(from))
+               : "memory");
+#else
+  emulation::copy_ahead(to, from);
+#endif
+}""",
+    ("commit_copies", "wait_for_copies"): """\
+// Copies are waited for by groups, those started before each `commit_copies`.
+__device__ inline void commit_copies() {
+#ifdef __CUDA_ARCH__
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#else
+  emulation::commit_copies();
+#endif
+}
+template <int Behind> __device__ inline void wait_for_copies() {
+#ifdef __CUDA_ARCH__
+  asm volatile("cp.async.wait_group %0;" :: "n"(Behind) : "memory");
+#else
+  emulation::wait_for_copies(Behind);
+#endif
+}""",
     ("lane_xor", "lane_down", "lane_up"): """\
 // Another lane, or the own one where there is none.
 __device__ inline u32 lane_or_own(u64 lane) { return u32(lane < 32 ? lane : lane_of_warp()); }

@@ -153,4 +153,4 @@ def _count(block: Block, uses: dict[Value, list[Block]], home: dict[Value, Block
 
 # Ops that do something else than to give a value, or are done by threads together.
 _ALWAYS = frozenset(("store", "scatter", "atomic", "cas", "tile_store", "tile_load", "tile_product",
-                     "exchange", "vote", "for", "if", "wgmma"))  # fmt: skip
+                     "exchange", "vote", "copy_ahead", "for", "if", "wgmma"))  # fmt: skip

@@ -88,6 +88,24 @@ class GridBuilder(Builder):
         pair = (self.as_value(expected, buffer.elem), self.as_value(value, buffer.elem))
         return self._effect("cas", (*pair, *self._at(index, mask)), buffer.elem, buffer=buffer)[0]
 
+    # ---------------------------------------------------------------- what is on its way
+
+    def copy_ahead(self, source: Buffer, at: Operand, target: Buffer, place: Operand) -> None:
+        """Starts to copy 16 bytes of `source`, from element `at` on, to element `place` of
+        `target`, which threads share; both begin at whole accesses. Nobody may read or write them
+        until this thread has waited for the copy, and others not before a barrier after that."""
+        where = self.as_value(at, I64), self.as_value(place, I64)
+        self._effect("copy_ahead", where, buffer=target, source=source)
+
+    def commit_copies(self) -> None:
+        """What a thread has started to copy since it came here last is a group. All threads of the
+        block take part, here and in waiting."""
+        self._effect("commit_copies", ())
+
+    def wait_for_copies(self, behind: int = 0) -> None:
+        """Waits until the thread's groups have arrived, but for the last `behind` of them."""
+        self._effect("wait_for_copies", (), behind=behind)
+
     # ---------------------------------------------------------------- what a warp exchanges
 
     def exchange(self, kind: str, value: Value, lane: Operand) -> Value:

@@ -54,6 +54,23 @@ def _barrier(op: Op) -> None:
     need(not op.operands and not op.results, f"`{op.opcode}` takes and gives nothing")
 
 
+def _copy_ahead(op: Op) -> None:
+    source, target = op.attrs["source"], op.attrs["buffer"]
+    need(types_of(op) == [I64, I64], "`copy_ahead` takes two places, of i64")
+    need(source.elem == target.elem, f"`copy_ahead` of {source.elem} to {target.elem}")
+    need(source.space == "arg", f"`copy_ahead` from {source}, which is not in global memory")
+    need(target.space == "shared", f"`copy_ahead` to {target}, which threads do not share")
+
+
+def _commit_copies(op: Op) -> None:
+    need(not op.operands and not op.results, "`commit_copies` takes and gives nothing")
+
+
+def _wait_for_copies(op: Op) -> None:
+    need(not op.operands and not op.results, "`wait_for_copies` takes and gives no values")
+    need(op.attrs["behind"] >= 0, f"{op.attrs['behind']} groups may be behind")
+
+
 def _exchange(op: Op) -> None:
     require_count(op, 2)
     value, lane = types_of(op)
@@ -153,6 +170,7 @@ def _of_sums(op: Op) -> None:
 GRID_RULES: dict[str, Callable[[Op], None]] = {
     "thread_id": _id, "block_id": _id, "block_count": _id, "barrier": _barrier,
     "exchange": _exchange, "vote": _vote, "atomic": _atomic, "cas": _cas,
+    "copy_ahead": _copy_ahead, "commit_copies": _commit_copies, "wait_for_copies": _wait_for_copies,
     "tile_load": _tile_load, "tile_store": _tile_store, "tile_product": _tile_product,
     "wgmma": _wgmma, "wgmma_fence": _of_sums, "wgmma_wait": _of_sums, "wgmma_commit": _barrier,
     "proxy_fence": _barrier,

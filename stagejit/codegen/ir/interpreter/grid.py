@@ -19,6 +19,7 @@ import numpy as np
 from stagejit.codegen.ir.grid.matrix_tiles import WARP, MatrixTile, Role
 from stagejit.codegen.ir.grid.rules import MOST_AXES
 from stagejit.codegen.ir.interpreter.arithmetic import DTYPES, REDUCTIONS, filled
+from stagejit.codegen.ir.interpreter.copies import Copies
 from stagejit.codegen.ir.interpreter.memory import Memory
 from stagejit.codegen.ir.interpreter.rounding import Array
 from stagejit.codegen.ir.interpreter.run import Run
@@ -61,6 +62,7 @@ class GridRun(Run):
         self.threads = math.prod(function.threads)
         super().__init__(function, arrays, given)
         self.number, self.launched = number, launched
+        self.copies = Copies()
         self.blocks = (*blocks, *[1] * (MOST_AXES - len(blocks)))
         self.place = [
             number // math.prod(self.blocks[:axis]) % count
@@ -73,6 +75,8 @@ class GridRun(Run):
             "atomic": lambda op: self._change(op, 1, REDUCTIONS[op.attrs["op"]]),
             "cas": lambda op: self._change(op, 2, _swapped), "tile_load": self._tile_load,
             "tile_store": self._tile_store, "tile_product": self._tile_product,
+            "copy_ahead": self._copy_ahead, "commit_copies": self._commit_copies,
+            "wait_for_copies": self._wait_for_copies,
         }  # fmt: skip
         self.products = products = Products(self.threads, self.memories)
         self.effects |= {
@@ -89,6 +93,9 @@ class GridRun(Run):
         super()._ops(block)
         if block is self.function.body:
             self.products.end()
+
+    def _end(self) -> None:
+        self.copies.require_none()
 
     def _memory(self, buffer: Buffer) -> Memory:
         if buffer.space == "shared":
@@ -125,6 +132,22 @@ class GridRun(Run):
         for memory in self.memories.values():
             if isinstance(memory, SharedMemory):
                 memory.threads.settle()
+
+    def _copy_ahead(self, op: Op) -> None:
+        source, target = (self.memories[op.attrs[name]] for name in ("source", "buffer"))
+        self.copies.start(source, self._row(op, 0), target, self._row(op, 1), self.active)
+
+    def _commit_copies(self, op: Op) -> None:
+        self._require_block(op)
+        self.copies.commit()
+
+    def _wait_for_copies(self, op: Op) -> None:
+        self._require_block(op)
+        self.copies.wait(op.attrs["behind"])
+
+    def _require_block(self, op: Op) -> None:
+        if self.active is not None:
+            raise Fault(f"`{op.opcode}` that not all threads of the block come to")
 
     def _change(self, op: Op, count: int, change: Callable[..., Array]) -> None:
         """One thread after the other; those that change different elements at once."""

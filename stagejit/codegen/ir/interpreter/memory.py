@@ -56,6 +56,13 @@ class Memory:
         if self.written is not None:
             self.written[at] = True
 
+    def spoil(self, index: Array, on: Array | None) -> None:
+        """Something else is about to be written to the kernel's own memory: it has no value."""
+        at = self._places(index, on)
+        self.touch(at, on, "write")
+        assert self.written is not None
+        self.written[at if on is None else at[on]] = False
+
     def changed(self, index: Array, on: Array | None) -> Array:
         """Where elements lie that are read and written undivided."""
         at = self._places(index, on)

@@ -93,6 +93,7 @@ class Run:
             with np.errstate(all="ignore"):
                 self._start(self.function.buffers)
                 self._ops(self.function.body)
+                self._end()
         except Fault as fault:
             what = "a kernel breaks a rule"
             raise reported(fault, what, self.function, self.current) from None
@@ -100,6 +101,9 @@ class Run:
     def _start(self, buffers: Sequence[Buffer]) -> None:
         for buffer in buffers:
             self.memories[buffer] = self._memory(buffer)
+
+    def _end(self) -> None:
+        """What has to be so when all is done."""
 
     def _memory(self, buffer: Buffer) -> Memory:
         return memory_of(buffer, self.arrays, self.threads, self.unwritten)
