@@ -149,10 +149,10 @@ def test_what_stands_around(tiled: Tiled, kind: str, name: str) -> None:
 
 def test_a_sum_of_bytes_wraps(tiled: Tiled) -> None:
     """As integers of 32 bits do."""
-    a, b = np.full((32, 1 << 18), -128, np.int8), np.full((1 << 18, 16), -128, np.int8)
-    assert int(a[0].astype(np.int64) @ b[:, 0].astype(np.int64)) == 1 << 32
-    b[:3] = 127
-    check("int8", product("mk,kn->mn", "int8"), a, b, device=tiled(*ALONE))
+    a, b = np.full((16, 40000), 255, np.uint8), np.full((40000, 16), 255, np.uint8)
+    b[:3] = 77
+    assert (wide(a) @ wide(b)).min() > 1 << 31
+    check("uint8", product("mk,kn->mn", "uint8"), a, b, device=tiled(1, 1, 16, 16, 32))
 
 
 def test_a_result_of_fewer_bits_is_the_low_ones(tiled: Tiled) -> None:

@@ -154,9 +154,9 @@ def _registers(sides: Sides, tile: WarpTile) -> int:
         lanes * often * itemsize // 4 + (4 * often if lanes == 1 else 2 * often)
         for lanes, often, _ in loads_of(sides, tile)
     )
-    left, right, total = (_words(tile.matrix, role) for role in "abc")
-    fragments = left * tile.down_fragments + right
-    return total * tile.down_fragments * tile.across_fragments + fragments + 2 + staged + _BESIDE
+    fragments = _words(tile.matrix, "a") * tile.down_fragments + _words(tile.matrix, "b")
+    sums = _words(tile.matrix, "c") * tile.down_fragments * tile.across_fragments
+    return sums + fragments + 2 + staged + _BESIDE
 
 
 def _words(matrix: MatrixTile, role: Role) -> int:
@@ -169,7 +169,7 @@ def warp_tile_seconds(sides: Sides, tile: WarpTile, device: Device) -> float:
     """See Note [What a warp tile costs]."""
     rate = _PRODUCTS_A_CYCLE[tile.matrix.kind("a")]
     multiply = tile.rows * tile.columns * tile.depth / rate
-    read = sum(
+    read: float = sum(
         extent * tile.depth * (1 if is_whole else _MEETING)
         for extent, is_whole in zip((tile.height, tile.width), _whole(sides, tile), strict=True)
     )

@@ -181,5 +181,6 @@ def wait_for_copies(v: Values, op: Op) -> None:
 MEMORY: dict[str, Callable[[Values, Op], None]] = {
     "load": load, "gather": load, "store": store, "scatter": store, "atomic": atomic,
     "cas": atomic, "copy_ahead": copy_ahead, "commit_copies": commit_copies,
-    "wait_for_copies": wait_for_copies, "tile_load": tile_load, "tile_product": tile_product, "tile_store": tile_store,
+    "wait_for_copies": wait_for_copies, "tile_load": tile_load, "tile_product": tile_product,
+    "tile_store": tile_store,
 }  # fmt: skip

@@ -225,7 +225,7 @@ class GridRun(Run):
         self._require_warps(op)
         tile: MatrixTile = op.attrs["tile"]
         a, b, c = (_matrices(tile, role, self._row(op, at)) for at, role in enumerate("abc"))
-        a, b = (_wide(x, tile, tile.kind(role)) for x, role in ((a, "a"), (b, "b")))
+        a, b = _wide(a, tile, "a"), _wide(b, tile, "b")
         made = (a @ b + c).astype(c.dtype)
         rows, columns = _layout(tile, "c")
         self.values[op.results[0]] = made[:, rows, columns].reshape(self.threads, -1)
@@ -268,10 +268,10 @@ def _cut(bits: Array, tile: MatrixTile) -> Array:
     return cut
 
 
-def _wide(a: Array, tile: MatrixTile, kind: str) -> Array:
+def _wide(a: Array, tile: MatrixTile, role: Role) -> Array:
     """As a product sees an operand, in 64 bits."""
     if a.dtype.kind == "i":
-        return a.view(f"{kind[0].replace('s', 'i')}{a.itemsize}").astype(np.int64)
+        return (a if tile.kind(role)[0] == "s" else a.view(f"u{a.itemsize}")).astype(np.int64)
     if tile.dropped_bits:
         a = _cut(np.ascontiguousarray(a).view(f"u{a.itemsize}"), tile).view(a.dtype)
     return a.astype(np.float64)

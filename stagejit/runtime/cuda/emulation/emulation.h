@@ -12,6 +12,7 @@
 //   - threads that wait at different barriers, exchanges that not all threads of a warp come to;
 //   - elements outside an array of shared memory, a stack or a table (`-fsanitize=bounds`), and
 //     accesses to global memory that leave the pages of an array (see memory.py);
+//   - copies to shared memory that a thread did not wait for: until then there is NaN;
 //   - accesses of several bytes at places that are no multiples of them (`-fsanitize=alignment`).
 #pragma once
 #include <fenv.h>
@@ -40,12 +41,16 @@ namespace emulation {
 enum State { Running, AtBarrier, InWarp, Done };
 struct Fiber { void* stack_pointer; Three place; State state; const char* site; };
 struct Slot { uint64_t value[32]; };
+struct Copy { void* to; const void* from; unsigned group; };
+struct Copies { unsigned count, groups; };  // that have not arrived; groups that were committed
 
-const int kMostThreads = 1024, kWarp = 32;
+const int kMostThreads = 1024, kWarp = 32, kMostCopies = 128, kCopied = 16;
 const size_t kStack = 128 << 10;
 Fiber fibers[kMostThreads];
 Slot slots[kMostThreads / kWarp][2];
 unsigned turns[kMostThreads];
+Copy on_their_way[kMostThreads][kMostCopies];
+Copies copies[kMostThreads];
 int turn_order[kMostThreads];
 int threads, current;
 void* scheduler;
@@ -87,6 +92,7 @@ void require_no_products();
 void run_fiber() {
   entry(entry_arg);
   require_no_products();
+  if (copies[current].count) fail("a thread ends before its copies have arrived");
   fibers[current].state = Done;
   emulation_switch(&fibers[current].stack_pointer, scheduler);
 }
@@ -109,6 +115,7 @@ void start_fibers() {
     const unsigned n = i, x = blockDim.x, y = blockDim.y;
     fibers[i] = {pointer, {n % x, n / x % y, n / (x * y)}, Running, ""};
     turns[i] = 0;
+    copies[i] = {};
   }
 }
 
@@ -217,6 +224,33 @@ inline unsigned ballot(bool on, const char* site) {
 inline void barrier(const char* site) {
   asm volatile("" ::: "memory");
   wait(AtBarrier, site);
+  asm volatile("" ::: "memory");
+}
+
+// Nobody may look at the place until `wait_for_copies`, when the copy is made.
+__attribute__((noinline)) void copy_ahead(void* to, const void* from) {
+  if (((uintptr_t)to | (uintptr_t)from) % kCopied) fail("a copy that is not aligned to its size");
+  Copies& own = copies[current];
+  if (own.count == kMostCopies) fail("too many copies on their way");
+  on_their_way[current][own.count++] = {to, from, own.groups};
+  memset(to, 0xff, kCopied);
+  asm volatile("" ::: "memory");
+}
+
+inline void commit_copies() { ++copies[current].groups; }
+
+__attribute__((noinline)) void wait_for_copies(unsigned behind) {
+  asm volatile("" ::: "memory");
+  Copies& own = copies[current];
+  unsigned left = 0;
+  for (unsigned k = 0; k < own.count; ++k) {
+    const Copy copy = on_their_way[current][k];
+    if (copy.group + behind < own.groups)
+      memcpy(copy.to, copy.from, kCopied);
+    else
+      on_their_way[current][left++] = copy;
+  }
+  own.count = left;
   asm volatile("" ::: "memory");
 }
 
