@@ -16,6 +16,7 @@ from jax import lax
 from stagejit.codegen.cuda.contract import kernel as policy
 from stagejit.codegen.cuda.contract.warp_tile import WarpTile, warp_tiles
 from stagejit.codegen.cuda.device import Device
+from stagejit.options import Options
 from tests.cuda.machine import GPU, compilation_of, run
 
 Array = Any
@@ -129,7 +130,7 @@ def test_convolutions(tiled: Tiled, kind: str) -> None:
 
 # With the shapes of what they have beside factors.
 AROUND: dict[str, tuple[Callable[..., Array], tuple[tuple[int, ...], ...]]] = {
-    "before": (lambda f, a, b: f(jnp.maximum(a, 0), -b), ()),
+    "before": (lambda f, a, b: f(jnp.maximum(a, 0), jnp.minimum(b, 1)), ()),
     "after": (lambda f, a, b, row: jnp.maximum(f(a, b) + row, 0) * 2, ((48,),)),
     "transposed": (lambda f, a, b, more: (f(a, b) + more).T, ((80, 48),)),
     "bordered": (lambda f, a, b: jnp.pad(f(a, b), ((1, 2), (3, 0)), constant_values=7), ()),
@@ -149,10 +150,13 @@ def test_what_stands_around(tiled: Tiled, kind: str, name: str) -> None:
 
 def test_a_sum_of_bytes_wraps(tiled: Tiled) -> None:
     """As integers of 32 bits do."""
-    a, b = np.full((16, 40000), 255, np.uint8), np.full((40000, 16), 255, np.uint8)
+    a, b = np.full((16, 33280), 255, np.uint8), np.full((33280, 16), 255, np.uint8)
     b[:3] = 77
-    assert (wide(a) @ wide(b)).min() > 1 << 31
-    check("uint8", product("mk,kn->mn", "uint8"), a, b, device=tiled(1, 1, 16, 16, 32))
+    exact = wide(a) @ wide(b)
+    assert exact.min() > 1 << 31
+    device, whole = tiled(1, 1, 16, 16, 32), Options(split={"contract": 1}, verify=True)
+    (found,) = run(product("mk,kn->mn", "uint8"), a, b, device=device, options=whole)
+    np.testing.assert_array_equal(found, exact.astype(np.int32))
 
 
 def test_a_result_of_fewer_bits_is_the_low_ones(tiled: Tiled) -> None:

@@ -50,6 +50,11 @@ class ThreadElements(Elements):
         memory = self.memory[value]
         return self._fetch(value, memory, form - memory.base)
 
+    def address(self, value: Value, form: Affine) -> tuple[Buffer, Register]:
+        """The element of an input at an offset: where it lies."""
+        memory = self.memory[value]
+        return memory.buffer, self.scalar_index(form - memory.base)
+
     @contextmanager
     def staging(
         self, places: Mapping[tuple[Value, Affine], tuple[Buffer, Register]]

@@ -18,7 +18,7 @@ from stagejit.codegen.cuda.contract.plan import Plan
 from stagejit.codegen.cuda.contract.sides import Sides
 from stagejit.codegen.cuda.contract.staging import Staging
 from stagejit.codegen.cuda.contract.tiled import TiledSums
-from stagejit.codegen.cuda.contract.warp_tile import WarpTile, by_rows
+from stagejit.codegen.cuda.contract.warp_tile import WarpTile
 from stagejit.codegen.cuda.threads import ThreadEmitter
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.grid.matrix_tiles import Role
@@ -34,7 +34,6 @@ class FragmentSums(TiledSums):
     ) -> None:  # fmt: skip
         super().__init__(
             plan, sides, tile, emitter, memory, sums=tile.sums, shared=tile.operand,
-            by_rows=by_rows(sides, tile),
         )  # fmt: skip
         self.tile, self.matrix = tile, tile.matrix
 

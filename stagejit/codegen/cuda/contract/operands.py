@@ -32,7 +32,7 @@ def element_of(
     `exists` hold. A vector, where the position is one."""
     b, lanes = elements.b, elements.position.lanes if elements.position.vector else 0
     type = element_type(dtype).with_lanes(lanes)
-    places, inside = _places(operand, elements)
+    places, inside = places_of(operand, elements)
 
     def read() -> Register:
         with elements.at(places, within=bool(inside or exists)):
@@ -56,7 +56,7 @@ def where(
     return made
 
 
-def _places(operand: Operand, elements: Elements) -> tuple[dict[Var, Register], list[Register]]:
+def places_of(operand: Operand, elements: Elements) -> tuple[dict[Var, Register], list[Register]]:
     """Where the variables of windows stand, and what tells that they are inside."""
     places, inside = dict[Var, Register](), list[Register]()
     for var, window in operand.windows.items():

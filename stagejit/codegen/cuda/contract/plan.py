@@ -13,6 +13,7 @@ from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.nest import Nest, Operand
 from stagejit.codegen.contraction.walk import NestWalk
 from stagejit.codegen.elements.footprint import Footprint
+from stagejit.codegen.elements.walk import behind_views
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var
 
@@ -20,9 +21,10 @@ from stagejit.index.affine import Affine, Index, Var
 @dataclass(frozen=True)
 class Read(Operand):
     """An operand, and what one element of it reads of memory: forms of axes and steps that may
-    leave it where a window does."""
+    leave it where a window does. is_bare: whether the one read is all that there is to it."""
 
     reads: tuple[tuple[Value, Affine], ...] = ()
+    is_bare: bool = False
 
     def own(self, axes: Iterable[Var], other: Operand) -> tuple[Var, ...]:
         """Those of the axes that choose an element of this operand, and none of another one."""
@@ -73,4 +75,5 @@ def _read(region: ClosedRegion, operand: Operand) -> Read:
     windows = operand.windows if exact is None else {}
     moved = {var: window.at - window.before for var, window in windows.items()}
     reads = tuple((value, form.substitute(moved)) for value, form in footprint.reads)
-    return Read(operand.value, index, windows, operand.border, reads)
+    bare = behind_views(operand.value, region.inputs) is not None and len(reads) == 1
+    return Read(operand.value, index, windows, operand.border, reads, bare)

@@ -10,6 +10,12 @@ busy for two cycles where threads of a warp share what they read. So a thread sh
 8 x 8 need 4 reads for 64 multiply-adds. A scheduler with one warp has nothing to do while that
 waits, and a turn takes at least as long as the next tile takes from memory. The busiest
 multiprocessor tells how long a kernel takes.
+
+Note [Tiles on their way]: threads load the next tile into registers, and store that; or they start
+copies (`cp.async`, sm_80), which need no registers, one instruction instead of two, and may be of
+several tiles: a turn then takes only a share of the time that a tile takes from memory. A copy
+moves 16 bytes as they are, so that is for operands that nothing is made of before they are
+multiplied, and that lie in memory as in shared memory.
 """
 
 from __future__ import annotations
@@ -36,6 +42,7 @@ _AROUND = 60  # instructions of a thread around the steps of a tile; cycles unti
 _BESIDE = 40  # registers for places, numbers of steps, what is loaded ahead
 _OF_PLACE = 3  # registers of an element that is loaded alone: where it lies, whether it is one
 _MOST_REGISTERS = 224
+COPIES = 0, 1, 2, 3
 _MOST_STAGED_NBYTES, _MOST_TURNS = 64, 8  # of an operand that a thread loads ahead; accesses
 
 
@@ -54,15 +61,35 @@ class Shape(Protocol):
     @property
     def threads(self) -> int: ...
 
+    @property
+    def copies(self) -> int:
+        """Tiles on their way by copies; 0: threads load one."""
+        ...
+
+    def by_rows(self, sides: Sides) -> tuple[bool, bool]:
+        """Whether the steps of a row, of a column lie together in shared memory."""
+        ...
+
     def room(self, extent: int, itemsize: int) -> int:
         """Elements of shared memory that one tile of an operand takes."""
         ...
 
 
 @dataclass(frozen=True)
+class Load:
+    """How a tile of an operand, with `extent` rows or columns, comes to shared memory: each thread
+    moves `lanes` neighbours at once, `often`. kept: why no copy brings it; nothing if one does."""
+
+    extent: int
+    lanes: int
+    often: int
+    kept: str
+
+
+@dataclass(frozen=True)
 class Tile:
     """A block has `rows` x `columns` sums and takes `depth` steps at a time; a thread has `height`
-    x `width` of them, in groups of `lanes` neighbours."""
+    x `width` of them, in groups of `lanes` neighbours. copies: see `Shape`."""
 
     rows: int
     columns: int
@@ -70,6 +97,7 @@ class Tile:
     height: int
     width: int
     lanes: int
+    copies: int = 0
 
     @property
     def down(self) -> int:
@@ -91,13 +119,16 @@ class Tile:
         across = min(self.across, 8)
         return WARP // across, across
 
+    def by_rows(self, sides: Sides) -> tuple[bool, bool]:
+        return False, False
+
     def room(self, extent: int, itemsize: int) -> int:
         return self.depth * pitch(extent, itemsize)
 
     def __str__(self) -> str:
         return (
             f"{self.rows} x {self.columns} sums a block, {self.height} x {self.width} a thread, "
-            f"{self.depth} steps at a time"
+            f"{self.depth} steps at a time{on_their_way(self)}"
         )
 
 
@@ -106,11 +137,15 @@ def tiles(dtype: DType) -> Iterator[Tile]:
     lanes = _ACCESS_NBYTES // dtype.itemsize
     sizes = {(8, 8), (8, 4), (4, 8), (4, 4)} if lanes > 1 else {(4, 4), (4, 2), (2, 4)}
     threads = (8, 16), (16, 8), (16, 16), (8, 8), (4, 16), (16, 4), (32, 8), (8, 32), (4, 8), (8, 4)
-    for (height, width), (down, across), depth in itertools.product(
-        sorted(sizes, reverse=True), threads, (8, 16, 32)
+    for (height, width), (down, across), depth, copies in itertools.product(
+        sorted(sizes, reverse=True), threads, (8, 16, 32), COPIES
     ):
         group = min(lanes, height, width)
-        yield Tile(down * height, across * width, depth, height, width, group)
+        yield Tile(down * height, across * width, depth, height, width, group, copies)
+
+
+def on_their_way(tile: Shape) -> str:
+    return f", {tile.copies + 1} tiles in shared memory" if tile.copies else ""
 
 
 def pitch(extent: int, itemsize: int) -> int:
@@ -120,8 +155,10 @@ def pitch(extent: int, itemsize: int) -> int:
 
 
 def shared_nbytes(tile: Shape, itemsize: int) -> int:
-    """Of two tiles of each operand."""
-    return sum(2 * tile.room(extent, itemsize) * itemsize for extent in (tile.rows, tile.columns))
+    """Of the tiles of each operand: those on their way, and one that is multiplied."""
+    count = max(tile.copies, 1) + 1
+    rooms = (tile.room(extent, itemsize) for extent in (tile.rows, tile.columns))
+    return sum(count * room * itemsize for room in rooms)
 
 
 def accesses(side: Side, extent: int, tile: Shape) -> tuple[int, int]:
@@ -135,35 +172,63 @@ def accesses(side: Side, extent: int, tile: Shape) -> tuple[int, int]:
 def fits(sides: Sides, tile: Tile, device: Device, dtype: DType) -> bool:
     """Whether threads share the loads evenly, and there is enough of everything."""
     return (
-        shares_loads(sides, tile, dtype.itemsize)
+        shares_loads(sides, tile, dtype)
         and tile.down % tile.warp[0] == 0
-        and shared_nbytes(tile, dtype.itemsize) <= device.static_shared_nbytes
+        and shared_nbytes(tile, dtype.itemsize) <= device.block_shared_nbytes
         and registers(sides, tile, dtype) <= _MOST_REGISTERS
     )
 
 
-def shares_loads(sides: Sides, tile: Shape, itemsize: int) -> bool:
-    """Whether all threads have equally many loads of each operand, and few."""
-    loads = loads_of(sides, tile)
+def shares_loads(sides: Sides, tile: Shape, shared: DType) -> bool:
+    """Whether all threads have equally many loads of each operand, and few; where tiles are on
+    their way by copies, whether there are any, and more tiles than that."""
+    loads = loads_of(sides, tile, shared)
+    if tile.copies and (all(load.kept for load in loads) or tile.copies >= turns_of(sides, tile)):
+        return False
     return all(
-        lanes * often * tile.threads == tile.depth * extent
-        and often <= _MOST_TURNS
-        and often * lanes * itemsize <= _MOST_STAGED_NBYTES
-        for lanes, often, extent in loads
+        load.lanes * load.often * tile.threads == tile.depth * load.extent
+        and load.often <= _MOST_TURNS
+        and not (load.kept and load.often * load.lanes * shared.itemsize > _MOST_STAGED_NBYTES)
+        for load in loads
     )
 
 
-def loads_of(sides: Sides, tile: Shape) -> list[tuple[int, int, int]]:
-    """Of each operand: `accesses`, and how much of it a tile has."""
-    both = (sides.rows, tile.rows), (sides.columns, tile.columns)
-    return [(*accesses(side, extent, tile), extent) for side, extent in both]
+def turns_of(sides: Sides, tile: Shape) -> int:
+    return -(-sides.step.extent // tile.depth)
+
+
+def loads_of(sides: Sides, tile: Shape, shared: DType) -> tuple[Load, Load]:
+    """Of each operand. shared: the type of both in shared memory."""
+
+    def load(side: Side, extent: int, by_rows: bool) -> Load:
+        lanes, often = accesses(side, extent, tile)
+        return Load(extent, lanes, often, _kept(tile, side, lanes, shared, by_rows))
+
+    left, right = tile.by_rows(sides)
+    return load(sides.rows, tile.rows, left), load(sides.columns, tile.columns, right)
+
+
+def _kept(tile: Shape, side: Side, lanes: int, shared: DType, by_rows: bool) -> str:
+    """Why threads load an operand, and do not copy it. See Note [Tiles on their way]."""
+    if not tile.copies:
+        return "the next tile is loaded ahead"
+    if not side.read.is_bare:
+        return "it is computed as it is loaded"
+    if side.read.value.type.dtype is not shared:
+        return f"it is converted to {shared}"
+    if side.along_steps != by_rows:
+        return "it is turned on its way"
+    if lanes * shared.itemsize != _ACCESS_NBYTES:
+        return f"{lanes} neighbours of {shared} are no {_ACCESS_NBYTES} bytes"
+    return ""
 
 
 def registers(sides: Sides, tile: Tile, dtype: DType) -> int:
     """Of a thread, about."""
     staged = sum(
-        lanes * often + (_OF_PLACE * often if lanes == 1 else 0)
-        for lanes, often, _ in loads_of(sides, tile)
+        load.lanes * load.often + (_OF_PLACE * load.often if load.lanes == 1 else 0)
+        for load in loads_of(sides, tile, dtype)
+        if load.kept
     )
     held = tile.height * tile.width + 2 * (tile.height + tile.width) + staged
     return dtype.itemsize // 4 * held + _BESIDE
@@ -181,12 +246,12 @@ def tile_seconds(sides: Sides, tile: Tile, device: Device, dtype: DType) -> floa
         device, tile.threads, registers(sides, tile, dtype), shared_nbytes(tile, dtype.itemsize)
     )
     independent = tile.height * tile.width / _LATENCY
-    return turns_seconds(sides, tile, device, held, max(issue, shared), independent, dtype.itemsize)
+    return turns_seconds(sides, tile, device, held, max(issue, shared), independent, dtype)
 
 
 def turns_seconds(
     sides: Sides, tile: Shape, device: Device, held: Occupancy, busy: float, independent: float,
-    itemsize: int,
+    shared: DType,
 ) -> float:  # fmt: skip
     """Of all turns of all blocks. busy: cycles that a turn of one block keeps a multiprocessor;
     independent: multiply-adds of a warp whose results others do not wait for."""
@@ -195,14 +260,16 @@ def turns_seconds(
     batch = math.prod(var.extent for var in sides.batch)
     rows, columns = sides.rows.number.extent, sides.columns.number.extent
     blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
-    turns = -(-sides.step.extent // tile.depth)
+    turns, loads = turns_of(sides, tile), loads_of(sides, tile, shared)
+    ahead = tile.copies if tile.copies and not any(load.kept for load in loads) else 1
+    around = _AROUND + sum(load.often * (2 if load.kept else 1) for load in loads)
     busiest = -(-blocks // device.cores)
     rounds = -(-busiest // held.blocks)
     warps = min(held.blocks, busiest) * tile.threads / WARP / _SCHEDULERS
     speed = min(warps * independent, 1.0) * warps / (warps + _ALONE)
-    cycles = max(busiest * turns * busy / speed, rounds * turns * _MEMORY)
-    cycles += rounds * (turns * _AROUND + 2 * _MEMORY)  # the first tile, and what is stored
-    moved = blocks * turns * tile.depth * (tile.rows + tile.columns) * itemsize
+    cycles = max(busiest * turns * busy / speed, rounds * turns * _MEMORY / ahead)
+    cycles += rounds * (turns * around + 2 * _MEMORY)  # the first tile, and what is stored
+    moved = blocks * turns * tile.depth * (tile.rows + tile.columns) * shared.itemsize
     clock = device.peak_flops / 256
     return max(cycles / clock, moved / (_SATURATES * device.cores * device.cache_bandwidth))
 

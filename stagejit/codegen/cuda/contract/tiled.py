@@ -6,6 +6,12 @@ that are none add nothing; a row or column beyond the last one is never stored.
 Note [One tile ahead]: while threads multiply what lies in shared memory they wait for the next
 tile of memory, which they load into registers and store into the other half of shared memory. So a
 block waits at one barrier a tile, and the last of these ends the item.
+
+Note [Several tiles ahead]: where copies bring tiles, `ahead` of them are on their way, and shared
+memory has room for one more. A turn first starts the tile that is `ahead` turns later, in the place
+of the last one, with which all are done since the barrier; then multiplies its own; then waits
+until all groups of copies but the last `ahead - 1` have arrived, the next tile's among them. So
+that this counts right, each turn commits a group, an empty one where there is nothing to start.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ from operator import and_
 from stagejit.codegen.cuda.contract.numbers import apart, each
 from stagejit.codegen.cuda.contract.plan import Plan
 from stagejit.codegen.cuda.contract.sides import Sides
-from stagejit.codegen.cuda.contract.staging import Staging
+from stagejit.codegen.cuda.contract.staging import Loading, staging
 from stagejit.codegen.cuda.contract.tile import Shape
 from stagejit.codegen.cuda.threads import ThreadEmitter
 from stagejit.codegen.elements.elements import Memory, Stores
@@ -32,10 +38,9 @@ from stagejit.types import DType
 
 
 class TiledSums(ABC):
-    """The tree of one nest. sums: of a thread. shared: the type of operands in shared memory.
-    by_rows: of each of them, see `Staging`."""
+    """The tree of one nest. sums: of a thread. shared: the type of operands in shared memory."""
 
-    staging = Staging
+    loading = Loading
 
     def __init__(
         self,
@@ -47,23 +52,19 @@ class TiledSums(ABC):
         *,
         sums: int,
         shared: DType,
-        by_rows: tuple[bool, bool] = (False, False),
     ) -> None:
         self.plan, self.sides, self.shape, self.emitter = plan, sides, shape, emitter
         self.elements, self.b, self.dtype = emitter.elements, emitter.b, plan.nest.dtype
         self.elem = element_type(self.dtype)
         self.stores = Stores(plan.region, self.elements, memory, plan.offsets)
         zeros = self._missing()
-        both = (sides.rows, "left"), (sides.columns, "right")
-        self.rows, self.columns = (
-            self.staging(emitter, sides, side, shape, shared, name, zero, by_rows=along)
-            for (side, name), zero, along in zip(both, zeros, by_rows, strict=True)
-        )
+        self.rows, self.columns = staging(emitter, sides, shape, shared, zeros, self.loading)
+        self.ahead = max(shape.copies, 1)
         self.sums = self.b.stack("sums", self.elem, sums)
 
     @abstractmethod
     def _multiply(self, which: Register) -> None:
-        """All steps of one of the two tiles in shared memory."""
+        """All steps of one of the tiles in shared memory."""
 
     @abstractmethod
     def _store(self) -> None:
@@ -106,34 +107,53 @@ class TiledSums(ABC):
         each(self.b, self.sums.size, lambda at: self.b.store(zero, self.sums, at))
 
     def _first(self) -> None:
-        self._load(self.b.const(0))
-        self._fill(self.b.const(0))
-        self.b.barrier()
+        """The first tiles: some of them if there are no more."""
+        for number in range(self.ahead):
+            which = self.b.const(number)
+            self._bring(self.b.const(number * self.shape.depth), which, lambda: None)
+        self._wait()
 
     def _turn(self) -> None:
         b, depth = self.b, self.shape.depth
         at = self.elements.position.env[self.sides.step]
-        which = at // depth % 2
+        number, places = at // depth, self.ahead + 1
         if self.sides.step.extent <= depth:
-            self._multiply(which)
+            self._multiply(number % places)
             b.barrier()
             return
-        self._if_there(at + depth, lambda: self._load(at + depth))
-        self._multiply(which)
-        self._if_there(at + depth, lambda: self._fill(which ^ 1))
-        b.barrier()
+        later = (number + self.ahead) % places
+        self._bring(at + depth * self.ahead, later, lambda: self._multiply(number % places))
+        self._wait()
+
+    def _bring(self, first: Register, which: Register, meanwhile: Callable[[], None]) -> None:
+        """The tile whose steps begin at `first`, if there is one, to place `which`."""
+        self._if_there(first, lambda: self._start(first, which))
+        if self.shape.copies:
+            self.b.commit_copies()
+        meanwhile()
+        if any(isinstance(operand, Loading) for operand in (self.rows, self.columns)):
+            self._if_there(first, lambda: self._finish(which))
 
     def _if_there(self, first: Register, body: Callable[[], None]) -> None:
         """Does it if there is a tile whose steps begin at `first`."""
-        self.b.if_(self.b.compare("lt", first, self.limit.stop), body)
+        if first.const is not None and first.const < self.limit.least:
+            body()
+        else:
+            self.b.if_(self.b.compare("lt", first, self.limit.stop), body)
 
-    def _load(self, first: Register) -> None:
+    def _start(self, first: Register, which: Register) -> None:
         for operand in (self.rows, self.columns):
-            operand.load(first, self.limit)
+            operand.start(first, self.limit, which)
 
-    def _fill(self, which: Register) -> None:
+    def _finish(self, which: Register) -> None:
         for operand in (self.rows, self.columns):
-            operand.store(which)
+            operand.finish(which)
+
+    def _wait(self) -> None:
+        """Until the next tile is there, for all threads."""
+        if self.shape.copies:
+            self.b.wait_for_copies(self.ahead - 1)
+        self.b.barrier()
 
     # ---------------------------------------------------------------- what is stored
 

@@ -24,7 +24,10 @@ from dataclasses import dataclass
 from stagejit.codegen.cuda.contract.plan import Plan
 from stagejit.codegen.cuda.contract.sides import Sides
 from stagejit.codegen.cuda.contract.tile import (
+    COPIES,
+    Load,
     loads_of,
+    on_their_way,
     pitch,
     shared_nbytes,
     shares_loads,
@@ -54,8 +57,8 @@ _LINES = 32, 64, 128  # bytes of the steps of a row
 @dataclass(frozen=True)
 class WarpTile:
     """A block has `down` x `across` warps of `height` x `width` sums each, and takes `depth` steps
-    at a time. operand: the type in shared memory; matrix: what multiplies it, by default the tile
-    of its type."""
+    at a time. operand: the type in shared memory; matrix: what multiplies it; copies: see `Shape`.
+    """
 
     down: int
     across: int
@@ -64,6 +67,7 @@ class WarpTile:
     depth: int
     operand: DType
     matrix: MatrixTile
+    copies: int = 0
 
     @property
     def rows(self) -> int:
@@ -90,6 +94,12 @@ class WarpTile:
         """Of a thread."""
         return self.height * self.width // WARP
 
+    def by_rows(self, sides: Sides) -> tuple[bool, bool]:
+        """As in memory, but for bytes, of which a register holds four along the steps."""
+        if self.operand.itemsize == 1:
+            return True, True
+        return sides.rows.along_steps, sides.columns.along_steps
+
     def room(self, extent: int, itemsize: int) -> int:
         """By rows or not: that depends on the nest."""
         by_rows = extent * pitch(self.depth, itemsize)
@@ -98,7 +108,7 @@ class WarpTile:
     def __str__(self) -> str:
         return (
             f"{self.rows} x {self.columns} sums a block, {self.height} x {self.width} a warp by "
-            f"tensor cores ({self.matrix}), {self.depth} steps at a time"
+            f"tensor cores ({self.matrix}), {self.depth} steps at a time{on_their_way(self)}"
         )
 
 
@@ -127,36 +137,33 @@ def warp_tiles(plan: Plan) -> Iterator[WarpTile]:
     dtype, matrix = found
     warps = (2, 2), (2, 4), (4, 2), (4, 1), (1, 4), (1, 2), (2, 1), (1, 1)
     sizes = (64, 64), (64, 32), (32, 64), (32, 32), (16, 32), (32, 16), (16, 16)
-    for (down, across), (height, width), line in itertools.product(warps, sizes, _LINES):
-        yield WarpTile(down, across, height, width, line // dtype.itemsize, dtype, matrix)
+    for (down, across), (height, width), line, copies in itertools.product(
+        warps, sizes, _LINES, COPIES
+    ):
+        depth = line // dtype.itemsize
+        yield WarpTile(down, across, height, width, depth, dtype, matrix, copies)
 
 
 def warp_tile_fits(sides: Sides, tile: WarpTile, device: Device) -> bool:
     """Whether threads share the loads evenly, and there is enough of everything."""
     return (
-        shares_loads(sides, tile, tile.operand.itemsize)
-        and shared_nbytes(tile, tile.operand.itemsize) <= device.static_shared_nbytes
+        shares_loads(sides, tile, tile.operand)
+        and shared_nbytes(tile, tile.operand.itemsize) <= device.block_shared_nbytes
         and _registers(sides, tile) <= _MOST_REGISTERS
     )
 
 
-def by_rows(sides: Sides, tile: WarpTile) -> tuple[bool, bool]:
-    """Whether the steps of a row (or column) lie together in shared memory: as they do in memory,
-    but for bytes, of which a register holds four along the steps."""
-    if tile.operand.itemsize == 1:
-        return True, True
-    return sides.rows.along_steps, sides.columns.along_steps
-
-
 def _registers(sides: Sides, tile: WarpTile) -> int:
-    itemsize = tile.operand.itemsize
-    staged = sum(
-        lanes * often * itemsize // 4 + (4 * often if lanes == 1 else 2 * often)
-        for lanes, often, _ in loads_of(sides, tile)
-    )
+    staged = sum(_staged(load, tile.operand) for load in loads_of(sides, tile, tile.operand))
     fragments = _words(tile.matrix, "a") * tile.down_fragments + _words(tile.matrix, "b")
     sums = _words(tile.matrix, "c") * tile.down_fragments * tile.across_fragments
     return sums + fragments + 2 + staged + _BESIDE
+
+
+def _staged(load: Load, operand: DType) -> int:
+    """Registers of what is loaded ahead, and of its places."""
+    held = load.lanes * load.often * operand.itemsize // 4 if load.kept else 0
+    return held + (4 if load.lanes == 1 else 2) * load.often
 
 
 def _words(matrix: MatrixTile, role: Role) -> int:
@@ -177,10 +184,10 @@ def warp_tile_seconds(sides: Sides, tile: WarpTile, device: Device) -> float:
     shared = shared_nbytes(tile, tile.operand.itemsize)
     held = occupancy(device, tile.threads, _registers(sides, tile), shared)
     # Each scheduler has tensor cores of its own, which one warp keeps busy.
-    return turns_seconds(sides, tile, device, held, max(multiply, read), 1.0, tile.operand.itemsize)
+    return turns_seconds(sides, tile, device, held, max(multiply, read), 1.0, tile.operand)
 
 
 def _whole(sides: Sides, tile: WarpTile) -> list[bool]:
     """Whether `ldmatrix` loads fragments of an operand."""
     itemsize = tile.operand.itemsize
-    return [itemsize <= 2 or (itemsize == 4 and along) for along in by_rows(sides, tile)]
+    return [itemsize <= 2 or (itemsize == 4 and along) for along in tile.by_rows(sides)]

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from stagejit.codegen.cuda.contract.numbers import each
 from stagejit.codegen.cuda.contract.plan import Plan
 from stagejit.codegen.cuda.contract.sides import Sides
-from stagejit.codegen.cuda.contract.staging import Staging
+from stagejit.codegen.cuda.contract.staging import Loading
 from stagejit.codegen.cuda.contract.tiled import TiledSums
 from stagejit.codegen.cuda.contract.warpgroup_tile import GroupTile
 from stagejit.codegen.cuda.threads import ThreadEmitter
@@ -30,7 +30,7 @@ from stagejit.codegen.ir.nodes import Buffer
 from stagejit.codegen.ir.nodes import Value as Register
 
 
-class SwizzledStaging(Staging):
+class SwizzledStaging(Loading):
     """One operand of a tile, where tensor cores read it themselves."""
 
     @property
@@ -42,7 +42,7 @@ class SwizzledStaging(Staging):
         return self.extent * self.tile.depth
 
     def room(self) -> Buffer:
-        size = 2 * self.size
+        size = self.tiles * self.size
         return self.emitter.shared(self.name, self.elem, size, alignment=ALIGNMENT)
 
     def first(self, which: Register, row: Register, step: int) -> Register:
@@ -58,7 +58,7 @@ class SwizzledStaging(Staging):
 class WarpgroupSums(TiledSums):
     """Each warpgroup has a tile of the block's."""
 
-    staging = SwizzledStaging
+    loading = SwizzledStaging
     rows: SwizzledStaging
     columns: SwizzledStaging
 
@@ -68,7 +68,6 @@ class WarpgroupSums(TiledSums):
     ) -> None:  # fmt: skip
         super().__init__(
             plan, sides, tile, emitter, memory, sums=tile.sums, shared=tile.operand,
-            by_rows=(sides.rows.along_steps, sides.columns.along_steps),
         )  # fmt: skip
         self.tile = tile
 
@@ -81,10 +80,10 @@ class WarpgroupSums(TiledSums):
 
     def _first(self) -> None:
         b, depth = self.b, self.tile.depth
-        self._load(b.const(0))
-        self._fill(b.const(0))
+        self._start(b.const(0), b.const(0))
+        self._finish(b.const(0))
         b.proxy_fence()
-        self._if_there(b.const(depth), lambda: self._load(b.const(depth)))
+        self._if_there(b.const(depth), lambda: self._start(b.const(depth), b.const(1)))
         b.barrier()
 
     def _turn(self) -> None:
@@ -95,11 +94,11 @@ class WarpgroupSums(TiledSums):
         self._multiply(which)
 
         def fill() -> None:
-            self._fill(which ^ 1)
+            self._finish(which ^ 1)
             b.proxy_fence()
 
         self._if_there(at + depth, fill)
-        self._if_there(at + 2 * depth, lambda: self._load(at + 2 * depth))
+        self._if_there(at + 2 * depth, lambda: self._start(at + 2 * depth, which))
         b.wgmma_wait(self.sums)
         b.barrier()
 

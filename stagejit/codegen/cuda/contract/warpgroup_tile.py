@@ -69,6 +69,15 @@ class GroupTile:
         """Of a thread."""
         return self.height * self.width // WARPGROUP
 
+    @property
+    def copies(self) -> int:
+        """Threads load them."""
+        return 0
+
+    def by_rows(self, sides: Sides) -> tuple[bool, bool]:
+        """As in memory."""
+        return sides.rows.along_steps, sides.columns.along_steps
+
     def room(self, extent: int, itemsize: int) -> int:
         return extent * self.depth
 
@@ -100,8 +109,8 @@ def group_tiles(plan: Plan, device: Device) -> Iterator[GroupTile]:
 def group_tile_fits(sides: Sides, tile: GroupTile, device: Device) -> bool:
     """Whether threads share the loads evenly, and there is enough of everything."""
     shared = all(
-        lanes * often * tile.threads == tile.depth * extent
-        for lanes, often, extent in loads_of(sides, tile)
+        load.lanes * load.often * tile.threads == tile.depth * load.extent
+        for load in loads_of(sides, tile, tile.operand)
     )
     registers = min(_MOST_REGISTERS, device.registers // tile.threads)
     return (
@@ -113,9 +122,9 @@ def group_tile_fits(sides: Sides, tile: GroupTile, device: Device) -> bool:
 
 def _registers(sides: Sides, tile: GroupTile) -> int:
     staged = sum(
-        -(-lanes * often * tile.operand.itemsize // 4)
-        + (2 * _OF_PLACE * often if lanes == 1 else _OF_PLACE * often)
-        for lanes, often, _ in loads_of(sides, tile)
+        -(-load.lanes * load.often * tile.operand.itemsize // 4)
+        + _OF_PLACE * load.often * (2 if load.lanes == 1 else 1)
+        for load in loads_of(sides, tile, tile.operand)
     )
     return tile.sums + staged + _BESIDE
 
@@ -130,4 +139,4 @@ def group_tile_seconds(sides: Sides, tile: GroupTile, device: Device) -> float:
     stored = (tile.rows + tile.columns) * tile.depth * itemsize
     busy = max(multiply, (read + stored) / _SHARED_NBYTES_A_CYCLE)
     held = occupancy(device, tile.threads, _registers(sides, tile), tile.shared_nbytes)
-    return turns_seconds(sides, tile, device, held, busy, 1.0, itemsize)
+    return turns_seconds(sides, tile, device, held, busy, 1.0, tile.operand)
