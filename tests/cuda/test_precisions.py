@@ -48,6 +48,7 @@ def tiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tiled]:
 
         monkeypatch.setattr(policy, "tiles", lambda dtype: [])
         monkeypatch.setattr(policy, "warp_tiles", only)
+        monkeypatch.setattr(policy, "group_tiles", lambda plan, device: [])
         monkeypatch.setattr(policy, "single_seconds", lambda plan, device: 1.0)
         monkeypatch.setattr(policy, "dots", lambda plan: [])
         return replace(GPU, name=f"{GPU.name} with {(down, across, height, width, nbytes)}")
