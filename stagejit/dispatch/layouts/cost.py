@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stagejit.dispatch.accesses import Walk, store_index
 from stagejit.dispatch.regions import Region, view_of
@@ -50,6 +50,26 @@ class _Access:
     shape: tuple[int, ...]
     index: Index
     weight: float
+    _known: dict[Layout, dict[Var, float]] = field(default_factory=dict)
+
+    def against(self, lane: Var, layout: Layout) -> float:
+        """What vectors along `lane` cost it."""
+        if self.value.shape != self.shape:  # through an alias: row-major
+            layout = ROW_MAJOR
+        if layout not in self._known:
+            self._known[layout] = self._by_lane(layout)
+        return self._known[layout].get(lane, 0.0)
+
+    def _by_lane(self, layout: Layout) -> dict[Var, float]:
+        """Of the variables along which it goes against the grain."""
+        found: dict[Var, float] = {}
+        for var, step in layout.offset(self.index, self.shape).terms:
+            if var.operand is not None:
+                found |= dict.fromkeys(var.operand.loop_vars(), self.weight)
+            elif abs(step) > 1:
+                part = _NEAR if abs(step) == 2 else 1.0
+                found[var] = max(part * self.weight, found.get(var, 0.0))
+        return found
 
 
 class _Walk(Walk):
@@ -169,7 +189,7 @@ class Grain:
         return own, value.shape if value.shape == rows.shape else rows.shape
 
     def _along(self, lane: Var, group: Sequence[_Access], layouts: Mapping[Value, Layout]) -> float:
-        total = sum(_against(lane, access, layouts) for access in group)
+        total = sum(access.against(lane, layouts.get(access.value, ROW_MAJOR)) for access in group)
         return total + self._of_anchor(lane, layouts)
 
     def _of_anchor(self, lane: Var, layouts: Mapping[Value, Layout]) -> float:
@@ -210,17 +230,3 @@ def _lanes(group: Sequence[_Access]) -> list[Var]:
     """The variables along which vectors may run."""
     found = (var for access in group for part in access.index for var in part.loop_vars())
     return list(dict.fromkeys(var for var in found if var.kind == "loop"))
-
-
-def _against(lane: Var, access: _Access, layouts: Mapping[Value, Layout]) -> float:
-    if access.value.shape != access.shape:  # through an alias: row-major
-        offset = ROW_MAJOR.offset(access.index, access.shape)
-    else:
-        layout = layouts.get(access.value, ROW_MAJOR)
-        offset = layout.offset(access.index, access.shape)
-    step = abs(offset.coeff(lane))
-    if any(var.operand is not None and lane in var.operand.loop_vars() for var in offset.vars()):
-        return access.weight
-    if step <= 1:
-        return 0.0
-    return access.weight * (_NEAR if step == 2 else 1.0)
