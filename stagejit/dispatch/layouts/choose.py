@@ -10,14 +10,16 @@ already: that one reads or writes against the grain of memory. A layout moves me
 that fewer do. `%y = dispatch map (transpose %x)` with `%y` in the order of `%x` is a plain map.
 
 Note [Several starts]: whether a layout pays often depends on that of the next piece of memory. So
-the search starts from row-major everywhere, and from all hints at once; from each, one piece after
-the other takes the layout that costs its own dispatches least, until nothing changes. The best end
-is taken; row-major where two are equal.
+for memory that hangs together, the search starts from row-major everywhere, and from all hints at
+once; from each, one piece after the other takes the layout that costs its own dispatches least,
+until nothing changes. The best end is taken, if it is much better than row-major everywhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+
+import networkx as nx
 
 from stagejit.dispatch.layouts import hints as hinting
 from stagejit.dispatch.layouts.cost import Grain
@@ -31,6 +33,7 @@ from stagejit.options import Options
 from stagejit.rewrites.driver import Log
 
 _SWEEPS = 4
+_WORTH = 0.6  # of what goes against the grain; nothing is gained by less, as costs are estimates
 
 Layouts = dict[Value, Layout]
 
@@ -106,16 +109,36 @@ class _Choice:
                             self.touching[own].append(cost)
 
     def best(self) -> Layouts:
-        plain = self._descend({})
-        hinted = self._descend({memory: own[0] for memory, own in self.hints.items()})
-        ends = [{}, plain, hinted]
-        return min(ends, key=lambda layouts: self._total(layouts, self.touching))
+        found: Layouts = {}
+        for together in self._components():
+            found |= self._best_of(together)
+        return found
 
-    def _descend(self, layouts: Layouts) -> Layouts:
+    def _components(self) -> list[list[Value]]:
+        """Memory that dispatches touch together, as far as hints go."""
+        graph: nx.Graph[Value] = nx.Graph()
+        graph.add_nodes_from(self.hints)
+        for memory, costs in self.touching.items():
+            for cost in costs:
+                graph.add_edges_from((memory, other) for other in cost.memory.values()
+                                     if other in self.hints)  # fmt: skip
+        place = {memory: at for at, memory in enumerate(self.hints)}
+        found = [sorted(each, key=place.__getitem__) for each in nx.connected_components(graph)]
+        graph.clear()  # networkx keeps views of it, which refer to it
+        return sorted(found, key=lambda each: place[each[0]])
+
+    def _best_of(self, together: list[Value]) -> Layouts:
+        plain = self._descend({}, together)
+        hinted = self._descend({memory: self.hints[memory][0] for memory in together}, together)
+        best = min((plain, hinted), key=lambda layouts: self._total(layouts, together))
+        worth = self._total(best, together) <= _WORTH * self._total({}, together)
+        return best if worth else {}
+
+    def _descend(self, layouts: Layouts, together: list[Value]) -> Layouts:
         now = dict(layouts)
         for _ in range(_SWEEPS):
             before = dict(now)
-            for memory in self.hints:
+            for memory in together:
                 self._improve(memory, now)
             if now == before:
                 break
@@ -169,4 +192,4 @@ def _decide(log: Log, found: Hints, free: Mapping[Value, str], chosen: Layouts) 
 
 def _dearer(memory: Value, hint: LayoutHint, chosen: Layouts) -> str:
     kept = in_words(chosen.get(memory, ROW_MAJOR))
-    return f"in {in_words(hint.layout)} more would go against the grain than in {kept}"
+    return f"{in_words(hint.layout)} has hardly less, or more, go against the grain than {kept}"

@@ -132,7 +132,9 @@ def test_dont_lay_out_where_both_sides_cost_the_same() -> None:
 }
 """
     )
-    assert refused(text)[0] == "in {1,0} more would go against the grain than in row-major"
+    assert refused(text)[0] == (
+        "{1,0} has hardly less, or more, go against the grain than row-major"
+    )
 
 
 def test_dont_take_sides_between_two_orders() -> None:
