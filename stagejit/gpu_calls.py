@@ -99,9 +99,10 @@ class GpuFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
-        made = self._quickly(leaves, tree)
-        if made is not None:
-            return made
+        found = self._quickly(leaves, tree)
+        if found is not None:
+            quick, given = found
+            return quick.unflatten(quick.loaded.on_device(lambda _: given, quick.results))
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return self._jitted(*args, **kwargs)
         driver = _driver(self._options.target)  # or what is missing
@@ -132,26 +133,22 @@ class GpuFunction:
 
     # ---------------------------------------------------------------- on the device
 
-    def _quickly(self, leaves: list[Any], tree: Any) -> Any:
-        """The results of a call of a kind that is known, see Note [Quick calls]; None of others."""
+    def _quickly(self, leaves: list[Any], tree: Any) -> tuple[_Quick, list[int]] | None:
+        """What is known of such a call, and the addresses of its arguments, see Note [Quick calls];
+        None where somebody has to look closer."""
         try:
-            found = self._known_quick(leaves, tree)
-        except (KeyError, TypeError):  # a shape that is a list, no address: somebody looks closer
+            return self._known_quick(leaves, tree)
+        except (KeyError, TypeError):  # a shape that is a list, no address
             return None
-        if found is None:
-            return None
-        quick, given = found
-        return quick.unflatten(quick.loaded.on_device(lambda _: given, quick.results))
 
     def _known_quick(self, leaves: list[Any], tree: Any) -> tuple[_Quick, list[int]] | None:
-        """What is known of such a call, and the addresses of its arguments."""
         context, quick_ones = self._quick
         if context != trace_context():
             return None
         key, places = [tree], []
         for leaf in leaves:
             told = getattr(leaf, INTERFACE, None)
-            if told is None:
+            if told is None or isinstance(leaf, jax.Array):
                 return None
             places.append(told)
             key += (told["shape"], told["typestr"])
@@ -199,7 +196,9 @@ class GpuFunction:
             known = self._known.get(key)
         if known is None:
             known = self._remembered(key, self._compile(leaves, told, tree))
-        if all(told) and not known.donated and len(known.dynamic) == len(leaves):
+        of_jax = jax.default_backend() == "gpu"  # what is to be returned
+        whole = not known.donated and len(known.dynamic) == len(leaves)
+        if whole and all(told) and not of_jax:
             typed = (part for shape, dtype in kinds for part in (shape, dtype.str))
             self._remember_quick((tree, *typed), known, driver)
         arguments = [told[at] for at in known.dynamic]
@@ -214,7 +213,7 @@ class GpuFunction:
         for at in giving:
             driver.delete(here[at].owner)
         self._let_others_follow(driver, here.values())
-        if jax.default_backend() == "gpu":  # copies: nobody tells JAX how long the memory lives
+        if of_jax:  # copies: nobody tells JAX how long the memory lives
             with driver.current():
                 driver.synchronize(driver.main)
             made = [_settled(jax.numpy.array(x)) for x in made]

@@ -283,3 +283,69 @@ def test_a_function_is_copied_as_functions_are(device: EmulatedDriver) -> None:
     copied = copy.deepcopy(model)
     np.testing.assert_array_equal(copied["step"](OnDevice(device, X)), X + 1)
     np.testing.assert_array_equal(copied["step"](X), X + 1)
+
+
+class OfTheDriver:
+    """What a driver returns that knows no arrays of JAX's."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.array
+
+
+class OfJax(OnDevice):
+    """An array of JAX's on a GPU: JAX has its memory back as soon as nobody holds it."""
+
+
+@pytest.fixture
+def own_arrays(device: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> EmulatedDriver:
+    of_jax = device.array
+    monkeypatch.setattr(device, "array", lambda *what: OfTheDriver(np.asarray(of_jax(*what))))
+    return device
+
+
+@pytest.mark.parametrize(("backend", "kind"), [("gpu", jax.Array), ("cpu", OfTheDriver)])
+def test_results_are_the_same_kind_of_array_in_each_call(
+    own_arrays: EmulatedDriver, monkeypatch: pytest.MonkeyPatch, backend: str, kind: type
+) -> None:
+    """The driver's, or JAX's where JAX itself is on a GPU."""
+    f = stagejit.jit(lambda a: a + 1, backend="cuda-emulated")
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    for _ in range(4):
+        assert isinstance(f(OnDevice(own_arrays, X)), kind)
+
+
+def test_arrays_of_jax_take_no_shortcut(
+    own_arrays: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They look as others do, but their memory is JAX's: who reads it is waited for."""
+    f = stagejit.jit(lambda a, b: a + b, backend="cuda-emulated")
+    a, b = OnDevice(own_arrays, X), OfJax(own_arrays, X)
+    monkeypatch.setattr(own_arrays, "array", lambda *_: OfTheDriver(X))
+    monkeypatch.setattr(jax, "Array", OfJax)
+    synchronize, waited = own_arrays.synchronize, list[Any]()
+    monkeypatch.setattr(
+        own_arrays, "synchronize", lambda stream: waited.append(1) or synchronize(stream)
+    )
+    for _ in range(3):
+        f(a, a)
+    assert not waited
+    for number in range(3):
+        f(a, b)
+        assert len(waited) == number + 1
+    f(a, a)
+    assert len(waited) == 3
+
+
+def test_what_returns_nothing_runs_once(device: EmulatedDriver) -> None:
+    called = []
+
+    def f(a: Any) -> None:
+        jax.debug.callback(lambda total: called.append(float(total)), a.sum(), ordered=True)
+
+    staged = stagejit.jit(f, backend="cuda-emulated")
+    for number in range(4):
+        assert staged(OnDevice(device, X[:2, :2] * 0 + number)) is None
+    assert called == [0, 4, 8, 12]
