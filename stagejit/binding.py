@@ -175,7 +175,7 @@ class Bound:
             if not isinstance(source, Weight)
         }
         kept = [w for w in weights if w.is_held or any(table.reads(w) for table in w.tables)]
-        original = {id(w.array): w.nbytes for w in kept}
+        original = {w.content: w.nbytes for w in kept}
         total = sum(original.values()), sum(made.values())
         return {
             "weight_nbytes": sum(weight.nbytes for weight in weights),

@@ -51,7 +51,7 @@ from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.cloning import copied
 from stagejit.rewrites.encodings import encode_graph
 from stagejit.rewrites.normal_form import normalize, verify_normal_form
-from stagejit.rewrites.weights.evaluate import Made, evaluate_weights
+from stagejit.rewrites.weights.evaluate import Made, evaluate_weights, packed
 from stagejit.runtime import program as host
 from stagejit.runtime.bound import BoundWeights, copies
 from stagejit.runtime.bridge import bridge_program
@@ -301,6 +301,10 @@ def _resolve(c: Compilation) -> None:
     resolved = resolve_encodings(c.dispatches, resolver)
     c.resolved = resolved.graph
     c.decisions += resolved.decisions
+    c.sources = tuple(
+        packed(source, resolved.bound[number]) if number in resolved.bound else source
+        for number, source in enumerate(c.sources)
+    )
     if resolved.graph is not c.dispatches:
         c.regions = regions_of(c.resolved, c.request.options)
 
@@ -414,7 +418,9 @@ def _bound_weights(c: Compilation, cache: ObjectCache | None) -> BoundWeights | 
     if not c.sources:
         return None
 
-    def compiled(made: Made) -> Evaluated:
+    def compiled(made: Made) -> Evaluated | None:
+        if made.is_packed:
+            return None
         known = _evaluations.get((made.text, c.request.options))
         if known is None:
             options = replace(c.request.options, target="native")

@@ -5,18 +5,19 @@ has no tiles for it. Output: a graph without encodings that means the same, deci
 operands are packed in each call. Invariant: where the target has no tiles, the graph is that of a
 program in which nothing was ever encoded.
 
-Note [Constants]: what is encoded of a constant is a constant again, of another layout: who owns the
-memory of constants packs it once (`Layout.laid_out`), and no call does.
+Note [Constants]: what is encoded of a constant is a constant again, of another layout, and so is a
+bound input: who owns their memory packs them once (`Layout.laid_out`), and no call does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from stagejit.decisions import Decision
-from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ir import Graph, Op, Use, Value
 from stagejit.graph.ops import build, infer
 from stagejit.graph.ops.dispatches import add_dispatch, parts_of
 from stagejit.index.encoding import Encoding
@@ -36,10 +37,12 @@ def untiled(encoding: Encoding, type: TensorType) -> None:
 
 @dataclass
 class Resolved:
-    """A graph without encodings, and why it is as it is."""
+    """A graph without encodings, and why it is as it is. bound: how bound inputs lie, by their
+    numbers among those, where that is not row-major."""
 
     graph: Graph
     decisions: list[Decision] = field(default_factory=list)
+    bound: Mapping[int, Layout] = field(default_factory=dict)
 
 
 def resolve_encodings(graph: Graph, resolver: Resolver) -> Resolved:
@@ -47,7 +50,7 @@ def resolve_encodings(graph: Graph, resolver: Resolver) -> Resolved:
     if not _has_encodings(graph):
         return Resolved(graph)
     resolution = _Resolution(graph, resolver)
-    return Resolved(resolution.run(), resolution.decisions)
+    return Resolved(resolution.run(), resolution.decisions, resolution.bound)
 
 
 def _has_encodings(graph: Graph) -> bool:
@@ -67,12 +70,23 @@ class _Resolution:
         self.values: dict[Value, Value] = {}
         self.parts: dict[Any, tuple[Graph, ...]] = {}
         self.constants: dict[tuple[Value, Layout], Value] = {}
+        self.layouts: dict[tuple[Op, int], Layout] = {}  # of outputs that are encoded
+        self.bound: dict[int, Layout] = {}
 
     def run(self) -> Graph:
+        for op in self.graph.ops():
+            if op.definition.is_dispatch:
+                for number, output in enumerate(parts_of(op)[0].outputs):
+                    if output.type.encoding is not None:
+                        self.layouts[op, number] = self._resolve(op, output)
+        numbers = itertools.count()
         for value, name in zip(self.graph.inputs, self.graph.input_names, strict=True):
             donated, bound = self.graph.is_donated(value), self.graph.is_bound(value)
-            made = self.made.add_input(name, value.type, donated=donated, bound=bound)
-            self.values[value] = made
+            layout = self._of_bound(value) if bound else ROW_MAJOR
+            if bound and (number := next(numbers)) >= 0 and not layout.is_row_major:
+                self.bound[number] = layout
+            type = TensorType(value.type.dtype, value.shape, layout)
+            self.values[value] = self.made.add_input(name, type, donated=donated, bound=bound)
         for op in self.graph.ops():
             if op.definition.is_dispatch:
                 self._dispatch(op)
@@ -96,6 +110,23 @@ class _Resolution:
         clone = self.made.add(op.kind, operands, types, op.loc, **attrs)
         self.values.update(zip(op.results, clone.results, strict=True))
 
+    def _of_bound(self, value: Value) -> Layout:
+        """How a bound input lies: as all that read it want it, and row-major where they differ, or
+        where one reads it as it is."""
+        found = {layout for use in self.graph.uses(value) for layout in self._read_as(use)}
+        return found.pop() if len(found) == 1 else ROW_MAJOR
+
+    def _read_as(self, use: Use) -> Iterator[Layout]:
+        """How an operand is packed by its user, for each op there that reads it."""
+        if not use.user.definition.is_dispatch:
+            yield ROW_MAJOR
+            return
+        for part in parts_of(use.user):
+            for op in part.users(part.inputs[use.operand]):
+                encoded = op.definition.is_encoding and op.result in part.outputs
+                number = part.outputs.index(op.result) if encoded else -1
+                yield self.layouts.get((use.user, number), ROW_MAJOR)
+
     # ------------------------------------------------------------- dispatches
 
     def _dispatch(self, op: Op) -> None:
@@ -107,15 +138,15 @@ class _Resolution:
         for number, output in enumerate(first.outputs):
             if output.type.encoding is None:
                 continue
-            layout, source = self._resolve(op, output), output.op.operands[0]
+            layout, source = self.layouts[op, number], output.op.operands[0]
             at = _operand(first, source)
             constant = None if at is None else self._constant(op.operands[at], layout)
             if constant is not None:
                 gone[number] = constant
+            elif at is not None and self.values[op.operands[at]].type.layout == layout:
+                gone[number] = self.values[op.operands[at]]
             elif not layout.is_row_major:
                 placed[number] = layout
-            elif at is not None:
-                gone[number] = self.values[op.operands[at]]
             elif source in first.outputs:
                 gone[number] = first.outputs.index(source)
         kept = [number for number in range(len(first.outputs)) if number not in gone]
@@ -135,13 +166,16 @@ class _Resolution:
             reason, layout = f"{layout} is how it lies", ROW_MAJOR
         nbytes = TensorType(plain.dtype, plain.shape, layout).nbytes
         at = _operand(parts_of(op)[0], output.op.operands[0])
-        weight = at is not None and op.operands[at].op.definition.is_constant
-        if weight and nbytes > MOST_GROWTH * plain.nbytes:
+        known = at is not None and self._is_weight(op.operands[at])
+        if known and nbytes > MOST_GROWTH * plain.nbytes:
             reason = f"{layout} takes {nbytes} bytes, over {MOST_GROWTH} times {plain.nbytes}"
             layout = ROW_MAJOR
         what, loc, applied = describe(output.op), output.op.loc, not layout.is_row_major
         self.decisions.append(Decision(NAME, what, applied, reason, loc))
         return layout
+
+    def _is_weight(self, value: Value) -> bool:
+        return value.op.definition.is_constant or self.graph.is_bound(value)
 
     def _constant(self, value: Value, layout: Layout) -> Value | None:
         """The constant in that layout; None for what is no constant."""

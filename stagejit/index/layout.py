@@ -120,6 +120,13 @@ class Layout:
         order = [2 * axis for axis, _ in axes] + [2 * axis + 1 for axis, _ in axes]
         return np.ascontiguousarray(padded.reshape(cut).transpose(order)).reshape(-1)
 
+    def restored(self, memory: np.ndarray[Any, Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:
+        """The array that lies so in memory: the inverse of `laid_out`."""
+        where = self.laid_out(np.arange(1, 1 + math.prod(shape)).reshape(shape))
+        array = np.empty(math.prod(shape), memory.dtype)
+        array[where[where > 0] - 1] = memory.reshape(-1)[where > 0]
+        return array.reshape(shape)
+
     def _axes(self, rank: int) -> list[tuple[int, int]]:
         """The axes in order, with their tiles."""
         order, tiles = self.order or range(rank), self.tiles or (1,) * rank

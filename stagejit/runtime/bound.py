@@ -23,6 +23,7 @@ from jax.interpreters import mlir
 
 from stagejit.compat import constant_array, physical_aval, type_of
 from stagejit.errors import UnsupportedOpError
+from stagejit.index.layout import Layout
 from stagejit.locks import new_lock
 from stagejit.rewrites.weights.evaluate import Made
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
@@ -36,7 +37,7 @@ from stagejit.trace.weights import Content, Weight, content_of, weight_p
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Source = Weight | Made
-Compile = Callable[[Made], Any]
+Compile = Callable[[Made], Evaluated | None]  # None for a weight as it is
 
 # Operations for each byte that is hashed and read: below, making a value anew is as fast.
 _FLOPS_A_BYTE = 16
@@ -100,6 +101,15 @@ class BoundWeights:
         """Numbers about what calls read now."""
         numbers = self.table.arrays[len(self._sources) :]
         return {name: float(x) for name, x in zip(self._measures, numbers, strict=True)}
+
+    def restored(self, weight: Weight) -> Any:
+        """The array of a weight, of which only a packed copy is left, or None."""
+        for source, memory in self.named_arrays():
+            if isinstance(source, Made) and source.is_packed and source.weights == (weight,):
+                shape, dtype = source.type.shape, source.type.dtype.numpy
+                if dtype == weight.aval.dtype:
+                    return jax.numpy.asarray(source.type.layout.restored(memory, shape))
+        return None
 
     def named_arrays(self) -> list[tuple[Source, Array]]:
         """What the program reads now."""
@@ -186,7 +196,7 @@ def _key(made: Made, contents: Sequence[Content]) -> Any:
 
 
 def _from_disk_or_made(
-    made: Made, evaluate: Evaluated, arrays: Sequence[Any], cache: ObjectCache | None
+    made: Made, evaluate: Evaluated | None, arrays: Sequence[Any], cache: ObjectCache | None
 ) -> Array:
     key = ""
     if cache is not None and _is_worth_keeping(made):
@@ -194,13 +204,22 @@ def _from_disk_or_made(
         data = cache.get(key)
         if data is not None and len(data) == made.type.nbytes:
             _counts["from disk"] += 1
-            return _aligned(data, made.type.dtype.numpy, made.type.shape)
-    _counts["evaluated"] += 1
-    (result,) = evaluate(*arrays)
-    memory = _memory(result)
+            shape = made.type.shape if made.type.layout.is_row_major else (made.type.room,)
+            return _aligned(data, made.type.dtype.numpy, shape)
+    if evaluate is not None:
+        _counts["evaluated"] += 1
+        arrays = evaluate(*arrays)
+    memory = _laid_out(_memory(arrays[0]), made.type.layout)
     if cache is not None and key:
         cache.put(key, memory.tobytes())
     return memory
+
+
+def _laid_out(array: Array, layout: Layout) -> Array:
+    if layout.is_row_major:
+        return array
+    data = layout.laid_out(array)
+    return _aligned(data, data.dtype, data.shape)
 
 
 def _is_worth_keeping(made: Made) -> bool:
@@ -214,11 +233,12 @@ def _key_on_disk(text: str, arrays: Sequence[Any]) -> str:
     return digest("made of weights", machine(), text, *contents)
 
 
-def _aligned(data: bytes, dtype: Any, shape: Sequence[int]) -> Array:
+def _aligned(data: bytes | Array, dtype: Any, shape: Sequence[int]) -> Array:
     """As XLA aligns its arrays."""
-    raw = np.empty(len(data) + 64, np.uint8)
+    given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data.view(np.uint8)
+    raw = np.empty(len(given) + 64, np.uint8)
     start = -raw.ctypes.data % 64
-    raw[start : start + len(data)] = np.frombuffer(data, np.uint8)
-    made: Array = raw[start : start + len(data)].view(dtype).reshape(shape)
+    raw[start : start + len(given)] = given
+    made: Array = raw[start : start + len(given)].view(dtype).reshape(shape)
     made.flags.writeable = False
     return made

@@ -66,8 +66,9 @@ class Weight:
     read it, or what is made of it.
 
     Note [Who keeps an array]: the weight does, until what programs read is made of it alone; from
-    then on only whoever gave it does. What the caller let go can be read by no program that is
-    compiled later, which is an error that says so.
+    then on only whoever gave it does. What a program reads packed is made of that again, if need
+    be. What else the caller let go can be read by no program that is compiled later, which is an
+    error that says so.
     """
 
     def __init__(
@@ -85,6 +86,9 @@ class Weight:
     def array(self) -> Any:
         """A `jax.Array`. Raises StagejitError where nobody has kept it."""
         array = self._held if self._held is not None else self.content.array()
+        if array is None:
+            of_tables = (table.restored(self) for table in self.tables)
+            array = next((each for each in of_tables if each is not None), None)
         if array is None:
             raise StagejitError(
                 f"the weight {self.name} is needed for a program that was not compiled before, and "

@@ -109,6 +109,7 @@ def test_an_array_is_laid_out_where_its_elements_lie(case: tuple[Layout, tuple[i
     for index, at in offsets(layout, shape).items() if array.size else ():
         inside = all(i < n for i, n in zip(index, shape, strict=True))
         assert memory[at] == (array[index] if inside else 0)
+    assert np.array_equal(layout.restored(memory, shape), array)
 
 
 @given(cases())

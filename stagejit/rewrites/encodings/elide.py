@@ -33,7 +33,7 @@ def elide_packs(log: Log) -> None:
         if op not in graph or not is_set(op):
             continue
         value = op.operands[0]
-        if _is_weight(value):
+        if _is_weight(graph, value):
             wanted.setdefault(value, []).append(op)
         elif encoding_of(op).role != "result":
             log.replace(NAME, op, value, _why_by_kernel(graph, value))
@@ -47,9 +47,10 @@ def _unsets(op: Op) -> bool:
     return known.is_encoding and not known.is_stored and is_set(op.operands[0].op)
 
 
-def _is_weight(value: Value) -> bool:
+def _is_weight(graph: Graph, value: Value) -> bool:
     """Whether it is there before any call, in memory."""
-    return value.op.definition.is_constant and value.type.size > 1
+    known = value.op.definition.is_constant or graph.is_bound(value)
+    return known and value.type.size > 1
 
 
 def _why_by_kernel(graph: Graph, value: Value) -> str:

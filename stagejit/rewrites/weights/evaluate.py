@@ -11,12 +11,14 @@ anything that has an effect.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from stagejit.compat import type_of
 from stagejit.decisions import Decision
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of
 from stagejit.graph.printer import as_text
+from stagejit.index.layout import ROW_MAJOR, Layout
 from stagejit.options import Options
 from stagejit.rewrites.cloning import appended, cloned, values_behind
 from stagejit.rewrites.driver import describe
@@ -31,20 +33,37 @@ _FLOPS, _BANDWIDTH = 1e10, 5e9  # a second, of one core: the estimate that the b
 
 
 class Made:
-    """A value that is computed once. graph: of inputs for `weights`, with one output.
+    """A value that is computed once. graph: of inputs for `weights`, with one output; its `type`
+    says how that lies, in the end.
 
     text: what is computed of the weights, whatever they are called. flops: how much that is.
     """
 
-    def __init__(self, graph: Graph, weights: tuple[Weight, ...]) -> None:
+    def __init__(
+        self, graph: Graph, weights: tuple[Weight, ...], layout: Layout = ROW_MAJOR
+    ) -> None:
         self.graph, self.weights = graph, weights
         (value,) = graph.outputs
-        self.type = value.type
-        self.text = as_text(graph)
+        self.type = replace(value.type, layout=layout)
+        self.text = f"{as_text(graph)}{layout}"
         self.flops = float(sum(op.definition.flops(op) for op in graph.ops()))
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is a weight as it is, but for where its elements lie."""
+        return not len(self.graph)
 
     def __repr__(self) -> str:
         return f"{self.type} of {', '.join(weight.name for weight in self.weights)}"
+
+
+def packed(source: Weight | Made, layout: Layout) -> Made:
+    """The same in memory of that layout."""
+    if isinstance(source, Made):
+        return Made(source.graph, source.weights, layout)
+    graph = Graph("packed")
+    graph.set_outputs([graph.add_input("w0", type_of(source.aval))])
+    return Made(graph, (source,), layout)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,113 @@
+"""Section E with `stagejit.bind`: weights are packed once, at bind, and never by a call."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stagejit
+from stagejit.options import Options
+from tests.acceptance.running import f32, same
+
+pytestmark = pytest.mark.native
+VERIFIED = Options(verify=True, cache_dir="")
+
+
+def dense(params: Any, x: Any) -> Any:
+    return jax.nn.relu(x @ params["w"] + params["b"]) @ params["v"].T
+
+
+def parameters() -> dict[str, Any]:
+    shapes = {"w": (300, 1024), "b": (1024,), "v": (600, 1024)}
+    return {
+        name: jnp.asarray(f32(*shape, seed=at) / 32)
+        for at, (name, shape) in enumerate(shapes.items())
+    }
+
+
+def expected(params: Any, x: Any) -> Any:
+    w, b, v, x = (np.asarray(each, np.float64) for each in (*(params[n] for n in "wbv"), x))
+    return np.maximum(x @ w + b, 0) @ v.T
+
+
+def packed(plan: Any) -> dict[str, str]:
+    return {b.name: str(b.layout) for b in plan.buffers if b.kind == "weight" and str(b.layout)}
+
+
+def test_e3_each_weight_is_packed_once_and_no_call_packs() -> None:
+    params, x = parameters(), f32(40, 300, seed=5)
+    bound = stagejit.bind(dense, params, options=VERIFIED)
+    plan = bound.lower(x).plan
+    assert sorted(packed(plan)) == ["params_v", "params_w"]
+    assert not plan.copies
+    same(bound(x), expected(params, x))
+    same(bound(x[:20]), expected(params, x[:20]))  # another program, of the same panels
+    memory = bound.memory_analysis()
+    assert memory["programs"] == 2
+    assert memory["kept_nbytes"] <= 1.2 * memory["weight_nbytes"]
+
+
+def test_e3_unbound_the_kernel_packs() -> None:
+    params, x = parameters(), f32(40, 300, seed=5)
+    plan = stagejit.jit(dense, options=VERIFIED).plan(params, x)
+    reasons = [d.reason for d in plan.decisions if d.rewrite == "elide-packs"]
+    assert sum("the kernel packs it" in reason for reason in reasons) >= 2
+    assert all(b.layout.is_row_major for b in plan.buffers)
+
+
+def test_an_update_packs_the_new_weights() -> None:
+    params, x = parameters(), f32(40, 300, seed=5)
+    bound = stagejit.bind(dense, params, options=VERIFIED)
+    same(bound(x), expected(params, x))
+    new = {name: value * 2 for name, value in params.items()}
+    bound.update(new)
+    same(bound(x), expected(new, x))
+
+
+def test_what_is_left_packed_is_read_by_later_programs() -> None:
+    """A matrix and a vector read the weight as it lies, though nobody but a program has it."""
+    params, x = parameters(), f32(40, 300, seed=5)
+    wanted = expected(params, x)
+    bound = stagejit.bind(dense, params, options=VERIFIED)
+    same(bound(x), wanted)
+    del params
+    gc.collect()
+    same(bound(x[:1]), wanted[:1])
+
+
+def test_e7_a_weight_that_others_read_stays_as_it_is() -> None:
+    def f(params: Any, x: Any) -> Any:
+        return jnp.tanh(x @ params["w"]), params["w"][0]
+
+    params, x = {"w": jnp.asarray(f32(300, 128))}, f32(40, 300, seed=5)
+    bound = stagejit.bind(f, params, options=VERIFIED)
+    plan = bound.lower(x).plan
+    assert packed(plan) == {}
+    assert any("two copies are more than 1.2 times" in d.reason for d in plan.decisions)
+    w = np.asarray(params["w"], np.float64)
+    same(bound(x), (np.tanh(x @ w), w[0]))
+
+
+def test_e9_gradients_and_vmap_of_a_bound_function() -> None:
+    params, x = parameters(), f32(40, 300, seed=5)
+    bound = stagejit.bind(dense, params, options=VERIFIED)
+
+    def loss(f: Any) -> Any:
+        return lambda x: (f(x) ** 2).sum()
+
+    ours = jax.grad(loss(bound))(x)
+    same(ours, jax.grad(loss(lambda x: dense(params, x)))(x))
+    xs = np.stack([x, x * 2])
+    same(jax.vmap(bound)(xs), np.stack([expected(params, each) for each in xs]))
+
+
+@pytest.mark.parametrize("switch", ["data-tiling", "propagate-encodings", "elide-packs"])
+def test_switched_off_values_are_the_same(switch: str) -> None:
+    params, x = parameters(), f32(40, 300, seed=5)
+    options = Options(verify=True, cache_dir="", disable=(switch,))
+    same(stagejit.bind(dense, params, options=options)(x), expected(params, x))
