@@ -22,12 +22,14 @@ class Footprint:
     """What a compiled program needs besides its arguments and results; None where unknown.
 
     peak_nbytes: most memory that temporary values take at once: ours after packing, XLA's as its
-    `memory_analysis().temp_size_in_bytes`. delegated: equations left to XLA.
+    `memory_analysis().temp_size_in_bytes`. delegated: equations left to XLA. weight_nbytes: what a
+    call reads of what it is bound to.
     """
 
     peak_nbytes: int | None = None
     dispatches: int | None = None
     delegated: int | None = None
+    weight_nbytes: int | None = None
 
 
 class Compile(Protocol):
@@ -82,11 +84,33 @@ def _no_footprint(function: Function, args: Arguments, donated: tuple[int, ...] 
     return Footprint()
 
 
+def bound_to(params: Any, weights: str) -> Contender:
+    """Ours, bound to the first argument. What it compiles takes that, and does not look at it."""
+    form: Any = None if weights == "f32" else weights
+
+    def made(function: Function, donated: tuple[int, ...]) -> Any:
+        others = tuple(number - 1 for number in donated)
+        return stagejit.bind(function, params, weights=form, donate_argnums=others)
+
+    def compile(function: Function, donated: tuple[int, ...] = ()) -> Function:
+        bound = made(function, donated)
+        return lambda _, *args: bound(*args)
+
+    def footprint(function: Function, args: Arguments, donated: tuple[int, ...] = ()) -> Footprint:
+        plan = made(function, donated).plan(*args[1:])
+        read = sum(buffer.nbytes for buffer in plan.buffers if buffer.kind == "weight")
+        return Footprint(plan.peak_nbytes, len(plan.dispatches), len(plan.delegated), read)
+
+    return Contender("stagejit", compile, footprint)
+
+
 STAGEJIT = Contender("stagejit", _stagejit, _stagejit_footprint)
 JAX = Contender("jax", _jax, _jax_footprint)
 EAGER = Contender("eager", _eager, _no_footprint)
 
-OTHERS = {contender.name: contender for contender in (JAX, EAGER)}
+UNBOUND = Contender("unbound", _stagejit, _stagejit_footprint)
+
+OTHERS = {contender.name: contender for contender in (JAX, EAGER, UNBOUND)}
 
 
 def opponents(names: Iterable[str]) -> list[Contender]:
@@ -96,7 +120,8 @@ def opponents(names: Iterable[str]) -> list[Contender]:
         if name not in OTHERS:
             raise BenchError(
                 f"no contender is called {name!r}",
-                next_step="known contenders: jax (jax.jit), eager (JAX without jit)",
+                next_step="known contenders: jax (jax.jit), eager (JAX without jit), unbound "
+                "(stagejit.jit where a row is bound to its weights)",
             )
         found.append(OTHERS[name])
     return found

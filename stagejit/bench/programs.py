@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from stagejit.errors import StagejitError
 from stagejit.loc import Loc
@@ -44,6 +44,8 @@ class Workload:
     donated: numbers of the arguments that a call gives away; result i of such a program takes the
         place of the i-th of them in the next call.
     summary: what the row stands for, one line.
+    weights: of a program whose first argument stays the same, so that ours is bound to it: "f32" as
+        it is, or the form that `stagejit.bind` takes.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Workload:
     tolerance: float = USER_TOLERANCE
     summary: str = ""
     donated: tuple[int, ...] = ()
+    weights: Literal["f32", "bf16", "int8", "int4"] | None = None
 
 
 def select(names: Sequence[str], known: Mapping[str, Workload]) -> list[Workload]:

@@ -8,14 +8,14 @@ its own seeded generator), so a figure does not change with the choice of rows. 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from stagejit.bench import loops, networks, pooling, residual_block
+from stagejit.bench import bound, loops, networks, pooling, residual_block
 from stagejit.bench.networks import Normal
 from stagejit.bench.programs import Arguments, Function, Workload
 
@@ -31,8 +31,11 @@ def _add(
     tolerance: float,
     summary: str,
     donated: tuple[int, ...] = (),
+    weights: Literal["f32", "bf16", "int8", "int4"] | None = None,
 ) -> None:
-    WORKLOADS[name] = Workload(name, function, lambda: args(_normal()), tolerance, summary, donated)
+    WORKLOADS[name] = Workload(
+        name, function, lambda: args(_normal()), tolerance, summary, donated, weights
+    )
 
 
 def _normal() -> Normal:
@@ -400,3 +403,53 @@ _add("fft_64x1024", jnp.fft.fft, _complex(64, 1024), 1e-6, "transforms of lines"
 _add("fft_1M", jnp.fft.fft, _complex(1 << 20), 1e-6, "transform of one line")
 _add("fft2_256x256", jnp.fft.fft2, _complex(256, 256), 1e-6, "transform of an image")
 _add("rfft_1024x256", jnp.fft.rfft, lambda r: (r(1024, 256),), 1e-6, "transforms of real lines")
+
+
+def _bound(
+    name: str, function: Function, args: Callable[[Normal], Arguments], summary: str
+) -> None:
+    """Of arguments (params, ...), to which ours is bound."""
+    _add(f"bound_{name}", function, args, NETWORK, summary, weights="f32")
+
+
+_bound(
+    "dense_block",
+    lambda params, x: residual_block.residual_block(x, params),
+    lambda r: (residual_block.parameters(np.random.default_rng(1)), r(1, 64, 90, 62)),
+    "ESRGAN residual dense block, bound to its weights",
+)
+for _tokens in (1, 256):
+    _bound(
+        f"transformer_{_tokens}x768",
+        lambda params, x: transformer_block(x, params),
+        lambda r, n=_tokens: (transformer_parameters(r), r(1, n, 768)),  # type: ignore[misc]
+        "transformer block, bound to its weights",
+    )
+for _batch in (1, 8, 64):
+    _bound(
+        f"mlp_{_batch}",
+        bound.mlp,
+        lambda r, n=_batch: (bound.mlp_parameters(r), r(n, 1024)),  # type: ignore[misc]
+        "three layers, 1024 to 2048, bound to their weights",
+    )
+_bound(
+    "resnet_32x32",
+    bound.resnet,
+    lambda r: (bound.resnet_parameters(r), r(1, 32, 32, 3)),
+    "nine convolutions with batch norm, bound to its weights",
+)
+_DECODES: tuple[tuple[Literal["f32", "bf16", "int8", "int4"], float], ...] = (
+    ("f32", NETWORK), ("int8", 5e-2),
+)  # fmt: skip
+for _form, _tolerance in _DECODES:
+    _add(
+        f"bound_decode_{_form}",
+        bound.decode,
+        lambda r: (
+            bound.decoder_parameters(r), r(12, 2, 12, 256, 64), r(1, 768), np.int32(200),
+        ),
+        _tolerance,
+        f"a token through 12 layers of 768, caches of 256 in place, weights as {_form}",
+        donated=(1,),
+        weights=_form,
+    )  # fmt: skip

@@ -153,6 +153,7 @@ def test_json_holds_everything_measured() -> None:
         "peak_nbytes": 2048,
         "dispatches": 3,
         "delegated": 0,
+        "weight_nbytes": None,
     }
     assert row["right"] is True
 

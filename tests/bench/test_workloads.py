@@ -6,6 +6,7 @@ import pytest
 
 from stagejit.bench.accuracy import error_against, reference_of
 from stagejit.bench.contenders import STAGEJIT, on_device, waiting_call
+from stagejit.bench.harness import ours
 from stagejit.bench.workloads import WORKLOADS
 
 
@@ -13,7 +14,11 @@ from stagejit.bench.workloads import WORKLOADS
 def test_result_is_right_and_nothing_is_left_to_xla(name: str) -> None:
     workload = WORKLOADS[name]
     args = workload.make_args()
-    compiled = STAGEJIT.compile(workload.function, workload.donated)
-    result = waiting_call(compiled, on_device(args), workload.donated)()
+    placed = on_device(args)
+    who = ours(workload, placed, STAGEJIT)
+    compiled = who.compile(workload.function, workload.donated)
+    result = waiting_call(compiled, placed, workload.donated)()
     assert error_against(reference_of(workload.function, args), result) <= workload.tolerance
-    assert STAGEJIT.footprint(workload.function, args, workload.donated).delegated == 0
+    footprint = who.footprint(workload.function, placed, workload.donated)
+    assert footprint.delegated == 0
+    assert (footprint.weight_nbytes is None) == (workload.weights is None)

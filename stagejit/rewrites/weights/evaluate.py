@@ -4,8 +4,8 @@ Input: a rewritten graph, what its bound inputs are. Output: a graph whose bound
 and what is `Made` of them, and the decisions. Invariant: a value that is made is no larger than
 what it is made of, so reading it costs no more than that; all of them are within the budget.
 
-Views are not made: who reads one reads the weight itself. Nor is what grows (a broadcast), nor
-anything that has an effect.
+Views of weights are not made: who reads one reads the weight itself. Nor is what grows (a
+broadcast), nor anything that has an effect.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class _Determined:
 
     def _why_not(self, value: Value, of: Iterable[Value]) -> str:
         known = value.op.definition
-        if known.is_view or known.is_splat:
+        if known.is_splat or (known.is_view and not self._is_arranged(value)):
             return _VIEW
         if not value.type.dtype.is_native:
             return f"elements of type {value.type.dtype} are left to XLA"
@@ -139,6 +139,14 @@ class _Determined:
         if not at_most(value.type.nbytes, max(own, FREE_NBYTES)):
             return f"{value.type.nbytes} bytes would be read instead of {own}"
         return ""
+
+    def _is_arranged(self, value: Value) -> bool:
+        """Whether a view has all elements, in another order, of what is made anyway."""
+        base = value
+        while base.op.definition.is_view:
+            base = base.op.operands[0]
+        same = base.type.nbytes == value.type.nbytes
+        return same and base not in self.weights and not base.op.definition.is_constant
 
     def _read_nbytes(self, value: Value) -> int:
         """What a call has to read for a value: itself, or what it is computed from."""

@@ -15,7 +15,7 @@ summed over, each 8 more than the number.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Graph, Op, Value
@@ -32,6 +32,7 @@ NAME = "store-weights"
 FEWEST_ELEMENTS = 1024
 _LARGEST = {"int8": 127, "int4": 7}
 _NIBBLE, _ZERO = 4, 8
+_PANELS_FROM, _WIDTH = 1 << 18, 128  # elements of a matrix, columns of a panel
 
 
 def store_weights(log: Log) -> None:
@@ -54,13 +55,15 @@ def store_weights(log: Log) -> None:
 @dataclass(frozen=True)
 class _Stored:
     """A weight as it lies in memory. channels: its axes that have scales of their own; packed: the
-    axis along which two are in a byte, or None."""
+    axis along which two are in a byte, or None. summed: of a matrix in panels the axis that these
+    have whole, see Note [Panels]; None of any other."""
 
     value: Value
     narrow: Value
     scale: Value | None = None
     channels: tuple[int, ...] = ()
     packed: int | None = None
+    summed: int | None = None
 
     def wide(self, graph: Graph) -> Value:
         """Without scales, in the type of the weight. Two in a byte have an axis of 2 behind
@@ -81,6 +84,10 @@ class _Stored:
 
     def transposed(self, graph: Graph, value: Value, order: Sequence[int]) -> _Stored:
         """Axis i of `value` is axis `order[i]` of the weight."""
+        if self.summed is not None:
+            summed = order.index(self.summed)
+            channels = tuple(order.index(axis) for axis in self.channels)
+            return replace(self, value=value, channels=channels, summed=summed)
         narrow = build(graph, "transpose", [self.narrow], permutation=tuple(order))
         channels = tuple(order.index(axis) for axis in self.channels)
         packed = None if self.packed is None else order.index(self.packed)
@@ -88,6 +95,11 @@ class _Stored:
 
     def whole(self, graph: Graph) -> Value:
         """Without scales, in the shape of the weight."""
+        if self.summed is not None:
+            wide = self.wide(graph)
+            order = (1, 0, 2) if self.summed == 0 else (0, 2, 1)
+            wide = build(graph, "transpose", [wide], permutation=order)
+            return build(graph, "reshape", [wide], shape=self.value.shape)
         return build(graph, "reshape", [self.wide(graph)], shape=self.value.shape)
 
     def restored(self, graph: Graph) -> Value:
@@ -201,7 +213,7 @@ def _narrowed(
     graph: Graph, value: Value, form: str, channels: tuple[int, ...], summed: int | None
 ) -> _Stored:
     if form == "bf16":
-        return _Stored(value, converted(graph, value, bf16))
+        return _in_panels(graph, _Stored(value, converted(graph, value, bf16)), channels)
     if form == "int4" and summed is None:
         form = "int8"  # nothing to pair
     largest = _LARGEST[form]
@@ -216,13 +228,32 @@ def _narrowed(
     ratio = mapped(graph, "div", value, _along(graph, scale, value.shape, channels))
     rounded = build(graph, "map", [ratio], fn="round", dtype=f32, rounding="even")
     if form == "int8":
-        return _Stored(value, converted(graph, rounded, i8), scale, channels)
+        narrow = converted(graph, rounded, i8)
+        return _in_panels(graph, _Stored(value, narrow, scale, channels), channels)
     assert summed is not None
     positive = mapped(graph, "add", rounded, filled(graph, float(_ZERO), rounded.type))
     number = converted(graph, positive, u8)
     low, high = (_every_second(graph, number, summed, first) for first in (0, 1))
     high = mapped(graph, "shift_left", high, filled(graph, _NIBBLE, high.type))
     return _Stored(value, mapped(graph, "or", low, high), scale, channels, summed)
+
+
+def _in_panels(graph: Graph, stored: _Stored, channels: tuple[int, ...]) -> _Stored:
+    """Note [Panels]: a vector times a matrix takes as long as the matrix takes from memory, which
+    is least where a core reads one line after the other. So a large matrix lies in panels of some
+    columns, all of them as long as the sum: element (k, n) is (n / width, k, n % width)."""
+    value, size = stored.value, stored.value.type.size
+    if value.type.rank != 2 or len(channels) != 1 or size < _PANELS_FROM:
+        return stored
+    (axis,) = channels
+    columns, steps = value.shape[axis], value.shape[1 - axis]
+    if columns % _WIDTH:
+        return stored
+    shape = [steps, columns // _WIDTH, _WIDTH] if axis else [columns // _WIDTH, _WIDTH, steps]
+    split = build(graph, "reshape", [stored.narrow], shape=tuple(shape))
+    order = (1, 0, 2) if axis else (0, 2, 1)
+    narrow = build(graph, "transpose", [split], permutation=order)
+    return replace(stored, narrow=narrow, summed=1 - axis)
 
 
 def _every_second(graph: Graph, value: Value, axis: int, first: int) -> Value:
@@ -279,6 +310,8 @@ def _product(graph: Graph, op: Op, at: int, stored: _Stored) -> Value:
     )  # fmt: skip
     before = [axis in others for axis in stored.channels]
     scale, other = stored.scale, op.operands[1 - at]
+    if scale is None and stored.summed is not None:
+        return _of_panels(graph, op, at, stored, other)
     if scale is None:
         return _with_operands(graph, op, at, stored.wide(graph), other)
     if not all(behind) and not all(before):
@@ -286,7 +319,9 @@ def _product(graph: Graph, op: Op, at: int, stored: _Stored) -> Value:
     if not all(behind):
         axes = [others[axis] for axis in stored.channels]
         other = mapped(graph, "mul", other, _along(graph, scale, other.shape, axes))
-    if stored.packed in others:
+    if stored.summed is not None:
+        made = _of_panels(graph, op, at, stored, other)
+    elif stored.packed in others:
         made = _of_halves(graph, op, at, stored, other)
     else:
         made = _with_operands(graph, op, at, stored.whole(graph), other)
@@ -315,6 +350,20 @@ def _with_operands(
 ) -> Value:
     operands = (weight, other) if at == 0 else (other, weight)
     return build(graph, op.kind, operands, op.loc, **{**op.attrs, **attrs})
+
+
+def _of_panels(graph: Graph, op: Op, at: int, stored: _Stored, other: Value) -> Value:
+    """The product of a matrix in panels: its second axis is two, those of panels and in a panel."""
+    ((own,), (theirs,)) = op.attrs["contracting"][at], op.attrs["contracting"][1 - at]
+    axes: list[tuple[int, ...]] = [(1,), (theirs,)]
+    if own != stored.summed:
+        count, _, width = stored.narrow.shape
+        shape = (*other.shape[:theirs], count, width, *other.shape[theirs + 1 :])
+        other = build(graph, "reshape", [other], shape=shape)
+        axes = [(0, 2), (theirs, theirs + 1)]
+    contracting = tuple(axes if at == 0 else axes[::-1])
+    made = _with_operands(graph, op, at, stored.wide(graph), other, contracting=contracting)
+    return build(graph, "reshape", [made], shape=op.result.shape)
 
 
 def _of_halves(graph: Graph, op: Op, at: int, stored: _Stored, other: Value) -> Value:

@@ -75,9 +75,9 @@ def _scaled(graph: Graph, op: Op, value: Value, factor: Value) -> Outcome:
 def _with_weights(graph: Graph, op: Op, product: Op, factor: Value) -> Outcome:
     if factor.op.definition.is_splat:
         return declined("a number is as cheap where results are stored")
-    if not factor.op.definition.repeats or 1 in factor.op.operands[0].shape:
+    if not factor.op.definition.repeats:
         return declined("the factor is not one for each output channel")
-    source, axes = factor.op.operands[0], factor.op.attrs["axes"]
+    source, axes = _repeated(graph, factor)
     at = next(at for at, x in enumerate(product.operands) if is_determined(graph, x))
     weights = product.operands[at]
     if weights.type.dtype is not factor.type.dtype or not factor.type.dtype.is_float:
@@ -94,6 +94,17 @@ def _with_weights(graph: Graph, op: Op, product: Op, factor: Value) -> Outcome:
     operands = list(product.operands)
     operands[at] = _applied(graph, op, weights, wide)
     return build(graph, product.kind, operands, product.loc, **product.attrs)
+
+
+def _repeated(graph: Graph, value: Value) -> tuple[Value, tuple[int, ...]]:
+    """What a broadcast repeats, without axes of one element, and along which axes that lies."""
+    source = value.op.operands[0]
+    wide = [at for at, size in enumerate(source.shape) if size != 1]
+    axes = tuple(value.op.attrs["axes"][at] for at in wide)
+    if len(wide) < source.type.rank:
+        shape = tuple(source.shape[at] for at in wide)
+        source = build(graph, "reshape", [source], shape=shape)
+    return source, axes
 
 
 def _applied(graph: Graph, op: Op, value: Value, factor: Value) -> Value:
@@ -146,13 +157,14 @@ def repeated_weights(graph: Graph, op: Op) -> Outcome:
     """map fn (broadcast %a), (broadcast %b)  -->  broadcast (map fn %a, %b), for weights"""
     if not any(graph.bound) or not all(x.op.definition.repeats for x in op.operands):
         return None
-    sources = [x.op.operands[0] for x in op.operands]
-    if len({x.op.attrs["axes"] for x in op.operands}) > 1 or not is_determined(graph, op.result):
+    if not is_determined(graph, op.result):
+        return None
+    repeated = [_repeated(graph, x) for x in op.operands]
+    sources, axes = [source for source, _ in repeated], {axes for _, axes in repeated}
+    if len(axes) > 1:
         return None
     narrow = build(graph, "map", sources, op.loc, **op.attrs)
-    return build(
-        graph, "broadcast", [narrow], shape=op.result.shape, axes=op.operands[0].op.attrs["axes"]
-    )
+    return build(graph, "broadcast", [narrow], shape=op.result.shape, axes=axes.pop())
 
 
 RULES = (scaled_product, summed_shifts, repeated_weights)

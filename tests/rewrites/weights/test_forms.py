@@ -40,6 +40,9 @@ def convolution(w: Array, x: Array) -> Array:
 PRODUCTS: dict[str, tuple[Any, np.ndarray[Any, Any], tuple[int, ...], np.ndarray[Any, Any]]] = {
     "vector": (lambda w, x: x @ w, array(64, 48), (0,), array(64, seed=1)),
     "matrix": (lambda w, x: x @ w, array(64, 48), (0,), array(5, 64, seed=1)),
+    "panels": (lambda w, x: x @ w, array(512, 768), (0,), array(3, 512, seed=1)),
+    "panels of rows": (lambda w, x: w @ x.T, array(768, 512), (1,), array(3, 512, seed=1)),
+    "panels of a transpose": (lambda w, x: x @ w.T, array(768, 512), (1,), array(3, 512, seed=1)),
     "transposed": (lambda w, x: x @ w.T, array(48, 64), (1,), array(5, 64, seed=1)),
     "from the left": (lambda w, x: w @ x.T, array(48, 64), (1,), array(5, 64, seed=1)),
     "odd": (lambda w, x: x @ w, array(63, 48), (0,), array(5, 63, seed=1)),
@@ -74,14 +77,14 @@ def test_a_bound_product_is_that_of_the_rounded_weights(name: str, form: Any) ->
     assert_near(bound(x), f(known, x))
     loss = lambda g: jax.grad(lambda x: (g(x) ** 2).sum())(jnp.asarray(x))  # noqa: E731
     assert_near(loss(bound), loss(lambda x: f(known, x)))
-    if name == "matrix":
+    if name in ("matrix", "panels"):
         both = stagejit.jit(lambda x: jax.value_and_grad(lambda x: (bound(x) ** 2).sum())(x))
         assert_near(both(x)[1], loss(lambda x: f(known, x)))
     (error,) = bound.weight_error.values()
     np.testing.assert_allclose(error, np.linalg.norm(known - w) / np.linalg.norm(w), rtol=1e-3)
     analysis = bound.memory_analysis()
     bits = {"bf16": 16, "int8": 8, "int4": 8 if name == "odd" else 4}[form]
-    assert analysis["made_nbytes"] <= w.size * bits // 8 + 4 * 200
+    assert analysis["made_nbytes"] <= w.size * bits // 8 + 4 * 1000
     assert [d for d in bound.plan(x).dispatches if d.kind in ("contract", "conv")]
     assert (
         "bf16" in str(bound.explain(x))

@@ -105,9 +105,12 @@ def array(*shape: int, seed: int = 0) -> jax.Array:
 LAYOUTS = {"last": ("NHWC", "HWIO", "NHWC"), "first": ("NCHW", "OIHW", "NCHW")}
 
 
+@pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("where", LAYOUTS)
-def test_batch_norm_after_a_convolution_costs_an_addition(where: str, groups: int) -> None:
+def test_batch_norm_after_a_convolution_costs_an_addition(
+    where: str, groups: int, batch: int
+) -> None:
     channels = (1, 1, 1, -1) if where == "last" else (1, -1, 1, 1)
     w = array(3, 3, 8 // groups, 16)
     params = {name: array(16, seed=at) for at, name in enumerate(("bias", "mean", "gain", "beta"))}
@@ -122,7 +125,7 @@ def test_batch_norm_after_a_convolution_costs_an_addition(where: str, groups: in
         y = (y + shaped["bias"] - shaped["mean"]) * lax.rsqrt(shaped["var"] + 1e-5)
         return jax.nn.relu(y * shaped["gain"] + shaped["beta"])
 
-    x = array(2, 6, 8, 8) if where == "last" else array(2, 8, 6, 8)
+    x = array(batch, 6, 8, 8) if where == "last" else array(batch, 8, 6, 8)
     bound = stagejit.bind(network, params)
     np.testing.assert_allclose(bound(x), network(params, x), rtol=1e-4, atol=1e-4)
     assert [d.ops for d in bound.plan(x).dispatches] == [("conv", "add", "max")]

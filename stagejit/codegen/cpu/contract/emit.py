@@ -127,7 +127,8 @@ class Products:
         if fill is not None:
             return fill.view()
         assert source.offset is not None
-        leaf, memory = self.elements.behind(source.value)
+        assert source.leaf is not None
+        leaf, memory = self.elements.behind(source.leaf)
         return self._in_memory(memory, leaf.type.dtype, source.offset, source.depends)
 
     # ---------------------------------------------------------------- where sums lie

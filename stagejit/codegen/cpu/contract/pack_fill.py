@@ -239,10 +239,10 @@ class Fill:
     def _prefetch(self) -> None:
         """The same place one step of the outermost dimension ahead: rows are short, and the next
         ones far away."""
-        outer, memory = self.dims[0], self.memory
-        if memory is None or len(self.dims) < 2:
+        outer, memory, leaf = self.dims[0], self.memory, self.source.leaf
+        if memory is None or leaf is None or len(self.dims) < 2:
             return
-        _, place = self.elements.behind(self.source.value)
+        _, place = self.elements.behind(leaf)
         here = self.elements.scalar_index(memory - place.base)
         self.b.prefetch(place.buffer, here + memory.coeff(outer.source))
 

@@ -186,7 +186,7 @@ class TileSearch:
             common = [{lane: n} for n in range(1, min(4, self._units(lane)) + 1)]
         # An operand that streams past few rows is read in short pieces of several rows.
         is_passed = self.vector is not None and self.is_passed(self.vector)
-        widest = _STREAM_VECTORS if is_passed else math.inf
+        widest = self._stream_vectors(self.vector) if is_passed and self.vector else math.inf
         sides = (
             [(p, math.prod(p.values())) for p in parts if lane is None or p.get(lane, 1) <= widest]
             for parts in (*per_side, common)
@@ -199,6 +199,10 @@ class TileSearch:
         most = max((points for points, _ in fitting), default=0)
         found = [{**a, **b, **c} for points, (a, b, c) in fitting if 2 * points >= most]
         return found or ([] if whole else [{}])
+
+    def _stream_vectors(self, vector: Source) -> int:
+        """As many as are `_STREAM_VECTORS` of the sums' type, in bytes."""
+        return _STREAM_VECTORS * max(self.nbytes // vector.dtype.itemsize, 1)
 
     def _side_tiles(self, axes: Sequence[Var]) -> list[dict[Var, int]]:
         """Tile extents over one operand's own axes; the second axis joins once the first is
@@ -301,7 +305,7 @@ class TileSearch:
 
     def _load_cycles(self, source: Source, packs: bool) -> float:
         """One load, on a port that does one vector (or two scalars) a cycle."""
-        convert = 0.0 if packs or source.value.type.dtype is self.nest.dtype else 1.0
+        convert = 0.0 if packs or source.dtype is self.nest.dtype else 1.0
         if self.lane not in source.depends:
             return 0.5 + convert
         crossing = any(

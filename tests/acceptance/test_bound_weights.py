@@ -1,0 +1,97 @@
+"""E3, E9 and issue 11: what a call of a bound function moves, keeps and makes anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stagejit
+from stagejit.bench import bound, residual_block
+from stagejit.bench.networks import Normal
+from stagejit.runtime.bound import evaluation_counts
+from stagejit.schedule.plan import Plan
+
+
+def normal(seed: int = 0) -> Normal:
+    rng = np.random.default_rng(seed)
+
+    def made(*shape: int, scale: float = 1.0) -> Any:
+        return rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+
+    return made
+
+
+def placed(tree: Any) -> Any:
+    return jax.tree.map(jnp.asarray, tree)
+
+
+def weight_copies(plan: Plan) -> list[str]:
+    """Dispatches of a call that compute nothing of the arguments: they only relay weights."""
+    weights = {buffer.name for buffer in plan.buffers if buffer.kind in ("weight", "constant")}
+    reads = {d.name: {read.buffer for read in d.reads} for d in plan.all_dispatches()}
+    return [name for name, read in reads.items() if read and read <= weights]
+
+
+def test_a_bound_dense_block_relays_no_weight() -> None:
+    params = placed(residual_block.parameters(np.random.default_rng(1)))
+    block = stagejit.bind(lambda params, x: residual_block.residual_block(x, params), params)
+    x = normal()(1, 64, 90, 62)
+    assert weight_copies(block.plan(x)) == []
+    wanted = residual_block.residual_block(x, params)
+    np.testing.assert_allclose(block(x), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_batch_norms_of_a_bound_network_are_gone() -> None:
+    params, x = placed(bound.resnet_parameters(normal(), 16, 2)), normal(1)(1, 8, 8, 3)
+    network = stagejit.bind(bound.resnet, params)
+    plan = network.plan(x)
+    assert weight_copies(plan) == []
+    convolutions = [d.ops for d in plan.dispatches if d.kind == "conv"]
+    assert len(convolutions) == 5
+    assert all(set(ops) <= {"conv", "add", "max"} for ops in convolutions)
+    np.testing.assert_allclose(network(x), bound.resnet(params, x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("weights", [None, "bf16", "int8"])
+def test_a_bound_network_keeps_little_more_than_its_weights(weights: Any) -> None:
+    """At most 1.2 times, and in another form as many bytes as that has."""
+    params = placed(bound.mlp_parameters(normal(), (512, 768, 256)))
+    nbytes = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    network = stagejit.bind(bound.mlp, params, weights=weights)
+    for batch in (1, 8):  # two programs, of one copy
+        network(np.ones((batch, 512), np.float32))
+    del params
+    kept = network.memory_analysis()["kept_nbytes"]
+    assert kept <= 1.2 * nbytes * {None: 1.0, "bf16": 0.5, "int8": 0.25}[weights]
+
+
+def test_a_step_of_decoding_writes_the_cache_in_place_and_relays_no_weight() -> None:
+    params = placed(bound.decoder_parameters(normal(), 96, 2))
+    caches, token = jnp.zeros((2, 2, 12, 16, 8)), normal(1)(1, 96)
+    step = stagejit.bind(bound.decode, params, weights="int8", donate_argnums=0)
+    plan = step.plan(caches, token, 3)
+    assert weight_copies(plan) == []
+    assert plan.buffer("caches").result == 0
+    written = [w for d in plan.dispatches for w in d.writes if w.buffer == "caches"]
+    assert sum(w.nbytes for w in written) == 2 * 2 * 96 * 4
+    found, wanted = token, token
+    whole = jnp.zeros_like(caches)
+    for position in range(3):
+        caches, found = step(caches, found, position)
+        whole, wanted = bound.decode(params, whole, wanted, position)
+    np.testing.assert_allclose(found, wanted, atol=0.05 * float(np.abs(wanted).max()))
+
+
+def test_a_network_that_is_bound_twice_is_made_once() -> None:
+    params = placed(bound.mlp_parameters(normal(3), (512, 768, 256)))
+    x = np.ones((1, 512), np.float32)
+    first = stagejit.bind(bound.mlp, params, weights="int8")
+    first(x)
+    before = evaluation_counts()["evaluated"]
+    second = stagejit.bind(bound.mlp, params, weights="int8")
+    np.testing.assert_array_equal(first(x), second(x))
+    assert evaluation_counts()["evaluated"] == before
