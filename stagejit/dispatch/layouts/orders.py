@@ -83,7 +83,7 @@ class Orders:
         if kind.is_windowed:
             return None if order is None else _of_conv(op, order)
         if kind.is_window or kind.is_cumulative:
-            return order
+            return None if order is None else _of_window(order, shape)
         if kind.is_insert:  # which lies where its destination does
             return self.known.get(op.operands[1])
         return row_major(shape)
@@ -144,6 +144,11 @@ def _of_reduce(op: Op, order: Order) -> Order:
     gone = op.attrs["axes"]
     kept = [axis for axis in range(op.operands[0].type.rank) if axis not in gone]
     return tuple(kept.index(axis) for axis in order if axis not in gone)
+
+
+def _of_window(order: Order, shape: Shape) -> Order:
+    """An axis may have one element, or, with a border, no longer only one."""
+    return tuple(axis for axis in completed(order, len(shape)) if shape[axis] != 1)
 
 
 def _of_conv(op: Op, order: Order) -> Order | None:

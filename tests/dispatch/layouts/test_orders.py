@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax import lax
 
 from stagejit.dispatch.layouts.orders import Orders, completed, layout_of, order_of, row_major
 from stagejit.graph.ir import Graph
 from stagejit.graph.parser import parse
 from stagejit.index.layout import Layout
+from stagejit.trace.translate import graph_of
 
 Order = tuple[int, ...]
 
@@ -165,6 +169,27 @@ def test_a_convolution_has_features_where_the_image_has_them() -> None:
     parts = convolution(" split=(1, 2)")
     found = Orders(parts, {parts.inputs[0]: (0, 2, 3, 1)})
     assert found.known[parts.outputs[0]] == (0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("given", [(0, 2), (2, 0)])
+@pytest.mark.parametrize(
+    ("axis", "window", "padding"), [(0, 4, 0), (1, 1, 0), (1, 2, 1), (2, 6, 0), (2, 3, 0)]
+)
+def test_a_window_keeps_the_order_of_axes_with_several_elements(
+    given: Order, axis: int, window: int, padding: int
+) -> None:
+    """Also where it leaves one element of an axis, or makes several of one; a view knows both."""
+    sizes = tuple(window if at == axis else 1 for at in range(3))
+    pads = tuple((padding, padding) if at == axis else (0, 0) for at in range(3))
+
+    def function(x: jax.Array) -> jax.Array:
+        y = lax.reduce_window(x, -jnp.inf, lax.max, sizes, (1, 1, 1), pads)
+        return jnp.flip(y, axis)
+
+    graph = graph_of(function, jnp.zeros((4, 1, 6)))
+    (x,), (result,) = graph.inputs, graph.outputs
+    expected = tuple(at for at in completed(given, 3) if result.shape[at] != 1)
+    assert Orders(graph, {x: given}).known[result] == expected
 
 
 def test_what_nobody_has_a_rule_for_is_row_major() -> None:
