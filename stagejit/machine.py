@@ -17,7 +17,9 @@ class Machine:
     cores, core_bandwidth: of one. cache_bandwidth: what one core streams through from caches that
     others share; l2_bandwidth: from its own. peak_flops: f32 operations a second of one core.
     side_by_side: whether workers may run several kernels, and so iterations of a loop, at once each
-    with its own; of a GPU they run one kernel after the other together.
+    with its own; of a GPU they run one kernel after the other together. turn_nbytes, turn_seconds:
+    what a worker that goes along a line asks of memory at a time, and how long it waits for that;
+    0: it asks ahead.
 
     The defaults are those of a small server, for graphs that are rewritten for no machine.
     """
@@ -33,6 +35,18 @@ class Machine:
     l2_bandwidth: float = 75e9
     peak_flops: float = 112e9
     side_by_side: bool = True
+    turn_nbytes: int = 0
+    turn_seconds: float = 0.0
+
+    @property
+    def rows_at_once(self) -> int:
+        """Long rows that keep a worker busy, and let it be a little late."""
+        return 4
+
+    @property
+    def start_seconds(self) -> float:
+        """Until all workers have started on a kernel, and are done with it."""
+        return FORK_SECONDS
 
     @property
     def tile_nbytes(self) -> int:

@@ -23,7 +23,6 @@ from stagejit.graph.ops.splits import sums_parts, tile_of
 from stagejit.machine import Machine
 
 _PARTS_PER_CORE = 16
-_ROWS_PER_CORE = 4  # rows, or blocks of them, that keep a core busy
 _TILES_PER_CORE = 8  # items of a product that a core is given
 # Tiles that keep a core busy. On two cores, in ms, whole and in 16 parts: 16x20000x100, of 7 tiles,
 # 0.65 and 0.77; gradients of 3x3 windows, of 9 tiles 3.1 and 2.3, of 4 tiles 0.90 and 0.52.
@@ -89,7 +88,7 @@ def _reduced(op: Op, machine: Machine) -> Many:
         x.type.nbytes,
         x.type.size,
         items,
-        _ROWS_PER_CORE * machine.cores,
+        machine.rows_at_once * machine.cores,
         x.type.nbytes,
         items,
     )
@@ -176,7 +175,7 @@ def cut_of(many: Many, asked: int | None, budget: int | None, machine: Machine) 
         if isinstance(modelled, str):
             return modelled
         wanted, why = modelled
-        least = min(wanted, _ROWS_PER_CORE * machine.cores)
+        least = min(wanted, machine.rows_at_once * machine.cores)
     if wanted < 2:
         return f"{why}: one part is the whole"
     if budget is not None and wanted * many.partial_nbytes > budget:

@@ -9,6 +9,10 @@ Note [Two passes]: (Blelloch, "Prefix sums and their applications", 1990). Each 
 twice, so it pays where the line would be one core's work for longer than memory takes to bring all
 of it once more. What does not fill a part is a line by itself, the one that comes last; parts that
 leave nothing over are preferred, for then the result is a view of theirs.
+
+Note [Turns]: a block of threads of a GPU goes along a line in turns, in each of which it waits for
+what it has asked for, and asks for too little to keep memory busy by itself. So it pays there far
+earlier, and parts begin at whole accesses, of which threads then have several elements.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from dataclasses import dataclass
 from stagejit.graph.functions import neutral
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
-from stagejit.machine import FORK_SECONDS, Machine
+from stagejit.machine import Machine
 from stagejit.rewrites.driver import GraphStep, Log
 from stagejit.rewrites.partial import converted, mapped
 from stagejit.rewrites.pieces import joined_along, put_along, taken_along
@@ -30,6 +34,8 @@ _PART_NBYTES = 128 << 10  # of a line's part: some microseconds
 _WORTH = 0.85  # of the time in one piece: what is less is lost in noise
 _LOG_SUM = 30  # steps of a sum of exponentials for one of a sum
 _LINE_NBYTES = 64  # of memory: workers that take less of a row each read all of it
+_ACCESS_NBYTES = 16  # the widest access of a thread
+_TURNS = 4  # that are on their way for a multiprocessor at once
 
 
 def split_scans(log: Log) -> None:
@@ -81,9 +87,11 @@ class _Line:
         lanes = max(machine.vector_nbytes // dtype.accumulator.itemsize, 1)
         across = behind > 1
         each = _LOG_SUM if op.attrs["fn"] == "logaddexp" else 1
+        # See Note [Turns].
+        unit = 1 if across or not machine.turn_nbytes else _ACCESS_NBYTES // dtype.itemsize
         return _Line(
             (before, extent, behind),
-            _tile(extent, max(_PART_NBYTES // (behind * dtype.itemsize), 1)),
+            _tile(extent, max(_PART_NBYTES // (behind * dtype.itemsize), 1), unit),
             before * -(-behind * dtype.itemsize // _LINE_NBYTES) if across else before,
             each * (4 if across else 6 + 3 * (lanes.bit_length() - 1)),
             dtype.itemsize,
@@ -112,20 +120,33 @@ class _Line:
         workers = min(self.pieces, machine.cores)
         share = -(-self.pieces // machine.cores) / self.pieces
         bandwidth = min(workers * machine.core_bandwidth, machine.bandwidth)
-        return self._scan(machine, share, bandwidth)
+        return max(self._scan(machine, share, bandwidth), self._waits(self.pieces, machine))
 
     def seconds_apart(self, machine: Machine) -> float:
         """In parts: once more through memory, and one fork for each pass."""
         pieces = self.pieces * self.parts
         share = -(-pieces // machine.cores) / pieces
-        first = self._streamed(1, machine.bandwidth, machine)
-        return first + self._scan(machine, share, machine.bandwidth) + 2 * FORK_SECONDS
+        waits = self._waits(pieces, machine)
+        first = max(self._streamed(1, machine.bandwidth, machine), waits)
+        second = max(self._scan(machine, share, machine.bandwidth), waits)
+        return first + second + 2 * machine.start_seconds
+
+    def _waits(self, pieces: int, machine: Machine) -> float:
+        """Seconds of all turns of so many pieces, as many at once as there is room for."""
+        if not machine.turn_nbytes:
+            return 0.0
+        each = self.nbytes / pieces
+        asked = pieces * min(each, machine.turn_nbytes)
+        rounds = math.ceil(asked / (machine.cores * _TURNS * machine.turn_nbytes))
+        return rounds * math.ceil(each / machine.turn_nbytes) * machine.turn_seconds
 
 
-def _tile(extent: int, wanted: int) -> int:
-    """About as long as `wanted`; without a rest, if half of it to twice of it can be."""
+def _tile(extent: int, wanted: int, unit: int = 1) -> int:
+    """About as long as `wanted`, a multiple of `unit`; without a rest, if half of it to twice of it
+    can be."""
     near = range(min(2 * wanted, extent // 2), max(wanted // 2, 1) - 1, -1)
-    even = [tile for tile in near if extent % tile == 0]
+    even = [tile for tile in near if extent % tile == 0 and tile % unit == 0]
+    wanted = max(wanted // unit * unit, 1)
     return min(even, key=lambda tile: abs(tile - wanted), default=min(wanted, extent))
 
 

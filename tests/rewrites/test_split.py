@@ -13,6 +13,7 @@ import pytest
 from jax import lax
 
 import stagejit
+from stagejit.codegen.cuda.device import device_named
 from stagejit.errors import OptionsError, VerificationError
 from stagejit.graph.functions import REDUCE_FUNCTIONS
 from stagejit.graph.interpreter import interpret
@@ -228,6 +229,14 @@ def test_more_cores_more_parts() -> None:
         (made,) = run_steps(graph, (STEP,), Options(verify=True), Machine(cores=cores))
         counts.append(int(made.reason.split()[0]))
     assert counts == [16, 32, 256]  # of 64 MiB in parts of at least a quarter of L2
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(512, False), (132, False), (64, True), (3, True)])
+def test_rows_of_a_gpu_are_shared_by_the_threads_of_a_block(rows: int, parts: bool) -> None:
+    """A block for each multiprocessor is enough: no row of more is read in parts."""
+    graph = graph_of(lambda x: x.sum(1), np.zeros((rows, 50_257), np.float32))
+    decisions = run_steps(graph, (STEP,), Options(verify=True), device_named("H200"))
+    assert any(made.applied for made in decisions) == parts
 
 
 def product(cores: int, m: int, k: int, n: int) -> str:

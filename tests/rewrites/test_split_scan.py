@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 from jax import lax
 
 import stagejit
+from stagejit.codegen.cuda.device import device_named
+from stagejit.graph.ir import Op
 from stagejit.machine import Machine
 from stagejit.options import Options
 from stagejit.rewrites import split_scan
@@ -83,9 +87,9 @@ def test_dont_read_twice_what_one_core_reads_as_fast() -> None:
     assert reason == "42.1 us in one piece, 51.1 in 4 parts"
 
 
-def applied(x: Any, axis: int, **machine: Any) -> str:
+def applied(x: Any, axis: int, on: Machine | None = None, **machine: Any) -> str:
     graph = graph_of(lambda x: lax.cumsum(x, axis), x)
-    decisions = run_steps(graph, (STEP,), Options(verify=True), Machine(**machine))
+    decisions = run_steps(graph, (STEP,), Options(verify=True), on or Machine(**machine))
     return next((made.reason for made in decisions if made.applied), "")
 
 
@@ -101,6 +105,28 @@ def test_the_machine_decides() -> None:
     assert applied(rows, 1, cores=64, bandwidth=685e9).endswith("in 64 parts")
     columns = np.zeros((1 << 20, 16), np.float32)
     assert applied(columns, 0, cores=8, bandwidth=125e9).endswith("in 512 parts")
+
+
+def test_lines_of_a_gpu_are_cut_where_blocks_would_go_along_them_alone() -> None:
+    for cores in (16, 132):
+        gpu = replace(device_named("H200"), cores=cores)
+        assert applied(np.zeros((100_000, 32), np.float32), 0, gpu).endswith("in 100 parts")
+        assert applied(np.zeros((4, 1 << 20), np.float32), 1, gpu).endswith("in 32 parts")
+        assert not applied(np.zeros((4096, 1024), np.float32), 1, gpu)
+        assert not applied(np.zeros((512, 64), np.float32), 0, gpu)
+
+
+@pytest.mark.parametrize("extent", [16_000_001, 16_000_004])
+def test_parts_of_a_gpu_begin_at_whole_accesses(extent: int) -> None:
+    """16,000,001 is 641 times 24,961."""
+    on_gpu = split_scan._Line.of(_cumsum(extent), device_named("A100"))
+    assert on_gpu.tile % 4 == 0
+    assert split_scan._Line.of(_cumsum(16_000_001), Machine()).tile == 24_961
+
+
+def _cumsum(extent: int) -> Op:
+    graph = graph_of(lambda x: lax.cumsum(x, 0), jax.ShapeDtypeStruct((extent,), np.float32))
+    return next(op for op in graph.ops() if op.definition.is_cumulative)
 
 
 @pytest.fixture

@@ -51,6 +51,16 @@ class Device(Machine):
         return 4 * 64 * 64
 
     @property
+    def rows_at_once(self) -> int:
+        """All threads of a block share one."""
+        return 1
+
+    @property
+    def start_seconds(self) -> float:
+        """Of a launch behind another one."""
+        return 3e-6
+
+    @property
     def dots_at_once(self) -> int:
         """A warp for each, in blocks of 256 threads."""
         return 8
@@ -66,12 +76,14 @@ def _device(
     shared: int, block: int, tensor: float,
 ) -> Device:  # fmt: skip
     flops = 2 * 128 * clock  # 128 multiply-adds a cycle and multiprocessor
-    # A third of the multiprocessors saturates memory; half of them the last cache.
+    # A third of the multiprocessors saturates memory; half of them the last cache. In a turn each
+    # of 1,024 threads has asked for 16 bytes, and comes to a barrier when they are there.
     return Device(
         name=name, arch=arch, cores=cores, vector_nbytes=16, l2_nbytes=shared, l3_nbytes=l2_nbytes,
         bandwidth=bandwidth, core_bandwidth=3 * bandwidth / cores,
         cache_bandwidth=5 * bandwidth / cores, l2_bandwidth=128 * clock, peak_flops=flops,
         shared_nbytes=shared, block_shared_nbytes=block, tensor_flops=tensor, side_by_side=False,
+        turn_nbytes=16 << 10, turn_seconds=1e-6,
     )  # fmt: skip
 
 
