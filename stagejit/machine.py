@@ -44,6 +44,11 @@ class Machine:
         return 4
 
     @property
+    def owners_at_once(self) -> int:
+        """Groups of threads at work at once that may own places of sums; 0: workers have none."""
+        return 0
+
+    @property
     def start_seconds(self) -> float:
         """Until all workers have started on a kernel, and are done with it."""
         return FORK_SECONDS

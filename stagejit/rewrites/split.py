@@ -1,9 +1,10 @@
 """split-reduce: a sum over many elements with few results becomes two, so that workers share it.
 
-Input: `reduce`s, `contract`s and `conv`s. Output: partial results of P parts of one reduced axis,
-then a reduction of those. Invariant: no part is empty, only the last may be shorter; how many there
-are depends on the op, the options and the machine (`split_counts.py`), never on the threads that
-run, so a given number of parts gives the same bits; 16-bit floats still round once.
+Input: `reduce`s, `contract`s, `conv`s, and sums at computed places (`split_scatter.py`). Output:
+partial results of P parts of one reduced axis, then a reduction of those. Invariant: no part is
+empty, only the last may be shorter; how many there are depends on the op, the options and the
+machine (`split_counts.py`), never on the threads that run, so a given number of parts gives the
+same bits; 16-bit floats still round once.
 
 Note [Parts outermost]: partial results lie one part after the other, so that each part writes
 memory in one piece. The parts are a view (`ops/splits.py`), so a sum of any size is one dispatch,
@@ -22,6 +23,7 @@ from stagejit.graph.ops.splits import split_shape
 from stagejit.rewrites.driver import GraphStep, Log
 from stagejit.rewrites.partial import converted, mapped, summed_in
 from stagejit.rewrites.split_counts import Cut, Many, cut_of, too_small
+from stagejit.rewrites.split_scatter import Updates, split_scatter
 from stagejit.types import DType, TensorType, bool_, i32, i64, u8
 
 NAME = "split-reduce"
@@ -31,8 +33,12 @@ _ARG = ("argmax", "argmin")
 def split_reductions(log: Log) -> None:
     """reduce %x  -->  reduce of (reduce of split_axis %x); products likewise"""
     for op in log.graph.ops():
-        if op.definition.accumulates and op in log.graph:
+        if op not in log.graph:
+            continue
+        if op.definition.accumulates:
             _visit(log, op)
+        elif op.definition.is_scatter:
+            _visit_scatter(log, op)
 
 
 STEP = GraphStep(NAME, split_reductions)
@@ -55,6 +61,18 @@ def _visit(log: Log, op: Op) -> None:
     value = _split(log.graph, op, cut)
     log.located(first_new, op)
     log.replace(NAME, op, value, str(cut))
+
+
+def _visit_scatter(log: Log, op: Op) -> None:
+    updates = Updates.of(op)
+    if updates is None:
+        return
+    parts, why = updates.parts(log.machine, log.options.memory_budget)
+    if parts > 1:
+        first_new = log.graph.next_id
+        value = split_scatter(log.graph, updates, parts)
+        log.located(first_new, op)
+        log.replace(NAME, op, value, why)
 
 
 def _split(graph: Graph, op: Op, cut: Cut) -> Value:

@@ -56,6 +56,11 @@ class Device(Machine):
         return 1
 
     @property
+    def owners_at_once(self) -> int:
+        """Warps."""
+        return self.threads // 32
+
+    @property
     def start_seconds(self) -> float:
         """Of a launch behind another one."""
         return 3e-6
