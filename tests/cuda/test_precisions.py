@@ -160,6 +160,45 @@ def test_a_sum_of_bytes_wraps(tiled: Tiled) -> None:
     np.testing.assert_array_equal(found, exact.astype(np.int32))
 
 
+@pytest.mark.parametrize(("left", "right"), [("int8", "uint8"), ("uint8", "int8")])
+@pytest.mark.parametrize("axes", [(1, 1), (0, 0)])
+def test_bytes_with_a_sign_times_bytes_without(
+    tiled: Tiled, left: str, right: str, axes: tuple[int, int]
+) -> None:
+    """They are widened to be of one type, but multiplied as they were."""
+    device = tiled(*WHOLE[1])
+    a, b = some(64, 48, kind=left), some(64, 80, kind=right)
+    if axes == (1, 1):
+        a, b = a.T.copy(), b.T.copy()
+
+    def multiply(a: Array, b: Array) -> Array:
+        dimensions = ((axes[:1], axes[1:]), ((), ()))
+        return lax.dot_general(a, b, dimensions, preferred_element_type=jnp.int32)
+
+    (found,) = run(multiply, a, b, resources=True, device=device)
+    np.testing.assert_array_equal(found, np.tensordot(wide(a), wide(b), axes).astype(np.int32))
+    compilation = compilation_of(multiply, a, b, device=device).run_until("codegen")
+    (kernel,) = compilation.kernels.values()
+    names = {"int8": "s8", "uint8": "u8"}
+    assert f".s32.{names[left]}.{names[right]}.s32 " in kernel.text
+
+
+def test_a_border_of_a_wider_type_is_kept(tiled: Tiled) -> None:
+    """It is no byte: what is multiplied are not bytes."""
+    image, taps = some(1, 6, 6, 16, kind="int8"), some(3, 3, 16, 16, kind="int8")
+    around = ((0, 0), (1, 1), (1, 1), (0, 0))
+
+    def conv(image: Array, taps: Array) -> Array:
+        wide = jnp.pad(image.astype(jnp.int32), around, constant_values=999)
+        return lax.conv_general_dilated(
+            wide, taps.astype(jnp.int32), (1, 1), "VALID",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )  # fmt: skip
+
+    (found,) = run(conv, image, taps, device=tiled(*ALONE))
+    np.testing.assert_array_equal(found, jax.jit(conv)(image, taps))
+
+
 def test_a_result_of_fewer_bits_is_the_low_ones(tiled: Tiled) -> None:
     a, b = some(40, 32, kind="int8"), some(32, 48, kind="int8")
     (found,) = run(lambda a, b: a @ b, a, b, resources=True, device=tiled(2, 1, 16, 16, 32))

@@ -16,6 +16,7 @@ from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.walk import behind_views
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var
+from stagejit.types import DType
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,29 @@ def plan_of(region: ClosedRegion, nest: Nest) -> Plan:
 def _read(region: ClosedRegion, operand: Operand) -> Read:
     exact = operand.exact_index
     index = operand.index if exact is None else exact
+    value = _narrow(region, operand)
     footprint = Footprint(region)
-    footprint.value(operand.value, index)
+    footprint.value(value, index)
     windows = operand.windows if exact is None else {}
     moved = {var: window.at - window.before for var, window in windows.items()}
     reads = tuple((value, form.substitute(moved)) for value, form in footprint.reads)
-    bare = behind_views(operand.value, region.inputs) is not None and len(reads) == 1
-    return Read(operand.value, index, windows, operand.border, reads, bare)
+    bare = behind_views(value, region.inputs) is not None and len(reads) == 1
+    return Read(value, index, windows, operand.border, reads, bare)
+
+
+def _narrow(region: ClosedRegion, operand: Operand) -> Value:
+    """Integers before they were widened, as far as the region does that: their products are the
+    same, and tensor cores multiply those of 8 bits. A border need not be one of them."""
+    value = operand.value
+    while value not in region.inputs and value.op.definition.is_conversion and not operand.border:
+        inner = value.op.operands[0]
+        if not _is_widened(inner.type.dtype, value.type.dtype):
+            break
+        value = inner
+    return value
+
+
+def _is_widened(narrow: DType, wide: DType) -> bool:
+    """Whether every integer of the one is one of the other."""
+    fits = wide.is_signed or not narrow.is_signed
+    return narrow.is_integer and wide.is_integer and narrow.bits < wide.bits and fits

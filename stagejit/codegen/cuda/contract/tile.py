@@ -30,6 +30,7 @@ from stagejit.codegen.cuda.contract.sides import Side, Sides
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.occupancy import Occupancy, occupancy
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
+from stagejit.codegen.ir.nodes import element_type
 from stagejit.types import DType
 
 _ACCESS_NBYTES = 16
@@ -214,7 +215,7 @@ def _kept(tile: Shape, side: Side, lanes: int, shared: DType, by_rows: bool) -> 
         return "the next tile is loaded ahead"
     if not side.read.is_bare:
         return "it is computed as it is loaded"
-    if side.read.value.type.dtype is not shared:
+    if element_type(side.read.value.type.dtype) != element_type(shared):
         return f"it is converted to {shared}"
     if side.along_steps != by_rows:
         return "it is turned on its way"
