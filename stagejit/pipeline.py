@@ -30,11 +30,12 @@ from stagejit.codegen.target import Target
 from stagejit.collector import collector_paused
 from stagejit.decisions import Decision
 from stagejit.dispatch.assembly import assemble
-from stagejit.dispatch.encodings import resolve_encodings, untiled
+from stagejit.dispatch.encodings import Resolver, resolve_encodings, untiled
 from stagejit.dispatch.forming.formation import form
 from stagejit.dispatch.forming.group import Group, Grouping
 from stagejit.dispatch.layouts.choose import lay_out
 from stagejit.dispatch.operands import verify_operands
+from stagejit.dispatch.packs import packs_of
 from stagejit.dispatch.producers import explain_producers
 from stagejit.dispatch.regions import Region, regions_of, with_inner
 from stagejit.dispatch.rewrites import rewrite_dispatches
@@ -49,7 +50,7 @@ from stagejit.locks import new_rlock
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.cloning import copied
-from stagejit.rewrites.encodings import encode_graph
+from stagejit.rewrites.encodings import choose, encode_graph
 from stagejit.rewrites.normal_form import normalize, verify_normal_form
 from stagejit.rewrites.weights.evaluate import Made, evaluate_weights, packed
 from stagejit.runtime import program as host
@@ -295,10 +296,13 @@ def _verify_dispatches(c: Compilation) -> None:
     verify_operands(c.dispatches, c.request.options.operand_limit)
 
 
+def _resolver(c: Compilation) -> Resolver:
+    """How the target wants encoded operands."""
+    return untiled if isinstance(c.target, Device) else panels_for(c.target)
+
+
 def _resolve(c: Compilation) -> None:
-    target = c.target
-    resolver = untiled if isinstance(target, Device) else panels_for(target)
-    resolved = resolve_encodings(c.dispatches, resolver)
+    resolved = resolve_encodings(c.dispatches, _resolver(c))
     c.resolved = resolved.graph
     c.decisions += resolved.decisions
     c.sources = tuple(
@@ -317,7 +321,9 @@ def _verify_resolved(c: Compilation) -> None:
 
 def _schedule(c: Compilation) -> None:
     options, machine = c.request.options, c.target
-    c.schedule = schedule(c.resolved, c.regions, options, c.decisions, machine)
+    made = schedule(c.resolved, c.regions, options, c.decisions, machine)
+    packs = packs_of(c.regions, _resolver(c)) if options.enabled(choose.NAME) else ()
+    c.schedule = replace(made, plan=replace(made.plan, packs=tuple(packs)))
 
 
 def _verify_schedule(c: Compilation) -> None:

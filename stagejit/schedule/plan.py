@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import networkx as nx
 
 from stagejit.decisions import Decision
+from stagejit.dispatch.packs import Pack
 from stagejit.errors import OptionsError
 from stagejit.index.box import Box
 from stagejit.loc import UNKNOWN, Loc
@@ -136,7 +137,8 @@ class Delegated:
 class Plan:
     """The schedule of one function. Dispatches are in execution order.
 
-    scalars: what the symbols in offsets stand for; see `at`.
+    scalars: what the symbols in offsets stand for; see `at`. packs: operands of products that each
+    call puts into tiles, for what is not there before a call, see `stagejit.bind`.
     peak_nbytes: memory that a call allocates for transients, those that share memory counted once.
     What lies in results is not allocated, nor is an arena of up to `packing.FRAME_NBYTES`, which is
     on the stack. Scratch of kernels comes on top: see `Compiled.memory_analysis`.
@@ -149,6 +151,7 @@ class Plan:
     delegated: tuple[Delegated, ...] = ()
     decisions: tuple[Decision, ...] = field(default=(), repr=False)
     scalars: tuple[HostScalar, ...] = ()
+    packs: tuple[Pack, ...] = field(default=(), repr=False)
 
     def at(self, **scalars: int) -> Plan:
         """The plan of one call: exact ranges for these values of scalar arguments (of a body's
@@ -306,7 +309,7 @@ class Plan:
         rows = "".join(f"<tr>{_cells(dispatch)}</tr>" for dispatch in self.dispatches)
         summary = (
             f"{len(self.dispatches)} dispatches, {len(self.copies)} copies, "
-            f"{len(self.fills)} fills, {len(self.barriers)} barriers, "
+            f"{len(self.fills)} fills, {len(self.packs)} packs, {len(self.barriers)} barriers, "
             f"{self.transient_nbytes:,} transient bytes (peak {self.peak_nbytes:,})"
         )
         return (

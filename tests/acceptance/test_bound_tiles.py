@@ -9,10 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import stagejit
 from stagejit.options import Options
+from stagejit.pipeline import Compilation
 from tests.acceptance.running import f32, same
+from tests.acceptance.test_multi_consumer import dense_block, weights_of
 
 pytestmark = pytest.mark.native
 VERIFIED = Options(verify=True, cache_dir="")
@@ -52,12 +55,43 @@ def test_e3_each_weight_is_packed_once_and_no_call_packs() -> None:
     assert memory["kept_nbytes"] <= 1.2 * memory["weight_nbytes"]
 
 
-def test_e3_unbound_the_kernel_packs() -> None:
+def test_e3_unbound_the_packs_are_in_the_plan() -> None:
     params, x = parameters(), f32(40, 300, seed=5)
     plan = stagejit.jit(dense, options=VERIFIED).plan(params, x)
-    reasons = [d.reason for d in plan.decisions if d.rewrite == "elide-packs"]
-    assert sum("the kernel packs it" in reason for reason in reasons) >= 2
+    assert [(p.dispatch, p.operand, p.nbytes) for p in plan.packs] == [
+        ("contract.0", 1, 300 * 1024 * 4),
+        ("contract.1", 1, 600 * 1024 * 4),
+    ]
     assert all(b.layout.is_row_major for b in plan.buffers)
+    assert "2 packs" in plan._repr_html_()
+    bound = stagejit.bind(dense, params, options=VERIFIED).lower(x).plan
+    assert bound.packs == ()
+    off = Options(disable=("data-tiling",))
+    assert stagejit.jit(dense, options=off).plan(params, x).packs == ()
+
+
+def test_e3_a_bound_dense_block_of_convolutions_packs_no_weight() -> None:
+    weights = [jnp.asarray(w) for w in weights_of()]
+    bound = stagejit.bind(lambda w, a, b: dense_block(a, b, w), weights)
+    request = bound.trace(f32(1, 64, 90, 62), f32(1, 64, 90, 62)).compilation.request
+    c = Compilation.of(request).run_until("codegen")
+    assert c.plan.packs == ()
+    assert len(c.plan.copies) == 0
+    assert len(c.plan.dispatches) == 6
+    tiles = [x.reason for g in c.kernels.values() for x in g.kernel.choices if x.name == "tile"]
+    assert len(tiles) == 5
+    assert not any("right packed" in reason.split(":")[0] for reason in tiles)
+
+
+def test_weights_of_a_convolution_by_channels_are_in_panels() -> None:
+    def f(params: Any, x: Any) -> Any:
+        dims = ("NHWC", "HWIO", "NHWC")
+        return jnp.tanh(lax.conv_general_dilated(x, params, (1, 1), "SAME", dimension_numbers=dims))
+
+    x, w = f32(1, 11, 9, 20), jnp.asarray(f32(3, 3, 20, 72, seed=1) / 16)
+    bound = stagejit.bind(f, w, options=VERIFIED)
+    assert packed(bound.lower(x).plan)
+    same(bound(x), f(w, x))
 
 
 def test_an_update_packs_the_new_weights() -> None:

@@ -1,0 +1,54 @@
+"""What a call still packs: operands of products that the target wants in tiles, and that lie
+otherwise.
+
+Input: regions of a graph without encodings, what the target makes of an encoding. Output: `Pack`s.
+Invariant: what lies in tiles already is none; a target without tiles has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from stagejit.dispatch.encodings import Resolver
+from stagejit.dispatch.regions import Region, with_inner
+from stagejit.graph.ir import Value
+from stagejit.rewrites.encodings.products import encodings_of, refuse
+from stagejit.types import TensorType
+
+
+@dataclass(frozen=True)
+class Pack:
+    """An operand that is put into tiles in each call: by the kernel of the product, block by block
+    as it multiplies, where its own tiles want it so (see its choices), or by a dispatch before.
+
+    operand: 0 or 1, of the product; nbytes: that it has.
+    """
+
+    dispatch: str
+    operand: int
+    encoding: str
+    layout: str
+    nbytes: int
+
+
+def packs_of(regions: Iterable[Region], resolver: Resolver) -> Iterator[Pack]:
+    """Those of all regions, inside of loops and branches too."""
+    for region in with_inner(regions):
+        anchor = region.anchor
+        if anchor is None or not anchor.definition.is_product or refuse(anchor):
+            continue
+        encodings = encodings_of(anchor).operands
+        for number, (value, encoding) in enumerate(zip(anchor.operands, encodings, strict=True)):
+            plain = TensorType(value.type.dtype, value.shape)
+            layout = None if encoding is None else resolver(encoding, plain)
+            if layout is None or layout.keeps_order(value.shape) or _lies_in_tiles(region, value):
+                continue
+            yield Pack(region.name, number, str(encoding), str(layout), plain.nbytes)
+
+
+def _lies_in_tiles(region: Region, value: Value) -> bool:
+    """Whether somebody has packed it before, views of it aside."""
+    while value not in region.inputs and value.op.definition.is_view:
+        value = value.op.operands[0]
+    return bool(value.type.layout.tiles)
