@@ -174,7 +174,7 @@ class Bound:
             for source, array in table.named_arrays()
             if not isinstance(source, Weight)
         }
-        kept = [w for w in weights if w.is_held or any(table.reads(w) for table in w.tables)]
+        kept = [w for w in weights if w.is_held or w.is_read]
         original = {w.content: w.nbytes for w in kept}
         total = sum(original.values()), sum(made.values())
         return {

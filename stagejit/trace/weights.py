@@ -103,6 +103,11 @@ class Weight:
         return self._held is not None
 
     @property
+    def is_read(self) -> bool:
+        """Whether a program reads the array itself."""
+        return any(table.reads(self) for table in self.tables)
+
+    @property
     def nbytes(self) -> int:
         return type_of(self.aval).nbytes
 
@@ -113,7 +118,7 @@ class Weight:
     def let_go_unless_read(self) -> None:
         """Only the caller keeps the array from now on, if no program reads it. What is a copy of
         the caller's array is kept: nobody else has it."""
-        if not self.is_copy and self.tables and not any(t.reads(self) for t in self.tables):
+        if not self.is_copy and self.tables and not self.is_read:
             self._held = None
 
     def __repr__(self) -> str:

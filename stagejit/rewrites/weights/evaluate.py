@@ -212,6 +212,7 @@ class _Determined:
                 known[value] = made.add_input(name, value.type, donated=donated)
             elif value in read:
                 known[value] = made.add_input(name, value.type, bound=True)
+                made.weights[known[value]] = weight
                 sources.append(weight)
         for value in self.chosen:
             source = self._made(value)
