@@ -32,7 +32,8 @@ from stagejit.runtime.emission import converted
 from stagejit.runtime.evaluating import Evaluated
 from stagejit.runtime.objects.engine import machine
 from stagejit.runtime.objects.object_cache import ObjectCache, digest
-from stagejit.runtime.program import BufferRef, Copy, HostProgram
+from stagejit.runtime.program import HostProgram
+from stagejit.runtime.program_steps import BufferRef, Copy
 from stagejit.trace.weights import Content, Weight, content_of, weight_p
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from stagejit.graph.python_functions import ATTRIBUTE, TARGET, numbered
-from stagejit.runtime.program import BufferRef, Call, ForeignArray, HostProgram, Space
+from stagejit.runtime.program import HostProgram
+from stagejit.runtime.program_steps import BufferRef, Call, ForeignArray, Space
 from stagejit.types import TensorType
 
 Array = np.ndarray[Any, np.dtype[Any]]

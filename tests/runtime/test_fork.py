@@ -39,7 +39,8 @@ FORKS = textwrap.dedent("""
     from stagejit.pipeline import compile_request
     from stagejit.runtime.cpu import loader
     from stagejit.runtime.objects.engine import engine
-    from stagejit.runtime.program import BufferRef, HostProgram, Launch
+    from stagejit.runtime.program import HostProgram, Launch
+    from stagejit.runtime.program_steps import BufferRef
 
     how, count = sys.argv[1], int(sys.argv[2])
     x = np.linspace(0, 1, 48, dtype=np.float32)

@@ -7,21 +7,15 @@ import pytest
 from stagejit.errors import InternalError
 from stagejit.graph.python_functions import TARGET
 from stagejit.runtime.program import (
-    Branch,
-    BufferRef,
-    Call,
-    Copy,
     HostProgram,
     Iterations,
     Launch,
-    Loop,
     Parallel,
     Step,
-    Store,
-    While,
     as_text,
     verify,
 )
+from stagejit.runtime.program_steps import Branch, BufferRef, Call, Copy, Loop, Store, While
 
 ARG, RESULT, ARENA = BufferRef("arg"), BufferRef("result"), BufferRef("arena")
 OF_THREADS, OF_TURNS = BufferRef("arena", 0, 0, (32,)), BufferRef("result", 0, 0, (0, 16))

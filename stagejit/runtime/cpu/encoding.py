@@ -31,22 +31,8 @@ from stagejit.runtime.cpu import foreign, interpreter, support
 from stagejit.runtime.cpu.frame import HEADER
 from stagejit.runtime.cpu.interpreter import KINDS
 from stagejit.runtime.objects.object_cache import digest
-from stagejit.runtime.program import (
-    Branch,
-    BufferRef,
-    Call,
-    Copy,
-    HostProgram,
-    Iterations,
-    Launch,
-    Loop,
-    Parallel,
-    Step,
-    Store,
-    While,
-    verify,
-    walk,
-)
+from stagejit.runtime.program import HostProgram, Iterations, Launch, Parallel, Step, verify, walk
+from stagejit.runtime.program_steps import Branch, BufferRef, Call, Copy, Loop, Store, While
 from stagejit.schedule.memory.packing import LINE_NBYTES, aligned
 
 TABLE = "table of weights"  # the symbol of that of a program
@@ -287,7 +273,7 @@ class _Encoder:
             case _:
                 assert_never(step)
 
-    def _loop(self, loop: Loop, loops: int) -> _Items:
+    def _loop(self, loop: Loop[Step], loops: int) -> _Items:
         return [*self._made("loop", [], [loops, loop.trip]), *self._turns(loop.body, loops)]
 
     def _turns(self, steps: Iterable[Step], loop: int) -> _Items:
@@ -309,7 +295,7 @@ class _Encoder:
         numbers += [self.scratch_nbytes, rows_at, 8 * len(body)]
         return [*self._made("iterations", [], numbers), *body]
 
-    def _while(self, step: While, loops: int) -> _Items:
+    def _while(self, step: While[Step], loops: int) -> _Items:
         condition, body = self._steps(step.condition, loops), self._steps(step.body, loops)
         unless = self._made("unless", [step.predicate], [0])
         unless[-1] = 8 * len([*unless, *body, *self._jump(0)])
@@ -318,7 +304,7 @@ class _Encoder:
     def _jump(self, place: int) -> _Items:
         return self._made("jump", [], [place])
 
-    def _branch(self, step: Branch, loops: int) -> _Items:
+    def _branch(self, step: Branch[Step], loops: int) -> _Items:
         sides = [[*self._steps(side, loops), *self._jump(0)] for side in step.branches]
         made = self._made(
             "branch", [step.index], [step.index_nbytes, len(sides), *[0] * len(sides)]

@@ -17,10 +17,12 @@ from stagejit.dispatch.regions import Region
 from stagejit.errors import InternalError
 from stagejit.options import Options
 from stagejit.runtime import program as host
+from stagejit.runtime import program_steps
 from stagejit.runtime.hosting.scopes import Scope, moved, places_of_run
 from stagejit.runtime.hosting.steps import Hosting
 from stagejit.runtime.launching import grain_of, launching
-from stagejit.runtime.program import BufferRef, HostProgram, Launch, Parallel
+from stagejit.runtime.program import HostProgram, Launch, Parallel
+from stagejit.runtime.program_steps import BufferRef
 from stagejit.schedule.schedule import Run, Schedule, Step, Wave
 
 _SCRATCH_FAULT = "left its scratch, or read there what it had not written"
@@ -97,18 +99,18 @@ class _Hosting(Hosting[host.Step]):
     # ---------------------------------------------------------------- steps besides kernels
 
     def copy(self, scope: Scope, to: BufferRef, source: BufferRef, nbytes: int) -> host.Step:
-        return host.Copy(to, source, nbytes)
+        return program_steps.Copy(to, source, nbytes)
 
     def store(
         self, scope: Scope, place: BufferRef, nbytes: int, first: int, step: int = 0
     ) -> host.Step:
-        return host.Store(place, nbytes, first, step)
+        return program_steps.Store(place, nbytes, first, step)
 
-    def call(self, scope: Scope, made: host.Call) -> host.Step:
+    def call(self, scope: Scope, made: program_steps.Call) -> host.Step:
         return made
 
     def loop(self, scope: Scope, trip: int, body: Sequence[host.Step]) -> host.Step:
-        return host.Loop(trip, tuple(body))
+        return program_steps.Loop(trip, tuple(body))
 
     def iterations(
         self, step: Step, scope: Scope, trip: int, body: Sequence[host.Step]
@@ -123,12 +125,12 @@ class _Hosting(Hosting[host.Step]):
         predicate: BufferRef,
         body: Sequence[host.Step],
     ) -> host.Step:
-        return host.While(tuple(condition), predicate, tuple(body))
+        return program_steps.While(tuple(condition), predicate, tuple(body))
 
     def branch(
         self, scope: Scope, index: BufferRef, nbytes: int, branches: Sequence[Sequence[host.Step]]
     ) -> list[host.Step]:
-        return [host.Branch(index, nbytes, tuple(map(tuple, branches)))]
+        return [program_steps.Branch(index, nbytes, tuple(map(tuple, branches)))]
 
     def _seconds(self, schedule: Schedule) -> float:
         """Of one execution on one core, loops of unknown length and branches counted once."""

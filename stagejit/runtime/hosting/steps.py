@@ -16,9 +16,9 @@ from stagejit.errors import InternalError
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.foreign import handler_types
 from stagejit.graph.ops.views import behind_aliases
-from stagejit.runtime import program as host
+from stagejit.runtime import program_steps
 from stagejit.runtime.hosting.scopes import Pass, Scope, bound, inside, moved
-from stagejit.runtime.program import BufferRef, ForeignArray
+from stagejit.runtime.program_steps import BufferRef, ForeignArray
 from stagejit.schedule.plan import exchanged
 from stagejit.schedule.schedule import Run, Schedule, Step
 from stagejit.types import TensorType
@@ -39,10 +39,10 @@ class Hosting(ABC, Generic[S]):
 
     @abstractmethod
     def store(self, scope: Scope, place: BufferRef, nbytes: int, first: int, step: int = 0) -> S:
-        """See `host.Store`."""
+        """See `program_steps.Store`."""
 
     @abstractmethod
-    def call(self, scope: Scope, made: host.Call) -> S: ...
+    def call(self, scope: Scope, made: program_steps.Call) -> S: ...
 
     @abstractmethod
     def loop(self, scope: Scope, trip: int, body: Sequence[S]) -> S: ...
@@ -55,13 +55,13 @@ class Hosting(ABC, Generic[S]):
     def repeat(
         self, scope: Scope, condition: Sequence[S], predicate: BufferRef, body: Sequence[S]
     ) -> S:
-        """A `host.While`."""
+        """A `program_steps.While`."""
 
     @abstractmethod
     def branch(
         self, scope: Scope, index: BufferRef, nbytes: int, branches: Sequence[Sequence[S]]
     ) -> Sequence[S]:
-        """A `host.Branch`."""
+        """A `program_steps.Branch`."""
 
     # ---------------------------------------------------------------- loops and branches
 
@@ -162,7 +162,7 @@ def runs(schedule: Schedule) -> tuple[Run, ...]:
     return tuple(part for part in schedule.segments if isinstance(part, Run))
 
 
-def _call(step: Step, scope: Scope) -> host.Call:
+def _call(step: Step, scope: Scope) -> program_steps.Call:
     op = step.region.anchor
     if op is None:
         raise InternalError(f"{step.dispatch.name} has no anchor", step="host program")
@@ -179,7 +179,7 @@ def _call(step: Step, scope: Scope) -> host.Call:
         )
 
     operands, results = handler_types(op)
-    return host.Call(
+    return program_steps.Call(
         op.attrs["target"],
         arrays(op.operands, operands),
         arrays(op.results, results),

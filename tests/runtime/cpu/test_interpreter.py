@@ -12,19 +12,8 @@ import pytest
 
 from stagejit.runtime.cpu.encoding import encoded
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
-from stagejit.runtime.program import (
-    Branch,
-    BufferRef,
-    Call,
-    Copy,
-    ForeignArray,
-    HostProgram,
-    Launch,
-    Loop,
-    Parallel,
-    Step,
-    While,
-)
+from stagejit.runtime.program import HostProgram, Launch, Parallel, Step
+from stagejit.runtime.program_steps import Branch, BufferRef, Call, Copy, ForeignArray, Loop, While
 
 ARG, RESULT, ARENA = BufferRef("arg"), BufferRef("result"), BufferRef("arena")
 

@@ -22,7 +22,8 @@ import stagejit
 from stagejit.runtime.cpu import loader
 from stagejit.runtime.objects.code_memory import code_memory
 from stagejit.runtime.objects.engine import engine
-from stagejit.runtime.program import BufferRef, HostProgram, Launch
+from stagejit.runtime.program import HostProgram, Launch
+from stagejit.runtime.program_steps import BufferRef
 
 X = np.linspace(0, 1, 24, dtype=np.float32)
 _numbers = itertools.count(1)

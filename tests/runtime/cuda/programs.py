@@ -18,13 +18,13 @@ from stagejit.runtime.cuda.programs.program import (
     Branch,
     CudaProgram,
     Dispatched,
-    Loop,
     Record,
     Step,
     Wait,
     While,
     walk,
 )
+from stagejit.runtime.program_steps import Loop
 
 EMULATED = Options(target="cuda-emulated", verify=True)
 

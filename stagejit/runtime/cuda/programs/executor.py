@@ -28,9 +28,9 @@ from stagejit.errors import InternalError
 from stagejit.locks import new_lock, remembered
 from stagejit.runtime.cuda.driver import Array, Driver, Graph, Source, Stream
 from stagejit.runtime.cuda.programs.holding import Held
-from stagejit.runtime.cuda.programs.program import CudaProgram, Launch, Loop, Step, bodies
+from stagejit.runtime.cuda.programs.program import CudaProgram, Launch, Step, bodies
 from stagejit.runtime.cuda.programs.queueing import Addresses, Parts, Queueing
-from stagejit.runtime.program import BufferRef
+from stagejit.runtime.program_steps import BufferRef, Loop
 from stagejit.types import TensorType
 
 _MOST_GRAPHS = 4  # of a program

@@ -29,7 +29,7 @@ from stagejit.dispatch.regions import Region
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Value
 from stagejit.options import Options
-from stagejit.runtime import program as host
+from stagejit.runtime import program_steps
 from stagejit.runtime.cuda.driver import Source
 from stagejit.runtime.cuda.programs.executor import Executable
 from stagejit.runtime.cuda.programs.host_calls import require_runs_here
@@ -42,7 +42,6 @@ from stagejit.runtime.cuda.programs.program import (
     Delegate,
     Dispatched,
     Launch,
-    Loop,
     Record,
     Step,
     Store,
@@ -52,7 +51,7 @@ from stagejit.runtime.cuda.programs.program import (
 from stagejit.runtime.cuda.programs.streams import MOST_STREAMS, START, Lanes, lanes, sources
 from stagejit.runtime.hosting import steps as hosting
 from stagejit.runtime.hosting.scopes import Pass, Scope, moved
-from stagejit.runtime.program import BufferRef, ForeignArray
+from stagejit.runtime.program_steps import BufferRef, ForeignArray, Loop
 from stagejit.schedule import schedule as scheduled
 from stagejit.schedule.memory.packing import aligned
 from stagejit.schedule.plan import Dispatch
@@ -217,7 +216,7 @@ class _Hosting(hosting.Hosting[Step]):
     def store(self, scope: Scope, place: BufferRef, nbytes: int, first: int, step: int = 0) -> Step:
         return Store(scope.stream, place, nbytes, first, step)
 
-    def call(self, scope: Scope, made: host.Call) -> Step:
+    def call(self, scope: Scope, made: program_steps.Call) -> Step:
         return Call(scope.stream, made.target, made.operands, made.results, made.attributes)
 
     def loop(self, scope: Scope, trip: int, body: Sequence[Step]) -> Step:

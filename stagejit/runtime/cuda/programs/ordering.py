@@ -28,13 +28,13 @@ from stagejit.runtime.cuda.programs.program import (
     Delegate,
     Dispatched,
     Launch,
-    Loop,
     Record,
     Step,
     Wait,
     While,
     walk,
 )
+from stagejit.runtime.program_steps import Loop
 from stagejit.schedule.plan import Dispatch, Plan
 
 _TURNS = 2

@@ -15,14 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Union
 
 from stagejit.errors import InternalError
 from stagejit.locks import remembered
-from stagejit.runtime.program import (
+from stagejit.runtime import program_steps
+from stagejit.runtime.program_steps import (
     BufferRef,
     ForeignArray,
+    Language,
+    Loop,
+    Reference,
+    Space,
     array_text,
-    nested_lines,
+    faults,
     ref_text,
     wrong_reference,
 )
@@ -60,36 +66,25 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Copy:
-    """Copies `nbytes` bytes; the ranges are equal or do not overlap."""
+class OnStream:
+    """A step of all programs, on a stream."""
 
     stream: int
-    destination: BufferRef
-    source: BufferRef
-    nbytes: int
 
 
 @dataclass(frozen=True)
-class Store:
-    """Stores an integer of `nbytes` bytes: `first`, and `step` more in each turn of the innermost
-    loop."""
-
-    stream: int
-    place: BufferRef
-    nbytes: int
-    first: int
-    step: int = 0
+class Copy(program_steps.Copy, OnStream):
+    pass
 
 
 @dataclass(frozen=True)
-class Call:
-    """A handler that jaxlib brings along, or a function of Python: on the host, with copies."""
+class Store(program_steps.Store, OnStream):
+    pass
 
-    stream: int
-    target: str
-    operands: tuple[ForeignArray, ...]
-    results: tuple[ForeignArray, ...]
-    attributes: tuple[tuple[str, str, int | float], ...] = ()
+
+@dataclass(frozen=True)
+class Call(program_steps.Call, OnStream):
+    """On the host, with copies; also of a function of Python."""
 
 
 @dataclass(frozen=True)
@@ -105,33 +100,13 @@ class Delegate:
 
 
 @dataclass(frozen=True)
-class Loop:
-    """The host queues `body` `trip` times."""
-
-    trip: int
-    body: tuple[Step, ...]
+class While(program_steps.While["Step"], OnStream):
+    """In a graph by the device; else the host waits for the stream and reads the predicate."""
 
 
 @dataclass(frozen=True)
-class While:
-    """The host queues `condition`, waits for the stream and reads the byte at `predicate`; while it
-    is not 0, it queues `body` and does so again."""
-
-    stream: int
-    condition: tuple[Step, ...]
-    predicate: BufferRef
-    body: tuple[Step, ...]
-
-
-@dataclass(frozen=True)
-class Branch:
-    """The host waits for the stream, reads the integer i of `index_nbytes` bytes at `index`, and
-    queues `branches[i]`, i clamped to them."""
-
-    stream: int
-    index: BufferRef
-    index_nbytes: int
-    branches: tuple[tuple[Step, ...], ...]
+class Branch(program_steps.Branch["Step"], OnStream):
+    """In a graph by the device; else the host waits for the stream and reads the index."""
 
 
 @dataclass(frozen=True)
@@ -151,20 +126,10 @@ class Body:
     steps: tuple[Step, ...]
 
 
-Step = (
-    Launch
-    | Record
-    | Wait
-    | Copy
-    | Store
-    | Call
-    | Delegate
-    | Loop
-    | While
-    | Branch
-    | Dispatched
-    | Body
-)
+Step = Union[
+    Launch, Record, Wait, Copy, Store, Call, Delegate, "Loop[Step]", While, Branch, Dispatched,
+    Body,
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -206,14 +171,6 @@ class CudaProgram:
                 yield step
 
 
-def walk(steps: tuple[Step, ...]) -> Iterator[Step]:
-    """All steps of the tree, each before what it contains."""
-    for step in steps:
-        yield step
-        for body in bodies(step):
-            yield from walk(body)
-
-
 def _conditions(steps: tuple[Step, ...]) -> int:
     inside = (
         isinstance(step, While | Branch) + max(map(_conditions, bodies(step)), default=0)
@@ -238,25 +195,28 @@ def streams_of(steps: Iterable[Step]) -> set[int]:
 def bodies(step: Step) -> tuple[tuple[Step, ...], ...]:
     """The step lists inside a step."""
     match step:
-        case Loop(body=body):
-            return (body,)
         case Dispatched(steps=steps) | Body(steps=steps):
             return (steps,)
-        case While(condition=condition, body=body):
-            return (condition, body)
-        case Branch(branches=branches):
-            return branches
         case _:
-            return ()
+            return program_steps.bodies(step)
 
 
 def verify(program: CudaProgram) -> None:
     """Raises InternalError where a reference leaves its space or a number makes no sense."""
-    _verify(program, program.steps, ())
+    sizes: dict[Space, tuple[int, ...]] = {
+        "arg": program.arg_nbytes,
+        "result": program.result_nbytes,
+        "arena": program.arena_nbytes,
+    }
+    for fault in faults(program.steps, sizes, _LANGUAGE):
+        _broken(program, fault)
     for ref in program.outputs:
-        _verify_reference(program, ref, 0, ())
+        if fault := wrong_reference(ref, 0, (), sizes.get(ref.space, ())):
+            _broken(program, fault)
     recorded: set[int] = set()
     for step in walk(program.steps):
+        if not 0 <= getattr(step, "stream", 0) < program.streams:
+            _broken(program, f"{_line(step)}: there are {program.streams} streams")
         if isinstance(step, Record):
             recorded.add(step.event)
         elif isinstance(step, Wait) and step.event not in recorded:
@@ -265,52 +225,24 @@ def verify(program: CudaProgram) -> None:
         _broken(program, f"{program.events} events, of which {len(recorded)} are recorded")
 
 
-def _verify(program: CudaProgram, steps: tuple[Step, ...], trips: tuple[int, ...]) -> None:
-    for step in steps:
-        for ref, nbytes in references(step):
-            _verify_reference(program, ref, nbytes, trips)
-        if not 0 <= getattr(step, "stream", 0) < program.streams:
-            _broken(program, f"{_line(step)}: there are {program.streams} streams")
-        if isinstance(step, Launch) and not 0 < step.blocks <= max(step.items, 1) < 1 << 62:
-            _broken(program, f"{_line(step)}: {step.blocks} blocks")
-        if isinstance(step, Store) and step.step and not trips:
-            _broken(program, f"{_line(step)}: no loop is around it")
-        for body in bodies(step):
-            _verify(program, body, (*trips, step.trip) if isinstance(step, Loop) else trips)
+def _counted(step: Step) -> tuple[int, ...]:
+    return (step.trip,) if isinstance(step, Loop) else ()
 
 
-def references(step: Step) -> list[tuple[BufferRef, int]]:
+def _faults(step: Step) -> Iterator[str]:
+    if isinstance(step, Launch) and not 0 < step.blocks <= max(step.items, 1) < 1 << 62:
+        yield f"{_line(step)}: {step.blocks} blocks"
+
+
+def references(step: Step) -> list[Reference]:
     """Each reference that a step itself makes, with the bytes it certainly touches."""
     match step:
         case Launch(buffers=buffers):
             return [(ref, 0) for ref in buffers]
-        case (
-            Call(operands=operands, results=results) | Delegate(operands=operands, results=results)
-        ):
+        case Delegate(operands=operands, results=results):
             return [(array.ref, array.nbytes) for array in (*operands, *results) if array]
-        case Copy(destination=destination, source=source, nbytes=nbytes):
-            return [(destination, nbytes), (source, nbytes)]
-        case Store(place=place, nbytes=nbytes):
-            return [(place, nbytes)]
-        case While(predicate=predicate):
-            return [(predicate, 1)]
-        case Branch(index=index, index_nbytes=nbytes):
-            return [(index, nbytes)]
         case _:
-            return []
-
-
-def _verify_reference(
-    program: CudaProgram, ref: BufferRef, nbytes: int, trips: tuple[int, ...]
-) -> None:
-    sizes = {
-        "arg": program.arg_nbytes,
-        "result": program.result_nbytes,
-        "arena": program.arena_nbytes,
-        "fault": (),
-    }[ref.space]
-    if fault := wrong_reference(ref, nbytes, trips, sizes):
-        _broken(program, fault)
+            return program_steps.references(step)
 
 
 def _broken(program: CudaProgram, what: str) -> None:
@@ -324,21 +256,10 @@ def as_text(program: CudaProgram) -> str:
     head += f"arena {arena} B"
     if any(workspaces):
         head += f"  workspaces {', '.join(map(str, workspaces))} B"
-    lines = [head, *nested_lines(program.steps, "  ", _line, _titled)]
+    lines = [head, *_LANGUAGE.lines(program.steps)]
     if program.outputs:
         lines.append(f"  return {', '.join(map(ref_text, program.outputs))}")
     return "\n".join(lines) + "\n"
-
-
-def _titled(step: Step) -> list[tuple[str, tuple[Step, ...]]]:
-    """The bodies of a step, with a heading for each where it has several."""
-    match step:
-        case While(condition=condition, body=body):
-            return [("condition", condition), ("do", body)]
-        case Branch(branches=branches):
-            return [(f"case {i}", body) for i, body in enumerate(branches)]
-        case _:
-            return [("", body) for body in bodies(step)]
 
 
 def _line(step: Step) -> str:
@@ -352,26 +273,22 @@ def _line(step: Step) -> str:
             return f"s{stream} records e{event}"
         case Wait(stream, event):
             return f"s{stream} waits for e{event}"
-        case Copy(_, destination, source, nbytes):
-            return f"copy {ref_text(destination)} <- {ref_text(source)} {nbytes} B"
-        case Store(_, place, nbytes, first, by):
-            return f"store {ref_text(place)} <- {first}{f' + {by}*i' if by else ''} {nbytes} B"
-        case Call(_, target, operands, results, attributes):
-            taken, given = (", ".join(map(array_text, x)) for x in (operands, results))
-            with_what = "".join(f" {name}={value}" for name, _, value in attributes)
-            return f"call {target}({taken}) -> ({given}){with_what}  // on the host, copied"
+        case Call():
+            return f"{program_steps.line(step)}  // on the host, copied"
         case Delegate(_, _, equation, operands, results):
             taken, given = (
                 ", ".join(map(array_text, filter(None, x))) for x in (operands, results)
             )
             return f"delegate {equation}({taken}) -> ({given})  // by jax on the host, copied"
-        case Loop(trip):
-            return f"loop {trip}:"
-        case While(stream, _, predicate):
-            return f"while {ref_text(predicate)}:  // decided on s{stream}, or read by the host"
-        case Branch(stream, index):
-            return f"branch {ref_text(index)}:  // decided on s{stream}, or read by the host"
+        case While(stream) | Branch(stream):
+            return f"{program_steps.line(step)}  // decided on s{stream}, or read by the host"
         case Dispatched(name, stream):
             return f"@{name} on s{stream}:"
         case Body(number):
             return f"body {number}:"
+        case _:
+            return program_steps.line(step)
+
+
+_LANGUAGE = Language(references, bodies, _counted, _faults, _line)
+walk = _LANGUAGE.walk

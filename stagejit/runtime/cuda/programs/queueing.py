@@ -27,7 +27,6 @@ from stagejit.runtime.cuda.programs.program import (
     Delegate,
     Dispatched,
     Launch,
-    Loop,
     Record,
     Step,
     Store,
@@ -35,7 +34,7 @@ from stagejit.runtime.cuda.programs.program import (
     While,
     streams_of,
 )
-from stagejit.runtime.program import BufferRef, ForeignArray, Space
+from stagejit.runtime.program_steps import BufferRef, ForeignArray, Loop, Space
 from stagejit.types import dtype_named
 
 
