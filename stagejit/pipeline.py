@@ -79,7 +79,6 @@ if TYPE_CHECKING:
     from stagejit.runtime.cuda.driver import Array
     from stagejit.runtime.cuda.programs.executor import Executable
     from stagejit.runtime.cuda.programs.program import CudaProgram
-    from stagejit.runtime.cuda.xla_calls import StreamProgram
 
 # Note [GPUs are loaded late]: what runs programs on a GPU (30 modules) is imported when there is a
 # compilation for one, before its steps, and not by those for the CPU.
@@ -379,7 +378,7 @@ def _load(c: Compilation) -> None:
         with contextlib.suppress(NoDriverError):  # calls raise it; to look at a program needs none
             gpu.load(made, where)
         if c.request.platform != "cpu":
-            c.staged = _on_its_stream(c, gpu.stream_program(made, where, _arrays_of(weights)))
+            c.staged = gpu.on_its_stream(made, where, _arrays_of(weights))
             return
         run = functools.partial(_on_gpu, made, where, weights)
         given = made.inputs[: len(made.inputs) - len(c.sources)]
@@ -446,15 +445,6 @@ def _bound_weights(c: Compilation, cache: ObjectCache | None) -> BoundWeights | 
 _evaluations: weakref.WeakValueDictionary[tuple[str, Options], Evaluated] = (
     weakref.WeakValueDictionary()
 )
-
-
-def _on_its_stream(c: Compilation, program: StreamProgram) -> Staged:
-    """One call of XLA's on the GPU, whose last result is scratch memory."""
-    types = (*c.executable.outputs, program.layout.scratch)
-    arguments = program.layout.given
-    numbers = tuple(range(arguments + len(types)))
-    call = NativeCall(program, numbers[:arguments], numbers[arguments:], types)
-    return Staged((call,), numbers[arguments:-1])
 
 
 def _bridged(c: Compilation, program: LoadedProgram) -> Staged:

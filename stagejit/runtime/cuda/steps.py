@@ -16,12 +16,13 @@ from stagejit.runtime.cuda.programs.hosting import cuda_program, executable
 from stagejit.runtime.cuda.programs.ordering import verify_order
 from stagejit.runtime.cuda.programs.program import CudaProgram, as_text
 from stagejit.runtime.cuda.programs.program import verify as _verify
-from stagejit.runtime.cuda.xla_calls import StreamProgram as stream_program
+from stagejit.runtime.cuda.xla_calls import StreamProgram
+from stagejit.runtime.staged import NativeCall, Staged
 from stagejit.schedule.plan import Plan
 
 __all__ = [
-    "as_text", "compile_ptx", "cuda_program", "device_of", "executable", "load", "run",
-    "stream_program", "verify",
+    "as_text", "compile_ptx", "cuda_program", "device_of", "executable", "load", "on_its_stream",
+    "run", "verify",
 ]  # fmt: skip
 
 
@@ -39,3 +40,12 @@ def load(made: Executable, target: str) -> None:
 def run(made: Executable, target: str, arrays: Sequence[Array]) -> list[Array]:
     """A call with arrays of the host."""
     return made.on(driver_of(target)).on_host(arrays)
+
+
+def on_its_stream(made: Executable, target: str, weights: Sequence[Array]) -> Staged:
+    """One call of XLA's on the GPU, whose last result is scratch memory."""
+    program = StreamProgram(made, target, weights)
+    arguments, types = program.layout.given, (*made.outputs, program.layout.scratch)
+    numbers = tuple(range(arguments + len(types)))
+    call = NativeCall(program, numbers[:arguments], numbers[arguments:], types)
+    return Staged((call,), numbers[arguments:-1])
