@@ -70,6 +70,8 @@ TILES = [
     (GroupTile(2, 1, 64, 128, f16), {"m": 130, "k": 66, "n": 254}),
     (GroupTile(1, 2, 128, 64, bf16), {"m": 64, "k": 8, "n": 264}),
     (GroupTile(2, 1, 64, 256, bf16), {"m": 136, "k": 320, "n": 264}),
+    (GroupTile(1, 1, 64, 64, bf16, copies=2), {"m": 72, "k": 392, "n": 136}),
+    (GroupTile(2, 1, 64, 64, f16, copies=4), {"m": 264, "k": 328, "n": 64}),
 ]
 
 
@@ -159,25 +161,28 @@ def test_a_program_on_the_emulated_gpu(forced: Any) -> None:
 
 WITHOUT = [r"__syncthreads\(\);", r"wgmma_fence_\d+\(sums\);", r"wgmma_commit\(\);",
            r"wgmma_wait_\d+_\d+\(sums\);", r"proxy_fence\(\);"]  # fmt: skip
+COPIES = [r"wait_for_copies<[1-9]>\(\);", r"commit_copies\(\);"]
 
 
 def _without(pattern: str, number: int, order: str, source: str, *launched: Any) -> None:
-    """A launch without one of the statements."""
+    """A launch without one of the statements: of one block, which has all tiles."""
     head, kernel = source.split("__launch_bounds__")
     found = list(re.finditer(pattern, kernel))[number]
     text = f"{head}__launch_bounds__{kernel[: found.start()]}{kernel[found.end() :]}"
-    sizes, words, blocks, _, nbytes = launched
-    LAUNCH(text, sizes, words, blocks, order, nbytes)
+    sizes, words, _, _, nbytes = launched
+    LAUNCH(text, sizes, words, 1, order, nbytes)
 
 
-@pytest.mark.parametrize("pattern", WITHOUT)
+@pytest.mark.parametrize(
+    ("pattern", "copies"),
+    [*((pattern, 0) for pattern in WITHOUT), *((pattern, 2) for pattern in [*WITHOUT, *COPIES])],
+)
 def test_a_statement_that_is_missing_is_found(
-    forced: Any, monkeypatch: pytest.MonkeyPatch, pattern: str
+    forced: Any, monkeypatch: pytest.MonkeyPatch, pattern: str, copies: int
 ) -> None:
     """Each that orders the products, in one order of the threads or another."""
-    device, tile = forced(SMALL), GroupTile(2, 1, 64, 64, bf16)
-    device = forced(tile)
-    a, b = some(128, 192), some(192, 64)
+    device = forced(GroupTile(2, 1, 64, 64, bf16, copies))
+    a, b = some(256, 64 * 5), some(64 * 5, 64)
     (kernel,) = compilation_of(DOT, a, b, device=device).run_until("codegen").kernels.values()
     count = len(re.findall(pattern, kernel.text.split("__launch_bounds__")[1]))
     assert count

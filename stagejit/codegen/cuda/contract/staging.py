@@ -186,15 +186,15 @@ def branch(
 
 def staging(
     emitter: ThreadEmitter, sides: Sides, tile: Shape, dtype: DType,
-    missing: tuple[float, float], loading: type[Loading],
+    missing: tuple[float, float], loading: type[Loading], copying: type[Copying],
 ) -> tuple[Staging, Staging]:  # fmt: skip
     """Of the rows and of the columns; for the user to read, why of each of them. loading: where no
-    copies bring it."""
+    copies bring it; copying: where they do."""
     made, reasons = list[Staging](), list[str]()
     both = (sides.rows, "left"), (sides.columns, "right")
     loads, by_rows = loads_of(sides, tile, dtype), tile.by_rows(sides)
     for (side, name), load, along, zero in zip(both, loads, by_rows, missing, strict=True):
-        kind = loading if load.kept else Copying
+        kind: type[Staging] = loading if load.kept else copying
         made.append(kind(emitter, sides, side, tile, dtype, name, zero, by_rows=along))
         reasons.append(f"{name} through registers, as {load.kept}" if load.kept else
                        f"{name} by copies of {made[-1].aligned} bytes")  # fmt: skip

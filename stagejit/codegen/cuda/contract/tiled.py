@@ -25,7 +25,7 @@ from operator import and_
 from stagejit.codegen.cuda.contract.numbers import apart, each
 from stagejit.codegen.cuda.contract.plan import Plan
 from stagejit.codegen.cuda.contract.sides import Sides
-from stagejit.codegen.cuda.contract.staging import Loading, staging
+from stagejit.codegen.cuda.contract.staging import Copying, Loading, staging
 from stagejit.codegen.cuda.contract.tile import Shape
 from stagejit.codegen.cuda.threads import ThreadEmitter
 from stagejit.codegen.elements.elements import Memory, Stores
@@ -40,7 +40,7 @@ from stagejit.types import DType
 class TiledSums(ABC):
     """The tree of one nest. sums: of a thread. shared: the type of operands in shared memory."""
 
-    loading = Loading
+    loading, copying = Loading, Copying
 
     def __init__(
         self,
@@ -58,7 +58,9 @@ class TiledSums(ABC):
         self.elem = element_type(self.dtype)
         self.stores = Stores(plan.region, self.elements, memory, plan.offsets)
         zeros = self._missing()
-        self.rows, self.columns = staging(emitter, sides, shape, shared, zeros, self.loading)
+        self.rows, self.columns = staging(
+            emitter, sides, shape, shared, zeros, self.loading, self.copying
+        )
         self.ahead = max(shape.copies, 1)
         self.sums = self.b.stack("sums", self.elem, sums)
 

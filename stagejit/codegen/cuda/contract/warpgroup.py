@@ -10,6 +10,13 @@ Note [Two tiles ahead]: while the tensor cores multiply a tile, threads store th
 they have in registers, into the other half of shared memory, and load the one after that. The half
 is free: its product was waited for before the barrier that ended the turn. What is stored goes past
 a fence of proxies before the next barrier, behind which the tensor cores see it.
+
+Note [A product across turns]: where copies bring tiles, a turn's product goes on while the next
+turn waits at its barrier and begins its own, so that tensor cores always have the next one. A turn
+waits for its tile's copies, passes a fence of proxies and the barrier, begins its product, starts
+the tile that is `ahead` turns later, and waits for the product of the turn before. That tile goes
+to the place of the tile two turns ago, whose product all threads had waited for before they came to
+this turn's barrier. So there are two places more than tiles on their way.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from collections.abc import Sequence
 from stagejit.codegen.cuda.contract.numbers import each
 from stagejit.codegen.cuda.contract.plan import Plan
 from stagejit.codegen.cuda.contract.sides import Sides
-from stagejit.codegen.cuda.contract.staging import Loading
+from stagejit.codegen.cuda.contract.staging import Copying, Loading, Staging
 from stagejit.codegen.cuda.contract.tiled import TiledSums
 from stagejit.codegen.cuda.contract.warpgroup_tile import GroupTile
 from stagejit.codegen.cuda.threads import ThreadEmitter
@@ -30,8 +37,10 @@ from stagejit.codegen.ir.nodes import Buffer
 from stagejit.codegen.ir.nodes import Value as Register
 
 
-class SwizzledStaging(Loading):
+class Swizzled(Staging):
     """One operand of a tile, where tensor cores read it themselves."""
+
+    tile: GroupTile
 
     @property
     def matrix(self) -> SwizzledMatrix:
@@ -42,7 +51,7 @@ class SwizzledStaging(Loading):
         return self.extent * self.tile.depth
 
     def room(self) -> Buffer:
-        size = self.tiles * self.size
+        size = self.tile.places * self.size
         return self.emitter.shared(self.name, self.elem, size, alignment=ALIGNMENT)
 
     def first(self, which: Register, row: Register, step: int) -> Register:
@@ -55,12 +64,20 @@ class SwizzledStaging(Loading):
         return which * self.size + place
 
 
+class SwizzledLoading(Swizzled, Loading):
+    """Through registers."""
+
+
+class SwizzledCopying(Swizzled, Copying):
+    """By copies."""
+
+
 class WarpgroupSums(TiledSums):
     """Each warpgroup has a tile of the block's."""
 
-    loading = SwizzledStaging
-    rows: SwizzledStaging
-    columns: SwizzledStaging
+    loading, copying = SwizzledLoading, SwizzledCopying
+    rows: Swizzled
+    columns: Swizzled
 
     def __init__(
         self, plan: Plan, sides: Sides, tile: GroupTile, emitter: ThreadEmitter,
@@ -80,6 +97,10 @@ class WarpgroupSums(TiledSums):
 
     def _first(self) -> None:
         b, depth = self.b, self.tile.depth
+        if self.tile.copies:
+            for number in range(self.tile.copies):
+                self._copy(b.const(number * depth), b.const(number))
+            return
         self._start(b.const(0), b.const(0))
         self._finish(b.const(0))
         b.proxy_fence()
@@ -87,9 +108,17 @@ class WarpgroupSums(TiledSums):
         b.barrier()
 
     def _turn(self) -> None:
-        """See Note [Two tiles ahead]."""
-        b, depth = self.b, self.tile.depth
+        """See Note [Two tiles ahead], and Note [A product across turns]."""
+        b, depth, copies = self.b, self.tile.depth, self.tile.copies
         at = self.elements.position.env[self.sides.step]
+        if copies:
+            b.wait_for_copies(copies - 1)
+            b.proxy_fence()
+            b.barrier()
+            self._multiply(at // depth % self.tile.places)
+            self._copy(at + copies * depth, (at // depth + copies) % self.tile.places)
+            b.wgmma_wait(self.sums, 1)
+            return
         which = at // depth % 2
         self._multiply(which)
 
@@ -101,6 +130,11 @@ class WarpgroupSums(TiledSums):
         self._if_there(at + 2 * depth, lambda: self._start(at + 2 * depth, which))
         b.wgmma_wait(self.sums)
         b.barrier()
+
+    def _copy(self, first: Register, which: Register) -> None:
+        """The tile whose steps begin at `first`, if there is one, is on its way; a group."""
+        self._if_there(first, lambda: self._start(first, which))
+        self.b.commit_copies()
 
     def _multiply(self, which: Register) -> None:
         """Begins to."""
@@ -123,6 +157,10 @@ class WarpgroupSums(TiledSums):
         """A thread has two neighbours of each 8 columns, in its row and in the one 8 further
         down."""
         b, tile, (row, column) = self.b, self.tile, self._group()
+        if tile.copies:
+            b.wait_for_copies()  # empty groups
+            b.wgmma_wait(self.sums)
+            b.barrier()
         warp, lane = b.warp() % (WARPGROUP // WARP), b.lane()
         lanes = min(self.sides.lanes, 2)
 

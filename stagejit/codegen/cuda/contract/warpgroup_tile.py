@@ -2,12 +2,14 @@
 
 Input: the sides of a product, a device. Output: tiles, and seconds. Invariant, as of `tile.py`.
 
-Note [What a tile of warpgroups costs]: the tensor cores do as many multiply-adds a cycle as the
-device is said to reach by `wgmma` (twice those of `mma.sync`, and of an A100), and read operands
-from shared memory themselves, 128 bytes a cycle: rows and columns once for each 64 rows. So columns
-should be many, and sums fill the registers: 64 x 256 are 128 of each thread. The same shared memory
-takes what threads store for the next turn. Nothing else is issued for a product, so one warpgroup
-keeps tensor cores busy, and two of them hide its beginnings and ends.
+Note [What a tile of warpgroups costs]: a multiprocessor's tensor cores do 2048 multiply-adds a
+cycle by `wgmma` (H100 whitepaper: 512 each), twice those of an A100, and cycles are then as long as
+what the device is said to reach in all tells: its power does not last for its highest clock. They
+read operands from shared memory themselves, 128 bytes a cycle: rows and columns once for each 64
+rows. So columns should be many, and sums fill the registers: 64 x 256 are 128 of each thread. The
+same shared memory takes what threads store for the next turn. Nothing else is issued for a product,
+so one warpgroup keeps tensor cores busy, and two of them hide its beginnings and ends. Copies that
+bring tiles leave the registers to sums.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from dataclasses import dataclass
 
 from stagejit.codegen.cuda.contract.plan import Plan
 from stagejit.codegen.cuda.contract.sides import Sides
-from stagejit.codegen.cuda.contract.tile import loads_of, turns_seconds
+from stagejit.codegen.cuda.contract.tile import loads_of, turns_of, turns_seconds
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.occupancy import occupancy
 from stagejit.codegen.ir.grid.warpgroups import ALIGNMENT, LINE, WARPGROUP, WarpgroupTile
@@ -26,21 +28,24 @@ from stagejit.codegen.ir.nodes import element_type
 from stagejit.types import DType, f32
 
 _OPERANDS = frozenset(("f16", "bf16"))
-_SHARED_NBYTES_A_CYCLE = 128
+_PRODUCTS_A_CYCLE, _SHARED_NBYTES_A_CYCLE = 2048, 128
 _BESIDE, _MOST_REGISTERS = 48, 255
+_COPIES = 0, 2, 3, 4
 _OF_PLACE = 2  # registers of an access that is on its way; twice as many if it is one element's
 
 
 @dataclass(frozen=True)
 class GroupTile:
     """A block has `down` x `across` warpgroups of `height` x `width` sums each, `height` 64 or a
-    few times that, and takes `depth` steps at a time. operand: the type of both operands."""
+    few times that, and takes `depth` steps at a time. operand: the type of both operands; copies:
+    see `Shape`."""
 
     down: int
     across: int
     height: int
     width: int
     operand: DType
+    copies: int = 0
     depth: int = LINE
 
     @property
@@ -70,9 +75,10 @@ class GroupTile:
         return self.height * self.width // WARPGROUP
 
     @property
-    def copies(self) -> int:
-        """Threads load them."""
-        return 0
+    def places(self) -> int:
+        """For tiles in shared memory: those on their way, and two that are multiplied; without
+        copies two, see `warpgroup.py`."""
+        return self.copies + 2
 
     def by_rows(self, sides: Sides) -> tuple[bool, bool]:
         """As in memory."""
@@ -83,14 +89,15 @@ class GroupTile:
 
     @property
     def shared_nbytes(self) -> int:
-        """Of two tiles of each operand, each of whole atoms."""
-        nbytes = 2 * (self.rows + self.columns) * self.depth * self.operand.itemsize
+        """Of all places of each operand, each of whole atoms."""
+        nbytes = self.places * (self.rows + self.columns) * self.depth * self.operand.itemsize
         return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
     def __str__(self) -> str:
         return (
             f"{self.rows} x {self.columns} sums a block, {self.height} x {self.width} a warpgroup "
-            f"from shared memory, {self.depth} steps at a time"
+            f"from shared memory, {self.depth} steps at a time, {self.places} tiles"
+            f"{' by copies' if self.copies else ''}"
         )
 
 
@@ -101,17 +108,23 @@ def group_tiles(plan: Plan, device: Device) -> Iterator[GroupTile]:
     if not (known and device.has_warpgroups):
         return
     groups = (2, 1), (1, 2), (1, 1), (4, 1)
-    for (down, across), height, width in itertools.product(groups, (64, 128), (64, 128, 192, 256)):
+    widths = (64, 128, 192, 256)
+    for (down, across), height, width, copies in itertools.product(
+        groups, (64, 128), widths, _COPIES
+    ):
         if height * width <= 64 * 256:
-            yield GroupTile(down, across, height, width, left)
+            yield GroupTile(down, across, height, width, left, copies)
 
 
 def group_tile_fits(sides: Sides, tile: GroupTile, device: Device) -> bool:
-    """Whether threads share the loads evenly, and there is enough of everything."""
+    """Whether threads share the loads evenly, and there is enough of everything; where copies
+    bring tiles, whether they can, and there are more tiles than are on their way."""
+    loads = loads_of(sides, tile, tile.operand)
     shared = all(
-        load.lanes * load.often * tile.threads == tile.depth * load.extent
-        for load in loads_of(sides, tile, tile.operand)
+        load.lanes * load.often * tile.threads == tile.depth * load.extent for load in loads
     )
+    if tile.copies and (any(load.kept for load in loads) or tile.copies >= turns_of(sides, tile)):
+        return False
     registers = min(_MOST_REGISTERS, device.registers // tile.threads)
     return (
         shared
@@ -122,7 +135,7 @@ def group_tile_fits(sides: Sides, tile: GroupTile, device: Device) -> bool:
 
 def _registers(sides: Sides, tile: GroupTile) -> int:
     staged = sum(
-        -(-load.lanes * load.often * tile.operand.itemsize // 4)
+        (-(-load.lanes * load.often * tile.operand.itemsize // 4) if load.kept else 0)
         + _OF_PLACE * load.often * (2 if load.lanes == 1 else 1)
         for load in loads_of(sides, tile, tile.operand)
     )
@@ -132,11 +145,11 @@ def _registers(sides: Sides, tile: GroupTile) -> int:
 def group_tile_seconds(sides: Sides, tile: GroupTile, device: Device) -> float:
     """See Note [What a tile of warpgroups costs]."""
     clock, itemsize = device.peak_flops / 256, tile.operand.itemsize
-    rate = device.tensor_flops / (2 * device.cores * clock)
-    multiply = tile.rows * tile.columns * tile.depth / rate
+    slower = max(2 * device.cores * _PRODUCTS_A_CYCLE * clock / device.tensor_flops, 1.0)
+    multiply = tile.rows * tile.columns * tile.depth / _PRODUCTS_A_CYCLE
     products = tile.down * tile.across * tile.down_products
     read = products * (tile.product.m + tile.width) * tile.depth * itemsize
     stored = (tile.rows + tile.columns) * tile.depth * itemsize
     busy = max(multiply, (read + stored) / _SHARED_NBYTES_A_CYCLE)
     held = occupancy(device, tile.threads, _registers(sides, tile), tile.shared_nbytes)
-    return turns_seconds(sides, tile, device, held, busy, 1.0, tile.operand)
+    return slower * turns_seconds(sides, tile, device, held, busy, 1.0, tile.operand)
