@@ -7,6 +7,10 @@ program in which nothing was ever encoded.
 
 Note [Constants]: what is encoded of a constant is a constant again, of another layout, and so is a
 bound input: who owns their memory packs them once (`Layout.laid_out`), and no call does.
+
+Note [Several targets]: what a dispatch makes lies as its own target says, and constants as the
+target of who reads them does. Where a dispatch for another target reads it, and wants other tiles,
+a copy stands on that edge, one for all readers of these tiles.
 """
 
 from __future__ import annotations
@@ -45,11 +49,14 @@ class Resolved:
     bound: Mapping[int, Layout] = field(default_factory=dict)
 
 
-def resolve_encodings(graph: Graph, resolver: Resolver) -> Resolved:
-    """`graph` itself, if nothing in it is encoded."""
+def resolve_encodings(
+    graph: Graph, resolver: Resolver, of: Callable[[Op], Resolver] | None = None
+) -> Resolved:
+    """`graph` itself, if nothing in it is encoded. of: the resolver of the target that a dispatch
+    is for, where they are for several; see Note [Several targets]."""
     if not _has_encodings(graph):
         return Resolved(graph)
-    resolution = _Resolution(graph, resolver)
+    resolution = _Resolution(graph, of or (lambda op: resolver))
     return Resolved(resolution.run(), resolution.decisions, resolution.bound)
 
 
@@ -62,10 +69,11 @@ def _has_encodings(graph: Graph) -> bool:
 
 class _Resolution:
     """`values`: what stands for each value; `parts`: of those that are made already, by what they
-    were made of."""
+    were made of; `relaid`: copies of values in other layouts."""
 
-    def __init__(self, graph: Graph, resolver: Resolver) -> None:
-        self.graph, self.resolver, self.made = graph, resolver, Graph(graph.name)
+    def __init__(self, graph: Graph, of: Callable[[Op], Resolver]) -> None:
+        self.graph, self.of, self.made = graph, of, Graph(graph.name)
+        self.relaid: dict[tuple[Value, Layout], Value] = {}
         self.decisions: list[Decision] = []
         self.values: dict[Value, Value] = {}
         self.parts: dict[Any, tuple[Graph, ...]] = {}
@@ -101,7 +109,7 @@ class _Resolution:
         if op.definition.with_bodies is not None:
             bodies = []
             for body in op.definition.bodies(op):
-                inner = resolve_encodings(body, self.resolver)
+                inner = resolve_encodings(body, untiled, self.of)
                 self.decisions += inner.decisions
                 bodies.append(inner.graph)
             attrs = {**attrs, **op.definition.with_bodies(bodies)}
@@ -160,7 +168,7 @@ class _Resolution:
         """How an encoded output lies."""
         encoding, plain = output.type.encoding, TensorType(output.type.dtype, output.shape)
         assert encoding is not None
-        layout = self.resolver(encoding, plain) or ROW_MAJOR
+        layout = self._resolver(op, output)(encoding, plain) or ROW_MAJOR
         reason = f"{encoding} is {layout}" if layout != ROW_MAJOR else f"no tiles for {encoding}"
         if layout != ROW_MAJOR and layout.keeps_order(plain.shape):
             reason, layout = f"{layout} is how it lies", ROW_MAJOR
@@ -173,6 +181,50 @@ class _Resolution:
         what, loc, applied = describe(output.op), output.op.loc, not layout.is_row_major
         self.decisions.append(Decision(NAME, what, applied, reason, loc))
         return layout
+
+    def _resolver(self, op: Op, output: Value) -> Resolver:
+        """Of the target that an output is for: that of the dispatch, or, where it only packs, of
+        the first one that reads it."""
+        part = parts_of(op)[0]
+        readers = self.graph.users(op.results[part.outputs.index(output)])
+        packs = _operand(part, output.op.operands[0]) is not None
+        return self.of(readers[0] if packs and readers else op)
+
+    def _as_wanted(self, op: Op, value: Value) -> Value:
+        """What `op` reads of an operand: a copy, where its target wants it in other tiles than that
+        of whoever made it."""
+        encoding, made = value.type.encoding, self.values[value]
+        if encoding is None:
+            return made
+        part = parts_of(value.op)[0]
+        output = part.outputs[value.index]
+        maker = self._resolver(value.op, output)
+        if self.of(op) is maker:
+            return made
+        layout = self.of(op)(encoding, TensorType(made.type.dtype, made.shape)) or ROW_MAJOR
+        if layout == made.type.layout or (layout.keeps_order(made.shape) and _is_plain(made)):
+            return made
+        at = _operand(part, output.op.operands[0])
+        if at is not None and value.op.operands[at].op.definition.is_constant:
+            source = value.op.operands[at]
+            return self._constant(source, layout) or self.values[source]
+        if (made, layout) not in self.relaid:
+            self.relaid[made, layout] = self._copy(op, made, layout)
+        return self.relaid[made, layout]
+
+    def _copy(self, op: Op, value: Value, layout: Layout) -> Value:
+        attrs = {} if layout.is_row_major else {"layout": layout}
+        shape, dtype = value.shape, value.type.dtype
+        into = build(self.made, "empty", (), op.loc, shape=shape, dtype=dtype, **attrs)
+        part, start = Graph("copy"), (0,) * len(shape)
+        source = part.add_input("a0", value.type)
+        whole = part.add_input("d0", into.type, donated=True)
+        steps = (1,) * len(shape)
+        placed = build(part, "insert_slice", [source, whole], offsets=start, strides=steps)
+        part.set_outputs([placed])
+        what = f"{value.type} for another target, which wants {layout}"
+        self.decisions.append(Decision(NAME, describe(op), True, what, op.loc))
+        return add_dispatch(self.made, [value, into], [part]).result
 
     def _is_weight(self, value: Value) -> bool:
         return value.op.definition.is_constant or self.graph.is_bound(value)
@@ -190,7 +242,7 @@ class _Resolution:
         return self.constants[value, layout]
 
     def _keep(self, op: Op, kept: Sequence[int], placed: Mapping[int, Layout]) -> None:
-        operands = [self.values[value] for value in op.operands]
+        operands = [self._as_wanted(op, value) for value in op.operands]
         for number, layout in placed.items():
             type = op.results[number].type
             attrs = {"shape": type.shape, "dtype": type.dtype, "layout": layout}
@@ -206,6 +258,10 @@ class _Resolution:
         clone.loc = op.loc
         results = [op.results[number] for number in kept]
         self.values.update(zip(results, clone.results, strict=True))
+
+
+def _is_plain(value: Value) -> bool:
+    return value.type.layout.is_row_major
 
 
 def _operand(part: Graph, value: Value) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,7 +17,8 @@ import stagejit
 from stagejit import pipeline
 from stagejit.codegen.cpu.contract.panels import panels_for
 from stagejit.codegen.target import Target
-from stagejit.dispatch.encodings import Resolver
+from stagejit.dispatch.encodings import Resolver, resolve_encodings, untiled
+from stagejit.dispatch.regions import regions_of
 from stagejit.graph.isomorphic import difference
 from stagejit.graph.printer import as_text
 from stagejit.index.encoding import Encoding
@@ -234,3 +236,42 @@ def test_dropping_encodings_changes_no_value(
         ours = stagejit.jit(f, options=Options(verify=True, disable=tuple(disable)))(x)
     wide = x.astype(np.float64), w.astype(np.float64)
     same(ours, np.tanh(wide[0] @ wide[1]) @ wide[1].T)
+
+
+# -------------------------------------------------------------------------------- E8
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("second", ["tiled", "untiled"])
+def test_e8_two_targets_in_one_plan(monkeypatch: pytest.MonkeyPatch, second: str) -> None:
+    """Two products for one target, then two for another: a value is relaid where it crosses."""
+    one, other = tiled(), tiled(4, 32) if second == "tiled" else untiled
+    x, w = f32(40, 64), [f32(64, 64, seed=n) / 8 for n in range(4)]
+
+    def f(x: Any, w: Any) -> Any:
+        for each in w:
+            x = jnp.tanh(x @ each)
+        return x
+
+    def resolve(c: Compilation) -> None:
+        products = [op for op in c.dispatches.ops() if op.definition.is_dispatch]
+        first = products[: len(products) // 2]
+        resolved = resolve_encodings(c.dispatches, one, lambda op: one if op in first else other)
+        c.resolved = resolved.graph
+        c.regions = regions_of(c.resolved, c.request.options)
+        c.decisions += resolved.decisions
+
+    steps = (replace(s, run=resolve) if s.name == "resolve" else s for s in pipeline.STEPS)
+    monkeypatch.setattr(pipeline, "STEPS", tuple(steps))
+    plan = plan_of(f, x, w)
+    between = [str(b.layout) for b in plan.buffers if b.kind == "transient"]
+    assert len(plan.copies) == 1
+    (copy,) = plan.copies
+    names = [d.name for d in plan.dispatches]
+    assert names.index(copy.name) == 2  # between the second product and the third
+    theirs = "{;4,32}" if second == "tiled" else ""
+    assert between == ["{;8,16}", "{;8,16}", theirs, theirs]
+    wanted = x.astype(np.float64)
+    for each in w:
+        wanted = np.tanh(wanted @ each)
+    same(stagejit.jit(f, options=Options(verify=True))(x, w), wanted)
