@@ -40,7 +40,14 @@ from stagejit.options import CUDA, Options
 from stagejit.runtime import fallback, seams
 from stagejit.runtime.emission import emit
 from stagejit.runtime.formats import NAME as CALLER_LAYOUTS
-from stagejit.runtime.formats import NO_FORMATS, Formats, around, as_it_lies, formats_of
+from stagejit.runtime.formats import (
+    NO_FORMATS,
+    Formats,
+    around,
+    as_it_lies,
+    formats_of,
+    orders_of_results,
+)
 from stagejit.runtime.marks import Mark, enclose, mark_of
 from stagejit.runtime.staged import Compiler, Request, Staged
 
@@ -275,4 +282,5 @@ def _lower_jit(original: Any, ctx: Any, *args: Any, **params: Any) -> Any:
     staged = stage(request)
     if staged is None:
         return instead()
-    return fallback.guarded(request, lambda: emit(ctx, staged, args), instead)
+    orders = orders_of_results(request.jaxpr)
+    return fallback.guarded(request, lambda: emit(ctx, staged, args, orders), instead)

@@ -20,23 +20,35 @@ from jax.interpreters import mlir
 from stagejit.compat import physical_aval, type_of
 from stagejit.crossing import shares_bytes, to_jax, to_physical
 from stagejit.runtime.staged import DelegatedEquation, NativeCall, Reshape, Staged
-from stagejit.runtime.transposed import Turned, before_transpose, fastest_first, transposed
+from stagejit.runtime.transposed import (
+    Order,
+    Turned,
+    after_transpose,
+    before_transpose,
+    fastest_first,
+    transposed,
+)
 from stagejit.types import TensorType
 
 
-def emit(ctx: Any, staged: Staged, args: Sequence[Any]) -> list[Any]:
-    """The results of `staged` for operands `args`, as code where `ctx` inserts it."""
+def emit(
+    ctx: Any, staged: Staged, args: Sequence[Any], orders: Sequence[Order | None] = ()
+) -> list[Any]:
+    """The results of `staged` for operands `args`, as code where `ctx` inserts it. orders: of each
+    result that will be transposed back, in which order its axes are then."""
     block = ir.InsertionPoint.current.block
     before = len(list(block.operations))
     try:
-        return _emit_items(ctx, staged, args)
+        return _emit_items(ctx, staged, args, dict(zip(staged.outputs, orders, strict=False)))
     except BaseException:
         for operation in reversed(list(block.operations)[before:]):
             operation.erase()
         raise
 
 
-def _emit_items(ctx: Any, staged: Staged, args: Sequence[Any]) -> list[Any]:
+def _emit_items(
+    ctx: Any, staged: Staged, args: Sequence[Any], orders: Mapping[int, Order | None]
+) -> list[Any]:
     """Custom calls and delegated equations in order, over (IR value, abstract value) pairs, whose
     abstract values are those of XLA: see Note [Types that XLA sees]."""
     avals_in = map(physical_aval, ctx.avals_in)
@@ -53,7 +65,7 @@ def _emit_items(ctx: Any, staged: Staged, args: Sequence[Any]) -> list[Any]:
             continue
         operands = [None if n is None else values[n] for n in item.operands]
         if isinstance(item, NativeCall):
-            results = _emit_call(ctx, item, operands, wanted)
+            results = _emit_call(ctx, item, operands, wanted, orders)
         else:
             results, tokens = _emit_equation(ctx, item, operands, tokens)
         numbers = [n for n in item.results if n is not None]
@@ -111,7 +123,11 @@ def _emit_reshape(ctx: Any, value: tuple[Any, Any], type: TensorType) -> tuple[A
 
 
 def _emit_call(
-    ctx: Any, item: NativeCall, operands: list[Any], wanted: Mapping[int, Any]
+    ctx: Any,
+    item: NativeCall,
+    operands: list[Any],
+    wanted: Mapping[int, Any],
+    orders: Mapping[int, Order | None],
 ) -> list[tuple[Any, Any]]:
     values = [value if shares_bytes(value[1]) else _physical(ctx, value) for value in operands]
     avals_out = [
@@ -122,7 +138,10 @@ def _emit_call(
         aval = avals_out[result]
         values[argument] = converted(ctx, values[argument], aval), aval
     inputs: list[Turned | None] = [before_transpose(*value) for value in values]
-    outputs: list[Turned | None] = [None] * len(avals_out)
+    outputs = [
+        after_transpose(aval, orders.get(number))
+        for number, aval in zip(item.results, avals_out, strict=True)
+    ]
     for result, argument in item.program.program.aliases:  # which lie alike
         outputs[result] = inputs[argument]
     return _emit_turned(ctx, item, values, avals_out, (inputs, outputs))

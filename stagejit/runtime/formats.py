@@ -97,14 +97,22 @@ def _refusal(aval: Any, layout: Any) -> str:
 
 # By the program, then by the orders: the compiler knows what it has compiled by its jaxpr.
 _physical: weakref.WeakKeyDictionary[Any, dict[Formats, Any]] = weakref.WeakKeyDictionary()
+_formats: weakref.WeakKeyDictionary[Any, Formats] = weakref.WeakKeyDictionary()
 
 
 def as_it_lies(jaxpr: Any, formats: Formats) -> Any:
     """The program for arrays of which the axes are in the order in which they lie."""
     known = _physical.setdefault(jaxpr, {})
     if formats not in known:
-        known[formats] = _as_it_lies(jaxpr, formats)
+        made = known[formats] = _as_it_lies(jaxpr, formats)
+        _formats[made] = formats
     return known[formats]
+
+
+def orders_of_results(jaxpr: Any) -> tuple[tuple[int, ...] | None, ...]:
+    """In which order the axes of the results of such a program are; nothing for any other one."""
+    formats = _formats.get(jaxpr, NO_FORMATS)
+    return tuple(None if wanted is None else wanted.layout.order for wanted in formats.outputs)
 
 
 def _as_it_lies(jaxpr: Any, formats: Formats) -> Any:

@@ -4,7 +4,8 @@ Input: IR values of StableHLO. Output: what a `stablehlo.transpose` is made of, 
 that lies where the transpose is row-major. Invariant: a call reads the same bytes.
 
 Without this, XLA, which gives what a program takes its default layout first, copies an argument
-that lies otherwise, and transposes the copy.
+that lies otherwise, and transposes the copy; or makes a kernel of a transpose that moves nothing.
+Two transposes of a result, there and back, are none for XLA.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from jax.interpreters import mlir
 
 from stagejit.compat import shaped_like
 
+Order = tuple[int, ...]
+
 
 @dataclass(frozen=True)
 class Turned:
-    """value, aval: an array whose axes lie in `order`, the slowest first."""
+    """value, aval: an array whose axes lie in `order`, the slowest first; None for a result."""
 
     value: Any
     aval: Any
-    order: tuple[int, ...]
+    order: Order
 
 
 def fastest_first(arrays: Sequence[Turned | None]) -> list[tuple[int, ...] | None]:
@@ -41,10 +44,19 @@ def before_transpose(value: Any, aval: Any) -> Turned | None:
     if operation is None or operation.name != "stablehlo.transpose":
         return None
     order = tuple(ir.DenseI64ArrayAttr(operation.attributes["permutation"]))
+    return Turned(operation.operands[0], _before(aval, order), order)
+
+
+def after_transpose(aval: Any, order: Order | None) -> Turned | None:
+    """A result that XLA is given as what `aval` is a transpose of; None where there is no order."""
+    return None if order is None else Turned(None, _before(aval, order), order)
+
+
+def _before(aval: Any, order: Order) -> Any:
     shape = [0] * len(order)
     for extent, axis in zip(aval.shape, order, strict=True):
         shape[axis] = extent
-    return Turned(operation.operands[0], shaped_like(aval, tuple(shape)), order)
+    return shaped_like(aval, tuple(shape))
 
 
 def transposed(ctx: Any, value: Any, aval: Any, order: Sequence[int]) -> Any:
