@@ -26,16 +26,16 @@ class Compiling:
 
 def test_each_source_has_its_code() -> None:
     compiling = Compiling()
-    found = cubins(["a", "b", "a"], "sm_80", Compiler("one", compiling), None)
+    found = cubins(["a", "b", "a"], "sm_80", Compiler("one", compiling, compiling), None)
     assert found == [b"a for sm_80", b"b for sm_80", b"a for sm_80"]
     assert sorted(compiling.given) == ["a", "b"]
-    assert cubins([], "sm_80", Compiler("one", compiling), None) == []
+    assert cubins([], "sm_80", Compiler("one", compiling, compiling), None) == []
 
 
 def test_sources_are_compiled_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
     compiling = Compiling(at_a_time=3)  # each waits for the others
-    found = cubins(["a", "b", "c"], "sm_80", Compiler("one", compiling), None)
+    found = cubins(["a", "b", "c"], "sm_80", Compiler("one", compiling, compiling), None)
     assert found == [b"a for sm_80", b"b for sm_80", b"c for sm_80"]
 
 
@@ -45,10 +45,12 @@ def test_code_is_kept_by_all_that_decides_it(tmp_path: Path) -> None:
              ("b", "sm_80", "one")]  # fmt: skip
     for _ in range(2):
         for source, arch, identity in kinds:
-            found = cubins([source], arch, Compiler(identity, compiling), store)
+            found = cubins([source], arch, Compiler(identity, compiling, compiling), store)
             assert found == [f"{source} for {arch}".encode()]
     assert len(compiling.given) == len(kinds)
-    keys = {key_of(source, arch, Compiler(name, compiling)) for source, arch, name in kinds}
+    keys = {
+        key_of(source, arch, Compiler(name, compiling, compiling)) for source, arch, name in kinds
+    }
     assert len(keys) == len(kinds)
 
 
@@ -58,5 +60,7 @@ def test_a_source_that_does_not_compile(tmp_path: Path) -> None:
 
     store = ObjectCache(tmp_path / "cache")
     with pytest.raises(ValueError, match="a"):
-        cubins(["a", "b"], "sm_80", Compiler("one", refuse), store)
-    assert cubins(["a"], "sm_80", Compiler("one", Compiling()), store) == [b"a for sm_80"]
+        cubins(["a", "b"], "sm_80", Compiler("one", refuse, refuse), store)
+    assert cubins(["a"], "sm_80", Compiler("one", Compiling(), Compiling()), store) == [
+        b"a for sm_80"
+    ]

@@ -64,7 +64,7 @@ def test_kernels_are_compiled_once(device: Device, tmp_path: Path) -> None:
 
     def loaded(identity: str) -> None:
         store = ObjectCache(tmp_path / "cache")
-        driver = PyCudaDriver(compiler=Compiler(identity, compile), store=store)
+        driver = PyCudaDriver(compiler=Compiler(identity, compile, compile), store=store)
         with driver.current():
             first = driver.load([AXPY_SOURCE, sum_source(0)])
             assert driver.load([AXPY_SOURCE])["axpy"] is first["axpy"]
