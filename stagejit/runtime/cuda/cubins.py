@@ -20,11 +20,11 @@ from stagejit.runtime.objects.object_cache import ObjectCache, digest
 class Compiler:
     """identity: what decides the code beside source and architecture. compile: of a source and an
     architecture; it is called on several threads at a time. compile_open: the same of a source that
-    calls what the driver links in when it loads the code."""
+    calls what the driver links in when it loads the code, where that is another way."""
 
     identity: str
     compile: Callable[[str, str], bytes]
-    compile_open: Callable[[str, str], bytes]
+    compile_open: Callable[[str, str], bytes] | None = None
 
 
 def nvrtc_compiler() -> Compiler:

@@ -357,7 +357,8 @@ class PyCudaDriver:
 
     @remembered
     def _decide(self) -> Any:
-        code = self._compiler.compile_open(DECIDE.text, self._arch)
+        compile = self._compiler.compile_open or self._compiler.compile
+        code = compile(DECIDE.text, self._arch)
         return self._owned(self._loaded(DECIDE, code))
 
     @remembered

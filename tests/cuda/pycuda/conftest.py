@@ -20,7 +20,7 @@ from tests.cuda.driver.cubin import emulated_cubin
 from tests.cuda.pycuda import standin
 from tests.cuda.pycuda.built import is_importable
 
-EMULATED = Compiler("g++", emulated_cubin, emulated_cubin)
+EMULATED = Compiler("g++", emulated_cubin)
 _INSTALL = "`python -m tests.cuda.pycuda.built`, once, or the extra `cuda`"
 
 

@@ -92,6 +92,8 @@ def test_an_older_driver_is_not_asked(device: Device, monkeypatch: pytest.Monkey
 @pytest.mark.skipif(not nvrtc.is_installed(), reason="needs `nvidia-cuda-nvrtc`")
 def test_what_the_driver_links_in_is_named_in_ptx() -> None:
     for arch in ("sm_80", "sm_90a", "sm_100"):
-        text = nvrtc_compiler().compile_open(DECIDE.text, arch).decode()
+        compile_open = nvrtc_compiler().compile_open
+        assert compile_open is not None
+        text = compile_open(DECIDE.text, arch).decode()
         assert ".extern .func cudaGraphSetConditional" in " ".join(text.split())
         assert ".visible .entry stagejit_decide(" in text
