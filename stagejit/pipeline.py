@@ -197,7 +197,7 @@ class Compilation:
             from stagejit.runtime.cuda import steps as gpu
 
             return common | {
-                "cuda": lambda: self._each_kernel(lambda g: g.text),
+                "cuda": lambda: gpu.texts_of(self.run_until("codegen").schedule, self.kernels),
                 "ptx": lambda: self._each_kernel(lambda g: gpu.compile_ptx(g.text, device.arch)),
                 "host": lambda: gpu.as_text(self.run_until("host").cuda),
             }

@@ -21,6 +21,8 @@ H200 = device_named("H200")
     (128, 32, 48 << 10, 4, "shared memory"),
     (32, 16, 0, 32, "blocks"),
     (1024, 64, 0, 1, "registers"),
+    (32, 80, 0, 24, "registers"),  # of 25 warps
+    (96, 56, 0, 12, "registers"),
 ])  # fmt: skip
 def test_residency(threads: int, registers: int, shared: int, blocks: int, limit: str) -> None:
     held = occupancy(H200, threads, registers, shared)

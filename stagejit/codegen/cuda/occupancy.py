@@ -4,7 +4,8 @@ Input: what a kernel takes of a multiprocessor: threads, registers, shared memor
 `Occupancy`, and modelled seconds. Invariant: a model: nothing here was measured on a GPU.
 
 The rules of residency are those of NVIDIA's occupancy calculator: registers go to warps in units of
-256, shared memory to blocks in units of 1 KiB, of which each block takes one more for the system.
+256, and to four warps at a time, one of each scheduler; shared memory to blocks in units of 1 KiB,
+of which each block takes one more for the system.
 
 Note [What a kernel reaches]: to stream at full bandwidth, as many bytes have to be on their way as
 pass in the time that one takes (Little's law): threads that are there, times the bytes that each
@@ -50,7 +51,7 @@ def occupancy(device: Device, threads: int, registers: int, shared_nbytes: int) 
     of_block = (-(-shared_nbytes // _SHARED_A_UNIT) + 1) * _SHARED_A_UNIT
     fit = {
         "threads": device.threads_a_core // WARP // warps,
-        "registers": device.registers // max(of_warp, 1) // warps,
+        "registers": device.registers // max(of_warp, 1) // _SCHEDULERS * _SCHEDULERS // warps,
         "shared memory": device.shared_nbytes // of_block,
         "blocks": device.blocks_a_core,
     }

@@ -89,6 +89,9 @@ class ThreadEmitter(Emitter):
 
     b: GridBuilder
     elements: ThreadElements
+    width: int
+    apart: bool
+    exists: Register | None
 
     def __init__(self, elements: ThreadElements, builder: GridBuilder) -> None:
         super().__init__(elements)
@@ -96,10 +99,6 @@ class ThreadEmitter(Emitter):
         self.width, self.apart, self.exists = 1, False, None
         self.threads = math.prod(builder.threads)
         self._shared: dict[tuple[str, Type, int, int], Buffer] = {}
-
-    width: int
-    apart: bool
-    exists: Register | None
 
     @property
     def member(self) -> Register:

@@ -6,7 +6,9 @@ Invariant: equal trees give equal text; variables are numbered by first appearan
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from itertools import groupby
 
 from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.nest.tree import (
@@ -33,14 +35,26 @@ def text_of(tree: Node) -> str:
     return "\n".join(_Text().lines(tree, ""))
 
 
+def _repeated(node: Node) -> str:
+    """What is said of a node that one of several is numbered by; "" of others."""
+    what, _, number = node.what.rpartition(" ") if isinstance(node, Within) else ("", "", "")
+    return what if number.isdigit() else ""
+
+
 class _Text:
     def __init__(self) -> None:
         self._names: dict[Var, str] = {}
 
     def lines(self, node: Node, indent: str) -> Iterator[str]:
         if isinstance(node, tuple):
-            for part in node:
-                yield from self.lines(part, indent)
+            for first, parts in groupby(node, _repeated):
+                each = list(parts)
+                texts = [list(self.lines(part, indent)) for part in each]
+                if first and len(each) > 1 and all(x[1:] == texts[0][1:] for x in texts):
+                    yield f"{texts[0][0]} to {texts[-1][0].split()[-1]}"
+                    yield from texts[0][1:]
+                else:
+                    yield from itertools.chain(*texts)
             return
         for head, body in self._parts(node):
             yield indent + head

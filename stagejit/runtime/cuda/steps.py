@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stagejit.codegen.uses import texts_of
 from stagejit.runtime.cuda.driver import Array
 from stagejit.runtime.cuda.drivers import device_of, driver_of
 from stagejit.runtime.cuda.nvrtc import compile_ptx
@@ -22,7 +23,7 @@ from stagejit.schedule.plan import Plan
 
 __all__ = [
     "as_text", "compile_ptx", "cuda_program", "device_of", "executable", "load", "on_its_stream",
-    "run", "verify",
+    "run", "texts_of", "verify",
 ]  # fmt: skip
 
 

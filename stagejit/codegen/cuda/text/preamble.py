@@ -8,6 +8,7 @@ same as what stands in its place elsewhere, but for the bits of NaN.
 from __future__ import annotations
 
 import re
+from functools import cache
 
 _TYPES = """\
 using i8 = signed char; using i16 = short; using i32 = int; using i64 = long long;
@@ -274,15 +275,20 @@ __device__ inline float atomic_extremum(float* p, float value, Choose choose) {
 }
 
 
+_WORD = re.compile(r"\w+")
+
+
 def preamble(text: str) -> str:
     """All that `text` needs before it."""
-    wanted: list[str] = []
+    wanted, words = list[str](), set(_WORD.findall(text))
     for names, piece in reversed(_ordered()):
-        if re.search(rf"\b({'|'.join(names)})\b", "\n".join([text, *wanted])):
+        if not words.isdisjoint(names):
             wanted.append(piece)
+            words.update(_WORD.findall(piece))
     return "\n".join([_TYPES, *reversed(wanted)])
 
 
+@cache
 def _ordered() -> list[tuple[tuple[str, ...], str]]:
     """Each piece after those that it uses."""
     left, done = dict(_PIECES), []
