@@ -16,7 +16,7 @@ import pytest
 from jax import lax
 
 from stagejit.codegen.cuda.contract import kernel as policy
-from stagejit.codegen.cuda.contract.tile import Tile
+from stagejit.codegen.cuda.contract.tile import Tile, _meeting
 from stagejit.codegen.cuda.contract.warp_tile import WarpTile
 from stagejit.codegen.cuda.device import Device, device_named
 from stagejit.codegen.ir.grid.matrix_tiles import M8N8K4_F64, M16N8K16_BF16, m16n8k32
@@ -209,3 +209,25 @@ def test_few_blocks_have_more_tiles_on_their_way(size: int, tiles: int) -> None:
 def test_rows_that_are_no_whole_accesses_are_not_copied() -> None:
     a, b = np.zeros((1024, 1021), jnp.bfloat16), np.zeros((1021, 1027), jnp.bfloat16)
     assert "on their way" not in reasons(product("mk,kn->mn", jnp.bfloat16), a, b)
+
+
+# -------------------------------------------------------------------- what is turned
+
+
+@pytest.mark.parametrize(("kind", "slower"), [(np.int8, True), (jnp.bfloat16, False)])
+def test_bytes_that_are_turned_cost_what_banks_take(kind: Any, slower: bool) -> None:
+    """16-bit operands are turned as fragments are loaded, for nothing."""
+    a, device = np.zeros((2048, 2048), kind), device_named("A100")
+    costs = []
+    for layout in ("mk,nk->mn", "mk,kn->mn"):
+        best = reasons(product(layout, kind), a, a, device=device)["who sums up"].split(";")[0]
+        costs.append(float(re.sub(r".*: | us", "", best)))
+    assert (costs[1] > 1.05 * costs[0]) == slower
+
+
+@pytest.mark.parametrize(("along", "lanes", "line", "itemsize", "words"), [
+    (8, 16, 144, 1, 8),  # 16 lines of 144 bytes apart: 8 words of each of a bank
+    (8, 4, 68, 4, 4), (32, 1, 33, 4, 1), (32, 1, 32, 4, 32), (32, 1, 33, 8, 2),
+])  # fmt: skip
+def test_words_of_a_bank(along: int, lanes: int, line: int, itemsize: int, words: int) -> None:
+    assert _meeting(along, lanes, line, itemsize) == words

@@ -11,6 +11,10 @@ busy for two cycles where threads of a warp share what they read. So a thread sh
 waits, and a turn takes at least as long as the next tile takes from memory. The busiest
 multiprocessor tells how long a kernel takes.
 
+Note [What is turned]: an operand whose neighbours in memory are none in shared memory is stored one
+element after the other, and threads of a warp may meet in one of its 32 banks of 4 bytes, which
+serve one after the other. Bytes suffer most: 16 stores for each access.
+
 Note [Tiles on their way]: threads load the next tile into registers, and store that; or they start
 copies (`cp.async`, sm_80), which need no registers, one instruction instead of two, and may be of
 several tiles: a turn then takes only a share of the time that a tile takes from memory. A copy
@@ -22,8 +26,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 from stagejit.codegen.cuda.contract.sides import Side, Sides
@@ -35,6 +41,7 @@ from stagejit.types import DType
 
 _ACCESS_NBYTES = 16
 _SCHEDULERS, _LATENCY = 4, 4  # of a multiprocessor; cycles until a multiply-add is there
+_SHARED_NBYTES_A_CYCLE, _BANKS = 128, 32
 _READ_CYCLES = 2.0  # of shared memory, for 16 bytes in each thread of a warp
 _ALONE = 0.25  # of a warp's time, in which it waits for shared memory and barriers
 _MEMORY = 600.0  # cycles until what threads load ahead is there
@@ -224,6 +231,31 @@ def _kept(tile: Shape, side: Side, lanes: int, shared: DType, by_rows: bool) -> 
     return ""
 
 
+def stored_cycles(sides: Sides, tile: Shape, shared: DType) -> float:
+    """That shared memory takes to get the tiles of a turn. See Note [What is turned]."""
+    both = zip((sides.rows, sides.columns), loads_of(sides, tile, shared), tile.by_rows(sides),
+               strict=True)  # fmt: skip
+    return sum(_stored(side, load, tile, shared.itemsize, along) for side, load, along in both)
+
+
+def _stored(side: Side, load: Load, tile: Shape, itemsize: int, by_rows: bool) -> float:
+    if side.along_steps == by_rows:
+        return load.extent * tile.depth * itemsize / _SHARED_NBYTES_A_CYCLE
+    along, across = (tile.depth, load.extent) if side.along_steps else (load.extent, tile.depth)
+    meeting = _meeting(max(along // load.lanes, 1), load.lanes, pitch(across, itemsize), itemsize)
+    return tile.threads / WARP * load.often * load.lanes * meeting
+
+
+@cache
+def _meeting(along: int, lanes: int, line: int, itemsize: int) -> int:
+    """How many words of a bank a warp stores at once, of what is turned. along: threads that follow
+    each other in memory, each with `lanes` lines of shared memory of `line` elements."""
+    places = (t % along * lanes * line + t // along for t in range(WARP))
+    nbytes = (place * itemsize + at for place in places for at in range(itemsize))
+    banks = Counter(word % _BANKS for word in {byte // 4 for byte in nbytes})
+    return max(banks.values())
+
+
 def registers(sides: Sides, tile: Tile, dtype: DType) -> int:
     """Of a thread, about."""
     staged = sum(
@@ -243,6 +275,7 @@ def tile_seconds(sides: Sides, tile: Tile, device: Device, dtype: DType) -> floa
     reads = -(-tile.height // tile.lanes) + -(-tile.width // tile.lanes)
     issue = warps * (multiply + reads * tile.depth + _AROUND) / _SCHEDULERS
     shared = warps * reads * tile.depth * _READ_CYCLES * _per_access(tile, dtype)
+    shared += stored_cycles(sides, tile, dtype)
     held = occupancy(
         device, tile.threads, registers(sides, tile, dtype), shared_nbytes(tile, dtype.itemsize)
     )

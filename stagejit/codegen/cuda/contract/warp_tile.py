@@ -31,6 +31,7 @@ from stagejit.codegen.cuda.contract.tile import (
     pitch,
     shared_nbytes,
     shares_loads,
+    stored_cycles,
     turns_seconds,
 )
 from stagejit.codegen.cuda.device import Device
@@ -184,7 +185,8 @@ def warp_tile_seconds(sides: Sides, tile: WarpTile, device: Device) -> float:
     shared = shared_nbytes(tile, tile.operand.itemsize)
     held = occupancy(device, tile.threads, _registers(sides, tile), shared)
     # Each scheduler has tensor cores of its own, which one warp keeps busy.
-    return turns_seconds(sides, tile, device, held, max(multiply, read), 1.0, tile.operand)
+    busy = max(multiply, read + stored_cycles(sides, tile, tile.operand))
+    return turns_seconds(sides, tile, device, held, busy, 1.0, tile.operand)
 
 
 def _whole(sides: Sides, tile: WarpTile) -> list[bool]:
