@@ -1,7 +1,7 @@
 """Products and convolutions on a GPU. To read in this order: `plan.py` (what is read and stored),
 `operands.py` (an element of an operand), `single.py` (a thread for each sum), `dots.py` (some
 threads of a warp for each), `sides.py` and `numbers.py` (rows, columns and steps), `staging.py`
-(operands on their way to shared memory, by copies or through registers), `tiled.py` (the turns of a block), `registers.py` with
+(operands on their way to shared memory), `tiled.py` (the turns of a block), `registers.py` with
 `tile.py`, `fragments.py` with `warp_tile.py`, `warpgroup.py` with `warpgroup_tile.py` (who
 multiplies, and what that costs), `kernel.py`.
 """
