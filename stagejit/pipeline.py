@@ -378,7 +378,7 @@ def _load(c: Compilation) -> None:
         with contextlib.suppress(NoDriverError):  # calls raise it; to look at a program needs none
             gpu.load(made, where)
         if c.request.platform != "cpu":
-            c.staged = gpu.on_its_stream(made, where, _arrays_of(weights))
+            c.staged = gpu.on_its_stream(made, where, functools.partial(_arrays_of, weights))
             return
         run = functools.partial(_on_gpu, made, where, weights)
         given = made.inputs[: len(made.inputs) - len(c.sources)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import threading
 import weakref
 from typing import Any
@@ -373,6 +374,16 @@ def test_kinds_of_weights(kind: str) -> None:
     f, params = KINDS[kind]
     bound = stagejit.bind(f, params())
     assert_close(bound(X), jax.jit(f)(params(), X))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="kernels of a GPU are emulated with g++")
+def test_a_program_for_a_gpu_has_its_weights_too() -> None:
+    params, other = layers(), layers(seed=5)
+    options = stagejit.Options(target="cuda-emulated:sm_90a")
+    bound = stagejit.bind(network, params, options=options)
+    assert_close(bound(X), network(params, X))
+    bound.update(other)
+    assert_close(bound(X), network(other, X))
 
 
 def test_calls_on_other_threads_see_whole_updates() -> None:

@@ -6,7 +6,7 @@ CPU loads nothing of this.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stagejit.codegen.uses import texts_of
 from stagejit.runtime.cuda.driver import Array
@@ -43,7 +43,7 @@ def run(made: Executable, target: str, arrays: Sequence[Array]) -> list[Array]:
     return made.on(driver_of(target)).on_host(arrays)
 
 
-def on_its_stream(made: Executable, target: str, weights: Sequence[Array]) -> Staged:
+def on_its_stream(made: Executable, target: str, weights: Callable[[], Sequence[Array]]) -> Staged:
     """One call of XLA's on the GPU, whose last result is scratch memory."""
     program = StreamProgram(made, target, weights)
     arguments, types = program.layout.given, (*made.outputs, program.layout.scratch)

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import operator
 import secrets
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
@@ -47,14 +48,16 @@ _KEY = b"key"
 
 
 class StreamProgram:
-    """A program for XLA's calls. target: as in options; weights: those of its inputs that no call
-    gives. The last result of a call is scratch memory."""
+    """A program for XLA's calls. target: as in options; weights: gives those of its inputs that no
+    call does, as they are then. The last result of a call is scratch memory."""
 
-    def __init__(self, executable: Executable, target: str, weights: Sequence[Array]) -> None:
+    def __init__(
+        self, executable: Executable, target: str, weights: Callable[[], Sequence[Array]]
+    ) -> None:
         self.executable, self._target, self._weights = executable, target, weights
         self.key = next(_keys)
-        self._placed: dict[Loaded, list[int]] = {}
-        self.layout = _Layout.of(executable, len(executable.inputs) - len(weights))
+        self._placed: dict[Loaded, tuple[list[int], Sequence[Array]]] = {}
+        self.layout = _Layout.of(executable, len(executable.inputs) - len(weights()))
         _programs[self.key] = self
 
     @property
@@ -91,17 +94,20 @@ class StreamProgram:
         loaded.on_stream(stream, placed)
 
     def _weights_on(self, loaded: Loaded) -> list[int]:
-        known = self._placed.get(loaded)
-        if known is None:
-            known, driver = [], loaded.driver
-            with driver.current():
-                for array in self._weights:
-                    known.append(driver.allocate(array.nbytes))
-                    if array.nbytes:
-                        driver.copy_in(known[-1], np.ascontiguousarray(array), driver.main)
-            weakref.finalize(self, driver.free_later, known)
-            self._placed[loaded] = known
-        return known
+        """Where they are on the GPU: copied at the first call, and when others take their place."""
+        arrays, driver = self._weights(), loaded.driver
+        places, there = self._placed.get(loaded, ([], ()))
+        if len(there) == len(arrays) and all(map(operator.is_, there, arrays)):
+            return places
+        with driver.current():
+            if not places:
+                places = [driver.allocate(array.nbytes) for array in arrays]
+                weakref.finalize(self, driver.free_later, places)
+            for place, array in zip(places, arrays, strict=True):
+                if array.nbytes:
+                    driver.copy_in(place, np.ascontiguousarray(array), driver.main)
+        self._placed[loaded] = places, tuple(arrays)
+        return places
 
 
 @dataclass(frozen=True)
