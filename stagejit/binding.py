@@ -160,11 +160,12 @@ class Bound:
             for weight in new:
                 weight.let_go_unless_read()
 
-    def memory_analysis(self) -> dict[str, int]:
+    def memory_analysis(self) -> dict[str, float]:
         """Bytes in memory for what has been compiled so far.
 
         weight_nbytes: of the arrays that are bound. original_nbytes: of those that are kept.
         made_nbytes: of what is made of them. kept_nbytes: of both. programs: how many read them.
+        weight_error: the largest of `Bound.weight_error`, 0 where weights are read as they are.
         """
         weights = self._weights()
         tables = {table for weight in weights for table in weight.tables}
@@ -183,6 +184,7 @@ class Bound:
             "made_nbytes": total[1],
             "kept_nbytes": sum(total),
             "programs": len(tables),
+            "weight_error": max(self.weight_error.values(), default=0.0),
         }
 
     @property

@@ -83,6 +83,7 @@ def test_a_bound_product_is_that_of_the_rounded_weights(name: str, form: Any) ->
     (error,) = bound.weight_error.values()
     np.testing.assert_allclose(error, np.linalg.norm(known - w) / np.linalg.norm(w), rtol=1e-3)
     analysis = bound.memory_analysis()
+    assert analysis["weight_error"] == error
     bits = {"bf16": 16, "int8": 8, "int4": 8 if name == "odd" else 4}[form]
     assert analysis["made_nbytes"] <= w.size * bits // 8 + 4 * 1000
     assert [d for d in bound.plan(x).dispatches if d.kind in ("contract", "conv")]
