@@ -55,8 +55,10 @@ def _is_weight(graph: Graph, value: Value) -> bool:
 
 def _why_by_kernel(graph: Graph, value: Value) -> str:
     source = value
-    while source.op.definition.is_view:
+    while source.op.definition.is_view or source.op.definition.is_conversion:
         source = source.op.operands[0]
+    if _is_weight(graph, source):
+        return "made of a weight where it is read, which is smaller: the kernel packs it"
     if graph.is_donated(source):
         return "mutable state changes from call to call: the kernel packs it"
     return "not known before a call: the kernel packs it as it reads it"

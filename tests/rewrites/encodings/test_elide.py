@@ -94,3 +94,13 @@ def test_two_equal_encodings_are_one() -> None:
     }}""")
     assert text.count("set_encoding") == 1
     assert "wanted so twice" in reasons
+
+
+def test_a_weight_that_is_widened_where_it_is_read() -> None:
+    text, reasons = run(f"""graph @f(%x: f32[16,24], %w: bf16[24,24] bound) {{
+      %v: f32[24,24] = convert %w
+      %q: f32[16,24] = contract %x, %v {DIMS}
+      return %q
+    }}""")
+    assert "set_encoding" not in text
+    assert "made of a weight where it is read" in reasons
