@@ -220,9 +220,9 @@ def test_s4_poison_is_everywhere_else() -> None:
 
 
 @programs
-def test_s5_full_barriers_give_the_same_values(name: str) -> None:
+def test_s5_full_barriers_give_the_same_values(name: str, on_target: str) -> None:
     fn, args = PROGRAMS[name]
-    full = stagejit.jit(fn, options=Options(full_barriers=True))
+    full = stagejit.jit(fn, options=Options(full_barriers=True, target=on_target))
     plain = stagejit.jit(fn)
     values = jax.tree.map(jnp.asarray, args)
     same(full(*values), plain(*values))
