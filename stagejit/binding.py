@@ -64,7 +64,7 @@ def bind(
     such as one of `jax.jit`, reads the weights of the moment in which it runs.
     The caller may forget `params`: a weight of which only something else is read is then freed. A
     program that is compiled later and needs it raises StagejitError. Copies of NumPy arrays stay.
-    Raises OptionsError for arrays of several devices, or on another platform.
+    Raises OptionsError for arrays of several devices, on another platform, or deleted.
     """
     if weights not in (None, *get_args(Form)):
         raise OptionsError(
@@ -240,6 +240,8 @@ def _array(name: str, leaf: Any) -> tuple[Any, bool]:
         )
     if not isinstance(leaf, jax.Array):
         return jnp.array(leaf, copy=True), True
+    if leaf.is_deleted():
+        raise OptionsError(f"{name} is deleted", next_step="bind arrays that are there")
     devices = leaf.devices()
     if len(devices) != 1 or next(iter(devices)).platform != "cpu":
         raise OptionsError(

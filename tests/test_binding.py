@@ -15,6 +15,7 @@ import pytest
 from jax import lax
 
 import stagejit
+from stagejit.errors import OptionsError, StagejitError
 from stagejit.runtime.bound import evaluation_counts
 from stagejit.runtime.cpu.loader import call_count
 
@@ -189,12 +190,66 @@ def test_a_donated_array_stays_for_those_who_read_it() -> None:
     assert np.isnan(spoiled).all()
 
 
-def test_an_array_that_is_gone_before_it_is_read_is_an_error() -> None:
-    w = jnp.asarray(array(64, 64))
-    bound = stagejit.bind(lambda p, x: x @ p, w)
-    w.delete()
-    with pytest.raises(RuntimeError, match="deleted"):
-        bound(jnp.ones((2, 64)))
+GONE = {
+    "deleted": lambda w: w.delete(),
+    "donated": lambda w: jax.jit(lambda w: w * np.nan, donate_argnums=0)(w).block_until_ready(),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("gone", GONE)
+@pytest.mark.parametrize("weights", [None, "int8"])
+def test_an_array_that_is_gone_before_it_is_read_is_an_error(gone: str, weights: Any) -> None:
+    w, x = jnp.asarray(array(64, 64)) + 0, jnp.ones((2, 64))
+    bound = stagejit.bind(lambda p, x: x @ p, w, weights=weights)
+    GONE[gone](w)
+    with pytest.raises(StagejitError, match=r"params is needed .* is gone"):
+        bound(x)
+    again = jnp.asarray(array(64, 64))
+    bound.update(again)
+    np.testing.assert_allclose(bound(x), x @ again, atol=0.5 if weights else 1e-4)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("gone", GONE)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, jnp.bfloat16, np.int8])
+def test_programs_compiled_later_read_what_others_have_kept(gone: str, dtype: Any) -> None:
+    """Whether those read it packed or as it lies."""
+    readers: dict[str, Any] = {
+        "product": lambda p, x: x.astype(p.dtype) @ p,
+        "transposed": lambda p, x: x.astype(p.dtype) @ p.T,
+        "sum": lambda p, x: x.sum() + p.sum(axis=0, dtype=jnp.float32),
+        "itself": lambda p, x: p,
+        "both": lambda p, x: (x.astype(p.dtype) @ p, p[::-1]),
+    }
+    x = jnp.asarray(array(2, 64, seed=1))
+    for first in readers.keys() - {"sum"}:  # which keeps the sum
+        w = jnp.asarray(3 * array(64, 64)).astype(dtype)
+        wanted = {name: jax.jit(reader)(w, x) for name, reader in readers.items()}
+        bound = stagejit.bind(lambda p, x, how: readers[how](p, x), w, static_argnames="how")
+        bound(x, how=first)
+        GONE[gone](w)
+        for name in readers:
+            jax.tree.map(
+                lambda a, b: np.testing.assert_allclose(
+                    np.asarray(a, np.float64),
+                    np.asarray(b, np.float64),
+                    rtol=2e-2,
+                    atol=1e-2 if dtype == np.float32 else 0.5,
+                ),
+                bound(x, how=name),
+                wanted[name],
+            )
+
+
+def test_arrays_that_are_gone_cannot_be_bound() -> None:
+    bound, gone = stagejit.bind(network, layers()), layers()
+    gone["w"].delete()
+    before = bound(X)
+    for bind in (bound.update, lambda params: stagejit.bind(network, params)):
+        with pytest.raises(OptionsError, match=r"params\['w'\] is deleted"):
+            bind(gone)
+    assert_close(bound(X), before)
 
 
 def test_what_only_made_values_are_read_of_goes_with_the_caller() -> None:
@@ -311,7 +366,7 @@ def test_update_refuses_what_would_have_to_be_compiled(change: Any, message: str
 
 
 def test_traced_parameters_are_refused() -> None:
-    with pytest.raises(stagejit.StagejitError, match="params is a traced value"):
+    with pytest.raises(StagejitError, match="params is a traced value"):
         jax.jit(lambda w: stagejit.bind(jnp.dot, w)(X))(jnp.ones((8, 2)))
 
 

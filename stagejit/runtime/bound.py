@@ -104,12 +104,16 @@ class BoundWeights:
         return {name: float(x) for name, x in zip(self._measures, numbers, strict=True)}
 
     def restored(self, weight: Weight) -> Any:
-        """The array of a weight, of which only a packed copy is left, or None."""
+        """The array of a weight that nobody else has kept, or None: of what the program reads."""
         for source, memory in self.named_arrays():
-            if isinstance(source, Made) and source.is_packed and source.weights == (weight,):
-                shape, dtype = source.type.shape, source.type.dtype.numpy
-                if dtype == weight.aval.dtype:
-                    return jax.numpy.asarray(source.type.layout.restored(memory, shape))
+            if isinstance(source, Made):
+                type, is_weight = source.type, source.is_packed and source.weights == (weight,)
+            else:
+                type, is_weight = type_of(source.aval), source is weight
+            if is_weight and type.dtype.numpy == weight.aval.dtype:
+                if not type.layout.is_row_major:
+                    memory = type.layout.restored(memory, type.shape)
+                return jax.numpy.asarray(memory)
         return None
 
     def named_arrays(self) -> list[tuple[Source, Array]]:

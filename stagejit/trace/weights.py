@@ -66,9 +66,9 @@ class Weight:
     read it, or what is made of it.
 
     Note [Who keeps an array]: the weight does, until what programs read is made of it alone; from
-    then on only whoever gave it does. What a program reads packed is made of that again, if need
-    be. What else the caller let go can be read by no program that is compiled later, which is an
-    error that says so.
+    then on only whoever gave it does, who may delete or donate it at any time. What a program
+    reads, packed or as it lies, is made of that again, if need be. What else the caller let go can
+    be read by no program that is compiled later, which is an error that says so.
     """
 
     def __init__(
@@ -86,16 +86,19 @@ class Weight:
     def array(self) -> Any:
         """A `jax.Array`. Raises StagejitError where nobody has kept it."""
         array = self._held if self._held is not None else self.content.array()
-        if array is None:
+        if array is None or array.is_deleted():
             of_tables = (table.restored(self) for table in self.tables)
             array = next((each for each in of_tables if each is not None), None)
-        if array is None:
-            raise StagejitError(
-                f"the weight {self.name} is needed for a program that was not compiled before, and "
-                "is gone: programs keep what is made of it",
-                next_step="keep the arrays that you bind, or call update() with them first",
-            )
+            if array is None:
+                raise self._gone()
         return array
+
+    def _gone(self) -> StagejitError:
+        return StagejitError(
+            f"the weight {self.name} is needed for a program that was not compiled before, and is "
+            "gone: programs keep what is made of it",
+            next_step="keep the arrays that you bind, or call update() with them first",
+        )
 
     @property
     def is_held(self) -> bool:
