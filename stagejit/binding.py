@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import jax
@@ -21,7 +21,7 @@ from stagejit.api import jit
 from stagejit.errors import OptionsError
 from stagejit.locks import new_lock
 from stagejit.options import Options
-from stagejit.trace.weights import Budget, Weight, weight_p
+from stagejit.trace.weights import Budget, Reading, Weight, changing, tables_of, weight_p
 
 if TYPE_CHECKING:
     from stagejit.inspect.explain import Explanation
@@ -150,13 +150,10 @@ class Bound:
                         next_step="bind anew, or make it an array",
                     )
             _wait_for_calls()
-            tables = {table for weight in new for table in weight.tables}
             arrays = {weight: array for weight, (array, _) in new.items()}
-            made = [(table, table.evaluated(arrays)) for table in tables]
-            for weight, (array, is_copy) in new.items():
-                weight.put(array, is_copy=is_copy)
-            for table, memory in made:
-                table.put(memory)
+            made: dict[Any, Reading] = {}
+            while not _replace(new, made):
+                made = {table: table.reading(arrays) for table in tables_of(new)}
             for weight in new:
                 weight.let_go_unless_read()
 
@@ -168,7 +165,7 @@ class Bound:
         weight_error: the largest of `Bound.weight_error`, 0 where weights are read as they are.
         """
         weights = self._weights()
-        tables = {table for weight in weights for table in weight.tables}
+        tables = tables_of(weights)
         made = {
             id(array): array.nbytes
             for table in tables
@@ -191,7 +188,7 @@ class Bound:
     def weight_error(self) -> dict[str, float]:
         """|stored - w| / |w| in the Frobenius norm, for each weight that programs so far read in
         another form; by name, of several where a product reads what is computed of them."""
-        tables = {table for weight in self._weights() for table in weight.tables}
+        tables = tables_of(self._weights())
         return {name: error for table in tables for name, error in table.measures.items()}
 
     def _weights(self) -> list[Weight]:
@@ -259,6 +256,20 @@ def _require_same(weight: Weight, array: Any) -> None:
             f"{weight.aval.str_short()}",
             next_step="give arrays of the same shapes and types, or bind anew",
         )
+
+
+def _replace(new: Mapping[Weight, tuple[Any, bool]], made: Mapping[Any, Reading]) -> bool:
+    """Unless a program that reads them, or another weight that it reads, is a new one meanwhile."""
+    with changing:
+        if any(table not in made for weight in new for table in weight.tables):
+            return False
+        if not all(reading.is_true for reading in made.values()):
+            return False
+        for weight, (array, is_copy) in new.items():
+            weight.put(array, is_copy=is_copy)
+        for table, reading in made.items():
+            table.put(reading.arrays)
+    return True
 
 
 def _are_equal(known: Any, leaf: Any) -> bool:

@@ -16,7 +16,7 @@ from jax import lax
 
 import stagejit
 from stagejit.errors import OptionsError, StagejitError
-from stagejit.runtime.bound import evaluation_counts
+from stagejit.runtime.bound import BoundWeights, evaluation_counts
 from stagejit.runtime.cpu.loader import call_count
 
 
@@ -250,6 +250,55 @@ def test_arrays_that_are_gone_cannot_be_bound() -> None:
         with pytest.raises(OptionsError, match=r"params\['w'\] is deleted"):
             bind(gone)
     assert_close(bound(X), before)
+
+
+def interrupt(monkeypatch: Any, work: Any) -> None:
+    """Another thread does the work when one has evaluated what it is about to put, the first
+    time."""
+    evaluated, pending = BoundWeights.evaluated, [work]
+
+    def interrupted(self: BoundWeights, arrays: Any) -> Any:
+        result = evaluated(self, arrays)
+        if pending:
+            thread = threading.Thread(target=pending.pop())
+            thread.start()
+            thread.join(60)
+            assert not thread.is_alive()
+        return result
+
+    monkeypatch.setattr(BoundWeights, "evaluated", interrupted)
+
+
+@pytest.mark.parametrize("at", ["compiled", "updated"])
+@pytest.mark.parametrize("is_made", [False, True])
+def test_programs_compiled_while_weights_are_updated_read_the_new_ones(
+    at: str, is_made: bool, monkeypatch: Any
+) -> None:
+    def product(p: Any, x: Any) -> Any:
+        return x @ (p @ p) if is_made else x @ p
+
+    old, new = jnp.asarray(array(16, 16)), jnp.asarray(array(16, 16, seed=1))
+    bound = stagejit.bind(product, old)
+    x, larger = jnp.ones((2, 16)), jnp.ones((3, 16))
+    if at == "updated":
+        bound(x)
+    work = {"compiled": lambda: bound.update(new), "updated": lambda: bound(larger)}[at]
+    interrupt(monkeypatch, work)
+    bound(x) if at == "compiled" else bound.update(new)
+    for each in (x, larger):
+        assert_close(bound(each), product(new, each))
+
+
+def test_updates_of_both_weights_of_a_product_at_the_same_time(monkeypatch: Any) -> None:
+    """By two threads, each through the function that it has bound."""
+    arrays = [jnp.asarray(array(16, 16, seed=seed)) for seed in range(4)]
+    inner = stagejit.bind(lambda w, x, v: x @ (w @ v), arrays[0])
+    outer = stagejit.bind(lambda v, x: inner(x, v), arrays[1])
+    x = jnp.ones((2, 16))
+    outer(x)
+    interrupt(monkeypatch, lambda: inner.update(arrays[2]))
+    outer.update(arrays[3])
+    assert_close(outer(x), x @ (arrays[2] @ arrays[3]))
 
 
 def test_what_only_made_values_are_read_of_goes_with_the_caller() -> None:

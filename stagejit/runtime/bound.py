@@ -34,7 +34,7 @@ from stagejit.runtime.objects.engine import machine
 from stagejit.runtime.objects.object_cache import ObjectCache, digest
 from stagejit.runtime.program import HostProgram
 from stagejit.runtime.program_steps import BufferRef, Copy
-from stagejit.trace.weights import Content, Weight, content_of, weight_p
+from stagejit.trace.weights import Content, Reading, Weight, changing, content_of, weight_p
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Source = Weight | Made
@@ -60,9 +60,8 @@ class BoundWeights:
         made = [*sources, *self._measures.values()]
         self._made = {source: compile(source) for source in made if isinstance(source, Made)}
         self.table = Table()
-        self.put(self.evaluated({}))
-        for weight in self.weights:
-            weight.tables.add(self)
+        while not self._joined(self.reading({})):
+            pass
         for weight in self.weights:
             weight.let_go_unless_read()
 
@@ -92,6 +91,20 @@ class BoundWeights:
             found = _from_disk_or_made(made, self._made[made], arrays, self._cache)
             _remember(made, contents, found)
         return found
+
+    def reading(self, new: Mapping[Weight, Any]) -> Reading:
+        """The same, and what it is true of."""
+        contents = {weight: weight.content for weight in self.weights if weight not in new}
+        return Reading(contents, self.evaluated(new))
+
+    def _joined(self, reading: Reading) -> bool:
+        """Have the program read that, and every update change it, unless there was one since."""
+        with changing:
+            if reading.is_true:
+                self.put(reading.arrays)
+                for weight in self.weights:
+                    weight.tables.add(self)
+            return reading.is_true
 
     def put(self, arrays: Sequence[Array]) -> None:
         """What calls read from now on: what `evaluated` gave."""

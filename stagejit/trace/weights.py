@@ -13,7 +13,7 @@ another.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,9 @@ class Content:
 
 _contents: weakref.WeakValueDictionary[int, Content] = weakref.WeakValueDictionary()
 _lock = new_lock()
+# Held while weights become others, and while tables join them or are given what programs read: who
+# evaluated something before looks, holding it, whether it was of what is there now.
+changing = new_lock()
 
 
 def content_of(array: Any) -> Content:
@@ -87,7 +90,7 @@ class Weight:
         """A `jax.Array`. Raises StagejitError where nobody has kept it."""
         array = self._held if self._held is not None else self.content.array()
         if array is None or array.is_deleted():
-            of_tables = (table.restored(self) for table in self.tables)
+            of_tables = (table.restored(self) for table in tables_of([self]))
             array = next((each for each in of_tables if each is not None), None)
             if array is None:
                 raise self._gone()
@@ -108,7 +111,7 @@ class Weight:
     @property
     def is_read(self) -> bool:
         """Whether a program reads the array itself."""
-        return any(table.reads(self) for table in self.tables)
+        return any(table.reads(self) for table in tables_of([self]))
 
     @property
     def nbytes(self) -> int:
@@ -126,6 +129,25 @@ class Weight:
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.aval.str_short()}"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a program would read, and of which contents of those weights that are to stay."""
+
+    contents: Mapping[Weight, Content]
+    arrays: Sequence[Any]
+
+    @property
+    def is_true(self) -> bool:
+        """Whether the weights are still what they were."""
+        return all(weight.content is content for weight, content in self.contents.items())
+
+
+def tables_of(weights: Iterable[Weight]) -> set[Any]:
+    """Of the programs that depend on them."""
+    with changing:
+        return {table for weight in weights for table in weight.tables}
 
 
 weight_p = Primitive("stagejit_weight")
