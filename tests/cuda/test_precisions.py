@@ -183,6 +183,24 @@ def test_bytes_with_a_sign_times_bytes_without(
     assert f".s32.{names[left]}.{names[right]}.s32 " in kernel.text
 
 
+@pytest.mark.parametrize("left", ["int8", "uint8"])
+@pytest.mark.parametrize("order", [(0, 2, 1), (2, 0, 1), (2, 1, 0), (1, 0, 2)])
+def test_signs_go_with_the_operand_that_has_the_rows(
+    tiled: Tiled, left: str, order: tuple[int, int, int]
+) -> None:
+    """Which of them that is follows from where results lie."""
+    right = {"int8": "uint8", "uint8": "int8"}[left]
+    a, b = some(2, 24, 48, kind=left), some(2, 48, 40, kind=right)
+
+    def multiply(a: Array, b: Array) -> Array:
+        dimensions = (((2,), (1,)), ((0,), (0,)))
+        made = lax.dot_general(a, b, dimensions, preferred_element_type=jnp.int32)
+        return made.transpose(order)
+
+    (found,) = run(multiply, a, b, device=tiled(1, 1, 16, 16, 32))
+    np.testing.assert_array_equal(found, (wide(a) @ wide(b)).transpose(order).astype(np.int32))
+
+
 def test_a_border_of_a_wider_type_is_kept(tiled: Tiled) -> None:
     """It is no byte: what is multiplied are not bytes."""
     image, taps = some(1, 6, 6, 16, kind="int8"), some(3, 3, 16, 16, kind="int8")

@@ -35,7 +35,9 @@ class FragmentSums(TiledSums):
         super().__init__(
             plan, sides, tile, emitter, memory, sums=tile.sums, shared=tile.operand,
         )  # fmt: skip
-        self.tile, self.matrix = tile, tile.matrix
+        # Its a is the left operand; which one has the rows depends on the nest.
+        turned = sides.rows.read is plan.sources[1]
+        self.tile, self.matrix = tile, tile.matrix.turned if turned else tile.matrix
 
     def _warp(self) -> tuple[Register, Register]:
         """The first row and column of this thread's warp in the tile."""

@@ -21,7 +21,7 @@ ties away from zero, as `cvt.rna.tf32.f32` does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from stagejit.codegen.ir.nodes import BF16, F16, F32, F64, I8, I32, Type
@@ -68,6 +68,11 @@ class MatrixTile:
     def place(self, role: Role, thread: int, lane: int) -> tuple[int, int]:
         """(row, column) of one element of a thread's fragment."""
         return _PLACES[role](self, thread // 4, thread % 4, lane)
+
+    @property
+    def turned(self) -> MatrixTile:
+        """The same, where a has the elements that b had."""
+        return replace(self, unsigned=self.unsigned[::-1])
 
     @property
     def packed(self) -> int:
