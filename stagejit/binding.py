@@ -97,9 +97,10 @@ class Bound:
         self._lock = new_lock()
         functools.update_wrapper(self, fun, updated=())
         del self.__wrapped__  # which has one parameter more
-        self._jitted = jit(
-            _remaining(fun, self._leaves, self._tree), options=options, **jit_options
-        )
+        remaining = _remaining(fun, self._leaves, self._tree)
+        with contextlib.suppress(TypeError, ValueError):  # some have no signature
+            self.__signature__ = inspect.signature(remaining)
+        self._jitted = jit(remaining, options=options, **jit_options)
 
     __wrapped__: Any
 
@@ -122,6 +123,14 @@ class Bound:
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """As of `stagejit.jit`: `evaluate-weights` says what is made once, and what is not."""
         return self.trace(*args, **kwargs).explanation
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """As of `jax.jit`."""
+        return self._jitted.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """As of `jax.jit`."""
+        self._jitted.clear_cache()
 
     def update(self, params: Any) -> None:
         """Other weights of the same shapes and types, for all calls that begin from now on, also

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import shutil
 import threading
 import weakref
@@ -299,6 +300,22 @@ def test_updates_of_both_weights_of_a_product_at_the_same_time(monkeypatch: Any)
     interrupt(monkeypatch, lambda: inner.update(arrays[2]))
     outer.update(arrays[3])
     assert_close(outer(x), x @ (arrays[2] @ arrays[3]))
+
+
+@pytest.mark.parametrize("backend", [None, "cuda-emulated"])
+def test_it_has_the_signature_and_the_caches_of_a_jitted_function(backend: str | None) -> None:
+    def model(params: Any, x: Any, *, double: bool = False) -> Any:
+        traced.append(double)
+        return x @ params * (1 + double)
+
+    traced: list[bool] = []
+    target = {"backend": backend} if backend else {}
+    bound = stagejit.bind(model, array(8, 4), static_argnames="double", **target)
+    assert str(inspect.signature(bound)) == "(x: 'Any', *, double: 'bool' = False) -> 'Any'"
+    assert bound.eval_shape(X, double=True).shape == (3, 4)
+    bound.clear_cache()
+    bound.eval_shape(X, double=True)
+    assert traced == [True, True]
 
 
 def test_what_only_made_values_are_read_of_goes_with_the_caller() -> None:
