@@ -71,10 +71,12 @@ def _hints(graph: Graph, options: Options) -> tuple[Hints, dict[Value, str]]:
 def _refusals(graph: Graph) -> dict[Value, str]:
     """Memory, and why it has to be row-major; "" where it need not be."""
     found: dict[Value, str] = {}
-    bound, outputs = bound_memory(graph), set(map(memory_of, graph.outputs))
+    known: dict[Value, Value] = {}
+    bound = bound_memory(graph)
+    outputs = {memory_of(value, known) for value in graph.outputs}
     for op in graph.ops():
         for value in op.results:
-            if memory_of(value) is not value:
+            if memory_of(value, known) is not value:
                 continue
             if value in outputs:
                 found[value] = "who calls takes it row-major: its store transposes"
@@ -99,9 +101,11 @@ class _Choice:
             if free.get(memory) == "" and hints
         }
         self.touching: dict[Value, list[_Cost]] = {memory: [] for memory in self.hints}
+        known: dict[Value, Value] = {}
         for number, op in enumerate(graph.ops()):
             if op.definition.is_dispatch:
-                memory = {value: memory_of(value) for value in (*op.operands, *op.results)}
+                touched = (*op.operands, *op.results)
+                memory = {value: memory_of(value, known) for value in touched}
                 if any(own in self.hints for own in memory.values()):
                     cost = _Cost(Grain(op, number), memory)
                     for own in dict.fromkeys(memory.values()):

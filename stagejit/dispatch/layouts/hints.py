@@ -55,7 +55,8 @@ def channels_last(graph: Graph, hints: Hints) -> None:
     """Hints for what convolutions and windows touch, and for all memory of the same rank that
     dispatches which touch it touch."""
     pending: list[Value] = []
-    touched = {op: _memory_of(op) for op in graph.ops() if op.definition.is_dispatch}
+    known: dict[Value, Value] = {}
+    touched = {op: _memory_of(op, known) for op in graph.ops() if op.definition.is_dispatch}
     users: dict[Value, list[Op]] = {}
     for op, memory in touched.items():
         for value in memory:
@@ -76,8 +77,8 @@ def channels_last(graph: Graph, hints: Hints) -> None:
                 pending.append(other)
 
 
-def _memory_of(op: Op) -> dict[Value, None]:
-    return dict.fromkeys(map(memory_of, (*op.operands, *op.results)))
+def _memory_of(op: Op, known: dict[Value, Value]) -> dict[Value, None]:
+    return dict.fromkeys(memory_of(value, known) for value in (*op.operands, *op.results))
 
 
 def _wanted(op: Op) -> Iterator[tuple[tuple[int, ...], Order]]:
@@ -112,13 +113,14 @@ def infer(graph: Graph, hints: Hints, free: Mapping[Value, str]) -> None:
     """Hints from what lies in memory already, as if all hints so far, and these, came true. free:
     memory that may have a layout, mapped to "", other memory to why not."""
     orders: dict[Value, Order] = {}
+    memories: dict[Value, Value] = {}
     for op in graph.ops():
         if not op.definition.is_dispatch:
             continue
         first = parts_of(op)[0]
         given = {}
         for own, value in zip(first.inputs, op.operands, strict=True):
-            memory = memory_of(value)
+            memory = memory_of(value, memories)
             if value.shape == memory.shape and memory in orders:
                 given[own] = orders[memory]
         found = Orders(first, given)

@@ -73,7 +73,8 @@ def assert_near(found: Any, wanted: Any) -> None:
 def test_a_bound_product_is_that_of_the_rounded_weights(name: str, form: Any) -> None:
     f, w, summed, x = PRODUCTS[name]
     known = rounded(w, form, summed)
-    bound = stagejit.bind(f, jnp.asarray(w), weights=form, options=stagejit.Options(verify=True))
+    kept = jnp.asarray(w)  # which the programs of gradients read, too
+    bound = stagejit.bind(f, kept, weights=form, options=stagejit.Options(verify=True))
     assert_near(bound(x), f(known, x))
     loss = lambda g: jax.grad(lambda x: (g(x) ** 2).sum())(jnp.asarray(x))  # noqa: E731
     assert_near(loss(bound), loss(lambda x: f(known, x)))
@@ -85,7 +86,8 @@ def test_a_bound_product_is_that_of_the_rounded_weights(name: str, form: Any) ->
     analysis = bound.memory_analysis()
     assert analysis["weight_error"] == error
     bits = {"bf16": 16, "int8": 8, "int4": 8 if name == "odd" else 4}[form]
-    assert analysis["made_nbytes"] <= w.size * bits // 8 + 4 * 1000
+    copies = 2 if name == "transposed" else 1  # its gradient reads the weight in another order
+    assert analysis["made_nbytes"] <= copies * (w.size * bits // 8 + 4 * 1000)
     assert [d for d in bound.plan(x).dispatches if d.kind in ("contract", "conv")]
     assert (
         "bf16" in str(bound.explain(x))
