@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 TARGETS = ("native", "cuda-emulated")
-_EVERY = 36
+_EVERY = 72
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 _HERE = Path(__file__).parent
-_EVERY = 8
+_EVERY = 24
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
