@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from stagejit.codegen.cuda.contract.sides import Side, Sides
 from stagejit.codegen.cuda.device import Device
@@ -52,6 +52,35 @@ _OF_PLACE = 3  # registers of an element that is loaded alone: where it lies, wh
 _MOST_REGISTERS = 224
 COPIES = 0, 1, 2, 3
 _MOST_STAGED_NBYTES, _MOST_TURNS = 64, 8  # of an operand that a thread loads ahead; accesses
+
+
+@dataclass(frozen=True)
+class Units:
+    """A block has `down` x `across` units of `height` x `width` sums each. members: threads of a
+    unit."""
+
+    down: int
+    across: int
+    height: int
+    width: int
+    members: ClassVar[int]
+
+    @property
+    def rows(self) -> int:
+        return self.down * self.height
+
+    @property
+    def columns(self) -> int:
+        return self.across * self.width
+
+    @property
+    def threads(self) -> int:
+        return self.down * self.across * self.members
+
+    @property
+    def sums(self) -> int:
+        """Of a thread."""
+        return self.height * self.width // self.members
 
 
 class Shape(Protocol):

@@ -20,12 +20,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stagejit.codegen.cuda.contract.plan import Plan
 from stagejit.codegen.cuda.contract.sides import Sides
 from stagejit.codegen.cuda.contract.tile import (
     COPIES,
     Load,
+    Units,
     loads_of,
     on_their_way,
     pitch,
@@ -56,31 +58,16 @@ _LINES = 32, 64, 128  # bytes of the steps of a row
 
 
 @dataclass(frozen=True)
-class WarpTile:
+class WarpTile(Units):
     """A block has `down` x `across` warps of `height` x `width` sums each, and takes `depth` steps
     at a time. operand: the type in shared memory; matrix: what multiplies it; copies: see `Shape`.
     """
 
-    down: int
-    across: int
-    height: int
-    width: int
+    members: ClassVar[int] = WARP
     depth: int
     operand: DType
     matrix: MatrixTile
     copies: int = 0
-
-    @property
-    def rows(self) -> int:
-        return self.down * self.height
-
-    @property
-    def columns(self) -> int:
-        return self.across * self.width
-
-    @property
-    def threads(self) -> int:
-        return self.down * self.across * WARP
 
     @property
     def down_fragments(self) -> int:
@@ -89,11 +76,6 @@ class WarpTile:
     @property
     def across_fragments(self) -> int:
         return self.width // self.matrix.n
-
-    @property
-    def sums(self) -> int:
-        """Of a thread."""
-        return self.height * self.width // WARP
 
     def by_rows(self, sides: Sides) -> tuple[bool, bool]:
         """As in memory, but for bytes, of which a register holds four along the steps."""

@@ -17,10 +17,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stagejit.codegen.cuda.contract.plan import Plan
 from stagejit.codegen.cuda.contract.sides import Sides
-from stagejit.codegen.cuda.contract.tile import loads_of, turns_of, turns_seconds
+from stagejit.codegen.cuda.contract.tile import Units, loads_of, turns_of, turns_seconds
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.occupancy import occupancy
 from stagejit.codegen.ir.grid.warpgroups import ALIGNMENT, LINE, WARPGROUP, WarpgroupTile
@@ -35,15 +36,12 @@ _OF_PLACE = 2  # registers of an access that is on its way; twice as many if it 
 
 
 @dataclass(frozen=True)
-class GroupTile:
+class GroupTile(Units):
     """A block has `down` x `across` warpgroups of `height` x `width` sums each, `height` 64 or a
     few times that, and takes `depth` steps at a time. operand: the type of both operands; copies:
     see `Shape`."""
 
-    down: int
-    across: int
-    height: int
-    width: int
+    members: ClassVar[int] = WARPGROUP
     operand: DType
     copies: int = 0
     depth: int = LINE
@@ -53,26 +51,9 @@ class GroupTile:
         return WarpgroupTile(self.width, element_type(self.operand))
 
     @property
-    def rows(self) -> int:
-        return self.down * self.height
-
-    @property
-    def columns(self) -> int:
-        return self.across * self.width
-
-    @property
-    def threads(self) -> int:
-        return self.down * self.across * WARPGROUP
-
-    @property
     def down_products(self) -> int:
         """Of a warpgroup."""
         return self.height // self.product.m
-
-    @property
-    def sums(self) -> int:
-        """Of a thread."""
-        return self.height * self.width // WARPGROUP
 
     @property
     def places(self) -> int:
