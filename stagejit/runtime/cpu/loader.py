@@ -16,7 +16,7 @@ import atexit
 import ctypes
 import gc
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,6 +30,7 @@ from stagejit.runtime import seams
 from stagejit.runtime.cpu import entry, foreign, support
 from stagejit.runtime.cpu.encoding import TABLE, Code, encoded, named_for
 from stagejit.runtime.cpu.weights import Table
+from stagejit.runtime.ffi_calls import Layouts, ffi_call
 from stagejit.runtime.objects.engine import Module, engine, machine
 from stagejit.runtime.objects.object_cache import ObjectCache
 from stagejit.runtime.program import HostProgram
@@ -88,7 +89,7 @@ class LoadedProgram:
         self,
         ctx: Any,
         operands: list[Any],
-        layouts: tuple[Sequence[Any], Sequence[Any]] | None = None,
+        layouts: Layouts | None = None,
     ) -> list[Any]:
         """IR values of a call of this program, where JAX lowers; aliases become the call's.
 
@@ -101,15 +102,8 @@ class LoadedProgram:
             _exported.add(self)
         else:
             ctx.module_context.add_keepalive(self)
-        aliases = {argument: result for result, argument in self.program.aliases}
-        inputs, outputs = (None, None) if layouts is None else layouts
-        lower = jax.ffi.ffi_lowering(
-            self.target,
-            operand_output_aliases=aliases,
-            operand_layouts=inputs,
-            result_layouts=outputs,
-        )
-        return list(lower(ctx, *operands, **self.attributes))
+        aliases = self.program.aliases
+        return ffi_call(ctx, self.target, operands, aliases, layouts, **self.attributes)
 
 
 _exported: set[LoadedProgram] = set()

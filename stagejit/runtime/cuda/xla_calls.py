@@ -39,6 +39,7 @@ from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.cuda.driver import Array
 from stagejit.runtime.cuda.drivers import driver_of
 from stagejit.runtime.cuda.programs.executor import Executable, Loaded, Placed
+from stagejit.runtime.ffi_calls import Layouts, ffi_call
 from stagejit.schedule.memory.packing import aligned
 from stagejit.types import TensorType, dtype_named
 
@@ -69,22 +70,15 @@ class StreamProgram:
         self,
         ctx: Any,
         operands: list[Any],
-        layouts: tuple[Sequence[Any], Sequence[Any]] | None = None,
+        layouts: Layouts | None = None,
     ) -> list[Any]:
         """IR values of a call of this program, where JAX lowers. layouts: of operands and results,
         the fastest axis first; None for row-major."""
         _register()
         ctx.module_context.add_keepalive(self)
-        aliases = {argument: result for result, argument in self.layout.aliases}
-        inputs, outputs = (None, None) if layouts is None else layouts
-        lower = jax.ffi.ffi_lowering(
-            TARGET,
-            operand_output_aliases=aliases,
-            operand_layouts=inputs,
-            result_layouts=outputs,
-        )
-        name = self.executable.program.name
-        return list(lower(ctx, *operands, key=np.int64(self.key), program=name))
+        name, key = self.executable.program.name, np.int64(self.key)
+        aliases = self.layout.aliases
+        return ffi_call(ctx, TARGET, operands, aliases, layouts, key=key, program=name)
 
     def run(self, stream: int, operands: Sequence[int], results: Sequence[int]) -> None:
         """Queues a call. results: the last is scratch memory."""
