@@ -23,7 +23,7 @@ from stagejit.compat import hide_frames
 from stagejit.errors import FallbackWarning, OptionsError
 from stagejit.importing import importing
 from stagejit.options import TARGETS, Options, checked
-from stagejit.runtime import embedding, emission, fallback, seams
+from stagejit.runtime import embedding, fallback, seams
 from stagejit.runtime.marks import Mark
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _compile(request: Request) -> Staged:
 
 
 embedding.install(_compile)
-for _file in (__file__, embedding.__file__, emission.__file__, fallback.__file__, seams.__file__):
+for _file in (__file__, embedding.__file__, fallback.__file__, seams.__file__):
     hide_frames(_file)  # they would stand in tracebacks and locations of the user's programs
 
 _NO_FUNCTION: Any = object()
@@ -118,7 +118,27 @@ def _warn_once() -> None:
     )
 
 
-class Stages:
+class Traceable:
+    """What a trace of a function leads to."""
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """Trace for these arguments, which may be `jax.ShapeDtypeStruct`."""
+        raise NotImplementedError
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Trace and lower for these arguments."""
+        return self.trace(*args, **kwargs).lower()
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """What a call with these arguments runs, and why it is in this order."""
+        return self.trace(*args, **kwargs).plan
+
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """Each decision of the compilation for these arguments, with its reason."""
+        return self.trace(*args, **kwargs).explanation
+
+
+class Stages(Traceable):
     """The attributes that a staged function has besides those of `jax.jit`'s.
 
     It holds what JAX's `trace` asks of a jitted function, not that function: no cycle.
@@ -133,18 +153,6 @@ class Stages:
             from stagejit.stages import Traced  # see Note [Import time]
 
         return Traced.of(seams.trace_jitted(self, *args, **kwargs))
-
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """Trace and lower for these arguments."""
-        return self.trace(*args, **kwargs).lower()
-
-    def plan(self, *args: Any, **kwargs: Any) -> Plan:
-        """What a call with these arguments runs, and why it is in this order."""
-        return self.trace(*args, **kwargs).plan
-
-    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
-        """Each decision of the compilation for these arguments, with its reason."""
-        return self.trace(*args, **kwargs).explanation
 
 
 class _Attributes(dict[str, Any]):

@@ -17,16 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stagejit.api import jit
+from stagejit.api import Traceable, jit
 from stagejit.errors import OptionsError
 from stagejit.locks import new_lock
 from stagejit.options import Options
 from stagejit.trace.weights import Budget, Reading, Weight, changing, tables_of, weight_p
 
 if TYPE_CHECKING:
-    from stagejit.inspect.explain import Explanation
-    from stagejit.schedule.plan import Plan
-    from stagejit.stages import Lowered, Traced
+    from stagejit.stages import Traced
 
 Form = Literal["bf16", "int8", "int4"]
 BUDGET_MS = 60_000.0
@@ -75,8 +73,9 @@ def bind(
     return Bound(fun, params, weights, budget, options, jit_options)
 
 
-class Bound:
-    """What `bind` returns: a function."""
+class Bound(Traceable):
+    """What `bind` returns: a function. In plans the buffers of weights are of kind "weight"; among
+    what `explain` says, `evaluate-weights` is what is made once, and what is not."""
 
     def __init__(
         self,
@@ -111,18 +110,6 @@ class Bound:
         """As of `stagejit.jit`."""
         traced: Traced = self._jitted.trace(*args, **kwargs)
         return traced
-
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """As of `stagejit.jit`."""
-        return self.trace(*args, **kwargs).lower()
-
-    def plan(self, *args: Any, **kwargs: Any) -> Plan:
-        """As of `stagejit.jit`: the buffers of weights are of kind "weight"."""
-        return self.trace(*args, **kwargs).plan
-
-    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
-        """As of `stagejit.jit`: `evaluate-weights` says what is made once, and what is not."""
-        return self.trace(*args, **kwargs).explanation
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """As of `jax.jit`."""
