@@ -10,14 +10,16 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import ml_dtypes
 import numpy as np
 
 from stagejit.index.affine import Affine, Index
-from stagejit.index.encoding import Encoding
 from stagejit.index.layout import ROW_MAJOR, Layout
+
+if TYPE_CHECKING:
+    from stagejit.index.encoding import Encoding
 
 Kind = Literal["bool", "int", "uint", "float", "opaque"]
 

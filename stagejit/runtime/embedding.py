@@ -35,10 +35,10 @@ from jax.interpreters import mlir
 from stagejit.compat import has_static_shape
 from stagejit.enabling import chosen_options, planning, scope, suspended
 from stagejit.errors import InternalError
+from stagejit.importing import importing
 from stagejit.locks import new_lock, new_rlock
 from stagejit.options import CUDA, Options
 from stagejit.runtime import fallback, seams
-from stagejit.runtime.emission import emit
 from stagejit.runtime.formats import NAME as CALLER_LAYOUTS
 from stagejit.runtime.formats import (
     NO_FORMATS,
@@ -283,4 +283,7 @@ def _lower_jit(original: Any, ctx: Any, *args: Any, **params: Any) -> Any:
     if staged is None:
         return instead()
     orders = orders_of_results(request.jaxpr)
+    with importing:
+        from stagejit.runtime.emission import emit  # what only lowers comes with the first program
+
     return fallback.guarded(request, lambda: emit(ctx, staged, args, orders), instead)

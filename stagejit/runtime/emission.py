@@ -17,7 +17,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
-from stagejit.compat import physical_aval, type_of
+from stagejit.compat import hide_frames, physical_aval, type_of
 from stagejit.crossing import shares_bytes, to_jax, to_physical
 from stagejit.runtime.staged import DelegatedEquation, NativeCall, Reshape, Staged
 from stagejit.runtime.transposed import (
@@ -29,6 +29,8 @@ from stagejit.runtime.transposed import (
     transposed,
 )
 from stagejit.types import TensorType
+
+hide_frames(__file__)  # as those of `api.py`: this module comes with the first program
 
 
 def emit(
