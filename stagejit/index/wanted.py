@@ -9,10 +9,9 @@ does.
 Note [Hint or requirement]: in nvFuser (issue 2425) a pass that prefers an output's order sets its
 allocation domain, which a scheduler must then honour. Here what a pass prefers can always be given
 up, with a reason; what the caller asked for becomes an explicit transpose of the graph before any
-pass runs, which is fused into a load or a store, or is a copy. Where the caller contradicts
-himself (an array that was
-committed to another layout than the function takes; operands and results of foreign code that share
-memory), JAX says so, naming both, before anything comes here.
+pass runs, which is fused into a load or a store, or is a copy. Where the caller contradicts himself
+(an array that was committed to another layout than the function takes; operands and results of
+foreign code that share memory), JAX says so, naming both, before anything comes here.
 """
 
 from __future__ import annotations

@@ -54,15 +54,17 @@ class IdleDriver:
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
         with self._lock:
-            while self._dropped:
-                self.free(self._dropped.pop())
+            self._free_dropped()
             yield
 
     def within(self, work: Callable[[], T]) -> T:
         with self._lock:
-            while self._dropped:
-                self.free(self._dropped.pop())
+            self._free_dropped()
             return work()
+
+    def _free_dropped(self) -> None:
+        while self._dropped:
+            self.free(self._dropped.pop())
 
     def load(
         self, sources: Sequence[Source], cache_dir: str | None = None
