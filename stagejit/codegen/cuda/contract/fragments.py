@@ -39,11 +39,6 @@ class FragmentSums(TiledSums):
         turned = sides.rows.read is plan.sources[1]
         self.tile, self.matrix = tile, tile.matrix.turned if turned else tile.matrix
 
-    def _warp(self) -> tuple[Register, Register]:
-        """The first row and column of this thread's warp in the tile."""
-        warp, across = self.b.warp(), self.tile.across
-        return warp // across * self.tile.height, warp % across * self.tile.width
-
     # ---------------------------------------------------------------- one tile
 
     def _multiply(self, which: Register) -> None:
@@ -52,7 +47,7 @@ class FragmentSums(TiledSums):
     def _step(self, which: Register, number: Register) -> None:
         """As many steps as a fragment has."""
         b, matrix = self.b, self.matrix
-        step, (row, column) = number * matrix.k, self._warp()
+        step, (row, column) = number * matrix.k, self.tile.corner(self.b.warp())
         left = [
             self._fragment("a", self.rows, self.rows.place(which, row + i * matrix.m, step))
             for i in range(self.tile.down_fragments)
@@ -85,7 +80,7 @@ class FragmentSums(TiledSums):
     def _store(self) -> None:
         """A thread has two neighbours in a row of a fragment, and two in the row 8 further down, if
         there is one."""
-        b, matrix, (row, column) = self.b, self.matrix, self._warp()
+        b, matrix, (row, column) = self.b, self.matrix, self.tile.corner(self.b.warp())
         group, member = b.lane() // 4, b.lane() % 4
         lanes, halves = min(self.sides.lanes, 2), matrix.m // 8
 

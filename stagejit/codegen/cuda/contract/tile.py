@@ -36,6 +36,7 @@ from stagejit.codegen.cuda.contract.sides import Side, Sides
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.occupancy import Occupancy, occupancy
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
+from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.types import DType
 
@@ -81,6 +82,10 @@ class Units:
     def sums(self) -> int:
         """Of a thread."""
         return self.height * self.width // self.members
+
+    def corner(self, unit: Register) -> tuple[Register, Register]:
+        """The first row and column of a unit in the block."""
+        return unit // self.across * self.height, unit % self.across * self.width
 
 
 class Shape(Protocol):

@@ -88,10 +88,9 @@ class WarpgroupSums(TiledSums):
         )  # fmt: skip
         self.tile = tile
 
-    def _group(self) -> tuple[Register, Register]:
+    def _corner(self) -> tuple[Register, Register]:
         """The first row and column of this thread's warpgroup in the tile."""
-        group, across = self.b.thread_of_block() // WARPGROUP, self.tile.across
-        return group // across * self.tile.height, group % across * self.tile.width
+        return self.tile.corner(self.b.thread_of_block() // WARPGROUP)
 
     # ---------------------------------------------------------------- turns
 
@@ -138,7 +137,7 @@ class WarpgroupSums(TiledSums):
 
     def _multiply(self, which: Register) -> None:
         """Begins to."""
-        b, tile, (row, column) = self.b, self.tile, self._group()
+        b, tile, (row, column) = self.b, self.tile, self._corner()
         b.wgmma_fence(self.sums)
         for step in range(0, tile.depth, tile.product.k):
             right = self.columns.first(which, column, step)
@@ -156,7 +155,7 @@ class WarpgroupSums(TiledSums):
     def _store(self) -> None:
         """A thread has two neighbours of each 8 columns, in its row and in the one 8 further
         down."""
-        b, tile, (row, column) = self.b, self.tile, self._group()
+        b, tile, (row, column) = self.b, self.tile, self._corner()
         if tile.copies:
             b.wait_for_copies()  # empty groups
             b.wgmma_wait(self.sums)
