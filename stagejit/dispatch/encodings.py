@@ -18,11 +18,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from stagejit.decisions import Decision
+from stagejit.dispatch.layouts.retyped import empty_like, inserted, retyped
 from stagejit.graph.ir import Graph, Op, Use, Value
-from stagejit.graph.ops import build, infer
 from stagejit.graph.ops.dispatches import add_dispatch, parts_of
 from stagejit.index.encoding import Encoding
 from stagejit.index.layout import ROW_MAJOR, Layout
@@ -213,15 +214,11 @@ class _Resolution:
         return self.relaid[made, layout]
 
     def _copy(self, op: Op, value: Value, layout: Layout) -> Value:
-        attrs = {} if layout.is_row_major else {"layout": layout}
-        shape, dtype = value.shape, value.type.dtype
-        into = build(self.made, "empty", (), op.loc, shape=shape, dtype=dtype, **attrs)
-        part, start = Graph("copy"), (0,) * len(shape)
+        into = empty_like(self.made, op, value.type, layout)
+        part = Graph("copy")
         source = part.add_input("a0", value.type)
         whole = part.add_input("d0", into.type, donated=True)
-        steps = (1,) * len(shape)
-        placed = build(part, "insert_slice", [source, whole], offsets=start, strides=steps)
-        part.set_outputs([placed])
+        part.set_outputs([inserted(part, source, whole)])
         what = f"{value.type} for another target, which wants {layout}"
         self.decisions.append(Decision(NAME, describe(op), True, what, op.loc))
         return add_dispatch(self.made, [value, into], [part]).result
@@ -244,15 +241,13 @@ class _Resolution:
     def _keep(self, op: Op, kept: Sequence[int], placed: Mapping[int, Layout]) -> None:
         operands = [self._as_wanted(op, value) for value in op.operands]
         for number, layout in placed.items():
-            type = op.results[number].type
-            attrs = {"shape": type.shape, "dtype": type.dtype, "layout": layout}
-            operands.append(build(self.made, "empty", (), op.loc, **attrs))
+            operands.append(empty_like(self.made, op, op.results[number].type, layout))
         types = tuple(value.type for value in operands)
         key = (parts_of(op), types, tuple(kept), tuple(placed.items()))
         if key not in self.parts:
             first, *borders = parts_of(op)
-            made = [_part(first, operands, kept, list(placed))]
-            made += [_part(border, operands, range(len(border.outputs)), []) for border in borders]
+            without = partial(retyped, types=types, stem="e", passes=_is_encoding)
+            made = [without(first, placed=list(placed), kept=kept), *map(without, borders)]
             self.parts[key] = tuple(made)
         clone = add_dispatch(self.made, operands, self.parts[key])
         clone.loc = op.loc
@@ -264,42 +259,10 @@ def _is_plain(value: Value) -> bool:
     return value.type.layout.is_row_major
 
 
+def _is_encoding(op: Op) -> bool:
+    return op.definition.is_encoding
+
+
 def _operand(part: Graph, value: Value) -> int | None:
     """The number of the input that a value is, if it is one."""
     return part.inputs.index(value) if value in part.inputs else None
-
-
-def _part(
-    part: Graph, operands: Sequence[Value], kept: Sequence[int], placed: Sequence[int]
-) -> Graph:
-    """The part for operands of these types, with these outputs; those that are `placed` go into the
-    last operands."""
-    made = Graph(part.name)
-    own = len(part.inputs)
-    donated = [*part.donated, *(True for _ in operands[own:])]
-    names = [*part.input_names, *(f"e{at}" for at in range(len(operands) - own))]
-    inputs = [
-        made.add_input(name, value.type, donated=given)
-        for name, value, given in zip(names, operands, donated, strict=True)
-    ]
-    values = dict(zip(part.inputs, inputs, strict=False))
-    for op in part.ops():
-        if op.definition.is_encoding:
-            values[op.result] = values[op.operands[0]]
-            continue
-        taken = [values[value] for value in op.operands]
-        types = infer(op.kind, [value.type for value in taken], op.attrs)
-        clone = made.add(op.kind, taken, types or [v.type for v in op.results], op.loc, **op.attrs)
-        values.update(zip(op.results, clone.results, strict=True))
-    outputs = []
-    into = dict(zip(placed, inputs[own:], strict=False))
-    for number in kept:
-        value = values[part.outputs[number]]
-        if number in into:
-            rank = len(value.shape)
-            whole = into[number]
-            offsets, strides = (0,) * rank, (1,) * rank
-            value = build(made, "insert_slice", [value, whole], offsets=offsets, strides=strides)
-        outputs.append(value)
-    made.set_outputs(outputs)
-    return made

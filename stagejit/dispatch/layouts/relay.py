@@ -7,10 +7,10 @@ which op touches which box of what, stays as it was; only where elements lie cha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+from stagejit.dispatch.layouts.retyped import empty_like, retyped
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.ops import build, infer
 from stagejit.graph.ops.control import memory_of
 from stagejit.graph.ops.dispatches import add_dispatch, parts_of
 from stagejit.index.layout import Layout
@@ -36,7 +36,7 @@ def relay(graph: Graph, chosen: Mapping[Value, Layout]) -> dict[Op, Op]:
     known: dict[tuple[_Parts, tuple[TensorType, ...], tuple[int, ...]], _Parts] = {}
     for op in graph.ops():
         if op.definition.is_empty and op.result in chosen:
-            made = _empty(graph, op.result, chosen[op.result]).op
+            made = empty_like(graph, op, op.result.type, chosen[op.result]).op
             graph.put_at(op, made)
         elif op.definition.is_dispatch and _changes(op, chosen):
             made = _dispatch(graph, op, chosen, known)
@@ -55,11 +55,6 @@ def _changes(op: Op, chosen: Mapping[Value, Layout]) -> bool:
     )
 
 
-def _empty(graph: Graph, like: Value, layout: Layout) -> Value:
-    return build(graph, "empty", (), like.op.loc, shape=like.shape, dtype=like.type.dtype,
-                 layout=layout)  # fmt: skip
-
-
 def _dispatch(
     graph: Graph,
     op: Op,
@@ -68,42 +63,15 @@ def _dispatch(
 ) -> Op:
     tied = dict(op.attrs["carried"])
     placed = [v for v in op.results if v.index not in tied and v in chosen]
-    into = [_empty(graph, value, chosen[value]) for value in placed]
+    into = [empty_like(graph, value.op, value.type, chosen[value]) for value in placed]
     operands = [*op.operands, *into]
     numbers = tuple(value.index for value in placed)
     key = parts_of(op), tuple(value.type for value in operands), numbers
     parts = known.get(key)
     if parts is None:  # dispatches that share their parts go on to do so
         first, *borders = parts_of(op)
-        made = [_part(first, key[1], numbers), *(_part(border, key[1], ()) for border in borders)]
+        made = [retyped(first, key[1], numbers), *(retyped(border, key[1]) for border in borders)]
         parts = known[key] = tuple(made)
     result = add_dispatch(graph, operands, parts)
     graph.put_at(op, *(value.op for value in into), result)
     return result
-
-
-def _part(part: Graph, types: Sequence[TensorType], placed: Sequence[int]) -> Graph:
-    """The part for operands of these types; the outputs `placed` go into the last of them."""
-    made = Graph(part.name)
-    count = len(part.inputs)
-    names = [*part.input_names, *(f"into{at}" for at in range(len(types) - count))]
-    given = [*part.donated, *(True for _ in types[count:])]
-    inputs = [
-        made.add_input(name, type, donated=donated)
-        for name, type, donated in zip(names, types, given, strict=True)
-    ]
-    values = dict(zip(part.inputs, inputs, strict=False))
-    for op in part.ops():
-        operands = [values[value] for value in op.operands]
-        inferred = infer(op.kind, [value.type for value in operands], op.attrs)
-        results = inferred or [value.type for value in op.results]
-        clone = made.add(op.kind, operands, results, op.loc, **op.attrs)
-        values.update(zip(op.results, clone.results, strict=True))
-    outputs = [values[value] for value in part.outputs]
-    for number, whole in zip(placed, inputs[count:], strict=False):
-        rank = len(whole.shape)
-        outputs[number] = build(
-            made, "insert_slice", [outputs[number], whole], offsets=(0,) * rank, strides=(1,) * rank
-        )
-    made.set_outputs(outputs)
-    return made
