@@ -32,8 +32,10 @@ def nests_of(region: ClosedRegion) -> list[Nest]:
     found = []
     for nest in at_tiles(region, cut_nest(contract_nest(op))):
         joint = settled(region, nest)
-        uncut = [nest] if joint.keeps_cut else apart_nests(nest)
-        found += [joint] if joint.keeps_cut else [settled(region, each) for each in uncut]
+        if joint.keeps_cut:
+            found.append(joint)
+        else:
+            found += [settled(region, each) for each in apart_nests(nest)]
     return found
 
 

@@ -101,16 +101,24 @@ def past(op: Op, value: Value, encoding: Encoding) -> Encoding | str:
         types = (*encoding.types[:2], op.result.type.dtype.name)
         return replace(encoding, types=types)
     if known.is_view and op.operands[0] is value:
-        axes = axes_behind(op)
-        if axes is None:
-            return f"{op.kind} changes what lies in a tile"
-        if any(axis is None and size > 1 for axis, size in zip(axes, op.result.shape, strict=True)):
-            return f"{op.kind} repeats what lies in a tile"
+        axes = _kept_axes(op)
+        if isinstance(axes, str):
+            return axes
         letters = ("b" if axis is None else encoding.axes[axis] for axis in axes)
         return replace(encoding, axes="".join(letters))
     if known.accumulates:
         return f"{op.kind} sums over axes that are tiled"
     return f"{op.kind} reads it as it lies"
+
+
+def _kept_axes(view: Op) -> list[int | None] | str:
+    """`axes_behind`; a reason where a view does not keep what lies in a tile."""
+    axes = axes_behind(view)
+    if axes is None:
+        return f"{view.kind} changes what lies in a tile"
+    if any(axis is None and size > 1 for axis, size in zip(axes, view.result.shape, strict=True)):
+        return f"{view.kind} repeats what lies in a tile"
+    return axes
 
 
 def axes_behind(op: Op) -> list[int | None] | None:
@@ -147,12 +155,9 @@ def _carry_up(log: Log, op: Op) -> None:
             return
         if not view.definition.is_view or _is_encoded(view):
             return
-        axes = axes_behind(view)
-        if axes is None:
-            log.decline(NAME, op, f"{view.kind} changes what lies in a tile")
-            return
-        if any(axis is None and size > 1 for axis, size in zip(axes, value.shape, strict=True)):
-            log.decline(NAME, op, f"{view.kind} repeats what lies in a tile")
+        axes = _kept_axes(view)
+        if isinstance(axes, str):
+            log.decline(NAME, op, axes)
             return
         source = view.operands[0]
         letters = ["b"] * source.type.rank
