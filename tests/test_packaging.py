@@ -13,6 +13,7 @@ import pytest
 
 TOP_LEVEL = {
     ".ci",
+    ".github",
     ".gitignore",
     "LICENSE",
     "README.md",
