@@ -26,12 +26,12 @@ from stagejit.enabling import disable, enable, enabled
 from stagejit.errors import FallbackWarning, StagejitError
 from stagejit.importing import importing
 from stagejit.options import Options
-from stagejit.trace.primitives import inline
 
 if TYPE_CHECKING:
     from stagejit.binding import Bound, bind
     from stagejit.schedule.plan import Access, Barrier, Buffer, Dispatch, HostScalar, Plan
     from stagejit.stages import Compiled, Lowered, Traced
+    from stagejit.trace.primitives import inline
 
 __all__ = [
     "Access",
@@ -62,6 +62,7 @@ _HOMES = {
         ("Access", "Barrier", "Buffer", "Dispatch", "HostScalar", "Plan"), "stagejit.schedule.plan"
     ),
     **dict.fromkeys(("Bound", "bind"), "stagejit.binding"),
+    "inline": "stagejit.trace.primitives",
     **dict.fromkeys(("Compiled", "Lowered", "Traced"), "stagejit.stages"),
 }
 

@@ -50,6 +50,11 @@ class InternalError(StagejitError):
         super().__init__(f"{prefix}{what}", loc=loc, next_step=next_step)
 
 
+class ExtensionError(StagejitError):
+    """A fault of an extension, which a user gave as `Options(extensions=...)`: what it raised, or
+    made wrong. Located at its line, and never covered by a fallback to XLA."""
+
+
 class FallbackWarning(RuntimeWarning):
     """A fault of stagejit: a function could not be compiled, and runs through XLA instead."""
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import jax
 
 from stagejit.errors import OptionsError
+from stagejit.extension import E, Extension, parts_of
 
 # Every rewrite and optional fusion, by the name that `disable=` takes: there to be ablated, for no
 # program is better without one. What a user would choose is a field of `Options`. tests/rewrites
@@ -98,19 +99,23 @@ class Options:
         not at all. By kind ("reduce", "contract", "conv"), by kind and function ("reduce max"), or
         by the line that it comes from ("model.py:12"), which counts first: {"contract": 77}. The
         outermost axis that is summed over, and long enough, is split; no part is empty.
+    extensions: parts of the compiler of your own: rewrites, ops, schedules, resolvers of encodings,
+        machines, as `stagejit.extending` makes them. Where several could be asked, the first one
+        is asked first.
     export: what `jax.export` writes calls our kernels, and runs in processes that have loaded them
         (pass their names to its `disabled_checks`). False exports the function as JAX does.
 
     To look inside, or to narrow a fault down; no program is faster for them:
 
-    disable: names of rewrites to switch off (see `SWITCHES`); results never change.
+    disable: names of rewrites to switch off (see `SWITCHES`), or of extensions; results never
+        change.
     verify: run every stage's verifier, and bounds checks inside kernels.
     full_barriers: order all dispatches one after the other.
     operand_limit: most buffers that one dispatch reads and writes; what fusion would make larger
         becomes several dispatches. Only an op that takes more by itself stays over the limit.
     borders: where convolutions read what lies around their operand: in "blocks" that they copy, the
         default, or "always" in memory, wherever that can be done without a copy.
-    Raises OptionsError for an unknown rewrite name or target.
+    Raises OptionsError for an unknown rewrite name or target, and for extensions of one name.
     """
 
     target: str = "native"
@@ -124,6 +129,7 @@ class Options:
     borders: Literal["blocks", "always"] = "blocks"
     export: bool = False
     split: Mapping[str, int] | tuple[tuple[str, int], ...] = ()
+    extensions: tuple[Extension, ...] = ()
 
     def __post_init__(self) -> None:
         disable = (self.disable,) if isinstance(self.disable, str) else self.disable
@@ -131,11 +137,13 @@ class Options:
             raise _wrong(
                 "disable", disable, "give names of rewrites, such as disable=('fuse-pad',)"
             )
+        object.__setattr__(self, "extensions", _extensions(self.extensions))
+        known = [*(extension.name for extension in self.extensions), *SWITCHES]
         for name in (disable := tuple(disable)):
-            if not isinstance(name, str) or name not in SWITCHES:
+            if not isinstance(name, str) or name not in known:
                 raise OptionsError(
                     f"unknown rewrite {name!r} in Options(disable=...)",
-                    next_step=_suggest(name, list(SWITCHES)),
+                    next_step=_suggest(name, known),
                 )
         object.__setattr__(self, "disable", tuple(sorted(set(disable))))
         object.__setattr__(self, "split", _split_pairs(self.split))
@@ -158,6 +166,12 @@ class Options:
     def enabled(self, switch: str) -> bool:
         """True unless the rewrite named `switch` is disabled."""
         return switch not in self.disable
+
+    def parts_of(self, kind: type[E]) -> tuple[E, ...]:
+        """Parts of that kind of the extensions that are enabled, in order."""
+        if not self.extensions:
+            return ()
+        return parts_of([each for each in self.extensions if self.enabled(each.name)], kind)
 
     def asked_parts(self, kind: str, fn: str, loc: str) -> int | None:
         """The number of parts that `split` asks for: of a sum of this kind and function, at this
@@ -199,6 +213,27 @@ def checked(options: Any) -> Options | None:
         return options
     next_step = "give stagejit.Options(...), or None for those of `with Options(...)`"
     raise _wrong("options", options, next_step)
+
+
+def _extensions(given: Any) -> tuple[Extension, ...]:
+    """Those that were given, each with a name of its own. Raises OptionsError."""
+    if isinstance(given, Extension):
+        given = (given,)
+    next_step = "give what the functions of stagejit.extending return, such as extensions=(mine,)"
+    if not isinstance(given, Iterable):
+        raise _wrong("extensions", given, next_step)
+    found: dict[str, Extension] = {}
+    for extension in (given := tuple(given)):
+        if not isinstance(extension, Extension):
+            raise _wrong("extensions", extension, next_step)
+        other = found.setdefault(extension.name, extension)
+        if other is not extension:
+            raise OptionsError(
+                f"two extensions are called {extension.name!r}: the other one is at {other.loc}",
+                loc=extension.loc,
+                next_step="give one of them another name",
+            )
+    return tuple(found.values())
 
 
 # What `split` may name besides lines; tests/rewrites compares the functions with those that exist.

@@ -23,14 +23,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from stagejit.codegen.cpu.contract.panels import panels_for
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.generate import Generated, kernel_cache
+from stagejit.codegen.own import OwnPolicy, machine_for, resolver_for
 from stagejit.codegen.target import Target
 from stagejit.collector import collector_paused
 from stagejit.decisions import Decision
 from stagejit.dispatch.assembly import assemble
-from stagejit.dispatch.encodings import Resolver, resolve_encodings, untiled
+from stagejit.dispatch.encodings import resolve_encodings
 from stagejit.dispatch.forming.formation import form
 from stagejit.dispatch.forming.group import Group, Grouping
 from stagejit.dispatch.layouts.choose import lay_out
@@ -42,6 +42,7 @@ from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_kinds
 from stagejit.errors import InternalError, NoDriverError, UnsupportedOpError
+from stagejit.graph.definition import OwnOp, declaring
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.printer import as_text as graph_text
 from stagejit.graph.verifier import verify as verify_graph
@@ -54,7 +55,7 @@ from stagejit.rewrites.encodings import choose, encode_graph
 from stagejit.rewrites.normal_form import normalize, verify_normal_form
 from stagejit.rewrites.weights.evaluate import Made, evaluate_weights, packed
 from stagejit.runtime import program as host
-from stagejit.runtime.bound import BoundWeights, copies
+from stagejit.runtime.bound import BoundWeights, copies_for_xla
 from stagejit.runtime.bridge import bridge_program
 from stagejit.runtime.cpu.hosting import host_program
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
@@ -72,6 +73,7 @@ from stagejit.schedule.schedule import Run, Schedule
 from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.schedule.verifier.waves import verify_waves
 from stagejit.symbolic import Undecided
+from stagejit.trace.own import OwnTranslation, OwnTranslations
 from stagejit.trace.translate import trace_jaxpr
 from stagejit.trace.weights import Weight, bind_weights
 
@@ -126,11 +128,13 @@ class Compilation:
     @classmethod
     def of(cls, request: Request, left_to_xla: str = "") -> Compilation:
         """For the target that the options choose."""
-        if not request.options.on_gpu:
-            return cls(request, left_to_xla)
+        options = request.options
+        if not options.on_gpu:
+            return cls(request, left_to_xla, machine_for(options, Target.host, Target))
         with importing:
             from stagejit.runtime.cuda import steps as gpu
-        return cls(request, left_to_xla, gpu.device_of(request.options.target))
+        there = functools.partial(gpu.device_of, options.target)
+        return cls(request, left_to_xla, machine_for(options, there, Device))
 
     def __post_init__(self) -> None:
         """See Note [GPUs are loaded late]: no step waits for an import."""
@@ -173,9 +177,11 @@ class Compilation:
 
     @contextlib.contextmanager
     def _for_all_sizes(self, doing: str) -> Iterator[None]:
-        """Symbolic sizes have graphs and plans; kernels are made for numbers."""
+        """Symbolic sizes have graphs and plans; kernels are made for numbers. Op kinds of
+        extensions are known."""
         try:
-            yield
+            with declaring(self.request.options.parts_of(OwnOp)):
+                yield
         except Undecided as undecided:
             raise UnsupportedOpError(
                 f"cannot {doing} {self.request.name} for all sizes at once: {undecided}",
@@ -219,6 +225,7 @@ class Compilation:
 def _trace(c: Compilation) -> None:
     options = c.request.options
     c.decisions += c.request.decisions
+    own = OwnTranslations(options.parts_of(OwnTranslation), c.decisions)
     names = tuple(c.request.jaxpr.jaxpr.debug_info.safe_arg_names(len(c.request.donated)))
     c.graph = trace_jaxpr(
         c.request.jaxpr,
@@ -228,6 +235,7 @@ def _trace(c: Compilation) -> None:
         argument_names=names,
         control_flow=options.enabled("native-control-flow"),
         left_to_xla=c.left_to_xla,
+        own=own,
     )
     c.sources = bind_weights(c.graph)
 
@@ -295,13 +303,8 @@ def _verify_dispatches(c: Compilation) -> None:
     verify_operands(c.dispatches, c.request.options.operand_limit)
 
 
-def _resolver(c: Compilation) -> Resolver:
-    """How the target wants encoded operands."""
-    return untiled if isinstance(c.target, Device) else panels_for(c.target)
-
-
 def _resolve(c: Compilation) -> None:
-    resolved = resolve_encodings(c.dispatches, _resolver(c))
+    resolved = resolve_encodings(c.dispatches, resolver_for(c.target, c.request.options))
     c.resolved = resolved.graph
     c.decisions += resolved.decisions
     c.sources = tuple(
@@ -321,7 +324,8 @@ def _verify_resolved(c: Compilation) -> None:
 def _schedule(c: Compilation) -> None:
     options, machine = c.request.options, c.target
     made = schedule(c.resolved, c.regions, options, c.decisions, machine)
-    packs = packs_of(c.regions, _resolver(c)) if options.enabled(choose.NAME) else ()
+    resolver = resolver_for(machine, options)
+    packs = packs_of(c.regions, resolver) if options.enabled(choose.NAME) else ()
     c.schedule = replace(made, plan=replace(made.plan, packs=tuple(packs)))
 
 
@@ -339,9 +343,12 @@ def _codegen(c: Compilation) -> None:
         if region.has_kernel:
             parts = dict.fromkeys(region.parts, taken.get(region, frozenset()))
             wanted.setdefault(region in alone, {}).update(parts)
+    options = c.request.options
+    own = (*options.parts_of(OwnOp), *options.parts_of(OwnPolicy))
     for on_one_core, each in wanted.items():
         target = replace(c.target, cores=1) if on_one_core else c.target
-        c.kernels |= kernel_cache(target, verify=c.request.options.verify).generate_all(each)
+        cache = kernel_cache(target, verify=options.verify, extensions=own)
+        c.kernels |= cache.generate_all(each)
 
 
 def _host(c: Compilation) -> None:
@@ -392,7 +399,7 @@ def _load(c: Compilation) -> None:
     }
     left = [op.attrs["equation"] for op in c.left]
     with _one_at_a_time:
-        copies = {} if weights is None else _for_xla(c.schedule, weights)
+        copies = {} if weights is None else copies_for_xla(c.schedule, weights)
         c.staged = stage_schedule(c.schedule, c.loaded, c.request.options, left, copies)
 
 
@@ -406,16 +413,6 @@ def _on_gpu(
 
 def _arrays_of(weights: BoundWeights | None) -> list[Array]:
     return [] if weights is None else [array for _, array in weights.named_arrays()]
-
-
-def _for_xla(schedule: Schedule, weights: BoundWeights) -> dict[str, LoadedProgram]:
-    """What gives each weight that a delegated equation reads, by buffer."""
-    buffers = [buffer for buffer in schedule.plan.buffers if buffer.kind == "weight"]
-    parts = [part for part in schedule.segments if not isinstance(part, Run)]
-    read = {name for part in parts for name in part.operands}
-    which = [at for at, buffer in enumerate(buffers) if buffer.name in read]
-    made = copies(weights, [buffer.nbytes for buffer in buffers], which)
-    return {buffers[at].name: program for at, program in zip(which, made, strict=True)}
 
 
 def _bound_weights(c: Compilation, cache: ObjectCache | None) -> BoundWeights | None:

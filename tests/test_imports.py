@@ -20,6 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "loc",
         "errors",
+        "extension",
         "options",
         "enabling",
         "importing",
@@ -41,6 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("schedule",),
     ("codegen",),
     ("runtime",),
+    ("extending",),
     ("inspect",),
     ("pipeline",),
     ("stages",),

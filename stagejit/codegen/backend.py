@@ -30,9 +30,11 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Backend(Generic[M]):
-    """generators: by the kind of region. lower: a kernel, for a target, whether accesses are to be
-    checked. nothing: a function that does nothing."""
+    """name: of the kind of machine, "cpu" or "cuda". generators: by the kind of region. lower: a
+    kernel, for a target, whether accesses are to be checked. nothing: a function that does
+    nothing."""
 
+    name: str
     generators: dict[str, Callable[[ClosedRegion, M], Kernel]]
     lower: Callable[[Kernel, M, bool], Lowered]
     nothing: Callable[[], Function]

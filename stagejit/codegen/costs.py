@@ -22,7 +22,7 @@ def region_flops(region: ClosedRegion) -> float:
     for op in region.ops:
         if function := function_of(op):
             total += vmath.cost(function, op.result.type.dtype) * op.result.type.size
-        elif op.definition.is_window:
+        elif op.definition.is_window or op.definition.code is not None:
             total += op.definition.flops(op)
         elif op.kind in ("reduce", "cumulative", "convert"):
             total += op.operands[0].type.size
@@ -33,12 +33,16 @@ def element_code(region: ClosedRegion) -> float:
     """Operations of one evaluation of all elementwise ops: what a copy of the loop's body takes.
     Long functions are short where they are called."""
     called = _CALLED if region.calls else math.inf
-    evaluated = [op for op in region.ops if op.definition.is_elementwise or op.definition.is_gather]
+    known = [(op, op.definition) for op in region.ops]
+    counted = [op for op, is_ in known if is_.is_window or is_.code is not None]
+    evaluated = [
+        op for op, is_ in known if (is_.is_elementwise and is_.code is None) or is_.is_gather
+    ]
     functions = [(function_of(op), op.result.type.dtype) for op in evaluated]
     return sum(
         min(vmath.cost(function, dtype), called) if function else 1.0
         for function, dtype in functions
-    ) + sum(op.definition.element_flops(op) for op in region.ops if op.definition.is_window)
+    ) + sum(op.definition.element_flops(op) for op in counted)
 
 
 def region_seconds(region: ClosedRegion, target: Machine) -> float:

@@ -8,9 +8,9 @@ was compiled before, changes no kernel.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from stagejit.codegen.backend import Backend
@@ -19,16 +19,19 @@ from stagejit.codegen.cpu.backend import CPU
 from stagejit.codegen.ir.nodes import forget_places
 from stagejit.codegen.ir.shared_code import CHAINED, INLINED, repeats_code
 from stagejit.codegen.ir.verifier import verify as verify_kernel
-from stagejit.codegen.kernel import Kernel, KernelArg
+from stagejit.codegen.kernel import Choice, Kernel, KernelArg
 from stagejit.codegen.math.functions import is_long
+from stagejit.codegen.own import OwnPolicy
 from stagejit.codegen.target import Target
 from stagejit.codegen.templates import Templates
 from stagejit.dispatch.regions import Region
-from stagejit.errors import InternalError, StagejitError
+from stagejit.errors import ExtensionError, InternalError, StagejitError, VerificationError
+from stagejit.extension import Extension
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.importing import importing
 from stagejit.machine import Machine
+from stagejit.rewrites.rules import Declined
 from stagejit.types import DType
 
 Places = tuple[tuple[bool, int, int], ...]  # (is a store, number, element offset)
@@ -59,10 +62,13 @@ class Generated:
 
 
 class KernelCache:
-    """Templates by key, for a target and verification mode."""
+    """Templates by key, for a target, a verification mode and extensions."""
 
-    def __init__(self, target: Machine, *, verify: bool) -> None:
+    def __init__(
+        self, target: Machine, *, verify: bool, extensions: tuple[Extension, ...] = ()
+    ) -> None:
         self.target, self.verify = target, verify
+        self.own = tuple(each for each in extensions if isinstance(each, OwnPolicy))
         self._templates: Templates[Generated] = Templates()
 
     def generate(self, region: Region, overwritten: frozenset[Value] = frozenset()) -> Generated:
@@ -99,9 +105,9 @@ class KernelCache:
         return replace(template, kernel=bound, template=template)
 
     def _make(self, region: Region, made: ClosedRegion) -> Generated:
-        kernel, places = _generated(region, made, self.target)
+        kernel, places = _generated(region, made, self.target, self.own)
         if self.verify:
-            verify_kernel(kernel.function)
+            _verify(kernel, self.own)
         lowered = _backend(self.target).lower(kernel, self.target, self.verify)
         forget_places(kernel.function)
         kernel = replace(kernel, args=(), function=lowered.function)
@@ -114,11 +120,15 @@ def kernel_of(region: Region, target: Machine) -> Kernel:
     return _bound(*_generated(region, made, target), region, made)
 
 
-def _generated(region: Region, made: ClosedRegion, target: Machine) -> tuple[Kernel, Places]:
+def _generated(
+    region: Region, made: ClosedRegion, target: Machine, own: Sequence[OwnPolicy] = ()
+) -> tuple[Kernel, Places]:
     """The kernel of a closed region, and what its arguments are. region: for messages."""
     try:
-        kernel = _generate(made, target)
+        kernel = _generate(made, target, own)
         return kernel, _places(made, kernel)
+    except ExtensionError:
+        raise
     except Exception as error:
         what = (
             error.what if isinstance(error, StagejitError) else f"{type(error).__name__}: {error}"
@@ -131,17 +141,35 @@ def _generated(region: Region, made: ClosedRegion, target: Machine) -> tuple[Ker
         ) from error
 
 
-def _generate(region: ClosedRegion, target: Machine) -> Kernel:
+def _generate(region: ClosedRegion, target: Machine, own: Sequence[OwnPolicy]) -> Kernel:
     backend = _backend(target)
     if all(store.value.type.size == 0 for store in region.stores):
         return Kernel(backend.nothing(), (), 0, 0.0)  # generators count on loops that loop
-    generator = backend.generators[region.kind]
+    generator = partial(_by, own, backend)
     if not _repeats_ops(region):
         kernel = generator(region, target)
         if not repeats_code(kernel.function):
             return kernel
         forget_places(kernel.function)
     return generator(replace(region, calls=True), target)
+
+
+def _by(
+    own: Sequence[OwnPolicy], backend: Backend[Any], region: ClosedRegion, target: Machine
+) -> Kernel:
+    """The kernel by the first policy of a user's that has one, else by the package's."""
+    told = []
+    for each in own:
+        if region.kind in each.kinds and each.backend == backend.name:
+            found = each.kernel(region, target)
+            if not isinstance(found, Declined):
+                return found
+            told.append(Choice("schedule", f"{each.name} declined: {found.reason}"))
+    generator = backend.generators.get(region.kind)
+    if generator is None:
+        raise InternalError(f"nobody has a {backend.name} kernel for {region.kind}")
+    kernel = generator(region, target)
+    return replace(kernel, choices=(*told, *kernel.choices)) if told else kernel
 
 
 def _repeats_ops(region: ClosedRegion) -> bool:
@@ -179,7 +207,34 @@ def _bound(kernel: Kernel, places: Places, region: Region, made: ClosedRegion) -
     return replace(kernel, args=args)
 
 
+def kernel_cache(
+    target: Machine, *, verify: bool, extensions: tuple[Extension, ...] = ()
+) -> KernelCache:
+    """The process's kernels for `target`. extensions: those that kernels, or what ops mean, depend
+    on; no kernel that was made with others is found."""
+    if extensions:
+        return _with_extensions(target, verify, extensions)
+    return _packages_own(target, verify)
+
+
 @cache
-def kernel_cache(target: Machine, *, verify: bool) -> KernelCache:
-    """The process's kernels for `target`."""
+def _packages_own(target: Machine, verify: bool) -> KernelCache:
     return KernelCache(target, verify=verify)
+
+
+@lru_cache(maxsize=16)  # it keeps extensions alive, of which a notebook makes many
+def _with_extensions(
+    target: Machine, verify: bool, extensions: tuple[Extension, ...]
+) -> KernelCache:
+    return KernelCache(target, verify=verify, extensions=extensions)
+
+
+def _verify(kernel: Kernel, own: Sequence[OwnPolicy]) -> None:
+    """Raises VerificationError, or ExtensionError for a kernel of a user's."""
+    try:
+        verify_kernel(kernel.function)
+    except VerificationError as fault:
+        by = next((each for each in own if each.signature in kernel.choices), None)
+        if by is not None:
+            raise by.fault(f"made a kernel that is none: {fault.what}") from fault
+        raise

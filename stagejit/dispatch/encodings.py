@@ -23,17 +23,57 @@ from typing import Any
 
 from stagejit.decisions import Decision
 from stagejit.dispatch.layouts.retyped import empty_like, inserted, retyped
+from stagejit.extension import Extension
 from stagejit.graph.ir import Graph, Op, Use, Value
 from stagejit.graph.ops.dispatches import add_dispatch, parts_of
 from stagejit.index.encoding import Encoding
 from stagejit.index.layout import ROW_MAJOR, Layout
 from stagejit.rewrites.driver import describe
 from stagejit.rewrites.encodings.elide import MOST_GROWTH
+from stagejit.rewrites.rules import Declined
 from stagejit.types import TensorType
 
 NAME = "data-tiling"  # the switch without which nothing is encoded
 # How the target wants an array of this type, which is encoded so; None: as it lies.
 Resolver = Callable[[Encoding, TensorType], Layout | None]
+
+
+@dataclass(frozen=True, eq=False)
+class OwnResolver(Extension):
+    """How a user wants encoded operands to lie: as a `Resolver` of the package, but that it may
+    decline. backend: the kind of machine that it is for, "cpu" or "cuda"."""
+
+    function: Callable[[Encoding, TensorType, Any], Layout | Declined | None]
+    backend: str
+
+
+@dataclass(frozen=True)
+class OwnFirst:
+    """A resolver that asks those of users, then the package's. target: handed to them."""
+
+    own: tuple[OwnResolver, ...]
+    otherwise: Resolver
+    target: Any
+
+    def __call__(self, encoding: Encoding, type: TensorType) -> Layout | None:
+        return self._asked(encoding, type)[1]
+
+    def decider(self, encoding: Encoding, type: TensorType) -> str:
+        """The name of the extension that decides about it, else that of the package's rewrite."""
+        return self._asked(encoding, type)[0]
+
+    def _asked(self, encoding: Encoding, type: TensorType) -> tuple[str, Layout | None]:
+        for each in self.own:
+            with each.running(f"failed at {encoding} of {type}"):
+                found = each.function(encoding, type, self.target)
+            if isinstance(found, Declined):
+                continue
+            if found is not None and not isinstance(found, Layout):
+                raise each.fault(f"returned a {found.__class__.__name__}, and no Layout")
+            if found is not None and not found.fits(type.shape):
+                raise each.fault(f"returned {found}, which is no layout of {type}")
+            return each.name, found
+        return NAME, self.otherwise(encoding, type)
 
 
 def untiled(encoding: Encoding, type: TensorType) -> None:
@@ -169,7 +209,9 @@ class _Resolution:
         """How an encoded output lies."""
         encoding, plain = output.type.encoding, TensorType(output.type.dtype, output.shape)
         assert encoding is not None
-        layout = self._resolver(op, output)(encoding, plain) or ROW_MAJOR
+        resolver = self._resolver(op, output)
+        layout = resolver(encoding, plain) or ROW_MAJOR
+        name = resolver.decider(encoding, plain) if isinstance(resolver, OwnFirst) else NAME
         reason = f"{encoding} is {layout}" if layout != ROW_MAJOR else f"no tiles for {encoding}"
         if layout != ROW_MAJOR and layout.keeps_order(plain.shape):
             reason, layout = f"{layout} is how it lies", ROW_MAJOR
@@ -180,7 +222,7 @@ class _Resolution:
             reason = f"{layout} takes {nbytes} bytes, over {MOST_GROWTH} times {plain.nbytes}"
             layout = ROW_MAJOR
         what, loc, applied = describe(output.op), output.op.loc, not layout.is_row_major
-        self.decisions.append(Decision(NAME, what, applied, reason, loc))
+        self.decisions.append(Decision(name, what, applied, reason, loc))
         return layout
 
     def _resolver(self, op: Op, output: Value) -> Resolver:

@@ -1,6 +1,7 @@
 """`OpDef`: all that the compiler knows of one op kind, in one declaration.
 
-Input: declarations, those of the package in `graph/ops/`, others anywhere: `define(OpDef(...))`.
+Input: declarations, those of the package in `graph/ops/`, others anywhere: `define(OpDef(...))` for
+the whole process, `stagejit.extending.op` for those who compile with it.
 Output: `definition_of(kind)`, and `op.definition` of each op. Invariant: what a pass may do with an
 op follows from its declaration, so a view that nobody has heard of goes through every stage.
 
@@ -9,11 +10,14 @@ Functions of a declaration take the op (an `ir.Op`, which is built on this file,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from stagejit.errors import VerificationError
+from stagejit.extension import Extension
 from stagejit.index.affine import Affine, Index
 from stagejit.types import TensorType
 
@@ -87,8 +91,10 @@ class OpDef:
     summed: of what accumulates: (op, number of an operand, axis of that) --> the same where places
         of that axis are summed over, and partial results of some places each can be put together
         by `partial.py`; None where they are not, or cannot.
-    is_elementwise: an element is a function of the elements of all operands at its own index. Its
-        code is the code generator's, which has that of the package's kinds only.
+    is_elementwise: an element is a function of the elements of all operands at its own index.
+    code: of those: (builder, op, registers with the elements of its operands) --> a register with
+        the element, see `codegen/ir/builder.py`. None: the code generator has it, which it does
+        for the package's kinds only.
     is_free: a source of elements that nobody has to store: they cost nothing.
     is_splat: each of its elements is the only one of operand 0.
     is_stored: its result lies in memory: who needs an element reads it there.
@@ -161,6 +167,7 @@ class OpDef:
     separate: Callable[[Any, int], tuple[int | None, ...]] | None = None
     summed: Callable[[Any, int, int], tuple[int | None, ...] | None] | None = None
     is_elementwise: bool = False
+    code: Callable[[Any, Any, Sequence[Any]], Any] | None = None
     is_free: bool = False
     is_splat: bool = False
     is_stored: bool = False
@@ -230,6 +237,8 @@ class OpDef:
 
 
 _DEFINITIONS: dict[str, OpDef] = {}
+# Of extensions, while something is compiled with them.
+_declared: ContextVar[Mapping[str, OpDef]] = ContextVar("declared op kinds")
 
 
 def define(definition: OpDef) -> OpDef:
@@ -241,10 +250,41 @@ def define(definition: OpDef) -> OpDef:
 
 def definition_of(kind: str) -> OpDef:
     """Raises VerificationError for a kind that nobody has defined."""
-    definition = _DEFINITIONS.get(kind)
+    definition = _DEFINITIONS.get(kind) or _declared.get({}).get(kind)
     if definition is None:
         raise VerificationError(f"unknown op kind {kind!r}")
     return definition
+
+
+@dataclass(frozen=True, eq=False)
+class OwnOp(Extension):
+    """A kind that a user declares."""
+
+    definition: OpDef
+
+
+@contextmanager
+def declaring(own: Sequence[OwnOp]) -> Iterator[None]:
+    """Inside, on this thread, these kinds are known as well. Raises ExtensionError for two of one
+    name."""
+    if not own:
+        yield
+        return
+    kinds: dict[str, OwnOp] = {}
+    for each in own:
+        other = kinds.setdefault(each.definition.kind, each)
+        if other is not each:
+            raise each.fault(f"declares {each.definition.kind!r}, as {other} does")
+    token = _declared.set({kind: each.definition for kind, each in kinds.items()})
+    try:
+        yield
+    finally:
+        _declared.reset(token)
+
+
+def is_defined(kind: str) -> bool:
+    """Whether it is a kind of the package's, or one that `define` made known."""
+    return kind in _DEFINITIONS
 
 
 def require(condition: bool, message: str) -> None:

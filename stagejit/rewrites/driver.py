@@ -26,74 +26,22 @@ from dataclasses import dataclass, field
 import networkx as nx
 
 from stagejit.decisions import Decision
-from stagejit.errors import InternalError, VerificationError
+from stagejit.errors import InternalError, StagejitError, VerificationError
+from stagejit.extension import Extension
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.machine import SMALL_SERVER, Machine
 from stagejit.options import Options
+from stagejit.rewrites.rules import Declined, Function, Outcome, OwnRule, Rule, declined, rewrite
 from stagejit.symbolic import Undecided
 
+__all__ = [
+    "Declined", "Function", "GraphStep", "LocalStep", "Log", "Outcome", "OwnStep", "Rule",
+    "Sharing", "Step", "declined", "describe", "rewrite", "run_steps",
+]  # fmt: skip
+
 MAX_VISITS = 64  # of one op and the ops that replaced it, on average
-
-
-@dataclass(frozen=True)
-class Declined:
-    """A rewrite's pattern matched, but a guard failed."""
-
-    reason: str
-
-
-def declined(reason: str) -> Declined:
-    """What a rewrite returns when a guard fails: the reason, for the user to read."""
-    return Declined(reason)
-
-
-Outcome = Value | Declined | None
-Function = Callable[[Graph, Op], Outcome]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One rewrite. `name` is that of `Options(disable=...)`, `roots` the op kinds it looks at,
-    `functions` those of a map, `of` the kinds that make their operand number `operand`; any where
-    there are none."""
-
-    name: str
-    roots: frozenset[str]
-    function: Function
-    of: frozenset[str] = frozenset()
-    operand: int = 0
-    counts: bool = False  # whether it asks the graph who else reads a value
-    functions: frozenset[str] = frozenset()
-
-    def fits(self, op: Op) -> bool:
-        """Whether the kinds are those of the pattern."""
-        return not self.of or op.operands[self.operand].op.kind in self.of
-
-    @property
-    def before_after(self) -> str:
-        """The first line of its docstring."""
-        return (self.function.__doc__ or "").strip().splitlines()[0]
-
-
-def rewrite(
-    name: str,
-    *,
-    roots: str,
-    functions: str = "",
-    of: str = "",
-    operand: int = 0,
-    counts: bool = False,
-) -> Callable[[Function], Rule]:
-    """Make a rule of a function `(graph, op) -> Value | declined(reason) | None`.
-
-    roots: op kinds, separated by spaces. functions: those of a map, any by default. of: the kinds
-        that make `operand` of it; any by default.
-    counts: whether it asks who else reads a value, so that it is tried again when fewer do.
-    """
-    kinds, producers, names = (frozenset(text.split()) for text in (roots, of, functions))
-    return lambda function: Rule(name, kinds, function, producers, operand, counts, names)
 
 
 @dataclass(frozen=True)
@@ -126,7 +74,8 @@ class LocalStep:
         return frozenset(names | ({self.sharing.name} if self.sharing else set()))
 
     def run(self, log: Log, options: Options) -> None:
-        rules = [rule for rule in self.rules if options.enabled(rule.name)]
+        own = [each.rule for each in options.parts_of(OwnRule) if each.step == self.name]
+        rules = [rule for rule in (*self.rules, *own) if options.enabled(rule.name)]
         shares = self.sharing is not None and options.enabled(self.sharing.name)
         _Worklist(log, rules, self.sharing if shares else None).run()
 
@@ -151,23 +100,52 @@ class GraphStep:
 Step = LocalStep | GraphStep
 
 
+@dataclass(frozen=True, eq=False)
+class OwnStep(Extension):
+    """A step of a user's, before or after all of that name, which is no step of rules of a name
+    that others have."""
+
+    step: Step
+    anchor: str
+    is_after: bool
+
+
+def with_own(steps: Sequence[Step], options: Options) -> list[tuple[Step, OwnStep | None]]:
+    """The steps, and those of the user's that stand beside one of them, with whose they are."""
+    own = options.parts_of(OwnStep)
+    names = [step.name for step in steps]
+    found: list[tuple[Step, OwnStep | None]] = []
+    for at, step in enumerate(steps):
+        near = [each for each in own if each.anchor == step.name]
+        if at == names.index(step.name):
+            found += [(each.step, each) for each in near if not each.is_after]
+        found.append((step, None))
+        if step.name not in names[at + 1 :]:
+            found += [(each.step, each) for each in near if each.is_after]
+    return found
+
+
 def run_steps(
     graph: Graph, steps: Sequence[Step], options: Options, machine: Machine = SMALL_SERVER
 ) -> list[Decision]:
     """Run the steps in order on `graph` and return their decisions.
 
     Under Options(verify=True) the verifier runs before the first and after each step; a fault is an
-    InternalError that names the step.
+    InternalError that names the step, or the ExtensionError of whose step it is.
     """
     log = Log(graph, options, machine)
     if options.verify:
         _verified(graph, "trace")
     graph.eliminate_dead()
-    for step in steps:
-        step.run(log, options)
+    for step, own in with_own(steps, options):
+        if own is None:
+            step.run(log, options)
+        else:
+            with own.running("failed as it rewrote a graph"):
+                step.run(log, options)
         graph.eliminate_dead()
         if options.verify:
-            _verified(graph, step.name)
+            _verified(graph, step.name, own)
     return log.decisions
 
 
@@ -269,10 +247,7 @@ class _Worklist:
                 continue
             budget -= 1
             if budget < 0:
-                dump = as_text(self.graph)
-                raise InternalError(
-                    f"rewrites of {describe(op)} do not end", step="rewrites", dump=dump
-                )
+                raise self._endless(op)
             made, users = _try_rules(self.log, op, self._rules_of(op))
             if self.sharing and op in self.graph:
                 users = [*users, *self._share(self.sharing, op)]
@@ -280,6 +255,14 @@ class _Worklist:
                 self.keys.pop(user, None)
             self._push(made, place)
             self._push(users, place)
+
+    def _endless(self, op: Op) -> StagejitError:
+        """What to raise where rules go in a circle: it is the user's, if one is."""
+        what, found = f"rewrites of {describe(op)} do not end", self._rules_of(op)
+        own = next((rule.extension for rule in found if rule.extension is not None), None)
+        if own is not None:
+            return own.fault(f"is one of those whose {what}")
+        return InternalError(what, step="rewrites", dump=as_text(self.graph))
 
     def _rules_of(self, op: Op) -> Sequence[Rule]:
         """Those that look at ops of its kind, and of its function."""
@@ -341,27 +324,53 @@ def _try_rules(log: Log, op: Op, rules: Iterable[Rule]) -> tuple[list[Op], list[
         elif outcome is not None:
             made = log.located(first_new, op)
             if outcome.type != op.result.type:
-                raise InternalError(
-                    f"{rule.name} replaced {op.result} by {outcome}",
-                    step=rule.name,
-                    dump=as_text(log.graph),
-                    loc=op.loc,
-                )
-            return made, log.replace(rule.name, op, outcome, rule.before_after)
+                raise _of_another_type(rule, log.graph, op, outcome)
+            users = log.replace(rule.name, op, outcome, rule.before_after)
+            if rule.extension is not None and log.options.verify:
+                _verified(log.graph, rule.name, rule.extension)
+            return made, users
     return [], []
 
 
 def _outcome(rule: Rule, graph: Graph, op: Op) -> Outcome:
     """What a rule says of an op; what depends on symbolic sizes is not proven, so it declines."""
     try:
-        return rule.function(graph, op)
+        if rule.extension is None:
+            return rule.function(graph, op)
+        with rule.extension.running(f"failed at {describe(op)} ({op.loc})"):
+            return _checked(rule.extension, op, rule.function(graph, op))
     except Undecided as undecided:
         return declined(str(undecided))
 
 
-def _verified(graph: Graph, step: str) -> None:
+def _checked(extension: Extension, op: Op, outcome: Outcome) -> Outcome:
+    """What a rule of a user's returned, if it is what rules return."""
+    if outcome is None or isinstance(outcome, Declined | Value):
+        return outcome
+    raise extension.fault(
+        f"returned a {type(outcome).__name__} for {describe(op)}; a rewrite returns a Value of the "
+        "graph, declined(reason), or None"
+    )
+
+
+def _of_another_type(rule: Rule, graph: Graph, op: Op, made: Value) -> StagejitError:
+    if rule.extension is not None:
+        what = f"replaced a {op.result.type}, {describe(op)}, by a {made.type}, {describe(made.op)}"
+        return rule.extension.fault(what)
+    return InternalError(
+        f"{rule.name} replaced {op.result} by {made}",
+        step=rule.name,
+        dump=as_text(graph),
+        loc=op.loc,
+    )
+
+
+def _verified(graph: Graph, step: str, own: Extension | None = None) -> None:
+    """own: who is to blame for a fault."""
     try:
         verify(graph)
     except VerificationError as fault:
+        if own is not None:
+            raise own.fault(f"left a graph that is none: {fault.what}") from fault
         dump = as_text(graph) if nx.is_directed_acyclic_graph(graph.nx) else repr(list(graph.nx))
         raise InternalError(fault.what, step=step, dump=dump, loc=fault.loc) from fault

@@ -34,6 +34,7 @@ from stagejit.runtime.objects.engine import machine
 from stagejit.runtime.objects.object_cache import ObjectCache, digest
 from stagejit.runtime.program import HostProgram
 from stagejit.runtime.program_steps import BufferRef, Copy
+from stagejit.schedule.schedule import Run, Schedule
 from stagejit.trace.weights import Content, Reading, Weight, changing, content_of, weight_p
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -147,6 +148,16 @@ def copies(
         program = HostProgram("weight", (copy,), (), (nbytes[number],), bound_nbytes=tuple(nbytes))
         made.append(load_program(program, {}, weights=weights))
     return made
+
+
+def copies_for_xla(schedule: Schedule, weights: BoundWeights) -> dict[str, LoadedProgram]:
+    """What gives each weight that a delegated equation reads, by buffer."""
+    buffers = [buffer for buffer in schedule.plan.buffers if buffer.kind == "weight"]
+    parts = [part for part in schedule.segments if not isinstance(part, Run)]
+    read = {name for part in parts for name in part.operands}
+    which = [at for at, buffer in enumerate(buffers) if buffer.name in read]
+    made = copies(weights, [buffer.nbytes for buffer in buffers], which)
+    return {buffers[at].name: program for at, program in zip(which, made, strict=True)}
 
 
 def _lower_weight(ctx: Any, *, weight: Weight) -> list[Any]:

@@ -2,8 +2,8 @@
 
 Input: a request, what may fail, and what to do instead. Output: the result of one of the two.
 Invariant: what the user asked for stays an error: `Options(delegate=False)`, a target that is not
-there, and everything under $STAGEJIT_STRICT, which our own tests set. A program that cannot be
-traced never comes here, so no error of the user's is taken for ours.
+there, an extension that fails, and everything under $STAGEJIT_STRICT, which our own tests set. A
+program that cannot be traced never comes here, so no error of the user's is taken for ours.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from stagejit.errors import FallbackWarning, NoDriverError
+from stagejit.errors import ExtensionError, FallbackWarning, NoDriverError
 from stagejit.runtime.staged import Request
 from stagejit.users_line import warn
 
@@ -31,7 +31,7 @@ def guarded(request: Request, step: Callable[[], T], instead: Callable[[], T]) -
     """
     try:
         return step()
-    except (MemoryError, NoDriverError):
+    except (MemoryError, NoDriverError, ExtensionError):
         raise
     except Exception as error:
         if is_strict() or not request.options.delegate:

@@ -17,6 +17,7 @@ import numpy as np
 
 from stagejit.compat import size_of
 from stagejit.graph.ir import Graph, Value
+from stagejit.graph.ops import build
 from stagejit.graph.ops.slices import source_of_element
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.symbolic import Undecided
@@ -260,6 +261,11 @@ class Emitter:
             x, index = step
 
     # ---------------------------------------------------------------- everything else
+
+    def build(self, kind: str, operands: Sequence[Value], **attrs: Any) -> Value:
+        """An op of one result, whose type its declaration infers. Raises VerificationError for
+        operands that do not fit."""
+        return build(self.graph, kind, operands, self.loc, **attrs)
 
     def emit(self, kind: str, operands: Sequence[Value], type: TensorType, **attrs: Any) -> Value:
         """An equation with one result whose type the caller knows."""

@@ -45,6 +45,7 @@ from stagejit.trace.delegation import why_not_native
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.implementations import implemented, is_implemented
 from stagejit.trace.inline import call_operands, called_jaxpr, held_operands, known_branch
+from stagejit.trace.own import OwnTranslations
 from stagejit.trace.primitives import jax_name
 from stagejit.trace.translation import Site, Translation, Unsupported
 from stagejit.trace.weights import weight_p
@@ -89,6 +90,7 @@ def trace_jaxpr(
     control_flow: bool = True,
     argument_names: Sequence[str] | None = None,
     left_to_xla: str = "",
+    own: OwnTranslations | None = None,
 ) -> Graph:
     """The graph of a closed jaxpr.
 
@@ -97,6 +99,7 @@ def trace_jaxpr(
     control_flow: False delegates every loop and branch, with its body.
     argument_names: shown in dumps; those of the jaxpr's arguments by position where missing.
     left_to_xla: if not empty, why its only equation is delegated as it stands.
+    own: translations of a user's, asked before the package's.
     """
     jaxpr = closed_jaxpr.jaxpr
     graph = Graph(name)
@@ -108,6 +111,7 @@ def trace_jaxpr(
             donated=bool(donated[index]) if index < len(donated) else False,
         )
     tracer = _Tracer(graph, delegate, control_flow)
+    tracer.own = own or OwnTranslations()
     if left_to_xla:
         graph.set_outputs(tracer.whole(closed_jaxpr, graph.inputs, left_to_xla))
     else:
@@ -148,6 +152,7 @@ class _Tracer:
         self.alone: frozenset[str] = frozenset()  # names of axes of one device around us
         self.is_ours = False  # whether JAX's locations are those of our own code
         self.token: Value | None = None
+        self.own = OwnTranslations()
         self.implementing: list[Any] = []  # primitives whose implementation is being translated
 
     def run(self, closed_jaxpr: ClosedJaxpr, arguments: Sequence[Value], call: Loc) -> list[Value]:
@@ -170,6 +175,10 @@ class _Tracer:
             if equation.primitive is weight_p:
                 type = type_of(equation.outvars[0].aval)
                 env[equation.outvars[0]] = self.emit.weight(equation.params["weight"], type)
+                continue
+            translated = self.own.translated(self.emit, equation, self._site, operands)
+            if translated is not None:
+                env.update(zip(equation.outvars, translated, strict=True))
                 continue
             implementation = linalg.implementation(equation)
             if implementation is not None:
@@ -274,6 +283,7 @@ class _Tracer:
         tracer, call = _Tracer(graph, self.delegate, self.control_flow, name), self.emit.loc
         tracer.emit.loc, tracer.is_ours, tracer.alone = call, self.is_ours, self.alone
         tracer.implementing = [*self.implementing]
+        tracer.own = self.own
 
         def inline(closed_jaxpr: ClosedJaxpr, arguments: Sequence[Value]) -> Sequence[Value]:
             return tracer.run(closed_jaxpr, arguments, call)

@@ -27,6 +27,7 @@ def _lowered(kernel: Kernel, target: Target, verify: bool) -> Lowered:
 
 
 CPU = Backend[Target](
+    name="cpu",
     generators={
         "map": map_kernel,
         "copy": map_kernel,

@@ -31,6 +31,7 @@ def _lowered(kernel: Kernel, device: Device, verify: bool) -> Lowered:
 
 
 CUDA = Backend[Device](
+    name="cuda",
     generators={
         "map": map_kernel,
         "copy": map_kernel,

@@ -121,6 +121,11 @@ class Elements(Positions):
         return self.dynamic(clamped(self.b, start, room), room)
 
     def computed(self, op: Op, elements: Sequence[Register]) -> Register:
+        if op.definition.code is not None:
+            lanes = max((element.type.lanes for element in elements), default=0)
+            given = [self.b.splat(each, lanes) if lanes else each for each in elements]
+            made: Register = op.definition.code(self.b, op, given)
+            return made
         dtype = op.operands[-1].type.dtype  # of several, select's cases decide about signs, width
         if op.definition.is_conversion:
             return vmath.convert(self.b, elements[0], dtype, op.result.type.dtype)

@@ -7,31 +7,60 @@ switched off changes no result.
 Note [Order of rewrites]: dispatches that are too large become several first, while nobody
 overwrites what others read; after that none becomes too large. Copies go before producers place
 their values, because who places what it is made of overwrites what it reads. Fills become borders
-last, when it is known who places what.
+last, when it is known who places what. Steps of users stand beside one of these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 from stagejit.decisions import Decision
 from stagejit.dispatch.bodies import known_inside
+from stagejit.dispatch.regions import regions_of
 from stagejit.dispatch.rewrites import copies, inserts, limits, pads, placed
 from stagejit.dispatch.rewrites.views import Views
 from stagejit.dispatch.scalars import known_arguments
+from stagejit.dispatch.ties_verifier import verify_ties
+from stagejit.dispatch.verifier import verify_kinds
+from stagejit.errors import VerificationError
+from stagejit.extension import Extension
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, carried_inputs
+from stagejit.graph.verifier import verify
 from stagejit.options import Options
 from stagejit.rewrites.driver import Log
 from stagejit.symbolic import Int
 
-STEPS = (
+Rewrite = Callable[[Log, Views], None]
+STEPS: tuple[tuple[str, Rewrite], ...] = (
     (limits.NAME, limits.limit_operands),
     (copies.NAME, copies.elide_copies),
     (inserts.NAME, inserts.fuse_inserts),
     (placed.NAME, placed.read_where_placed),
     (pads.NAME, pads.fuse_pads),
 )
+
+
+@dataclass(frozen=True, eq=False)
+class OwnDispatchStep(Extension):
+    """A step of a user's, before or after the one of that name."""
+
+    function: Rewrite
+    anchor: str
+    is_after: bool
+
+
+def _with_own(options: Options) -> Iterator[tuple[Rewrite, OwnDispatchStep | None]]:
+    """All steps that are enabled, in order."""
+    own = options.parts_of(OwnDispatchStep)
+    for name, step in STEPS:
+        near = [each for each in own if each.anchor == name]
+        yield from ((each.function, each) for each in near if not each.is_after)
+        if options.enabled(name):
+            yield step, None
+        yield from ((each.function, each) for each in near if each.is_after)
 
 
 def rewrite_dispatches(
@@ -56,10 +85,28 @@ def rewrite_dispatches(
                 decisions, replaced = rewrite_dispatches(body, options, inside, pairs)
                 log.decisions += decisions
                 views.replaced |= replaced
-    for name, step in STEPS:
-        if options.enabled(name):
-            first_new = graph.next_id
+    for step, own in _with_own(options):
+        first_new = graph.next_id
+        running: AbstractContextManager[None] = nullcontext()
+        if own is not None:
+            running = own.running("failed as it rewrote a graph of dispatches")
+        with running:
             step(log, views)
-            if graph.next_id > first_new:
-                graph.eliminate_dead()
+        if graph.next_id > first_new:
+            graph.eliminate_dead()
+        if own is not None and options.verify:
+            _verify(graph, options, carried, own)
     return log.decisions, views.replaced
+
+
+def _verify(
+    graph: Graph, options: Options, carried: Mapping[int, int] | None, own: OwnDispatchStep
+) -> None:
+    """Raises ExtensionError for what a user's step left that is no graph of dispatches."""
+    try:
+        verify(graph)
+        regions = regions_of(graph, options)
+        verify_kinds(regions)
+        verify_ties(graph, regions, carried)
+    except VerificationError as fault:
+        raise own.fault(f"left dispatches that do not fit: {fault.what}") from fault

@@ -27,6 +27,7 @@ from stagejit.codegen.cpu.contract.microkernel import Around, MicroKernel, SumTi
 from stagejit.codegen.cpu.contract.pack_fill import Fill
 from stagejit.codegen.cpu.contract.packing import View
 from stagejit.codegen.cpu.contract.plan import ContractPlan, make_plan
+from stagejit.codegen.cpu.contract.tile_search import TileSize
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
@@ -41,10 +42,10 @@ from stagejit.index.affine import Affine, Var
 from stagejit.types import DType
 
 
-def product_kernel(region: ClosedRegion, target: Target) -> Kernel:
+def product_kernel(region: ClosedRegion, target: Target, only: TileSize | None = None) -> Kernel:
     """The kernel of a region around a product: of the nests that cover its result, whose items
-    follow each other."""
-    plans = [make_plan(region, nest, target) for nest in nests_of(region)]
+    follow each other. only: in tiles of this size. Raises NoTileError where there is none."""
+    plans = [make_plan(region, nest, target, only) for nest in nests_of(region)]
     cycles = sum(plan.tiling.cycles for plan in plans)
     seconds = cycles / target.cycles_per_second + region_seconds(region, target)
 

@@ -17,7 +17,7 @@ from stagejit.codegen.contraction.walk import NestWalk
 from stagejit.codegen.cpu.contract.left_out.masks import Mask, masks_of
 from stagejit.codegen.cpu.contract.left_out.zeros import mostly_zero
 from stagejit.codegen.cpu.contract.tile_blocks import choose, is_direct
-from stagejit.codegen.cpu.contract.tile_search import Problem
+from stagejit.codegen.cpu.contract.tile_search import Problem, TileSize
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.elements.walk import behind_views
 from stagejit.codegen.kernel import Choice
@@ -46,8 +46,11 @@ class ContractPlan:
     choices: tuple[Choice, ...]
 
 
-def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
-    """Chooses a tiling for a nest whose axes are `settled`."""
+def make_plan(
+    region: ClosedRegion, nest: Nest, target: Target, only: TileSize | None = None
+) -> ContractPlan:
+    """Chooses a tiling for a nest whose axes are `settled`. only: with tiles of this size. Raises
+    NoTileError where there is none."""
     walk = NestWalk(region, nest, strict=False)
     sources = source_of(region, nest.left), source_of(region, nest.right)
     plain = next((n for n in range(len(walk.offsets)) if _is_plain(walk, n)), None)
@@ -55,7 +58,7 @@ def make_plan(region: ClosedRegion, nest: Nest, target: Target) -> ContractPlan:
     steps = math.prod(var.extent for var in nest.reduce)
     masks, told = masks_of(region, steps, walk.index.__getitem__)
     asks = bool(masks) or "zeros" in region.anchor_op.attrs
-    ranked = choose(Problem(nest, sources, target, stored, plain is not None, asks))
+    ranked = choose(Problem(nest, sources, target, stored, plain is not None, asks, only))
     panel = plain if is_direct(nest, ranked.best.lane, stored) else None
     zeros, looked = mostly_zero(region.anchor_op, ranked.best, sources)
     return ContractPlan(

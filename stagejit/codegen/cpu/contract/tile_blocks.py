@@ -30,10 +30,17 @@ _STREAM_STEPS = 8  # rows in flight where an operand streams from memory
 _STREAM_CHUNK, _NEAR_CHUNK = 4096, 1024
 
 
+class NoTileError(Exception):
+    """No tile is of the size that a user wants."""
+
+
 def choose(problem: Problem) -> Ranked[Tiling]:
-    """The cheapest tiling; any other would be as right."""
+    """The cheapest tiling; any other would be as right. Raises NoTileError."""
     lanes = _lane_choices(problem.nest, problem.sources)
     complete = [tiling for lane in lanes for tiling in BlockSearch(problem, lane).complete()]
+    if not complete:
+        registers = problem.target.vector_registers
+        raise NoTileError(f"no tile of {problem.only} fits its axes and {registers} registers")
     return cheapest("tile", complete, lambda tiling: tiling.cycles, str, "cycles of one core")
 
 

@@ -65,9 +65,26 @@ class _Reading:
 
 
 @dataclass(frozen=True)
+class TileSize:
+    """rows: elements of a tile beside the lanes. vectors: along them."""
+
+    rows: int
+    vectors: int
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows of {self.vectors} vectors"
+
+    def is_of(self, tile: Mapping[Var, int], lane: Var | None) -> bool:
+        """Whether a tile, so many units along each axis, is one of this size."""
+        rows = math.prod(units for var, units in tile.items() if var is not lane)
+        return (rows, tile.get(lane, 1) if lane else 1) == (self.rows, self.vectors)
+
+
+@dataclass(frozen=True)
 class Problem:
     """What is tiled. stored: memory offset of what the nest's first store writes. plain: the sums
-    may accumulate there. asks: each tile asks what it may leave out."""
+    may accumulate there. asks: each tile asks what it may leave out. only: the rows and vectors of
+    a tile, where a user says; any where not."""
 
     nest: Nest
     sources: tuple[Source, Source]
@@ -75,6 +92,7 @@ class Problem:
     stored: Affine
     plain: bool
     asks: bool
+    only: TileSize | None = None
 
 
 class TileSearch:
@@ -84,6 +102,7 @@ class TileSearch:
         nest, sources, target = problem.nest, problem.sources, problem.target
         self.body_cost = _ASKING_BODY_COST if problem.asks else _BODY_COST
         self.nest, self.sources, self.lane, self.target = nest, sources, lane, target
+        self.only = problem.only
         self.lanes = target.lanes(element_type(nest.dtype)) if lane is not None else 1
         self.steps = math.prod(var.extent for var in nest.reduce)
         self.shared = [var for var in nest.axes if all(var in s.depends for s in sources)]
@@ -193,12 +212,13 @@ class TileSearch:
         )
         fitting = []
         for (a, left), (b, right), (c, both) in itertools.product(*sides):
-            if self._fits(left, right, both, shared=shared):
+            wanted = self.only is None or self.only.is_of({**a, **b, **c}, lane)
+            if wanted and self._fits(left, right, both, shared=shared):
                 fitting.append((left * right * both, (a, b, c)))
         # Tiles with few accumulators never win against those with many.
         most = max((points for points, _ in fitting), default=0)
         found = [{**a, **b, **c} for points, (a, b, c) in fitting if 2 * points >= most]
-        return found or ([] if whole else [{}])
+        return found or ([] if whole or self.only else [{}])
 
     def _stream_vectors(self, vector: Source) -> int:
         """As many as are `_STREAM_VECTORS` of the sums' type, in bytes."""

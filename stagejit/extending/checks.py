@@ -1,0 +1,99 @@
+"""What may be registered: names, places, backends, numbers of machines.
+
+Input: what a user gave to a function of `stagejit.extending`, and the line of that. Output: the
+same, or an `OptionsError` at that line. Invariant: an extension that exists has a name of its own
+and a place that there is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from stagejit.errors import OptionsError
+from stagejit.graph.definition import OpDef
+from stagejit.loc import Loc
+from stagejit.machine import Machine
+from stagejit.options import SWITCHES
+
+BACKENDS = ("cpu", "cuda")
+M = TypeVar("M", bound=Machine)
+
+
+def wrong(what: str, loc: Loc, next_step: str) -> OptionsError:
+    return OptionsError(what, loc=loc, next_step=next_step)
+
+
+def named(name: Any, loc: Loc) -> Loc:
+    """The line of an extension whose name may be one. Raises OptionsError."""
+    if not isinstance(name, str) or not name or any(letter.isspace() for letter in name):
+        raise wrong(f"{name!r} is no name of an extension", loc, 'give a word, as "my-rewrite"')
+    if name in SWITCHES:
+        raise wrong(f"{name!r} is a rewrite of stagejit's own", loc, "choose another name")
+    return loc
+
+
+def name_of(definition: Any, loc: Loc) -> str:
+    if not isinstance(definition, OpDef):
+        raise wrong(f"an op is declared by an OpDef, not by {definition!r}", loc, "give OpDef(...)")
+    named(definition.kind, loc)
+    return definition.kind
+
+
+def function_of(function: Any, loc: Loc) -> Callable[..., Any]:
+    if not callable(function):
+        raise wrong(f"{function!r} is no function", loc, "decorate a function")
+    made: Callable[..., Any] = function
+    return made
+
+
+def checked_backend(backend: str, loc: Loc) -> str:
+    if backend not in BACKENDS:
+        raise wrong(f"there is no backend {backend!r}", loc, 'give "cpu" or "cuda"')
+    return backend
+
+
+def one_place(loc: Loc, known: Sequence[str], **places: str) -> None:
+    """Raises OptionsError for no place, for two, and for a step that there is not."""
+    given = {how: step for how, step in places.items() if step}
+    if len(given) != 1:
+        hows = " or ".join(f"{how}=" for how in places)
+        raise wrong(f"a rewrite has one place, not {len(given)}", loc, f"give {hows} a step")
+    ((how, step),) = given.items()
+    if step not in known:
+        raise wrong(f"there is no step {step!r}", loc, f"give {how}= one of {', '.join(known)}")
+
+
+def beside(loc: Loc, known: Sequence[str], before: str, after: str) -> tuple[str, bool]:
+    """The step, one of those that are known, and whether the place is after it."""
+    one_place(loc, known, before=before, after=after)
+    return before or after, bool(after)
+
+
+def summary(function: Callable[..., Any]) -> str:
+    return ((function.__doc__ or "").strip().splitlines() or [""])[0]
+
+
+def as_one(kind: str) -> Callable[..., Any]:
+    """An equation as one op, with the same parameters."""
+    return lambda emit, site, *operands: emit.build(kind, operands, **site.params)
+
+
+def nothing(kind: str, backend: str) -> Callable[..., Any]:
+    def missing(region: Any, machine: Any) -> Any:
+        raise LookupError(f"{kind} has no kernel: give extending.op(..., {backend}=...)")
+
+    return missing
+
+
+def changed(machine: M, name: str, numbers: dict[str, Any], loc: Loc) -> M:
+    fields = {field.name for field in dataclasses.fields(machine)} - {"name"}
+    for key, value in numbers.items():
+        if key not in fields:
+            known = ", ".join(sorted(fields))
+            raise wrong(f"a machine has no number {key!r}", loc, f"give some of {known}")
+        if type(value) is not type(getattr(machine, key)) or (not value and key != "turn_nbytes"):
+            usual = getattr(machine, key)
+            raise wrong(f"{key} is {value!r}", loc, f"give a value such as {usual!r}")
+    return dataclasses.replace(machine, **{"name": name, **numbers})

@@ -1,0 +1,147 @@
+"""What functions of extensions are written with, gathered from where it lives.
+
+Input: none. Output: names, of these kinds:
+
+rewrites and translations: `Graph`, `Op`, `Value`, `build`, `declined`, `Log`, `Unsupported`; types:
+`TensorType` and the element types; layouts: `Layout`, `Encoding`. Schedules: a `ClosedRegion`, its
+loops by `loops_of_stores` (of regions that store elements of one space) or `lines_of` (along an
+axis of an anchor), a tree of `Parallel`, `Loop`, `Do` and the like, and `kernel`.
+
+Invariant: what a schedule writes with these is right whatever it chooses, as long as its loops
+cover each element once: the emitter has vectors, tails and masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stagejit.codegen.closed import ClosedRegion
+from stagejit.codegen.costs import region_seconds
+from stagejit.codegen.cuda.device import Device
+from stagejit.codegen.cuda.kernels import grid_kernel
+from stagejit.codegen.elements.elements import Memory, Stores
+from stagejit.codegen.elements.lines import Line, lines_of
+from stagejit.codegen.elements.loops import Loops, loops_of_stores
+from stagejit.codegen.ir.nodes import element_type
+from stagejit.codegen.kernel import Choice, Kernel
+from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.items import in_items
+from stagejit.codegen.nest.kernels import kernel_of
+from stagejit.codegen.nest.tree import Cell, Chunk, Do, Loop, Parallel, blocks, serial, vectors
+from stagejit.codegen.target import Target
+from stagejit.errors import OptionsError
+from stagejit.graph.definition import OpDef, require
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops import build
+from stagejit.index.affine import Affine, Var
+from stagejit.index.encoding import Encoding
+from stagejit.index.layout import Layout
+from stagejit.machine import Machine
+from stagejit.rewrites.driver import Log
+from stagejit.rewrites.rules import declined
+from stagejit.trace.translation import Unsupported
+from stagejit.types import (
+    TensorType,
+    bf16,
+    bool_,
+    f16,
+    f32,
+    f64,
+    i8,
+    i16,
+    i32,
+    i64,
+    u8,
+    u16,
+    u32,
+    u64,
+)
+
+__all__ = [
+    "Affine",
+    "Cell",
+    "Choice",
+    "Chunk",
+    "ClosedRegion",
+    "Device",
+    "Do",
+    "Emitter",
+    "Encoding",
+    "Graph",
+    "Kernel",
+    "Layout",
+    "Line",
+    "Log",
+    "Loop",
+    "Loops",
+    "Op",
+    "OpDef",
+    "Parallel",
+    "Stores",
+    "Target",
+    "TensorType",
+    "Unsupported",
+    "Value",
+    "Var",
+    "bf16",
+    "blocks",
+    "bool_",
+    "build",
+    "declined",
+    "element_type",
+    "f16",
+    "f32",
+    "f64",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "in_items",
+    "kernel",
+    "lines_of",
+    "loops_of_stores",
+    "require",
+    "serial",
+    "stored",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+    "vectors",
+]  # fmt: skip
+
+Tree = Callable[[Loops, Any, Sequence[Memory]], Parallel]
+
+
+def kernel(
+    region: ClosedRegion,
+    machine: Machine,
+    loops: Loops,
+    tree: Tree,
+    *,
+    threads: int = 256,
+    choices: Sequence[Choice] = (),
+) -> Kernel:
+    """The kernel of a region, on a CPU or a GPU.
+
+    tree: (loops, emitter, memory of each store) --> the loops as a tree: a `Parallel`, whose items
+        the cores of a CPU share, or, `together` as many as there are threads, those of a block.
+    threads: of a block, on a GPU. choices: told in explanations, after those of the loops.
+    Raises OptionsError for a machine that is neither.
+    """
+    told, seconds = (*loops.choices, *choices), region_seconds(region, machine)
+    if isinstance(machine, Target):
+        return kernel_of(region, [loops], tree, seconds, told)
+    if isinstance(machine, Device):
+        return grid_kernel(region, machine, [loops], tree, seconds, threads=threads, choices=told)
+    raise OptionsError(
+        f"{machine!r} is no machine that kernels are made for",
+        next_step="hand on the one that the schedule was given",
+    )
+
+
+def stored(loops: Loops, emitter: Emitter, memory: Sequence[Memory]) -> Do:
+    """A statement: evaluates and stores the element, or the vector, where the loops stand."""
+    stores = Stores(loops.region, emitter.elements, memory, loops.offsets, loops.streamed)
+    return Do("store", lambda: stores.write(enumerate(loops.places)))

@@ -1,0 +1,82 @@
+"""What a rewrite is: a function of a graph and an op, and what it is about.
+
+Input: a function, by the decorator `rewrite`. Output: a `Rule` for the driver. Invariant: a rule
+looks, builds, and returns a replacement, a reason (`declined`), or None where it has nothing to
+say; it changes nothing that was there before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stagejit.extension import Extension
+from stagejit.graph.ir import Graph, Op, Value
+
+
+@dataclass(frozen=True)
+class Declined:
+    """A rewrite's pattern matched, but a guard failed."""
+
+    reason: str
+
+
+def declined(reason: str) -> Declined:
+    """What a rewrite returns when a guard fails: the reason, for the user to read."""
+    return Declined(reason)
+
+
+Outcome = Value | Declined | None
+Function = Callable[[Graph, Op], Outcome]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rewrite. `name` is that of `Options(disable=...)`, `roots` the op kinds it looks at,
+    `functions` those of a map, `of` the kinds that make their operand number `operand`; any where
+    there are none."""
+
+    name: str
+    roots: frozenset[str]
+    function: Function
+    of: frozenset[str] = frozenset()
+    operand: int = 0
+    counts: bool = False  # whether it asks the graph who else reads a value
+    functions: frozenset[str] = frozenset()
+    extension: Extension | None = None  # of which it is a part
+
+    def fits(self, op: Op) -> bool:
+        """Whether the kinds are those of the pattern."""
+        return not self.of or op.operands[self.operand].op.kind in self.of
+
+    @property
+    def before_after(self) -> str:
+        """The first line of its docstring."""
+        return (self.function.__doc__ or "").strip().splitlines()[0]
+
+
+def rewrite(
+    name: str,
+    *,
+    roots: str,
+    functions: str = "",
+    of: str = "",
+    operand: int = 0,
+    counts: bool = False,
+) -> Callable[[Function], Rule]:
+    """Make a rule of a function `(graph, op) -> Value | declined(reason) | None`.
+
+    roots: op kinds, separated by spaces. functions: those of a map, any by default. of: the kinds
+        that make `operand` of it; any by default.
+    counts: whether it asks who else reads a value, so that it is tried again when fewer do.
+    """
+    kinds, producers, names = (frozenset(text.split()) for text in (roots, of, functions))
+    return lambda function: Rule(name, kinds, function, producers, operand, counts, names)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnRule(Extension):
+    """A rule of a user's that joins the worklist of a step, by the name of that."""
+
+    rule: Rule
+    step: str

@@ -1,0 +1,90 @@
+"""Translations of users: what a primitive, of JAX's or of anybody's, is made of, by them.
+
+Input: those of a compilation's extensions, equations. Output: the values that an equation gives, or
+None where none of them has any of it, upon which the package's translations are asked. Invariant:
+what a translation makes has the types of the equation; each one that was asked leaves a decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jax.extend.core import Primitive
+
+from stagejit.decisions import Decision
+from stagejit.extension import Extension
+from stagejit.graph.ir import Value
+from stagejit.trace.emitter import Emitter
+from stagejit.trace.translation import Rule, Site, Unsupported
+
+
+@dataclass(frozen=True, eq=False)
+class OwnTranslation(Extension):
+    """How a user translates a primitive."""
+
+    primitive: Primitive
+    rule: Rule
+
+
+@dataclass
+class OwnTranslations:
+    """Those of one compilation; decisions: what they did."""
+
+    own: tuple[OwnTranslation, ...] = ()
+    decisions: list[Decision] = field(default_factory=list)
+
+    def translated(
+        self,
+        emit: Emitter,
+        equation: Any,
+        site_of: Callable[[Any], Site],
+        operands: Sequence[Value],
+    ) -> Sequence[Value] | None:
+        """What the first one that has something makes of an equation; None where none has. Raises
+        ExtensionError for one that fails."""
+        for own in self.own:
+            if own.primitive is equation.primitive:
+                site, first = site_of(equation), emit.graph.next_id
+                try:
+                    made = _translated(own, emit, equation, site, operands)
+                except Unsupported as unsupported:
+                    self._told(own, site, emit, False, str(unsupported))
+                    continue
+                kinds = dict.fromkeys(op.kind for op in emit.graph.ops_since(first))
+                reason = f"becomes {', '.join(kinds) or 'what is there already'}"
+                self._told(own, site, emit, True, reason)
+                return made
+        return None
+
+    def _told(
+        self, own: OwnTranslation, site: Site, emit: Emitter, applied: bool, reason: str
+    ) -> None:
+        what = f"{own.primitive}: {', '.join(map(str, site.results))}"
+        self.decisions.append(Decision(own.name, what, applied, reason, emit.loc))
+
+
+def _translated(
+    own: OwnTranslation, emit: Emitter, equation: Any, site: Site, operands: Sequence[Value]
+) -> Sequence[Value]:
+    """Raises Unsupported for an equation that the translation is not made for."""
+    if equation.effects:
+        raise Unsupported("it has side effects")
+    for type in (*(value.type for value in operands), *site.results):
+        if not type.dtype.is_native:
+            raise Unsupported(f"element type {type.dtype}")
+    made: Any = None
+    with own.running(f"failed at `{own.primitive}` ({emit.loc})"):
+        try:
+            made = own.rule(emit, site, *operands)
+        except Unsupported as unsupported:
+            made = unsupported
+    if isinstance(made, Unsupported):
+        raise made
+    results = (made,) if isinstance(made, Value) else tuple(made or ())
+    types = tuple(each.type if isinstance(each, Value) else each.__class__ for each in results)
+    if types != site.results:
+        wanted, got = (", ".join(map(str, each)) or "nothing" for each in (site.results, types))
+        raise own.fault(f"translated `{own.primitive}` to {got} instead of {wanted}")
+    return results
