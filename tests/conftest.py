@@ -10,10 +10,13 @@ import importlib.util
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.randomness import RNG
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -45,6 +48,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run all cases of an emulated GPU, not some of them",
     )
+
+
+@pytest.fixture(autouse=True)
+def data_of_this_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test draws from `RNG` does not depend on which tests ran before it."""
+    with RNG.inside(request.node.nodeid):
+        yield
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from jax.experimental import io_callback
 import stagejit
 from tests.agreement import agrees, close, delegated, native_calls
 from tests.left import NAME, left
+from tests.randomness import RNG
 
-RNG = np.random.default_rng(0)
 X = RNG.standard_normal((4, 6)).astype(np.float32)
 W = RNG.standard_normal((6, 3)).astype(np.float32)
 

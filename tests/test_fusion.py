@@ -20,8 +20,7 @@ from stagejit.bench.workloads import WORKLOADS
 from stagejit.options import Options
 from stagejit.schedule.plan import Plan
 from tests.agreement import close
-
-RNG = np.random.default_rng(0)
+from tests.randomness import RNG
 
 
 def numbers(*shape: int) -> np.ndarray:

@@ -16,8 +16,7 @@ import stagejit
 from stagejit.graph.interpreter import interpret
 from stagejit.options import Options
 from stagejit.trace.translate import graph_of
-
-RNG = np.random.default_rng(0)
+from tests.randomness import RNG
 
 
 def normalized(x: Any, axis: int) -> Any:

@@ -17,8 +17,7 @@ from jax import lax
 import stagejit
 from stagejit.options import SWITCHES
 from stagejit.runtime.cpu.loader import call_count
-
-RNG = np.random.default_rng(7)
+from tests.randomness import RNG
 
 
 def normal(*shape: int) -> np.ndarray[Any, Any]:

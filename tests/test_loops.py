@@ -15,9 +15,9 @@ from jax import lax
 import stagejit
 from stagejit.options import Options
 from tests.agreement import close
+from tests.randomness import RNG
 from tests.schedule.planning import check
 
-RNG = np.random.default_rng(0)
 X = RNG.standard_normal((4, 6)).astype(np.float32)
 V = RNG.standard_normal(6).astype(np.float32)
 N = np.int32(3)

@@ -15,10 +15,9 @@ import stagejit
 from stagejit.options import Options
 from stagejit.schedule.plan import Dispatch, Plan
 from tests.agreement import close
+from tests.randomness import RNG
 from tests.schedule.planning import check
 from tests.test_loops import N, X, large_while, rotated_large_carries, scan_reversed
-
-RNG = np.random.default_rng(0)
 
 
 def body_of(plan: Plan) -> Any:

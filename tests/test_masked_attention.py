@@ -12,10 +12,10 @@ import pytest
 from jax import Array
 
 import stagejit
+from tests.randomness import RNG
 
 OFF = stagejit.Options(disable=("skip-zeros",))
 HEADS, TOKENS, D = 2, 70, 40
-RNG = np.random.default_rng(0)
 
 
 def attention(mask: Callable[[Array], Any]) -> Callable[..., Array]:

@@ -17,8 +17,8 @@ import stagejit
 from stagejit.codegen.target import Target
 from stagejit.options import Options
 from stagejit.schedule.threads.parallel_loops import NAME
+from tests.randomness import RNG
 
-RNG = np.random.default_rng(0)
 OFF = Options(disable=(NAME,))
 
 

@@ -18,8 +18,8 @@ from stagejit.errors import InternalError
 from stagejit.index.coordinates import coordinates, variables
 from stagejit.runtime.cpu.loader import call_count
 from tests.agreement import agrees, close, native_calls
+from tests.randomness import RNG
 
-RNG = np.random.default_rng(0)
 X = RNG.standard_normal((4, 6)).astype(np.float32)
 W = RNG.standard_normal((6, 3)).astype(np.float32)
 

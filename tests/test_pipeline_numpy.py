@@ -15,9 +15,9 @@ from jax import lax
 import stagejit
 from stagejit.options import Options
 from stagejit.pipeline import Compilation
+from tests.randomness import RNG
 
-RNG = np.random.default_rng(0)
-X, Y = (RNG.standard_normal((5, 7)).astype(np.float32) for _ in range(2))
+X, Y = RNG.standard_normal((2, 5, 7)).astype(np.float32)
 V = RNG.standard_normal(7).astype(np.float32)
 N = RNG.integers(-9, 9, (5, 7)).astype(np.int32)
 SQUARE = RNG.standard_normal((6, 6)).astype(np.float32)

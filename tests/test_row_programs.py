@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import stagejit
-
-RNG = np.random.default_rng(3)
+from tests.randomness import RNG
 
 
 def again_elsewhere(x: Any, w: Any) -> Any:

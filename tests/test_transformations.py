@@ -21,8 +21,8 @@ from jax import lax
 
 import stagejit
 from tests.agreement import close, native_calls
+from tests.randomness import RNG
 
-RNG = np.random.default_rng(0)
 X = RNG.standard_normal((4, 6)).astype(np.float32)
 W = RNG.standard_normal((6, 3)).astype(np.float32)
 

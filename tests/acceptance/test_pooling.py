@@ -14,8 +14,7 @@ from jax import lax
 import stagejit
 from stagejit.bench.pooling import average_pool, gradient, max_pool
 from stagejit.options import Options
-
-RNG = np.random.default_rng(9)
+from tests.randomness import RNG
 
 
 def images(*shape: int) -> Any:

@@ -25,8 +25,8 @@ from stagejit.types import bf16, f32
 from tests.cuda.checked import ARCHITECTURES, require_resources
 from tests.cuda.emulated import NAME, ORDERS, EmulationError
 from tests.cuda.machine import GPU, compilation_of, launch, run
+from tests.randomness import RNG
 
-RNG = np.random.default_rng(7)
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 

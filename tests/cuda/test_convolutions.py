@@ -13,8 +13,8 @@ import pytest
 from jax import lax
 
 from tests.cuda.machine import run
+from tests.randomness import RNG
 
-RNG = np.random.default_rng(62)
 Array = Any
 
 

@@ -24,10 +24,10 @@ from stagejit.types import bf16, f64, i8
 from tests.cuda import machine
 from tests.cuda.emulated import EmulationError
 from tests.cuda.machine import GPU, compilation_of, run
+from tests.randomness import RNG
 
 Array = Any
 LAUNCH = machine.launch
-RNG = np.random.default_rng(71)
 HALVES = bf16, M16N8K16_BF16
 TILES: list[Tile | WarpTile] = [
     Tile(32, 64, 8, 4, 8, 4, 1), Tile(64, 64, 8, 8, 8, 4, 2), Tile(128, 32, 8, 4, 4, 4, 3),

@@ -25,10 +25,10 @@ from stagejit.runtime.cuda.resources import resources
 from stagejit.types import bf16, f16
 from tests.cuda import machine
 from tests.cuda.machine import GPU, EmulationError, compilation_of, run
+from tests.randomness import RNG
 
 Array = Any
 LAUNCH = machine.launch
-RNG = np.random.default_rng(67)
 SMALL = GroupTile(1, 1, 64, 64, bf16)
 
 

@@ -17,8 +17,8 @@ from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.errors import OptionsError
 from tests.cuda.emulated import NAME, ORDERS
 from tests.cuda.machine import GPU, compilation_of, launch, run
+from tests.randomness import RNG
 
-RNG = np.random.default_rng(13115)
 X = RNG.standard_normal((37, 53)).astype(np.float32)
 Y = RNG.standard_normal(53).astype(np.float32)
 WIDE = RNG.standard_normal((768, 4096)).astype(np.float32)

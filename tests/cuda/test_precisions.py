@@ -18,10 +18,10 @@ from stagejit.codegen.cuda.contract.warp_tile import WarpTile, warp_tiles
 from stagejit.codegen.cuda.device import Device
 from stagejit.options import Options
 from tests.cuda.machine import GPU, compilation_of, run
+from tests.randomness import RNG
 
 Array = Any
 Tiled = Callable[[int, int, int, int, int], Device]
-RNG = np.random.default_rng(67)
 KINDS = ["tf32", "int8", "uint8", "float64"]
 
 

@@ -13,9 +13,9 @@ import pytest
 from jax import lax
 
 from tests.cuda.machine import compilation_of, run
+from tests.randomness import RNG
 
 Array = Any
-RNG = np.random.default_rng(61)
 
 
 def some(*shape: int, dtype: Any = np.float32) -> Array:

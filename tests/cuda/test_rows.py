@@ -24,10 +24,10 @@ from stagejit.options import Options
 from tests.cuda.any_mapping import any_mapping
 from tests.cuda.machine import compilation_of, run
 from tests.cuda.random_regions import faults_of
+from tests.randomness import RNG
 
 Array = Any
 CASES = int(os.environ.get("STAGEJIT_FUZZ_EXAMPLES", "25"))
-RNG = np.random.default_rng(2711)
 FLOATS = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
 INTEGERS = (np.int32, np.int64, np.uint8, np.int8, np.int16, np.uint16, np.uint32, np.uint64)
 AXES = [axes for count in (1, 2, 3) for axes in itertools.combinations(range(3), count)]

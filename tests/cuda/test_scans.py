@@ -25,10 +25,10 @@ from tests.cuda.emulated import EmulationError
 from tests.cuda.machine import compilation_of, run
 from tests.cuda.random_regions import faults_of
 from tests.cuda.test_rows import fresh, require, some
+from tests.randomness import RNG
 
 Array = Any
 CASES = int(os.environ.get("STAGEJIT_FUZZ_EXAMPLES", "25"))
-RNG = np.random.default_rng(1142)
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Any]] = {
     "add": (lax.cumsum, np.add), "mul": (lax.cumprod, np.multiply),
     "max": (lax.cummax, np.maximum), "min": (lax.cummin, np.minimum),

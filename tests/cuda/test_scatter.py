@@ -32,8 +32,7 @@ from tests.codegen.cpu.test_scatter import (  # noqa: F401  collected here once 
 from tests.codegen.regions import region_of
 from tests.cuda.machine import run
 from tests.cuda.regions import CudaRunner
-
-RNG = np.random.default_rng(26)
+from tests.randomness import RNG
 
 
 @pytest.fixture(name="runner")

@@ -24,10 +24,10 @@ from tests.cuda import machine
 from tests.cuda.checked import require_resources
 from tests.cuda.emulated import NAME
 from tests.cuda.machine import GPU, compilation_of, run
+from tests.randomness import RNG
 
 Array = Any
 LAUNCH = machine.launch
-RNG = np.random.default_rng(63)
 TILES = [
     Tile(64, 64, 8, 8, 8, 4), Tile(128, 64, 16, 8, 4, 4), Tile(32, 64, 8, 4, 8, 4),
     Tile(128, 32, 8, 4, 4, 4), Tile(32, 16, 8, 4, 4, 4), Tile(128, 128, 8, 8, 8, 4),

@@ -12,8 +12,7 @@ from stagejit.errors import StagejitError
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
-
-RNG = np.random.default_rng(5)
+from tests.randomness import RNG
 
 TEXT = dedent("""\
     graph @f(%q: f32[2,3,8], %k: f32[2,5,8], %v: f32[2,5,4], %m: bool[3,5]) {

@@ -23,6 +23,7 @@ from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.attention import fuse
 from stagejit.rewrites.driver import GraphStep, Log, run_steps
 from stagejit.trace.translate import graph_of
+from tests.randomness import RNG
 
 GPU = Machine(cores=8, side_by_side=False)
 
@@ -32,7 +33,6 @@ def _attend(log: Log) -> None:
 
 
 STEP = GraphStep(fuse.NAME, _attend)
-RNG = np.random.default_rng(3)
 
 
 def normal(*shape: int) -> Any:

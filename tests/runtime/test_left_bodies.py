@@ -16,8 +16,8 @@ from stagejit.decisions import Decision
 from stagejit.options import Options
 from stagejit.runtime.cpu.loader import call_count
 from tests.left import left
+from tests.randomness import RNG
 
-RNG = np.random.default_rng(3)
 STAGED = Options(disable=("leave-bodies",))
 
 

@@ -25,9 +25,8 @@ from stagejit.schedule.threads.parallel_loops import NAME
 from stagejit.schedule.verifier.iterations import verify_iterations
 from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.types import u8
+from tests.randomness import RNG
 from tests.schedule.planning import check, checked_dispatches, plan_of, prepared
-
-RNG = np.random.default_rng(0)
 
 
 def array(*shape: int) -> Any:

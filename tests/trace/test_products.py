@@ -15,8 +15,7 @@ from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
 from stagejit.graph.verifier import verify
 from stagejit.trace.translate import graph_of
-
-RNG = np.random.default_rng(0)
+from tests.randomness import RNG
 
 
 def checked(fn: Any, *args: Any) -> Graph:

@@ -15,9 +15,8 @@ from jax import lax
 import stagejit
 from stagejit.options import Options
 from stagejit.trace.translate import graph_of
+from tests.randomness import RNG
 from tests.sorts import array, assert_same, order
-
-RNG = np.random.default_rng(5)
 
 
 def native(f: Callable[..., Any], *args: Any) -> Any:

@@ -17,8 +17,8 @@ from stagejit.codegen.cpu import maps
 from stagejit.codegen.elements import register_tiles
 from stagejit.codegen.target import Target
 from tests.codegen.regions import Runner
+from tests.randomness import RNG
 
-RNG = np.random.default_rng(0)
 DTYPES = [np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32,
           np.uint64, np.float16, ml_dtypes.bfloat16, np.float32, np.float64]  # fmt: skip
 TARGETS = {"host": Target.host, "avx2": Target.avx2, "sse2": Target.sse2}

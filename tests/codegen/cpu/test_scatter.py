@@ -16,8 +16,8 @@ from stagejit.codegen.generate import kernel_of
 from stagejit.codegen.target import Target
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import Runner, region_of
+from tests.randomness import RNG
 
-RNG = np.random.default_rng(0)
 TARGETS = {"host": Target.host, "avx2": Target.avx2, "sse2": Target.sse2}
 MODES = ["clip", "fill", "promise_in_bounds"]
 INDICES = np.array([3, 4, 19, 3, 0, 7, 70, -60, 3, 20], np.int32)

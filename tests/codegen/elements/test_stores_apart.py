@@ -15,8 +15,8 @@ from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import F32
 from stagejit.errors import InternalError
 from tests.codegen.regions import Runner
+from tests.randomness import RNG
 
-RNG = np.random.default_rng(11)
 WIDTHS = [np.float32, np.float64, np.int8, np.int16]
 
 

@@ -22,6 +22,7 @@ from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.driver import GraphStep, Log, run_steps
 from stagejit.rewrites.tiling import fuse
 from stagejit.trace.translate import graph_of
+from tests.randomness import RNG
 from tests.rewrites.text_in_out import reasons, rewritten
 
 
@@ -31,7 +32,6 @@ def _tile(log: Log) -> None:
 
 
 STEP = GraphStep(fuse.NAME, _tile)
-RNG = np.random.default_rng(0)
 # Small arrays are large on it.
 SMALL = Machine(cores=1, l2_nbytes=1 << 14, l3_nbytes=72 << 10, bandwidth=1e8, core_bandwidth=1e8)
 

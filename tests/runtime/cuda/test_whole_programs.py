@@ -13,10 +13,9 @@ import pytest
 import stagejit
 from stagejit.bench import residual_block, workloads
 from stagejit.runtime.cuda.drivers import using
+from tests.randomness import RNG
 from tests.runtime.cuda.programs import EMULATED
 from tests.runtime.cuda.test_executor import emulated
-
-RNG = np.random.default_rng(13)
 
 
 def normal(*shape: int, scale: float = 1.0) -> Any:

@@ -12,8 +12,7 @@ import pytest
 from jax import lax
 
 import stagejit
-
-RNG = np.random.default_rng(0)
+from tests.randomness import RNG
 
 
 def numbers(*shape: int) -> Any:

@@ -11,8 +11,8 @@ import pytest
 from jax import lax
 
 import stagejit
+from tests.randomness import RNG
 
-RNG = np.random.default_rng(0)
 VERIFYING = stagejit.Options(verify=True)
 
 

@@ -12,9 +12,9 @@ import pytest
 from jax import lax
 
 import stagejit
+from tests.randomness import RNG
 
 VERIFYING = stagejit.Options(verify=True)
-RNG = np.random.default_rng(0)
 SHAPE = (5, 7)
 
 

@@ -12,8 +12,8 @@ import pytest
 from jax import lax
 
 import stagejit
+from tests.randomness import RNG
 
-RNG = np.random.default_rng(0)
 VERIFYING = stagejit.Options(verify=True)
 NUMPY: dict[str, Any] = {
     "FFT": np.fft.fftn, "IFFT": np.fft.ifftn, "RFFT": np.fft.rfftn, "IRFFT": np.fft.irfftn,

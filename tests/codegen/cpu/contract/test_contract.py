@@ -22,8 +22,7 @@ from jax import lax
 from stagejit.codegen.target import Target
 from tests.codegen.conftest import compile_kernel as compile_function
 from tests.codegen.regions import Runner
-
-RNG = np.random.default_rng(0)
+from tests.randomness import RNG
 
 
 def tiny() -> Target:

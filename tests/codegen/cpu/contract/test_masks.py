@@ -16,8 +16,9 @@ import pytest
 from jax import Array, lax
 
 from stagejit.codegen.kernel import Kernel
-from tests.codegen.cpu.contract.test_contract import RNG, TARGETS, array
+from tests.codegen.cpu.contract.test_contract import TARGETS, array
 from tests.codegen.regions import Runner
+from tests.randomness import RNG
 
 STEPS = 80  # of the reduction: enough for any mask here
 ASKED = "if some of it is stored"

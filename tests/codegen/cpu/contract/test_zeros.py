@@ -19,8 +19,9 @@ from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
 from stagejit.graph.ops import build
 from stagejit.trace.translate import graph_of
-from tests.codegen.cpu.contract.test_contract import RNG, TARGETS, array
+from tests.codegen.cpu.contract.test_contract import TARGETS, array
 from tests.codegen.regions import Runner, region_of
+from tests.randomness import RNG
 
 M, K, N = 70, 90, 50
 Numbers = np.ndarray[Any, Any]

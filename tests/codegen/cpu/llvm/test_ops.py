@@ -14,12 +14,12 @@ from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import F32, F64, I16, I32, I64, Function, Type, Value
 from stagejit.codegen.ir.verifier import verify
 from stagejit.codegen.target import Target
+from tests.randomness import RNG
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TARGETS = [Target.host(), Target.avx2(), Target.sse2()]
 NUMPY = {"f32": np.float32, "f64": np.float64, "i16": np.int16, "i32": np.int32, "i64": np.int64,
          "i8": np.int8}  # fmt: skip
-RNG = np.random.default_rng(0)
 
 
 @pytest.fixture(params=TARGETS, ids=lambda target: target.name)

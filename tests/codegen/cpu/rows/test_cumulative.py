@@ -16,8 +16,8 @@ from jax import lax
 
 from stagejit.codegen.target import Target
 from tests.codegen.regions import Runner
+from tests.randomness import RNG
 
-RNG = np.random.default_rng(0)
 TARGETS = {"host": Target.host, "avx2": Target.avx2, "sse2": Target.sse2}
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": lax.cumsum, "mul": lax.cumprod, "max": lax.cummax, "min": lax.cummin,

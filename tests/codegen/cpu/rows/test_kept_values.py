@@ -18,8 +18,8 @@ from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import Runner, region_of
+from tests.randomness import RNG
 
-RNG = np.random.default_rng(7)
 EXTENTS = (1, 2, 3, 5, 7, 8, 13, 16, 17, 20, 40)
 
 

@@ -18,8 +18,8 @@ from stagejit.codegen.rows.runs import MOST_ADDED, runs_of
 from stagejit.index.affine import Var
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import Runner, region_of
+from tests.randomness import RNG
 
-RNG = np.random.default_rng(0)
 LONG = 1 << 20  # elements of each sum
 TOLERANCE = 2e-7
 

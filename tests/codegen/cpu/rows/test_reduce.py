@@ -16,8 +16,8 @@ from jax import lax
 from stagejit.codegen.target import Target
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import Runner, region_of
+from tests.randomness import RNG
 
-RNG = np.random.default_rng(0)
 FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 INTEGERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]
 TARGETS = {"host": Target.host, "avx2": Target.avx2, "sse2": Target.sse2}

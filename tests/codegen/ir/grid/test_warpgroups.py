@@ -22,9 +22,9 @@ from stagejit.codegen.ir.interpreter.grid import simulate
 from stagejit.codegen.ir.nodes import BF16, F16, F32, Buffer, Function, Type, Value
 from stagejit.codegen.ir.verifier import verify
 from stagejit.errors import VerificationError
+from tests.randomness import RNG
 
 Array = np.ndarray[Any, np.dtype[Any]]
-RNG = np.random.default_rng(71)
 DTYPES: dict[Type, Any] = {F16: np.float16, BF16: ml_dtypes.bfloat16}
 
 
